@@ -1,0 +1,28 @@
+"""The arrows of the data flow: frozen structs that cross parts and processes. Torch-free."""
+
+from atom_core.messages.outputs import (
+    CompletionLogprobs,
+    EngineOutput,
+    FinishReason,
+    RequestOutput,
+    StepStats,
+    TokenLogprobs,
+)
+from atom_core.messages.requests import EngineRequest, SamplingParams
+from atom_core.messages.steps import ModelOutput, NewRequest, RequestStepOutput, ScheduledRequest, SchedulerOutput
+
+__all__ = [
+    "CompletionLogprobs",
+    "EngineOutput",
+    "EngineRequest",
+    "FinishReason",
+    "ModelOutput",
+    "NewRequest",
+    "RequestOutput",
+    "RequestStepOutput",
+    "SamplingParams",
+    "ScheduledRequest",
+    "SchedulerOutput",
+    "StepStats",
+    "TokenLogprobs",
+]

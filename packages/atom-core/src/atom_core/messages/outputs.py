@@ -1,0 +1,91 @@
+"""What leaves the engine: tokens of a request, then text."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities at one position: of the chosen token, and of the most likely ones, best first.
+
+    `top` never repeats an id. `rank` is 1 for the most likely token.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]]
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """A `TokenLogprobs` with the texts of its tokens."""
+
+    token_id: int
+    token: str
+    logprob: float
+    rank: int
+    top: list[tuple[int, str, float]]
+
+
+class EngineOutput(msgspec.Struct, frozen=True, omit_defaults=True):
+    """News of one request from the scheduler. `stop_reason` is the stop token id where one ended it."""
+
+    request_id: str
+    new_token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None
+    num_cached_tokens: int = 0
+    error: str | None = None
+
+
+class StepStats(msgspec.Struct, frozen=True):
+    """Counts after a step, for logs, load and health."""
+
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+    num_blocks: int
+    num_preemptions: int
+    prefix_cache_queries: int
+    prefix_cache_hits: int
+
+
+class RequestOutput(msgspec.Struct, frozen=True):
+    """News of one sample of a request, as text.
+
+    Attributes:
+        request_id: of the caller's request; `index` numbers its samples.
+        output_tokens: token ids new since the last news.
+        finished: no more will come of this sample.
+        finish_reason: "stop", "length", "abort" or "error"; None while it runs.
+        text_delta: text that these tokens settled; characters never come in halves.
+        stop_reason: the stop string or token id that ended it.
+        logprobs: one entry for each of `output_tokens`, where asked for.
+        prompt_logprobs: with the first news, one entry for each prompt token but the first.
+        num_prompt_tokens, num_cached_tokens: of the prompt, and found in the prefix cache.
+        num_output_tokens: generated so far.
+        ttft, latency: seconds from arrival to the first token, and until now.
+        error: what went wrong where finish_reason is "error".
+    """
+
+    request_id: str
+    output_tokens: list[int]
+    finished: bool
+    finish_reason: FinishReason | None = None
+    index: int = 0
+    text_delta: str = ""
+    stop_reason: int | str | None = None
+    logprobs: list[CompletionLogprobs] | None = None
+    prompt_logprobs: list[CompletionLogprobs] | None = None
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+    ttft: float = 0.0
+    latency: float = 0.0
+    error: str | None = None

@@ -1,0 +1,74 @@
+"""What enters the engine: sampling parameters and a tokenized request."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How tokens of one request are chosen, and when to stop.
+
+    Attributes:
+        temperature: 0 is greedy; otherwise logits are divided by it.
+        max_tokens: tokens to generate at most; None means up to the model's context.
+        ignore_eos: go on past the model's end-of-sequence tokens.
+        stop_strings: texts that end the output, matched on text across token borders and trimmed from it.
+        top_k: keep the k most likely tokens; -1 keeps all.
+        top_p: keep the smallest set of most likely tokens whose probability reaches this.
+        min_p: keep tokens at least this fraction as likely as the most likely one.
+        n: independent samples of one prompt.
+        seed: of the random numbers; None lets the engine draw one.
+        presence_penalty, frequency_penalty: subtracted from logits of generated tokens (OpenAI's definition).
+        repetition_penalty: divides positive, multiplies negative logits of tokens in prompt or output; 1 is off.
+        logit_bias: token id -> number added to its logit.
+        allowed_token_ids: only these may be sampled.
+        stop_token_ids: token ids that end the output, as the model's own end does.
+        include_stop_str_in_output: keep the matched stop string.
+        min_tokens: stop tokens cannot be sampled before this many tokens.
+        logprobs: report the chosen token and this many most likely ones; None reports nothing.
+        prompt_logprobs: the same for each prompt token.
+        skip_special_tokens: leave special tokens out of the text.
+    """
+
+    temperature: float = 1.0
+    max_tokens: int | None = 64
+    ignore_eos: bool = False
+    stop_strings: list[str] | None = None
+    top_k: int = -1
+    top_p: float = 1.0
+    min_p: float = 0.0
+    n: int = 1
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool = False
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+
+
+class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A validated, tokenized request for one sample (``n`` samples are n requests that share `parent_id`).
+
+    `sampling_params` is resolved: `seed` and `max_tokens` are set, `n` is 1. `eos_token_ids` is empty when the
+    end of sequence is to be ignored. `sample_index` is this sample's number among its siblings; siblings after
+    the first wait for the first one's prompt blocks.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    sampling_params: SamplingParams
+    kind: Literal["generate", "embed"] = "generate"
+    eos_token_ids: tuple[int, ...] = ()
+    arrival_time: float = 0.0
+    priority: int = 0
+    cache_salt: str = ""
+    parent_id: str | None = None
+    sample_index: int = 0

@@ -1,0 +1,74 @@
+"""What crosses between scheduler and worker: one step to run, and what it produced."""
+
+from __future__ import annotations
+
+import msgspec
+
+from atom_core.messages.outputs import TokenLogprobs
+from atom_core.messages.requests import SamplingParams
+
+
+class NewRequest(msgspec.Struct, frozen=True):
+    """State that the worker must create: a request's first step, or its first after a preemption.
+
+    `token_ids` holds prompt and everything generated so far; `num_prompt_tokens` of them are the prompt.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    num_prompt_tokens: int
+    sampling_params: SamplingParams
+    eos_token_ids: tuple[int, ...]
+    sample_index: int
+
+
+class ScheduledRequest(msgspec.Struct, frozen=True):
+    """One request's share of a step: compute tokens ``[num_computed_tokens, num_computed_tokens + num_new_tokens)``.
+
+    `new_block_ids` extend the worker's block table (the whole table when the request is in `new_requests`).
+    `samples` says that the last of these tokens is followed by a sampled one. A decode's input token may still
+    be on the device only (the step before sampled it).
+    """
+
+    request_id: str
+    num_computed_tokens: int
+    num_new_tokens: int
+    new_block_ids: list[int]
+    samples: bool
+
+
+class SchedulerOutput(msgspec.Struct, frozen=True):
+    """One step. `scheduled` is in batch order: decodes first, then prefills.
+
+    `dropped_request_ids` were finished, aborted or preempted since the last step: the worker forgets them
+    before it looks at `new_requests`.
+    """
+
+    step_id: int
+    scheduled: list[ScheduledRequest]
+    new_requests: list[NewRequest]
+    dropped_request_ids: list[str]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(request.num_new_tokens for request in self.scheduled)
+
+
+class RequestStepOutput(msgspec.Struct, frozen=True):
+    """What one request got out of a step: no token unless it sampled, one logprob entry for each token.
+
+    `prompt_logprobs` covers the prompt tokens ``num_computed_tokens + 1 .. num_computed_tokens + num_new_tokens``
+    of this step that lie inside the prompt (entry i judges token i + 1 from the tokens before it).
+    """
+
+    request_id: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+
+
+class ModelOutput(msgspec.Struct, frozen=True):
+    """The result of the step `step_id`, in the order of its `scheduled`."""
+
+    step_id: int
+    requests: list[RequestStepOutput]

@@ -1,0 +1,35 @@
+"""`BatchGeometry`: where the tokens of one step lie, in terms that no host and no backend owns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class BatchGeometry:
+    """One step's batch, flattened to tokens; requests of few tokens (decodes) come first.
+
+    Device tensors:
+        query_start_loc: int32 ``[num_reqs + 1]``, first token of each request in the flat batch.
+        seq_lens: int32 ``[num_reqs]``, tokens in the cache once this step's are written.
+        block_table: int32 ``[num_reqs, max_blocks]``, block ids in order; entries past the end are undefined.
+        slot_mapping: int64 ``[num_tokens]``, ``block_id * block_size + offset`` of each token; -1 writes nothing.
+
+    Host numbers, upper bounds where the device knows better:
+        num_reqs, num_tokens, max_query_len, max_seq_len, and num_decodes: how many leading requests have
+        at most ``1 + drafts`` tokens.
+    """
+
+    query_start_loc: torch.Tensor
+    seq_lens: torch.Tensor
+    block_table: torch.Tensor
+    slot_mapping: torch.Tensor
+    num_reqs: int
+    num_tokens: int
+    num_decodes: int
+    max_query_len: int
+    max_seq_len: int
