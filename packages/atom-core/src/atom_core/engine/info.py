@@ -1,0 +1,47 @@
+"""`EngineInfo`: what a started engine tells its front end. Torch-free, crosses processes."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What was resolved at start.
+
+    Attributes:
+        model: as asked for; `model_path` is the folder or file it resolved to.
+        architecture: the Hugging Face name of the model's class.
+        max_model_len: tokens of prompt and output together, at most.
+        vocab_size: token ids are below this.
+        dtype, kv_cache_dtype, device: by name, e.g. "bfloat16", "bfloat16", "cpu".
+        num_blocks, block_size: the KV cache holds ``num_blocks * block_size`` tokens.
+        eos_token_ids: tokens that end a sequence unless ignored.
+        profiler_dir: where traces go; None when profiling is not set up.
+        timings: seconds of each phase of the start, by name.
+        num_threads: of the engine's compute.
+        choices: one line for each value that was chosen for the user.
+    """
+
+    model: str
+    model_path: str
+    architecture: str
+    max_model_len: int
+    vocab_size: int
+    dtype: str
+    kv_cache_dtype: str
+    device: str
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    enable_prefix_caching: bool
+    eos_token_ids: tuple[int, ...]
+    num_threads: int
+    profiler_dir: str | None = None
+    timings: dict[str, float] = {}
+    choices: list[str] = []
+
+    @property
+    def num_cache_tokens(self) -> int:
+        """Tokens that the KV cache holds."""
+        return self.num_blocks * self.block_size
