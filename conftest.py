@@ -1,0 +1,38 @@
+"""Fixtures for every package's tests: tiny checkpoints, written once for each session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A float32 Llama with grouped KV heads and untied embeddings."""
+    return _tiny(tmp_path_factory, "tiny-llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_llama_tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with tied embeddings."""
+    return _tiny(tmp_path_factory, "tiny-llama-tied", tie=True, seed=1)
+
+
+@pytest.fixture(scope="session")
+def tiny_llama3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with Llama 3's rope scaling."""
+    return _tiny(tmp_path_factory, "tiny-llama3", rope="llama3", seed=2)
+
+
+@pytest.fixture(scope="session")
+def tiny_llama2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with as many KV heads as query heads, as in Llama 2."""
+    return _tiny(tmp_path_factory, "tiny-llama2", kv_heads=4, seed=3)
+
+
+def _tiny(tmp_path_factory: pytest.TempPathFactory, name: str, **options) -> Path:
+    # Imported here: the kernels' tests must pass where nothing but torch and pytest is installed.
+    from tiny_models import make_tiny_llama
+
+    return make_tiny_llama(tmp_path_factory.mktemp("checkpoints") / name, **options)
