@@ -1,0 +1,107 @@
+/* Portable SIMD through GCC vector extensions: VL float lanes, bfloat16 conversion, exp and reductions. */
+#pragma once
+#include <math.h>
+#include <omp.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define VL 16
+#elif defined(__AVX__)
+#define VL 8
+#else
+#define VL 4
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Lets the loader check that this library and torch share one OpenMP runtime, and so one thread pool. */
+void *atom_openmp_runtime(void) { return (void *)&omp_get_max_threads; }
+
+typedef float vf __attribute__((vector_size(VL * 4), aligned(4), may_alias));
+typedef int32_t vi __attribute__((vector_size(VL * 4), aligned(4), may_alias));
+typedef uint32_t vu __attribute__((vector_size(VL * 4), aligned(4), may_alias));
+typedef uint16_t vh __attribute__((vector_size(VL * 2), aligned(2), may_alias));
+typedef uint16_t bf16;
+
+INLINE vf vf_set(float x) { return x - (vf){0}; }
+INLINE vi vi_set(int32_t x) { return x - (vi){0}; }
+INLINE vf vf_load(const float *p) { return *(const vf *)p; }
+INLINE void vf_store(float *p, vf x) { *(vf *)p = x; }
+INLINE vf vf_select(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
+#if defined(__AVX512F__)
+INLINE vf vf_max(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE float vf_hmax(vf x) { return _mm512_reduce_max_ps((__m512)x); }
+#else
+INLINE vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
+
+INLINE float vf_hmax(vf x) {
+    float m = x[0];
+    for (int i = 1; i < VL; i++) m = x[i] > m ? x[i] : m;
+    return m;
+}
+#endif
+
+/* Sums halves into halves: the order is fixed, whatever the compiler. */
+INLINE float vf_hsum(vf x) {
+    float lane[VL];
+    vf_store(lane, x);
+    for (int width = VL / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) lane[i] += lane[i + width];
+    return lane[0];
+}
+
+INLINE float bf16_to_float(bf16 x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float out;
+    memcpy(&out, &bits, 4);
+    return out;
+}
+
+/* To the nearest, ties to even; NaN stays NaN. */
+INLINE bf16 float_to_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if (x != x) return 0x7fc0;
+    return (bf16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+INLINE vf vf_load_bf16(const bf16 *p) {
+    vu wide = __builtin_convertvector(*(const vh *)p, vu);
+    return (vf)(wide << 16);
+}
+
+INLINE void vf_store_bf16(bf16 *p, vf x) {
+    vu bits = (vu)x;
+    vu rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    vi nan = x != x;
+    rounded = (rounded & ~(vu)nan) | (0x7fc0 & (vu)nan);
+    *(vh *)p = __builtin_convertvector(rounded, vh);
+}
+
+/* exp(x) for x <= 88, within 2 ulp; 0 below -87.3 and at -inf; exactly 1 at 0. */
+INLINE vf vf_exp(vf x) {
+    const vf log2e = vf_set(1.44269504088896341f);
+    const vf magic = vf_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
+    vi tiny = x < -87.3f;
+    x = vf_select(tiny, vf_set(-87.3f), x);
+    vf shifted = x * log2e + magic;
+    vf n = shifted - magic;
+    vf r = x - n * 0.693359375f;
+    r = r - n * -2.12194440e-4f;
+    vf p = vf_set(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    vi exponent = ((vi)shifted << 23) + (vi)vf_set(1.0f);
+    vf scale = (vf)exponent;
+    return vf_select(tiny, vf_set(0.0f), p * scale);
+}
+
+INLINE float scalar_exp(float x) { return vf_exp(vf_set(x))[0]; }

@@ -1,0 +1,27 @@
+"""Every environment variable that this package reads, each behind one function."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def native_disabled() -> bool:
+    """Whether ``ATOM_DISABLE_NATIVE`` asks for torch operators only (``0``, ``false`` and empty mean no)."""
+    return os.environ.get("ATOM_DISABLE_NATIVE", "").strip().lower() not in ("", "0", "false", "no")
+
+
+def native_compiler() -> str:
+    """The C compiler for the native kernels: ``CC``, or ``cc``."""
+    return os.environ.get("CC", "").strip() or "cc"
+
+
+def native_cache_dir() -> Path:
+    """Where compiled kernels are kept: ``$XDG_CACHE_HOME/atom/native``, or ``~/.cache/atom/native``."""
+    root = os.environ.get("XDG_CACHE_HOME", "").strip()
+    return (Path(root) if root else Path.home() / ".cache") / "atom" / "native"
+
+
+def triton_interpret() -> bool:
+    """Whether ``TRITON_INTERPRET`` asks Triton to interpret its kernels (tests without a GPU)."""
+    return os.environ.get("TRITON_INTERPRET", "").strip().lower() in ("1", "true", "on", "yes")
