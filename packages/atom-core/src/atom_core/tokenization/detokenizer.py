@@ -1,0 +1,73 @@
+"""`IncrementalDetokenizer`: text from tokens as they come, never half a character."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenizers.decoders import DecodeStream
+
+from atom_core.tokenization.tokenizer import Tokenizer
+
+# A character of UTF-8 is at most 4 bytes, so of an undecidable tail only the last 3 tokens can still become one.
+MAX_OPEN_TOKENS = 3
+PATIENCE = 8
+PRIMING_TOKENS = 6
+
+
+class IncrementalDetokenizer:
+    """Text of one growing sequence.
+
+    The texts that `add` and the final `flush` return join to what decoding all tokens at once gives, less an
+    unfinished character at the very end. Bytes that can never be a character come out as U+FFFD.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = (), *, skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
+        self._pending: list[int] = []
+        # Decoders that strip a leading space must know that text came before; byte-level ones need no context.
+        self._context = [] if tokenizer.is_byte_level else list(prompt_token_ids[-PRIMING_TOKENS:])
+        self._stream = self._new_stream()
+
+    def add(self, token_id: int) -> str:
+        """Text that `token_id` settles: its own, that of tokens held back before it, or "" when it must wait."""
+        try:
+            text = self._stream.step(self._tokenizer.backend, token_id)
+        except Exception:  # the library raises bare Exception where bytes make no sense together
+            text = None
+            self._stream = self._new_stream()
+        if text is not None:
+            self._pending.clear()
+            return text
+        if self._skip_special_tokens and token_id in self._tokenizer.special_token_ids:
+            return ""
+        self._pending.append(token_id)
+        return self._give_up_on_old_tokens() if len(self._pending) > PATIENCE else ""
+
+    def flush(self) -> str:
+        """What is settled of the tokens still held, once no more will come; an unfinished character is dropped."""
+        pending, self._pending = self._pending, []
+        return self._decode(pending).rstrip("\ufffd") if pending else ""
+
+    def _give_up_on_old_tokens(self) -> str:
+        """Release bytes that have been waiting for longer than any character could need."""
+        whole = self._decode(self._pending)
+        for kept in range(MAX_OPEN_TOKENS, PATIENCE):
+            head, tail = self._pending[:-kept], self._pending[-kept:]
+            text = self._decode(head)
+            if text + self._decode(tail) == whole:
+                self._pending = tail
+                self._stream = self._new_stream()
+                for token_id in tail:
+                    self._stream.step(self._tokenizer.backend, token_id)
+                return text
+        return ""
+
+    def _decode(self, token_ids: list[int]) -> str:
+        """Text of `token_ids` where they stand: after what came before them."""
+        before = self._context if self._context else []
+        whole = self._tokenizer.decode([*before, *token_ids], self._skip_special_tokens)
+        return whole[len(self._tokenizer.decode(before, self._skip_special_tokens)) :] if before else whole
+
+    def _new_stream(self) -> DecodeStream:
+        return DecodeStream(ids=self._context or None, skip_special_tokens=self._skip_special_tokens)

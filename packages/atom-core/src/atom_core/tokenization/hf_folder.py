@@ -1,0 +1,87 @@
+"""Reads a tokenizer from a Hugging Face folder: tokenizer.json and what lies beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from atom_core.tokenization.tokenizer import Tokenizer, TokenizerError
+
+SPECIAL_ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+def tokenizer_from_folder(folder: Path) -> Tokenizer:
+    """Build the tokenizer of `folder`; TokenizerError says what is missing or broken."""
+    config = _read_json(folder / "tokenizer_config.json")
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise TokenizerError(_why_there_is_none(folder, config))
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerError(f"{path} is not a tokenizer that `tokenizers` {tokenizers.__version__} reads: {error}") from error
+    backend.no_truncation()
+    backend.no_padding()
+    special = {**_special_tokens(_read_json(folder / "special_tokens_map.json")), **_special_tokens(config)}
+    templates = {**_templates_in_config(config), **_template_files(folder)}
+    return Tokenizer(
+        backend, special_tokens=special, chat_templates=templates, name=str(config.get("tokenizer_class") or "")
+    )
+
+
+def _why_there_is_none(folder: Path, config: dict[str, Any]) -> str:
+    remedy = "give token ids with skip_tokenizer_init, or a folder that holds a tokenizer.json"
+    if "AutoTokenizer" in (config.get("auto_map") or {}):
+        return f"the tokenizer of {folder} is Python code of the model's own, which is never run, and it has no tokenizer.json: {remedy}"
+    others = [name for name in ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model") if (folder / name).exists()]
+    if others:
+        return f"{folder} has {', '.join(others)} but no tokenizer.json: convert it with transformers' save_pretrained, {remedy}"
+    return f"{folder} has no tokenizer.json: {remedy}"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise TokenizerError(f"{path} holds a {type(value).__name__}, not an object")
+    return value
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for role in SPECIAL_ROLES:
+        token = config.get(role)
+        if isinstance(token, dict):
+            token = token.get("content")
+        if isinstance(token, str):
+            found[role] = token
+    return found
+
+
+def _templates_in_config(config: dict[str, Any]) -> dict[str, str]:
+    """`chat_template` is one template, or a list of named ones."""
+    template = config.get("chat_template")
+    if isinstance(template, str):
+        return {"default": template}
+    if isinstance(template, list):
+        return {
+            str(entry["name"]): str(entry["template"])
+            for entry in template
+            if isinstance(entry, dict) and "name" in entry and "template" in entry
+        }
+    return {}
+
+
+def _template_files(folder: Path) -> dict[str, str]:
+    """`chat_template.jinja`, and named ones under `additional_chat_templates/`."""
+    templates = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    if (folder / "chat_template.jinja").is_file():
+        templates["default"] = folder / "chat_template.jinja"
+    return {name: path.read_text(encoding="utf-8") for name, path in templates.items()}
