@@ -1,0 +1,25 @@
+"""The command line of the benchmarks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from benchmarks import chart, offline
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one benchmark and return the exit status of the process."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, module in (("offline", offline), ("chart", chart)):
+        summary = (module.__doc__ or "").strip()
+        command = commands.add_parser(name, help=summary, description=summary)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    options = parser.parse_args(arguments)
+    return options.run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""What a result was measured on, and whether anything else was running there."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+QUIET_IDLE_SHARE = 0.93
+PACKAGES = ("torch", "transformers", "atom-kernels", "atom-models", "atom-core", "atom-server")
+
+
+def describe() -> dict[str, Any]:
+    """CPU, versions, commit and date, as JSON values."""
+    return {
+        "cpu": cpu_name(),
+        "cpu_flags": [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd") if flag in _cpu_flags()],
+        "num_cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "commit": commit(),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def cpu_name() -> str:
+    """The CPU's own name, e.g. "AMD EPYC"."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def commit() -> str | None:
+    """Short hash of the checkout, with "+" where tracked files differ from it; None outside a checkout."""
+    folder = Path(__file__).parent
+    short = _git(folder, "rev-parse", "--short", "HEAD")
+    if short is None:
+        return None
+    return short + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def idle_share(seconds: float = 1.0) -> float | None:
+    """Share of all cores' time in which nothing ran, 0 to 1; None where the system does not say."""
+    before = _jiffies()
+    time.sleep(seconds)
+    after = _jiffies()
+    if before is None or after is None or after[0] == before[0]:
+        return None
+    return 1 - (after[1] - before[1]) / (after[0] - before[0])
+
+
+class Interference:
+    """Measures what share of the cores other processes took between `start` and `share()`."""
+
+    def __init__(self) -> None:
+        self._start = _jiffies()
+        self._own = _own_seconds()
+
+    def share(self) -> float | None:
+        """Share of all cores' time since construction that other processes used, 0 to 1."""
+        now = _jiffies()
+        if now is None or self._start is None or now[0] == self._start[0]:
+            return None
+        own = (_own_seconds() - self._own) * os.sysconf("SC_CLK_TCK")
+        return max(0.0, (now[1] - self._start[1] - own) / (now[0] - self._start[0]))
+
+
+def _jiffies() -> tuple[int, int] | None:
+    """(all, busy) clock ticks of all cores since boot."""
+    try:
+        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    idle = fields[3] + fields[4]
+    return sum(fields), sum(fields) - idle
+
+
+def _own_seconds() -> float:
+    times = os.times()
+    return times.user + times.system
+
+
+def _cpuinfo(key: str) -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), None)
+
+
+def _cpu_flags() -> set[str]:
+    return set((_cpuinfo("flags") or _cpuinfo("Features") or "").split())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,175 @@
+"""Decode and prefill steps of our engine and of others in one process, on the same weights, in turns."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine, report, roofline, timing
+from benchmarks.peers import Side
+
+ENGINES = ("atom", "transformers")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A kind of step to time: "decode" of a batch at a context, or "prefill" of one prompt (context new tokens)."""
+
+    kind: str
+    batch_size: int
+    context: int
+
+    @property
+    def name(self) -> str:
+        if self.kind == "prefill":
+            return f"prefill {self.context}"
+        return f"decode, batch {self.batch_size}, context {self.context}"
+
+    def work(self, config: dict[str, Any], dtype: str) -> roofline.StepWork:
+        """What the step cannot avoid."""
+        new_tokens = self.context if self.kind == "prefill" else 1
+        return roofline.step_work(
+            config, num_requests=self.batch_size, new_tokens=new_tokens, context=self.context, dtype=dtype
+        )
+
+    def step(self, side: Side) -> timing.Step:
+        """The call to time."""
+        if self.kind == "prefill":
+            return side.prefiller(self.context)
+        return side.decoder(self.batch_size, self.context)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `python -m benchmarks offline`."""
+    parser.add_argument("--vs", action="append", choices=ENGINES[1:], default=[], help="engine to compare with")
+    parser.add_argument("--only", choices=ENGINES, help="run one engine alone")
+    parser.add_argument("--model", default="smollm2", help="smollm2, a folder, or a .gguf file")
+    parser.add_argument("--dtype", default="bfloat16", choices=sorted(roofline.BYTES_PER_ELEMENT))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--context", type=int, default=512, help="tokens of each request before decoding starts")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 16], help="of the decode steps")
+    parser.add_argument("--prefill", type=int, nargs="+", default=[512], help="prompt lengths of the prefill steps")
+    parser.add_argument("--turns", type=int, default=5, help="turns of each engine in each scenario")
+    parser.add_argument("--steps", type=int, default=8, help="timed steps in a turn")
+    parser.add_argument("--require-idle", action="store_true", help="stop instead of warning when the machine is busy")
+    parser.add_argument("--no-save", action="store_true", help="print the table only")
+    parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by CPU)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, print the table, write the JSON."""
+    idle = machine.idle_share()
+    quiet = idle is None or idle >= machine.QUIET_IDLE_SHARE
+    if not quiet:
+        print(f"Other processes are busy: {idle:.0%} of the cores' time is idle. Timings will be too long.")
+        if options.require_idle:
+            return 1
+    # Imported here, with threads set before anything computes, so that --help stays quick.
+    import torch
+
+    torch.set_num_threads(options.threads)
+    names = [options.only] if options.only else ["atom", *dict.fromkeys(options.vs)]
+    scenarios = [Scenario("decode", size, options.context) for size in options.batch_sizes]
+    scenarios += [Scenario("prefill", 1, length) for length in options.prefill]
+
+    rates = roofline.measure_rates(options.dtype)
+    interference = machine.Interference()
+    sides = [_open(name, options, scenarios) for name in names]
+    try:
+        config = sides[0].config
+        taken = [_take(scenario, sides, options) for scenario in scenarios]
+        agreement = _agreement(sides, config)
+    finally:
+        for side in sides:
+            side.close()
+    # Neighbors of a virtual machine change its bandwidth: the bound is the better of before and after.
+    rates = rates.better_of(roofline.measure_rates(options.dtype))
+    results = [_result(*pair, config, rates, dtype=options.dtype) for pair in zip(scenarios, taken, strict=True)]
+    document = {
+        "benchmark": "offline",
+        "machine": machine.describe(),
+        "settings": {
+            "model": Path(options.model).name,
+            "dtype": options.dtype,
+            "threads": options.threads,
+            "turns": options.turns,
+            "steps": options.steps,
+        },
+        "idle_share_before": idle,
+        "quiet": quiet,
+        "share_used_by_others": interference.share(),
+        "read_gb_per_s": round(rates.bytes_per_second / 1e9, 1),
+        "matmul_tflop_per_s": round(rates.operations_per_second / 1e12, 3),
+        "greedy_agreement": agreement,
+        "results": results,
+    }
+    print(report.offline_table(document))
+    if not options.no_save:
+        print(f"\nwritten: {report.save(document, options.output)}")
+    return 0
+
+
+def _open(name: str, options: argparse.Namespace, scenarios: list[Scenario]) -> Any:
+    print(f"loading {options.model} in {name} ...", file=sys.stderr)
+    path = _resolve(options.model)
+    if name == "transformers":
+        from benchmarks.peers import Transformers
+
+        return Transformers(path, options.dtype)
+    from benchmarks.engines import Ours
+
+    longest = max(scenario.context for scenario in scenarios) + (options.turns + 1) * (options.steps + 1) + 64
+    largest = max(scenario.batch_size for scenario in scenarios)
+    return Ours(path, options.dtype, threads=options.threads, max_model_len=longest, max_num_seqs=largest)
+
+
+def _resolve(model: str) -> Path:
+    if Path(model).exists():
+        return Path(model)
+    from atom_models import resolve_model
+
+    return resolve_model(model)
+
+
+def _take(scenario: Scenario, sides: list[Any], options: argparse.Namespace) -> dict[str, timing.Timings]:
+    print(f"measuring {scenario.name} ...", file=sys.stderr)
+    steps = {side.name: scenario.step(side) for side in sides}
+    return timing.interleave(steps, turns=options.turns, steps=options.steps)
+
+
+def _result(
+    scenario: Scenario,
+    timings: dict[str, timing.Timings],
+    config: dict[str, Any],
+    rates: roofline.MachineRates,
+    *,
+    dtype: str,
+) -> dict[str, Any]:
+    least = rates.least_seconds(scenario.work(config, dtype))
+    tokens = scenario.context if scenario.kind == "prefill" else scenario.batch_size
+    engines = {
+        name: taken.summary()
+        | {"tokens_per_s": round(tokens / taken.median, 1), "roofline_share": round(least / taken.median, 3)}
+        for name, taken in timings.items()
+    }
+    ours = timings.get("atom")
+    faster = {name: timing.ratios(ours, taken) for name, taken in timings.items() if ours and name != "atom"}
+    return {
+        "scenario": scenario.name,
+        "roofline_ms": round(1e3 * least, 2),
+        "engines": engines,
+        "times_faster_than": faster,
+    }
+
+
+def _agreement(sides: list[Any], config: dict[str, Any], num_tokens: int = 16) -> dict[str, Any] | None:
+    """Of a few greedy tokens after a fixed prompt, how many are equal from the start (bf16 may part them late)."""
+    if len(sides) < 2:
+        return None
+    prompt = [token % config["vocab_size"] for token in (504, 3575, 282, 4649, 314)]
+    outputs = [side.greedy(prompt, num_tokens) for side in sides]
+    equal = next((i for i in range(num_tokens) if len({tuple(output[: i + 1]) for output in outputs}) > 1), num_tokens)
+    return {"tokens_compared": num_tokens, "equal_from_the_start": equal}

@@ -1,0 +1,109 @@
+"""The engines that ours is compared with. Each offers `decoder`, `prefiller` and `greedy`, as `engines.Ours` does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+Step = Callable[[], object]
+
+
+class Side(Protocol):
+    """One engine of a comparison."""
+
+    name: str
+
+    def decoder(self, batch_size: int, context: int) -> Step:
+        """Fill the caches of `batch_size` requests with `context` tokens; each call decodes one more for each."""
+        ...
+
+    def prefiller(self, num_tokens: int) -> Step:
+        """Each call computes a fresh prompt of `num_tokens` and its first token."""
+        ...
+
+    def greedy(self, token_ids: list[int], num_tokens: int) -> list[int]:
+        """The most likely continuation, to show that all sides run the same weights."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Transformers:
+    """`transformers` in eager mode: DynamicCache, SDPA, logits for the last token only, tokens by argmax."""
+
+    name = "transformers"
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, GgufConfig
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
+        torch_dtype = getattr(torch, dtype)
+        if path.suffix == ".gguf":
+            model = AutoModelForCausalLM.from_pretrained(
+                path.parent,
+                gguf_file=path.name,
+                dtype=torch.float32,
+                quantization_config=GgufConfig(dequantize=True),  # pyright: ignore[reportCallIssue]
+            )
+            self._model = model.to(torch_dtype)
+        else:
+            self._model = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype)
+        self._model.eval()
+        self.config: dict[str, Any] = self._model.config.to_dict()
+        self._random = random.Random(0)
+
+    def decoder(self, batch_size: int, context: int) -> Step:
+        import torch
+
+        # One prompt is computed and its cache copied: where the values come from does not change a step's time.
+        tokens, cache = self._forward(self._prompt(context), None)
+        cache.batch_repeat_interleave(batch_size)
+        tokens = tokens.repeat(batch_size, 1).contiguous()
+
+        def step() -> torch.Tensor:
+            nonlocal tokens
+            tokens, _ = self._forward(tokens, cache)
+            return tokens
+
+        return step
+
+    def prefiller(self, num_tokens: int) -> Step:
+        return lambda: self._forward(self._prompt(num_tokens), None)[0].item()
+
+    def greedy(self, token_ids: list[int], num_tokens: int) -> list[int]:
+        import torch
+
+        tokens, cache = self._forward(torch.tensor([token_ids]), None)
+        output = [int(tokens)]
+        while len(output) < num_tokens:
+            tokens, cache = self._forward(tokens, cache)
+            output.append(int(tokens))
+        return output
+
+    def close(self) -> None:
+        del self._model
+
+    def _prompt(self, num_tokens: int) -> Any:
+        import torch
+
+        return torch.tensor([random_tokens(self._random, num_tokens, self.config["vocab_size"])])
+
+    def _forward(self, input_ids: Any, cache: Any) -> tuple[Any, Any]:
+        """(next tokens ``[B, 1]``, cache) of one call; `cache` grows in place."""
+        import torch
+        from transformers import DynamicCache
+
+        cache = DynamicCache() if cache is None else cache
+        with torch.no_grad():
+            output = self._model(input_ids=input_ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return output.logits[:, -1].argmax(-1, keepdim=True), cache
+
+
+def random_tokens(source: random.Random, num_tokens: int, vocab_size: int) -> list[int]:
+    """Token ids of a prompt that no cache has seen; the first ids, often special tokens, are left out."""
+    return [source.randrange(min(100, vocab_size // 2), vocab_size) for _ in range(num_tokens)]

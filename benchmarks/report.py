@@ -1,0 +1,93 @@
+"""Results as JSON files and as tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def save(document: dict[str, Any], path: Path | None = None) -> Path:
+    """Write a result; without a path under `RESULTS`, one file for each benchmark and CPU (git keeps the history)."""
+    if path is None:
+        machine = document["machine"]
+        slug = re.sub(r"[^a-z0-9]+", "-", f"{machine['cpu']} {machine['num_cores']} cores".lower()).strip("-")
+        path = RESULTS / f"{document['benchmark']}-{slug}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=2) + "\n")
+    return path
+
+
+def load_all(benchmark: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
+    """All saved results of a benchmark, in the order of their file names."""
+    documents = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{benchmark}-*.json"))]
+    return [document for document in documents if document["benchmark"] == benchmark]
+
+
+def offline_table(document: dict[str, Any]) -> str:
+    """The table of an `offline` result in markdown, with the facts of the run under it."""
+    rows = [("step", "engine", "median", "quartiles", "tokens/s", "of roofline", "ATOM is")]
+    for result in document["results"]:
+        for name, engine in result["engines"].items():
+            low, high = engine["quartiles_ms"]
+            rows.append(
+                (
+                    result["scenario"],
+                    name,
+                    f"{engine['median_ms']:.1f} ms",
+                    f"{low:.1f} - {high:.1f}",
+                    f"{engine['tokens_per_s']:.0f}",
+                    f"{engine['roofline_share']:.0%}",
+                    _ratio(result["times_faster_than"].get(name)),
+                )
+            )
+    return markdown_table(rows) + "\n\n" + conditions(document)
+
+
+def overhead_table(document: dict[str, Any]) -> str:
+    """The table of an `overhead` result in markdown, with the facts of the run under it."""
+    rows = [("batch", "sampling", "median of a step", "quartiles")]
+    for result in document["results"]:
+        low, high = result["quartiles_ms"]
+        rows.append(
+            (str(result["batch_size"]), result["sampling"], f"{result['median_ms']:.2f} ms", f"{low:.2f} - {high:.2f}")
+        )
+    return markdown_table(rows) + "\n\n" + conditions(document)
+
+
+def conditions(document: dict[str, Any]) -> str:
+    """One paragraph on where, with what and how quietly the run was made."""
+    machine, settings = document["machine"], document["settings"]
+    versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("torch", "transformers"))
+    sentences = [
+        f"{machine['cpu']}, {settings['threads']} threads; {settings['model']} in {settings['dtype']}; {versions}; "
+        f"commit {machine['commit']}, {machine['date'][:10]}."
+    ]
+    if "read_gb_per_s" in document:
+        sentences.append(
+            f"Measured in the same run: {document['read_gb_per_s']:.0f} GB/s read, "
+            f"{document['matmul_tflop_per_s']:.2f} TFLOP/s in a large matrix product."
+        )
+    others = document.get("share_used_by_others")
+    if not document.get("quiet", True) or (others or 0) > 0.05:
+        sentences.append(f"The machine was NOT quiet: other processes took {others or 0:.0%} of the cores' time.")
+    return " ".join(sentences)
+
+
+def markdown_table(rows: list[tuple[str, ...]]) -> str:
+    """Rows, the first being the header, with columns aligned."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
+    lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
+    return "\n".join(lines)
+
+
+def _ratio(ratio: dict[str, float] | None) -> str:
+    if ratio is None:
+        return ""
+    return f"{ratio['median']:.2f}x as fast ({ratio['lowest_turn']:.2f} - {ratio['highest_turn']:.2f})"

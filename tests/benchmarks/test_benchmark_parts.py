@@ -1,0 +1,138 @@
+"""The parts of the benchmarks: timing in turns, rooflines, reports and charts."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from benchmarks import chart, machine, report, roofline, timing
+
+SMOL = {
+    "num_hidden_layers": 30,
+    "hidden_size": 576,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "intermediate_size": 1536,
+    "vocab_size": 49152,
+}
+
+
+def make_document(**overrides) -> dict:
+    engine = {"median_ms": 10.0, "quartiles_ms": [9.0, 11.0], "tokens_per_s": 100.0, "roofline_share": 0.5}
+    slow = engine | {"median_ms": 20.0, "quartiles_ms": [19.0, 21.0]}
+    return {
+        "benchmark": "offline",
+        "machine": {
+            "cpu": "A Fine CPU",
+            "num_cores": 2,
+            "versions": {"torch": "2.13.0", "transformers": "5.23.0"},
+            "commit": "abc",
+            "date": "2026-01-02 03:04 UTC",
+        },
+        "settings": {"model": "smollm2", "dtype": "bfloat16", "threads": 2},
+        "quiet": True,
+        "share_used_by_others": 0.0,
+        "read_gb_per_s": 50.0,
+        "matmul_tflop_per_s": 0.9,
+        "results": [
+            {
+                "scenario": "decode, batch 1, context 512",
+                "roofline_ms": 5.0,
+                "engines": {"atom": engine, "transformers": slow},
+                "times_faster_than": {"transformers": {"median": 2.0, "lowest_turn": 1.9, "highest_turn": 2.1}},
+            }
+        ],
+    } | overrides
+
+
+def test_the_sides_take_turns_and_the_first_one_also_goes_last():
+    calls: list[str] = []
+    timings = timing.interleave(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, turns=2, steps=3, warm_up=1
+    )
+    assert "".join(calls) == "aaaabbbbaaaabbbbaaaa"
+    assert [len(timings[name].steps) for name in "ab"] == [9, 6]
+
+
+def test_a_ratio_above_one_says_that_ours_is_faster():
+    ours = timing.Timings([[1.0, 1.0], [2.0, 2.0]])
+    peer = timing.Timings([[3.0, 3.0], [4.0, 4.0]])
+    assert timing.ratios(ours, peer) == {"median": 2.333, "lowest_turn": 2.0, "highest_turn": 3.0}
+
+
+def test_one_decode_step_reads_every_weight_once_and_the_cache():
+    work = roofline.step_work(SMOL, num_requests=1, new_tokens=1, context=512, dtype="bfloat16")
+    weights = 2 * (134_515_008 - 61 * 576)  # all parameters but the norms, in two bytes
+    cache = 512 * 30 * 2 * 3 * 64 * 2
+    assert work.num_bytes == weights + cache
+
+
+def test_prefill_of_a_prompt_counts_each_pair_of_tokens_once():
+    one = roofline.step_work(SMOL, num_requests=1, new_tokens=4, context=4, dtype="bfloat16")
+    parts = [
+        roofline.step_work(SMOL, num_requests=1, new_tokens=1, context=context, dtype="bfloat16")
+        for context in (1, 2, 3, 4)
+    ]
+    head = 2 * 576 * 49152
+    assert one.num_operations == sum(part.num_operations - head for part in parts) + head
+
+
+def test_the_roofline_is_the_slower_of_memory_and_arithmetic():
+    rates = roofline.MachineRates(bytes_per_second=10.0, operations_per_second=100.0)
+    assert rates.least_seconds(roofline.StepWork(num_bytes=20.0, num_operations=100.0)) == 2.0
+    assert rates.least_seconds(roofline.StepWork(num_bytes=20.0, num_operations=300.0)) == 3.0
+
+
+def test_rates_are_measured_on_this_machine():
+    rates = roofline.measure_rates("float32", megabytes=8, matrix=64, repeats=2)
+    assert rates.bytes_per_second > 1e8
+    assert rates.operations_per_second > 1e7
+
+
+def test_a_machine_is_described_in_json():
+    described = json.loads(json.dumps(machine.describe()))
+    assert described["cpu"]
+    assert described["versions"]["torch"].startswith("2.")
+
+
+def test_a_result_is_saved_under_its_benchmark_and_cpu_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    document = make_document()
+    path = report.save(document)
+    assert path.name == "offline-a-fine-cpu-2-cores.json"
+    assert report.load_all("offline", tmp_path) == [document]
+
+
+def test_the_table_says_how_many_times_faster():
+    table = report.offline_table(make_document())
+    assert "2.00x as fast (1.90 - 2.10)" in table
+    assert "NOT quiet" not in table
+
+
+def test_the_table_says_when_the_machine_was_busy():
+    assert "NOT quiet" in report.offline_table(make_document(share_used_by_others=0.3))
+
+
+def test_the_chart_is_well_formed_and_names_every_engine():
+    drawn = chart.draw(make_document())
+    root = ElementTree.fromstring(drawn)
+    texts = [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "atom 10.0 ms" in texts
+    assert "transformers 20.0 ms" in texts
+
+
+def test_the_readme_keeps_everything_but_its_measured_part():
+    text = f"before\n{chart.BEGIN}\nold\n{chart.END}\nafter"
+    new = chart.with_tables(text, [make_document()], [])
+    assert new.startswith("before\n")
+    assert new.endswith("\nafter")
+    assert "old" not in new
+    assert chart.with_tables(new, [make_document()], []) == new
+
+
+def test_a_readme_without_marks_is_refused():
+    with pytest.raises(ValueError, match="lacks the marks"):
+        chart.with_tables("nothing here", [make_document()], [])
