@@ -1,0 +1,113 @@
+"""`resolve_config`: settles every open setting once, against the model and the machine, and says what it chose."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from atom_core import settings
+from atom_core.config.options import ConfigError
+from atom_core.config.sections import (
+    CacheConfig,
+    CompileConfig,
+    EngineConfig,
+    ModelConfig,
+    ParallelConfig,
+    ProfilerConfig,
+)
+
+if TYPE_CHECKING:
+    from atom_kernels.platform import Platform
+    from atom_models import Checkpoint
+
+    from atom_core.config.engine_args import EngineArgs
+    from atom_core.scheduler import SchedulerConfig
+
+CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 512, 16384
+CACHE_DTYPES = {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+
+
+def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform) -> EngineConfig:
+    """The configuration of an engine that runs `checkpoint` on `platform`.
+
+    Raises:
+        ConfigError: settings that do not fit the model or the machine.
+    """
+    choices: list[str] = []
+    model = _model(args, checkpoint, platform, choices)
+    return EngineConfig(
+        model=model,
+        cache=_cache(args, model.dtype),
+        scheduler=_scheduler(args, model.max_model_len, platform, choices),
+        parallel=ParallelConfig(num_threads=_num_threads(args, platform, choices)),
+        compile=CompileConfig(level=args.level),
+        profiler=ProfilerConfig(
+            directory=args.torch_profiler_dir or settings.profiler_dir(),
+            more=settings.profiler_more(),
+            mark_trace=args.mark_trace,
+        ),
+        device=platform.device,
+        choices=tuple(choices),
+    )
+
+
+def _model(args: EngineArgs, checkpoint: Checkpoint, platform: Platform, choices: list[str]) -> ModelConfig:
+    dtype = args.dtype
+    if dtype == "auto":
+        dtype = platform.preferred_dtype
+        choices.append(f"dtype = {dtype}: {platform.bf16_reason}")
+    own_len = checkpoint.max_model_len
+    if args.max_model_len is not None and args.max_model_len > own_len:
+        raise ConfigError(f"max_model_len is {args.max_model_len}; the model was made for at most {own_len}")
+    if args.max_model_len is None:
+        choices.append(f"max_model_len = {own_len}: the model's own")
+    return ModelConfig(
+        name=args.model,
+        path=checkpoint.path,
+        architecture=checkpoint.architecture,
+        dtype=dtype,
+        max_model_len=args.max_model_len or own_len,
+        max_model_len_given=args.max_model_len is not None,
+        vocab_size=int(checkpoint.config["vocab_size"]),
+        eos_token_ids=tuple(checkpoint.eos_token_ids),
+        load_dummy=args.load_dummy,
+        skip_tokenizer_init=args.skip_tokenizer_init,
+        tokenizer=args.tokenizer,
+        seed=secrets.randbits(63) if args.seed is None else args.seed,
+    )
+
+
+def _cache(args: EngineArgs, dtype: str) -> CacheConfig:
+    return CacheConfig(
+        block_size=args.block_size,
+        dtype=CACHE_DTYPES.get(args.kv_cache_dtype, dtype),
+        enable_prefix_caching=args.enable_prefix_caching,
+        prefix_hash=args.prefix_hash,
+        memory_utilization=args.gpu_memory_utilization,
+        memory_bytes=args.kv_cache_memory,
+        num_blocks=args.num_kv_blocks,
+    )
+
+
+def _scheduler(args: EngineArgs, max_model_len: int, platform: Platform, choices: list[str]) -> SchedulerConfig:
+    from atom_core.scheduler import SchedulerConfig
+
+    budget = args.max_num_batched_tokens
+    if budget is None:
+        budget = CPU_TOKEN_BUDGET if platform.device == "cpu" else GPU_TOKEN_BUDGET
+        why = "steps stay short on a CPU" if platform.device == "cpu" else "large steps keep a GPU busy"
+        choices.append(f"max_num_batched_tokens = {budget}: {why}")
+    return SchedulerConfig(
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=budget,
+        max_model_len=max_model_len,
+        async_scheduling=args.async_scheduling,
+        scheduler_delay_factor=args.scheduler_delay_factor,
+    )
+
+
+def _num_threads(args: EngineArgs, platform: Platform, choices: list[str]) -> int:
+    if args.num_threads is not None:
+        return args.num_threads
+    choices.append(f"num_threads = {platform.num_cores}: the cores this process may use")
+    return platform.num_cores

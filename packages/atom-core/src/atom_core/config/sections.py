@@ -1,0 +1,81 @@
+"""The resolved configuration: small frozen sections, each taken by the part that needs it. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atom_core.scheduler import SchedulerConfig
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which model runs, and how. `max_model_len` is settled once the cache has its size."""
+
+    name: str
+    path: Path
+    architecture: str
+    dtype: str
+    max_model_len: int
+    max_model_len_given: bool
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    load_dummy: bool = False
+    skip_tokenizer_init: bool = False
+    tokenizer: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """How the KV cache is laid out and sized; None is for the worker to work out from free memory."""
+
+    block_size: int
+    dtype: str
+    enable_prefix_caching: bool
+    prefix_hash: str
+    memory_utilization: float
+    memory_bytes: int | None = None
+    num_blocks: int | None = None
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """Ranks and threads. One rank computes with `num_threads` threads."""
+
+    num_threads: int
+    rank: int = 0
+    tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
+
+
+@dataclass(frozen=True)
+class CompileConfig:
+    """How the model is compiled; level 0 is eager."""
+
+    level: int = 0
+
+
+@dataclass(frozen=True)
+class ProfilerConfig:
+    """Where traces go (None: profiling is not set up) and what they hold."""
+
+    directory: str | None = None
+    more: bool = False
+    mark_trace: bool = False
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Everything an engine runs on. `choices` has a line for each value that was chosen for the user."""
+
+    model: ModelConfig
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    parallel: ParallelConfig
+    compile: CompileConfig
+    profiler: ProfilerConfig
+    device: str
+    choices: tuple[str, ...] = ()

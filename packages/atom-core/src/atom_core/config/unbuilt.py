@@ -1,0 +1,37 @@
+"""Refuses, in one line each, settings whose feature is not built: nothing that is asked for is ignored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atom_core.config.options import ConfigError
+
+if TYPE_CHECKING:
+    from atom_core.config.engine_args import EngineArgs
+
+
+def refuse_unbuilt(args: EngineArgs) -> None:
+    """Raise ConfigError for the first setting that asks for something that does not exist yet."""
+    asked = {
+        f"tensor_parallel_size {args.tensor_parallel_size}": args.tensor_parallel_size > 1,
+        f"data_parallel_size {args.data_parallel_size}": args.data_parallel_size > 1,
+        "enable_expert_parallel": args.enable_expert_parallel,
+        "enable_dp_attention": args.enable_dp_attention,
+        f"method {args.method}": args.method is not None,
+        f"num_speculative_tokens {args.num_speculative_tokens}": args.num_speculative_tokens > 1,
+        f"level {args.level}": args.level > 0,
+        "cudagraph_capture_sizes": args.cudagraph_capture_sizes is not None,
+    }
+    for what, is_asked in asked.items():
+        if is_asked:
+            raise ConfigError(f"{what} is not supported by this version of ATOM: leave it out ({_what_runs(what)})")
+    if args.trust_remote_code:
+        raise ConfigError("trust_remote_code is not supported: code of a model's repository is never run; leave it out")
+
+
+def _what_runs(what: str) -> str:
+    if what.startswith(("method", "num_spec")):
+        return "tokens are generated without speculation"
+    if what.startswith(("level", "cudagraph")):
+        return "the model runs eagerly, level 0"
+    return "one device runs the whole model"
