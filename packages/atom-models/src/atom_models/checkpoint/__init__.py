@@ -1,0 +1,7 @@
+"""Models on disk, read without torch."""
+
+from atom_models.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from atom_models.checkpoint.errors import CheckpointError
+from atom_models.checkpoint.gguf_file import GGUFFile, GGUFTensor, read_gguf
+
+__all__ = ["Checkpoint", "CheckpointError", "GGUFFile", "GGUFTensor", "open_checkpoint", "read_gguf"]

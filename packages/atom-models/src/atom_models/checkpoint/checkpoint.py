@@ -1,0 +1,121 @@
+"""`open_checkpoint`: what a model on disk says about itself, before any weight is read. Torch-free."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from atom_models.checkpoint.config_fields import normalize_config
+from atom_models.checkpoint.errors import CheckpointError
+from atom_models.checkpoint.gguf_config import gguf_config
+from atom_models.checkpoint.gguf_file import GGUFFile, read_gguf
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model on disk.
+
+    Attributes:
+        path: folder with `config.json`, or the GGUF file.
+        format: "safetensors" or "gguf".
+        config: Hugging Face field names; both generations of transformers brought to one (`rope_parameters`, `dtype`).
+        generation_config: `generation_config.json`, or what a GGUF header says; may be empty.
+        gguf: the header of a GGUF file, with the tokenizer in its metadata.
+    """
+
+    path: Path
+    format: Literal["safetensors", "gguf"]
+    config: Mapping[str, Any]
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+    gguf: GGUFFile | None = None
+
+    @property
+    def text_config(self) -> Mapping[str, Any]:
+        """The language model's part of `config`: nested in multimodal checkpoints, else all of it."""
+        return self.config.get("text_config", self.config)
+
+    @property
+    def model_type(self) -> str:
+        return str(self.config.get("model_type", ""))
+
+    @property
+    def architecture(self) -> str:
+        """The class that wrote the checkpoint, such as ``"LlamaForCausalLM"``."""
+        names = self.config.get("architectures")
+        if not isinstance(names, list) or not names or not isinstance(names[0], str):
+            raise CheckpointError(f"{self.path}: config.json names no architecture (model_type {self.model_type!r})")
+        return names[0]
+
+    @property
+    def dtype(self) -> str:
+        """Torch name of the dtype that the weights were meant to run in."""
+        return self.config.get("dtype") or self.text_config.get("dtype") or "float32"
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest context in tokens that the model was made for."""
+        config = self.text_config
+        lengths = [config.get(key) for key in ("max_position_embeddings", "max_sequence_length", "n_positions")]
+        rope = config.get("rope_parameters") or {}
+        if rope.get("rope_type") == "yarn" and rope.get("original_max_position_embeddings"):
+            lengths.append(int(rope["original_max_position_embeddings"] * rope.get("factor", 1.0)))
+        known = [length for length in lengths if isinstance(length, int) and length > 0]
+        if not known:
+            raise CheckpointError(f"{self.path}: config.json lacks max_position_embeddings")
+        return max(known)
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a text; the generation config's, else the model config's."""
+        for source in (self.generation_config, self.config, self.text_config):
+            ids = source.get("eos_token_id")
+            if ids is not None:
+                return tuple(ids) if isinstance(ids, list) else (ids,)
+        return ()
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Reads the configuration of a model folder or a `.gguf` file; weights stay on disk.
+
+    A folder without `config.json` that holds a single GGUF file stands for that file.
+
+    Raises:
+        CheckpointError: one line that names the file and what is wrong with it.
+    """
+    path = Path(path)
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise CheckpointError(f"{path} is no model: give a folder with config.json, or a .gguf file")
+        return _open_gguf(path)
+    if not path.is_dir():
+        raise CheckpointError(f"there is no model at {path}")
+    if not (path / "config.json").is_file():
+        files = sorted(path.glob("*.gguf"))
+        if len(files) == 1:
+            return _open_gguf(files[0])
+        found = f"{len(files)} GGUF files (name one of them)" if files else "no GGUF file either"
+        raise CheckpointError(f"{path} has no config.json, and {found}")
+    config = normalize_config(_read_json(path / "config.json"))
+    generation = path / "generation_config.json"
+    return Checkpoint(path, "safetensors", config, _read_json(generation) if generation.is_file() else {})
+
+
+def _open_gguf(path: Path) -> Checkpoint:
+    file = read_gguf(path)
+    config, generation = gguf_config(file)
+    return Checkpoint(path, "gguf", config, generation, file)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds a JSON {type(value).__name__}, not an object")
+    return value

@@ -1,0 +1,61 @@
+"""Brings `config.json` of either generation of transformers to one form. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from atom_models.checkpoint.errors import CheckpointError
+
+# Old spellings of rope types and what they became.
+_ROPE_NAMES = {"su": "longrope", "ntk": "dynamic", "mrope": "default"}
+_DTYPES = {"float": "float32", "half": "float16"}
+
+
+def normalize_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy with `rope_parameters` for `rope_theta` and `rope_scaling`, and `dtype` for `torch_dtype`.
+
+    Nested `text_config`s are normalized as well. Rope parameters given for each layer type stay a mapping of mappings.
+
+    Raises:
+        CheckpointError: a field has a type that cannot be meant.
+    """
+    normalized = dict(config)
+    dtype = normalized.pop("torch_dtype", None) or normalized.get("dtype") or normalized.pop("dtype", None)
+    if dtype is not None:
+        if not isinstance(dtype, str):
+            raise CheckpointError(f"config.json: dtype is {dtype!r}, not a name such as bfloat16")
+        name = dtype.removeprefix("torch.")
+        normalized["dtype"] = _DTYPES.get(name, name)
+    nested = normalized.get("text_config")
+    if isinstance(nested, Mapping):
+        text = normalize_config(nested)
+        if "dtype" in normalized:
+            text.setdefault("dtype", normalized["dtype"])
+        normalized["text_config"] = text
+    if any(key in config for key in ("rope_parameters", "rope_theta", "rope_scaling")):
+        normalized["rope_parameters"] = _rope_parameters(normalized)
+        normalized.pop("rope_theta", None)
+        normalized.pop("rope_scaling", None)
+    return normalized
+
+
+def _rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(given, Mapping):
+        raise CheckpointError(f"config.json: rope_parameters is {given!r}, not an object")
+    if given and all(isinstance(value, Mapping) for value in given.values()):
+        return {layer_type: _one_rope(value, config) for layer_type, value in given.items()}
+    return _one_rope(given, config)
+
+
+def _one_rope(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    rope = dict(given)
+    old_name = rope.pop("type", None)
+    name = rope.get("rope_type") or old_name or "default"
+    rope["rope_type"] = _ROPE_NAMES.get(name, name)
+    rope.setdefault("rope_theta", config.get("rope_theta") or 10000.0)
+    for key in ("partial_rotary_factor", "original_max_position_embeddings"):
+        if config.get(key) is not None:
+            rope.setdefault(key, config[key])
+    return rope
