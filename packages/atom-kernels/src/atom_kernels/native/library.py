@@ -51,7 +51,7 @@ def load_native(name: str, signatures: Mapping[str, str]) -> SimpleNamespace:
     return SimpleNamespace(**functions)
 
 
-def native_unavailable(name: str) -> str | None:
+def native_unavailable(name: str = "probe") -> str | None:
     """None when ``native/<name>.c`` is usable here (compiling it if need be), else the reason in one line."""
     library = _open(name)
     return library if isinstance(library, str) else None

@@ -1,0 +1,128 @@
+"""`select_attention`: which backend runs an attention layer here, over which cache layout, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from atom_kernels.attention import native_backend, reference, torch_backend
+from atom_kernels.platform import detect_platform
+
+if TYPE_CHECKING:
+    import torch
+
+    from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
+    from atom_kernels.platform import Platform
+    from atom_kernels.protocols import BatchGeometry, CacheLayout
+
+# In the order in which they are tried.
+BACKENDS = (native_backend, torch_backend, reference)
+
+
+class UnsupportedAttentionError(ValueError):
+    """No backend can run the layer here, or none can use a layout that the host offers; the message says why."""
+
+
+class AttentionBackend(Protocol):
+    """What runs one layer: metadata once a step, `forward` once a layer and step."""
+
+    def build_metadata(self, geometry: BatchGeometry) -> Any: ...
+    def forward(
+        self,
+        q_THD: torch.Tensor,
+        k_TKD: torch.Tensor,
+        v_TKD: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, ...],
+        metadata: Any,
+        *,
+        prologue: AttentionPrologue | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """The choice made for one problem. Layers of equal problems may share a plan and its metadata.
+
+    Attributes:
+        problem: what was asked for.
+        backend: name of what runs it.
+        layout: what the host must allocate for every block.
+        reasons: (backend, why it was passed over) of those tried before.
+    """
+
+    problem: AttentionProblem
+    backend: str
+    layout: CacheLayout
+    reasons: tuple[tuple[str, str], ...]
+    runner: AttentionBackend = field(repr=False, compare=False)
+
+    def build_metadata(self, geometry: BatchGeometry) -> Any:
+        """What `forward` needs to know about one step; every layer of this plan takes the same."""
+        return self.runner.build_metadata(geometry)
+
+    def forward(
+        self,
+        q_THD: torch.Tensor,
+        k_TKD: torch.Tensor,
+        v_TKD: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, ...],
+        metadata: Any,
+        *,
+        prologue: AttentionPrologue | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Norm and rotate the raw queries and keys, write keys and values to their slots, attend through the pages.
+
+        Args:
+            q_THD: ``[T, num_heads, head_dim]``; it and the next two may be slices of one qkv projection.
+            k_TKD, v_TKD: ``[T, num_kv_heads, head_dim]``.
+            kv_cache: this layer's tensors, ``[num_blocks, *shape]`` of each entry of the layout; written in place.
+            metadata: of this step, from `build_metadata`.
+            prologue: norms and rotation, None for none.
+            sinks: ``[num_heads]`` if the problem has sinks.
+
+        Returns:
+            ``[T, num_heads, head_dim]``, contiguous; rows of no request are zeros.
+        """
+        return self.runner.forward(q_THD, k_TKD, v_TKD, kv_cache, metadata, prologue=prologue, sinks=sinks)
+
+
+def select_attention(
+    problem: AttentionProblem,
+    platform: Platform | None = None,
+    offered: Sequence[CacheLayout] | None = None,
+    *,
+    only_backend: str | None = None,
+) -> AttentionPlan:
+    """Choose the backend and the cache layout of a layer, once, when it is built.
+
+    Args:
+        problem: the layer.
+        platform: where it runs; None probes this machine.
+        offered: layouts that the host can give, None for any.
+        only_backend: consider no other (``"native"``, ``"torch"``, ``"reference"``).
+
+    Raises:
+        UnsupportedAttentionError: nothing fits; it lists the reason of each backend.
+    """
+    platform = platform or detect_platform()
+    layout = problem.nhd_layout
+    if offered is not None and layout not in offered:
+        given = ", ".join(f"{other.name} of {other.block_size} tokens" for other in offered) or "none"
+        raise UnsupportedAttentionError(
+            f"attention needs the cache layout {layout.name} of {layout.block_size} tokens with tensors "
+            f"{[tensor.shape for tensor in layout.tensors]} in {problem.cache_dtype}; the host offers {given}"
+        )
+    reasons: list[tuple[str, str]] = []
+    for module in BACKENDS:
+        if only_backend is not None and module.NAME != only_backend:
+            continue
+        reason = platform.why_not(module.NAME) or module.supports(problem, platform)
+        if reason is None:
+            return AttentionPlan(problem, module.NAME, layout, tuple(reasons), module.create(problem, layout))
+        reasons.append((module.NAME, reason))
+    known = ", ".join(module.NAME for module in BACKENDS)
+    tried = "; ".join(f"{name}: {reason}" for name, reason in reasons) or f"{only_backend!r} is not one of {known}"
+    raise UnsupportedAttentionError(f"nothing can run {problem} on {platform.name}: {tried}")

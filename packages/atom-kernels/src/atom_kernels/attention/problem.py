@@ -1,0 +1,91 @@
+"""What one attention layer asks for, and what is done to its raw queries and keys first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout, CacheTensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class AttentionProblem:
+    """Shapes and rules of one attention layer, as this rank sees it.
+
+    Attributes:
+        num_heads, num_kv_heads: query and key/value heads; the first is a multiple of the second, and query head ``h``
+            reads key/value head ``h // (num_heads // num_kv_heads)``.
+        head_dim: elements of one head.
+        scale: factor on ``q @ k``, usually ``head_dim ** -0.5``.
+        dtype: of queries, new keys and values, and the output, by torch name.
+        cache_dtype: of cached keys and values; ``"float8_e4m3fn"`` stores them with scale 1, saturated to +-448.
+        block_size: tokens of one cache block.
+        sliding_window: tokens visible to a query including itself; None sees everything.
+        has_sinks: a learned logit per query head joins the softmax denominator and takes no value.
+        soft_cap: scores become ``soft_cap * tanh(score / soft_cap)`` before masking.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    dtype: str
+    cache_dtype: str
+    block_size: int
+    sliding_window: int | None = None
+    has_sinks: bool = False
+    soft_cap: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_heads", "num_kv_heads", "head_dim", "block_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"AttentionProblem.{name} is {getattr(self, name)}; it must be at least 1")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"AttentionProblem.num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+            )
+        for name in ("dtype", "cache_dtype"):
+            if getattr(self, name) not in DTYPE_BYTES:
+                raise ValueError(
+                    f"AttentionProblem.{name} is {getattr(self, name)!r}; give one of {', '.join(DTYPE_BYTES)}"
+                )
+        if self.sliding_window is not None and self.sliding_window < 1:
+            raise ValueError(f"AttentionProblem.sliding_window is {self.sliding_window}; it must be at least 1 or None")
+        if self.soft_cap is not None and not self.soft_cap > 0:
+            raise ValueError(f"AttentionProblem.soft_cap is {self.soft_cap}; it must be positive or None")
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one key/value head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def nhd_layout(self) -> CacheLayout:
+        """Keys and values apart, token by token: physically adjacent blocks are one run of tokens."""
+        shape = (self.block_size, self.num_kv_heads, self.head_dim)
+        tensors = tuple(CacheTensor(name, shape, self.cache_dtype) for name in ("key", "value"))
+        return CacheLayout("nhd", self.block_size, tensors)
+
+
+@dataclass(frozen=True)
+class AttentionPrologue:
+    """What happens to raw queries and keys before they are used: RMS norm of each head, then rotation.
+
+    Attributes:
+        positions: int64 ``[num_tokens]``.
+        cos_sin_cache: float32 ``[num_positions, rotary_dim]``, cosines in the first half, sines in the second; None
+            rotates nothing. Elements of a head past rotary_dim are left as they are.
+        interleaved: pairs are neighbors (GPT-J) instead of halves (NeoX).
+        q_norm_weight, k_norm_weight: ``[head_dim]``, None for no norm.
+        norm_eps: of both norms.
+    """
+
+    positions: torch.Tensor
+    cos_sin_cache: torch.Tensor | None = None
+    interleaved: bool = False
+    q_norm_weight: torch.Tensor | None = None
+    k_norm_weight: torch.Tensor | None = None
+    norm_eps: float = 1e-6

@@ -1,0 +1,142 @@
+"""Attention over pages, written to be read: request by request, in float32, with every rule in a line of its own.
+
+Shapes: T tokens, R requests, H query heads, K key/value heads, D head_dim, L keys of a request, Q queries of a request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from atom_kernels.attention.kv_write import write_kv
+from atom_kernels.attention.prologue import apply_prologue
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
+    from atom_kernels.platform import Platform
+    from atom_kernels.protocols import BatchGeometry, CacheLayout
+
+
+def paged_attention(
+    q_THD: torch.Tensor,
+    kv_cache: tuple[torch.Tensor, ...],
+    query_start_loc: torch.Tensor,
+    seq_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    *,
+    scale: float,
+    sliding_window: int | None = None,
+    sinks_H: torch.Tensor | None = None,
+    soft_cap: float | None = None,
+) -> torch.Tensor:
+    """Causal attention of a batch that mixes decodes and chunks of prompts; keys and values are in the cache already.
+
+    The queries of request ``r`` are rows ``query_start_loc[r]:query_start_loc[r+1]`` and stand at the last positions of
+    its ``seq_lens[r]`` tokens, which lie in the blocks ``block_table[r]``. Rows of no request give zeros.
+
+    Returns:
+        ``[T, H, D]`` in the dtype of the queries.
+    """
+    out_THD = torch.zeros_like(q_THD)
+    starts, lengths = query_start_loc.tolist(), seq_lens.tolist()
+    for request, (first, last) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+        if first == last:
+            continue
+        k_LKD, v_LKD = (_gather(cache, block_table[request], lengths[request]) for cache in kv_cache)
+        out_THD[first:last] = _attend(
+            q_THD[first:last].float(),
+            k_LKD,
+            v_LKD,
+            scale=scale,
+            sliding_window=sliding_window,
+            sinks_H=sinks_H,
+            soft_cap=soft_cap,
+        ).to(q_THD.dtype)
+    return out_THD
+
+
+def _gather(cache: torch.Tensor, block_ids: torch.Tensor, length: int) -> torch.Tensor:
+    block_size = cache.shape[1]
+    blocks = block_ids[: -(-length // block_size)].tolist()
+    return torch.cat([cache[block].float() for block in blocks])[:length]
+
+
+def _attend(
+    q_QHD: torch.Tensor,
+    k_LKD: torch.Tensor,
+    v_LKD: torch.Tensor,
+    *,
+    scale: float,
+    sliding_window: int | None,
+    sinks_H: torch.Tensor | None,
+    soft_cap: float | None,
+) -> torch.Tensor:
+    num_queries, num_heads, _ = q_QHD.shape
+    num_keys, num_kv_heads, _ = k_LKD.shape
+    k_LHD = k_LKD.repeat_interleave(num_heads // num_kv_heads, dim=1)
+    v_LHD = v_LKD.repeat_interleave(num_heads // num_kv_heads, dim=1)
+    scores_HQL = torch.einsum("qhd,lhd->hql", q_QHD, k_LHD) * scale
+    if soft_cap is not None:
+        scores_HQL = soft_cap * torch.tanh(scores_HQL / soft_cap)
+    query_positions = torch.arange(num_keys - num_queries, num_keys, device=q_QHD.device).unsqueeze(1)
+    key_positions = torch.arange(num_keys, device=q_QHD.device)
+    visible_QL = key_positions <= query_positions
+    if sliding_window is not None:
+        visible_QL &= key_positions > query_positions - sliding_window
+    scores_HQL = scores_HQL.masked_fill(~visible_QL, float("-inf"))
+    if sinks_H is not None:
+        sinks_HQ1 = sinks_H.float().view(-1, 1, 1).expand(-1, num_queries, 1)
+        scores_HQL = torch.cat((scores_HQL, sinks_HQ1), dim=-1)
+    weights_HQL = torch.softmax(scores_HQL, dim=-1)[..., :num_keys]
+    return torch.einsum("hql,lhd->qhd", weights_HQL, v_LHD)
+
+
+# --- the backend that `select_attention` falls back to -------------------------------------------------------------
+
+NAME = "reference"
+
+
+def supports(problem: AttentionProblem, platform: Platform) -> str | None:
+    """Everything, slowly."""
+    return None
+
+
+@dataclass(frozen=True)
+class ReferenceAttention:
+    """Prologue, cache write and `paged_attention` one after the other."""
+
+    problem: AttentionProblem
+    layout: CacheLayout
+
+    def build_metadata(self, geometry: BatchGeometry) -> BatchGeometry:
+        return geometry
+
+    def forward(
+        self,
+        q_THD: torch.Tensor,
+        k_TKD: torch.Tensor,
+        v_TKD: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, ...],
+        metadata: BatchGeometry,
+        *,
+        prologue: AttentionPrologue | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        q_THD, k_TKD = apply_prologue(q_THD, k_TKD, prologue)
+        write_kv(k_TKD, v_TKD, kv_cache, metadata.slot_mapping)
+        return paged_attention(
+            q_THD,
+            kv_cache,
+            metadata.query_start_loc,
+            metadata.seq_lens,
+            metadata.block_table,
+            scale=self.problem.scale,
+            sliding_window=self.problem.sliding_window,
+            sinks_H=sinks,
+            soft_cap=self.problem.soft_cap,
+        )
+
+
+create = ReferenceAttention
