@@ -1,0 +1,78 @@
+"""The dense linear operator: torch's own, and oneDNN with weights packed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from atom_kernels.linear import onednn
+from atom_kernels.linear.contract import LinearProblem, linear
+from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
+
+
+def _weights(problem: LinearProblem) -> dict[str, WeightSpec]:
+    weight = WeightSpec((problem.out_features, problem.in_features), problem.dtype)
+    return {"weight": weight, "bias": WeightSpec((problem.out_features,), problem.dtype, optional=not problem.bias)}
+
+
+def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    weight, bias, function = weights["weight"], weights["bias"], torch.nn.functional.linear
+    return lambda x_TK: function(x_TK, weight, bias)
+
+
+def _make_inputs(problem: LinearProblem, num_rows: int, generator: torch.Generator) -> Any:
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(problem.dtype)
+
+    weight = random(problem.out_features, problem.in_features) / problem.in_features**0.5
+    bias = random(problem.out_features) if problem.bias else None
+    return {"weight": weight, "bias": bias}, (random(num_rows, problem.in_features),)
+
+
+def _problems() -> tuple[LinearProblem, ...]:
+    shapes = ((1, 1), (7, 3), (33, 65), (64, 128), (576, 192), (1536, 50))
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+    return tuple(
+        LinearProblem(k, n, dtype, bias) for k, n in shapes for dtype in dtypes for bias in (False, True)
+    )
+
+
+def _examples() -> tuple[LinearProblem, ...]:
+    shapes = ((576, 960), (576, 576), (576, 3072), (1536, 576), (576, 49152))
+    return (*(LinearProblem(k, n, torch.bfloat16) for k, n in shapes), LinearProblem(576, 3072, torch.float32))
+
+
+def _tolerance(problem: LinearProblem) -> Tolerance:
+    return {
+        torch.float32: Tolerance(1e-5, 1e-5),
+        torch.bfloat16: Tolerance(2e-2, 1.6e-2),
+        torch.float16: Tolerance(4e-3, 2e-3),
+    }[problem.dtype]
+
+
+def _work(problem: LinearProblem, num_rows: int) -> Work:
+    k, n = problem.in_features, problem.out_features
+    return Work((k * n + num_rows * (k + n)) * problem.dtype.itemsize, 2 * num_rows * k * n)
+
+
+OP = Op(
+    name="linear",
+    contract=linear,
+    reference=lambda problem, weights, x_TK: linear(x_TK, weights["weight"], weights["bias"]),
+    schema="(Tensor x) -> Tensor",
+    fake=lambda problem, x_TK: x_TK.new_empty((*x_TK.shape[:-1], problem.out_features)),
+    backends=(
+        onednn.PREPACKED_BACKEND,
+        Backend(
+            name="torch", implementation="torch linear", supports=lambda problem, platform: None, bind=_bind
+        ),
+    ),
+    weights=_weights,
+    make_inputs=_make_inputs,
+    parity_problems=_problems,
+    examples=_examples,
+    tolerance=_tolerance,
+    work=_work,
+)

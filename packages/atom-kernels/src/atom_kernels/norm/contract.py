@@ -1,0 +1,67 @@
+"""What the norms compute, in plain torch. T: tokens (any leading dimensions will do), D: hidden size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class RMSNormProblem:
+    """`weight_offset` is added to the weight (Gemma and Qwen3-Next store ``weight - 1``)."""
+
+    hidden_size: int
+    dtype: torch.dtype
+    eps: float = 1e-6
+    weight_offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class LayerNormProblem:
+    hidden_size: int
+    dtype: torch.dtype
+    eps: float = 1e-5
+    bias: bool = True
+
+
+def rms_norm(
+    x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float, *, weight_offset: float = 0.0
+) -> torch.Tensor:
+    """``x / sqrt(mean(x^2) + eps) * (weight + weight_offset)``, in float32, rounded once to x's dtype.
+
+    Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", https://arxiv.org/abs/1910.07467.
+    """
+    x = x_TD.float()
+    normed = x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps)
+    return (normed * (weight_D.float() + weight_offset)).to(x_TD.dtype)
+
+
+def add_rms_norm(
+    x_TD: torch.Tensor,
+    residual_TD: torch.Tensor,
+    weight_D: torch.Tensor,
+    eps: float,
+    *,
+    weight_offset: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``new_residual = x + residual``, ``normed = rms_norm(new_residual)``; returns ``(normed, new_residual)``.
+
+    The sum is rounded to x's dtype before it is normed, so that what is normed is what is carried on. Inputs stay as
+    they are.
+    """
+    new_residual = x_TD + residual_TD
+    return rms_norm(new_residual, weight_D, eps, weight_offset=weight_offset), new_residual
+
+
+def layer_norm(
+    x_TD: torch.Tensor, weight_D: torch.Tensor, bias_D: torch.Tensor | None, eps: float
+) -> torch.Tensor:
+    """``(x - mean) / sqrt(var + eps) * weight + bias``, in float32, rounded once to x's dtype.
+
+    Ba, Kiros and Hinton 2016, "Layer Normalization", https://arxiv.org/abs/1607.06450.
+    """
+    x = x_TD.float()
+    centered = x - x.mean(dim=-1, keepdim=True)
+    normed = centered * torch.rsqrt(centered.square().mean(dim=-1, keepdim=True) + eps) * weight_D.float()
+    return (normed if bias_D is None else normed + bias_D.float()).to(x_TD.dtype)

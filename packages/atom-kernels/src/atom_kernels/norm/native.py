@@ -1,0 +1,84 @@
+"""RMS norms in C: one pass for the sum of squares, one to write; float32 inside, rows split over threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from atom_kernels.native import load_native, native_unavailable
+from atom_kernels.norm.contract import RMSNormProblem
+from atom_kernels.operator import Backend
+
+_SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+_SIGNATURES = {f"rms_norm_{suffix}": "pppllff" for suffix in _SUFFIXES.values()} | {
+    f"add_rms_norm_{suffix}": "pppppllff" for suffix in _SUFFIXES.values()
+}
+
+
+def _supports(problem: RMSNormProblem, platform: Any) -> str | None:
+    if problem.dtype not in _SUFFIXES:
+        return f"written for float32 and bfloat16, not {problem.dtype}"
+    return native_unavailable("norm")
+
+
+def _check(problem: RMSNormProblem, x: torch.Tensor) -> None:
+    raise TypeError(
+        f"rms_norm was planned for [..., {problem.hidden_size}] {problem.dtype}, got {list(x.shape)} {x.dtype}"
+    )
+
+
+def _bind_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    function = getattr(load_native("norm", _SIGNATURES), f"rms_norm_{_SUFFIXES[problem.dtype]}")
+    weight = weights["weight"].contiguous()
+    weight_pointer = weight.data_ptr()
+    size, dtype, eps, offset = problem.hidden_size, problem.dtype, problem.eps, problem.weight_offset
+    empty_like = torch.empty_like
+
+    def run(x: torch.Tensor, _keep_alive: torch.Tensor = weight) -> torch.Tensor:
+        if x.dtype is not dtype or x.shape[-1] != size:
+            _check(problem, x)
+        if not x.is_contiguous():
+            x = x.contiguous()
+        out = empty_like(x)
+        function(x.data_ptr(), weight_pointer, out.data_ptr(), x.numel() // size, size, eps, offset)
+        return out
+
+    return run
+
+
+def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    function = getattr(load_native("norm", _SIGNATURES), f"add_rms_norm_{_SUFFIXES[problem.dtype]}")
+    weight = weights["weight"].contiguous()
+    weight_pointer = weight.data_ptr()
+    size, dtype, eps, offset = problem.hidden_size, problem.dtype, problem.eps, problem.weight_offset
+    empty_like = torch.empty_like
+
+    def run(
+        x: torch.Tensor, residual: torch.Tensor, _keep_alive: torch.Tensor = weight
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if x.dtype is not dtype or x.shape[-1] != size:
+            _check(problem, x)
+        if residual.dtype is not dtype or residual.shape != x.shape:
+            _check(problem, residual)
+        if not x.is_contiguous():
+            x = x.contiguous()
+        if not residual.is_contiguous():
+            residual = residual.contiguous()
+        normed, total = empty_like(x), empty_like(x)
+        function(
+            x.data_ptr(), residual.data_ptr(), weight_pointer, normed.data_ptr(), total.data_ptr(),
+            x.numel() // size, size, eps, offset,
+        )  # fmt: skip
+        return normed, total
+
+    return run
+
+
+RMS_NORM_BACKEND = Backend(
+    name="native", implementation="C rms_norm", supports=_supports, bind=_bind_rms_norm
+)
+ADD_RMS_NORM_BACKEND = Backend(
+    name="native", implementation="C add_rms_norm", supports=_supports, bind=_bind_add_rms_norm
+)

@@ -1,0 +1,153 @@
+"""`Op` and `Backend`: an operator is its torch reference, the ways to run it, and the problems it is checked on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from atom_kernels.platform import Platform
+
+    Weights = Mapping[str, torch.Tensor | None]
+    # What a backend hands out for one problem and one set of weights: inputs -> outputs.
+    Kernel = Callable[..., Any]
+
+# The order in which `select` tries backends. "native" is our own C, compiled on this machine; "onednn" needs no compiler.
+BACKEND_ORDER = ("aiter", "triton", "native", "onednn", "torch")
+
+
+@dataclass(frozen=True)
+class WeightSpec:
+    """One weight of a problem as checkpoints hold it; `prepare` refuses anything else by name."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    optional: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count * self.dtype.itemsize
+
+
+def keep_source(problem: Any, weights: Weights) -> Weights:
+    """The packing of layout "source": the tensors themselves, nothing copied."""
+    return weights
+
+
+def same_bytes(problem: Any, source_bytes: int) -> int:
+    """Bytes of a layout that only reorders its weights."""
+    return source_bytes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How weights are stored for an implementation.
+
+    Attributes:
+        name: two rows of a plan whose layouts have one name share one packed copy.
+        pack: ``(problem, weights) -> packed``; called once, after loading.
+        num_bytes: ``(problem, source_bytes) -> bytes`` of the packed copy.
+    """
+
+    name: str
+    pack: Callable[[Any, Weights], Weights] = keep_source
+    num_bytes: Callable[[Any, int], int] = same_bytes
+
+
+SOURCE = Layout("source")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """One way to run an operator.
+
+    Attributes:
+        name: one of `BACKEND_ORDER`.
+        implementation: what `explain` prints: the library and the trick.
+        supports: ``(problem, platform) -> None`` if it can run the problem there, else the reason why not.
+        bind: ``(problem, packed weights) -> kernel``; the kernel takes the op's inputs. Heavy imports belong in here.
+        layout: how it wants its weights.
+        max_rows: largest leading dimension it should serve, None for any; a callable decides by problem and platform.
+    """
+
+    name: str
+    implementation: str
+    supports: Callable[[Any, Platform], str | None]
+    bind: Callable[[Any, Weights], Kernel]
+    layout: Layout = SOURCE
+    max_rows: int | Callable[[Any, Platform], int | None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in BACKEND_ORDER:
+            raise ValueError(f"backend name {self.name!r} is not one of {', '.join(BACKEND_ORDER)}")
+
+    def rows_limit(self, problem: Any, platform: Platform) -> int | None:
+        return self.max_rows(problem, platform) if callable(self.max_rows) else self.max_rows
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a backend may be from the float32 reference: ``|actual - expected| <= atol + rtol * |expected|``."""
+
+    atol: float
+    rtol: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call must at least do: bytes moved (weights, inputs, outputs once each) and floating point operations."""
+
+    num_bytes: int
+    flops: int = 0
+
+
+def no_weights(problem: Any) -> Mapping[str, WeightSpec]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Op:
+    """An operator: contract, reference, backends, and what it is checked and measured on.
+
+    Attributes:
+        name: also its name under ``torch.ops.atom_kernels``.
+        contract: the public function whose docstring is the contract; it is plain torch and is the reference.
+        reference: ``(problem, weights, *inputs) -> outputs`` through `contract`.
+        schema: of the opaque op without the leading plan handle, e.g. ``"(Tensor x) -> Tensor"``.
+        fake: ``(problem, *inputs) -> outputs`` that only has the right shapes and dtypes.
+        backends: any order; `select` sorts by `BACKEND_ORDER`.
+        weights: ``problem -> {name: WeightSpec}``, what `Plan.prepare` takes.
+        make_inputs: ``(problem, num_rows, generator) -> (weights, inputs)``, random and valid.
+        parity_problems: odd shapes and every dtype, for `check` and the tests.
+        examples: problems of real models, for `explain` and `bench`.
+        tolerance: ``problem -> Tolerance`` against the reference computed in float32 (or in the problem's dtype).
+        work: ``(problem, num_rows) -> Work``.
+    """
+
+    name: str
+    contract: Callable[..., Any]
+    reference: Callable[..., Any]
+    schema: str
+    fake: Callable[..., Any]
+    backends: tuple[Backend, ...]
+    make_inputs: Callable[[Any, int, torch.Generator], tuple[Weights, tuple[Any, ...]]]
+    parity_problems: Callable[[], tuple[Any, ...]]
+    examples: Callable[[], tuple[Any, ...]]
+    tolerance: Callable[[Any], Tolerance]
+    work: Callable[[Any, int], Work]
+    weights: Callable[[Any], Mapping[str, WeightSpec]] = no_weights
+    parity_rows: tuple[int, ...] = field(default=(1, 2, 5, 17, 67))
+
+    def source_bytes(self, problem: Any) -> int:
+        """Bytes of the weights as they are loaded, optional ones not counted."""
+        return sum(spec.num_bytes for spec in self.weights(problem).values() if not spec.optional)
+
+    def ordered_backends(self) -> tuple[Backend, ...]:
+        """Backends in the order of `BACKEND_ORDER`; within a name as listed."""
+        return tuple(sorted(self.backends, key=lambda backend: BACKEND_ORDER.index(backend.name)))

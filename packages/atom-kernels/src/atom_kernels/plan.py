@@ -1,0 +1,144 @@
+"""`Plan`: the choice made once for one problem; `BoundPlan`: that choice with its weights, called at every step."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atom_kernels.opaque import register_opaque
+
+if TYPE_CHECKING:
+    from atom_kernels.operator import Layout, Op, Weights
+
+
+class WeightError(ValueError):
+    """Weights given to `Plan.prepare` are not those that the problem calls for."""
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """The implementation that serves calls of up to `max_rows` rows (None: all that are left)."""
+
+    max_rows: int | None
+    backend: str
+    implementation: str
+    layout: Layout
+    bind: Callable[[Any, Weights], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What runs one problem on one platform, by number of rows, and why.
+
+    Attributes:
+        op, problem: what was asked for.
+        rows: tried in order; the first whose `max_rows` is not exceeded serves the call.
+        passed_over: (backend and implementation, reason) of those not used.
+        layouts: (layout name, bytes) of every copy of the weights that the rows need.
+    """
+
+    op: Op
+    problem: Any
+    rows: tuple[PlanRow, ...]
+    passed_over: tuple[tuple[str, str], ...]
+    layouts: tuple[tuple[str, int], ...]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weight layouts together."""
+        return sum(num_bytes for _, num_bytes in self.layouts)
+
+    def prepare(self, weights: Mapping[str, torch.Tensor | None] | None = None) -> BoundPlan:
+        """Pack `weights` once into the layouts of the rows.
+
+        The result holds no reference to a source tensor that no row uses as it is: drop yours and its memory is free.
+
+        Raises:
+            WeightError: a weight is missing, unknown, or of another shape or dtype; it names the weight.
+        """
+        given = dict(weights or {})
+        _check_weights(self, given)
+        packed: dict[str, Weights] = {}
+        for row in self.rows:
+            if row.layout.name not in packed:
+                packed[row.layout.name] = row.layout.pack(self.problem, given)
+        kernels = [(row.max_rows, row.bind(self.problem, packed[row.layout.name])) for row in self.rows]
+        return BoundPlan(self, kernels, packed)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run an op that has no weights. Bind it once with `prepare()` where calls are many."""
+        return self.prepare()(*inputs)
+
+
+# Opaque ops carry a plan as an integer, since schemas know no objects; entries vanish with their plans.
+_handles: weakref.WeakValueDictionary[int, BoundPlan] = weakref.WeakValueDictionary()
+_next_handle = itertools.count(1)
+
+
+class BoundPlan:
+    """A plan with its weights: call it with the op's inputs, the first of which has the rows in its leading dimension.
+
+    Eager calls go straight to the kernel. Under torch.compile the call is one opaque op, so that neither the choice by
+    rows nor the kernel is traced.
+    """
+
+    __slots__ = ("__weakref__", "_limited", "_unlimited", "handle", "opaque_op", "packed", "plan")
+
+    def __init__(
+        self, plan: Plan, kernels: list[tuple[int | None, Callable[..., Any]]], packed: dict[str, Weights]
+    ) -> None:
+        self.plan = plan
+        self.packed = packed
+        self._limited = tuple((limit, kernel) for limit, kernel in kernels if limit is not None)
+        self._unlimited = kernels[-1][1]
+        self.handle = next(_next_handle)
+        self.opaque_op = register_opaque(plan.op, bound_plan)
+        _handles[self.handle] = self
+
+    def __call__(self, *inputs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self.opaque_op(self.handle, *inputs)
+        if self._limited:
+            num_rows = inputs[0].shape[0]
+            for max_rows, kernel in self._limited:
+                if num_rows <= max_rows:
+                    return kernel(*inputs)
+        return self._unlimited(*inputs)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the packed weights, shared storage counted once."""
+        seen: dict[int, int] = {}
+        for weights in self.packed.values():
+            for tensor in weights.values():
+                if tensor is not None:
+                    key = id(tensor) if tensor.layout is not torch.strided else tensor.data_ptr()
+                    seen[key] = tensor.numel() * tensor.element_size()
+        return sum(seen.values())
+
+
+def bound_plan(handle: int) -> BoundPlan:
+    """The living plan of a handle, for opaque ops."""
+    return _handles[handle]
+
+
+def _check_weights(plan: Plan, given: dict[str, torch.Tensor | None]) -> None:
+    specs = plan.op.weights(plan.problem)
+    unknown = sorted(set(given) - set(specs))
+    if unknown:
+        raise WeightError(f"{plan.op.name} takes the weights {sorted(specs)}, not {', '.join(unknown)}")
+    for name, spec in specs.items():
+        tensor = given.setdefault(name, None)
+        if tensor is None:
+            if not spec.optional:
+                raise WeightError(f"{plan.op.name} needs the weight {name} {list(spec.shape)} {spec.dtype}")
+        elif tuple(tensor.shape) != spec.shape or tensor.dtype != spec.dtype:
+            raise WeightError(
+                f"{plan.op.name}: {name} is {list(tensor.shape)} {tensor.dtype}, "
+                f"but the problem calls for {list(spec.shape)} {spec.dtype}"
+            )

@@ -1,0 +1,253 @@
+"""The only hardware probe: what this machine has, which backends can run on it, and whether bfloat16 is fast."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import os
+import platform as host
+import time
+from dataclasses import dataclass
+
+import torch
+
+from atom_kernels import settings
+from atom_kernels.operator import BACKEND_ORDER
+
+AITER_ARCHES = ("gfx942", "gfx950")
+_BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16", "arm_bf16", "sve_bf16")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that detection looks at. Tests pass facts of machines that they do not have.
+
+    Attributes:
+        torch_build: "cpu", "cuda" or "rocm": what this torch was compiled for.
+        num_devices: accelerators that torch can see.
+        device_name, device_arch: of accelerator 0; arch is "gfx942" or "sm_90".
+        aiter_version: of the installed distribution `amd-aiter`, None if absent (another project owns the name `aiter`).
+        aiter_import_error: why ``import aiter`` failed; None if it worked or was not tried.
+        triton_version: of the importable triton, None if absent.
+        triton_interpret: Triton's interpreter is on (tests without a GPU).
+        cpu_name, machine, num_cores: of the host.
+        cpu_features: instruction sets that matter, by torch's names.
+        native_error: why C sources cannot be compiled and loaded; None if they can.
+        mkldnn: torch was built with oneDNN and it is on.
+        bf16_slowdown: time of a bfloat16 matmul over that of float32, None if not measured.
+    """
+
+    torch_build: str = "cpu"
+    num_devices: int = 0
+    device_name: str = ""
+    device_arch: str = ""
+    aiter_version: str | None = None
+    aiter_import_error: str | None = None
+    triton_version: str | None = None
+    triton_interpret: bool = False
+    cpu_name: str = "unknown CPU"
+    machine: str = "x86_64"
+    num_cores: int = 1
+    cpu_features: frozenset[str] = frozenset()
+    native_error: str | None = None
+    mkldnn: bool = True
+    bf16_slowdown: float | None = None
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What operators run on; frozen, hashable, and all that `supports` functions may ask.
+
+    Attributes:
+        device: torch device type, "cpu" or "cuda" (ROCm builds say "cuda" too).
+        vendor: "cpu", "nvidia" or "amd".
+        arch: "gfx942", "sm_90", or the host's machine name.
+        name: for people.
+        backends: those that can run here, in the order in which `select` tries them.
+        unavailable: (backend, reason) of the others.
+        fast_bf16: bfloat16 matmul is at least as good a choice as float32 here.
+        bf16_reason: how that was decided.
+        num_cores: host cores this process may use.
+        cpu_features: instruction sets of the host.
+    """
+
+    device: str
+    vendor: str
+    arch: str
+    name: str
+    backends: tuple[str, ...]
+    unavailable: tuple[tuple[str, str], ...]
+    fast_bf16: bool
+    bf16_reason: str
+    num_cores: int
+    cpu_features: frozenset[str] = frozenset()
+
+    @property
+    def preferred_dtype(self) -> str:
+        """"bfloat16" or "float32", whichever is fast; `bf16_reason` says why."""
+        return "bfloat16" if self.fast_bf16 else "float32"
+
+    def why_not(self, backend: str) -> str | None:
+        """The reason why `backend` cannot run here, None if it can."""
+        return dict(self.unavailable).get(backend)
+
+
+@functools.cache
+def detect_platform() -> Platform:
+    """This machine; probed once per process."""
+    return platform_from_facts(gather_facts())
+
+
+def platform_from_facts(facts: Facts) -> Platform:
+    """Decide from facts alone, so that every decision can be tested anywhere."""
+    on_gpu = facts.torch_build in ("cuda", "rocm") and facts.num_devices > 0
+    vendor = {"cuda": "nvidia", "rocm": "amd"}[facts.torch_build] if on_gpu else "cpu"
+    reasons = {
+        "aiter": _why_no_aiter(facts, on_gpu),
+        "triton": _why_no_triton(facts, on_gpu),
+        "native": "native kernels are for CPUs" if on_gpu else facts.native_error,
+        "onednn": "oneDNN is for CPUs" if on_gpu else None if facts.mkldnn else "torch was built without oneDNN, or it is off",
+        "torch": None,
+    }
+    fast_bf16, bf16_reason = _judge_bf16(facts, on_gpu)
+    return Platform(
+        device="cuda" if on_gpu else "cpu",
+        vendor=vendor,
+        arch=facts.device_arch if on_gpu else facts.machine,
+        name=facts.device_name if on_gpu else facts.cpu_name,
+        backends=tuple(name for name in BACKEND_ORDER if reasons[name] is None),
+        unavailable=tuple((name, reason) for name in BACKEND_ORDER if (reason := reasons[name]) is not None),
+        fast_bf16=fast_bf16,
+        bf16_reason=bf16_reason,
+        num_cores=facts.num_cores,
+        cpu_features=facts.cpu_features,
+    )
+
+
+def gather_facts() -> Facts:
+    """Look at this machine. Imports AITER only where it could run, and times bfloat16 only where the CPU claims it."""
+    torch_build = "rocm" if torch.version.hip else "cuda" if torch.version.cuda else "cpu"
+    num_devices = torch.cuda.device_count() if torch_build != "cpu" else 0
+    device_name, device_arch = _describe_device(torch_build) if num_devices else ("", "")
+    aiter_version = _distribution_version("amd-aiter")
+    try_aiter = torch_build == "rocm" and device_arch in AITER_ARCHES and aiter_version is not None
+    features = _cpu_features()
+    has_bf16 = not num_devices and any(name in features for name in _BF16_FEATURES)
+    return Facts(
+        torch_build=torch_build,
+        num_devices=num_devices,
+        device_name=device_name,
+        device_arch=device_arch,
+        aiter_version=aiter_version,
+        aiter_import_error=_import_error("aiter") if try_aiter else None,
+        triton_version=_distribution_version("triton") or _distribution_version("pytorch-triton-rocm"),
+        triton_interpret=settings.triton_interpret(),
+        cpu_name=_cpu_name(),
+        machine=host.machine(),
+        num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cpu_features=features,
+        native_error=None if num_devices else _native_error(),
+        mkldnn=bool(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
+        bf16_slowdown=_measure_bf16_slowdown() if has_bf16 else None,
+    )
+
+
+def _why_no_aiter(facts: Facts, on_gpu: bool) -> str | None:
+    if facts.torch_build != "rocm":
+        return f"torch is a {facts.torch_build} build, AITER needs ROCm"
+    if not on_gpu:
+        return "torch sees no AMD GPU"
+    if facts.device_arch not in AITER_ARCHES:
+        return f"AITER supports {', '.join(AITER_ARCHES)}, this is {facts.device_arch}"
+    if facts.aiter_version is None:
+        return "the distribution amd-aiter is not installed (pip install 'atom-kernels[rocm]')"
+    if facts.aiter_import_error:
+        return f"amd-aiter {facts.aiter_version} is installed but does not import: {facts.aiter_import_error}"
+    return None
+
+
+def _why_no_triton(facts: Facts, on_gpu: bool) -> str | None:
+    if facts.triton_version is None:
+        return "triton is not installed"
+    if not on_gpu and not facts.triton_interpret:
+        return "torch sees no GPU (TRITON_INTERPRET=1 runs kernels in the interpreter, for tests)"
+    return None
+
+
+def _judge_bf16(facts: Facts, on_gpu: bool) -> tuple[bool, str]:
+    if on_gpu:
+        old = facts.device_arch.startswith("sm_") and int(facts.device_arch[3:]) < 80
+        return not old, f"{facts.device_arch} {'emulates' if old else 'has'} bfloat16 matmul"
+    found = [name for name in _BF16_FEATURES if name in facts.cpu_features]
+    if not found:
+        return False, "the CPU has no bfloat16 instructions"
+    if not facts.mkldnn:
+        return False, f"the CPU has {found[0]} but torch was built without oneDNN, or it is off"
+    if facts.bf16_slowdown is None:
+        return True, f"the CPU has {found[0]}"
+    # Far above 1 means emulation; the margin keeps a busy machine from changing the dtype between two starts.
+    fast = facts.bf16_slowdown < 2.0
+    return fast, f"the CPU has {found[0]}, and a bfloat16 matmul took {facts.bf16_slowdown:.2f}x the time of float32"
+
+
+def _measure_bf16_slowdown() -> float:
+    """Best of a few small matmuls each, interleaved; about 10 ms."""
+    best = {}
+    operands = {dtype: torch.ones(192, 1024, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)}
+    for _ in range(5):
+        for dtype, x in operands.items():
+            start = time.perf_counter()
+            torch.mm(x, x.t())
+            best[dtype] = min(time.perf_counter() - start, best.get(dtype, float("inf")))
+    return best[torch.bfloat16] / best[torch.float32]
+
+
+def _describe_device(torch_build: str) -> tuple[str, str]:
+    properties = torch.cuda.get_device_properties(0)
+    if torch_build == "rocm":
+        return properties.name, properties.gcnArchName.split(":")[0]
+    return properties.name, f"sm_{properties.major}{properties.minor}"
+
+
+def _cpu_features() -> frozenset[str]:
+    get_capabilities = getattr(torch.cpu, "get_capabilities", None)
+    if get_capabilities is not None:
+        return frozenset(name for name, value in get_capabilities().items() if value is True)
+    # torch < 2.11 has no list; the kernel's flags say avx512_bf16 and amx_bf16 in the same words.
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            lines = [line for line in file if line.startswith(("flags", "Features"))]
+    except OSError:
+        return frozenset()
+    return frozenset(lines[0].split(":", 1)[1].split()) if lines else frozenset()
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else host.processor() or host.machine()
+
+
+def _distribution_version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _import_error(module: str) -> str | None:
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # a broken vendor library may raise anything at import; all of it means "unavailable"
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
+
+
+def _native_error() -> str | None:
+    from atom_kernels.native import native_unavailable
+
+    return native_unavailable("norm")

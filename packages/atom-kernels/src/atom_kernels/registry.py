@@ -1,0 +1,33 @@
+"""Every operator of the package: what the command line walks over and the tests hold to account."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atom_kernels.operator import Op
+
+# Each of these has `OPS`, a tuple of `Op`.
+OP_MODULES = (
+    "atom_kernels.norm",
+    "atom_kernels.rotary",
+    "atom_kernels.activation",
+    "atom_kernels.linear",
+    "atom_kernels.embedding",
+)
+
+
+def all_ops() -> dict[str, Op]:
+    """All operators by name.
+
+    Raises:
+        ValueError: two operators have one name.
+    """
+    ops: dict[str, Op] = {}
+    for module in OP_MODULES:
+        for op in importlib.import_module(module).OPS:
+            if op.name in ops:
+                raise ValueError(f"two operators are called {op.name}")
+            ops[op.name] = op
+    return ops

@@ -1,0 +1,99 @@
+"""`select`: choose, once, what runs a problem on a platform, and remember why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from atom_kernels.plan import Plan, PlanRow
+from atom_kernels.platform import detect_platform
+
+if TYPE_CHECKING:
+    from atom_kernels.operator import Backend, Op
+    from atom_kernels.platform import Platform
+
+
+class NoBackendError(RuntimeError):
+    """No backend can run a problem here; the message lists every backend with its reason."""
+
+
+def select(op: Op, problem: Any, platform: Platform | None = None, only_backend: str | None = None) -> Plan:
+    """The plan for `problem`: rows in the order AITER, Triton, native, oneDNN, torch.
+
+    A backend with a row limit is followed by others until one takes any number of rows. Where a later backend can use
+    the weight layout that is held already, it is preferred to one that would keep a second copy.
+
+    Args:
+        op: the operator.
+        problem: its problem dataclass.
+        platform: where to run; None is this machine.
+        only_backend: consider no backend of another name; its last row then takes any number of rows.
+
+    Raises:
+        NoBackendError: nothing can run it.
+    """
+    platform = platform or detect_platform()
+    passed_over: list[tuple[str, str]] = []
+    usable: list[Backend] = []
+    for backend in op.ordered_backends():
+        if only_backend is not None and backend.name != only_backend:
+            continue
+        reason = platform.why_not(backend.name) or backend.supports(problem, platform)
+        if reason is None:
+            usable.append(backend)
+        else:
+            passed_over.append((_label(backend), reason))
+    if not usable:
+        tried = "; ".join(f"{label}: {reason}" for label, reason in passed_over) or f"no backend {only_backend!r}"
+        raise NoBackendError(f"nothing can run {op.name} for {problem} on {platform.name}: {tried}")
+    rows = _choose_rows(op, problem, platform, usable, passed_over)
+    if rows[-1].max_rows is not None:
+        if only_backend is None:
+            raise NoBackendError(
+                f"{op.name} for {problem} on {platform.name}: no backend takes more than {rows[-1].max_rows} rows"
+            )
+        rows[-1] = replace(rows[-1], max_rows=None)
+    return _make_plan(op, problem, rows, passed_over)
+
+
+def plan_with(op: Op, problem: Any, backend: Backend) -> Plan:
+    """A plan of exactly one backend for any number of rows; its `supports` is not asked (parity checks, benchmarks)."""
+    return _make_plan(op, problem, [_row(backend, None)], [])
+
+
+def _choose_rows(
+    op: Op, problem: Any, platform: Platform, usable: list[Backend], passed_over: list[tuple[str, str]]
+) -> list[PlanRow]:
+    rows: list[PlanRow] = []
+    for position, backend in enumerate(usable):
+        limit = backend.rows_limit(problem, platform)
+        if rows and limit is not None and limit <= (rows[-1].max_rows or 0):
+            passed_over.append((_label(backend), f"serves up to {limit} rows, which {rows[-1].implementation} does"))
+            continue
+        held = {row.layout.name for row in rows}
+        sharing = [other for other in usable[position:] if other.layout.name in held and other.max_rows is None]
+        if rows and backend.layout.name not in held and sharing and op.source_bytes(problem):
+            extra = backend.layout.num_bytes(problem, op.source_bytes(problem)) / 1e6
+            passed_over.append((_label(backend), f"would keep a second copy of the weights ({extra:.1f} MB)"))
+            continue
+        rows.append(_row(backend, limit))
+        if limit is None:
+            passed_over.extend(
+                (_label(other), f"{backend.implementation} comes first") for other in usable[position + 1 :]
+            )
+            return rows
+    return rows
+
+
+def _row(backend: Backend, limit: int | None) -> PlanRow:
+    return PlanRow(limit, backend.name, backend.implementation, backend.layout, backend.bind)
+
+
+def _label(backend: Backend) -> str:
+    return f"{backend.name} ({backend.implementation})"
+
+
+def _make_plan(op: Op, problem: Any, rows: list[PlanRow], passed_over: list[tuple[str, str]]) -> Plan:
+    source_bytes = op.source_bytes(problem)
+    layouts = {row.layout.name: row.layout.num_bytes(problem, source_bytes) for row in rows}
+    return Plan(op, problem, tuple(rows), tuple(passed_over), tuple(layouts.items()))
