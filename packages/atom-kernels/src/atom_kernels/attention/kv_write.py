@@ -1,4 +1,4 @@
-"""The reference of the cache write: new keys and values go to their slots. Shapes: T tokens, K key/value heads, D head_dim."""
+"""The reference of the cache write. Shapes: T tokens, K key/value heads, D head_dim."""
 
 from __future__ import annotations
 
