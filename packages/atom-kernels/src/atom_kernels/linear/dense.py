@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.linear import onednn
+from atom_kernels.linear import native, onednn
 from atom_kernels.linear.contract import LinearProblem, linear
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 
@@ -64,6 +64,7 @@ OP = Op(
     schema="(Tensor x) -> Tensor",
     fake=lambda problem, x_TK: x_TK.new_empty((*x_TK.shape[:-1], problem.out_features)),
     backends=(
+        native.NATIVE_BACKEND,
         onednn.PREPACKED_BACKEND,
         Backend(
             name="torch", implementation="torch linear", supports=lambda problem, platform: None, bind=_bind

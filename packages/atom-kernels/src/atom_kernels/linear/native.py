@@ -1,0 +1,57 @@
+"""bfloat16 linear for few rows in C: reads the weight as it was loaded, once, at the speed of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from atom_kernels.linear.contract import LinearProblem
+from atom_kernels.native import load_native, native_unavailable
+from atom_kernels.operator import Backend
+
+_SIGNATURES = {"linear_bf16": "pppplll", "linear_is_compiled": "->l"}
+
+# Past this many rows oneDNN's blocking of both operands pays for reordering the weight at every call.
+_FEW_ROWS = 128
+
+
+def _supports(problem: LinearProblem, platform: Any) -> str | None:
+    if problem.dtype != torch.bfloat16:
+        return f"written for bfloat16, not {problem.dtype}"
+    if "amx_bf16" in platform.cpu_features:
+        return "oneDNN's packed layout uses amx_bf16 and serves any number of rows from one copy"
+    reason = native_unavailable("linear")
+    if reason is None and not load_native("linear", _SIGNATURES).linear_is_compiled():
+        return "written for CPUs with avx512_bf16"
+    return reason
+
+
+def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    function = load_native("linear", _SIGNATURES).linear_bf16
+    weight, bias = weights["weight"].contiguous(), weights["bias"]
+    bias = None if bias is None else bias.contiguous()
+    weight_pointer, bias_pointer = weight.data_ptr(), None if bias is None else bias.data_ptr()
+    k, n, dtype = problem.in_features, problem.out_features, problem.dtype
+
+    def run(x: torch.Tensor, _keep_alive: Any = (weight, bias)) -> torch.Tensor:
+        shape = x.shape
+        if x.dtype is not dtype or shape[-1] != k:
+            raise TypeError(f"linear was planned for [..., {k}] {dtype}, got {list(shape)} {x.dtype}")
+        if not x.is_contiguous():
+            x = x.contiguous()
+        out = x.new_empty((*shape[:-1], n))
+        function(x.data_ptr(), weight_pointer, bias_pointer, out.data_ptr(), x.numel() // k, k, n)
+        return out
+
+    return run
+
+
+NATIVE_BACKEND = Backend(
+    name="native",
+    implementation="C dot products (avx512_bf16)",
+    supports=_supports,
+    bind=_bind,
+    max_rows=_FEW_ROWS,
+)
