@@ -250,4 +250,4 @@ def _import_error(module: str) -> str | None:
 def _native_error() -> str | None:
     from atom_kernels.native import native_unavailable
 
-    return native_unavailable("norm")
+    return native_unavailable("probe")

@@ -9,14 +9,35 @@ INLINE vf vf_load_f32(const float *p) { return vf_load(p); }
 INLINE void vf_store_f32(float *p, vf x) { vf_store(p, x); }
 typedef float f32;
 
-/* x / (1 + exp(-x)); where exp overflows, 1/inf gives the limit 0 (and x itself below, not NaN: x * 0). */
-INLINE vf vf_silu(vf x) {
-    vf magnitude = vf_select(x < 0.0f, -x, x);
-    vf decay = vf_exp(-magnitude);
-    /* sigmoid(|x|) and sigmoid(-|x|) share a denominator, and exp never overflows. */
-    vf numerator = vf_select(x < 0.0f, decay, vf_set(1.0f));
-    return x * numerator / (decay + 1.0f);
+/* x / (1 + exp(-x)). */
+#if defined(__AVX512F__)
+INLINE vf vf_silu(vf value) {
+    __m512 x = (__m512)value;
+    /* Beyond 88 the quotient is 0 in float32; the bound also keeps infinity out (NaN passes as second operand). */
+    __m512 y = _mm512_min_ps(_mm512_set1_ps(88.0f), _mm512_sub_ps(_mm512_setzero_ps(), x));
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(y, _mm512_set1_ps(1.44269504088896341f)), 8);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), y);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
+    p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
+    __m512 denominator = _mm512_add_ps(_mm512_scalef_ps(p, n), _mm512_set1_ps(1.0f));
+    /* 14 bits of the reciprocal, doubled by one step of Newton: half the time of a division. */
+    __m512 inverse = _mm512_rcp14_ps(denominator);
+    inverse = _mm512_mul_ps(inverse, _mm512_fnmadd_ps(denominator, inverse, _mm512_set1_ps(2.0f)));
+    return (vf)_mm512_mul_ps(x, inverse);
 }
+#else
+INLINE vf vf_silu(vf x) {
+    /* sigmoid(|x|) and sigmoid(-|x|) share a denominator, and exp never overflows. */
+    vf decay = vf_exp(vf_select(x < 0.0f, x, -x));
+    return x * vf_select(x < 0.0f, decay, vf_set(1.0f)) / (decay + 1.0f);
+}
+#endif
 
 #define DEFINE_SILU_AND_MUL(T)                                                                                     \
     void silu_and_mul_##T(const T *x, T *out, int64_t rows, int64_t size) {                                        \

@@ -74,6 +74,10 @@ INLINE vf vf_load_bf16(const bf16 *p) {
     return (vf)(wide << 16);
 }
 
+#if defined(__AVX512BF16__)
+/* The instruction rounds likewise, and flushes subnormal results to zero. */
+INLINE void vf_store_bf16(bf16 *p, vf x) { _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh((__m512)x)); }
+#else
 INLINE void vf_store_bf16(bf16 *p, vf x) {
     vu bits = (vu)x;
     vu rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -81,6 +85,7 @@ INLINE void vf_store_bf16(bf16 *p, vf x) {
     rounded = (rounded & ~(vu)nan) | (0x7fc0 & (vu)nan);
     *(vh *)p = __builtin_convertvector(rounded, vh);
 }
+#endif
 
 /* exp(x) for x <= 88, within 2 ulp; 0 below -87.3 and at -inf; exactly 1 at 0. */
 INLINE vf vf_exp(vf x) {
