@@ -1,12 +1,170 @@
-"""Attention by our own C kernels."""
+"""Attention by our own C kernels: one call a layer for head norms, rotation, cache write and attention.
+
+Shapes: T tokens, H query heads, K key/value heads, D head_dim.
+"""
 
 from __future__ import annotations
 
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from atom_kernels.native import load_native, native_unavailable
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
+    from atom_kernels.platform import Platform
+    from atom_kernels.protocols import BatchGeometry, CacheLayout
+
 NAME = "native"
+_LIBRARIES = {"float32": "attention_f32", "bfloat16": "attention_bf16"}
+_SIGNATURE = {"attention": "pp" + "ppppppp" + "llll" + "pppp" + "llf"}
+_MAX_HEAD_DIM = 256
 
 
-def supports(problem, platform):
-    return "not built yet"
+def supports(problem: AttentionProblem, platform: Platform) -> str | None:
+    if problem.dtype not in _LIBRARIES:
+        return f"written for {' and '.join(_LIBRARIES)}, not for {problem.dtype}"
+    if problem.cache_dtype != problem.dtype:
+        return f"reads the cache in place, so its dtype must be {problem.dtype}, not {problem.cache_dtype}"
+    if problem.head_dim % 2 or problem.head_dim > _MAX_HEAD_DIM:
+        return f"written for even head_dim up to {_MAX_HEAD_DIM}, not {problem.head_dim}"
+    return native_unavailable(_LIBRARIES[problem.dtype])
 
 
-create = None
+class _Layer(ctypes.Structure):
+    """`Layer` of attention.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("num_heads", "num_kv_heads", "head_dim", "block_size")),
+        *((name, ctypes.c_int64) for name in ("block_stride", "token_stride", "head_stride", "window")),
+        *((name, ctypes.c_float) for name in ("scale", "soft_cap")),
+    )
+
+
+class _Batch(ctypes.Structure):
+    """`Batch` of attention.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("query_start_loc", "seq_lens", "block_table", "slot_mapping")),
+        *((name, ctypes.c_int64) for name in ("block_table_stride", "num_reqs", "num_tokens")),
+    )
+
+
+@dataclass(frozen=True)
+class NativeMetadata:
+    """Pointers of one step, and the tensors that they point into."""
+
+    batch: _Batch
+    address: int
+    tensors: tuple[torch.Tensor, ...]
+
+
+class NativeAttention:
+    """Calls the C kernels of one dtype."""
+
+    def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
+        self.problem = problem
+        self.layout = layout
+        self._attention = load_native(_LIBRARIES[problem.dtype], _SIGNATURE).attention
+        self._dtype = getattr(torch, problem.dtype)
+        self._head_strides = (problem.head_dim, 1)
+        block_stride, token_stride, head_stride, _ = _block_strides(layout)
+        self._layer = _Layer(
+            num_heads=problem.num_heads,
+            num_kv_heads=problem.num_kv_heads,
+            head_dim=problem.head_dim,
+            block_size=problem.block_size,
+            block_stride=block_stride,
+            token_stride=token_stride,
+            head_stride=head_stride,
+            window=problem.sliding_window or 0,
+            scale=problem.scale,
+            soft_cap=problem.soft_cap or 0.0,
+        )
+        self._layer_address = ctypes.addressof(self._layer)
+
+    def build_metadata(self, geometry: BatchGeometry) -> NativeMetadata:
+        # Converting copies only what has another dtype or stride than the contract says.
+        query_start_loc = geometry.query_start_loc.to(torch.int32).contiguous()
+        seq_lens = geometry.seq_lens.to(torch.int32).contiguous()
+        block_table = geometry.block_table.to(torch.int32)
+        if block_table.stride(1) != 1:
+            block_table = block_table.contiguous()
+        slot_mapping = geometry.slot_mapping.to(torch.int64).contiguous()
+        batch = _Batch(
+            query_start_loc=query_start_loc.data_ptr(),
+            seq_lens=seq_lens.data_ptr(),
+            block_table=block_table.data_ptr(),
+            slot_mapping=slot_mapping.data_ptr(),
+            block_table_stride=block_table.stride(0),
+            num_reqs=geometry.num_reqs,
+            num_tokens=min(geometry.num_tokens, slot_mapping.shape[0]),
+        )
+        return NativeMetadata(batch, ctypes.addressof(batch), (query_start_loc, seq_lens, block_table, slot_mapping))
+
+    def forward(
+        self,
+        q_THD: torch.Tensor,
+        k_TKD: torch.Tensor,
+        v_TKD: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, ...],
+        metadata: NativeMetadata,
+        *,
+        prologue: AttentionPrologue | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if q_THD.dtype is not self._dtype or kv_cache[0].dtype is not self._dtype:
+            raise TypeError(f"attention was planned for {self._dtype}, got {q_THD.dtype} and {kv_cache[0].dtype}")
+        (q_stride, *q_inner), (k_stride, *k_inner), (v_stride, *v_inner) = (
+            q_THD.stride(),
+            k_TKD.stride(),
+            v_TKD.stride(),
+        )
+        if not q_inner == k_inner == v_inner == [self.problem.head_dim, 1]:
+            q_THD, k_TKD, v_TKD = q_THD.contiguous(), k_TKD.contiguous(), v_TKD.contiguous()
+            q_stride, k_stride, v_stride = q_THD.stride(0), k_TKD.stride(0), v_TKD.stride(0)
+        out_THD = torch.empty(q_THD.shape, dtype=self._dtype)
+        self._attention(
+            self._layer_address,
+            metadata.address,
+            q_THD.data_ptr(),
+            k_TKD.data_ptr(),
+            v_TKD.data_ptr(),
+            kv_cache[0].data_ptr(),
+            kv_cache[1].data_ptr(),
+            out_THD.data_ptr(),
+            None if sinks is None else sinks.data_ptr(),
+            q_stride,
+            k_stride,
+            v_stride,
+            q_THD.shape[0],
+            *self._prologue_arguments(prologue),
+        )
+        return out_THD
+
+    def _prologue_arguments(self, prologue: AttentionPrologue | None) -> tuple[int | float | None, ...]:
+        if prologue is None:
+            return (None, None, None, None, 0, 0, 0.0)
+        cos_sin, q_norm, k_norm = prologue.cos_sin_cache, prologue.q_norm_weight, prologue.k_norm_weight
+        return (
+            prologue.positions.data_ptr(),
+            None if cos_sin is None else cos_sin.data_ptr(),
+            None if q_norm is None else q_norm.data_ptr(),
+            None if k_norm is None else k_norm.data_ptr(),
+            0 if cos_sin is None else cos_sin.shape[1],
+            prologue.interleaved,
+            prologue.norm_eps,
+        )
+
+
+def _block_strides(layout: CacheLayout) -> tuple[int, int, int, int]:
+    """Element strides from block to block, token to token, head to head, and within a head."""
+    _, num_heads, head_dim = layout.tensors[0].shape
+    token_stride = num_heads * head_dim
+    return layout.block_size * token_stride, token_stride, head_dim, 1
+
+
+create = NativeAttention

@@ -117,7 +117,7 @@ def select_attention(
         )
     reasons: list[tuple[str, str]] = []
     for module in BACKENDS:
-        if only_backend is not None and module.NAME != only_backend:
+        if only_backend is not None and only_backend != module.NAME:
             continue
         reason = platform.why_not(module.NAME) or module.supports(problem, platform)
         if reason is None:

@@ -5,6 +5,7 @@ Shapes: T tokens, R requests, H query heads, K key/value heads, D head_dim, L ke
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ def paged_attention(
     """
     out_THD = torch.zeros_like(q_THD)
     starts, lengths = query_start_loc.tolist(), seq_lens.tolist()
-    for request, (first, last) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+    for request, (first, last) in enumerate(itertools.pairwise(starts)):
         if first == last:
             continue
         k_LKD, v_LKD = (_gather(cache, block_table[request], lengths[request]) for cache in kv_cache)

@@ -1,0 +1,394 @@
+/* One attention layer over a paged cache in one call: head norms, rotation, cache write, attention.
+ *
+ * The keys of a request are cut into segments of SEGMENT positions, each a few tiles. A row's result is its segments,
+ * each computed from nothing, merged in order: whether one thread walks all of them (prompts) or several share them
+ * (decodes), the arithmetic is the same.
+ */
+#pragma once
+#include <stdlib.h>
+
+#include "attention_tile.h"
+
+#define SEGMENT 256
+#define TILE_ROWS 96  /* queries times heads of a group that one task takes through the keys together */
+#define SPLIT_ROWS 32 /* up to so many, its segments are tasks of their own */
+
+typedef struct {
+    int64_t num_heads, num_kv_heads, head_dim, block_size;
+    int64_t block_stride, token_stride, head_stride; /* of the cache, in elements */
+    int64_t window;                                  /* 0: none */
+    float scale, soft_cap;                           /* soft_cap 0: none */
+} Layer;
+
+typedef struct {
+    const int32_t *query_start_loc, *seq_lens, *block_table;
+    const int64_t *slot_mapping;
+    int64_t block_table_stride, num_reqs, num_tokens;
+} Batch;
+
+typedef struct {
+    const int64_t *positions; /* NULL: neither norm nor rotation */
+    const float *cos_sin;     /* [positions, rotary_dim], NULL: no rotation */
+    const element *q_norm, *k_norm;
+    int64_t rotary_dim, interleaved;
+    float eps;
+} Prologue;
+
+typedef struct {
+    const element *q, *k, *v;
+    element *k_cache, *v_cache, *out;
+    const float *sinks;                   /* [num_heads], NULL: none */
+    int64_t q_stride, k_stride, v_stride; /* from token to token, in elements */
+    int64_t num_rows;                     /* of q and out; those past the last request become zeros */
+} Tensors;
+
+typedef struct {
+    int request, head, first_query, last_query, first_segment, last_segment;
+    int64_t partial; /* where the state of a split segment goes, -1: the whole result goes to `out` */
+} Task;
+
+typedef struct {
+    void *memory;
+    size_t size;
+} Buffer;
+
+static void *reserve(Buffer *buffer, size_t size) {
+    if (buffer->size < size) {
+        free(buffer->memory);
+        size = (size + size / 2 + 4095) / 4096 * 4096;
+        buffer->memory = aligned_alloc(4096, size);
+        buffer->size = buffer->memory ? size : 0;
+    }
+    return buffer->memory;
+}
+
+/* Kept from call to call; each thread has its own. */
+static _Thread_local Buffer tile_buffer, query_buffer, task_buffer, partial_buffer;
+
+INLINE int64_t low(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t high(int64_t a, int64_t b) { return a > b ? a : b; }
+INLINE int columns_of(const Layer *layer) { return (int)((layer->head_dim + VL - 1) / VL * VL); }
+INLINE int64_t group_of(const Layer *layer) { return layer->num_heads / layer->num_kv_heads; }
+/* Floats of one row's state, when it is handed from one thread to another. */
+INLINE int64_t state_floats(const Layer *layer) { return 2 + columns_of(layer); }
+
+INLINE int64_t first_visible(const Layer *layer, int64_t position) {
+    return layer->window > 0 ? high(0, position - layer->window + 1) : 0;
+}
+
+/* ---- prologue ------------------------------------------------------------------------------------------------- */
+
+static void normalize_head(float *x, const element *weight, int n, float eps) {
+    vf squares = vf_set(0);
+    float sum = 0;
+    int d = 0;
+    for (; d + VL <= n; d += VL) squares += vf_load(x + d) * vf_load(x + d);
+    for (; d < n; d++) sum += x[d] * x[d];
+    float factor = 1.0f / sqrtf((vf_hsum(squares) + sum) / (float)n + eps);
+    for (d = 0; d < n; d++) x[d] = element_to_float(float_to_element(x[d] * factor * element_to_float(weight[d])));
+}
+
+static void rotate_head(float *x, const float *cos_sin, int rotary_dim, int interleaved) {
+    int half = rotary_dim / 2;
+    const float *cosine = cos_sin, *sine = cos_sin + half;
+    if (interleaved) {
+        for (int i = 0; i < half; i++) {
+            float a = x[2 * i], b = x[2 * i + 1];
+            x[2 * i] = a * cosine[i] - b * sine[i];
+            x[2 * i + 1] = b * cosine[i] + a * sine[i];
+        }
+    } else {
+        float *other = x + half;
+        for (int i = 0; i < half; i++) {
+            float a = x[i], b = other[i];
+            x[i] = a * cosine[i] - b * sine[i];
+            other[i] = b * cosine[i] + a * sine[i];
+        }
+    }
+}
+
+static void prepare_head(const element *in, element *out, const Prologue *prologue, const element *norm, int n,
+                         int64_t token) {
+    float x[MAX_HEAD_DIM];
+    int d = 0;
+    for (; d + VL <= n; d += VL) vf_store(x + d, load_elements(in + d));
+    for (; d < n; d++) x[d] = element_to_float(in[d]);
+    if (norm) normalize_head(x, norm, n, prologue->eps);
+    if (prologue->cos_sin)
+        rotate_head(x, prologue->cos_sin + prologue->positions[token] * prologue->rotary_dim,
+                    (int)prologue->rotary_dim, (int)prologue->interleaved);
+    for (d = 0; d + VL <= n; d += VL) store_elements(out + d, vf_load(x + d));
+    for (; d < n; d++) out[d] = float_to_element(x[d]);
+}
+
+/* Writes the keys and values of one token to its slot, and its queries to `q_out` if they change. */
+static void prepare_token(const Layer *layer, const Batch *batch, const Prologue *prologue, const Tensors *t,
+                          element *q_out, int64_t token) {
+    int n = (int)layer->head_dim;
+    if (prologue->positions)
+        for (int64_t h = 0; h < layer->num_heads; h++)
+            prepare_head(t->q + token * t->q_stride + h * n, q_out + (token * layer->num_heads + h) * n, prologue,
+                         prologue->q_norm, n, token);
+    int64_t slot = batch->slot_mapping[token];
+    if (slot < 0) return;
+    int64_t place = slot / layer->block_size * layer->block_stride + slot % layer->block_size * layer->token_stride;
+    for (int64_t h = 0; h < layer->num_kv_heads; h++) {
+        const element *k = t->k + token * t->k_stride + h * n, *v = t->v + token * t->v_stride + h * n;
+        element *k_slot = t->k_cache + place + h * layer->head_stride;
+        if (prologue->positions) prepare_head(k, k_slot, prologue, prologue->k_norm, n, token);
+        else memcpy(k_slot, k, n * sizeof(element));
+        memcpy(t->v_cache + place + h * layer->head_stride, v, n * sizeof(element));
+    }
+}
+
+/* ---- one task ------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    word *queries, *keys, *values, *weights; /* tiles as operands */
+    float *scores, *scratch;
+    State segment, total;
+} Workspace;
+
+static float *carve(char **at, int64_t floats) {
+    char *start = *at;
+    *at += (floats * 4 + 63) / 64 * 64;
+    return (float *)start;
+}
+
+static Workspace workspace(const Layer *layer) {
+    int64_t rows = high(TILE_ROWS, group_of(layer)), columns = columns_of(layer), n = layer->head_dim;
+    int64_t floats = rows * (n + TILE * 2 + 2 * (1 + VL + columns)) + TILE * (2 * n + columns) + 64 * 16;
+    char *at = reserve(&tile_buffer, (size_t)floats * 4);
+    Workspace w;
+    w.queries = (word *)carve(&at, rows * n);
+    w.keys = (word *)carve(&at, TILE * n);
+    w.values = (word *)carve(&at, TILE * columns);
+    w.weights = (word *)carve(&at, rows * TILE);
+    w.scores = carve(&at, rows * TILE);
+    w.scratch = carve(&at, TILE * n);
+    w.segment = (State){carve(&at, rows), carve(&at, rows * VL), carve(&at, rows * columns)};
+    w.total = (State){carve(&at, rows), carve(&at, rows), carve(&at, rows * columns)};
+    return w;
+}
+
+static void reset(State state, int64_t rows, int columns) {
+    for (int64_t i = 0; i < rows; i++) state.largest[i] = -INFINITY;
+    memset(state.sums, 0, rows * VL * 4);
+    memset(state.values, 0, rows * columns * 4);
+}
+
+/* Adds one segment's row to the total of the segments before it. Not inlined: its sums of two products could be
+ * contracted in two ways, and all callers must get the same. */
+static __attribute__((noinline)) void merge_row(float *largest, float *sum, float *values, float part_largest, float part_sum,
+                      const float *part_values, int columns) {
+    if (part_largest == -INFINITY) return;
+    float joint = *largest > part_largest ? *largest : part_largest;
+    float keep = scalar_exp(*largest - joint), add = scalar_exp(part_largest - joint);
+    *sum = *sum * keep + part_sum * add;
+    *largest = joint;
+    for (int d = 0; d < columns; d += VL) {
+        vf x = vf_load(values + d) * keep;
+        vf_store(values + d, x + vf_load(part_values + d) * add);
+    }
+}
+
+INLINE void finish_row(const Layer *layer, const Tensors *t, int64_t token, int64_t head, float largest, float sum,
+                       const float *values) {
+    float factor = 1.0f / sum;
+    if (t->sinks) {
+        float joint = t->sinks[head] > largest ? t->sinks[head] : largest;
+        float keep = scalar_exp(largest - joint);
+        factor = keep / (sum * keep + scalar_exp(t->sinks[head] - joint));
+    }
+    element *out = t->out + (token * layer->num_heads + head) * layer->head_dim;
+    int d = 0, n = (int)layer->head_dim;
+    for (; d + VL <= n; d += VL) store_elements(out + d, vf_load(values + d) * factor);
+    for (; d < n; d++) out[d] = float_to_element(values[d] * factor);
+}
+
+/* Pointers to the keys (or values) [first, last) of the tile at `start`. The others point to zeros: what lies in the
+ * cache past a request's end is anybody's, and blocks that a window has left may be gone. */
+static void tile_rows(const Layer *layer, const element *cache, const int32_t *blocks, int64_t start, int64_t first,
+                      int64_t last, const element **rows) {
+    static const element zeros[MAX_HEAD_DIM];
+    int64_t key = start;
+    for (; key < first; key++) rows[key - start] = zeros;
+    while (key < last) {
+        int64_t offset = key % layer->block_size, end = low(last, key - offset + layer->block_size);
+        const element *row = cache + blocks[key / layer->block_size] * layer->block_stride + offset * layer->token_stride;
+        for (; key < end; key++, row += layer->token_stride) rows[key - start] = row;
+    }
+    for (; key < start + TILE; key++) rows[key - start] = zeros;
+}
+
+static void gather_queries(const Layer *layer, const Task *task, const element *q, int64_t q_stride, int64_t first_row,
+                           word *queries) {
+    int64_t group = group_of(layer), n = layer->head_dim;
+    for (int64_t i = task->first_query; i < task->last_query; i++) {
+        const element *in = q + (first_row + i) * q_stride + task->head * group * n;
+#if PAIRS == 2 || defined(ELEMENT_FLOAT32)
+        memcpy(queries, in, group * n * sizeof(element));
+#else
+        for (int64_t d = 0; d < group * n; d++) ((float *)queries)[d] = element_to_float(in[d]);
+#endif
+        queries += group * n / PAIRS;
+    }
+}
+
+/* Takes the rows of a task through the keys [first_key, last_key) of the tile at `start`. */
+static void attend_tile(const Layer *layer, const Task *task, const Tensors *t, const int32_t *blocks, Workspace *w,
+                        int64_t start, int64_t first_key, int64_t last_key, int64_t first_position) {
+    const element *rows[TILE];
+    int group = (int)group_of(layer), columns = columns_of(layer), n = (int)layer->head_dim;
+    int num_rows = (task->last_query - task->first_query) * group;
+    int64_t head_offset = task->head * layer->head_stride;
+    tile_rows(layer, t->k_cache + head_offset, blocks, start, first_key, last_key, rows);
+    pack_keys(rows, n, w->keys, w->scratch);
+    product(w->queries, n / PAIRS, w->keys, TILE, w->scores, TILE, num_rows, n / PAIRS, TILE, 0);
+    for (int i = 0; i < num_rows; i++) {
+        int64_t position = first_position + task->first_query + i / group;
+        int64_t first = low(TILE, high(0, first_visible(layer, position) - start)), last = low(TILE, position + 1 - start);
+        softmax_row(w->scores + i * TILE, w->weights + i * (TILE / PAIRS), w->segment, i, columns, (int)first, (int)last,
+                    layer->scale, layer->soft_cap);
+    }
+    tile_rows(layer, t->v_cache + head_offset, blocks, start, first_key, last_key, rows);
+    pack_values(rows, n, columns, w->values);
+    product(w->weights, TILE / PAIRS, w->values, columns, w->segment.values, columns, num_rows, TILE / PAIRS, columns, 1);
+}
+
+static void run_task(const Layer *layer, const Batch *batch, const Tensors *t, const Task *task, const element *q,
+                     int64_t q_stride, float *partials) {
+    Workspace w = workspace(layer);
+    int64_t group = group_of(layer), num_rows = (task->last_query - task->first_query) * group;
+    int64_t first_row = batch->query_start_loc[task->request];
+    int64_t num_queries = batch->query_start_loc[task->request + 1] - first_row;
+    int64_t first_position = batch->seq_lens[task->request] - num_queries;
+    int64_t first_key = first_visible(layer, first_position + task->first_query);
+    int64_t num_keys = first_position + task->last_query; /* that the last query sees */
+    const int32_t *blocks = batch->block_table + task->request * batch->block_table_stride;
+    int columns = columns_of(layer);
+    gather_queries(layer, task, q, q_stride, first_row, w.queries);
+    for (int64_t i = 0; i < num_rows; i++) w.total.largest[i] = -INFINITY, w.total.sums[i] = 0;
+    memset(w.total.values, 0, num_rows * columns * 4);
+    for (int64_t segment = task->first_segment; segment < task->last_segment; segment++) {
+        reset(w.segment, num_rows, columns);
+        int64_t end = low(num_keys, (segment + 1) * SEGMENT);
+        for (int64_t start = segment * SEGMENT; start < end; start += TILE)
+            if (start + TILE > first_key)
+                attend_tile(layer, task, t, blocks, &w, start, high(start, first_key), low(start + TILE, num_keys),
+                            first_position);
+        for (int64_t i = 0; i < num_rows; i++)
+            merge_row(w.total.largest + i, w.total.sums + i, w.total.values + i * columns, w.segment.largest[i],
+                      vf_hsum(vf_load(w.segment.sums + i * VL)), w.segment.values + i * columns, columns);
+    }
+    for (int64_t i = 0; i < num_rows; i++) {
+        const float *values = w.total.values + i * columns;
+        if (task->partial < 0) {
+            finish_row(layer, t, first_row + task->first_query + i / group, task->head * group + i % group,
+                       w.total.largest[i], w.total.sums[i], values);
+        } else {
+            float *state = partials + task->partial + i * state_floats(layer);
+            state[0] = w.total.largest[i], state[1] = w.total.sums[i];
+            memcpy(state + 2, values, columns * 4);
+        }
+    }
+}
+
+/* Merges the segments of the rows of one split task: `task` is the first of them, the others follow in order. */
+static void merge_segments(const Layer *layer, const Batch *batch, const Tensors *t, const Task *task, int num_parts,
+                           float *partials) {
+    int64_t group = group_of(layer), num_rows = (task->last_query - task->first_query) * group;
+    int64_t first_row = batch->query_start_loc[task->request], width = state_floats(layer);
+    for (int64_t i = 0; i < num_rows; i++) {
+        float *total = partials + task->partial + i * width;
+        for (int part = 1; part < num_parts; part++) {
+            const float *state = total + part * num_rows * width;
+            merge_row(total, total + 1, total + 2, state[0], state[1], state + 2, columns_of(layer));
+        }
+        finish_row(layer, t, first_row + task->first_query + i / group, task->head * group + i % group, total[0],
+                   total[1], total + 2);
+    }
+}
+
+/* ---- the batch ------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    Task *tasks;
+    int64_t num_tasks, partial_floats, num_tiles;
+} Schedule;
+
+/* Later requests and later queries first: prompts follow decodes, and their last queries see the most keys. */
+static Schedule make_schedule(const Layer *layer, const Batch *batch, int write) {
+    Schedule s = {write ? task_buffer.memory : NULL, 0, 0, 0};
+    int64_t group = group_of(layer), per_task = high(1, TILE_ROWS / group);
+    for (int64_t r = batch->num_reqs - 1; r >= 0; r--) {
+        int64_t num_queries = batch->query_start_loc[r + 1] - batch->query_start_loc[r];
+        int64_t first_position = batch->seq_lens[r] - num_queries;
+        for (int64_t last = num_queries; last > 0;) {
+            int64_t first = (last - 1) / per_task * per_task;
+            int64_t begin = first_visible(layer, first_position + first) / SEGMENT;
+            int64_t end = (first_position + last - 1) / SEGMENT + 1, rows = (last - first) * group;
+            int split = rows <= SPLIT_ROWS && end - begin > 1;
+            s.num_tiles += (end - begin) * (SEGMENT / TILE) * layer->num_kv_heads;
+            for (int64_t head = 0; head < layer->num_kv_heads; head++)
+                for (int64_t segment = begin; segment < end; segment = split ? segment + 1 : end) {
+                    if (write)
+                        s.tasks[s.num_tasks] = (Task){(int)r, (int)head, (int)first, (int)last, (int)segment,
+                                                      (int)(split ? segment + 1 : end), split ? s.partial_floats : -1};
+                    s.num_tasks++;
+                    if (split) s.partial_floats += rows * state_floats(layer);
+                }
+            last = first;
+        }
+    }
+    return s;
+}
+
+INLINE int same_rows(const Task *a, const Task *b) {
+    return a->request == b->request && a->head == b->head && a->first_query == b->first_query;
+}
+
+static void attend_batch(const Layer *layer, const Batch *batch, const Prologue *prologue, const Tensors *tensors) {
+    Schedule schedule = make_schedule(layer, batch, 0);
+    reserve(&task_buffer, schedule.num_tasks * sizeof(Task) + 1);
+    schedule = make_schedule(layer, batch, 1);
+    float *partials = reserve(&partial_buffer, schedule.partial_floats * 4 + 4);
+    const element *q = tensors->q;
+    int64_t q_stride = tensors->q_stride, row = layer->num_heads * layer->head_dim;
+    element *q_out = NULL;
+    if (prologue->positions) {
+        q = q_out = reserve(&query_buffer, batch->num_tokens * row * sizeof(element) + 64);
+        q_stride = row;
+    }
+    int64_t used = batch->query_start_loc[batch->num_reqs];
+    if (used < tensors->num_rows)
+        memset(tensors->out + used * row, 0, (tensors->num_rows - used) * row * sizeof(element));
+    const Task *tasks = schedule.tasks;
+#pragma omp parallel if (schedule.num_tiles > 8 || batch->num_tokens > 16)
+    {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < batch->num_tokens; i++) prepare_token(layer, batch, prologue, tensors, q_out, i);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < schedule.num_tasks; i++)
+            run_task(layer, batch, tensors, tasks + i, q, q_stride, partials);
+        if (schedule.partial_floats) {
+#pragma omp for schedule(static)
+            for (int64_t i = 0; i < schedule.num_tasks; i++) {
+                if (tasks[i].partial < 0 || (i > 0 && same_rows(tasks + i, tasks + i - 1))) continue;
+                int64_t end = i + 1;
+                while (end < schedule.num_tasks && same_rows(tasks + i, tasks + end)) end++;
+                merge_segments(layer, batch, tensors, tasks + i, (int)(end - i), partials);
+            }
+        }
+    }
+}
+
+/* The entry point: pointers and numbers of one layer and step, in the order of the structures above. */
+void attention(const Layer *layer, const Batch *batch, const void *q, const void *k, const void *v, void *k_cache,
+               void *v_cache, void *out, const void *sinks, int64_t q_stride, int64_t k_stride, int64_t v_stride,
+               int64_t num_rows, const void *positions, const void *cos_sin, const void *q_norm, const void *k_norm,
+               int64_t rotary_dim, int64_t interleaved, float eps) {
+    Prologue prologue = {positions, cos_sin, q_norm, k_norm, rotary_dim, interleaved, eps};
+    Tensors tensors = {q, k, v, k_cache, v_cache, out, sinks, q_stride, k_stride, v_stride, num_rows};
+    attend_batch(layer, batch, &prologue, &tensors);
+}

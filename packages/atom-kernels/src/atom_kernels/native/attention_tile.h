@@ -1,0 +1,258 @@
+/* The inner loops of attention: packing a tile of keys and values, products of tiles, and the online softmax.
+ *
+ * A tile is TILE consecutive keys, cut at absolute positions. Operands are rows of 32 bit words: one float, or a pair of
+ * bfloat16 where the CPU has their dot product. Every output element is summed in one order whatever the number of
+ * rows beside it, so that a query's result is the same in any batch and in any chunk.
+ */
+#pragma once
+#include "vector.h"
+
+#ifdef ELEMENT_BFLOAT16
+typedef bf16 element;
+#else
+typedef float element;
+#endif
+
+#if defined(ELEMENT_BFLOAT16) && defined(__AVX512BF16__) && defined(__AVX512F__)
+#define PAIRS 2 /* elements in a word */
+#else
+#define PAIRS 1
+#endif
+
+#define TILE 64
+#define MAX_HEAD_DIM 256
+
+#if VL == 16
+#define ROW_BLOCK 6
+#define COLUMN_BLOCK 4
+#else
+#define ROW_BLOCK 4
+#define COLUMN_BLOCK 2
+#endif
+
+typedef uint32_t word;
+
+INLINE float element_to_float(element x) {
+#ifdef ELEMENT_BFLOAT16
+    return bf16_to_float(x);
+#else
+    return x;
+#endif
+}
+
+INLINE element float_to_element(float x) {
+#ifdef ELEMENT_BFLOAT16
+    return float_to_bf16(x);
+#else
+    return x;
+#endif
+}
+
+INLINE vf load_elements(const element *p) {
+#ifdef ELEMENT_BFLOAT16
+    return vf_load_bf16(p);
+#else
+    return vf_load(p);
+#endif
+}
+
+INLINE void store_elements(element *p, vf x) {
+#ifdef ELEMENT_BFLOAT16
+    vf_store_bf16(p, x);
+#else
+    vf_store(p, x);
+#endif
+}
+
+/* acc + a * b, word by word; `a` is one word for all lanes. */
+INLINE vf multiply_add(vf acc, const word *a, const word *b) {
+#if PAIRS == 2
+    return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)_mm512_set1_epi32((int)*a), (__m512bh)_mm512_loadu_si512(b));
+#else
+    float scalar;
+    memcpy(&scalar, a, 4);
+    return acc + scalar * vf_load((const float *)b);
+#endif
+}
+
+/* c[rows][columns] (+)= a[rows][depth] * b[depth][columns], with `rows` and `vectors` known when compiling. */
+INLINE void product_block(int rows, int vectors, const word *a, int64_t a_stride, const word *b, int64_t b_stride,
+                          float *c, int64_t c_stride, int depth, int accumulate) {
+    vf acc[ROW_BLOCK][COLUMN_BLOCK];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++)
+            acc[i][j] = accumulate ? vf_load(c + i * c_stride + j * VL) : vf_set(0);
+    for (int k = 0; k < depth; k++)
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < vectors; j++)
+                acc[i][j] = multiply_add(acc[i][j], a + i * a_stride + k, b + k * b_stride + j * VL);
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) vf_store(c + i * c_stride + j * VL, acc[i][j]);
+}
+
+INLINE void product_columns(int rows, const word *a, int64_t a_stride, const word *b, int64_t b_stride, float *c,
+                            int64_t c_stride, int depth, int columns, int accumulate) {
+    int j = 0;
+    for (; j + COLUMN_BLOCK * VL <= columns; j += COLUMN_BLOCK * VL)
+        product_block(rows, COLUMN_BLOCK, a, a_stride, b + j, b_stride, c + j, c_stride, depth, accumulate);
+    for (; j < columns; j += VL)
+        product_block(rows, 1, a, a_stride, b + j, b_stride, c + j, c_stride, depth, accumulate);
+}
+
+/* `columns` is a multiple of VL. */
+static void product(const word *a, int64_t a_stride, const word *b, int64_t b_stride, float *c, int64_t c_stride,
+                    int rows, int depth, int columns, int accumulate) {
+    int i = 0;
+    for (; i + ROW_BLOCK <= rows; i += ROW_BLOCK)
+        product_columns(ROW_BLOCK, a + i * a_stride, a_stride, b, b_stride, c + i * c_stride, c_stride, depth, columns,
+                        accumulate);
+    a += i * a_stride;
+    c += i * c_stride;
+#define REST(n) \
+    case n: product_columns(n, a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate); break;
+    switch (rows - i) {
+        REST(1) REST(2) REST(3)
+#if ROW_BLOCK > 4
+        REST(4) REST(5)
+#endif
+    }
+#undef REST
+}
+
+/* Transposes VL x VL words: `in[i]` is a row, `out + i * out_stride` a column. */
+INLINE void transpose_words(const word *const *in, int64_t offset, word *out, int64_t out_stride) {
+#if defined(__GNUC__) && !defined(__clang__)
+    vu row[VL];
+#pragma GCC unroll 16
+    for (int i = 0; i < VL; i++) row[i] = *(const vu *)(in[i] + offset);
+#pragma GCC unroll 4
+    for (int half = 1; half < VL; half *= 2) {
+        vu low, high;
+#pragma GCC unroll 16
+        for (int lane = 0; lane < VL; lane++) {
+            low[lane] = lane & half ? VL + (lane ^ half) : lane;
+            high[lane] = lane & half ? VL + lane : lane ^ half;
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < VL; i++)
+            if (!(i & half)) {
+                vu a = row[i], b = row[i | half];
+                row[i] = __builtin_shuffle(a, b, low);
+                row[i | half] = __builtin_shuffle(a, b, high);
+            }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < VL; i++) *(vu *)(out + i * out_stride) = row[i];
+#else
+    for (int i = 0; i < VL; i++)
+        for (int j = 0; j < VL; j++) out[j * out_stride + i] = in[i][offset + j];
+#endif
+}
+
+/* Keys, transposed: packed[word of the head][key]. */
+static void pack_keys(const element *const *keys, int head_dim, word *packed, float *scratch) {
+    const word *rows[TILE];
+#if PAIRS == 1 && defined(ELEMENT_BFLOAT16)
+    for (int t = 0; t < TILE; t++) {
+        for (int d = 0; d < head_dim; d++) scratch[t * head_dim + d] = element_to_float(keys[t][d]);
+        rows[t] = (const word *)(scratch + t * head_dim);
+    }
+#else
+    for (int t = 0; t < TILE; t++) rows[t] = (const word *)keys[t];
+#endif
+    int words = head_dim / PAIRS, d = 0;
+    for (; d + VL <= words; d += VL)
+        for (int t = 0; t < TILE; t += VL) transpose_words(rows + t, d, packed + d * TILE + t, TILE);
+    for (; d < words; d++)
+        for (int t = 0; t < TILE; t++) memcpy(packed + d * TILE + t, rows[t] + d, 4);
+}
+
+/* Values: packed[key, or pair of keys][columns]; columns past head_dim are zeros. */
+static void pack_values(const element *const *values, int head_dim, int columns, word *packed) {
+    for (int t = 0; t < TILE; t += PAIRS) {
+        word *out = packed + (int64_t)(t / PAIRS) * columns;
+        int d = 0;
+#if PAIRS == 2
+        const element *even = values[t], *odd = values[t + 1];
+        for (; d + VL <= head_dim; d += VL) {
+            vu low = __builtin_convertvector(*(const vh *)(even + d), vu);
+            vu high = __builtin_convertvector(*(const vh *)(odd + d), vu);
+            *(vu *)(out + d) = low | high << 16;
+        }
+        for (; d < head_dim; d++) out[d] = even[d] | (word)odd[d] << 16;
+#else
+        for (; d + VL <= head_dim; d += VL) vf_store((float *)out + d, load_elements(values[t] + d));
+        for (; d < head_dim; d++) ((float *)out)[d] = element_to_float(values[t][d]);
+#endif
+        for (; d < columns; d++) out[d] = 0;
+    }
+}
+
+/* Stores the weights of a tile as the left operand of the product with its values. */
+INLINE void store_weights(word *out, int lane, vf weights) {
+#if PAIRS == 2
+    *(__m256i *)((bf16 *)out + lane) = (__m256i)_mm512_cvtneps_pbh((__m512)weights);
+#else
+    vf_store((float *)out + lane, weights);
+#endif
+}
+
+/* Running state of one row: the largest score, the sum of weights lane by lane, and the weighted values. */
+typedef struct {
+    float *largest;  /* [rows] */
+    float *sums;     /* [rows][VL] */
+    float *values;   /* [rows][columns] */
+} State;
+
+INLINE vf soft_capped(vf score, float cap) {
+    /* tanh(x) = 1 - 2 / (exp(2x) + 1), clamped where float32 has reached 1. */
+    vf x = score * (1.0f / cap);
+    x = vf_max(x, vf_set(-10.0f));
+    x = -vf_max(-x, vf_set(-10.0f));
+    return cap * (1.0f - 2.0f / (vf_exp(2.0f * x) + 1.0f));
+}
+
+/* Turns the scores of one row into weights and brings its state up to date. Keys outside [first, last) are unseen. */
+INLINE void softmax_row(float *scores, word *weights, State state, int row, int columns, int first, int last,
+                        float scale, float soft_cap) {
+    if (first >= last) {
+        memset(weights, 0, TILE / PAIRS * 4);
+        return;
+    }
+    vf iota, score[TILE / VL], largest = vf_set(-INFINITY);
+    for (int i = 0; i < VL; i++) iota[i] = (float)i;
+#pragma GCC unroll 16
+    for (int j = 0; j < TILE / VL; j++) {
+        vf x = vf_load(scores + j * VL) * scale;
+        if (soft_cap > 0) x = soft_capped(x, soft_cap);
+        if (first > 0 || last < TILE) {
+            vf key = iota + (float)(j * VL);
+            x = vf_select((key >= (float)first) & (key < (float)last), x, vf_set(-INFINITY));
+        }
+        score[j] = x;
+        largest = vf_max(largest, x);
+    }
+    float before = state.largest[row], after = vf_hmax(largest);
+    if (!(after > before)) after = before;
+    vf sum = vf_load(state.sums + row * VL);
+    if (after > before) {
+        float factor = scalar_exp(before - after);
+        float *values = state.values + (int64_t)row * columns;
+        for (int d = 0; d < columns; d += VL) vf_store(values + d, vf_load(values + d) * factor);
+        sum = sum * factor;
+        state.largest[row] = after;
+    }
+#pragma GCC unroll 16
+    for (int j = 0; j < TILE / VL; j++) {
+        vf weight = vf_exp(score[j] - after);
+        sum += weight;
+        store_weights(weights, j * VL, weight);
+    }
+    vf_store(state.sums + row * VL, sum);
+}
