@@ -1,0 +1,148 @@
+"""What `explain`, `check` and `bench` ask of an operator; every `Op` answers from its own fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from atom_kernels.operator import Op, Tolerance, Work
+from atom_kernels.select import plan_with, select
+
+if TYPE_CHECKING:
+    from atom_kernels.platform import Platform
+
+BENCH_ROWS = (1, 16, 512)
+
+
+@dataclass(frozen=True)
+class ParityCase:
+    """One backend against the reference: `run` and `expected` give a tensor or a tuple of tensors."""
+
+    backend: str
+    label: str
+    run: Callable[[], Any]
+    expected: Callable[[], Any]
+    tolerance: Tolerance
+
+
+@dataclass(frozen=True)
+class BenchCase:
+    """One backend on one realistic problem; `baseline` is the same in plain torch, `work` what must be done at least."""
+
+    backend: str
+    label: str
+    run: Callable[[], Any]
+    baseline: Callable[[], Any]
+    work: Work
+
+
+class Operator(Protocol):
+    """An operator that is not an `Op` (attention, sampling) answers these by itself."""
+
+    name: str
+    contract: Callable[..., Any]
+    reference: Callable[..., Any]
+
+    def explain(self, platform: Platform) -> Sequence[str]: ...
+    def parity_cases(self, platform: Platform) -> Iterable[ParityCase]: ...
+    def bench_cases(self, platform: Platform) -> Iterable[BenchCase]: ...
+
+
+def explain(op: Op | Operator, platform: Platform) -> Sequence[str]:
+    """Lines for people: for each example problem every row of its plan, and who was passed over why."""
+    if not isinstance(op, Op):
+        return op.explain(platform)
+    lines: list[str] = []
+    for problem in op.examples():
+        plan = select(op, problem, platform)
+        lines.append(_describe(problem))
+        first = 1
+        for row in plan.rows:
+            span = f"rows {first}..{row.max_rows or ''}"
+            lines.append(f"  {span:<14} {row.backend:<7} {row.implementation}   [layout {row.layout.name}]")
+            first = (row.max_rows or 0) + 1
+        if plan.weight_bytes:
+            layouts = ", ".join(f"{name} {num_bytes / 1e6:.2f} MB" for name, num_bytes in plan.layouts)
+            lines.append(f"  weights        {layouts}")
+        lines.extend(f"  passed over    {backend}: {reason}" for backend, reason in plan.passed_over)
+    return lines
+
+
+def parity_cases(op: Op | Operator, platform: Platform) -> Iterator[ParityCase]:
+    """Every backend that can run here, over the op's odd problems and row counts, seeded."""
+    if not isinstance(op, Op):
+        yield from op.parity_cases(platform)
+        return
+    for backend in op.ordered_backends():
+        if platform.why_not(backend.name):
+            continue
+        for problem in op.parity_problems():
+            if backend.supports(problem, platform):
+                continue
+            plan = plan_with(op, problem, backend)
+            for num_rows in op.parity_rows:
+                weights, inputs = op.make_inputs(problem, num_rows, torch.Generator().manual_seed(num_rows))
+                yield ParityCase(
+                    backend=f"{backend.name} ({backend.implementation})",
+                    label=f"{_describe(problem)} rows={num_rows}",
+                    run=_bind_run(plan.prepare(weights), inputs),
+                    expected=_bind_run(op.reference, (problem, weights, *inputs)),
+                    tolerance=op.tolerance(problem),
+                )
+
+
+def bench_cases(op: Op | Operator, platform: Platform) -> Iterator[BenchCase]:
+    """Every backend that can run here on the op's examples, at one, 16 and 512 rows."""
+    if not isinstance(op, Op):
+        yield from op.bench_cases(platform)
+        return
+    for problem in op.examples():
+        usable = [
+            backend
+            for backend in op.ordered_backends()
+            if not platform.why_not(backend.name) and not backend.supports(problem, platform)
+        ]
+        baseline = next(backend for backend in reversed(usable) if backend.name == "torch")
+        for num_rows in BENCH_ROWS:
+            weights, inputs = op.make_inputs(problem, num_rows, torch.Generator().manual_seed(0))
+            kernels = {id(backend): plan_with(op, problem, backend).prepare(weights) for backend in usable}
+            for backend in usable:
+                yield BenchCase(
+                    backend=f"{backend.name} ({backend.implementation})",
+                    label=f"{_describe(problem)} rows={num_rows}",
+                    run=_bind_run(kernels[id(backend)], inputs),
+                    baseline=_bind_run(kernels[id(baseline)], inputs),
+                    work=op.work(problem, num_rows),
+                )
+
+
+def mismatch(actual: Any, expected: Any, tolerance: Tolerance) -> str | None:
+    """None if every tensor agrees in shape, dtype and values, else what differs, in one line."""
+    pairs = list(zip(_tuple(actual), _tuple(expected), strict=False))
+    if len(_tuple(actual)) != len(_tuple(expected)):
+        return f"{len(_tuple(actual))} outputs, expected {len(_tuple(expected))}"
+    for index, (got, want) in enumerate(pairs):
+        if got.shape != want.shape or got.dtype != want.dtype:
+            return f"output {index} is {list(got.shape)} {got.dtype}, expected {list(want.shape)} {want.dtype}"
+        error = (got.double() - want.double()).abs()
+        excess = error - (tolerance.atol + tolerance.rtol * want.double().abs())
+        # `not <=` also catches NaN.
+        if want.numel() and not bool((excess <= 0).all()):
+            return f"output {index} is off by up to {error.max().item():.3g} (allowed {tolerance.atol} + {tolerance.rtol} x)"
+    return None
+
+
+def _bind_run(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
+    return lambda: function(*inputs)
+
+
+def _tuple(outputs: Any) -> tuple[torch.Tensor, ...]:
+    return (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
+
+
+def _describe(problem: Any) -> str:
+    values = (f"{field.name}={getattr(problem, field.name)}" for field in fields(problem))
+    return " ".join(values).replace("torch.", "")

@@ -1,0 +1,72 @@
+"""Parses the command line and hands over to one of explain, check, bench."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from atom_kernels.cli import bench, check, explain
+from atom_kernels.platform import detect_platform
+from atom_kernels.registry import all_ops
+
+_EPILOG = """\
+examples:
+  python -m atom_kernels explain                 what runs here, and why the rest does not
+  python -m atom_kernels explain linear          the same for one operator
+  python -m atom_kernels check                   every backend that runs here against the reference
+  python -m atom_kernels check rms_norm -v       one operator, each case printed
+  python -m atom_kernels bench linear --rows 1   time, share of this machine's roofline, ratio to torch
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 fine, 1 a check failed, 2 a wrong command line."""
+    arguments = _parser().parse_args(argv)
+    ops = all_ops()
+    unknown = [name for name in arguments.op if name not in ops]
+    if unknown:
+        print(f"no operator {', '.join(unknown)}; there are: {', '.join(sorted(ops))}", file=sys.stderr)
+        return 2
+    chosen = [ops[name] for name in arguments.op or ops]
+    platform = detect_platform()
+    if arguments.command == "explain":
+        return explain.run(chosen, platform)
+    if arguments.command == "check":
+        return check.run(chosen, platform, verbose=arguments.verbose)
+    return bench.run(chosen, platform, rows=arguments.rows, seconds=arguments.seconds)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m atom_kernels",
+        description="Which kernel runs what on this machine, whether it is right, and how fast it is.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="explain|check|bench")
+    explain_parser = commands.add_parser(
+        "explain", help="print every row of every plan on this machine, and why other backends were passed over"
+    )
+    check_parser = commands.add_parser(
+        "check", help="compare every usable backend with the reference over odd shapes and every dtype"
+    )
+    check_parser.add_argument("-v", "--verbose", action="store_true", help="print each case, not only failures")
+    bench_parser = commands.add_parser(
+        "bench",
+        help="time every usable backend: microseconds, share of the roofline measured in the same run, ratio to torch",
+    )
+    bench_parser.add_argument("--rows", type=_positive, metavar="N", help="only the problems with this many rows")
+    bench_parser.add_argument(
+        "--seconds", type=float, default=0.2, metavar="S", help="time spent on each case (default %(default)s)"
+    )
+    for sub_parser in (explain_parser, check_parser, bench_parser):
+        sub_parser.add_argument("op", nargs="*", metavar="OP", help="operators by name; none means all of them")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
