@@ -20,6 +20,12 @@ def log_level() -> str:
     return os.environ.get("ATOM_LOG_LEVEL", "").strip().upper() or "INFO"
 
 
-def child_environment(num_threads: int) -> dict[str, str]:
-    """The environment of a process that computes with `num_threads` threads."""
-    return {**os.environ, "OMP_NUM_THREADS": str(num_threads)}
+def omp_num_threads() -> int | None:
+    """``OMP_NUM_THREADS``, which bounds the threads of compute where it is set to a number."""
+    text = os.environ.get("OMP_NUM_THREADS", "").strip()
+    return int(text) if text.isdigit() and int(text) > 0 else None
+
+
+def child_environment(num_threads: int | None) -> dict[str, str]:
+    """The environment of the engine's process; `num_threads` None leaves its threads to what this one was given."""
+    return {**os.environ} if num_threads is None else {**os.environ, "OMP_NUM_THREADS": str(num_threads)}

@@ -68,7 +68,7 @@ def _model(args: EngineArgs, checkpoint: Checkpoint, platform: Platform, choices
         dtype=dtype,
         max_model_len=args.max_model_len or own_len,
         max_model_len_given=args.max_model_len is not None,
-        vocab_size=int(checkpoint.config["vocab_size"]),
+        vocab_size=int(checkpoint.text_config["vocab_size"]),
         eos_token_ids=tuple(checkpoint.eos_token_ids),
         load_dummy=args.load_dummy,
         skip_tokenizer_init=args.skip_tokenizer_init,
@@ -109,5 +109,8 @@ def _scheduler(args: EngineArgs, max_model_len: int, platform: Platform, choices
 def _num_threads(args: EngineArgs, platform: Platform, choices: list[str]) -> int:
     if args.num_threads is not None:
         return args.num_threads
+    if (limit := settings.omp_num_threads()) is not None:
+        choices.append(f"num_threads = {limit}: OMP_NUM_THREADS")
+        return limit
     choices.append(f"num_threads = {platform.num_cores}: the cores this process may use")
     return platform.num_cores

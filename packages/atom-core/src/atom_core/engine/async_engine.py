@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import Sequence
 
+import msgspec
+import zmq
+import zmq.asyncio
+
+from atom_core.config.engine_args import EngineArgs
+from atom_core.engine.engine_process import EngineProcess
+from atom_core.engine.errors import EngineDeadError, EngineStartError, InvalidRequestError, ProfilerError
 from atom_core.engine.info import EngineInfo
+from atom_core.engine.input_processor import InputProcessor
+from atom_core.engine.output_processor import OutputProcessor
+from atom_core.engine.request_stream import RequestStream
+from atom_core.engine.startup import open_model, open_tokenizer
+from atom_core.engine.validation import RequestLimits
+from atom_core.engine.wire import (
+    ENCODER,
+    FROM_ENGINE,
+    AbortRequests,
+    AddRequests,
+    Failed,
+    FromEngine,
+    News,
+    Profile,
+    Pulse,
+    Ready,
+    Reply,
+    Shutdown,
+    ToEngine,
+    news_address,
+    request_address,
+)
 from atom_core.messages import RequestOutput, SamplingParams, StepStats
+from atom_core.tokenization import Tokenizer
 
-if TYPE_CHECKING:
-    from atom_core.config import EngineArgs
-    from atom_core.tokenization import Tokenizer
+logger = logging.getLogger(__name__)
+
+STOP_GRACE_SECONDS = 5.0
+SILENCE_SECONDS = 60.0
 
 
 class AsyncEngine:
-    """An engine in its own process, for asyncio programs such as the server.
+    """An engine in its own process, for asyncio programs such as the server. Made by `start`.
 
     Attributes:
         info: what the engine resolved at start.
@@ -26,14 +61,46 @@ class AsyncEngine:
     tokenizer: Tokenizer | None
     stats: StepStats | None
 
+    def __init__(self, args: EngineArgs, *, step_timeout: float) -> None:
+        self._args = args
+        self._step_timeout = step_timeout
+        self._loop = asyncio.get_running_loop()
+        self._process = EngineProcess(args)
+        self._context = zmq.asyncio.Context()
+        self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
+        self._calls: dict[int, asyncio.Future[str | None]] = {}
+        self._call_ids = itertools.count()
+        self._streams: dict[str, RequestStream] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._dead: str | None = None
+        self._stopping = False
+        self._last_pulse = time.monotonic()
+        self._seconds_without_step = 0.0
+        self.stats = None
+
     @classmethod
-    async def start(cls, args: EngineArgs, *, timeout: float = 600.0) -> AsyncEngine:
+    async def start(cls, args: EngineArgs, *, timeout: float = 600.0, step_timeout: float = 300.0) -> AsyncEngine:
         """Start the engine process and wait until it is ready.
+
+        Args:
+            timeout: seconds that the start may take.
+            step_timeout: seconds after which a step that has not ended counts as hung.
 
         Raises:
             EngineStartError: with the cause as the last line.
+            ConfigError, CheckpointError, TokenizerError: one line that says what is wrong with settings or model.
         """
-        raise NotImplementedError
+        engine = cls(args, step_timeout=step_timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                await engine._start()
+        except BaseException as error:
+            await engine.shutdown()
+            if isinstance(error, TimeoutError):
+                raise EngineStartError(f"the engine was not ready within {timeout:g} s") from None
+            raise
+        return engine
 
     def generate(
         self,
@@ -43,7 +110,7 @@ class AsyncEngine:
         request_id: str | None = None,
         priority: int = 0,
         cache_salt: str = "",
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> RequestStream:
         """News of all ``n`` samples until each is finished; `RequestOutput.index` tells which. Closing it aborts.
 
         The request is checked here, at the call, not at the first iteration.
@@ -53,33 +120,186 @@ class AsyncEngine:
             EngineDeadError: where the engine is already dead. If it dies later, each sample gets an output with
                 finish_reason "error".
         """
-        raise NotImplementedError
+        self.check_health()
+        samples = self._inputs.process(
+            prompt_token_ids, sampling_params, request_id=request_id, priority=priority, cache_salt=cache_salt
+        )
+        self._check_stop_strings(sampling_params)
+        caller_id = samples[0].parent_id or samples[0].request_id
+        if caller_id in self._streams:
+            raise InvalidRequestError(f"request id {caller_id!r} is in use", "request_id", "duplicate_request_id")
+        stream = self._streams[caller_id] = RequestStream(caller_id, len(samples), self._forget)
+        self._idle.clear()
+        for sample in samples:
+            self._outputs.add(sample)
+        self._send(AddRequests(samples))
+        return stream
 
     def validate(self, prompt_token_ids: Sequence[int], sampling_params: SamplingParams) -> None:
         """Raise InvalidRequestError where `generate` would."""
-        raise NotImplementedError
+        self._inputs.validate(prompt_token_ids, sampling_params)
+        self._check_stop_strings(sampling_params)
 
     async def abort(self, request_id: str) -> None:
         """End a request: its stream gets finish_reason "abort" for each open sample. Unknown ids are ignored."""
-        raise NotImplementedError
+        open_ids = self._outputs.open_ids(request_id)
+        if open_ids:
+            self._send(AbortRequests(open_ids))
 
     async def start_profile(self) -> None:
         """Start tracing in the engine process; ProfilerError says what to set where no directory was given."""
-        raise NotImplementedError
+        await self._profile(start=True)
 
     async def stop_profile(self) -> None:
         """Stop tracing and write the traces."""
-        raise NotImplementedError
+        await self._profile(start=False)
 
     def check_health(self) -> None:
         """Raise EngineDeadError unless the engine's process lives and makes progress."""
-        raise NotImplementedError
+        if self._dead is None and not self._process.is_alive:
+            self._die(self._process.describe_exit())
+        if self._dead is not None:
+            raise EngineDeadError(self._dead)
+        if self._stopping:
+            raise EngineDeadError("the engine is shutting down")
+        if self._seconds_without_step > self._step_timeout:
+            raise EngineDeadError(f"the engine hangs: no step has ended for {self._seconds_without_step:.0f} s")
+        if (silence := time.monotonic() - self._last_pulse) > SILENCE_SECONDS:
+            raise EngineDeadError(f"the engine hangs: its process has been silent for {silence:.0f} s")
+
+    @property
+    def pid(self) -> int | None:
+        """Of the engine's process."""
+        return self._process.pid
 
     @property
     def num_unfinished_requests(self) -> int:
         """Samples that have not finished."""
-        raise NotImplementedError
+        return self._outputs.num_open if hasattr(self, "_outputs") else 0
 
     async def shutdown(self, drain_timeout: float = 0.0) -> None:
         """Let running requests finish for `drain_timeout` seconds, abort the rest, end the process, remove its files."""
-        raise NotImplementedError
+        if self._streams and drain_timeout > 0 and self._dead is None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), drain_timeout)
+        self._stopping = True
+        if self._streams:
+            self._deliver(self._outputs.finish_all("abort"))
+        grace = 0.0
+        if self._dead is None and self._ready.done() and hasattr(self, "_requests"):
+            self._send(Shutdown())
+            grace = STOP_GRACE_SECONDS
+        await asyncio.to_thread(self._process.stop, grace)
+        if hasattr(self, "_receiver"):
+            self._receiver.cancel()
+            await asyncio.gather(self._receiver, return_exceptions=True)
+        self._context.destroy(linger=0)
+
+    async def _start(self) -> None:
+        started = time.perf_counter()
+        checkpoint = await asyncio.to_thread(open_model, self._args)
+        self._requests = self._context.socket(zmq.PUSH)
+        self._requests.set_hwm(0)
+        self._requests.bind(request_address(self._process.folder))
+        self._news = self._context.socket(zmq.PULL)
+        self._news.set_hwm(0)
+        self._news.bind(news_address(self._process.folder))
+        self._receiver = asyncio.create_task(self._receive())
+        self._process.spawn(checkpoint.path, self._on_exit)
+        self.tokenizer = await asyncio.to_thread(open_tokenizer, self._args, checkpoint)
+        info = await self._ready
+        self._last_pulse = time.monotonic()
+        self.info = msgspec.structs.replace(info, timings={**info.timings, "total": time.perf_counter() - started})
+        limits = RequestLimits(info.max_model_len, info.vocab_size, info.max_num_seqs)
+        self._inputs = InputProcessor(limits, eos_token_ids=info.eos_token_ids, seed=self._args.seed)
+        self._outputs = OutputProcessor(self.tokenizer)
+
+    async def _receive(self) -> None:
+        while True:
+            data = await self._news.recv()
+            try:
+                self._handle(FROM_ENGINE.decode(data))
+            except Exception:
+                logger.exception("a message of the engine could not be handled")
+
+    def _handle(self, message: FromEngine) -> None:
+        match message:
+            case News(outputs, stats):
+                self.stats = stats
+                processed = self._outputs.process(outputs)
+                if processed.stopped_request_ids:
+                    self._send(AbortRequests(processed.stopped_request_ids))
+                self._deliver(processed.outputs)
+            case Pulse(seconds_without_step, stats):
+                self._last_pulse = time.monotonic()
+                self._seconds_without_step = seconds_without_step
+                self.stats = stats
+            case Reply(call_id, error):
+                call = self._calls.pop(call_id, None)
+                if call is not None and not call.done():
+                    call.set_result(error)
+            case Ready(info):
+                if not self._ready.done():
+                    self._ready.set_result(info)
+            case Failed(message=text):
+                self._die(text)
+
+    def _deliver(self, outputs: list[RequestOutput]) -> None:
+        for output in outputs:
+            stream = self._streams.get(output.request_id)
+            if stream is not None and stream.put(output):
+                self._drop(output.request_id)
+
+    def _forget(self, request_id: str) -> None:
+        """A stream was closed before its end."""
+        if self._drop(request_id):
+            open_ids = self._outputs.close(request_id)
+            if open_ids and self._dead is None and not self._stopping:
+                self._send(AbortRequests(open_ids))
+
+    def _drop(self, request_id: str) -> bool:
+        found = self._streams.pop(request_id, None) is not None
+        if not self._streams:
+            self._idle.set()
+        return found
+
+    def _on_exit(self) -> None:
+        """Called from the thread that watches the process."""
+        with contextlib.suppress(RuntimeError):  # the event loop may have ended before us
+            self._loop.call_soon_threadsafe(self._exited)
+
+    def _exited(self) -> None:
+        # A last message with the cause may still be on its way.
+        self._loop.call_later(0.2, lambda: self._die(self._process.describe_exit()))
+
+    def _die(self, message: str) -> None:
+        """Everything open ends with "error"; nothing new is taken."""
+        if self._dead is not None or self._stopping:
+            return
+        self._dead = message
+        if not self._ready.done():
+            self._ready.set_exception(EngineStartError(message))
+            return
+        logger.error("the engine is dead: %s", message)
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(EngineDeadError(message))
+        self._calls.clear()
+        if hasattr(self, "_outputs"):
+            self._deliver(self._outputs.finish_all("error", f"the engine died: {message.splitlines()[-1]}"))
+
+    def _send(self, message: ToEngine) -> None:
+        # An asyncio socket sends at once where it can; without a limit on its queue it always can.
+        self._requests.send(ENCODER.encode(message))
+
+    async def _profile(self, *, start: bool) -> None:
+        self.check_health()
+        call_id = next(self._call_ids)
+        call = self._calls[call_id] = self._loop.create_future()
+        self._send(Profile(call_id, start))
+        if (error := await call) is not None:
+            raise ProfilerError(error)
+
+    def _check_stop_strings(self, params: SamplingParams) -> None:
+        if self.tokenizer is None and params.stop_strings:
+            raise InvalidRequestError("stop strings need a tokenizer, and skip_tokenizer_init left it out", "stop")

@@ -54,7 +54,7 @@ class Tokenizer:
         if checkpoint.format == "gguf":
             from atom_core.tokenization.gguf_vocab import tokenizer_from_gguf
 
-            return tokenizer_from_gguf(checkpoint.gguf)
+            return tokenizer_from_gguf(checkpoint.gguf.metadata if checkpoint.gguf is not None else {})
         return cls.from_folder(checkpoint.path)
 
     @classmethod

@@ -1,0 +1,205 @@
+"""The engine's own process: ``python -m atom_core.engine.core_process``, started by `AsyncEngine`.
+
+It reads one `Launch` as a line of JSON from standard input, which stays open for as long as the parent lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+
+import msgspec
+import zmq
+
+from atom_core import settings
+from atom_core.engine.engine_core import EngineCore
+from atom_core.engine.errors import ProfilerError
+from atom_core.engine.wire import (
+    ENCODER,
+    TO_ENGINE,
+    AbortRequests,
+    AddRequests,
+    Failed,
+    FromEngine,
+    Launch,
+    News,
+    Profile,
+    Pulse,
+    Ready,
+    Reply,
+    Shutdown,
+    ToEngine,
+    news_address,
+    request_address,
+)
+
+logger = logging.getLogger(__name__)
+
+PULSE_SECONDS = 0.5
+
+
+def main() -> int:
+    """Start the engine, serve until told to stop; 0 after a shutdown, 1 after a failure."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it drains first
+    logging.basicConfig(level=settings.log_level(), format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
+    threading.Thread(target=_die_with_parent, args=(launch.folder,), daemon=True).start()
+    context = zmq.Context()
+    sender = _Sender(context, news_address(launch.folder))
+    try:
+        core = _start_core(launch)
+    except Exception as error:
+        sender.send(Failed(_cause(error)))
+        _close(context, sender)
+        return 1
+    try:
+        sender.send(Ready(core.info))
+        _EngineLoop(core, context, sender, launch.folder).run()
+    except Exception as error:
+        logger.exception("the engine died")
+        sender.send(Failed(_cause(error)))
+        return 1
+    finally:
+        _close(context, sender)
+        core.close()
+    return 0
+
+
+def _start_core(launch: Launch) -> EngineCore:
+    from atom_models import open_checkpoint
+
+    from atom_core.config import EngineArgs
+    from atom_core.engine.startup import resolve
+
+    args = EngineArgs.from_keywords(**launch.settings)
+    started = time.perf_counter()
+    config = resolve(args, open_checkpoint(launch.model_path))
+    resolved = time.perf_counter() - started
+    core = EngineCore(config)
+    core.info.timings.update({"import torch, probe the machine": resolved})
+    return core
+
+
+class _EngineLoop:
+    """Takes messages, steps, sends news."""
+
+    def __init__(self, core: EngineCore, context: zmq.Context, sender: _Sender, folder: str) -> None:
+        self._core = core
+        self._context = context
+        self._sender = sender
+        self._inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+        self._running = True
+        self._last_step: float | None = None  # None while idle
+        for target in (self._receive, self._beat):
+            threading.Thread(target=target, args=(folder,), daemon=True).start()
+
+    def run(self) -> None:
+        """Run until a `Shutdown` comes; an exception means that the engine is dead."""
+        core = self._core
+        while self._running:
+            if not core.has_unfinished():
+                self._last_step = None
+                self._handle(self._inbox.get())
+                self._last_step = time.monotonic()
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._handle(self._inbox.get_nowait())
+            if core.has_unfinished() and self._running:
+                news = core.step()
+                self._last_step = time.monotonic()
+                if news:
+                    self._sender.send(News(news, core.stats()))
+
+    def _handle(self, message: ToEngine) -> None:
+        match message:
+            case AddRequests(requests):
+                for request in requests:
+                    self._core.add_request(request)
+            case AbortRequests(request_ids):
+                self._core.abort(request_ids)
+            case Profile(call_id, start):
+                self._sender.send(Reply(call_id, self._profile(start)))
+            case Shutdown():
+                self._running = False
+
+    def _profile(self, start: bool) -> str | None:
+        try:
+            self._core.start_profile() if start else self._core.stop_profile()
+        except ProfilerError as error:
+            return str(error)
+        except Exception as error:
+            logger.exception("profiling failed")
+            return f"profiling failed: {type(error).__name__}: {error}"
+        return None
+
+    def _receive(self, folder: str) -> None:
+        socket = self._context.socket(zmq.PULL)
+        socket.connect(request_address(folder))
+        with contextlib.suppress(zmq.ContextTerminated), contextlib.closing(socket):
+            while True:
+                data = socket.recv()
+                try:
+                    self._inbox.put(TO_ENGINE.decode(data))
+                except msgspec.DecodeError:
+                    logger.exception("dropped a message that does not parse")
+
+    def _beat(self, folder: str) -> None:
+        with contextlib.suppress(zmq.ZMQError):
+            sender = _Sender(self._context, news_address(folder))
+            while True:
+                last = self._last_step
+                sender.send(Pulse(0.0 if last is None else time.monotonic() - last, self._core.stats()))
+                time.sleep(PULSE_SECONDS)
+
+
+class _Sender:
+    """One socket to the API process; each thread has its own."""
+
+    def __init__(self, context: zmq.Context, address: str) -> None:
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.set_hwm(0)
+        self._socket.linger = 1000
+        self._socket.connect(address)
+
+    def send(self, message: FromEngine) -> None:
+        self._socket.send(ENCODER.encode(message))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _close(context: zmq.Context, sender: _Sender) -> None:
+    """Let the last message out. The context is left to the end of the process: other threads still use it."""
+    sender.close()
+    time.sleep(0.1)
+
+
+def _die_with_parent(folder: str) -> None:
+    """Standard input ends when the parent does, however it ends: leave nothing behind."""
+    while sys.stdin.buffer.read(4096):
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+def _cause(error: BaseException) -> str:
+    """One line for errors that explain themselves, a traceback before it for the others; the cause is the last line."""
+    last = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ValueError | OSError | ImportError | MemoryError) and type(error) is not ValueError:
+        return last
+    lines = traceback.format_exception(error)
+    return "".join(lines[:-1]) + f"{type(error).__name__}: {last}"
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # threads that wait on sockets must not keep the process

@@ -1,0 +1,187 @@
+"""`EngineCore`: the loop. Schedules a step, submits it, and collects the step before it. Torch-free by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from atom_core.config.sections import EngineConfig
+from atom_core.engine.errors import EngineDeadError
+from atom_core.engine.info import EngineInfo
+from atom_core.executor.protocol import Executor, StepHandle
+from atom_core.kv_cache import KVCacheConfig
+from atom_core.messages import (
+    EngineOutput,
+    EngineRequest,
+    ModelOutput,
+    RequestStepOutput,
+    SchedulerOutput,
+    StepStats,
+)
+from atom_core.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+# A device that fails this many steps in a row will not recover.
+MAX_FAILED_STEPS = 3
+
+
+class EngineCore:
+    """Owns the scheduler and the executor; one thread calls it.
+
+    Args:
+        config: of the engine.
+        executor: runs the steps; None makes an `InlineExecutor` with a `ModelRunner`.
+
+    Attributes:
+        info: what was resolved at start.
+    """
+
+    def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
+        self._executor = executor if executor is not None else _inline_executor(config)
+        try:
+            runner = self._executor.start()
+        except BaseException:
+            self._executor.shutdown()
+            raise
+        self._scheduler = Scheduler(
+            _replace(config.scheduler, max_model_len=runner.max_model_len),
+            KVCacheConfig(
+                num_blocks=runner.num_blocks,
+                block_size=config.cache.block_size,
+                enable_prefix_caching=config.cache.enable_prefix_caching,
+                prefix_hash=config.cache.prefix_hash,
+            ),
+        )
+        self._steps_ahead = 1 if config.scheduler.async_scheduling else 0
+        self._in_flight: deque[tuple[SchedulerOutput, StepHandle]] = deque()
+        self._news: list[EngineOutput] = []
+        self._failed_steps = 0
+        self.info = EngineInfo(
+            model=config.model.name,
+            model_path=str(config.model.path),
+            architecture=config.model.architecture,
+            max_model_len=runner.max_model_len,
+            vocab_size=runner.vocab_size,
+            dtype=config.model.dtype,
+            kv_cache_dtype=config.cache.dtype,
+            device=config.device,
+            num_blocks=runner.num_blocks,
+            block_size=config.cache.block_size,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+            enable_prefix_caching=config.cache.enable_prefix_caching,
+            eos_token_ids=config.model.eos_token_ids,
+            num_threads=config.parallel.num_threads,
+            profiler_dir=config.profiler.directory,
+            timings=dict(runner.timings),
+            choices=[*config.choices, *runner.choices],
+        )
+
+    def add_request(self, request: EngineRequest) -> None:
+        """Queue a validated request. One that cannot be served finishes with "error" at the next step."""
+        try:
+            reason = self._scheduler.fits(request)
+            if reason is None:
+                self._scheduler.add_request(request)
+                return
+        except Exception as error:
+            logger.exception("request %s was not admitted", request.request_id)
+            reason = f"{type(error).__name__}: {error}"
+        self._news.append(EngineOutput(request.request_id, [], finish_reason="error", error=reason))
+
+    def why_it_cannot_fit(self, request: EngineRequest) -> str | None:
+        """The reason why a request could never run here; None if it can."""
+        return self._scheduler.fits(request)
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests; their last news come with the next step. Unknown ids are ignored."""
+        self._news += self._scheduler.abort(list(request_ids))
+
+    def step(self) -> list[EngineOutput]:
+        """Submit the next step, then collect the one before it (or this one, without async scheduling).
+
+        Raises:
+            EngineDeadError: the device failed several steps in a row.
+        """
+        step = self._scheduler.schedule()
+        if step is not None:
+            handle = self._executor.submit(step)
+            handle.sample(None)
+            self._in_flight.append((step, handle))
+        news, self._news = self._news, []
+        if len(self._in_flight) > (self._steps_ahead if step is not None else 0):
+            news += self._collect()
+        return news
+
+    def has_unfinished(self) -> bool:
+        """Whether `step` has anything left to do or to tell."""
+        return bool(self._news or self._in_flight or self._scheduler.has_unfinished())
+
+    def stats(self) -> StepStats:
+        """Counts as of now."""
+        return self._scheduler.stats()
+
+    def start_profile(self) -> None:
+        """Begin a trace in every worker (see `TorchProfiler.start`)."""
+        self._executor.start_profile()
+
+    def stop_profile(self) -> None:
+        """End the traces and write them."""
+        self._executor.stop_profile()
+
+    def close(self) -> None:
+        """Let steps on their way finish, then let go of the device."""
+        self._executor.shutdown()
+
+    def _collect(self) -> list[EngineOutput]:
+        step, handle = self._in_flight.popleft()
+        try:
+            output = handle.result()
+        except Exception as error:
+            logger.exception("step %d failed", step.step_id)
+            return self._fail(step, error)
+        self._failed_steps = 0
+        return self._scheduler.update(step, output)
+
+    def _fail(self, failed: SchedulerOutput, error: Exception) -> list[EngineOutput]:
+        """End the requests of a failed step, and of those submitted after it, which stood on it."""
+        self._failed_steps += 1
+        lost = [failed]
+        while self._in_flight:
+            step, handle = self._in_flight.popleft()
+            lost.append(step)
+            try:
+                handle.result()
+            except Exception as later:
+                logger.debug("step %d failed too: %s", step.step_id, later)
+        if self._failed_steps >= MAX_FAILED_STEPS:
+            raise EngineDeadError(f"{self._failed_steps} steps failed in a row, the last with {_named(error)}") from error
+        request_ids = list(dict.fromkeys(request.request_id for step in lost for request in step.scheduled))
+        ended = self._scheduler.abort(request_ids)
+        for step in lost:
+            nothing = [RequestStepOutput(request.request_id, []) for request in step.scheduled]
+            self._scheduler.update(step, ModelOutput(step.step_id, nothing))
+        message = f"the step that computed this request failed: {_named(error)}"
+        return [msgspec.structs.replace(output, finish_reason="error", error=message) for output in ended]
+
+
+def _inline_executor(config: EngineConfig) -> Executor:
+    from atom_core.executor.inline import InlineExecutor
+    from atom_core.worker.model_runner import ModelRunner
+
+    return InlineExecutor(ModelRunner(config))
+
+
+def _replace(struct, **changes):  # noqa: ANN001, ANN003, ANN202 - a dataclass or a msgspec struct
+    if dataclasses.is_dataclass(struct):
+        return dataclasses.replace(struct, **changes)
+    return msgspec.structs.replace(struct, **changes)
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

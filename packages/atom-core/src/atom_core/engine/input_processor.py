@@ -1,0 +1,93 @@
+"""`InputProcessor`: a caller's prompt and parameters become validated requests, one for each sample."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+
+from atom_core.engine.validation import (
+    RequestLimits,
+    check_cache_salt,
+    check_priority,
+    check_prompt,
+    check_sampling_params,
+)
+from atom_core.messages import EngineRequest, SamplingParams
+
+# Below this a temperature divides logits into infinities; it is greedy in all but name.
+LEAST_TEMPERATURE = 1e-5
+
+
+class InputProcessor:
+    """Checks requests, fills in what they leave open, and fans samples out.
+
+    Args:
+        limits: what a request may ask.
+        eos_token_ids: tokens that end a sequence unless a request ignores them.
+        seed: base of the seeds drawn for requests without one; None is random.
+    """
+
+    def __init__(self, limits: RequestLimits, *, eos_token_ids: Sequence[int], seed: int | None = None) -> None:
+        self.limits = limits
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._random = random.Random(seed)
+
+    def validate(self, token_ids: Sequence[int], params: SamplingParams) -> None:
+        """Raise InvalidRequestError where `process` would for a prompt and its parameters."""
+        check_prompt(token_ids, self.limits)
+        check_sampling_params(params, self.limits, num_prompt_tokens=len(token_ids))
+
+    def process(
+        self,
+        token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> list[EngineRequest]:
+        """One `EngineRequest` for each sample; the first one's `parent_id`, or else its id, is the caller's.
+
+        Raises:
+            InvalidRequestError: a request that cannot be served.
+        """
+        self.validate(token_ids, params)
+        check_priority(priority)
+        check_cache_salt(cache_salt)
+        request_id = request_id or uuid.uuid4().hex
+        arrival = time.monotonic()
+        resolved = self._resolve(params, len(token_ids))
+        eos = () if params.ignore_eos else self._eos_token_ids
+        prompt = list(token_ids)
+        return [
+            EngineRequest(
+                request_id=request_id if params.n == 1 else f"{request_id}/{index}",
+                token_ids=prompt,
+                sampling_params=resolved,
+                eos_token_ids=eos,
+                arrival_time=arrival,
+                priority=priority,
+                cache_salt=cache_salt,
+                parent_id=None if params.n == 1 else request_id,
+                sample_index=index,
+            )
+            for index in range(params.n)
+        ]
+
+    def _resolve(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
+        seed = self._random.getrandbits(63) if params.seed is None else params.seed
+        room = self.limits.max_model_len - num_prompt_tokens
+        greedy = params.temperature < LEAST_TEMPERATURE
+        return msgspec.structs.replace(
+            params,
+            n=1,
+            seed=seed,
+            max_tokens=room if params.max_tokens is None else params.max_tokens,
+            temperature=0.0 if greedy else float(params.temperature),
+            top_k=-1 if params.top_k in (0, -1) or params.top_k >= self.limits.vocab_size else params.top_k,
+            top_p=float(params.top_p),
+        )

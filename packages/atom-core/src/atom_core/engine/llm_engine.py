@@ -1,0 +1,234 @@
+"""`LLMEngine`: the engine inside the caller's process, for scripts and tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from atom_core.config.engine_args import EngineArgs
+from atom_core.engine.completion import Completion
+from atom_core.engine.engine_core import EngineCore
+from atom_core.engine.errors import EngineDeadError, InvalidRequestError
+from atom_core.engine.info import EngineInfo
+from atom_core.engine.input_processor import InputProcessor
+from atom_core.engine.output_processor import OutputProcessor
+from atom_core.engine.startup import open_model, open_tokenizer, resolve
+from atom_core.engine.validation import RequestLimits
+from atom_core.messages import EngineRequest, RequestOutput, SamplingParams
+from atom_core.tokenization import Tokenizer
+
+Prompt = str | Sequence[int]
+StreamCallback = Callable[[RequestOutput], Any]
+
+
+class LLMEngine:
+    """Generates text in this process.
+
+    Args:
+        model: folder, .gguf file, Hugging Face id or known name.
+        keywords: any field of `EngineArgs`.
+
+    Attributes:
+        info: what was resolved at start.
+        tokenizer: None with `skip_tokenizer_init`.
+
+    Raises:
+        ConfigError, CheckpointError, TokenizerError: one line that says what is wrong with settings or model.
+    """
+
+    def __init__(self, model: str, **keywords: Any) -> None:
+        self._start(EngineArgs.from_keywords(model=str(model), **keywords))
+
+    @classmethod
+    def from_args(cls, args: EngineArgs) -> LLMEngine:
+        """An engine of settings that exist already."""
+        engine = cls.__new__(cls)
+        engine._start(args)
+        return engine
+
+    def _start(self, args: EngineArgs) -> None:
+        self._core: EngineCore | None = None
+        checkpoint = open_model(args)
+        self.tokenizer: Tokenizer | None = open_tokenizer(args, checkpoint)
+        config = resolve(args, checkpoint)
+        core = EngineCore(config)
+        self._core = core
+        self.info: EngineInfo = core.info
+        limits = RequestLimits(self.info.max_model_len, self.info.vocab_size, self.info.max_num_seqs)
+        self._inputs = InputProcessor(limits, eos_token_ids=self.info.eos_token_ids, seed=args.seed)
+        self._outputs = OutputProcessor(self.tokenizer)
+        self._completions: dict[tuple[str, int], Completion] = {}
+        self._callbacks: dict[str, StreamCallback] = {}
+        self._finished: list[dict[str, Any]] = []
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[dict[str, Any]]:
+        """Generate for every prompt, and wait.
+
+        Args:
+            prompts: texts or lists of token ids.
+            sampling_params: one for all, or one for each.
+            use_tqdm: show a progress bar.
+
+        Returns:
+            A dict for each prompt, in order (for each of its samples, with ``n`` above 1), with the keys text,
+            token_ids, finish_reason ("stop", "length", "abort", "error"), stop_reason, num_tokens_input,
+            num_tokens_output, num_cached_tokens, latency, ttft, tpot (seconds), logprobs, prompt_logprobs, error,
+            request_id and index.
+
+        Raises:
+            InvalidRequestError: before anything is generated.
+        """
+        request_ids = self.add_request(prompts, sampling_params)
+        wanted = set(request_ids)
+        order = {request_id: place for place, request_id in enumerate(request_ids)}
+        mine: list[dict[str, Any]] = []
+        total = sum(request_id in wanted for request_id, _ in self._completions)
+        num_tokens, started = 0, time.monotonic()
+        try:
+            with tqdm(total=total, desc="generating", unit="seq", disable=not use_tqdm, dynamic_ncols=True) as bar:
+                while len(mine) < total:
+                    finished = self._step()
+                    ours = [output for output in finished if output["request_id"] in wanted]
+                    self._finished += [output for output in finished if output["request_id"] not in wanted]
+                    mine += ours
+                    num_tokens += sum(output["num_tokens_output"] for output in ours)
+                    if ours:
+                        speed = num_tokens / max(time.monotonic() - started, 1e-9)
+                        bar.set_postfix_str(f"{speed:.1f} tokens/s", refresh=False)
+                        bar.update(len(ours))
+        except BaseException:
+            self.abort(request_ids)
+            raise
+        return sorted(mine, key=lambda output: (order[output["request_id"]], output["index"]))
+
+    def add_request(
+        self,
+        prompt_or_tokens_list: Prompt | Sequence[Prompt],
+        sampling_params_list: SamplingParams | Sequence[SamplingParams] | None = None,
+        stream_callback: StreamCallback | None = None,
+    ) -> list[str]:
+        """Queue prompts for `step`, and return the id of each.
+
+        Args:
+            prompt_or_tokens_list: texts or lists of token ids; a single one is allowed too.
+            sampling_params_list: one for all, or one for each.
+            stream_callback: called with a `RequestOutput` for every token, from inside `step`.
+
+        Raises:
+            InvalidRequestError: nothing is queued then.
+        """
+        core = self._open_core()
+        prompts = _as_prompts(prompt_or_tokens_list)
+        requests: list[list[EngineRequest]] = []
+        for prompt, params in zip(prompts, _one_for_each(sampling_params_list, len(prompts)), strict=True):
+            samples = self._inputs.process(self._encode(prompt, params), params)
+            if (reason := core.why_it_cannot_fit(samples[0])) is not None:
+                raise InvalidRequestError(reason, "prompt", "context_length_exceeded")
+            requests.append(samples)
+        request_ids = []
+        for samples in requests:
+            request_ids.append(samples[0].parent_id or samples[0].request_id)
+            if stream_callback is not None:
+                self._callbacks[request_ids[-1]] = stream_callback
+            for sample in samples:
+                self._completions[request_ids[-1], sample.sample_index] = Completion(request_ids[-1], sample.sample_index)
+                self._outputs.add(sample)
+                core.add_request(sample)
+        return request_ids
+
+    def step(self) -> list[dict[str, Any]]:
+        """Run one step, and return what finished in it, as `generate` would."""
+        finished, self._finished = self._finished, []
+        return finished + (self._step() if self._open_core().has_unfinished() else [])
+
+    def is_finished(self) -> bool:
+        """Whether everything queued has finished and was returned."""
+        return not self._completions and not self._finished
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Drop requests; nothing more comes of them."""
+        for request_id in request_ids:
+            self._open_core().abort(self._outputs.close(request_id))
+            self._callbacks.pop(request_id, None)
+            for key in [key for key in self._completions if key[0] == request_id]:
+                del self._completions[key]
+
+    def start_profile(self) -> None:
+        """Begin a trace; ProfilerError says what to set where no folder was given."""
+        self._open_core().start_profile()
+
+    def stop_profile(self) -> None:
+        """End the trace and write it under ``{torch_profiler_dir}/rank_0/``."""
+        self._open_core().stop_profile()
+
+    def print_mtp_statistics(self) -> None:
+        """Print how speculative decoding did."""
+        print("MTP Statistics: speculative decoding is off, every token was computed by the model itself")
+
+    def close(self) -> None:
+        """Let go of the model and its memory; the engine cannot be used afterwards."""
+        if self._core is not None:
+            self._core.close()
+            self._core = None
+
+    def __enter__(self) -> LLMEngine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _open_core(self) -> EngineCore:
+        if self._core is None:
+            raise EngineDeadError("this engine was closed")
+        return self._core
+
+    def _encode(self, prompt: Prompt, params: SamplingParams) -> list[int]:
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise InvalidRequestError("prompt is text, and skip_tokenizer_init left the tokenizer out: give token ids", "prompt")
+            return self.tokenizer.encode(prompt)
+        if self.tokenizer is None and isinstance(params, SamplingParams) and params.stop_strings:
+            raise InvalidRequestError("stop strings need a tokenizer, and skip_tokenizer_init left it out", "stop")
+        return list(prompt)
+
+    def _step(self) -> list[dict[str, Any]]:
+        core = self._open_core()
+        processed = self._outputs.process(core.step())
+        if processed.stopped_request_ids:
+            core.abort(processed.stopped_request_ids)
+        finished = []
+        for output in processed.outputs:
+            key = (output.request_id, output.index)
+            self._completions[key].add(output)
+            if output.finished:
+                finished.append(self._completions.pop(key).as_dict())
+        for output in processed.outputs:  # after the bookkeeping: a callback may raise
+            if (callback := self._callbacks.get(output.request_id)) is not None:
+                if output.finished and not self._outputs.open_ids(output.request_id):
+                    del self._callbacks[output.request_id]
+                callback(output)
+        return finished
+
+
+def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str) or (prompts and all(isinstance(item, int) for item in prompts)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _one_for_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise InvalidRequestError(f"there are {count} prompts and {len(params)} sampling params: give one, or one for each")
+    return list(params)

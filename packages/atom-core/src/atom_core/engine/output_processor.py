@@ -1,0 +1,161 @@
+"""`OutputProcessor`: the scheduler's news become text; stop strings are found here."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from atom_core.messages import (
+    CompletionLogprobs,
+    EngineOutput,
+    EngineRequest,
+    FinishReason,
+    RequestOutput,
+    TokenLogprobs,
+)
+from atom_core.tokenization import IncrementalDetokenizer, StopStringMatcher, Tokenizer
+
+
+@dataclass(frozen=True)
+class ProcessedOutputs:
+    """News for callers, and the ids of requests that a stop string ended (the engine must abort them)."""
+
+    outputs: list[RequestOutput]
+    stopped_request_ids: list[str]
+
+
+class OutputProcessor:
+    """Keeps the text state of every open sample.
+
+    Args:
+        tokenizer: None gives outputs without text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+        self._samples: dict[str, _Sample] = {}
+
+    def add(self, request: EngineRequest) -> None:
+        """Open a sample; its news are turned into text from now on."""
+        self._samples[request.request_id] = _Sample(request, self._tokenizer)
+
+    @property
+    def num_open(self) -> int:
+        """Samples that have not finished."""
+        return len(self._samples)
+
+    def open_ids(self, request_id: str) -> list[str]:
+        """Ids of the open samples of a caller's request."""
+        return [key for key, sample in self._samples.items() if request_id in (sample.caller_id, key)]
+
+    def close(self, request_id: str) -> list[str]:
+        """Forget the open samples of a caller's request, and return their ids."""
+        ids = self.open_ids(request_id)
+        for key in ids:
+            del self._samples[key]
+        return ids
+
+    def process(self, news: list[EngineOutput]) -> ProcessedOutputs:
+        """Turn the news of one step into text; news of samples that are no longer open are dropped."""
+        outputs: list[RequestOutput] = []
+        stopped: list[str] = []
+        now = time.monotonic()
+        for item in news:
+            sample = self._samples.get(item.request_id)
+            if sample is None:
+                continue
+            output = sample.take(item, now)
+            outputs.append(output)
+            if output.finished:
+                del self._samples[item.request_id]
+                if item.finish_reason is None:
+                    stopped.append(item.request_id)
+        return ProcessedOutputs(outputs, stopped)
+
+    def finish_all(self, reason: FinishReason, error: str | None = None) -> list[RequestOutput]:
+        """End every open sample, e.g. with "error" when the engine died."""
+        ids = list(self._samples)
+        return self.process([EngineOutput(request_id, [], finish_reason=reason, error=error) for request_id in ids]).outputs
+
+
+class _Sample:
+    """One sample's text so far."""
+
+    def __init__(self, request: EngineRequest, tokenizer: Tokenizer | None) -> None:
+        params = request.sampling_params
+        self.caller_id = request.parent_id or request.request_id
+        self._tokenizer = tokenizer
+        self._detokenizer = (
+            IncrementalDetokenizer(tokenizer, request.token_ids, skip_special_tokens=params.skip_special_tokens)
+            if tokenizer is not None
+            else None
+        )
+        self._matcher = StopStringMatcher(params.stop_strings or (), include_stop_string=params.include_stop_str_in_output)
+        self._index = request.sample_index
+        self._keeps_stop = params.include_stop_str_in_output
+        self._min_tokens = params.min_tokens
+        self._prompt_token_ids = request.token_ids
+        self._arrival = request.arrival_time
+        self._ttft = 0.0
+        self._num_tokens = 0
+        self._num_cached_tokens = 0
+
+    def take(self, news: EngineOutput, now: float) -> RequestOutput:
+        """The output that `news` makes; `finished` without `news.finish_reason` means that a stop string was found."""
+        if self._num_tokens == 0 and news.new_token_ids:
+            self._ttft = now - self._arrival
+        self._num_cached_tokens = max(self._num_cached_tokens, news.num_cached_tokens)
+        text, used = self._take_tokens(news)
+        reason, stop_reason = news.finish_reason, news.stop_reason
+        if reason is not None and self._matcher.matched is None:
+            text += self._flush()
+        if self._matcher.matched is not None:
+            reason, stop_reason = "stop", self._matcher.matched
+        logprobs = None if news.logprobs is None else [self._with_text(entry) for entry in news.logprobs[:used]]
+        prompt_logprobs = None if news.prompt_logprobs is None else [self._with_text(entry) for entry in news.prompt_logprobs]
+        return RequestOutput(
+            request_id=self.caller_id,
+            output_tokens=news.new_token_ids[:used],
+            finished=reason is not None,
+            finish_reason=reason,
+            index=self._index,
+            text_delta=text,
+            stop_reason=stop_reason,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            num_prompt_tokens=len(self._prompt_token_ids),
+            num_cached_tokens=self._num_cached_tokens,
+            num_output_tokens=self._num_tokens,
+            ttft=self._ttft,
+            latency=now - self._arrival,
+            error=news.error,
+        )
+
+    def _take_tokens(self, news: EngineOutput) -> tuple[str, int]:
+        """Text of the new tokens up to a stop string, and how many tokens that took."""
+        ends_at_stop_token = news.finish_reason == "stop" and not self._keeps_stop
+        text = ""
+        for used, token_id in enumerate(news.new_token_ids, start=1):
+            self._num_tokens += 1
+            if self._detokenizer is None or (ends_at_stop_token and used == len(news.new_token_ids)):
+                continue
+            piece = self._detokenizer.add(token_id)
+            if self._num_tokens < self._min_tokens:
+                text += self._matcher.skip(piece)
+                continue
+            text += self._matcher.add(piece)
+            if self._matcher.matched is not None:
+                return text, used
+        return text, len(news.new_token_ids)
+
+    def _flush(self) -> str:
+        """Text still held when a sample ends."""
+        if self._detokenizer is None:
+            return ""
+        text = self._matcher.add(self._detokenizer.flush())
+        return text if self._matcher.matched is not None else text + self._matcher.flush()
+
+    def _with_text(self, entry: TokenLogprobs) -> CompletionLogprobs:
+        text = self._tokenizer.id_to_text if self._tokenizer is not None else lambda token_id: ""
+        top = [(token_id, text(token_id), logprob) for token_id, logprob in entry.top]
+        return CompletionLogprobs(entry.token_id, text(entry.token_id), entry.logprob, entry.rank, top)

@@ -1,0 +1,42 @@
+"""The first steps of every engine: find the model, read what it says of itself, get its tokenizer. Torch-free."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atom_core.config.options import ConfigError
+from atom_core.tokenization import Tokenizer
+
+if TYPE_CHECKING:
+    from atom_models import Checkpoint
+
+    from atom_core.config import EngineArgs, EngineConfig
+
+
+def open_model(args: EngineArgs) -> Checkpoint:
+    """Resolve `args.model` to a folder or file (downloading it where it is known by name) and read its description."""
+    from atom_models import open_checkpoint, resolve_model
+
+    return open_checkpoint(resolve_model(args.model, revision=args.revision))
+
+
+def open_tokenizer(args: EngineArgs, checkpoint: Checkpoint) -> Tokenizer | None:
+    """The tokenizer of `args`, or the model's own; None with `skip_tokenizer_init`."""
+    if args.skip_tokenizer_init:
+        return None
+    if args.tokenizer is not None:
+        return Tokenizer.from_folder(args.tokenizer)
+    return Tokenizer.from_checkpoint(checkpoint)
+
+
+def resolve(args: EngineArgs, checkpoint: Checkpoint) -> EngineConfig:
+    """The configuration of `args` on this machine. Imports torch, to look at the hardware."""
+    from atom_kernels.platform import detect_platform
+    from atom_models import supported_architectures
+
+    from atom_core.config import resolve_config
+
+    known = list(supported_architectures())
+    if checkpoint.architecture not in known:
+        raise ConfigError(f"architecture {checkpoint.architecture} of {args.model} is not supported; supported are {', '.join(known)}")
+    return resolve_config(args, checkpoint, detect_platform())

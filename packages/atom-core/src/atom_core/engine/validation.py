@@ -1,0 +1,166 @@
+"""Checks everything that a client can send, before the engine sees it: nothing admitted can make the engine raise."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atom_core.engine.errors import InvalidRequestError
+from atom_core.messages import SamplingParams
+
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS, MAX_STOP_LENGTH = 16, 256
+MAX_LOGIT_BIAS = 1024
+MAX_STOP_TOKENS = 128
+CACHE_SALT = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """What a request may ask of this engine."""
+
+    max_model_len: int
+    vocab_size: int
+    max_num_seqs: int
+
+
+def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
+    """Raise InvalidRequestError unless `token_ids` is a prompt that leaves room for one token."""
+    if isinstance(token_ids, str | bytes) or not isinstance(token_ids, Sequence):
+        raise InvalidRequestError(f"prompt is a {type(token_ids).__name__}; token ids are a list of integers", "prompt")
+    if not token_ids:
+        raise InvalidRequestError("prompt is empty; it must hold at least one token", "prompt", "empty_prompt")
+    if len(token_ids) >= limits.max_model_len:
+        raise InvalidRequestError(
+            f"prompt has {len(token_ids)} tokens; this model's context is {limits.max_model_len} tokens, prompt and output "
+            f"together: send at most {limits.max_model_len - 1}",
+            "prompt",
+            "context_length_exceeded",
+        )
+    vocab_size = limits.vocab_size
+    for token_id in token_ids:
+        if type(token_id) is not int or not 0 <= token_id < vocab_size:
+            raise InvalidRequestError(
+                f"prompt holds {token_id!r}; token ids are integers from 0 to {vocab_size - 1}", "prompt", "invalid_token_id"
+            )
+
+
+def check_sampling_params(params: SamplingParams, limits: RequestLimits, *, num_prompt_tokens: int) -> None:
+    """Raise InvalidRequestError for the first parameter that cannot be, naming it and what was allowed."""
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequestError(f"sampling_params is a {type(params).__name__}; it must be SamplingParams")
+    _number("temperature", params.temperature, 0, None)
+    _integer("top_k", params.top_k, -1, None)
+    _number("top_p", params.top_p, 0, 1, above_minimum=True)
+    _number("min_p", params.min_p, 0, 1)
+    _number("presence_penalty", params.presence_penalty, -2, 2)
+    _number("frequency_penalty", params.frequency_penalty, -2, 2)
+    _number("repetition_penalty", params.repetition_penalty, 0, 100, above_minimum=True)
+    _integer("n", params.n, 1, limits.max_num_seqs)
+    if params.seed is not None:
+        _integer("seed", params.seed, -(2**63), 2**63 - 1)
+    for name in ("logprobs", "prompt_logprobs"):
+        if (value := getattr(params, name)) is not None:
+            _integer(name, value, 0, MAX_LOGPROBS)
+    for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+        if not isinstance(value := getattr(params, name), bool):
+            raise InvalidRequestError(f"{name} is {value!r}; it must be true or false", name, "invalid_type")
+    _check_lengths(params, limits, num_prompt_tokens)
+    _check_stop_strings(params.stop_strings)
+    _token_ids("stop_token_ids", params.stop_token_ids, limits, MAX_STOP_TOKENS)
+    _token_ids("allowed_token_ids", params.allowed_token_ids, limits, limits.vocab_size)
+    if params.allowed_token_ids is not None and not params.allowed_token_ids:
+        raise InvalidRequestError("allowed_token_ids is empty; leave it out, or name at least one token", "allowed_token_ids")
+    _check_logit_bias(params.logit_bias, limits)
+
+
+def check_cache_salt(cache_salt: str) -> None:
+    """Raise InvalidRequestError unless `cache_salt` is empty or a short plain word."""
+    if not isinstance(cache_salt, str) or (cache_salt and not CACHE_SALT.fullmatch(cache_salt)):
+        raise InvalidRequestError("cache_salt must be 1 to 64 of the characters A-Z a-z 0-9 _ . -", "cache_salt")
+
+
+def check_priority(priority: int) -> None:
+    """Raise InvalidRequestError unless `priority` is an integer of 32 bits; lower runs first."""
+    _integer("priority", priority, -(2**31), 2**31 - 1)
+
+
+def _check_lengths(params: SamplingParams, limits: RequestLimits, num_prompt_tokens: int) -> None:
+    room = limits.max_model_len - num_prompt_tokens
+    if params.max_tokens is not None:
+        _integer("max_tokens", params.max_tokens, 1, None)
+        if params.max_tokens > room:
+            raise InvalidRequestError(
+                f"max_tokens is {params.max_tokens} and the prompt has {num_prompt_tokens} tokens; this model's context is "
+                f"{limits.max_model_len} tokens, prompt and output together: ask for at most {room}",
+                "max_tokens",
+                "context_length_exceeded",
+            )
+    most = room if params.max_tokens is None else params.max_tokens
+    _integer("min_tokens", params.min_tokens, 0, most)
+
+
+def _check_stop_strings(stop_strings: Any) -> None:
+    if stop_strings is None:
+        return
+    allowed = f"a list of at most {MAX_STOP_STRINGS} texts of 1 to {MAX_STOP_LENGTH} characters"
+    if not isinstance(stop_strings, list | tuple) or len(stop_strings) > MAX_STOP_STRINGS:
+        raise InvalidRequestError(f"stop must be {allowed}", "stop")
+    for text in stop_strings:
+        if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_LENGTH:
+            raise InvalidRequestError(f"stop holds {_shown(text)}; it must be {allowed}", "stop")
+
+
+def _check_logit_bias(logit_bias: Any, limits: RequestLimits) -> None:
+    if logit_bias is None:
+        return
+    if not isinstance(logit_bias, dict) or len(logit_bias) > MAX_LOGIT_BIAS:
+        raise InvalidRequestError(f"logit_bias must be an object of at most {MAX_LOGIT_BIAS} token ids", "logit_bias")
+    _token_ids("logit_bias", list(logit_bias), limits, MAX_LOGIT_BIAS)
+    for bias in logit_bias.values():
+        _number("logit_bias", bias, -100, 100)
+
+
+def _token_ids(name: str, token_ids: Any, limits: RequestLimits, most: int) -> None:
+    if token_ids is None:
+        return
+    if not isinstance(token_ids, list | tuple) or len(token_ids) > most:
+        raise InvalidRequestError(f"{name} must be a list of at most {most} token ids", name)
+    for token_id in token_ids:
+        if type(token_id) is not int or not 0 <= token_id < limits.vocab_size:
+            raise InvalidRequestError(
+                f"{name} holds {_shown(token_id)}; token ids are integers from 0 to {limits.vocab_size - 1}",
+                name,
+                "invalid_token_id",
+            )
+
+
+def _integer(name: str, value: Any, minimum: int, maximum: int | None) -> None:
+    allowed = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequestError(f"{name} is {_shown(value)}; it must be an integer {allowed}", name, "invalid_type")
+    if value < minimum or (maximum is not None and value > maximum) or abs(value) > 2**63:
+        raise InvalidRequestError(f"{name} is {_shown(value)}; it must be an integer {allowed}", name)
+
+
+def _number(name: str, value: Any, minimum: float, maximum: float | None, *, above_minimum: bool = False) -> None:
+    least = f"above {minimum}" if above_minimum else f"at least {minimum}"
+    allowed = least if maximum is None else f"{least} and at most {maximum}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequestError(f"{name} is {_shown(value)}; it must be a number {allowed}", name, "invalid_type")
+    is_finite = math.isfinite(value) if isinstance(value, float) else abs(value) < 2**63
+    too_low = value <= minimum if above_minimum else value < minimum
+    if not is_finite or too_low or (maximum is not None and value > maximum):
+        raise InvalidRequestError(f"{name} is {_shown(value)}; it must be a finite number {allowed}", name)
+
+
+def _shown(value: Any) -> str:
+    """A client's value in a message: never long."""
+    try:
+        text = repr(value)
+    except Exception:  # a huge integer does not print
+        text = f"a {type(value).__name__} that is too long to print"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,90 @@
+"""What the API process and the engine's process say to each other. msgspec structs over ZMQ; never pickle."""
+
+from __future__ import annotations
+
+import msgspec
+
+from atom_core.engine.info import EngineInfo
+from atom_core.messages import EngineOutput, EngineRequest, StepStats
+
+
+class AddRequests(msgspec.Struct, frozen=True, tag=True):
+    """Queue requests (the samples of one caller's request come together)."""
+
+    requests: list[EngineRequest]
+
+
+class AbortRequests(msgspec.Struct, frozen=True, tag=True):
+    """End requests."""
+
+    request_ids: list[str]
+
+
+class Profile(msgspec.Struct, frozen=True, tag=True):
+    """Start or stop a trace; a `Reply` follows."""
+
+    call_id: int
+    start: bool
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag=True):
+    """Leave the loop."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The engine takes requests."""
+
+    info: EngineInfo
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The engine could not start, or died; the last line of `message` is the cause."""
+
+    message: str
+
+
+class News(msgspec.Struct, frozen=True, tag=True):
+    """What a step brought."""
+
+    outputs: list[EngineOutput]
+    stats: StepStats
+
+
+class Reply(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a call; `error` is None if it worked."""
+
+    call_id: int
+    error: str | None = None
+
+
+class Pulse(msgspec.Struct, frozen=True, tag=True):
+    """The engine's process is alive. `seconds_without_step` counts while there is work; 0 when idle."""
+
+    seconds_without_step: float
+    stats: StepStats
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """The first line that the engine's process reads: its settings (as JSON keywords of `EngineArgs`) and its sockets."""
+
+    settings: dict[str, object]
+    model_path: str
+    folder: str
+
+
+ToEngine = AddRequests | AbortRequests | Profile | Shutdown
+FromEngine = Ready | Failed | News | Reply | Pulse
+
+ENCODER = msgspec.msgpack.Encoder()
+TO_ENGINE = msgspec.msgpack.Decoder(ToEngine)
+FROM_ENGINE = msgspec.msgpack.Decoder(FromEngine)
+
+
+def request_address(folder: str) -> str:
+    """Where the API process sends from."""
+    return f"ipc://{folder}/requests"
+
+
+def news_address(folder: str) -> str:
+    """Where the API process receives."""
+    return f"ipc://{folder}/news"

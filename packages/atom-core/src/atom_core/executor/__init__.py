@@ -1,0 +1,6 @@
+"""Executors: run the scheduler's steps on workers, one step ahead of their results."""
+
+from atom_core.executor.inline import InlineExecutor
+from atom_core.executor.protocol import Executor, Runner, RunnerInfo, StepHandle
+
+__all__ = ["Executor", "InlineExecutor", "Runner", "RunnerInfo", "StepHandle"]

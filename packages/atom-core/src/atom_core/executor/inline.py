@@ -1,0 +1,56 @@
+"""`InlineExecutor`: one worker in this process, in a thread of its own."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from atom_core.executor.protocol import Masks, Runner, RunnerInfo
+from atom_core.messages import ModelOutput, SchedulerOutput
+
+
+class InlineExecutor:
+    """Runs steps on `runner` in one thread, so that scheduling goes on while they run.
+
+    Everything of the runner happens in that thread: its OpenMP threads belong to it.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="worker")
+
+    def start(self) -> RunnerInfo:
+        return self._thread.submit(self._runner.load).result()
+
+    def submit(self, step: SchedulerOutput) -> InlineStepHandle:
+        return InlineStepHandle(self._runner, self._thread, step)
+
+    def start_profile(self) -> None:
+        self._thread.submit(self._runner.start_profile).result()
+
+    def stop_profile(self) -> None:
+        self._thread.submit(self._runner.stop_profile).result()
+
+    def shutdown(self) -> None:
+        self._thread.shutdown(wait=True)
+
+
+class InlineStepHandle:
+    """A step in the worker's queue; see `StepHandle`."""
+
+    def __init__(self, runner: Runner, thread: ThreadPoolExecutor, step: SchedulerOutput) -> None:
+        self._runner = runner
+        self._thread = thread
+        self._forward: Future[None] = thread.submit(runner.forward, step)
+        self._sample: Future[ModelOutput] | None = None
+
+    def sample(self, masks: Masks | None = None) -> None:
+        self._sample = self._thread.submit(self._run_sampler, masks)
+
+    def result(self) -> ModelOutput:
+        if self._sample is None:
+            raise RuntimeError("result() before sample(): the sampler was never released")
+        return self._sample.result()
+
+    def _run_sampler(self, masks: Masks | None) -> ModelOutput:
+        self._forward.result()  # in the same thread, so it is done; raises what the forward raised
+        return self._runner.sample(masks)

@@ -1,0 +1,71 @@
+"""`Executor`, `StepHandle` and `Runner`: how a step gets to the device and its tokens come back. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from atom_core.messages import ModelOutput, SchedulerOutput
+
+Masks = Mapping[str, Any]
+"""By request id, a bool array ``[vocab]`` of the tokens that may be sampled."""
+
+
+class RunnerInfo(msgspec.Struct, frozen=True):
+    """What a runner worked out while it loaded.
+
+    Attributes:
+        num_blocks, max_model_len: of the KV cache, and the longest request that it lets in.
+        vocab_size: rows of the model's head.
+        timings: seconds of each phase, by name.
+        choices: a line for each value that was chosen for the user.
+    """
+
+    num_blocks: int
+    max_model_len: int
+    vocab_size: int
+    timings: dict[str, float] = {}
+    choices: list[str] = []
+
+
+class StepHandle(Protocol):
+    """One step on its way."""
+
+    def sample(self, masks: Masks | None = None) -> None:
+        """Release the sampler; `masks` only where rows have a grammar. Must be called before the next submit."""
+        ...
+
+    def result(self) -> ModelOutput:
+        """Wait for the step's tokens; raises what the step raised."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs steps in the order in which they are submitted."""
+
+    def start(self) -> RunnerInfo:
+        """Load the model and allocate the cache."""
+        ...
+
+    def submit(self, step: SchedulerOutput) -> StepHandle:
+        """Start a step and return at once."""
+        ...
+
+    def start_profile(self) -> None: ...
+    def stop_profile(self) -> None: ...
+
+    def shutdown(self) -> None:
+        """Finish what runs, then let go of threads and memory."""
+        ...
+
+
+class Runner(Protocol):
+    """What one worker does; an executor calls it from one thread, `forward` and `sample` in turn."""
+
+    def load(self) -> RunnerInfo: ...
+    def forward(self, step: SchedulerOutput) -> None: ...
+    def sample(self, masks: Masks | None) -> ModelOutput: ...
+    def start_profile(self) -> None: ...
+    def stop_profile(self) -> None: ...

@@ -1,0 +1,1 @@
+"""The worker: per-request device state, input batches, the model runner and the sampler. Imports torch."""

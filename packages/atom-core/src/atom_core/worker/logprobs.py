@@ -1,0 +1,54 @@
+"""Log-probabilities of chosen tokens and of the most likely ones, for outputs and for prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from atom_kernels.sampling import token_logprobs
+
+from atom_core.messages import TokenLogprobs
+from atom_core.worker.input_batch import ModelInput
+from atom_core.worker.request_states import RequestStates
+
+# Rows of logits that exist at once: a long prompt times a large vocabulary would fill the memory.
+SLICE_ROWS = 256
+
+
+def rank_tokens(logits_nV: torch.Tensor, token_ids: torch.Tensor, count: int) -> list[TokenLogprobs]:
+    """One entry for each row of float32 logits: of its chosen token (int ``[n]``) and of the `count` most likely."""
+    found = token_logprobs(logits_nV, token_ids, count)
+    return [
+        TokenLogprobs(token_id, logprob, place, list(zip(ids, values, strict=True)))
+        for token_id, logprob, place, ids, values in zip(
+            token_ids.tolist(),
+            found.chosen_B.tolist(),
+            found.rank_B.tolist(),
+            found.top_ids_BN.tolist(),
+            found.top_logprobs_BN.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def prompt_logprobs_of_step(
+    batch: ModelInput, hidden_TD: torch.Tensor, states: RequestStates, compute_logits: Callable[[torch.Tensor], torch.Tensor]
+) -> dict[int, list[TokenLogprobs]]:
+    """For each request of the batch that asks for it, what the model thought of the prompt tokens after this step's."""
+    found: dict[int, list[TokenLogprobs]] = {}
+    for index, slot in enumerate(batch.slots.tolist()):
+        extras = states.extras[slot]
+        if extras is None or extras.prompt_logprobs is None:
+            continue
+        start, first = int(batch.starts[index]), int(batch.query_starts[index])
+        length = int(batch.query_starts[index + 1]) - first
+        judged = min(start + length, extras.num_prompt_tokens - 1) - start
+        entries: list[TokenLogprobs] = []
+        for low in range(0, judged, SLICE_ROWS):
+            high = min(low + SLICE_ROWS, judged)
+            logits = compute_logits(hidden_TD[first + low : first + high])
+            following = states.history[slot, start + low + 1 : start + high + 1].long()
+            entries += rank_tokens(logits, following, extras.prompt_logprobs)
+        if judged > 0:
+            found[index] = entries
+    return found

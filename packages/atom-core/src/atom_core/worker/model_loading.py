@@ -1,0 +1,55 @@
+"""Loads a model for the engine, through `atom_models`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from atom_kernels.platform import detect_platform
+from atom_models import BuildContext, build_model, load_dummy_weights, load_weights, open_checkpoint
+from atom_models.layers.attention import attention_layers
+
+from atom_core.config.sections import EngineConfig
+
+
+@dataclass(frozen=True)
+class EngineModel:
+    """What the runner needs of a model.
+
+    Attributes:
+        forward: ``(input_ids [T], positions [T]) -> hidden_states [T, D]``.
+        compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``.
+        attention_layers: by name, each with its `plan`.
+    """
+
+    forward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    compute_logits: Callable[[torch.Tensor], torch.Tensor]
+    attention_layers: Mapping[str, Any]
+
+    @cached_property
+    def plans(self) -> list[Any]:
+        """The distinct plans of the attention layers: each needs its metadata built once a step."""
+        return list(dict.fromkeys(layer.plan for layer in self.attention_layers.values()))
+
+
+def load_engine_model(config: EngineConfig) -> EngineModel:
+    """Build `config.model` on this machine's device and load its weights."""
+    checkpoint = open_checkpoint(config.model.path)
+    context = BuildContext(
+        platform=detect_platform(),
+        dtype=getattr(torch, config.model.dtype),
+        device=torch.device(config.device),
+        cache_dtype=config.cache.dtype,
+        block_size=config.cache.block_size,
+    )
+    model = build_model(checkpoint, context)
+    if config.model.load_dummy:
+        load_dummy_weights(model, checkpoint)
+    else:
+        load_weights(model, checkpoint, progress=sys.stderr.isatty())
+    model.eval()
+    return EngineModel(model, model.compute_logits, attention_layers(model))

@@ -1,0 +1,78 @@
+"""`RequestStates`: what the worker keeps of each running request between steps, a row ("slot") each."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from atom_core.messages import NewRequest, SchedulerOutput
+from atom_core.worker.sampling_extras import SamplingExtras
+
+
+class RequestStates:
+    """Token history, lengths, block tables and sampling parameters of the running requests.
+
+    Attributes:
+        history: int32 ``[max_num_seqs, max_model_len + 1]`` on the device: prompt and generated tokens. The sampler
+            appends to it, so that a decode finds its input token there before the scheduler has seen it.
+        block_table: int32 ``[max_num_seqs, max_blocks]`` on the host, as far as `num_blocks` of each row.
+        num_prompt_tokens: int32 ``[max_num_seqs]`` on the host.
+        temperature, top_k, top_p, min_p, seed, sample_index: a host array each, ``[max_num_seqs]``.
+        extras: what only some requests pay for (penalties, biases, logprobs ...); None for the others.
+    """
+
+    def __init__(self, max_num_seqs: int, max_model_len: int, *, block_size: int, device: str, vocab_size: int) -> None:
+        self.device = device
+        self.vocab_size = vocab_size
+        # Pages of these that no request touches cost no memory on a CPU.
+        self.history = _zeros((max_num_seqs, max_model_len + 1), device)
+        self.block_table = np.zeros((max_num_seqs, -(-(max_model_len + 1) // block_size)), dtype=np.int32)
+        self.num_blocks = np.zeros(max_num_seqs, dtype=np.int32)
+        self.num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int32)
+        self.temperature = np.zeros(max_num_seqs, dtype=np.float32)
+        self.top_k = np.zeros(max_num_seqs, dtype=np.int64)
+        self.top_p = np.ones(max_num_seqs, dtype=np.float32)
+        self.min_p = np.zeros(max_num_seqs, dtype=np.float32)
+        self.seed = np.zeros(max_num_seqs, dtype=np.int64)
+        self.sample_index = np.zeros(max_num_seqs, dtype=np.int64)
+        self.extras: list[SamplingExtras | None] = [None] * max_num_seqs
+        self.slots: dict[str, int] = {}
+        self._free = list(range(max_num_seqs - 1, -1, -1))
+
+    def update(self, step: SchedulerOutput) -> None:
+        """Forget what was dropped, admit what is new, extend block tables."""
+        for request_id in step.dropped_request_ids:
+            slot = self.slots.pop(request_id, None)
+            if slot is not None:
+                self.extras[slot] = None
+                self._free.append(slot)
+        for request in step.new_requests:
+            self._admit(request)
+        for scheduled in step.scheduled:
+            block_ids = scheduled.new_block_ids
+            if block_ids:
+                slot = self.slots[scheduled.request_id]
+                start = self.num_blocks[slot]
+                self.block_table[slot, start : start + len(block_ids)] = block_ids
+                self.num_blocks[slot] = start + len(block_ids)
+
+    def _admit(self, request: NewRequest) -> None:
+        slot = self.slots[request.request_id] = self._free.pop()
+        params = request.sampling_params
+        tokens = torch.tensor(request.token_ids, dtype=torch.int32)
+        self.history[slot, : len(request.token_ids)] = tokens.to(self.device, non_blocking=True)
+        self.num_blocks[slot] = 0
+        self.num_prompt_tokens[slot] = request.num_prompt_tokens
+        self.temperature[slot] = params.temperature
+        self.top_k[slot] = params.top_k
+        self.top_p[slot] = params.top_p
+        self.min_p[slot] = params.min_p
+        self.seed[slot] = params.seed or 0
+        self.sample_index[slot] = request.sample_index
+        self.extras[slot] = SamplingExtras.of(request, self.vocab_size, self.device)
+
+
+def _zeros(shape: tuple[int, int], device: str) -> torch.Tensor:
+    if device == "cpu":
+        return torch.from_numpy(np.zeros(shape, dtype=np.int32))
+    return torch.zeros(shape, dtype=torch.int32, device=device)

@@ -1,0 +1,117 @@
+"""The sampler: logits become token ids, each row by its own request's parameters and random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from atom_kernels.sampling import philox_uniform, sample
+
+from atom_core.messages import ModelOutput, RequestStepOutput, SchedulerOutput, TokenLogprobs
+from atom_core.worker.input_batch import ModelInput
+from atom_core.worker.logprobs import rank_tokens
+from atom_core.worker.request_states import RequestStates
+
+
+def sample_step(
+    step: SchedulerOutput,
+    batch: ModelInput,
+    logits_nV: torch.Tensor,
+    *,
+    states: RequestStates,
+    masks: Mapping[str, np.ndarray] | None = None,
+    prompt_logprobs: Mapping[int, list[TokenLogprobs]] | None = None,
+) -> ModelOutput:
+    """Sample the rows of `batch.sampling`, append the tokens to the histories, and report the step.
+
+    Args:
+        logits_nV: float32 ``[n, vocab]``, one row for each request that samples; changed in place.
+        masks: by request id, bool ``[vocab]``: tokens that a grammar allows.
+        prompt_logprobs: by index in the batch.
+    """
+    token_ids: list[int] = []
+    logprobs: dict[int, TokenLogprobs] = {}
+    if len(batch.sampling):
+        slots = batch.slots[batch.sampling]
+        positions = batch.starts[batch.sampling] + np.diff(batch.query_starts)[batch.sampling]
+        raw = _process(step, batch, logits_nV, states=states, masks=masks, positions=positions)
+        sampled = _draw(logits_nV, states, slots, positions)
+        states.history[_on(states, slots), _on(states, positions)] = sampled.int()
+        token_ids = sampled.tolist()
+        for row, (count, logits_V) in raw.items():
+            logprobs[row] = rank_tokens(logits_V[None], sampled[row : row + 1], count)[0]
+    return _report(step, batch, token_ids, logprobs=logprobs, prompt_logprobs=prompt_logprobs or {})
+
+
+def _process(
+    step: SchedulerOutput,
+    batch: ModelInput,
+    logits_nV: torch.Tensor,
+    *,
+    states: RequestStates,
+    masks: Mapping[str, np.ndarray] | None,
+    positions: np.ndarray,
+) -> dict[int, tuple[int, torch.Tensor]]:
+    """Penalties, biases and masks, in place; rows that report logprobs keep a copy of what the model said."""
+    raw: dict[int, tuple[int, torch.Tensor]] = {}
+    for row, index in enumerate(batch.sampling.tolist()):
+        slot = int(batch.slots[index])
+        extras = states.extras[slot]
+        if extras is not None:
+            logits_V = logits_nV[row]
+            if extras.logprobs is not None:
+                raw[row] = (extras.logprobs, logits_V.clone())
+            extras.process(logits_V, states.history[slot, : int(positions[row])])
+        if masks:
+            allowed = masks.get(step.scheduled[index].request_id)
+            if allowed is not None:
+                logits_nV[row].masked_fill_(~_on(states, allowed), float("-inf"))
+    return raw
+
+
+def _draw(logits_nV: torch.Tensor, states: RequestStates, slots: np.ndarray, positions: np.ndarray) -> torch.Tensor:
+    temperature = states.temperature[slots]
+    if temperature.any():
+        uniform = philox_uniform(
+            _on(states, states.seed[slots]), _on(states, states.sample_index[slots]), _on(states, positions)
+        )
+    else:  # greedy rows use no random numbers
+        uniform = torch.zeros(len(slots), dtype=torch.float64, device=states.device)
+    return sample(
+        logits_nV,
+        uniform,
+        _on(states, temperature),
+        _on(states, states.top_k[slots]),
+        _on(states, states.top_p[slots]),
+        _on(states, states.min_p[slots]),
+    )
+
+
+def _report(
+    step: SchedulerOutput,
+    batch: ModelInput,
+    token_ids: list[int],
+    *,
+    logprobs: Mapping[int, TokenLogprobs],
+    prompt_logprobs: Mapping[int, list[TokenLogprobs]],
+) -> ModelOutput:
+    row_of = {index: row for row, index in enumerate(batch.sampling.tolist())}
+    requests = []
+    for index, scheduled in enumerate(step.scheduled):
+        row = row_of.get(index)
+        entry = None if row is None else logprobs.get(row)
+        requests.append(
+            RequestStepOutput(
+                scheduled.request_id,
+                [] if row is None else [token_ids[row]],
+                None if entry is None else [entry],
+                prompt_logprobs.get(index),
+            )
+        )
+    return ModelOutput(step.step_id, requests)
+
+
+def _on(states: RequestStates, array: np.ndarray) -> torch.Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor if states.device == "cpu" else tensor.to(states.device, non_blocking=True)

@@ -1,0 +1,93 @@
+"""`SamplingExtras`: the sampling parameters that only some requests use, made ready once for each request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from atom_core.messages import NewRequest
+
+
+@dataclass(frozen=True)
+class SamplingExtras:
+    """What is done to a row of logits before sampling, and reported after it.
+
+    Attributes:
+        presence_penalty, frequency_penalty, repetition_penalty: see `SamplingParams`.
+        bias_ids, bias_values: token ids and what is added to their logits; None without a bias.
+        allowed_ids: the only tokens that may be sampled; None allows all.
+        banned_ids: stop tokens, which cannot be sampled before `min_tokens` tokens; None without.
+        min_tokens, num_prompt_tokens: lengths, in tokens.
+        logprobs, prompt_logprobs: how many most likely tokens to report; None reports nothing.
+    """
+
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    bias_ids: torch.Tensor | None
+    bias_values: torch.Tensor | None
+    allowed_ids: torch.Tensor | None
+    banned_ids: torch.Tensor | None
+    min_tokens: int
+    num_prompt_tokens: int
+    logprobs: int | None
+    prompt_logprobs: int | None
+
+    @classmethod
+    def of(cls, request: NewRequest, vocab_size: int, device: str) -> SamplingExtras | None:
+        """The extras of a request, None where it has none."""
+        params = request.sampling_params
+        bias = params.logit_bias or {}
+        banned = sorted({*request.eos_token_ids, *(params.stop_token_ids or ())}) if params.min_tokens > 0 else []
+        banned = [token_id for token_id in banned if token_id < vocab_size]
+        has_penalty = params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
+        reports = params.logprobs is not None or params.prompt_logprobs is not None
+        if not (bias or banned or params.allowed_token_ids or has_penalty or reports):
+            return None
+        return cls(
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            repetition_penalty=params.repetition_penalty,
+            bias_ids=torch.tensor(list(bias), device=device) if bias else None,
+            bias_values=torch.tensor([float(value) for value in bias.values()], device=device) if bias else None,
+            allowed_ids=torch.tensor(sorted(set(params.allowed_token_ids)), device=device) if params.allowed_token_ids else None,
+            banned_ids=torch.tensor(banned, device=device) if banned else None,
+            min_tokens=params.min_tokens,
+            num_prompt_tokens=request.num_prompt_tokens,
+            logprobs=params.logprobs,
+            prompt_logprobs=params.prompt_logprobs,
+        )
+
+    @property
+    def has_penalty(self) -> bool:
+        return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
+
+    def process(self, logits_V: torch.Tensor, history: torch.Tensor) -> None:
+        """Change one row of float32 logits in place; `history` holds the request's tokens so far, prompt first."""
+        if self.has_penalty:
+            self._penalize(logits_V, history)
+        if self.bias_ids is not None and self.bias_values is not None:
+            logits_V[self.bias_ids] += self.bias_values
+        if self.allowed_ids is not None:
+            allowed = logits_V[self.allowed_ids]
+            logits_V.fill_(float("-inf"))
+            logits_V[self.allowed_ids] = allowed
+        if self.banned_ids is not None and len(history) - self.num_prompt_tokens < self.min_tokens:
+            self._ban(logits_V, self.banned_ids)
+
+    def _penalize(self, logits_V: torch.Tensor, history: torch.Tensor) -> None:
+        if self.repetition_penalty != 1:
+            seen = history.long().unique()
+            values = logits_V[seen]
+            logits_V[seen] = torch.where(values > 0, values / self.repetition_penalty, values * self.repetition_penalty)
+        output = history[self.num_prompt_tokens :]
+        if len(output) and (self.presence_penalty != 0 or self.frequency_penalty != 0):
+            ids, counts = output.long().unique(return_counts=True)
+            logits_V[ids] -= self.frequency_penalty * counts + self.presence_penalty
+
+    def _ban(self, logits_V: torch.Tensor, banned_ids: torch.Tensor) -> None:
+        kept = logits_V[banned_ids]
+        logits_V[banned_ids] = float("-inf")
+        if bool((logits_V == float("-inf")).all()):  # only stop tokens are allowed: there must be one to sample
+            logits_V[banned_ids] = kept
