@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
     from atom_models.checkpoint import Checkpoint, CheckpointError, open_checkpoint
     from atom_models.hub import resolve_model
-    from atom_models.load_model import LoadedModel, load_model
+    from atom_models.loaded_model import LoadedModel, load_model
     from atom_models.model import attention_layers, build_model
     from atom_models.requirements import ModelRequirements, model_requirements
-    from atom_models.weights import load_dummy, load_weights
+    from atom_models.weights import load_dummy_weights, load_weights
 
 _HOMES = {
     "BuildContext": "atom_models.build_context",
     "Checkpoint": "atom_models.checkpoint",
     "CheckpointError": "atom_models.checkpoint",
-    "LoadedModel": "atom_models.load_model",
+    "LoadedModel": "atom_models.loaded_model",
     "ModelRequirements": "atom_models.requirements",
     "UnsupportedArchitectureError": "atom_models.architectures.registry",
     "attention_layers": "atom_models.model",
     "build_model": "atom_models.model",
-    "load_dummy": "atom_models.weights",
-    "load_model": "atom_models.load_model",
+    "load_dummy_weights": "atom_models.weights",
+    "load_model": "atom_models.loaded_model",
     "load_weights": "atom_models.weights",
     "model_requirements": "atom_models.requirements",
     "open_checkpoint": "atom_models.checkpoint",
@@ -42,7 +42,7 @@ __all__ = [
     "UnsupportedArchitectureError",
     "attention_layers",
     "build_model",
-    "load_dummy",
+    "load_dummy_weights",
     "load_model",
     "load_weights",
     "model_requirements",

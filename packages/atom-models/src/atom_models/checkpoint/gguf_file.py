@@ -103,7 +103,7 @@ def read_gguf(path: str | Path) -> GGUFFile:
     path = Path(path)
     try:
         with open(path, "rb") as file:
-            buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except ValueError:
         raise CheckpointError(f"{path} is empty: download it again") from None
     except OSError as error:

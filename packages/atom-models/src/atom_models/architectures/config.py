@@ -1,0 +1,42 @@
+"""Reads a frozen config dataclass from the fields of `config.json`, naming what is missing or wrong. Torch-free."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from atom_models.checkpoint.errors import CheckpointError
+
+T = TypeVar("T")
+_POSITIVE = ("_size", "num_", "head_dim", "max_position")
+
+
+def read_config(cls: type[T], config: Mapping[str, Any]) -> T:
+    """An instance of the dataclass `cls` from fields of the same names; absent or null ones take their defaults.
+
+    Raises:
+        CheckpointError: a field without a default is absent, or a number is not one or not positive.
+    """
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        value = config.get(field.name)
+        if value is None:
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+                raise CheckpointError(f"config.json lacks {field.name}, which {cls.__name__} needs")
+            continue
+        _check(field.name, str(field.type), value)
+        values[field.name] = value
+    return cls(**values)
+
+
+def _check(name: str, kind: str, value: Any) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind.startswith("int") and not (is_number and isinstance(value, int)):
+        raise CheckpointError(f"config.json: {name} is {value!r}, not an integer")
+    if kind.startswith("float") and not is_number:
+        raise CheckpointError(f"config.json: {name} is {value!r}, not a number")
+    if kind.startswith("bool") and not isinstance(value, bool):
+        raise CheckpointError(f"config.json: {name} is {value!r}, not true or false")
+    if kind.startswith("int") and any(part in name for part in _POSITIVE) and value < 1:
+        raise CheckpointError(f"config.json: {name} is {value}; it must be at least 1")

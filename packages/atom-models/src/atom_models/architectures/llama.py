@@ -1,0 +1,190 @@
+"""Llama: Touvron et al. 2023, https://arxiv.org/abs/2302.13971 and 2307.09288; Llama 3, https://arxiv.org/abs/2407.21783."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from atom_models.architectures.config import read_config
+from atom_models.build_context import BuildContext
+from atom_models.layers import (
+    Attention,
+    GatedActivation,
+    LMHead,
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    RMSNorm,
+    Rotary,
+    RowParallelLinear,
+    VocabularyEmbedding,
+    make_rotary,
+)
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """Fields of `config.json`, under their Hugging Face names."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    max_position_embeddings: int = 2048
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    hidden_act: str = "silu"
+    rms_norm_eps: float = 1e-6
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    tie_word_embeddings: bool = False
+    rope_parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def head_size(self) -> int:
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+
+class LlamaAttention(nn.Module):
+    def __init__(
+        self, config: LlamaConfig, context: BuildContext, *, prefix: str, rotary: Rotary, then: RMSNorm
+    ) -> None:
+        super().__init__()
+        self.qkv_proj = QKVParallelLinear(
+            config.hidden_size,
+            head_dim=config.head_size,
+            num_heads=config.num_attention_heads,
+            num_kv_heads=config.kv_heads,
+            context=context,
+            prefix=f"{prefix}.qkv_proj",
+            bias=config.attention_bias,
+        )
+        self.attn = Attention(
+            self.qkv_proj.num_heads,
+            self.qkv_proj.num_kv_heads,
+            config.head_size,
+            context=context,
+            prefix=f"{prefix}.attn",
+            rotary=rotary,
+        )
+        self.o_proj = RowParallelLinear(
+            config.num_attention_heads * config.head_size,
+            config.hidden_size,
+            context,
+            prefix=f"{prefix}.o_proj",
+            bias=config.attention_bias,
+            then=then,
+        )
+
+    def forward(self, positions: torch.Tensor, hidden_states: Any, residual: torch.Tensor) -> Any:
+        q, k, v = self.qkv_proj(hidden_states).split(self.qkv_proj.sizes, dim=-1)
+        return self.o_proj(self.attn(q, k, v, positions), residual)
+
+
+class LlamaMLP(nn.Module):
+    def __init__(self, config: LlamaConfig, context: BuildContext, *, prefix: str, then: RMSNorm) -> None:
+        super().__init__()
+        size = config.intermediate_size
+        self.gate_up_proj = MergedColumnParallelLinear(
+            config.hidden_size,
+            {"gate_proj": size, "up_proj": size},
+            context,
+            prefix=f"{prefix}.gate_up_proj",
+            bias=config.mlp_bias,
+        )
+        self.act = GatedActivation(config.hidden_act, self.gate_up_proj.out_features // 2, context)
+        self.down_proj = RowParallelLinear(
+            size, config.hidden_size, context, prefix=f"{prefix}.down_proj", bias=config.mlp_bias, then=then
+        )
+
+    def forward(self, hidden_states: Any, residual: torch.Tensor) -> Any:
+        return self.down_proj(self.act(self.gate_up_proj(hidden_states)), residual)
+
+
+class LlamaDecoderLayer(nn.Module):
+    """Takes hidden states that its `input_layernorm` has seen, and gives those that `then`, the next norm, has."""
+
+    def __init__(
+        self, config: LlamaConfig, context: BuildContext, *, prefix: str, rotary: Rotary, then: RMSNorm
+    ) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.rms_norm_eps
+        self.mlp = LlamaMLP(config, context, prefix=f"{prefix}.mlp", then=then)
+        self.post_attention_layernorm = RMSNorm(
+            size, eps, context, prefix=f"{prefix}.post_attention_layernorm", feeds=self.mlp.gate_up_proj
+        )
+        self.self_attn = LlamaAttention(
+            config, context, prefix=f"{prefix}.self_attn", rotary=rotary, then=self.post_attention_layernorm
+        )
+        self.input_layernorm = RMSNorm(
+            size, eps, context, prefix=f"{prefix}.input_layernorm", feeds=self.self_attn.qkv_proj
+        )
+
+    def forward(self, positions: torch.Tensor, hidden_states: Any, residual: torch.Tensor) -> Any:
+        hidden_states, residual = self.self_attn(positions, hidden_states, residual)
+        return self.mlp(hidden_states, residual)
+
+
+class LlamaModel(nn.Module):
+    def __init__(self, config: LlamaConfig, context: BuildContext, *, prefix: str = "model") -> None:
+        super().__init__()
+        self.aux_hidden_states = context.aux_hidden_states
+        self.embed_tokens = VocabularyEmbedding(
+            config.vocab_size, config.hidden_size, context, prefix=f"{prefix}.embed_tokens"
+        )
+        rotary = make_rotary(config.rope_parameters, config.head_size, config.max_position_embeddings, context=context)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, context, prefix=f"{prefix}.norm")
+        # From the last to the first, since each layer ends with the norm of the one after it.
+        layers: list[LlamaDecoderLayer] = []
+        following = self.norm
+        for layer_id in reversed(range(config.num_hidden_layers)):
+            layer = LlamaDecoderLayer(
+                config, context, prefix=f"{prefix}.layers.{layer_id}", rotary=rotary, then=following
+            )
+            following = layer.input_layernorm
+            layers.insert(0, layer)
+        self.layers = nn.ModuleList(layers)
+
+    def forward(
+        self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
+    ) -> Any:
+        residual = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        hidden_states = self.layers[0].input_layernorm(residual)
+        aux_hidden_states = []
+        for layer_id, layer in enumerate(self.layers):
+            hidden_states, residual = layer(positions, hidden_states, residual)
+            if layer_id in self.aux_hidden_states:
+                aux_hidden_states.append(residual)
+        return (hidden_states, aux_hidden_states) if self.aux_hidden_states else hidden_states
+
+
+class LlamaForCausalLM(nn.Module):
+    def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
+        super().__init__()
+        self.config = read_config(LlamaConfig, config)
+        self.model = LlamaModel(self.config, context)
+        self.lm_head = LMHead(
+            self.config.hidden_size,
+            self.config.vocab_size,
+            context,
+            tied_to=self.model.embed_tokens if self.config.tie_word_embeddings else None,
+        )
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.model.embed_tokens(input_ids)
+
+    def forward(
+        self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
+    ) -> Any:
+        return self.model(input_ids, positions, inputs_embeds)
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.lm_head(hidden_states)

@@ -1,0 +1,72 @@
+"""`BuildContext`: everything that a layer must know and a model file must not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from atom_kernels.platform import Platform, detect_platform
+from atom_kernels.protocols import SINGLE_RANK, Collectives
+
+from atom_models.layers.paged_attention import paged_attention
+from atom_models.quantization import UNQUANTIZED
+
+if TYPE_CHECKING:
+    from atom_kernels.attention import AttentionProblem
+
+    from atom_models.layers.paged_attention import AttentionHost
+    from atom_models.quantization import Quantization
+
+    AttentionFactory = Callable[[AttentionProblem, str, "BuildContext"], AttentionHost]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildContext:
+    """How a model is built; every layer takes it, and passes on what it does not use.
+
+    Attributes:
+        platform: what operators are selected for; None probes this machine.
+        dtype: of weights that stay dense, and of activations.
+        device: where weights and tables live.
+        collectives: the ranks that share each layer.
+        quantization: chooses a scheme for each linear by name.
+        attention: ``(problem, layer name, context)`` -> what attends; the default attends to a paged cache here.
+        cache_dtype: of keys and values by torch name; "auto" is `dtype`.
+        block_size: tokens of a cache block.
+        max_model_len: longest sequence that will be run, for tables of positions; None is the model's own.
+        aux_hidden_states: ids of layers whose outputs `forward` returns as well (drafters read them).
+    """
+
+    platform: Platform = field(default_factory=detect_platform)
+    dtype: torch.dtype = torch.float32
+    device: torch.device | str = "cpu"
+    collectives: Collectives = SINGLE_RANK
+    quantization: Quantization = UNQUANTIZED
+    attention: AttentionFactory = paged_attention
+    cache_dtype: str = "auto"
+    block_size: int = 16
+    max_model_len: int | None = None
+    aux_hidden_states: tuple[int, ...] = ()
+
+    @property
+    def dtype_name(self) -> str:
+        """`dtype` as protocols spell it, such as "bfloat16"."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def kv_cache_dtype(self) -> str:
+        """`cache_dtype` with "auto" resolved."""
+        return self.dtype_name if self.cache_dtype == "auto" else self.cache_dtype
+
+    def split(self, count: int, what: str) -> int:
+        """This rank's share of `count`.
+
+        Raises:
+            ValueError: the ranks cannot share it evenly; `what` names it.
+        """
+        size = self.collectives.size
+        if count % size:
+            raise ValueError(f"{what} is {count}, which {size} tensor-parallel ranks cannot share evenly")
+        return count // size

@@ -1,0 +1,36 @@
+"""Layers that every architecture is made of; fusion happens in their seams, not in model files."""
+
+from atom_models.layers.activation import GatedActivation
+from atom_models.layers.attention import Attention
+from atom_models.layers.embedding import LMHead, VocabularyEmbedding
+from atom_models.layers.linear import (
+    ColumnParallelLinear,
+    Linear,
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    ReplicatedLinear,
+    RowParallelLinear,
+    Shard,
+)
+from atom_models.layers.loadable import ExpectedWeight, Loadable
+from atom_models.layers.norm import RMSNorm
+from atom_models.layers.rotary import Rotary, make_rotary
+
+__all__ = [
+    "Attention",
+    "ColumnParallelLinear",
+    "ExpectedWeight",
+    "GatedActivation",
+    "LMHead",
+    "Linear",
+    "Loadable",
+    "MergedColumnParallelLinear",
+    "QKVParallelLinear",
+    "RMSNorm",
+    "ReplicatedLinear",
+    "Rotary",
+    "RowParallelLinear",
+    "Shard",
+    "VocabularyEmbedding",
+    "make_rotary",
+]

@@ -1,0 +1,146 @@
+"""Attention: raw q, k, v in; head norms, rotation, cache write and attention as one opaque op."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+from atom_kernels.attention import AttentionPlan, AttentionProblem, AttentionPrologue
+from atom_kernels.protocols import KVCacheSpec
+from torch import nn
+
+from atom_models.layers.loadable import ExpectedWeight, check_shape
+
+if TYPE_CHECKING:
+    from atom_models.build_context import BuildContext
+    from atom_models.layers.norm import RMSNorm
+    from atom_models.layers.rotary import Rotary
+
+# Graphs name layers by number: schemas know no objects. Entries vanish with their layers.
+_layers: weakref.WeakValueDictionary[int, Attention] = weakref.WeakValueDictionary()
+_next_handle = itertools.count(1)
+
+
+class Attention(nn.Module):
+    """``forward(q, k, v, positions) -> [T, num_heads * head_dim]``, causal, over everything cached so far.
+
+    Args:
+        num_heads, num_kv_heads: of this rank.
+        head_dim: elements of a head.
+        prefix: the layer's name, by which hosts know its cache.
+        rotary: angles for q and k; None rotates nothing.
+        q_norm, k_norm: norms over each head, before rotation.
+        scale: factor on ``q @ k``; None is ``head_dim ** -0.5``.
+        sliding_window: tokens visible to a query including itself.
+        sinks: the layer has a learned sink logit for each head, stored as ``<parent>.sinks``.
+        soft_cap: scores become ``soft_cap * tanh(score / soft_cap)``.
+
+    Attributes:
+        kv_cache_spec: what must be cached for it.
+        plan: the kernel and its cache layout; None where another host attends.
+    """
+
+    ignored_weights: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        *,
+        context: BuildContext,
+        prefix: str,
+        rotary: Rotary | None = None,
+        q_norm: RMSNorm | None = None,
+        k_norm: RMSNorm | None = None,
+        scale: float | None = None,
+        sliding_window: int | None = None,
+        sinks: bool = False,
+        soft_cap: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = prefix
+        self._q_shape, self._kv_shape = (num_heads, head_dim), (num_kv_heads, head_dim)
+        problem = AttentionProblem(
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            scale=head_dim**-0.5 if scale is None else scale,
+            dtype=context.dtype_name,
+            cache_dtype=context.kv_cache_dtype,
+            block_size=context.block_size,
+            sliding_window=sliding_window,
+            has_sinks=sinks,
+            soft_cap=soft_cap,
+        )
+        self.kv_cache_spec = KVCacheSpec(num_kv_heads, head_dim, context.kv_cache_dtype, sliding_window)
+        self._host = context.attention(problem, prefix, context)
+        self._rotary = rotary
+        # In a tuple: the norms are modules of their place in the model, not of this layer.
+        self._norms = (q_norm, k_norm)
+        self._sinks_name = f"{prefix.rpartition('.')[0]}.sinks" if sinks else None
+        self._sinks: torch.Tensor | None = None
+        self._context = context
+        self._handle = next(_next_handle)
+        _layers[self._handle] = self
+
+    @property
+    def plan(self) -> AttentionPlan | None:
+        return self._host.plan
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            return torch.ops.atom_models.attention(q, k, v, positions, self._handle)
+        return self.attend(q, k, v, positions)
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """What the opaque op runs."""
+        num_tokens = q.shape[0]
+        out = self._host.attend(
+            q.view(num_tokens, *self._q_shape),
+            k.view(num_tokens, *self._kv_shape),
+            v.view(num_tokens, *self._kv_shape),
+            prologue=self._prologue(positions),
+            sinks=self._sinks,
+        )
+        return out.view(num_tokens, -1)
+
+    def _prologue(self, positions: torch.Tensor) -> AttentionPrologue | None:
+        (q_norm, k_norm), rotary = self._norms, self._rotary
+        if rotary is None and q_norm is None and k_norm is None:
+            return None
+        return AttentionPrologue(
+            positions,
+            cos_sin_cache=rotary.cos_sin_cache if rotary is not None else None,
+            interleaved=rotary is not None and rotary.interleaved,
+            q_norm_weight=q_norm.effective_weight if q_norm is not None else None,
+            k_norm_weight=k_norm.effective_weight if k_norm is not None else None,
+            norm_eps=q_norm.eps if q_norm is not None else k_norm.eps if k_norm is not None else 1e-6,
+        )
+
+    def expected_weights(self) -> dict[str, ExpectedWeight]:
+        if self._sinks_name is None:
+            return {}
+        heads = self._q_shape[0] * self._context.collectives.size
+        return {self._sinks_name: ExpectedWeight((heads,), self._context.dtype)}
+
+    def load_shard(self, name: str, tensor: torch.Tensor) -> None:
+        check_shape(name, tensor, self.expected_weights()[name])
+        heads, rank = self._q_shape[0], self._context.collectives.rank
+        part = tensor[rank * heads : (rank + 1) * heads]
+        self._sinks = part.to(device=self._context.device, dtype=self._context.dtype, copy=True)
+
+    def finish(self) -> None:
+        """Nothing to pack: sinks are used as they are."""
+
+
+@torch.library.custom_op("atom_models::attention", mutates_args=())
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor, layer: int) -> torch.Tensor:
+    return _layers[layer].attend(q, k, v, positions)
+
+
+@_attention.register_fake
+def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor, layer: int) -> torch.Tensor:
+    return q.new_empty(q.shape)

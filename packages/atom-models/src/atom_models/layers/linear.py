@@ -1,0 +1,255 @@
+"""Linears: replicated, split over ranks by columns or rows, and merged ones that run several as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from atom_models.layers.loadable import ExpectedWeight, SchemeWeights, check_shape, not_loaded
+from atom_models.quantization import DENSE_INPUT, InputFormat, LinearSpec
+
+if TYPE_CHECKING:
+    from atom_models.build_context import BuildContext
+    from atom_models.layers.norm import RMSNorm
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One linear of the checkpoint inside a (merged) layer.
+
+    Attributes:
+        name: last component of its name in the checkpoint, such as ``"q_proj"``.
+        out_features: over all ranks.
+        num_pieces: different equal pieces that the ranks hold of it; fewer than ranks where KV heads are repeated.
+    """
+
+    name: str
+    out_features: int
+    num_pieces: int
+
+
+@dataclass(frozen=True)
+class _Placement:
+    """Where a shard's slot lies: rows ``[start, start + size)`` of a part, in units of its outputs."""
+
+    part: SchemeWeights
+    slot: str
+    start: int
+    shard: Shard
+
+
+class Linear(nn.Module):
+    """``[T, in_features] -> [T, sum of this rank's outputs]``, from one or several linears of the checkpoint.
+
+    Neighboring shards with equal schemes are stacked and run as one plan; others are plans of their own, and their
+    outputs are concatenated. `split_input` cuts the weights along their inputs instead; then the bias belongs to
+    rank 0 alone, so that the sum over ranks holds it once.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        shards: Sequence[Shard],
+        context: BuildContext,
+        *,
+        prefix: str,
+        bias: bool = False,
+        split_input: bool = False,
+    ) -> None:
+        super().__init__()
+        self.prefix = prefix
+        self._ranks = context.collectives
+        self._split_input = split_input
+        self._local_in = context.split(in_features, f"{prefix}: in_features") if split_input else in_features
+        self.out_features = sum(shard.out_features // shard.num_pieces for shard in shards)
+        self._has_bias = bias and not (split_input and context.collectives.rank > 0)
+        self._bias_elsewhere = bias and not self._has_bias
+        self._parts: list[SchemeWeights] = []
+        self._placements: dict[str, _Placement] = {}
+        parent = prefix.rpartition(".")[0]
+        names = [f"{parent}.{shard.name}" if parent else shard.name for shard in shards]
+        schemes = [context.quantization.scheme_for(name) for name in names]
+        first = 0
+        while first < len(shards):
+            last = first + 1
+            while last < len(shards) and schemes[last] == schemes[first]:
+                last += 1
+            self._add_part(names[first:last], shards[first:last], schemes[first], context)
+            first = last
+        self.ignored_weights = frozenset(
+            f"{name}.{suffix}" for name, scheme in zip(names, schemes, strict=True) for suffix in scheme.ignored_weights
+        )
+        formats = {part.scheme.input_format.name for part in self._parts}
+        self.input_format: InputFormat = self._parts[0].scheme.input_format if len(formats) == 1 else DENSE_INPUT
+        self._apply: Callable[[Any], torch.Tensor] = not_loaded(prefix)
+
+    def _add_part(self, names: Sequence[str], shards: Sequence[Shard], scheme: Any, context: BuildContext) -> None:
+        sizes = [shard.out_features // shard.num_pieces for shard in shards]
+        spec = LinearSpec(self._local_in, sum(sizes), context.dtype, self._has_bias, context.platform)
+        part = SchemeWeights(scheme, spec, context.device)
+        self._parts.append(part)
+        start = 0
+        for name, shard, size in zip(names, shards, sizes, strict=True):
+            for slot in part.slots:
+                self._placements[f"{name}.{slot}"] = _Placement(part, slot, start, shard)
+            if self._bias_elsewhere:
+                self._placements[f"{name}.bias"] = _Placement(part, "bias", start, shard)
+            start += size
+
+    def forward(self, x: Any) -> torch.Tensor:
+        return self._apply(x)
+
+    def expected_weights(self) -> dict[str, ExpectedWeight]:
+        return {name: self._expected(placement) for name, placement in self._placements.items()}
+
+    def load_shard(self, name: str, tensor: torch.Tensor) -> None:
+        placement = self._placements[name]
+        check_shape(name, tensor, self._expected(placement))
+        if placement.slot not in placement.part.slots:
+            return
+        slot, shard = placement.part.slots[placement.slot], placement.shard
+        target = placement.part.tensor(placement.slot)
+        if slot.output_dim is not None:
+            rows = target.shape[slot.output_dim]
+            per_output = rows / placement.part.spec.out_features
+            size = round(shard.out_features // shard.num_pieces * per_output)
+            target = target.narrow(slot.output_dim, round(placement.start * per_output), size)
+            piece = self._ranks.rank * shard.num_pieces // self._ranks.size
+            tensor = tensor.narrow(slot.output_dim, piece * size, size)
+        if self._split_input and slot.input_dim is not None:
+            size = target.shape[slot.input_dim]
+            tensor = tensor.narrow(slot.input_dim, self._ranks.rank * size, size)
+        target.copy_(tensor)
+
+    def finish(self) -> None:
+        applies = [part.finish() for part in self._parts]
+        if len(applies) == 1:
+            self._apply = applies[0]
+        else:
+            self._apply = lambda x: torch.cat([apply(x) for apply in applies], dim=-1)
+
+    def _expected(self, placement: _Placement) -> ExpectedWeight:
+        part, shard = placement.part, placement.shard
+        if placement.slot not in part.slots:
+            return ExpectedWeight((shard.out_features,), part.spec.dtype)
+        slot = part.slots[placement.slot]
+        shape = list(slot.shape)
+        if slot.output_dim is not None:
+            shape[slot.output_dim] = round(shape[slot.output_dim] * shard.out_features / part.spec.out_features)
+        if self._split_input and slot.input_dim is not None:
+            shape[slot.input_dim] *= self._ranks.size
+        return ExpectedWeight(tuple(shape), slot.dtype)
+
+
+class ReplicatedLinear(Linear):
+    """The whole linear on every rank."""
+
+    def __init__(
+        self, in_features: int, out_features: int, context: BuildContext, *, prefix: str, bias: bool = False
+    ) -> None:
+        shard = Shard(prefix.rpartition(".")[2], out_features, 1)
+        super().__init__(in_features, (shard,), context, prefix=prefix, bias=bias)
+
+
+class MergedColumnParallelLinear(Linear):
+    """Several linears of one input, stacked: each rank holds its share of the outputs of each.
+
+    Args:
+        shards: name in the checkpoint -> outputs over all ranks, in the order of the result.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        shards: Mapping[str, int],
+        context: BuildContext,
+        *,
+        prefix: str,
+        bias: bool = False,
+    ) -> None:
+        parts = []
+        for name, size in shards.items():
+            context.split(size, f"{prefix}: out_features of {name}")
+            parts.append(Shard(name, size, context.collectives.size))
+        super().__init__(in_features, parts, context, prefix=prefix, bias=bias)
+
+
+class ColumnParallelLinear(MergedColumnParallelLinear):
+    """One linear of which each rank computes its share of the outputs."""
+
+    def __init__(
+        self, in_features: int, out_features: int, context: BuildContext, *, prefix: str, bias: bool = False
+    ) -> None:
+        name = prefix.rpartition(".")[2]
+        super().__init__(in_features, {name: out_features}, context, prefix=prefix, bias=bias)
+
+
+class QKVParallelLinear(Linear):
+    """Query, key and value projections as one; ranks share heads, and repeat KV heads where there are too few.
+
+    Attributes:
+        num_heads, num_kv_heads: of this rank.
+        sizes: elements of q, k and v in a row of the output.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        *,
+        head_dim: int,
+        num_heads: int,
+        num_kv_heads: int,
+        context: BuildContext,
+        prefix: str,
+        bias: bool = False,
+    ) -> None:
+        size = context.collectives.size
+        if size % num_kv_heads and num_kv_heads % size:
+            raise ValueError(
+                f"{prefix}: num_key_value_heads is {num_kv_heads}, which {size} tensor-parallel ranks can neither share "
+                "nor repeat evenly"
+            )
+        pieces = min(size, num_kv_heads)
+        shards = (
+            Shard("q_proj", num_heads * head_dim, size),
+            Shard("k_proj", num_kv_heads * head_dim, pieces),
+            Shard("v_proj", num_kv_heads * head_dim, pieces),
+        )
+        self_heads, self_kv_heads = context.split(num_heads, f"{prefix}: num_attention_heads"), num_kv_heads // pieces
+        super().__init__(in_features, shards, context, prefix=prefix, bias=bias)
+        self.num_heads, self.num_kv_heads = self_heads, self_kv_heads
+        self.sizes = [self_heads * head_dim, self_kv_heads * head_dim, self_kv_heads * head_dim]
+
+
+class RowParallelLinear(Linear):
+    """A linear whose inputs are split over ranks; the results are summed over them.
+
+    With `then`, a norm that follows, it owns sum, residual add and norm as one step:
+    ``forward(x, residual) -> (normed, new_residual)``. Without it ``forward(x) -> y``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        context: BuildContext,
+        *,
+        prefix: str,
+        bias: bool = False,
+        then: RMSNorm | None = None,
+    ) -> None:
+        shard = Shard(prefix.rpartition(".")[2], out_features, 1)
+        super().__init__(in_features, (shard,), context, prefix=prefix, bias=bias, split_input=True)
+        # In a tuple, so that the norm stays a module of its own place in the model alone.
+        self._then = (then,)
+
+    def forward(self, x: Any, residual: torch.Tensor | None = None) -> Any:
+        y = self._apply(x)
+        if self._ranks.size > 1:
+            y = self._ranks.all_reduce(y)
+        then = self._then[0]
+        return y if then is None else then(y, residual)

@@ -1,0 +1,59 @@
+"""What attends behind an `Attention` layer: by default, a kernel over a paged cache that the forward context holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from atom_kernels.attention import AttentionPlan, AttentionProblem, AttentionPrologue, select_attention
+
+from atom_models.forward_context import get_forward_context
+
+if TYPE_CHECKING:
+    from atom_models.build_context import BuildContext
+
+
+class AttentionHost(Protocol):
+    """Runs attention for one layer, in the way of whoever owns the cache."""
+
+    plan: AttentionPlan | None
+
+    def attend(
+        self,
+        q_THD: torch.Tensor,
+        k_TKD: torch.Tensor,
+        v_TKD: torch.Tensor,
+        *,
+        prologue: AttentionPrologue | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Norms and rotates raw q and k, writes k and v to the cache, and attends -> ``[T, num_heads, head_dim]``."""
+        ...
+
+
+class PagedAttention:
+    """Attention over the pages of the forward context, through the plan that fits the platform."""
+
+    def __init__(self, plan: AttentionPlan, layer_name: str) -> None:
+        self.plan: AttentionPlan | None = plan
+        self._forward = plan.runner.forward
+        self._name = layer_name
+
+    def attend(
+        self,
+        q_THD: torch.Tensor,
+        k_TKD: torch.Tensor,
+        v_TKD: torch.Tensor,
+        *,
+        prologue: AttentionPrologue | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        context, name = get_forward_context(), self._name
+        return self._forward(
+            q_THD, k_TKD, v_TKD, context.kv_caches[name], context.metadata[name], prologue=prologue, sinks=sinks
+        )
+
+
+def paged_attention(problem: AttentionProblem, layer_name: str, context: BuildContext) -> PagedAttention:
+    """The default attention factory of `BuildContext`."""
+    return PagedAttention(select_attention(problem, context.platform), layer_name)

@@ -1,0 +1,125 @@
+"""`load_model`: a model that gives logits for batches of token ids, without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from atom_kernels.platform import detect_platform
+from torch import nn
+
+from atom_models.build_context import BuildContext
+from atom_models.checkpoint import Checkpoint, open_checkpoint
+from atom_models.model import build_model
+from atom_models.paged_run import PagedRun, SequenceStep
+from atom_models.quantization import choose_quantization
+from atom_models.weights import load_weights
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with its weights.
+
+    Attributes:
+        model: the architecture's module.
+        checkpoint: what it was loaded from.
+        context: how it was built.
+    """
+
+    model: nn.Module
+    checkpoint: Checkpoint
+    context: BuildContext
+
+    def logits(self, sequences: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """Float32 ``[len(tokens), vocabulary]`` for each sequence of token ids, all run as one ragged batch.
+
+        Raises:
+            ValueError: no sequences, an empty one, one longer than the model's context, or an id outside the vocabulary.
+        """
+        self._check(sequences)
+        order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
+        block_size = self.context.block_size
+        steps, num_blocks = [], 0
+        for index in order:
+            needed = -(-len(sequences[index]) // block_size)
+            steps.append(SequenceStep(list(sequences[index]), 0, range(num_blocks, num_blocks + needed)))
+            num_blocks += needed
+        hidden_states = PagedRun(self.model, num_blocks, self.context.device).step(steps)
+        with torch.inference_mode():
+            logits: list[Any] = [self.model.compute_logits(rows) for rows in hidden_states]  # type: ignore[operator]
+        return [logits[order.index(index)] for index in range(len(sequences))]
+
+    def _check(self, sequences: Sequence[Sequence[int]]) -> None:
+        longest, vocab_size = self.checkpoint.max_model_len, self.checkpoint.text_config.get("vocab_size", 0)
+        longest = self.context.max_model_len or longest
+        if not sequences:
+            raise ValueError("there are no sequences to run")
+        for index, tokens in enumerate(sequences):
+            if not tokens or len(tokens) > longest:
+                raise ValueError(f"sequence {index} has {len(tokens)} tokens; the model takes 1 to {longest}")
+            outside = [token for token in tokens if not 0 <= token < vocab_size]
+            if outside:
+                raise ValueError(f"sequence {index} has the token id {outside[0]}; the vocabulary ends at {vocab_size}")
+
+
+def load_model(
+    model: str | Path,
+    dtype: torch.dtype | str | None = None,
+    *,
+    quantization: str | None = None,
+    device: torch.device | str | None = None,
+    cache_dtype: str = "auto",
+    block_size: int = 16,
+    max_model_len: int | None = None,
+    progress: bool = True,
+) -> LoadedModel:
+    """Opens, builds and loads a model.
+
+    Args:
+        model: folder, ``.gguf`` file, or a name that `resolve_model` knows.
+        dtype: to run in; None is float32 for float32 checkpoints, and what is fast here for others.
+        quantization: quantize dense weights on loading: "int8", "int8-few-rows".
+        device: where it runs; None is the platform's.
+        cache_dtype, block_size: of keys and values.
+        max_model_len: longest sequence that will be run; None is the model's own.
+        progress: show a bar on a terminal.
+
+    Raises:
+        CheckpointError, UnsupportedArchitectureError, UnsupportedQuantizationError: one line that says what is wrong.
+    """
+    path = Path(model)
+    if not path.exists():
+        from atom_models.hub import resolve_model
+
+        path = resolve_model(str(model))
+    checkpoint = open_checkpoint(path)
+    platform = detect_platform()
+    context = BuildContext(
+        platform=platform,
+        dtype=_torch_dtype(dtype or default_dtype(checkpoint, platform.preferred_dtype)),
+        device=device or platform.device,
+        quantization=choose_quantization(checkpoint.config, quantization),
+        cache_dtype=cache_dtype,
+        block_size=block_size,
+        max_model_len=max_model_len,
+    )
+    module = build_model(checkpoint, context)
+    load_weights(module, checkpoint, progress)
+    return LoadedModel(module, checkpoint, context)
+
+
+def default_dtype(checkpoint: Checkpoint, preferred: str) -> str:
+    """Float32 for checkpoints that say so, else what the platform prefers."""
+    return "float32" if checkpoint.dtype == "float32" else preferred
+
+
+def _torch_dtype(dtype: torch.dtype | str) -> torch.dtype:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    found = getattr(torch, dtype, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ValueError(f"dtype {dtype!r} is not one of float32, bfloat16, float16")
+    return found

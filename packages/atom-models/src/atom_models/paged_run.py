@@ -1,0 +1,82 @@
+"""Runs a model on batches without an engine: a plain paged cache, and a step over parts of several sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from atom_kernels.protocols import BatchGeometry
+from torch import nn
+
+from atom_models.forward_context import ForwardContext, set_forward_context
+from atom_models.model import attention_layers
+
+
+@dataclass(frozen=True)
+class SequenceStep:
+    """New tokens of one sequence, which follow `num_cached` tokens that are in the cache already."""
+
+    token_ids: Sequence[int]
+    num_cached: int
+    block_ids: Sequence[int]
+
+
+class PagedRun:
+    """A model with a cache of its own for each layer."""
+
+    def __init__(self, model: nn.Module, num_blocks: int, device: torch.device | str = "cpu") -> None:
+        self.model = model
+        self.device = device
+        self._plans = {}
+        for name, layer in attention_layers(model).items():
+            if layer.plan is None:
+                raise ValueError(f"{name} attends through another host, which owns its cache")
+            self._plans[name] = layer.plan
+        self._caches = {name: plan.layout.allocate(num_blocks, device) for name, plan in self._plans.items()}
+        self.block_size = next(iter(self._plans.values())).layout.block_size
+
+    def step(self, sequences: Sequence[SequenceStep]) -> list[torch.Tensor]:
+        """Hidden states [new tokens, D] of each sequence. Those with one new token must come first."""
+        token_ids = [token for sequence in sequences for token in sequence.token_ids]
+        positions = [sequence.num_cached + i for sequence in sequences for i in range(len(sequence.token_ids))]
+        geometry = self._geometry(sequences)
+        metadata: dict[Any, Any] = {}
+        for plan in self._plans.values():
+            if plan.problem not in metadata:
+                metadata[plan.problem] = plan.build_metadata(geometry)
+        context = ForwardContext(self._caches, {name: metadata[plan.problem] for name, plan in self._plans.items()})
+        with torch.inference_mode(), set_forward_context(context):
+            hidden_states = self.model(self._tensor(token_ids), self._tensor(positions))
+        if isinstance(hidden_states, tuple):
+            hidden_states = hidden_states[0]
+        return list(hidden_states.split([len(sequence.token_ids) for sequence in sequences]))
+
+    def _geometry(self, sequences: Sequence[SequenceStep]) -> BatchGeometry:
+        lengths = [len(sequence.token_ids) for sequence in sequences]
+        totals = [sequence.num_cached + len(sequence.token_ids) for sequence in sequences]
+        width = max(len(sequence.block_ids) for sequence in sequences)
+        table = [[*sequence.block_ids, *[0] * (width - len(sequence.block_ids))] for sequence in sequences]
+        slots = [
+            sequence.block_ids[position // self.block_size] * self.block_size + position % self.block_size
+            for sequence, total in zip(sequences, totals, strict=True)
+            for position in range(sequence.num_cached, total)
+        ]
+        starts = [0]
+        for length in lengths:
+            starts.append(starts[-1] + length)
+        return BatchGeometry(
+            query_start_loc=self._tensor(starts, torch.int32),
+            seq_lens=self._tensor(totals, torch.int32),
+            block_table=self._tensor(table, torch.int32),
+            slot_mapping=self._tensor(slots),
+            num_reqs=len(sequences),
+            num_tokens=starts[-1],
+            num_decodes=sum(length == 1 for length in lengths),
+            max_query_len=max(lengths),
+            max_seq_len=max(totals),
+        )
+
+    def _tensor(self, values: Any, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype, device=self.device)

@@ -1,0 +1,37 @@
+"""Quantization schemes of linears, and their choice by layer name."""
+
+from atom_models.quantization.choice import (
+    ONLINE,
+    UNQUANTIZED,
+    OneScheme,
+    UnsupportedQuantizationError,
+    choose_quantization,
+)
+from atom_models.quantization.dense import Dense
+from atom_models.quantization.int8 import Int8Checkpoint, Int8FewRows, Int8WeightOnly
+from atom_models.quantization.scheme import (
+    DENSE_INPUT,
+    InputFormat,
+    LinearScheme,
+    LinearSpec,
+    Quantization,
+    WeightSlot,
+)
+
+__all__ = [
+    "DENSE_INPUT",
+    "ONLINE",
+    "UNQUANTIZED",
+    "Dense",
+    "InputFormat",
+    "Int8Checkpoint",
+    "Int8FewRows",
+    "Int8WeightOnly",
+    "LinearScheme",
+    "LinearSpec",
+    "OneScheme",
+    "Quantization",
+    "UnsupportedQuantizationError",
+    "WeightSlot",
+    "choose_quantization",
+]

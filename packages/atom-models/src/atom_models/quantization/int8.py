@@ -1,0 +1,97 @@
+"""Weight-only int8 with a scale for each output channel: quantized here, or read from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem, quantize_int8
+from atom_kernels.operator import Layout
+from atom_kernels.plan import Plan, PlanRow
+from atom_kernels.select import select
+
+from atom_models.quantization.scheme import DENSE_INPUT, DenseInput, LinearSpec, WeightSlot, bias_slot, dense_slots
+
+
+@dataclass(frozen=True)
+class Int8WeightOnly:
+    """Loads dense weights and rounds them to int8 once they are complete."""
+
+    name: str = "int8"
+    input_format: DenseInput = DENSE_INPUT
+    ignored_weights: tuple[str, ...] = ()
+
+    def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
+        return dense_slots(spec)
+
+    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        weight, scale = quantize_int8(weights["weight"])
+        return _int8_plan(spec).prepare({"weight": weight, "scale": scale, "bias": weights.get("bias")})
+
+
+@dataclass(frozen=True)
+class Int8Checkpoint:
+    """Weights that the checkpoint holds as int8, with the largest magnitude of each output channel as ``SCB``.
+
+    The format of bitsandbytes (Dettmers et al. 2022, "LLM.int8()", https://arxiv.org/abs/2208.07339); activations are
+    not quantized here.
+    """
+
+    name: str = "int8-checkpoint"
+    input_format: DenseInput = DENSE_INPUT
+    ignored_weights: tuple[str, ...] = ("weight_format",)
+
+    def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
+        return {
+            "weight": WeightSlot((spec.out_features, spec.in_features), torch.int8, 0, 1),
+            "SCB": WeightSlot((spec.out_features,), torch.float32),
+        } | bias_slot(spec)
+
+    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        scale = weights["SCB"] / 127.0
+        return _int8_plan(spec).prepare({"weight": weights["weight"], "scale": scale, "bias": weights.get("bias")})
+
+
+@dataclass(frozen=True)
+class Int8FewRows:
+    """int8 for calls of few rows, which wait for memory; the dense weights for more, which wait for arithmetic.
+
+    Holds both copies: 1.5 times the memory of bfloat16 alone.
+    """
+
+    max_rows: int = 4
+    name: str = "int8-few-rows"
+    input_format: DenseInput = DENSE_INPUT
+    ignored_weights: tuple[str, ...] = ()
+
+    def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
+        return dense_slots(spec)
+
+    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        problem = LinearProblem(spec.in_features, spec.out_features, spec.dtype, spec.bias)
+        dense = select(OP, problem, spec.platform)
+        few = _int8_plan(spec)
+        row = few.rows[0]
+
+        def bind(_: Any, packed: Mapping[str, torch.Tensor | None]) -> Callable[..., Any]:
+            return row.bind(few.problem, packed)
+
+        layout = Layout("int8", pack=_quantize, num_bytes=lambda _, source_bytes: source_bytes // spec.dtype.itemsize)
+        rows = (PlanRow(self.max_rows, row.backend, row.implementation, layout, bind), *dense.rows)
+        layouts = (("int8", layout.num_bytes(problem, OP.source_bytes(problem))), *dense.layouts)
+        return replace(dense, rows=rows, layouts=layouts).prepare(weights)
+
+
+def _int8_plan(spec: LinearSpec) -> Plan:
+    problem = Int8LinearProblem(spec.in_features, spec.out_features, spec.dtype, spec.bias)
+    return select(LINEAR_INT8, problem, spec.platform)
+
+
+def _quantize(_: Any, weights: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+    source = weights["weight"]
+    if source is None:
+        raise ValueError("int8: there is no weight to quantize")
+    weight, scale = quantize_int8(source)
+    return {"weight": weight, "scale": scale, "bias": weights["bias"]}

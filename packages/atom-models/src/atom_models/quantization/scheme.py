@@ -1,0 +1,100 @@
+"""What a quantization scheme is: how one linear's weights are stored, prepared and used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from atom_kernels.platform import Platform
+
+
+@dataclass(frozen=True)
+class LinearSpec:
+    """One linear as this rank holds it: ``[T, in_features] -> [T, out_features]`` in `dtype`."""
+
+    in_features: int
+    out_features: int
+    dtype: torch.dtype
+    bias: bool
+    platform: Platform
+
+
+@dataclass(frozen=True)
+class WeightSlot:
+    """A tensor that the checkpoint fills, of this rank's size.
+
+    `output_dim` and `input_dim` say which dimension runs along the linear's outputs and inputs: stacking and sharding
+    cut there, in proportion, so that scales of blocks are cut as well.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    output_dim: int | None = 0
+    input_dim: int | None = None
+
+
+class InputFormat(Protocol):
+    """The form in which a scheme wants its activations: a tensor, or values with scales."""
+
+    @property
+    def name(self) -> str: ...
+    def encode(self, x_TD: torch.Tensor) -> Any:
+        """Bring a plain tensor to this form; the unfused reference of norms that emit it directly."""
+        ...
+
+
+@dataclass(frozen=True)
+class DenseInput:
+    """Activations as they are."""
+
+    name: str = "dense"
+
+    def encode(self, x_TD: torch.Tensor) -> torch.Tensor:
+        return x_TD
+
+
+DENSE_INPUT = DenseInput()
+
+
+class LinearScheme(Protocol):
+    """One way to hold the weights of a linear. Equal schemes may be stacked: implementations are frozen dataclasses."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def input_format(self) -> InputFormat: ...
+    @property
+    def ignored_weights(self) -> tuple[str, ...]:
+        """Names that may follow the layer's in the checkpoint and are not needed."""
+        ...
+
+    def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
+        """The tensors to load, by the name that follows the layer's in the checkpoint."""
+        ...
+
+    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[Any], torch.Tensor]:
+        """Pack or quantize what was loaded and return `apply`: activations in `input_format` -> output.
+
+        Called once, after the last tensor came; the caller then drops `weights`.
+        """
+        ...
+
+
+class Quantization(Protocol):
+    """Chooses a scheme for each linear by its full name in the checkpoint."""
+
+    @property
+    def name(self) -> str: ...
+    def scheme_for(self, layer_name: str) -> LinearScheme: ...
+
+
+def dense_slots(spec: LinearSpec) -> dict[str, WeightSlot]:
+    """A weight [out, in] in the model's dtype, and its bias if there is one."""
+    slots = {"weight": WeightSlot((spec.out_features, spec.in_features), spec.dtype, 0, 1)}
+    return slots | bias_slot(spec)
+
+
+def bias_slot(spec: LinearSpec) -> dict[str, WeightSlot]:
+    return {"bias": WeightSlot((spec.out_features,), spec.dtype)} if spec.bias else {}

@@ -1,0 +1,121 @@
+"""Hands every tensor of a checkpoint to its layer, and finishes each layer at its last one."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from atom_models.checkpoint import Checkpoint, CheckpointError
+from atom_models.layers.loadable import ExpectedWeight, Loadable
+from atom_models.weights.gguf_source import open_gguf
+from atom_models.weights.safetensors_source import open_safetensors
+
+logger = logging.getLogger(__name__)
+
+# Tables that old checkpoints stored although they follow from the config.
+_IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached", ".masked_bias")
+_NAMES_SHOWN = 8
+
+
+class WeightSource(Protocol):
+    """Named tensors under Hugging Face names, read as they are asked for."""
+
+    @property
+    def num_bytes(self) -> int: ...
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]: ...
+
+
+def load_weights(model: nn.Module, checkpoint: Checkpoint, progress: bool = True) -> None:
+    """Loads and packs all weights, with a progress bar on a terminal.
+
+    A layer is packed as soon as its last tensor came, so that no more than one layer is held twice.
+
+    Raises:
+        CheckpointError: a file is missing, damaged or pickled; a weight is missing, unexpected or of a wrong shape.
+            The message names it.
+    """
+    source = open_gguf(checkpoint) if checkpoint.format == "gguf" else open_safetensors(checkpoint.path)
+    start = time.perf_counter()
+    count = _fill(model, _shown(source, progress), str(checkpoint.path))
+    logger.info("loaded %d tensors (%.0f MB) in %.1f s", count, source.num_bytes / 1e6, time.perf_counter() - start)
+
+
+def load_dummy_weights(model: nn.Module, checkpoint: Checkpoint | None = None, *, seed: int = 0) -> None:
+    """Fills a model with random weights the way a checkpoint would: normal(0, 0.02), norms 1, biases 0.
+
+    The checkpoint is not read; it may be a folder with nothing but `config.json`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    expected = {name: weight for layer in _loadable(model) for name, weight in layer.expected_weights().items()}
+    _fill(model, ((name, _random(name, weight, generator)) for name, weight in expected.items()), "dummy weights")
+
+
+def _fill(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], where: str) -> int:
+    layers = _loadable(model)
+    owners = {name: layer for layer in layers for name in layer.expected_weights()}
+    outstanding = {id(layer): len(layer.expected_weights()) for layer in layers}
+    ignored = frozenset().union(*(layer.ignored_weights for layer in layers))
+    seen: set[str] = set()
+    unexpected: list[str] = []
+    for name, tensor in tensors:
+        layer = owners.get(name)
+        if layer is None:
+            if name not in ignored and not name.endswith(_IGNORED_SUFFIXES):
+                unexpected.append(name)
+            continue
+        if name in seen:
+            raise CheckpointError(f"{where} holds the weight {name} twice")
+        seen.add(name)
+        layer.load_shard(name, tensor)
+        outstanding[id(layer)] -= 1
+        if not outstanding[id(layer)]:
+            layer.finish()
+    missing = [name for name in owners if name not in seen]
+    if missing or unexpected:
+        parts = [_list("missing", missing), _list("unexpected", unexpected)]
+        raise CheckpointError(f"{where} does not fit the model: {'; '.join(part for part in parts if part)}")
+    for layer in layers:
+        if not layer.expected_weights():
+            layer.finish()
+    return len(seen)
+
+
+def _loadable(model: nn.Module) -> list[Loadable]:
+    return [module for module in model.modules() if isinstance(module, Loadable)]
+
+
+def _list(kind: str, names: list[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return f"{len(names)} {kind} weight{'s' * (len(names) > 1)}: {', '.join(names[:_NAMES_SHOWN])}{more}"
+
+
+def _shown(source: WeightSource, progress: bool) -> Iterator[tuple[str, torch.Tensor]]:
+    hidden = not (progress and sys.stderr.isatty())
+    with tqdm(
+        total=source.num_bytes, desc="Loading weights", unit="B", unit_scale=True, disable=hidden, leave=False
+    ) as bar:
+        loaded = 0
+        for name, tensor in source:
+            yield name, tensor
+            # Quantized tensors come out larger than they are stored: never pass the end.
+            size = min(tensor.numel() * tensor.element_size(), source.num_bytes - loaded)
+            loaded += size
+            bar.update(size)
+
+
+def _random(name: str, weight: ExpectedWeight, generator: torch.Generator) -> torch.Tensor:
+    if not weight.dtype.is_floating_point:
+        return torch.randint(-127, 128, weight.shape, generator=generator).to(weight.dtype)
+    if len(weight.shape) == 1:
+        fill = 0.0 if name.endswith("bias") else 1.0
+        return torch.full(weight.shape, fill, dtype=weight.dtype)
+    return torch.empty(weight.shape).normal_(0.0, 0.02, generator=generator)

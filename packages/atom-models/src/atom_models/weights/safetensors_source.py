@@ -1,0 +1,95 @@
+"""Tensors of a folder of safetensors files, one at a time, mapped from disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from atom_models.checkpoint import CheckpointError
+
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class SafetensorsSource:
+    """The weights of a checkpoint folder.
+
+    Attributes:
+        files: to read, in order.
+        placed: tensor name -> file by the index; None for a single file.
+    """
+
+    files: tuple[Path, ...]
+    placed: dict[str, Path] | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.files)
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for file in self.files:
+            yield from self._read(file)
+
+    def _read(self, file: Path) -> Iterator[tuple[str, torch.Tensor]]:
+        try:
+            with safe_open(file, framework="pt") as tensors:
+                names = list(tensors.keys())
+                if self.placed is not None:
+                    absent = sorted(name for name, place in self.placed.items() if place == file and name not in names)
+                    if absent:
+                        raise CheckpointError(f"{file} lacks {absent[0]}, which the index says is in it")
+                for name in names:
+                    yield name, tensors.get_tensor(name)
+        except SafetensorError as error:
+            reason = str(error).removeprefix("Error while deserializing header: ")
+            raise CheckpointError(
+                f"{file} is not a usable safetensors file ({reason}): it is damaged or incomplete, download it again"
+            ) from None
+        except OSError as error:
+            raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from None
+
+
+def open_safetensors(folder: Path) -> SafetensorsSource:
+    """Finds the weights of a folder: by the index if there is one, else a single file.
+
+    Raises:
+        CheckpointError: there are none, the index is damaged or names files that are not there, or the weights come in
+            a format that can run code when it is read.
+    """
+    if (folder / INDEX).is_file():
+        return _open_index(folder)
+    if (folder / "model.safetensors").is_file():
+        return SafetensorsSource((folder / "model.safetensors",))
+    files = sorted(folder.glob("*.safetensors"))
+    if len(files) == 1:
+        return SafetensorsSource((files[0],))
+    if files:
+        raise CheckpointError(f"{folder} has {len(files)} safetensors files but no {INDEX} that says what is in them")
+    pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
+    if pickled:
+        raise CheckpointError(
+            f"{folder} has only pickled weights ({pickled[0]}), which are never loaded because they can run code: "
+            "convert them with transformers' save_pretrained (safetensors)"
+        )
+    raise CheckpointError(f"{folder} has no weights: expected model.safetensors or {INDEX}")
+
+
+def _open_index(folder: Path) -> SafetensorsSource:
+    path = folder / INDEX
+    try:
+        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        names = {name: str(file) for name, file in weight_map.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise CheckpointError(f"{path} is not a usable index: {type(error).__name__} {error}") from None
+    for file in sorted(set(names.values())):
+        if file != Path(file).name:
+            raise CheckpointError(f"{path} points outside its folder: {file!r}")
+        if not (folder / file).is_file():
+            raise CheckpointError(f"{folder} lacks {file}, which {INDEX} names: the download is incomplete")
+    placed = {name: folder / file for name, file in names.items()}
+    return SafetensorsSource(tuple(sorted(set(placed.values()))), placed)
