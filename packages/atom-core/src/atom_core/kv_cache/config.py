@@ -1,0 +1,35 @@
+"""`KVCacheConfig`: the numbers of the cache that scheduling needs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+PrefixHash = Literal["xxhash64", "sha256"]
+
+
+class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The cache as the scheduler sees it: one group of layers that all cache every token.
+
+    Attributes:
+        num_blocks: blocks in the pool; their ids are ``0 .. num_blocks - 1``.
+        block_size: tokens in a block.
+        enable_prefix_caching: share full blocks between requests whose tokens begin alike.
+        prefix_hash: "xxhash64" (fast) or "sha256" with a random key for each process (names cannot be guessed).
+
+    Raises:
+        ValueError: a number below 1, or an unknown hash.
+    """
+
+    num_blocks: int
+    block_size: int
+    enable_prefix_caching: bool = True
+    prefix_hash: PrefixHash = "xxhash64"
+
+    def __post_init__(self) -> None:
+        for name in ("num_blocks", "block_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.prefix_hash not in ("xxhash64", "sha256"):
+            raise ValueError(f"prefix_hash is {self.prefix_hash!r}; allowed are 'xxhash64' and 'sha256'")

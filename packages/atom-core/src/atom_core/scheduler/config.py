@@ -1,0 +1,44 @@
+"""`SchedulerConfig`: the limits of a step and of a request."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits that the scheduler keeps to.
+
+    Attributes:
+        max_num_seqs: requests that run at once.
+        max_num_batched_tokens: tokens computed in one step.
+        max_model_len: tokens of a request, prompt and output together.
+        long_prefill_share: the part of a step's tokens that one prompt may take while other prompts wait.
+        async_scheduling: steps may be scheduled before the results of earlier ones are known.
+        scheduler_delay_factor: hold new prompts back for this many times the duration of the last step that began
+            one, so that they gather; 0 lets them in at once.
+        policy: "priority" orders by (priority, arrival), lower first; "fcfs" by arrival alone.
+
+    Raises:
+        ValueError: a number outside its range, or an unknown policy.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    long_prefill_share: float = 0.5
+    async_scheduling: bool = True
+    scheduler_delay_factor: float = 0.0
+    policy: Literal["priority", "fcfs"] = "priority"
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0.0 < self.long_prefill_share <= 1.0:
+            raise ValueError(f"long_prefill_share is {self.long_prefill_share}; it must be above 0 and at most 1")
+        if not self.scheduler_delay_factor >= 0.0:
+            raise ValueError(f"scheduler_delay_factor is {self.scheduler_delay_factor}; it must be at least 0")
+        if self.policy not in ("priority", "fcfs"):
+            raise ValueError(f"policy is {self.policy!r}; allowed are 'priority' and 'fcfs'")

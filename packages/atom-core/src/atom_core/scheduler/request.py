@@ -1,0 +1,158 @@
+"""`Request`: all that changes about a request while it is in the engine. Owned by the scheduler."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from atom_core.kv_cache import BlockTable
+from atom_core.messages import EngineRequest, FinishReason, NewRequest, TokenLogprobs
+
+
+class RequestStatus(enum.Enum):
+    """Where a request is; a preempted one waits again."""
+
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    FINISHED = enum.auto()
+
+
+class Request:
+    """Counts, tokens and blocks of one request.
+
+    Attributes:
+        key: order among requests, ``(priority, arrival)``; lower goes first.
+        token_ids: prompt and the output tokens whose values have arrived.
+        max_computed_tokens: tokens that will ever be computed (the last sampled one never is).
+        num_computed_tokens: tokens computed in the cache, those of steps in flight included.
+        num_reported_tokens: the same without steps in flight.
+        num_samples_in_flight: tokens sampled by steps in flight; their values are not known.
+        num_steps_in_flight, last_step_id: steps scheduled with this request and not reported; the last of them.
+        num_cached_tokens: prompt tokens found in the prefix cache when the request first ran.
+        num_sent_blocks: blocks of the table that the worker knows; None before it knows the request.
+    """
+
+    __slots__ = (
+        "arrival",
+        "block_table",
+        "engine_request",
+        "has_run",
+        "is_reported_prompt",
+        "key",
+        "last_step_id",
+        "max_computed_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_prompt_tokens",
+        "num_reported_tokens",
+        "num_samples_in_flight",
+        "num_sent_blocks",
+        "num_steps_in_flight",
+        "prompt_logprobs",
+        "request_id",
+        "samples",
+        "status",
+        "stop_token_ids",
+        "token_ids",
+    )
+
+    def __init__(self, engine_request: EngineRequest, *, key: tuple[int, int], arrival: float, max_tokens: int) -> None:
+        params = engine_request.sampling_params
+        self.engine_request = engine_request
+        self.request_id = engine_request.request_id
+        self.key = key
+        self.arrival = arrival
+        self.status = RequestStatus.WAITING
+        self.token_ids = list(engine_request.token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.samples = max_tokens > 0
+        self.max_computed_tokens = self.num_prompt_tokens + max(max_tokens, 1) - 1
+        self.stop_token_ids = frozenset(params.stop_token_ids or ())
+        self.block_table = BlockTable(engine_request.cache_salt)
+        self.has_run = False
+        self.num_computed_tokens = 0
+        self.num_reported_tokens = 0
+        self.num_samples_in_flight = 0
+        self.num_steps_in_flight = 0
+        self.last_step_id = -1
+        self.num_cached_tokens = 0
+        self.num_sent_blocks: int | None = None
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        self.is_reported_prompt = params.prompt_logprobs is None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that exist, those sampled in flight included."""
+        return len(self.token_ids) + self.num_samples_in_flight
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens whose values have arrived."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens to compute now; 0 for a request that its steps in flight will finish."""
+        num_tokens = len(self.token_ids) + self.num_samples_in_flight
+        return min(num_tokens, self.max_computed_tokens) - self.num_computed_tokens
+
+    @property
+    def needs_prompt_logprobs(self) -> bool:
+        """Prompt logprobs are asked for and not complete; until then every prompt token must be computed."""
+        return not self.is_reported_prompt and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
+
+    def admit(self, num_cached_tokens: int) -> None:
+        """The request got its blocks; the first `num_cached_tokens` tokens are computed already."""
+        self.status = RequestStatus.RUNNING
+        self.num_computed_tokens = self.num_reported_tokens = num_cached_tokens
+        if not self.has_run:
+            self.has_run = True
+            self.num_cached_tokens = num_cached_tokens
+
+    def leave(self, status: RequestStatus) -> None:
+        """The request lost its blocks: it waits again, or is finished."""
+        self.status = status
+        self.num_computed_tokens = self.num_reported_tokens = 0
+        self.num_sent_blocks = None
+
+    def for_worker(self) -> NewRequest:
+        """The state that the worker must create. All token ids are known by now."""
+        params = self.engine_request.sampling_params
+        if params.prompt_logprobs is not None and not self.needs_prompt_logprobs:
+            params = msgspec.structs.replace(params, prompt_logprobs=None)
+        return NewRequest(
+            request_id=self.request_id,
+            token_ids=self.token_ids.copy(),
+            num_prompt_tokens=self.num_prompt_tokens,
+            sampling_params=params,
+            eos_token_ids=self.engine_request.eos_token_ids,
+            sample_index=self.engine_request.sample_index,
+        )
+
+    def take_prompt_logprobs(self, first: int, entries: list[TokenLogprobs] | None) -> None:
+        """Entries for the prompt tokens after `first`; those known from before a preemption are skipped."""
+        if entries and not self.is_reported_prompt:
+            self.prompt_logprobs += entries[max(len(self.prompt_logprobs) - first, 0) :]
+
+    def report_prompt_logprobs(self) -> list[TokenLogprobs] | None:
+        """All prompt logprobs, the first time; None where not asked for."""
+        if self.is_reported_prompt:
+            return None
+        self.is_reported_prompt = True
+        entries, self.prompt_logprobs = self.prompt_logprobs, []
+        return entries
+
+    def append(self, token_id: int) -> tuple[FinishReason | None, int | None]:
+        """An output token arrived: whether it ends the request, and the stop token id that did."""
+        self.token_ids.append(token_id)
+        num_output_tokens = len(self.token_ids) - self.num_prompt_tokens
+        # Stop tokens cannot be sampled before min_tokens others; the sampler masks them.
+        if num_output_tokens > self.engine_request.sampling_params.min_tokens:
+            if token_id in self.engine_request.eos_token_ids:
+                return "stop", None
+            if token_id in self.stop_token_ids:
+                return "stop", token_id
+        if len(self.token_ids) > self.max_computed_tokens:
+            return "length", None
+        return None, None

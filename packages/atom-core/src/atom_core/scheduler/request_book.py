@@ -1,0 +1,110 @@
+"""`RequestBook`: every request from arrival to end, and the moves between waiting, running and finished."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from operator import attrgetter
+
+from atom_core.kv_cache import PagedCache
+from atom_core.messages import EngineRequest
+from atom_core.scheduler.request import Request, RequestStatus
+from atom_core.scheduler.waiting_queue import WaitingQueue
+
+# With others running, a new request leaves this part of the blocks free, for those to grow.
+RESERVE_PART = 100
+
+_key = attrgetter("key")
+
+
+class RequestBook:
+    """Requests by id, the waiting queue, and the running ones in order of their keys.
+
+    Attributes:
+        num_preemptions: since the start.
+        num_arrivals: requests added since the start.
+    """
+
+    def __init__(self, cache: PagedCache) -> None:
+        self.cache = cache
+        self.by_id: dict[str, Request] = {}
+        self.waiting = WaitingQueue()
+        self.running: list[Request] = []
+        self.num_preemptions = 0
+        self.num_arrivals = 0
+        self._dropped_ids: list[str] = []
+
+    def add(self, engine_request: EngineRequest, *, priority: int, arrival: float, max_tokens: int) -> None:
+        """A new request waits; siblings after the first wait for the first one's prompt."""
+        self.num_arrivals += 1
+        request = Request(engine_request, key=(priority, self.num_arrivals), arrival=arrival, max_tokens=max_tokens)
+        self.by_id[request.request_id] = request
+        parent_id = engine_request.parent_id
+        if parent_id is None or not self._shares_prompt(request):
+            self.waiting.push(request)
+        elif engine_request.sample_index == 0:
+            self.waiting.lead(parent_id)
+            self.waiting.push(request)
+        elif self.waiting.is_led(parent_id):
+            self.waiting.hold(parent_id, request)
+        else:
+            self.waiting.push(request)
+
+    def admit(self, request: Request) -> bool:
+        """Let the head of the queue run if there are blocks for all its tokens."""
+        num_cached_tokens = self.cache.admit(
+            request.block_table,
+            request.token_ids,
+            use_prefix=not request.needs_prompt_logprobs,
+            max_tokens=request.max_computed_tokens,
+            reserve=self.cache.config.num_blocks // RESERVE_PART if self.running else 0,
+            count=not request.has_run,
+        )
+        if num_cached_tokens is None:
+            return False
+        self.waiting.pop()
+        request.admit(num_cached_tokens)
+        insort(self.running, request, key=_key)
+        return True
+
+    def preempt(self, request: Request) -> None:
+        """A running request gives up its blocks and waits again, in its old place."""
+        self._stop_running(request)
+        request.leave(RequestStatus.WAITING)
+        self.waiting.push(request)
+        self.num_preemptions += 1
+
+    def finish(self, request: Request) -> None:
+        """A waiting or running request ends."""
+        del self.by_id[request.request_id]
+        was_waiting = request.status is RequestStatus.WAITING
+        if not was_waiting:
+            self._stop_running(request)
+        request.leave(RequestStatus.FINISHED)
+        if was_waiting:
+            self.waiting.discard()
+        self.release_siblings(request)
+
+    def release_siblings(self, request: Request) -> None:
+        """Siblings that wait for this request's prompt wait no longer."""
+        engine_request = request.engine_request
+        if engine_request.parent_id is not None and engine_request.sample_index == 0:
+            self.waiting.release_siblings(engine_request.parent_id)
+
+    def take_dropped_ids(self) -> list[str]:
+        """Requests that the worker is to forget, told once."""
+        dropped_ids, self._dropped_ids = self._dropped_ids, []
+        return dropped_ids
+
+    def _stop_running(self, request: Request) -> None:
+        del self.running[bisect_left(self.running, request.key, key=_key)]
+        self.cache.release(request.block_table, request.last_step_id if request.num_steps_in_flight else None)
+        if request.num_sent_blocks is not None:
+            self._dropped_ids.append(request.request_id)
+
+    def _shares_prompt(self, request: Request) -> bool:
+        cache = self.cache.config
+        return (
+            cache.enable_prefix_caching
+            and request.num_prompt_tokens > cache.block_size
+            and not request.needs_prompt_logprobs
+        )

@@ -1,0 +1,199 @@
+"""`Scheduler`: lets every request's computed tokens catch up with its tokens, within one budget a step."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from atom_core.kv_cache import BlockHasher, KVCacheConfig, PagedCache
+from atom_core.messages import EngineOutput, EngineRequest, ModelOutput, SchedulerOutput, StepStats
+from atom_core.scheduler.admission_delay import AdmissionDelay
+from atom_core.scheduler.config import SchedulerConfig
+from atom_core.scheduler.limits import max_output_tokens, refusal
+from atom_core.scheduler.request import Request, RequestStatus
+from atom_core.scheduler.request_book import RequestBook
+from atom_core.scheduler.step_draft import StepDraft
+from atom_core.scheduler.step_results import make_output, take_result
+
+
+class Scheduler:
+    """Owns requests and blocks.
+
+    A caller adds requests, then calls `schedule` and `update` in turns, or, with `async_scheduling`, schedules further
+    steps before the former ones are reported; reports come in the order of the steps. Running decodes go first, then
+    prompts by (priority, arrival). The first request in that order is never preempted, so every request finishes
+    once those before it have: within one priority nobody waits for later arrivals.
+
+    Args:
+        config: limits of steps and requests.
+        cache: the numbers of the KV cache.
+        clock: seconds, for `scheduler_delay_factor`.
+        hasher: names cached blocks; None takes the one that `cache` names.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: KVCacheConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        hasher: BlockHasher | None = None,
+    ) -> None:
+        self.config = config
+        self._clock = clock
+        self._cache = PagedCache(cache, hasher)
+        self._book = RequestBook(self._cache)
+        self._delay = AdmissionDelay(config.scheduler_delay_factor, clock)
+        self._in_flight: deque[tuple[int, list[Request]]] = deque()
+        self._num_steps = 0
+        self._share = max(1, int(config.max_num_batched_tokens * config.long_prefill_share))
+
+    def fits(self, request: EngineRequest) -> str | None:
+        """Why `request` could never run, in words for people; None if it can."""
+        return refusal(request, self.config, self._cache.config)
+
+    def add_request(self, request: EngineRequest) -> None:
+        """Let `request` wait for its turn.
+
+        Raises:
+            ValueError: it could never run (see `fits`), or its id is in use.
+        """
+        reason = self.fits(request)
+        if reason is None and request.request_id in self._book.by_id:
+            reason = "a request of this id has not finished yet; give each its own"
+        if reason is not None:
+            raise ValueError(f"request {request.request_id!r}: {reason}")
+        self._book.add(
+            request,
+            priority=request.priority if self.config.policy == "priority" else 0,
+            arrival=self._clock(),
+            max_tokens=max_output_tokens(request, self.config),
+        )
+
+    def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
+        """Finish requests, whether they wait, run or are in flight; unknown ids are ignored."""
+        outputs = []
+        for request_id in request_ids:
+            request = self._book.by_id.get(request_id)
+            if request is not None:
+                self._book.finish(request)
+                outputs.append(make_output(request, finish_reason="abort"))
+        return outputs
+
+    def schedule(self) -> SchedulerOutput | None:
+        """The next step; None where nothing can run now (with steps in flight: before one is reported)."""
+        if self._in_flight and not self.config.async_scheduling:
+            return None
+        step = StepDraft(self._num_steps, self.config.max_num_batched_tokens)
+        partial_prefills = self._schedule_decodes(step)
+        self._schedule_prefills(step, partial_prefills)
+        if not step.requests:
+            return None
+        self._num_steps += 1
+        self._in_flight.append((step.step_id, step.requests))
+        return step.commit(self._book.take_dropped_ids())
+
+    def update(self, step: SchedulerOutput, output: ModelOutput) -> list[EngineOutput]:
+        """Take in the results of `step`, the earliest in flight, and tell what they mean for each request.
+
+        Raises:
+            ValueError: `step` or `output` is not that of the earliest step in flight.
+        """
+        expected = self._in_flight[0][0] if self._in_flight else None
+        if not step.step_id == output.step_id == expected:
+            raise ValueError(f"step {step.step_id} came with results of {output.step_id}; next to report is {expected}")
+        _, requests = self._in_flight.popleft()
+        news = []
+        for request, entry, result in zip(requests, step.scheduled, output.requests, strict=True):
+            request.num_steps_in_flight -= 1
+            request.num_samples_in_flight -= entry.samples
+            # What was computed past an end is dropped here.
+            if request.status is not RequestStatus.FINISHED:
+                engine_output = take_result(self._book, request, entry, result)
+                if engine_output is not None:
+                    news.append(engine_output)
+        self._cache.step_reported(step.step_id)
+        return news
+
+    def has_unfinished(self) -> bool:
+        """Whether any request waits or runs. Steps may be in flight without one; they too are to be reported."""
+        return bool(self._book.by_id)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps scheduled and not yet reported."""
+        return len(self._in_flight)
+
+    def stats(self) -> StepStats:
+        """Counts as they stand. Blocks are free once nobody holds them, cached or not."""
+        return StepStats(
+            num_running=len(self._book.running),
+            num_waiting=len(self._book.waiting),
+            num_free_blocks=self._cache.pool.num_free,
+            num_blocks=self._cache.pool.num_blocks,
+            num_preemptions=self._book.num_preemptions,
+            prefix_cache_queries=self._cache.num_queries,
+            prefix_cache_hits=self._cache.num_hits,
+        )
+
+    def _schedule_decodes(self, step: StepDraft) -> list[Request]:
+        """Running requests with one token to compute; returns those with more, by key."""
+        partial_prefills = []
+        for request in self._book.running.copy():
+            if request.status is not RequestStatus.RUNNING:
+                continue  # preempted for one before it
+            num_new_tokens = request.num_uncomputed_tokens
+            if num_new_tokens > 1:
+                partial_prefills.append(request)
+            elif num_new_tokens == 1 and step.budget > 0 and self._has_room(step, request):
+                step.add(request, 1)
+        return partial_prefills
+
+    def _has_room(self, step: StepDraft, request: Request) -> bool:
+        """Get the block for the next token of `request`, from the last in order if need be.
+
+        Blocks of steps in flight come back later: then the request sits this step out.
+        """
+        table = request.block_table
+        num_tokens = request.num_computed_tokens + 1
+        if num_tokens <= len(table.block_ids) * self._cache.config.block_size:
+            return True
+        while not self._cache.grow(table, num_tokens, request.max_computed_tokens):
+            if self._num_coming_blocks() > step.num_missing_blocks:
+                step.num_missing_blocks += 1
+                return False
+            victim = next(other for other in reversed(self._book.running) if other.num_uncomputed_tokens > 0)
+            self._book.preempt(victim)
+            if victim is request:
+                return False
+        return True
+
+    def _num_coming_blocks(self) -> int:
+        """Blocks that are about to return: given up already, or held by requests that their steps in flight end."""
+        ending = (len(other.block_table.block_ids) for other in self._book.running if other.num_uncomputed_tokens <= 0)
+        return self._cache.num_returning + sum(ending)
+
+    def _schedule_prefills(self, step: StepDraft, partial_prefills: list[Request]) -> None:
+        """Prompts in order of their keys, begun or waiting, until budget, places or blocks run out."""
+        waiting, running = self._book.waiting, self._book.running
+        may_admit = self._delay.is_over(waiting.peek(), not running) and step.num_missing_blocks == 0
+        limit = self._share if len(partial_prefills) + len(waiting) > 1 else step.budget
+        begun = deque(partial_prefills)
+        while step.budget > 0:
+            head = waiting.peek() if may_admit and len(running) < self.config.max_num_seqs else None
+            if begun and (head is None or begun[0].key < head.key):
+                request = begun.popleft()
+                if request.status is not RequestStatus.RUNNING:
+                    continue
+            elif head is None:
+                break
+            # A preempted request comes back when its tokens in flight have arrived; until then nobody overtakes it.
+            elif head.num_steps_in_flight == 0 and self._book.admit(head):
+                request = head
+                self._delay.admitted()
+            else:
+                may_admit = False
+                continue
+            step.add(request, min(request.num_uncomputed_tokens, step.budget, limit))
+        step.spread_rest()

@@ -1,0 +1,69 @@
+"""`StepDraft`: a step while it is being put together."""
+
+from __future__ import annotations
+
+from atom_core.messages import NewRequest, ScheduledRequest, SchedulerOutput
+from atom_core.scheduler.request import Request
+
+
+class StepDraft:
+    """Which requests compute how many tokens; `budget` is what is left of the step.
+
+    Attributes:
+        requests, num_new_tokens: parallel, in batch order.
+        num_missing_blocks: blocks that decodes of this step could not get; nothing new is let in then.
+    """
+
+    def __init__(self, step_id: int, budget: int) -> None:
+        self.step_id = step_id
+        self.budget = budget
+        self.requests: list[Request] = []
+        self.num_new_tokens: list[int] = []
+        self.num_missing_blocks = 0
+
+    def add(self, request: Request, num_new_tokens: int) -> None:
+        """Give `request` part of the budget."""
+        self.requests.append(request)
+        self.num_new_tokens.append(num_new_tokens)
+        self.budget -= num_new_tokens
+
+    def spread_rest(self) -> None:
+        """Give what is left of the budget to prompts that were held to their share, first come first."""
+        for index, request in enumerate(self.requests):
+            if self.budget == 0:
+                return
+            extra = min(request.num_uncomputed_tokens - self.num_new_tokens[index], self.budget)
+            self.num_new_tokens[index] += extra
+            self.budget -= extra
+
+    def commit(self, dropped_request_ids: list[str]) -> SchedulerOutput:
+        """Count the step's tokens as computed, and describe the step to the worker."""
+        scheduled: list[ScheduledRequest] = []
+        new_requests: list[NewRequest] = []
+        for request, num_new_tokens in zip(self.requests, self.num_new_tokens, strict=True):
+            if request.num_sent_blocks is None:
+                new_requests.append(request.for_worker())
+                request.num_sent_blocks = 0
+            block_ids = request.block_table.block_ids
+            first = request.num_computed_tokens
+            request.num_computed_tokens = first + num_new_tokens
+            samples = request.samples and request.num_computed_tokens == request.num_tokens
+            scheduled.append(
+                ScheduledRequest(
+                    request_id=request.request_id,
+                    num_computed_tokens=first,
+                    num_new_tokens=num_new_tokens,
+                    new_block_ids=block_ids[request.num_sent_blocks :],
+                    samples=samples,
+                )
+            )
+            request.num_sent_blocks = len(block_ids)
+            request.num_samples_in_flight += samples
+            request.num_steps_in_flight += 1
+            request.last_step_id = self.step_id
+        return SchedulerOutput(
+            step_id=self.step_id,
+            scheduled=scheduled,
+            new_requests=new_requests,
+            dropped_request_ids=dropped_request_ids,
+        )

@@ -1,0 +1,62 @@
+"""What a step's results mean for a request: tokens, names for its full blocks, an end."""
+
+from __future__ import annotations
+
+from atom_core.messages import (
+    EngineOutput,
+    FinishReason,
+    RequestStepOutput,
+    ScheduledRequest,
+    TokenLogprobs,
+)
+from atom_core.scheduler.request import Request, RequestStatus
+from atom_core.scheduler.request_book import RequestBook
+
+
+def take_result(
+    book: RequestBook, request: Request, entry: ScheduledRequest, result: RequestStepOutput
+) -> EngineOutput | None:
+    """Apply `result` of an unfinished request, which may have been preempted since; None if there is no news of it."""
+    num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens
+    request.take_prompt_logprobs(entry.num_computed_tokens, result.prompt_logprobs)
+    new_token_ids: list[int] = []
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None
+    for token_id in result.token_ids:
+        new_token_ids.append(token_id)
+        finish_reason, stop_reason = request.append(token_id)
+        if finish_reason is not None:
+            break
+    if not request.samples and num_computed_tokens >= request.num_prompt_tokens:
+        finish_reason = "stop" if request.engine_request.kind == "embed" else "length"
+    if request.status is RequestStatus.RUNNING:
+        request.num_reported_tokens = num_computed_tokens
+        book.cache.publish(request.block_table, request.token_ids, num_computed_tokens)
+        if num_computed_tokens - entry.num_new_tokens < request.num_prompt_tokens <= num_computed_tokens:
+            book.release_siblings(request)
+    if finish_reason is not None:
+        book.finish(request)
+    if not new_token_ids and finish_reason is None:
+        return None
+    logprobs = None if result.logprobs is None else result.logprobs[: len(new_token_ids)]
+    return make_output(request, new_token_ids, logprobs=logprobs, finish_reason=finish_reason, stop_reason=stop_reason)
+
+
+def make_output(
+    request: Request,
+    new_token_ids: list[int] | None = None,
+    *,
+    logprobs: list[TokenLogprobs] | None = None,
+    finish_reason: FinishReason | None = None,
+    stop_reason: int | None = None,
+) -> EngineOutput:
+    """News of `request`; the prompt's logprobs come with the first tokens."""
+    return EngineOutput(
+        request_id=request.request_id,
+        new_token_ids=new_token_ids or [],
+        logprobs=logprobs,
+        prompt_logprobs=None if finish_reason == "abort" else request.report_prompt_logprobs(),
+        finish_reason=finish_reason,
+        stop_reason=stop_reason,
+        num_cached_tokens=request.num_cached_tokens,
+    )
