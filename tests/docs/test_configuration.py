@@ -33,6 +33,6 @@ def test_every_setting_of_the_engine_is_on_the_page():
 
 
 def test_what_is_refused_is_said_to_be():
-    rows = [line for line in load_generator().render().splitlines() if "Not built yet" in line]
+    rows = [line for line in load_generator().render().splitlines() if "Refused by this version" in line]
     assert any("--tensor-parallel-size" in row for row in rows)
     assert not any("--max-num-seqs" in row for row in rows)

@@ -1,0 +1,77 @@
+"""Our engine as one side of a comparison: `LLMEngine`, with everything a user of it runs through."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from atom_core import LLMEngine, SamplingParams
+
+from benchmarks.peers import random_tokens
+
+
+class Ours:
+    """`LLMEngine` on token ids: scheduler, paged cache, run-ahead, sampler and output processor are all in a step."""
+
+    name = "atom"
+
+    def __init__(self, path: Path, dtype: str, *, threads: int, max_model_len: int, max_num_seqs: int) -> None:
+        self._engine = LLMEngine(
+            str(path),
+            dtype=dtype,
+            num_threads=threads,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            skip_tokenizer_init=True,
+        )
+        self.config: dict[str, Any] = {"vocab_size": self._engine.info.vocab_size}
+        self._max_model_len = max_model_len
+        self._random = random.Random(1)
+        self._open: list[str] = []
+
+    def decoder(self, batch_size: int, context: int) -> Callable[[], object]:
+        """Requests that all decode when this returns, with a step of theirs on its way."""
+        self._drop()
+        counts: dict[str, int] = {}
+
+        def count(output: Any) -> None:
+            counts[output.request_id] = output.num_output_tokens
+
+        params = SamplingParams(temperature=0.0, max_tokens=self._max_model_len - context, ignore_eos=True)
+        prompts = [random_tokens(self._random, context, self.config["vocab_size"]) for _ in range(batch_size)]
+        self._open = self._engine.add_request(prompts, params, stream_callback=count)
+        while len(counts) < batch_size:
+            self._engine.step()
+        return self._engine.step
+
+    def prefiller(self, num_tokens: int) -> Callable[[], object]:
+        """From `add_request` to the first token, of a prompt that the prefix cache has not seen."""
+        self._drop()
+        params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+
+        def prefill() -> list[dict[str, Any]]:
+            self._engine.add_request([random_tokens(self._random, num_tokens, self.config["vocab_size"])], params)
+            while not (finished := self._engine.step()):
+                pass
+            return finished
+
+        return prefill
+
+    def greedy(self, token_ids: list[int], num_tokens: int) -> list[int]:
+        """Token ids of the most likely continuation."""
+        self._drop()
+        params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+        return self._engine.generate([token_ids], params, use_tqdm=False)[0]["token_ids"]
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._engine.close()
+
+    def _drop(self) -> None:
+        """End the requests of the scenario before."""
+        self._engine.abort(self._open)
+        self._open = []
+        while not self._engine.is_finished():
+            self._engine.step()
