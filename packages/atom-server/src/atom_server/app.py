@@ -1,0 +1,41 @@
+"""The FastAPI application: routes, error shapes, request ids, the API key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atom_core import __version__
+from fastapi import FastAPI
+
+from atom_server.errors import install_error_handlers
+from atom_server.middleware import ApiKeys, RequestContext
+from atom_server.options import ServerOptions
+from atom_server.routes import ROUTERS
+from atom_server.state import ServerState
+
+if TYPE_CHECKING:
+    from atom_core import AsyncEngine
+
+
+def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> FastAPI:
+    """The app that serves `engine`. It neither starts nor ends the engine.
+
+    Raises:
+        ValueError, OSError: the chat template cannot be read or does not parse.
+    """
+    options = options or ServerOptions()
+    app = FastAPI(
+        title="ATOM",
+        description="An OpenAI-compatible server for large language models.",
+        version=__version__,
+        separate_input_output_schemas=False,
+    )
+    app.state.server = ServerState.create(engine, options)
+    for router in ROUTERS:
+        app.include_router(router)
+    install_error_handlers(app)
+    # The last one added is the outermost.
+    if options.api_keys:
+        app.add_middleware(ApiKeys, keys=options.api_keys)
+    app.add_middleware(RequestContext)
+    return app

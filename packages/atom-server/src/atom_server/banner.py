@@ -1,0 +1,72 @@
+"""The one thing to read when the server is ready: what runs, what fits, where, and how long each phase took."""
+
+from __future__ import annotations
+
+import logging
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from atom_server.listen import is_loopback
+from atom_server.state import ServerState
+
+logger = logging.getLogger(__name__)
+
+
+def show_banner(state: ServerState, url: str, *, seconds: float, console: Console | None = None) -> None:
+    """Print the banner to stderr, and a warning where anybody on the network could use this server."""
+    console = console or Console(stderr=True)
+    rows = banner_rows(state, url, seconds=seconds)
+    if console.is_terminal:
+        grid = Table.grid(padding=(0, 2))
+        for name, value in rows:
+            grid.add_row(Text(name, style="dim"), Text(value))
+        console.print(Panel.fit(grid, title="[bold]ATOM is ready[/bold]", border_style="green"))
+    else:
+        width = max(len(name) for name, _ in rows)
+        lines = ["ATOM is ready", *(f"  {name:<{width}}  {value}" for name, value in rows)]
+        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    warn_when_open(state, console)
+
+
+def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[str, str]]:
+    """The banner as names and values."""
+    info = state.engine.info
+    phases = ", ".join(f"{name} {value:.1f}" for name, value in info.timings.items())
+    concurrency = info.num_cache_tokens / info.max_model_len
+    cache_dtype = f", {info.kv_cache_dtype}" if info.kv_cache_dtype != info.dtype else ""
+    prefix = "on" if info.enable_prefix_caching else "off"
+    return [
+        ("model", f"{', '.join(state.served_names)} ({info.architecture})"),
+        ("runs on", f"{info.device} in {info.dtype}, {info.num_threads} threads"),
+        (
+            "KV cache",
+            f"{info.num_blocks} blocks of {info.block_size} = {info.num_cache_tokens} tokens{cache_dtype},"
+            f" prefix cache {prefix}",
+        ),
+        (
+            "limits",
+            f"context {info.max_model_len} tokens, {info.max_num_seqs} requests at once"
+            f" ({concurrency:.1f} of them at full context)",
+        ),
+        ("API", f"{url}/v1"),
+        ("docs", f"{url}/docs"),
+        ("API key", "required" if state.options.api_keys else "none"),
+        ("started in", f"{seconds:.1f} s" + (f" ({phases})" if phases else "")),
+    ]
+
+
+def warn_when_open(state: ServerState, console: Console) -> None:
+    """Say loudly that the network can reach a server without a key."""
+    options = state.options
+    if options.api_keys or is_loopback(options.host):
+        return
+    console.print(
+        f"WARNING: listening on {options.host} without an API key: anybody who can reach this machine can use this "
+        "server. Set --api-key or ATOM_API_KEY, or bind to 127.0.0.1.",
+        style="bold red",
+        highlight=False,
+        soft_wrap=True,
+    )

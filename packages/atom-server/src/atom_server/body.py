@@ -1,0 +1,177 @@
+"""From the bytes of a request to a checked schema: sizes, JSON, types and bounds, each with a sentence of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError
+
+READ_TIMEOUT_S = 30.0
+_LONGEST_QUOTE = 60
+_HEADER_SAFE = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+_MOST_NAMED_FIELDS = 16
+_BYTE = re.compile(r"\(byte (\d+)\)")
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+class Parsed(NamedTuple):
+    """A checked body, and headers that tell which of its fields were ignored."""
+
+    body: Any
+    headers: dict[str, str]
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The body, counted while it is read.
+
+    Raises:
+        APIError: 413 past `max_bytes`, 408 when the client stops sending for too long.
+    """
+    too_large = APIError(413, f"the body is larger than {max_bytes} bytes; --max-body-mb sets the limit")
+    if _declared_length(request) > max_bytes:
+        raise too_large
+    chunks, size = [], 0
+    try:
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > max_bytes:
+                    raise too_large
+                chunks.append(chunk)
+    except TimeoutError:
+        raise APIError(408, f"the body did not arrive within {READ_TIMEOUT_S:g} s", code="timeout") from None
+    except ClientDisconnect:
+        raise APIError(CLIENT_CLOSED_REQUEST, "the client went away", code="client_closed_request") from None
+    return b"".join(chunks)
+
+
+def decode_json_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in `body`; NaN, Infinity and numbers too large for a float are refused.
+
+    Raises:
+        APIError: 400 that says what is wrong and at which byte.
+    """
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _explain_bad_json(body, str(error)) from None
+    if not isinstance(value, dict):
+        raise APIError(400, f"the body must be a JSON object, not {_json_type(value)}", code="invalid_json")
+    return value
+
+
+def parse_object(schema: type[Schema], values: dict[str, Any]) -> tuple[Schema, list[str]]:
+    """Check `values` against `schema`: the result, and the names of fields that it does not know.
+
+    A field given as null counts as left out.
+
+    Raises:
+        APIError: 400 that names the field at fault.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    try:
+        body = schema.model_validate(given)
+    except ValidationError as error:
+        raise _explain_bad_field(error) from None
+    known = set(schema.model_fields) | getattr(schema, "also_accepted", frozenset())
+    return body, [name for name in given if name not in known]
+
+
+async def read_request(request: Request, schema: type[Schema], max_bytes: int) -> Parsed:
+    """Read, decode and check a request: the schema's instance and the headers that name what was ignored."""
+    values = decode_json_object(await read_body(request, max_bytes))
+    body, ignored = parse_object(schema, values)
+    return Parsed(body, _ignored_header(ignored))
+
+
+def quoted(value: Any) -> str:
+    """`value` as JSON, cut short for an error message."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = str(value)
+    return text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 3] + "..."
+
+
+def _declared_length(request: Request) -> int:
+    length = request.headers.get("content-length", "")
+    return int(length) if length.isdecimal() and len(length) < 20 else 0
+
+
+def _explain_bad_json(body: bytes, complaint: str) -> APIError:
+    """Find the fault again, with the standard library's positions."""
+
+    def refuse_constant(name: str) -> None:
+        raise ValueError(f"{name} is not a number in JSON")
+
+    if not body.strip():
+        return APIError(400, "the body is empty; send a JSON object", code="invalid_json")
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return APIError(400, f"the body is not valid UTF-8: bad byte at offset {error.start}", code="invalid_utf8")
+    try:
+        json.loads(text, parse_constant=refuse_constant)
+    except json.JSONDecodeError as error:
+        offset = len(text[: error.pos].encode())
+        reason = f"{error.msg[0].lower()}{error.msg[1:]} at byte {offset}"
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except ValueError as error:
+        position = _BYTE.search(complaint)
+        reason = f"{error}" + (f" at byte {position[1]}" if position else "")
+    else:
+        reason = "it holds half of a surrogate pair, or a number too large"
+    return APIError(400, f"the body is not valid JSON: {reason}", code="invalid_json")
+
+
+def _explain_bad_field(error: ValidationError) -> APIError:
+    problems = error.errors(include_url=False, include_context=False)
+    problem = problems[0]
+    param = _field_path(problem["loc"])
+    if problem["type"] == "missing":
+        message = f"'{param}' is required"
+    else:
+        text = problem["msg"].removeprefix("Value error, ")
+        text = text.replace("Input should be", "must be", 1)
+        subject = f"'{param}' " if text.startswith("must ") else f"'{param}': " if param else ""
+        message = f"{subject}{text}"
+        if param:
+            message += f"; got {quoted(problem['input'])}"
+    if len(problems) > 1:
+        message += f" (and {len(problems) - 1} more)"
+    code = {"missing": "missing_required_parameter"}.get(problem["type"], "invalid_value")
+    if problem["type"].endswith("_type"):
+        code = "invalid_type"
+    return APIError(400, message, param=param, code=code)
+
+
+def _field_path(location: tuple[int | str, ...]) -> str | None:
+    """``("messages", 0, "content")`` -> ``messages[0].content``."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path or None
+
+
+def _json_type(value: Any) -> str:
+    names = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _ignored_header(names: list[str]) -> dict[str, str]:
+    if not names:
+        return {}
+    # Names come from the client: only harmless ones go into a header.
+    safe = [name for name in names if _HEADER_SAFE.fullmatch(name)][:_MOST_NAMED_FIELDS]
+    if len(safe) < len(names):
+        safe.append("...")
+    return {"x-atom-ignored-fields": ", ".join(safe)}

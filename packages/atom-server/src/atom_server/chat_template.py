@@ -1,0 +1,97 @@
+"""Renders a model's chat template, as Hugging Face templates expect it, in a sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from atom_server.errors import APIError
+
+
+class TemplateRefusal(jinja2.TemplateError):
+    """The template itself says that it cannot render these messages."""
+
+
+class ChatTemplate:
+    """A compiled chat template.
+
+    Raises:
+        ValueError: `source` is not a Jinja template; the message says where.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
+        self.source = source
+        self._special_tokens = dict(special_tokens or {})
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ValueError(f"the chat template does not parse: {error.message} (line {error.lineno})") from error
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The prompt for `messages`.
+
+        Raises:
+            APIError: 400; the template refused these messages, or failed on them.
+        """
+        context = {**variables, **self._special_tokens}
+        context |= {"messages": self._known_roles(messages), "add_generation_prompt": add_generation_prompt}
+        try:
+            return self._template.render(context)
+        except TemplateRefusal as error:
+            raise _unrenderable(f"the chat template refuses these messages: {error}") from None
+        except jinja2.TemplateError as error:
+            raise _unrenderable(f"the chat template cannot render these messages: {error}") from None
+        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise _unrenderable(f"the chat template failed on these messages: {reason}") from None
+
+    def _known_roles(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """`developer` is the newer name of `system`; most templates know only the older one."""
+        knows_developer = "developer" in self.source
+        return [
+            dict(message) | ({"role": "system"} if message.get("role") == "developer" and not knows_developer else {})
+            for message in messages
+        ]
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateRefusal(str(message))
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON without the HTML escapes of Jinja's own filter: a prompt is not a page."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _unrenderable(message: str) -> APIError:
+    return APIError(400, message[:500], param="messages", code="chat_template_error")

@@ -1,0 +1,1 @@
+"""The `atom` command: one file for each sub-command."""

@@ -1,0 +1,115 @@
+"""`atom doctor`: what this machine has, what is installed, and what each operator runs on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+
+HELP = "show what this machine has and what runs on what"
+DESCRIPTION = "Show the machine, the installed versions, the caches, and which implementation each operator takes here."
+EXAMPLES = """\
+examples:
+  atom doctor
+  atom doctor --no-operators    skip the list of operators, which takes a few seconds
+"""
+
+_OURS = ("atom-kernels", "atom-models", "atom-core", "atom-server")
+_OTHERS = ("torch", "triton", "amd-aiter", "tokenizers", "safetensors", "msgspec", "pyzmq", "fastapi", "uvicorn")
+_EXPLAIN_TIMEOUT_S = 300
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One switch."""
+    parser.add_argument(
+        "--operators",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="list every operator's implementations (default: yes)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print everything; 1 where the operators cannot be listed."""
+    _print_rows("machine", _machine())
+    _print_rows("installed", [(name, _version(name)) for name in (*_OURS, *_OTHERS)])
+    _print_rows("models", _models())
+    return _print_operators() if args.operators else 0
+
+
+def _machine() -> list[tuple[str, str]]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return [
+        ("system", f"{platform.system()} {platform.release()} {platform.machine()}"),
+        ("processor", _processor()),
+        ("cores", str(cores)),
+        ("memory", _memory()),
+        ("python", f"{platform.python_version()} ({sys.executable})"),
+        ("compiler", shutil.which("cc") or shutil.which("gcc") or shutil.which("clang") or "none: no native kernels"),
+    ]
+
+
+def _processor() -> str:
+    for line in _lines_of("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def _memory() -> str:
+    sizes = {name: value for name, _, value in (line.partition(":") for line in _lines_of("/proc/meminfo"))}
+    try:
+        total, free = (int(sizes[name].split()[0]) / 2**20 for name in ("MemTotal", "MemAvailable"))
+    except (KeyError, ValueError, IndexError):
+        return "unknown"
+    return f"{total:.1f} GiB, {free:.1f} GiB available"
+
+
+def _lines_of(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _models() -> list[tuple[str, str]]:
+    from atom_core.models import cached_models, models_cache_dir
+
+    models = [(model.name, f"{model.size / 2**20:.0f} MiB, {model.path}") for model in cached_models()]
+    return [
+        ("kept in", str(models_cache_dir())),
+        *(models or [("none yet", "`atom models pull smollm2` downloads one")]),
+    ]
+
+
+def _print_operators() -> int:
+    """The report of the operators' own package, in a process of its own: this one stays without torch."""
+    print("\noperators", flush=True)
+    command = [sys.executable, "-m", "atom_kernels", "explain"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_EXPLAIN_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        print(f"  `{' '.join(command[1:])}` took longer than {_EXPLAIN_TIMEOUT_S} s", file=sys.stderr)
+        return 1
+    print("\n".join("  " + line for line in done.stdout.splitlines()))
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+        print(f"  the operators cannot be listed: {lines[-1]}", file=sys.stderr)
+    return 1 if done.returncode else 0
+
+
+def _print_rows(title: str, rows: list[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in rows)
+    print(f"{title}\n" + "\n".join(f"  {name:<{width}}  {value}" for name, value in rows) + "\n", end="\n", flush=True)

@@ -1,0 +1,17 @@
+"""How the command line logs: one plain line each, to stderr."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+
+def configure_logging(level: str = "info") -> None:
+    """Send this process's log lines to stderr. Libraries only speak up when something is wrong."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    for name in ("atom_server", "atom_core", "atom_models", "atom_kernels"):
+        logging.getLogger(name).setLevel(level.upper())

@@ -1,0 +1,81 @@
+"""`atom`: finds the sub-command, runs it, and turns errors into one readable ending."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from atom_core import __version__
+
+from atom_server import settings
+from atom_server.cli import chat, doctor, generate, models, plan, serve
+
+_COMMANDS = (serve, chat, generate, models, plan, doctor)
+
+_DESCRIPTION = "ATOM, an inference engine for large language models."
+_EXAMPLES = """\
+examples:
+  atom serve                                serve the default model on http://127.0.0.1:8000
+  atom serve --model ./my-model             serve a model folder, a .gguf file or a Hugging Face id
+  atom chat                                 talk to a model in the terminal
+  atom generate "The capital of France is"  complete one prompt
+  atom plan --model ./my-model              what a model needs, and whether it fits
+  atom doctor                               what this machine has, and what each operator runs on
+
+`atom COMMAND --help` explains each command.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        "atom", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"atom {__version__}")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    for module in _COMMANDS:
+        name = module.__name__.rsplit(".", 1)[-1]
+        command = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.DESCRIPTION,
+            epilog=module.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; its exit code. Errors end with their cause as the last line, without a traceback."""
+    args = build_parser().parse_args(arguments)
+    try:
+        return args.run(args)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 141
+    except Exception as error:
+        if settings.debug():
+            raise
+        print(f"atom {args.command}: {describe(error)}", file=sys.stderr)
+        return 1
+
+
+def describe(error: Exception) -> str:
+    """An error for people: the message alone where it was written for them, with its kind where it was not."""
+    message = str(error).strip()
+    is_ours = type(error).__module__.split(".")[0].startswith("atom_")
+    if is_ours and message:
+        return message
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return f"{type(error).__name__}: {message} (ATOM_DEBUG=1 shows where)" if message else type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""`atom models`: which models are known, which are here, and where."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+from rich.table import Table
+
+HELP = "list, download and find models"
+DESCRIPTION = "Models that ATOM knows by name, and models that are already on this machine."
+EXAMPLES = """\
+examples:
+  atom models list
+  atom models pull smollm2
+  atom models pull HuggingFaceTB/SmolLM2-135M-Instruct
+  atom models path smollm2
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One action, and a name for two of them."""
+    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+    actions.add_parser("list", help="models known by name, and models downloaded")
+    pull = actions.add_parser("pull", help="download a model, unless it is here already")
+    path = actions.add_parser("path", help="print where a downloaded model lies")
+    for action in (pull, path):
+        action.add_argument("name", help="a name that `atom models list` shows, or a Hugging Face id")
+    pull.add_argument("--revision", help="branch, tag or commit of a Hugging Face id")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do the one action."""
+    match args.action:
+        case "list":
+            _list()
+        case "pull":
+            from atom_core.models import resolve_model
+
+            print(resolve_model(args.name, revision=args.revision))
+        case "path":
+            print(_path(args.name))
+    return 0
+
+
+def _path(name: str) -> str:
+    from atom_core.models import find_cached
+
+    found = find_cached(name)
+    if found is None:
+        raise FileNotFoundError(2, f"not on this machine; `atom models pull {name}` downloads it", name)
+    return str(found)
+
+
+def _list() -> None:
+    from atom_core.models import cached_models, known_models, models_cache_dir
+
+    cached = {model.name: model for model in cached_models()}
+    table = Table("name", "size", "where", "what", box=None, padding=(0, 2, 0, 0))
+    for model in known_models():
+        here = cached.pop(model.name, None)
+        size, where = (_size(here.size), str(here.path)) if here else ("", "not downloaded")
+        table.add_row(model.name, size, where, f"{model.description} ({model.license})")
+    for model in cached.values():
+        table.add_row(model.name, _size(model.size), str(model.path), "")
+    console = Console(soft_wrap=True)
+    console.print(table)
+    console.print(f"\ndownloads are kept in {models_cache_dir()}", highlight=False)
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:.0f} MiB" if num_bytes < 2**30 else f"{num_bytes / 2**30:.1f} GiB"

@@ -1,0 +1,50 @@
+"""`atom serve`: an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from atom_core import EngineArgs
+
+from atom_server.cli.logs import configure_logging
+from atom_server.options import ServerOptions
+
+HELP = "serve a model to OpenAI clients"
+DESCRIPTION = """\
+Serve a model over HTTP to curl, the openai package and everything that speaks the OpenAI API.
+Without --model this is SmolLM2-135M-Instruct, which is downloaded once."""
+EXAMPLES = """\
+examples:
+  atom serve
+  atom serve --model ./my-model --served-model-name my-model
+  atom serve --model model.gguf --max-model-len 4096 --kv-cache-dtype fp8
+  atom serve --host 0.0.0.0 --server-port 9000 --api-key $KEY
+
+then:
+  curl http://127.0.0.1:8000/v1/chat/completions \\
+    -H 'Content-Type: application/json' \\
+    -d '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64}'
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The server's flags, then the engine's."""
+    ServerOptions.add_cli_args(parser)
+    EngineArgs.add_cli_args(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal comes or the engine dies."""
+    started = time.time()
+    options = ServerOptions.from_cli_args(args)
+    configure_logging(options.log_level)
+    # Whoever shares a server must not be able to steer whose cached blocks they hit: hashes are keyed here.
+    args.prefix_hash = args.prefix_hash or "sha256"
+    engine_args = EngineArgs.from_cli_args(args)
+
+    from atom_server.lifecycle import serve
+    from atom_server.listen import open_socket
+
+    with open_socket(options.host, options.server_port) as listener:
+        return serve(engine_args, options, listener, started=started)

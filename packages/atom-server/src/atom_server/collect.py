@@ -1,0 +1,51 @@
+"""Whole answers: gathers the news of a `Generation` into one `Collected` for each choice."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+
+from atom_core import CompletionLogprobs
+from starlette.requests import Request
+
+from atom_server.generation import Generation
+from atom_server.schemas.responses import Finish
+
+
+@dataclass
+class Collected:
+    """One finished sample."""
+
+    index: int
+    text: str = ""
+    logprobs: list[CompletionLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[CompletionLogprobs] = field(default_factory=list)
+    finish_reason: Finish = "stop"
+    stop_reason: int | str | None = None
+
+
+async def collect(request: Request, generation: Generation) -> list[Collected]:
+    """Every choice of `generation`, in order; closes it, however it ends."""
+    choices = [Collected(index) for index in range(generation.num_choices)]
+    texts: list[list[str]] = [[] for _ in choices]
+    try:
+        async with contextlib.aclosing(generation.outputs()) as outputs:
+            async for index, output in outputs:
+                choice = choices[index]
+                texts[index].append(output.text_delta)
+                choice.logprobs += output.logprobs or ()
+                if output.prompt_logprobs is not None:
+                    choice.prompt_logprobs = output.prompt_logprobs
+                if output.finished:
+                    choice.finish_reason = "length" if output.finish_reason == "length" else "stop"
+                    choice.stop_reason = output.stop_reason
+    finally:
+        generation.report(request.state.record)
+        await generation.close()
+    for choice, parts in zip(choices, texts, strict=True):
+        choice.text = "".join(parts)
+        # Samples of one prompt share its log-probabilities, which come with the first sample's news.
+        choice.prompt_logprobs = (
+            choice.prompt_logprobs or choices[choice.index - choice.index % generation.n].prompt_logprobs
+        )
+    return choices

@@ -1,0 +1,119 @@
+"""Errors in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``, whatever went wrong."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+from atom_core import EngineDeadError, InvalidRequestError, ProfilerError
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+logger = logging.getLogger(__name__)
+
+CLIENT_CLOSED_REQUEST = 499
+RETRY_AFTER = {"retry-after": "1"}
+
+_TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "service_unavailable"}
+_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large", 500: "internal_error"}
+
+
+class APIError(Exception):
+    """An answer other than success.
+
+    Attributes:
+        status: HTTP status.
+        param: the request field at fault, e.g. "messages[0].content"; None where there is no single one.
+        code: machine-readable kind, e.g. "model_not_found".
+        headers: to send along.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code or _CODES.get(status, "invalid_value")
+        self.headers = headers or {}
+
+    @property
+    def type(self) -> str:
+        """The kind of error in OpenAI's words."""
+        return _TYPES.get(self.status, "invalid_request_error")
+
+    def body(self) -> bytes:
+        """The JSON to send."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+    def response(self) -> Response:
+        """The whole answer."""
+        return Response(self.body(), self.status, headers=self.headers, media_type="application/json")
+
+
+def engine_dead(reason: object) -> APIError:
+    """The engine no longer works: nobody can be served until the server is started again."""
+    return APIError(503, f"the engine stopped working: {reason}", code="engine_dead", headers=RETRY_AFTER)
+
+
+def shutting_down() -> APIError:
+    """The server takes no new work, or gave up what it could not finish in time."""
+    return APIError(
+        503, "the server is shutting down; send the request again", code="shutting_down", headers=RETRY_AFTER
+    )
+
+
+def unsupported(message: str, param: str) -> APIError:
+    """A feature that was asked for and is not there."""
+    return APIError(400, message, param=param, code="unsupported_parameter")
+
+
+def as_api_error(error: Exception) -> APIError:
+    """What to tell the client about any exception."""
+    match error:
+        case APIError():
+            return error
+        case InvalidRequestError(code="queue_full"):
+            return APIError(503, error.message, param=error.param, code=error.code, headers=RETRY_AFTER)
+        case InvalidRequestError():
+            param = _FIELD_NAMES.get(error.param or "", error.param)
+            return APIError(400, error.message, param=param, code=error.code)
+        case EngineDeadError():
+            return engine_dead(error)
+        case ProfilerError():
+            return APIError(409, str(error), code="profiler_not_ready")
+        case RequestValidationError():
+            return APIError(400, f"the request is not valid: {error.errors()[0]['msg']}")
+        case HTTPException(status_code=404):
+            return APIError(404, "there is no such path here; /docs lists those there are")
+        case HTTPException(status_code=405):
+            allowed = (error.headers or {}).get("Allow", "another one")
+            return APIError(405, f"this method does not work here; use {allowed}", headers={"allow": allowed})
+        case HTTPException():
+            return APIError(error.status_code, str(error.detail), headers=dict(error.headers or {}))
+    logger.error("a request failed unexpectedly", exc_info=error)
+    return APIError(500, "internal error; the server's log has the details")
+
+
+# The engine speaks of its own parameters; clients know them by the names of the API.
+_FIELD_NAMES = {"stop_strings": "stop", "prompt_token_ids": "prompt"}
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every error of `app` leave in OpenAI's shape."""
+
+    async def answer(_: Request, error: Exception) -> Response:
+        return as_api_error(error).response()
+
+    for kind in (APIError, InvalidRequestError, EngineDeadError, ProfilerError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, answer)

@@ -1,0 +1,161 @@
+"""The life of a serving process: start, ready, drain on a signal, or an end because the engine died."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Generator
+
+import uvicorn
+from atom_core import AsyncEngine, EngineArgs, EngineDeadError
+
+from atom_server.app import create_app
+from atom_server.banner import show_banner
+from atom_server.listen import url_of
+from atom_server.options import ServerOptions
+from atom_server.state import ServerState
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_HEALTH_INTERVAL_S = 0.25
+# Long enough for open streams to get their error and for probes to see the 503.
+_LAST_WORDS_S = 1.5
+_GRACE_S = 2
+
+
+class SignalFreeServer(uvicorn.Server):
+    """uvicorn without its signal handlers: signals drain here before uvicorn is told to stop."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class Lifecycle:
+    """Watches signals and the engine's health for a running server.
+
+    Attributes:
+        exit_code: 0 after a signal, 1 after the engine died.
+    """
+
+    def __init__(self, state: ServerState, server: uvicorn.Server) -> None:
+        self.exit_code = 0
+        self._state = state
+        self._server = server
+        self._drain: asyncio.Task[None] | None = None
+
+    def on_signal(self) -> None:
+        """First signal: drain. Second: at once."""
+        if self._drain is None:
+            self._drain = asyncio.get_running_loop().create_task(self.drain())
+        else:
+            logger.warning("stopping at once")
+            self._server.force_exit = True
+            self._server.should_exit = True
+
+    async def drain(self) -> None:
+        """Take no new work, let running requests finish, abort what is left, then stop the server."""
+        state = self._state
+        state.draining = True
+        if state.active:
+            logger.info(
+                "draining: %d requests have up to %g s (a second signal stops at once)",
+                len(state.active),
+                state.options.drain_timeout,
+            )
+        if not await self._idle_within(state.options.drain_timeout):
+            logger.warning("aborting %d requests that did not finish in time", len(state.active))
+            for engine_ids in list(state.active.values()):
+                for engine_id in engine_ids:
+                    await state.engine.abort(engine_id)
+            await self._idle_within(_GRACE_S)
+        self._server.should_exit = True
+
+    async def watch_engine(self) -> None:
+        """End the server, with a failure, soon after the engine has died."""
+        while True:
+            try:
+                self._state.engine.check_health()
+            except EngineDeadError as error:
+                if self._drain is not None and self._server.should_exit:
+                    return
+                self._state.dead_reason = str(error)
+                self.exit_code = 1
+                logger.error("the engine stopped working: %s", error)
+                await asyncio.sleep(_LAST_WORDS_S)
+                self._server.should_exit = True
+                return
+            await asyncio.sleep(_HEALTH_INTERVAL_S)
+
+    async def _idle_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self._state.active and self._state.dead_reason is None:
+            if time.monotonic() >= deadline or self._server.should_exit:
+                return False
+            await asyncio.sleep(0.02)
+        return True
+
+
+def serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, *, started: float) -> int:
+    """Run a server on `listener` until a signal or the engine's death; the exit code.
+
+    Args:
+        started: `time.time()` at which the process began, for the banner.
+
+    Raises:
+        EngineStartError, ConfigError, ValueError, OSError: it could not start.
+    """
+    server_settings = uvicorn.Config(
+        "unused", log_config=None, log_level="warning", access_log=False, server_header=False,
+        timeout_keep_alive=options.timeout_keep_alive, timeout_graceful_shutdown=_GRACE_S, lifespan="off", ws="none",
+    )  # fmt: skip
+    with asyncio.Runner(loop_factory=server_settings.get_loop_factory()) as runner:
+        return runner.run(_serve(args, options, listener, server_settings, started))
+
+
+async def _serve(
+    args: EngineArgs,
+    options: ServerOptions,
+    listener: socket.socket,
+    server_settings: uvicorn.Config,
+    started: float,
+) -> int:
+    engine = await _start_engine(args)
+    if engine is None:
+        return 0
+    try:
+        app = create_app(engine, options)
+        state: ServerState = app.state.server
+        server_settings.app = app
+        server = SignalFreeServer(server_settings)
+        life = Lifecycle(state, server)
+        _handle_signals(life.on_signal)
+        watching = asyncio.ensure_future(life.watch_engine())
+        show_banner(state, url_of(listener), seconds=time.time() - started)
+        await server.serve(sockets=[listener])
+        watching.cancel()
+        return life.exit_code
+    finally:
+        await engine.shutdown(0.0)
+
+
+async def _start_engine(args: EngineArgs) -> AsyncEngine | None:
+    """The started engine; None where a signal came first."""
+    starting = asyncio.ensure_future(AsyncEngine.start(args))
+    _handle_signals(starting.cancel)
+    try:
+        return await starting
+    except asyncio.CancelledError:
+        logger.warning("stopped before the engine was ready")
+        return None
+
+
+def _handle_signals(handler) -> None:
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, handler)

@@ -1,0 +1,96 @@
+"""Log-probabilities in OpenAI's two formats, and prompt log-probabilities by token id."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from atom_core import CompletionLogprobs, Tokenizer
+
+from atom_server.schemas.responses import ChatLogprobs, TextLogprobs, TokenLogprob, TopLogprob
+
+# JSON has no infinity; this is what OpenAI's servers answer for "never".
+_LOWEST = -9999.0
+
+
+def text_logprobs(
+    entries: Sequence[CompletionLogprobs | None], *, first_token: str = "", offset: int = 0
+) -> TextLogprobs:
+    """The parallel lists of a text completion.
+
+    Args:
+        entries: one for each token; None for a prompt's first token, of which `first_token` is the text.
+        offset: characters before the first of these tokens.
+    """
+    result = TextLogprobs([], [], [], [])
+    for entry in entries:
+        token = first_token if entry is None else entry.token
+        result.tokens.append(token)
+        result.text_offset.append(offset)
+        result.token_logprobs.append(None if entry is None else _finite(entry.logprob))
+        result.top_logprobs.append(None if entry is None else _by_text(entry))
+        offset += len(token)
+    return result
+
+
+def joined(parts: Sequence[TextLogprobs]) -> TextLogprobs:
+    """Logprobs of consecutive stretches as one."""
+    return TextLogprobs(
+        tokens=[token for part in parts for token in part.tokens],
+        token_logprobs=[value for part in parts for value in part.token_logprobs],
+        top_logprobs=[top for part in parts for top in part.top_logprobs],
+        text_offset=[offset for part in parts for offset in part.text_offset],
+    )
+
+
+def chat_logprobs(entries: Sequence[CompletionLogprobs], tokenizer: Tokenizer | None, num_top: int) -> ChatLogprobs:
+    """The nested lists of a chat completion. `bytes` are exact where a token holds part of a character."""
+
+    def spelt(token_id: int, text: str) -> list[int]:
+        return list(tokenizer.id_to_bytes(token_id) if tokenizer else text.encode())
+
+    return ChatLogprobs(
+        [
+            TokenLogprob(
+                token=entry.token,
+                logprob=_finite(entry.logprob),
+                bytes=spelt(entry.token_id, entry.token),
+                top_logprobs=[
+                    TopLogprob(text, _finite(logprob), spelt(token_id, text))
+                    for token_id, text, logprob in entry.top[:num_top]
+                ],
+            )
+            for entry in entries
+        ]
+    )
+
+
+def prompt_logprobs(entries: Sequence[CompletionLogprobs]) -> list[dict[str, Any] | None]:
+    """One object for each prompt token, keyed by token id; None for the first, which nothing comes before."""
+    result: list[dict[str, Any] | None] = [None]
+    for entry in entries:
+        row: dict[str, Any] = {
+            str(token_id): {"logprob": _finite(logprob), "rank": rank, "decoded_token": text}
+            for rank, (token_id, text, logprob) in enumerate(entry.top, start=1)
+        }
+        row[str(entry.token_id)] = {
+            "logprob": _finite(entry.logprob),
+            "rank": entry.rank,
+            "decoded_token": entry.token,
+        }
+        result.append(row)
+    return result
+
+
+def _by_text(entry: CompletionLogprobs) -> dict[str, float]:
+    """Text -> logprob of the likely tokens and the chosen one. Of tokens that read alike the likeliest counts."""
+    top: dict[str, float] = {}
+    for _, text, logprob in entry.top:
+        top.setdefault(text, _finite(logprob))
+    top.setdefault(entry.token, _finite(entry.logprob))
+    return top
+
+
+def _finite(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else _LOWEST

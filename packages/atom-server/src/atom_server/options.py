@@ -1,0 +1,100 @@
+"""`ServerOptions`: every setting of the server, apart from the engine's, as flags and as keywords."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from atom_core.config.options import add_options, option, options_of
+
+from atom_server import settings
+
+_SECTION = "Server"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """The settings that people write for ``atom serve``; each is a flag, in kebab or snake case.
+
+    Raises:
+        atom_core.config.ConfigError: a value that is not allowed.
+    """
+
+    host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 is every one of this machine.", section=_SECTION)
+    server_port: int = option(
+        8000, "Port to listen on; 0 takes a free one.", kind="integer", section=_SECTION, minimum=0, maximum=65535
+    )
+    served_model_name: str | None = option(
+        None,
+        "Names that requests may use, separated by commas; answers carry the first. Unset takes the name of --model.",
+        section=_SECTION,
+    )
+    api_key: str | None = option(
+        None,
+        "Bearer token that every request but GET /health must carry, or several separated by commas; "
+        "unset takes ATOM_API_KEY, and where that is unset too, no key is asked for.",
+        section=_SECTION,
+    )
+    chat_template: str | None = option(None, "Jinja file that replaces the model's chat template.", section=_SECTION)
+    max_body_mb: float = option(
+        32.0,
+        "Larger request bodies are refused, in MiB.",
+        kind="number",
+        section=_SECTION,
+        minimum=0.001,
+        maximum=65536,
+    )
+    drain_timeout: float = option(
+        30.0,
+        "Seconds that running requests get to finish after SIGTERM or Ctrl-C.",
+        kind="number",
+        section=_SECTION,
+        minimum=0,
+    )
+    timeout_keep_alive: int = option(
+        5, "Seconds after which an idle connection is closed.", kind="integer", section=_SECTION, minimum=0
+    )
+    log_level: str = option(
+        "info",
+        "How much to log; info is one line for each request.",
+        section=_SECTION,
+        choices=("debug", "info", "warning", "error"),
+    )
+
+    def __post_init__(self) -> None:
+        for entry in options_of(type(self)):
+            object.__setattr__(self, entry.name, entry.check(getattr(self, entry.name)))
+
+    @classmethod
+    def add_cli_args(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """Add every flag to `parser`, and return it."""
+        add_options(parser, cls)
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> ServerOptions:
+        """The options that a parsed namespace gives; the API key may also come from the environment."""
+        given: dict[str, Any] = {entry.name: getattr(args, entry.name, None) for entry in options_of(cls)}
+        given["api_key"] = given["api_key"] or settings.api_key()
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+    @property
+    def served_model_names(self) -> tuple[str, ...]:
+        """The names, in order; empty where the model's own is to be used."""
+        return _listed(self.served_model_name)
+
+    @property
+    def api_keys(self) -> tuple[str, ...]:
+        """The keys; empty where none is asked for."""
+        return _listed(self.api_key)
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest request body."""
+        return int(self.max_body_mb * 2**20)
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    parts = (part.strip() for part in (text or "").split(","))
+    return tuple(dict.fromkeys(part for part in parts if part))

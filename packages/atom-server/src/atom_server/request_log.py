@@ -1,0 +1,46 @@
+"""One log line for each request: what was asked, how it ended, how many tokens, how fast. Never any text."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+logger = logging.getLogger("atom_server.request")
+
+# Probes come every few seconds and would drown the rest.
+_QUIET_PATHS = frozenset(("/health", "/ready"))
+
+
+@dataclass
+class RequestRecord:
+    """What is known of a request by the time it ends; routes fill in what the middleware cannot see."""
+
+    request_id: str
+    method: str
+    path: str
+    status: int = 0
+    prompt_tokens: int | None = None
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    ttft: float = 0.0
+    tpot: float = 0.0
+    finish_reasons: list[str] = field(default_factory=list)
+
+    def log(self, seconds: float) -> None:
+        """Write the line."""
+        level = logging.DEBUG if self.path in _QUIET_PATHS and self.status < 400 else logging.INFO
+        if not logger.isEnabledFor(level):
+            return
+        line = f"{self.request_id} {self.method} {_printable(self.path)} {self.status}"
+        if self.prompt_tokens is not None:
+            reasons = ",".join(dict.fromkeys(self.finish_reasons)) or "none"
+            line += (
+                f" prompt={self.prompt_tokens} cached={self.cached_tokens} output={self.output_tokens}"
+                f" ttft={self.ttft * 1e3:.0f}ms tpot={self.tpot * 1e3:.1f}ms finish={reasons}"
+            )
+        logger.log(level, "%s in %.3fs", line, seconds)
+
+
+def _printable(path: str) -> str:
+    """A path from the network, cut short and without anything that could forge a log line."""
+    return path[:120].encode("ascii", "backslashreplace").decode().replace("\n", "\\n").replace("\r", "\\r")

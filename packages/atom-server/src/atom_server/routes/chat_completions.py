@@ -1,0 +1,120 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import msgspec
+from atom_core import CompletionLogprobs, Tokenizer
+from fastapi import APIRouter, Request
+from msgspec import UNSET
+from starlette.responses import Response
+
+from atom_server.body import read_request
+from atom_server.collect import Collected, collect
+from atom_server.disconnect import until_disconnect
+from atom_server.errors import APIError, unsupported
+from atom_server.generation import Generation
+from atom_server.logprobs import chat_logprobs, prompt_logprobs
+from atom_server.prompts import encode_messages
+from atom_server.routes.openapi import described
+from atom_server.schemas.chat import ChatCompletionRequest
+from atom_server.schemas.responses import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatLogprobs,
+    Delta,
+    Message,
+)
+from atom_server.state import server_state
+from atom_server.streaming import EventStream, event
+
+router = APIRouter(tags=["chat"])
+
+
+@router.post("/v1/chat/completions", response_class=Response, openapi_extra=described(ChatCompletionRequest))
+async def chat_completions(request: Request) -> Response:
+    """The assistant's next turn in a conversation, whole or as server-sent events."""
+    state = server_state(request)
+    state.check_takes_requests()
+    body, headers = await read_request(request, ChatCompletionRequest, state.options.max_body_bytes)
+    state.check_model(body.model)
+    _check(body)
+    prompt = await encode_messages(
+        state,
+        body.template_messages(),
+        add_generation_prompt=body.add_generation_prompt,
+        template_variables=body.chat_template_kwargs,
+    )
+    generation = await Generation.submit(request, body, [prompt], body.chat_sampling_params(), kind="chatcmpl")
+    if body.stream:
+        return EventStream(request, generation, _events(generation, body, state.engine.tokenizer), headers=headers)
+    choices = await until_disconnect(request, collect(request, generation))
+    answer = ChatCompletion(
+        id=generation.id,
+        created=generation.created,
+        model=generation.model,
+        choices=[_choice(body, choice, state.engine.tokenizer) for choice in choices],
+        usage=generation.usage(),
+    )
+    return Response(msgspec.json.encode(answer), headers=headers, media_type="application/json")
+
+
+def _check(body: ChatCompletionRequest) -> None:
+    body.refuse_what_is_missing()
+    if "prompt" in (body.model_extra or {}):
+        raise APIError(400, "'prompt' is another name for 'messages'; give one of them", param="prompt")
+    if body.echo:
+        raise unsupported("chat completions cannot repeat the prompt; leave 'echo' out", "echo")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise APIError(400, "'top_logprobs' needs \"logprobs\": true", param="top_logprobs")
+
+
+def _choice(body: ChatCompletionRequest, choice: Collected, tokenizer: Tokenizer | None) -> ChatChoice:
+    return ChatChoice(
+        index=choice.index,
+        message=Message(choice.text),
+        finish_reason=choice.finish_reason,
+        stop_reason=choice.stop_reason,
+        logprobs=_logprobs(body, choice.logprobs, tokenizer),
+        prompt_logprobs=UNSET if body.prompt_logprobs is None else prompt_logprobs(choice.prompt_logprobs),
+    )
+
+
+def _logprobs(
+    body: ChatCompletionRequest, entries: list[CompletionLogprobs] | None, tokenizer: Tokenizer | None
+) -> ChatLogprobs | None:
+    return chat_logprobs(entries or [], tokenizer, body.top_logprobs or 0) if body.logprobs else None
+
+
+async def _events(
+    generation: Generation, body: ChatCompletionRequest, tokenizer: Tokenizer | None
+) -> AsyncGenerator[bytes, None]:
+    """The role with each choice's first news, then text, then the finish reason, then the usage where asked for."""
+    options = body.stream_options
+    running_usage = options is not None and options.continuous_usage_stats
+    wants_usage = options is not None and options.include_usage
+
+    def chunk(choices: list[ChatChunkChoice], with_usage: bool = running_usage) -> bytes:
+        usage = generation.usage() if with_usage else None if wants_usage else UNSET
+        return event(ChatChunk(generation.id, generation.created, generation.model, choices, usage=usage))
+
+    started: set[int] = set()
+    async for index, output in generation.outputs():
+        data = b""
+        if index not in started:
+            started.add(index)
+            data += chunk([ChatChunkChoice(index, Delta(role="assistant", content=""))])
+        logprobs = _logprobs(body, output.logprobs, tokenizer)
+        if output.text_delta or (logprobs is not None and logprobs.content):
+            data += chunk([ChatChunkChoice(index, Delta(content=output.text_delta), logprobs)])
+        if output.finished:
+            reason = "length" if output.finish_reason == "length" else "stop"
+            stop_reason = UNSET if output.stop_reason is None else output.stop_reason
+            data += chunk([ChatChunkChoice(index, Delta(), finish_reason=reason, stop_reason=stop_reason)])
+        if data:
+            yield data
+    if wants_usage:
+        yield chunk([], with_usage=True)

@@ -1,0 +1,86 @@
+"""The body of ``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from atom_core import SamplingParams
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+
+from atom_server.schemas.sampling import MAX_LOGPROBS, GenerationRequest
+
+MAX_MESSAGES = 4096
+# A template would take these for its own arguments: a client could pass a second conversation or template by them.
+RESERVED_TEMPLATE_KEYS = frozenset(
+    "messages conversation tools documents chat_template add_generation_prompt tokenize continue_final_message"
+    " bos_token eos_token pad_token unk_token raise_exception strftime_now".split()
+)
+
+
+def _text_of_parts(value: Any) -> Any:
+    """Content as text: a list of ``{"type": "text", "text": ...}`` parts is joined."""
+    if not isinstance(value, list):
+        return value
+    texts = []
+    for part in value:
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            raise ValueError("each part must be an object with a type")
+        if part["type"] != "text":
+            raise ValueError(f"parts must be of type 'text'; {part['type'][:32]!r} is not supported")
+        if not isinstance(part.get("text"), str):
+            raise ValueError("a part of type 'text' must have a string 'text'")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _no_reserved_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        reserved = sorted(RESERVED_TEMPLATE_KEYS.intersection(value))
+        if reserved:
+            raise ValueError(f"{', '.join(reserved)} cannot be set here")
+    return value
+
+
+def _messages(value: Any) -> Any:
+    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+
+
+class ChatMessage(BaseModel):
+    """One turn. Fields besides these (``tool_call_id``, ``reasoning_content``, ...) reach the template as they are."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    role: Annotated[str, Field(min_length=1, max_length=64)]
+    content: Annotated[str | None, BeforeValidator(_text_of_parts)] = Field(
+        None, description="A string, or a list of parts of type text."
+    )
+
+
+class ChatCompletionRequest(GenerationRequest):
+    """A conversation to continue. `prompt` is another name for `messages`, or a string for a single user turn."""
+
+    also_accepted: ClassVar[frozenset[str]] = frozenset(("prompt",))
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES), BeforeValidator(_messages)] = (
+        Field(validation_alias=AliasChoices("messages", "prompt"))
+    )
+    max_completion_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    echo: bool = Field(False, description="Only text completions can repeat the prompt.")
+    add_generation_prompt: bool = True
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64), BeforeValidator(_no_reserved_keys)] = Field(
+        {}, description="Variables for the model's template, such as enable_thinking."
+    )
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        """The messages as a template expects them."""
+        return [
+            message.model_dump(exclude_unset=True) | {"content": message.content or ""} for message in self.messages
+        ]
+
+    def chat_sampling_params(self) -> SamplingParams:
+        """The engine's parameters; `max_completion_tokens` wins over `max_tokens`."""
+        max_tokens = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        return self.sampling_params(max_tokens=max_tokens, logprobs=logprobs)

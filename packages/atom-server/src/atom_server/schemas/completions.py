@@ -1,0 +1,56 @@
+"""The body of ``POST /v1/completions``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from atom_server.schemas.sampling import MAX_LOGPROBS, GenerationRequest
+
+MAX_PROMPTS = 2048
+
+Prompt = str | list[int]
+
+
+def _list_of_prompts(value: Any) -> Any:
+    """Each of the four forms as a list of prompts, every one a string or a list of token ids."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise ValueError("must be a string, a list of token ids, or a list of either")
+    if not value:
+        raise ValueError("must not be empty")
+    if _is_token_id(value[0]):
+        return [_token_ids(value)]
+    if len(value) > MAX_PROMPTS:
+        raise ValueError(f"at most {MAX_PROMPTS} prompts fit one request, not {len(value)}")
+    return [prompt if isinstance(prompt, str) else _token_ids(prompt) for prompt in value]
+
+
+def _token_ids(value: Any) -> list[int]:
+    if not isinstance(value, list):
+        raise ValueError("must be a string, a list of token ids, or a list of either")
+    for token_id in value:
+        if not _is_token_id(token_id):
+            raise ValueError("token ids must be integers from 0")
+    return value
+
+
+def _is_token_id(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**31
+
+
+class CompletionRequest(GenerationRequest):
+    """Text to continue, once or (a list) several times in one request."""
+
+    prompt: Annotated[list[Any], BeforeValidator(_list_of_prompts)] = Field(
+        description="A string, a list of token ids, or a list of either.",
+    )
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    echo: bool = Field(False, description="Begin the text (and the logprobs) with the prompt.")
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """The prompts, each a string or token ids."""
+        return self.prompt

@@ -1,0 +1,144 @@
+"""What the server answers, as msgspec structs: encoded once for each token, so cheap ones.
+
+Fields that are UNSET are left out. `finish_reason` is OpenAI's: "stop" or "length".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+Finish = Literal["stop", "length"]
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """How many prompt tokens the prefix cache had."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct):
+    """Token counts, and seconds: to the first token, for each later one, in all."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    ttft_s: float
+    tpot_s: float
+    latency_s: float
+
+
+class TextLogprobs(msgspec.Struct):
+    """Parallel lists over the tokens of a text; the first token of a prompt has None."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class TextChoice(msgspec.Struct):
+    """One sample of a text completion, or the news of it in a chunk."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None = None
+    finish_reason: Finish | None = None
+    stop_reason: int | str | None = None
+    prompt_logprobs: list[Any] | UnsetType = UNSET
+
+
+class TextCompletion(msgspec.Struct):
+    """A text completion, or a chunk of one."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[TextChoice]
+    object: str = "text_completion"
+    usage: Usage | UnsetType | None = UNSET
+
+
+class TopLogprob(msgspec.Struct):
+    """A likely token."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct):
+    """The chosen token and the likely ones."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """One entry for each token of the content."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class Message(msgspec.Struct):
+    """The assistant's turn."""
+
+    content: str
+    role: str = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct):
+    """One sample of a chat completion."""
+
+    index: int
+    message: Message
+    finish_reason: Finish
+    logprobs: ChatLogprobs | None = None
+    stop_reason: int | str | None = None
+    prompt_logprobs: list[Any] | UnsetType = UNSET
+
+
+class ChatCompletion(msgspec.Struct):
+    """A whole chat completion."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: str = "chat.completion"
+
+
+class Delta(msgspec.Struct):
+    """What is new of a message."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct):
+    """The news of one sample."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: Finish | None = None
+    stop_reason: int | str | UnsetType = UNSET
+
+
+class ChatChunk(msgspec.Struct):
+    """One event of a streamed chat completion."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    object: str = "chat.completion.chunk"
+    usage: Usage | UnsetType | None = UNSET

@@ -1,0 +1,151 @@
+"""The fields that chat and text completions share: every number finite and bounded, every list of limited length."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from atom_core import SamplingParams
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from atom_server.errors import unsupported
+
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+MAX_STOP_LENGTH = 256
+MAX_STOP_TOKENS = 128
+MAX_BIASES = 1024
+MAX_TOKENS = 2**31 - 1
+
+_UNSUPPORTED = {
+    "tools": "tool calls are not supported; leave 'tools' out",
+    "functions": "function calls are not supported; leave 'functions' out",
+    "suffix": "text after the completion is not supported; leave 'suffix' out",
+    "modalities": "only text is supported; leave 'modalities' out or give [\"text\"]",
+    "structured_outputs": "structured output is not supported",
+    "guided_json": "structured output is not supported",
+    "guided_regex": "structured output is not supported",
+    "guided_choice": "structured output is not supported",
+    "guided_grammar": "structured output is not supported",
+    "best_of": "'best_of' is not supported; use 'n', and choose by logprobs",
+}
+
+
+def _strings(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _no_empty_stop(stops: list[str]) -> list[str]:
+    if any(not stop for stop in stops):
+        raise ValueError("an empty stop string would end every output at once")
+    return stops
+
+
+def _integer_keys(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    try:
+        return {int(key): bias for key, bias in value.items()}
+    except ValueError:
+        raise ValueError("the keys must be token ids") from None
+
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+TokenId = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+Penalty = Annotated[float, Field(ge=-2.0, le=2.0, allow_inf_nan=False)]
+Bias = Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)]
+StopStrings = Annotated[
+    list[Annotated[str, Field(max_length=MAX_STOP_LENGTH)]],
+    Field(max_length=MAX_STOP_STRINGS),
+    BeforeValidator(_strings),
+    AfterValidator(_no_empty_stop),
+]
+
+
+class StreamOptions(BaseModel):
+    """What a stream tells besides text."""
+
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool = Field(False, description="A last chunk with the usage and no choices.")
+    continuous_usage_stats: bool = Field(False, description="The usage so far in every chunk.")
+
+
+class GenerationRequest(BaseModel):
+    """Fields of every request that generates text. Types are strict; a field given as null counts as left out."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
+    temperature: Annotated[float, Field(ge=0.0, le=100.0, allow_inf_nan=False)] = 1.0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 1.0
+    top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] = Field(-1, description="-1 and 0 keep every token.")
+    min_p: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)] = 0.0
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = Field(
+        None, description="Left out: whatever the context has left after the prompt."
+    )
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
+    stop: StopStrings = Field([], description="A string or a list of strings.")
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS)] = []
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 1
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0.0, le=100.0, allow_inf_nan=False)] = 1.0
+    logit_bias: Annotated[dict[int, Bias], Field(max_length=MAX_BIASES), BeforeValidator(_integer_keys)] = Field(
+        {}, description="Token id -> number added to its logit."
+    )
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKENS)] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = Field(0, description="Lower goes first.")
+    cache_salt: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,64}$")] = Field(
+        "", description="Prompts share cached prefixes only within one salt.", validate_default=False
+    )
+    user: str | None = Field(None, max_length=1024, description="Ignored.")
+
+    def sampling_params(self, **overrides: Any) -> SamplingParams:
+        """The engine's parameters for this request; `overrides` are those that chat and text spell differently."""
+        values: dict[str, Any] = {
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            "ignore_eos": self.ignore_eos,
+            "stop_strings": self.stop or None,
+            "top_k": self.top_k or -1,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "n": self.n,
+            "seed": self.seed,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "logit_bias": self.logit_bias or None,
+            "allowed_token_ids": self.allowed_token_ids,
+            "stop_token_ids": self.stop_token_ids or None,
+            "include_stop_str_in_output": self.include_stop_str_in_output,
+            "min_tokens": self.min_tokens,
+            "prompt_logprobs": self.prompt_logprobs,
+            "skip_special_tokens": self.skip_special_tokens,
+        }
+        return SamplingParams(**(values | overrides))
+
+    def refuse_what_is_missing(self) -> None:
+        """Refuse known fields that would change the answer and are not built; other unknown fields are harmless.
+
+        Raises:
+            APIError: 400 with code "unsupported_parameter".
+        """
+        extra = self.model_extra or {}
+        for name, message in _UNSUPPORTED.items():
+            if extra.get(name) not in (None, [], "", ["text"]) and not (name == "best_of" and extra[name] == self.n):
+                raise unsupported(message, name)
+        response_format = extra.get("response_format")
+        if response_format is not None and response_format != {"type": "text"}:
+            raise unsupported('only the response format {"type": "text"} is supported', "response_format")
+        if self.stream and self.prompt_logprobs is not None:
+            raise unsupported("'prompt_logprobs' cannot be streamed; leave 'stream' out", "prompt_logprobs")
+        if self.stream_options is not None and not self.stream:
+            raise unsupported("'stream_options' needs \"stream\": true", "stream_options")

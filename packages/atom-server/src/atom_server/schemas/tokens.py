@@ -1,0 +1,39 @@
+"""The bodies of ``POST /tokenize`` and ``POST /detokenize``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from atom_server.schemas.chat import MAX_MESSAGES, ChatMessage
+from atom_server.schemas.sampling import TokenId
+
+
+class TokenizeRequest(BaseModel):
+    """A text, or a conversation that goes through the chat template first."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: str | None = Field(None, max_length=1024)
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    add_special_tokens: bool | None = Field(None, description="By default true for text and false for messages.")
+    add_generation_prompt: bool = True
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _needs_one_of_both(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either 'prompt' or 'messages'")
+        return self
+
+
+class DetokenizeRequest(BaseModel):
+    """Token ids to turn into text."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: str | None = Field(None, max_length=1024)
+    tokens: list[TokenId]
+    skip_special_tokens: bool = False

@@ -1,0 +1,98 @@
+"""`ServerState`: what the routes share. One for each app."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atom_server.chat_template import ChatTemplate
+from atom_server.errors import APIError, engine_dead, shutting_down
+from atom_server.options import ServerOptions
+
+if TYPE_CHECKING:
+    from atom_core import AsyncEngine, Tokenizer
+    from starlette.requests import Request
+
+
+@dataclass
+class ServerState:
+    """The engine, its template and names, and whether the server takes requests.
+
+    Attributes:
+        draining: the server is going down and takes no new work.
+        dead_reason: why the engine is gone; None while it works.
+        active: engine request ids of each HTTP request that is generating.
+    """
+
+    engine: AsyncEngine
+    options: ServerOptions
+    template: ChatTemplate | None
+    served_names: tuple[str, ...]
+    created: int = field(default_factory=lambda: int(time.time()))
+    draining: bool = False
+    dead_reason: str | None = None
+    active: dict[str, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def create(cls, engine: AsyncEngine, options: ServerOptions) -> ServerState:
+        """Read the template and settle the names.
+
+        Raises:
+            ValueError, OSError: the chat template cannot be read or does not parse.
+        """
+        names = options.served_model_names or _names_of(engine.info.model)
+        return cls(engine, options, load_template(engine.tokenizer, options.chat_template), names)
+
+    @property
+    def model_name(self) -> str:
+        """The name that answers carry."""
+        return self.served_names[0]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer; APIError 400 where the server was started without one."""
+        tokenizer = self.engine.tokenizer
+        if tokenizer is None:
+            message = "this server has no tokenizer (--skip-tokenizer-init): send prompts as token ids"
+            raise APIError(400, message, param="prompt", code="no_tokenizer")
+        return tokenizer
+
+    def check_model(self, name: str | None) -> str:
+        """The name to answer with; APIError 404 for one that is not served."""
+        if name is None:
+            return self.model_name
+        if name not in self.served_names:
+            served = ", ".join(self.served_names)
+            message = f"the model {name[:200]!r} is not served here; served: {served}"
+            raise APIError(404, message, param="model", code="model_not_found")
+        return name
+
+    def check_takes_requests(self) -> None:
+        """Raise APIError 503 while the server is going down or its engine is gone."""
+        if self.dead_reason is not None:
+            raise engine_dead(self.dead_reason)
+        if self.draining:
+            raise shutting_down()
+
+
+def load_template(tokenizer: Tokenizer | None, file: str | None) -> ChatTemplate | None:
+    """The template of `file`, else the model's own, else None."""
+    source = (
+        Path(file).read_text(encoding="utf-8") if file is not None else tokenizer.chat_template if tokenizer else None
+    )
+    if source is None:
+        return None
+    return ChatTemplate(source, tokenizer.special_tokens if tokenizer else None)
+
+
+def server_state(request: Request) -> ServerState:
+    """The state of the app that `request` came to."""
+    return request.app.state.server
+
+
+def _names_of(model: str) -> tuple[str, ...]:
+    """A model is known by the name it was started with; a folder or file also by its own name."""
+    own = Path(model).name if Path(model).exists() else ""
+    return (model, own) if own and own != model else (model,)

@@ -1,0 +1,79 @@
+"""Server-sent events: one chunk of JSON after another, errors as events, `[DONE]` at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from atom_server.disconnect import cancel_all, disconnected
+from atom_server.errors import CLIENT_CLOSED_REQUEST, as_api_error
+from atom_server.generation import Generation
+
+DONE = b"data: [DONE]\n\n"
+_encode = msgspec.json.Encoder().encode
+
+
+def event(chunk: Any) -> bytes:
+    """`chunk` (a msgspec struct) as one event."""
+    return b"data: " + _encode(chunk) + b"\n\n"
+
+
+class EventStream(Response):
+    """Sends `events` until they end or the client goes away, then closes `generation`.
+
+    An exception in `events` is told as an event of its own: by then the status has long been sent.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        request: Request,
+        generation: Generation,
+        events: AsyncGenerator[bytes, None],
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.body = b""
+        self._record = request.state.record
+        self._generation = generation
+        self._events = events
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        """As usual, but without a content-length: nobody knows it yet."""
+        super().init_headers(headers)
+        self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.ensure_future(self._send_events(send))
+        leaving = asyncio.ensure_future(disconnected(receive))
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+            else:
+                self._record.status = CLIENT_CLOSED_REQUEST
+        finally:
+            await cancel_all(sending, leaving)
+            await self._events.aclose()
+            self._generation.report(self._record)
+            await self._generation.close()
+
+    async def _send_events(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async for data in self._events:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            last = DONE
+        except Exception as error:
+            last = b"data: " + as_api_error(error).body() + b"\n\n" + DONE
+        await send({"type": "http.response.body", "body": last, "more_body": False})
