@@ -30,7 +30,7 @@ class ParityCase:
 
 @dataclass(frozen=True)
 class BenchCase:
-    """One backend on one realistic problem; `baseline` is the same in plain torch, `work` what must be done at least."""
+    """One backend on one realistic problem; `baseline` is the same in plain torch, `work` the least to be done."""
 
     backend: str
     label: str
@@ -131,7 +131,8 @@ def mismatch(actual: Any, expected: Any, tolerance: Tolerance) -> str | None:
         excess = error - (tolerance.atol + tolerance.rtol * want.double().abs())
         # `not <=` also catches NaN.
         if want.numel() and not bool((excess <= 0).all()):
-            return f"output {index} is off by up to {error.max().item():.3g} (allowed {tolerance.atol} + {tolerance.rtol} x)"
+            allowed = f"{tolerance.atol} + {tolerance.rtol} x"
+            return f"output {index} is off by up to {error.max().item():.3g} (allowed {allowed})"
     return None
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     # What a backend hands out for one problem and one set of weights: inputs -> outputs.
     Kernel = Callable[..., Any]
 
-# The order in which `select` tries backends. "native" is our own C, compiled on this machine; "onednn" needs no compiler.
+# The order in which `select` tries backends. "native" is our own C, compiled here; "onednn" needs no compiler.
 BACKEND_ORDER = ("aiter", "triton", "native", "onednn", "torch")
 
 
@@ -101,7 +101,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Work:
-    """What one call must at least do: bytes moved (weights, inputs, outputs once each) and floating point operations."""
+    """The least that one call must do: bytes moved (weights, inputs, outputs once each), floating point operations."""
 
     num_bytes: int
     flops: int = 0

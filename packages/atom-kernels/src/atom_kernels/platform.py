@@ -27,7 +27,7 @@ class Facts:
         torch_build: "cpu", "cuda" or "rocm": what this torch was compiled for.
         num_devices: accelerators that torch can see.
         device_name, device_arch: of accelerator 0; arch is "gfx942" or "sm_90".
-        aiter_version: of the installed distribution `amd-aiter`, None if absent (another project owns the name `aiter`).
+        aiter_version: of the distribution `amd-aiter`, None if absent (the name `aiter` alone is another project).
         aiter_import_error: why ``import aiter`` failed; None if it worked or was not tried.
         triton_version: of the importable triton, None if absent.
         triton_interpret: Triton's interpreter is on (tests without a GPU).
@@ -85,7 +85,7 @@ class Platform:
 
     @property
     def preferred_dtype(self) -> str:
-        """"bfloat16" or "float32", whichever is fast; `bf16_reason` says why."""
+        """Whichever of "bfloat16" and "float32" is fast here; `bf16_reason` says why."""
         return "bfloat16" if self.fast_bf16 else "float32"
 
     def why_not(self, backend: str) -> str | None:
@@ -107,7 +107,7 @@ def platform_from_facts(facts: Facts) -> Platform:
         "aiter": _why_no_aiter(facts, on_gpu),
         "triton": _why_no_triton(facts, on_gpu),
         "native": "native kernels are for CPUs" if on_gpu else facts.native_error,
-        "onednn": "oneDNN is for CPUs" if on_gpu else None if facts.mkldnn else "torch was built without oneDNN, or it is off",
+        "onednn": "oneDNN is for CPUs" if on_gpu else _why_no_onednn(facts),
         "torch": None,
     }
     fast_bf16, bf16_reason = _judge_bf16(facts, on_gpu)
@@ -175,6 +175,10 @@ def _why_no_triton(facts: Facts, on_gpu: bool) -> str | None:
     return None
 
 
+def _why_no_onednn(facts: Facts) -> str | None:
+    return None if facts.mkldnn else "torch was built without oneDNN, or it is off"
+
+
 def _judge_bf16(facts: Facts, on_gpu: bool) -> tuple[bool, str]:
     if on_gpu:
         old = facts.device_arch.startswith("sm_") and int(facts.device_arch[3:]) < 80
@@ -183,7 +187,7 @@ def _judge_bf16(facts: Facts, on_gpu: bool) -> tuple[bool, str]:
     if not found:
         return False, "the CPU has no bfloat16 instructions"
     if not facts.mkldnn:
-        return False, f"the CPU has {found[0]} but torch was built without oneDNN, or it is off"
+        return False, f"the CPU has {found[0]} but {_why_no_onednn(facts)}"
     if facts.bf16_slowdown is None:
         return True, f"the CPU has {found[0]}"
     # Far above 1 means emulation; the margin keeps a busy machine from changing the dtype between two starts.

@@ -39,7 +39,8 @@ def run(ops: Sequence[Op | Operator], platform: Platform, *, rows: int | None = 
         roofline = measure_roofline(platform)
         print(
             f"roofline   {roofline.memory_rate / 1e9:.1f} GB/s from memory, {roofline.cache_rate / 1e9:.1f} GB/s for "
-            f"up to {roofline.cache_bytes >> 20} MiB, {roofline.flop_rate / 1e12:.2f} TFLOP/s {platform.preferred_dtype}"
+            f"up to {roofline.cache_bytes >> 20} MiB, {roofline.flop_rate / 1e12:.2f} TFLOP/s "
+            f"in {platform.preferred_dtype}"
         )
         print(f"\n{'backend':<42}{'us':>10}{'roofline':>10}{'x torch':>9}")
         for op in ops:
@@ -47,9 +48,7 @@ def run(ops: Sequence[Op | Operator], platform: Platform, *, rows: int | None = 
     return 0
 
 
-def _bench_op(
-    op: Op | Operator, platform: Platform, roofline: Roofline, *, rows: int | None, seconds: float
-) -> None:
+def _bench_op(op: Op | Operator, platform: Platform, roofline: Roofline, *, rows: int | None, seconds: float) -> None:
     label = None
     for case in bench_cases(op, platform):
         if rows is not None and not case.label.endswith(f"rows={rows}"):

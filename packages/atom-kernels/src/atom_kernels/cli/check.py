@@ -24,7 +24,8 @@ def run(ops: Sequence[Op | Operator], platform: Platform, *, verbose: bool = Fal
             problem = _failure_of(case)
             (failed if problem else passed)[case.backend] += 1
             if problem or verbose:
-                print(f"{'FAIL' if problem else 'ok':<5}{op.name} {case.backend}: {case.label}  {problem or ''}".rstrip())
+                verdict = "FAIL" if problem else "ok"
+                print(f"{verdict:<5}{op.name} {case.backend}: {case.label}  {problem or ''}".rstrip())
         for backend in passed | failed:
             verdict = f"{failed[backend]} FAILED, " if failed[backend] else ""
             print(f"{op.name:<20} {backend:<40} {verdict}{passed[backend]} passed")

@@ -69,9 +69,7 @@ OP = Op(
     backends=(
         Backend(name="torch", implementation="torch embedding", supports=lambda problem, platform: None, bind=_bind),
     ),
-    weights=lambda problem: {
-        "weight": WeightSpec((problem.num_embeddings, problem.embedding_dim), problem.dtype)
-    },
+    weights=lambda problem: {"weight": WeightSpec((problem.num_embeddings, problem.embedding_dim), problem.dtype)},
     make_inputs=_make_inputs,
     parity_problems=_problems,
     examples=lambda: (EmbeddingProblem(49152, 576, torch.bfloat16),),

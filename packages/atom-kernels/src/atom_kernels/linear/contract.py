@@ -19,7 +19,7 @@ class LinearProblem:
 
 @dataclass(frozen=True)
 class Int8LinearProblem:
-    """As `LinearProblem`, with int8 weights and a float32 scale for each output channel; `dtype` is that of x and out."""
+    """As `LinearProblem` with int8 weights and a float32 scale an output channel; `dtype` is that of x and out."""
 
     in_features: int
     out_features: int

@@ -34,9 +34,7 @@ def _make_inputs(problem: LinearProblem, num_rows: int, generator: torch.Generat
 def _problems() -> tuple[LinearProblem, ...]:
     shapes = ((1, 1), (7, 3), (33, 65), (64, 128), (576, 192), (1536, 50))
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
-    return tuple(
-        LinearProblem(k, n, dtype, bias) for k, n in shapes for dtype in dtypes for bias in (False, True)
-    )
+    return tuple(LinearProblem(k, n, dtype, bias) for k, n in shapes for dtype in dtypes for bias in (False, True))
 
 
 def _examples() -> tuple[LinearProblem, ...]:
@@ -66,9 +64,7 @@ OP = Op(
     backends=(
         native.NATIVE_BACKEND,
         onednn.PREPACKED_BACKEND,
-        Backend(
-            name="torch", implementation="torch linear", supports=lambda problem, platform: None, bind=_bind
-        ),
+        Backend(name="torch", implementation="torch linear", supports=lambda problem, platform: None, bind=_bind),
     ),
     weights=_weights,
     make_inputs=_make_inputs,

@@ -77,9 +77,7 @@ def _make_inputs(problem: Int8LinearProblem, num_rows: int, generator: torch.Gen
 def _problems() -> tuple[Int8LinearProblem, ...]:
     shapes = ((1, 1), (33, 65), (64, 128), (576, 192))
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
-    return tuple(
-        Int8LinearProblem(k, n, dtype, bias) for k, n in shapes for dtype in dtypes for bias in (False, True)
-    )
+    return tuple(Int8LinearProblem(k, n, dtype, bias) for k, n in shapes for dtype in dtypes for bias in (False, True))
 
 
 def _tolerance(problem: Int8LinearProblem) -> Tolerance:

@@ -13,7 +13,7 @@ typedef float f32;
 #if defined(__AVX512F__)
 INLINE vf vf_silu(vf value) {
     __m512 x = (__m512)value;
-    /* Beyond 88 the quotient is 0 in float32; the bound also keeps infinity out (NaN passes as second operand). */
+    /* exp must stay finite; NaN passes as second operand. Further down the limit is 0 (and NaN still passes). */
     __m512 y = _mm512_min_ps(_mm512_set1_ps(88.0f), _mm512_sub_ps(_mm512_setzero_ps(), x));
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(y, _mm512_set1_ps(1.44269504088896341f)), 8);
     __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), y);
@@ -28,7 +28,8 @@ INLINE vf vf_silu(vf value) {
     __m512 denominator = _mm512_add_ps(_mm512_scalef_ps(p, n), _mm512_set1_ps(1.0f));
     /* 14 bits of the reciprocal, doubled by one step of Newton: half the time of a division. */
     __m512 inverse = _mm512_rcp14_ps(denominator);
-    inverse = _mm512_mul_ps(inverse, _mm512_fnmadd_ps(denominator, inverse, _mm512_set1_ps(2.0f)));
+    __mmask16 kept = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-88.0f), _CMP_NLT_UQ);
+    inverse = _mm512_maskz_mul_ps(kept, inverse, _mm512_fnmadd_ps(denominator, inverse, _mm512_set1_ps(2.0f)));
     return (vf)_mm512_mul_ps(x, inverse);
 }
 #else

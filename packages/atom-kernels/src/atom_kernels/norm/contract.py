@@ -25,9 +25,7 @@ class LayerNormProblem:
     bias: bool = True
 
 
-def rms_norm(
-    x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float, *, weight_offset: float = 0.0
-) -> torch.Tensor:
+def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float, *, weight_offset: float = 0.0) -> torch.Tensor:
     """``x / sqrt(mean(x^2) + eps) * (weight + weight_offset)``, in float32, rounded once to x's dtype.
 
     Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", https://arxiv.org/abs/1910.07467.
@@ -54,9 +52,7 @@ def add_rms_norm(
     return rms_norm(new_residual, weight_D, eps, weight_offset=weight_offset), new_residual
 
 
-def layer_norm(
-    x_TD: torch.Tensor, weight_D: torch.Tensor, bias_D: torch.Tensor | None, eps: float
-) -> torch.Tensor:
+def layer_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, bias_D: torch.Tensor | None, eps: float) -> torch.Tensor:
     """``(x - mean) / sqrt(var + eps) * weight + bias``, in float32, rounded once to x's dtype.
 
     Ba, Kiros and Hinton 2016, "Layer Normalization", https://arxiv.org/abs/1607.06450.

@@ -76,9 +76,7 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
     return run
 
 
-RMS_NORM_BACKEND = Backend(
-    name="native", implementation="C rms_norm", supports=_supports, bind=_bind_rms_norm
-)
+RMS_NORM_BACKEND = Backend(name="native", implementation="C rms_norm", supports=_supports, bind=_bind_rms_norm)
 ADD_RMS_NORM_BACKEND = Backend(
     name="native", implementation="C add_rms_norm", supports=_supports, bind=_bind_add_rms_norm
 )

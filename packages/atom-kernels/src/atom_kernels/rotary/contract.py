@@ -1,4 +1,7 @@
-"""What rotation computes, in plain torch. T: tokens, H: query heads, K: key heads, D: head size, R: rotary size, P: positions."""
+"""What rotation computes, in plain torch.
+
+T: tokens, H: query heads, K: key heads, D: head size, R: rotary size, P: positions in the table.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Rotation as an operator. Attention backends rotate by themselves; this is for those that cannot, and the reference."""
+"""Rotation as an operator, for what does not rotate by itself as attention backends do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -48,12 +49,8 @@ def _problems() -> tuple[RotaryProblem, ...]:
         for dtype in dtypes
         for interleaved in (False, True)
     )
-    sections = {"mrope_section": (3, 3, 2)}
-    return (
-        *plain,
-        RotaryProblem(4, 2, 16, 16, torch.float32, **sections),
-        RotaryProblem(4, 2, 24, 16, torch.bfloat16, mrope_interleaved=True, **sections),
-    )
+    threefold = RotaryProblem(4, 2, 24, 16, torch.float32, mrope_section=(3, 3, 2))
+    return (*plain, threefold, replace(threefold, dtype=torch.bfloat16, mrope_interleaved=True))
 
 
 def _work(problem: RotaryProblem, num_rows: int) -> Work:
@@ -67,9 +64,7 @@ OP = Op(
     reference=lambda problem, weights, *inputs: _bind(problem, weights)(*inputs),
     schema="(Tensor q, Tensor k, Tensor positions, Tensor cos_sin_cache) -> (Tensor, Tensor)",
     fake=lambda problem, q, k, positions, cos_sin_cache: (torch.empty_like(q), torch.empty_like(k)),
-    backends=(
-        Backend(name="torch", implementation="torch", supports=lambda problem, platform: None, bind=_bind),
-    ),
+    backends=(Backend(name="torch", implementation="torch", supports=lambda problem, platform: None, bind=_bind),),
     make_inputs=_make_inputs,
     parity_problems=_problems,
     examples=lambda: (RotaryProblem(9, 3, 64, 64, torch.bfloat16),),

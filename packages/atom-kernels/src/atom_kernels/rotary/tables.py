@@ -62,7 +62,8 @@ class RopeConfig:
         Raises:
             ValueError: an unknown rope_type, or a parameter that the type needs is missing.
         """
-        known = {name: value for name, value in parameters.items() if name in cls.__dataclass_fields__ and value is not None}
+        ours = cls.__dataclass_fields__
+        known = {name: value for name, value in parameters.items() if name in ours and value is not None}
         known.update(head_dim=head_dim, max_position_embeddings=max_position_embeddings)
         known["max_position"] = max_position or max_position_embeddings
         known["rope_type"] = parameters.get("rope_type") or parameters.get("type") or "default"
@@ -125,7 +126,7 @@ def _linear(config: RopeConfig) -> tuple[torch.Tensor, float]:
 
 
 def _dynamic(config: RopeConfig) -> tuple[torch.Tensor, float]:
-    """NTK-aware base for the length served. Peng et al. 2023, https://arxiv.org/abs/2309.00071, appendix B.2 (dynamic NTK).
+    """NTK-aware base for the length served. Peng et al. 2023, https://arxiv.org/abs/2309.00071, appendix B.2.
 
     The published rule takes the length of each sequence; cached keys cannot be turned again, so the table is that of
     the longest sequence that will be served, and equals the default one up to `max_position_embeddings`.

@@ -1,0 +1,205 @@
+"""Facts of norms, activations, linears and the embedding that parity over random inputs would not show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from atom_kernels.activation import (
+    SILU_AND_MUL,
+    GatedActivationProblem,
+    gelu_and_mul,
+    silu_and_mul,
+    swiglu_oai_and_mul,
+)
+from atom_kernels.embedding import embedding
+from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem, linear_int8, quantize_int8
+from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem, add_rms_norm, layer_norm, rms_norm
+from atom_kernels.platform import Facts, detect_platform, platform_from_facts
+from atom_kernels.select import plan_with, select
+
+
+def usable(op, problem):
+    platform = detect_platform()
+    return [
+        backend
+        for backend in op.ordered_backends()
+        if not platform.why_not(backend.name) and not backend.supports(problem, platform)
+    ]
+
+
+def each_backend(op, problem, weights):
+    return [plan_with(op, problem, backend).prepare(weights) for backend in usable(op, problem)]
+
+
+NORM = RMSNormProblem(32, torch.bfloat16)
+
+
+def bind_norms(op=RMS_NORM):
+    return each_backend(op, NORM, {"weight": torch.ones(32, dtype=torch.bfloat16)})
+
+
+def test_a_row_of_ones_has_rms_one():
+    assert torch.allclose(rms_norm(torch.ones(1, 8), torch.full((8,), 2.0), 0.0), torch.full((1, 8), 2.0))
+
+
+def test_the_weight_offset_is_added_to_the_weight():
+    x, weight = torch.randn(3, 8), torch.randn(8)
+    assert torch.allclose(rms_norm(x, weight, 1e-6, weight_offset=1.0), rms_norm(x, weight + 1, 1e-6))
+
+
+def test_rms_norm_agrees_with_torch():
+    x, weight = torch.randn(3, 8), torch.randn(8)
+    assert torch.allclose(rms_norm(x, weight, 1e-6), torch.nn.functional.rms_norm(x, (8,), weight, 1e-6), atol=1e-6)
+
+
+def test_layer_norm_agrees_with_torch():
+    x, weight, bias = torch.randn(3, 8), torch.randn(8), torch.randn(8)
+    expected = torch.nn.functional.layer_norm(x, (8,), weight, bias, 1e-5)
+    assert torch.allclose(layer_norm(x, weight, bias, 1e-5), expected, atol=1e-6)
+
+
+def test_the_residual_carried_on_is_what_was_normed():
+    x, residual, weight = (torch.randn(3, 8).bfloat16(), torch.randn(3, 8).bfloat16(), torch.ones(8).bfloat16())
+    normed, new_residual = add_rms_norm(x, residual, weight, 1e-6)
+    assert torch.equal(new_residual, x + residual)
+    assert torch.equal(normed, rms_norm(new_residual, weight, 1e-6))
+
+
+def test_norms_leave_their_inputs_as_they_are():
+    x, residual = torch.randn(3, 32).bfloat16(), torch.randn(3, 32).bfloat16()
+    before = x.clone(), residual.clone()
+    for norm in bind_norms(ADD_RMS_NORM):
+        norm(x, residual)
+        assert torch.equal(x, before[0])
+        assert torch.equal(residual, before[1])
+
+
+def test_norms_take_rows_that_are_not_adjacent():
+    wide = torch.randn(5, 48).bfloat16()
+    for norm in bind_norms():
+        assert torch.equal(norm(wide[:, :32]), norm(wide[:, :32].contiguous()))
+
+
+def test_norms_take_heads_as_further_rows():
+    x = torch.randn(5, 3, 32).bfloat16()
+    for norm in bind_norms():
+        assert torch.equal(norm(x).view(15, 32), norm(x.view(15, 32)))
+
+
+@pytest.mark.parametrize("num_rows", [0, 1])
+def test_norms_take_no_rows_at_all(num_rows):
+    for norm in bind_norms():
+        assert norm(torch.ones(num_rows, 32).bfloat16()).shape == (num_rows, 32)
+
+
+def native_kernels():
+    """(bound plan, rows that are right for it) of each C kernel."""
+    norm = RMSNormProblem(32, torch.bfloat16)
+    weight = torch.ones(32, dtype=torch.bfloat16)
+    linear = LinearProblem(64, 32, torch.bfloat16)
+    candidates = [
+        (RMS_NORM, norm, {"weight": weight}, 32),
+        (SILU_AND_MUL, GatedActivationProblem(32, torch.bfloat16), {}, 64),
+        (OP, linear, {"weight": torch.ones(32, 64, dtype=torch.bfloat16)}, 64),
+    ]
+    return [
+        (plan_with(op, problem, backend).prepare(weights), width)
+        for op, problem, weights, width in candidates
+        for backend in usable(op, problem)
+        if backend.name == "native"
+    ]
+
+
+def test_c_kernels_refuse_what_they_were_not_planned_for():
+    for kernel, width in native_kernels():
+        kernel(torch.ones(2, width).bfloat16())
+        with pytest.raises(TypeError, match="was planned for"):
+            kernel(torch.ones(2, width + 1).bfloat16())
+        with pytest.raises(TypeError, match="was planned for"):
+            kernel(torch.ones(2, width))
+
+
+def test_silu_is_right_at_the_ends_of_the_number_line():
+    gates = torch.tensor([-3e38, -1000.0, -88.0, -20.0, 0.0, 20.0, 88.0, 1000.0, float("nan")])
+    x = torch.cat((gates, torch.ones(9))).view(1, 18)
+    expected = silu_and_mul(x)
+    for kernel in each_backend(SILU_AND_MUL, GatedActivationProblem(9, torch.float32), {}):
+        assert torch.allclose(kernel(x), expected, rtol=1e-5, atol=1e-30, equal_nan=True)
+
+
+def test_gates_come_first_in_silu_and_gelu():
+    x = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    silu, gelu = torch.nn.functional.silu, torch.nn.functional.gelu
+    assert torch.allclose(silu_and_mul(x), silu(x[:, :2]) * x[:, 2:])
+    assert torch.allclose(gelu_and_mul(x, "tanh"), gelu(x[:, :2], approximate="tanh") * x[:, 2:])
+
+
+def test_gates_are_interleaved_and_clamped_in_swiglu_oai():
+    x = torch.tensor([[1.0, 2.0, 100.0, -100.0]])
+    sigmoid = torch.tensor([1.702, 1.702 * 7]).sigmoid().tolist()
+    expected = [1.0 * sigmoid[0] * (2.0 + 1), 7.0 * sigmoid[1] * (-7.0 + 1)]
+    assert swiglu_oai_and_mul(x)[0].tolist() == pytest.approx(expected)
+
+
+def test_ids_outside_a_slice_of_the_vocabulary_give_zeros():
+    table = torch.randn(4, 3)
+    rows = embedding(torch.tensor([9, 10, 13, 14]), table, first_id=10)
+    assert torch.equal(rows[[0, 3]], torch.zeros(2, 3))
+    assert torch.equal(rows[[1, 2]], table[[0, 3]])
+
+
+def test_slices_of_a_vocabulary_add_up_to_the_lookup():
+    table, ids = torch.randn(10, 3), torch.arange(10)
+    parts = embedding(ids, table[:6], first_id=0) + embedding(ids, table[6:], first_id=6)
+    assert torch.equal(parts, embedding(ids, table))
+
+
+def test_int8_rounding_is_within_half_a_step_of_each_channel():
+    weight = torch.randn(6, 40)
+    quantized, scale = quantize_int8(weight)
+    assert quantized.dtype == torch.int8
+    assert ((quantized * scale.unsqueeze(1) - weight).abs() <= scale.unsqueeze(1) * 0.5001).all()
+
+
+def test_a_channel_of_zeros_survives_int8_rounding():
+    quantized, scale = quantize_int8(torch.zeros(2, 8))
+    assert torch.equal(linear_int8(torch.ones(1, 8), quantized, scale), torch.zeros(1, 2))
+
+
+def test_the_int8_plan_differs_by_rows_in_bfloat16():
+    plan = select(LINEAR_INT8, Int8LinearProblem(64, 32, torch.bfloat16))
+    if plan.rows[0].max_rows is None:
+        pytest.skip("this torch has no int8 product")
+    assert plan.rows[-1].max_rows is None
+    assert plan.layouts == (("source", 64 * 32 + 32 * 4),)
+
+
+def test_a_row_of_the_c_linear_does_not_depend_on_its_batch():
+    problem = LinearProblem(96, 48, torch.bfloat16)
+    backends = [backend for backend in usable(OP, problem) if backend.name == "native"]
+    if not backends:
+        pytest.skip("no native linear here")
+    weight = torch.randn(48, 96).bfloat16()
+    bound = plan_with(OP, problem, backends[0]).prepare({"weight": weight})
+    x = torch.randn(7, 96).bfloat16()
+    alone = torch.cat([bound(row.unsqueeze(0)) for row in x])
+    assert torch.equal(bound(x), alone)
+    assert torch.equal(bound(x[:6]), alone[:6])
+
+
+def test_a_cpu_with_amx_keeps_one_packed_copy_for_every_row_count():
+    features = frozenset({"amx_bf16", "avx512_bf16"})
+    amx = platform_from_facts(Facts(cpu_features=features, bf16_slowdown=0.2))
+    if OP.ordered_backends()[1].supports(LinearProblem(64, 64, torch.bfloat16), amx):
+        pytest.skip("no prepacked oneDNN linear here")
+    plan = select(OP, LinearProblem(64, 64, torch.bfloat16), amx)
+    assert [(row.backend, row.max_rows) for row in plan.rows] == [("onednn", None)]
+
+
+def test_without_fast_bfloat16_linears_are_torchs_own():
+    slow = replace(detect_platform(), fast_bf16=False, cpu_features=frozenset(), unavailable=(("native", "off"),))
+    plan = select(OP, LinearProblem(64, 64, torch.bfloat16), slow)
+    assert [row.backend for row in plan.rows] == ["torch"]

@@ -1,0 +1,218 @@
+"""Selection orders backends and says why; a bound plan picks by rows, eager and compiled alike."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from atom_kernels.linear import LinearProblem
+from atom_kernels.linear import OP as LINEAR
+from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
+from atom_kernels.operator import Backend, Layout, Op, Tolerance, WeightSpec, Work
+from atom_kernels.plan import WeightError
+from atom_kernels.platform import Facts, platform_from_facts
+from atom_kernels.select import NoBackendError, plan_with, select
+
+CPU = platform_from_facts(Facts())
+
+
+@dataclass(frozen=True)
+class TagProblem:
+    size: int = 4
+
+
+def make_backend(name="torch", tag=1.0, *, reason=None, max_rows=None, layout=None):
+    """Adds its tag to x, so that a result tells who computed it."""
+    return Backend(
+        name=name,
+        implementation=f"adds {tag}",
+        supports=lambda problem, platform: reason,
+        bind=lambda problem, weights: lambda x: x + weights["weight"] * tag,
+        layout=layout or Layout("source"),
+        max_rows=max_rows,
+    )
+
+
+def make_op(*backends, name="tag"):
+    return Op(
+        name=name,
+        contract=lambda x: x,
+        reference=lambda problem, weights, x: x + weights["weight"],
+        schema="(Tensor x) -> Tensor",
+        fake=lambda problem, x: torch.empty_like(x),
+        backends=backends,
+        weights=lambda problem: {"weight": WeightSpec((problem.size,), torch.float32)},
+        make_inputs=lambda problem, num_rows, generator: (
+            {"weight": torch.ones(problem.size)},
+            (torch.zeros(num_rows, problem.size),),
+        ),
+        parity_problems=lambda: (TagProblem(),),
+        examples=lambda: (TagProblem(),),
+        tolerance=lambda problem: Tolerance(0, 0),
+        work=lambda problem, num_rows: Work(1),
+    )
+
+
+def prepare(plan):
+    return plan.prepare({"weight": torch.ones(4)})
+
+
+def tag_of(plan, num_rows=1):
+    return prepare(plan)(torch.zeros(num_rows, 4))[0, 0].item()
+
+
+def test_backends_are_tried_in_the_documented_order_however_they_are_listed():
+    op = make_op(make_backend("torch", 1.0), make_backend("onednn", 2.0), make_backend("native", 3.0))
+    assert tag_of(select(op, TagProblem(), CPU)) == 3.0
+
+
+def test_every_backend_passed_over_has_its_reason():
+    op = make_op(make_backend("aiter"), make_backend("native", reason="only on Sundays"), make_backend("torch"))
+    reasons = dict(select(op, TagProblem(), CPU).passed_over)
+    assert "ROCm" in reasons["aiter (adds 1.0)"]
+    assert reasons["native (adds 1.0)"] == "only on Sundays"
+
+
+def test_rows_decide_between_implementations():
+    op = make_op(make_backend("native", 3.0, max_rows=2), make_backend("torch", 1.0))
+    plan = select(op, TagProblem(), CPU)
+    assert [row.max_rows for row in plan.rows] == [2, None]
+    assert [tag_of(plan, num_rows) for num_rows in (1, 2, 3, 100)] == [3.0, 3.0, 1.0, 1.0]
+
+
+def test_a_second_copy_of_the_weights_is_avoided_where_a_later_backend_shares_the_first():
+    packed = Layout("packed")
+    op = make_op(
+        make_backend("native", 3.0, max_rows=2), make_backend("onednn", 2.0, layout=packed), make_backend("torch", 1.0)
+    )
+    plan = select(op, TagProblem(), CPU)
+    assert tag_of(plan, 50) == 1.0
+    assert plan.layouts == (("source", 16),)
+    assert "second copy" in dict(plan.passed_over)["onednn (adds 2.0)"]
+
+
+def test_a_plan_says_the_bytes_of_every_layout_that_it_holds():
+    packed = Layout("packed", num_bytes=lambda problem, source_bytes: 2 * source_bytes)
+    op = make_op(make_backend("native", 3.0, max_rows=2), make_backend("onednn", 2.0, layout=packed))
+    plan = select(op, TagProblem(), CPU)
+    assert plan.layouts == (("source", 16), ("packed", 32))
+    assert plan.weight_bytes == 48
+
+
+def test_a_problem_that_nothing_can_run_is_an_error_that_lists_the_reasons():
+    op = make_op(make_backend("native", reason="too small"), make_backend("torch", reason="too big"))
+    with pytest.raises(NoBackendError, match=r"too small.*too big"):
+        select(op, TagProblem(), CPU)
+
+
+def test_a_plan_must_end_with_a_backend_for_any_number_of_rows():
+    with pytest.raises(NoBackendError, match="more than 4 rows"):
+        select(make_op(make_backend("torch", max_rows=4)), TagProblem(), CPU)
+
+
+def test_only_backend_considers_no_other():
+    op = make_op(make_backend("native", 3.0, max_rows=4), make_backend("torch", 1.0))
+    assert tag_of(select(op, TagProblem(), CPU, only_backend="native"), 100) == 3.0
+    with pytest.raises(NoBackendError, match="no backend 'aiter'"):
+        select(op, TagProblem(), CPU, only_backend="aiter")
+
+
+def test_a_backend_of_an_unknown_name_cannot_be_made():
+    with pytest.raises(ValueError, match="'cudnn' is not one of"):
+        make_backend("cudnn")
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ({}, "needs the weight weight"),
+        ({"weight": torch.ones(5)}, r"weight is \[5\].*calls for \[4\]"),
+        ({"weight": torch.ones(4).double()}, "float64.*float32"),
+        ({"weight": torch.ones(4), "scale": torch.ones(4)}, "not scale"),
+    ],
+)
+def test_wrong_weights_are_refused_by_name(weights, words):
+    plan = select(make_op(make_backend()), TagProblem(), CPU)
+    with pytest.raises(WeightError, match=words):
+        plan.prepare(weights)
+
+
+def test_prepare_frees_the_source_of_a_repacked_weight():
+    packed = Layout("packed", pack=lambda problem, weights: {"weight": weights["weight"].clone()})
+    plan = select(make_op(make_backend(layout=packed)), TagProblem(), CPU)
+    source = torch.ones(4)
+    alive = weakref.ref(source)
+    bound = plan.prepare({"weight": source})
+    del source
+    gc.collect()
+    assert alive() is None
+    assert bound(torch.zeros(1, 4))[0, 0] == 1.0
+
+
+def test_prepare_copies_nothing_where_the_source_layout_serves():
+    weight = torch.randn(32, 32)
+    plan = select(LINEAR, LinearProblem(32, 32, torch.float32), only_backend="torch")
+    assert plan.prepare({"weight": weight}).packed["source"]["weight"] is weight
+
+
+def test_a_bound_plan_reports_the_bytes_it_holds():
+    plan = select(LINEAR, LinearProblem(32, 16, torch.float32, bias=True), only_backend="torch")
+    bound = plan.prepare({"weight": torch.randn(16, 32), "bias": torch.randn(16)})
+    assert bound.weight_bytes == plan.weight_bytes == 4 * (16 * 32 + 16)
+
+
+class Block(torch.nn.Module):
+    """A norm, a linear and an add-norm through plans, as a model has them."""
+
+    def __init__(self):
+        super().__init__()
+        weight = torch.linspace(0.5, 1.5, 32)
+        self.norm = select(RMS_NORM, RMSNormProblem(32, torch.float32)).prepare({"weight": weight})
+        self.add_norm = select(ADD_RMS_NORM, RMSNormProblem(32, torch.float32)).prepare({"weight": weight})
+        generator = torch.Generator().manual_seed(0)
+        matrix = torch.randn(32, 32, generator=generator)
+        # Two implementations by rows, so that a compiled call shows whether it picks as an eager one does.
+        native, torch_backend = (replace(LINEAR.ordered_backends()[-1], max_rows=limit) for limit in (8, None))
+        op = replace(LINEAR, backends=(native, torch_backend))
+        self.linear = select(op, LinearProblem(32, 32, torch.float32)).prepare({"weight": matrix})
+
+    def forward(self, x):
+        hidden, residual = self.add_norm(self.linear(self.norm(x)), x)
+        return hidden + residual
+
+
+def test_a_module_of_plans_compiles_to_one_graph_for_any_number_of_rows():
+    block = Block()
+    graphs = []
+
+    def backend(graph, example_inputs):
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(block, fullgraph=True, backend=backend, dynamic=True)
+    for num_rows in (5, 3, 8, 9, 40):
+        x = torch.randn(num_rows, 32, generator=torch.Generator().manual_seed(num_rows))
+        assert torch.equal(compiled(x), block(x))
+    assert len(graphs) == 1
+    called = [str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"]
+    assert [name for name in called if name.startswith("atom_kernels")] == [
+        "atom_kernels.rms_norm.default",
+        "atom_kernels.linear.default",
+        "atom_kernels.add_rms_norm.default",
+    ]
+
+
+def test_opaque_ops_agree_with_their_fakes():
+    block = Block()
+    x = torch.randn(5, 32)
+    for bound, inputs in ((block.norm, (x,)), (block.linear, (x,)), (block.add_norm, (x, x))):
+        torch.library.opcheck(bound.opaque_op, (bound.handle, *inputs), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_plan_with_takes_exactly_the_backend_given():
+    backends = (make_backend("native", 3.0, max_rows=1), make_backend("torch", 1.0))
+    assert tag_of(plan_with(make_op(*backends), TagProblem(), backends[0]), 100) == 3.0

@@ -1,0 +1,106 @@
+"""Platform detection decides from facts, so every machine can be described here."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atom_kernels.platform import Facts, detect_platform, platform_from_facts
+
+ROCM = {
+    "torch_build": "rocm",
+    "num_devices": 8,
+    "device_name": "AMD Instinct MI300X",
+    "device_arch": "gfx942",
+    "triton_version": "3.6.0",
+}
+
+
+def make_platform(**facts):
+    return platform_from_facts(Facts(**facts))
+
+
+def test_aiter_comes_first_on_a_supported_rocm_machine_where_it_imports():
+    platform = make_platform(**ROCM, aiter_version="0.1.9")
+    assert platform.backends == ("aiter", "triton", "torch")
+    assert (platform.vendor, platform.device, platform.arch) == ("amd", "cuda", "gfx942")
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"aiter_version": None}, "amd-aiter is not installed"),
+        ({"aiter_version": "0.1.9", "aiter_import_error": "OSError: libhipblaslt.so.1"}, "libhipblaslt.so.1"),
+        ({"aiter_version": "0.1.9", "device_arch": "gfx1100"}, "this is gfx1100"),
+        ({"aiter_version": "0.1.9", "num_devices": 0}, "no AMD GPU"),
+        ({"aiter_version": "0.1.9", "torch_build": "cuda"}, "cuda build"),
+        ({"aiter_version": "0.1.9", "torch_build": "cpu"}, "cpu build"),
+    ],
+)
+def test_aiter_is_passed_over_with_a_reason_where_any_condition_fails(facts, words):
+    platform = make_platform(**{**ROCM, **facts})
+    assert "aiter" not in platform.backends
+    assert words in platform.why_not("aiter")
+
+
+def test_an_nvidia_machine_has_triton_and_torch():
+    platform = make_platform(torch_build="cuda", num_devices=1, device_arch="sm_90", triton_version="3.6.0")
+    assert platform.backends == ("triton", "torch")
+    assert platform.vendor == "nvidia"
+    assert platform.preferred_dtype == "bfloat16"
+
+
+def test_an_nvidia_card_from_before_ampere_prefers_float32():
+    platform = make_platform(torch_build="cuda", num_devices=1, device_arch="sm_75")
+    assert platform.preferred_dtype == "float32"
+
+
+def test_triton_needs_a_gpu_or_its_interpreter():
+    assert "no GPU" in make_platform(triton_version="3.6.0").why_not("triton")
+    assert make_platform(triton_version="3.6.0", triton_interpret=True).why_not("triton") is None
+
+
+def test_a_cuda_build_of_torch_without_a_gpu_is_a_cpu_platform():
+    platform = make_platform(torch_build="cuda", cpu_name="Some CPU")
+    assert (platform.vendor, platform.device, platform.name) == ("cpu", "cpu", "Some CPU")
+
+
+def test_a_machine_without_a_compiler_still_has_onednn_and_torch():
+    platform = make_platform(native_error="no C compiler")
+    assert platform.backends == ("onednn", "torch")
+    assert platform.why_not("native") == "no C compiler"
+
+
+def test_native_kernels_are_for_cpus_only():
+    platform = make_platform(torch_build="cuda", num_devices=1, device_arch="sm_90")
+    assert "native" not in platform.backends
+    assert "onednn" not in platform.backends
+
+
+@pytest.mark.parametrize(
+    ("features", "slowdown", "dtype", "words"),
+    [
+        ({"avx2"}, None, "float32", "no bfloat16 instructions"),
+        ({"avx512_bf16"}, 0.3, "bfloat16", "0.30x"),
+        ({"amx_bf16", "avx512_bf16"}, 0.2, "bfloat16", "amx_bf16"),
+        ({"avx512_bf16"}, 9.0, "float32", "9.00x"),
+    ],
+)
+def test_bfloat16_is_chosen_by_cpu_flags_and_a_measurement(features, slowdown, dtype, words):
+    platform = make_platform(cpu_features=frozenset(features), bf16_slowdown=slowdown)
+    assert platform.preferred_dtype == dtype
+    assert words in platform.bf16_reason
+
+
+def test_bfloat16_is_not_fast_without_onednn():
+    platform = make_platform(cpu_features=frozenset({"avx512_bf16"}), mkldnn=False)
+    assert not platform.fast_bf16
+    assert "oneDNN" in platform.bf16_reason
+
+
+def test_this_machine_is_probed_once():
+    platform = detect_platform()
+    assert platform is detect_platform()
+    assert platform.backends[-1] == "torch"
+    assert platform.num_cores >= 1
+    assert platform.device == ("cuda" if torch.cuda.is_available() else "cpu")
