@@ -28,14 +28,19 @@ class EngineArgs:
         ConfigError: a value that is not allowed, or a feature that is not built.
     """
 
-    model: str = option("smollm2", "Model folder, .gguf file, Hugging Face id, or a name known to `atom models`.", section=MODEL)
+    model: str = option(
+        "smollm2", "Model folder, .gguf file, Hugging Face id, or a name known to `atom models`.", section=MODEL
+    )
     revision: str | None = option(None, "Revision of a Hugging Face id.", section=MODEL)
     tokenizer: str | None = option(None, "Folder with tokenizer.json, where it is not the model's own.", section=MODEL)
     skip_tokenizer_init: bool = option(
         False, "Load no tokenizer: prompts are token ids and outputs carry no text.", kind="switch", section=MODEL
     )
     trust_remote_code: bool = option(
-        False, "Accepted for compatibility; Python code of a model's repository is never run.", kind="switch", section=MODEL
+        False,
+        "Refused: Python code of a model's repository is never run.",
+        kind="switch",
+        section=MODEL,
     )
     dtype: str = option(
         "auto",
@@ -50,7 +55,9 @@ class EngineArgs:
         section=MODEL,
         minimum=1,
     )
-    load_dummy: bool = option(False, "Random weights in place of the checkpoint's (for tests).", kind="switch", section=MODEL)
+    load_dummy: bool = option(
+        False, "Random weights in place of the checkpoint's (for tests).", kind="switch", section=MODEL
+    )
     seed: int | None = option(
         None,
         "Base of the seeds that the engine draws for requests without one; unset draws a fresh one.",
@@ -60,7 +67,11 @@ class EngineArgs:
         maximum=2**63 - 1,
     )
     num_threads: int | None = option(
-        None, "Threads that the engine computes with; unset takes every core it may use.", kind="integer", section=MODEL, minimum=1
+        None,
+        "Threads that the engine computes with; unset takes every core it may use.",
+        kind="integer",
+        section=MODEL,
+        minimum=1,
     )
     kv_cache_dtype: str = option(
         "auto",
@@ -68,7 +79,9 @@ class EngineArgs:
         section=CACHE,
         choices=("auto", "bf16", "fp8"),
     )
-    block_size: int = option(16, "Tokens in one block of the KV cache.", kind="integer", section=CACHE, minimum=1, maximum=1024)
+    block_size: int = option(
+        16, "Tokens in one block of the KV cache.", kind="integer", section=CACHE, minimum=1, maximum=1024
+    )
     enable_prefix_caching: bool = option(
         True, "Requests that begin alike share the blocks of their common beginning.", kind="switch", section=CACHE
     )
@@ -132,7 +145,9 @@ class EngineArgs:
         minimum=1,
         maximum=65535,
     )
-    enforce_eager: bool = option(False, "Run without captured graphs and without compilation.", kind="switch", section=COMPILE)
+    enforce_eager: bool = option(
+        False, "Run without captured graphs and without compilation.", kind="switch", section=COMPILE
+    )
     level: int = option(0, "Compilation level; 0 is eager.", kind="integer", section=COMPILE, choices=(0, 1, 2, 3))
     cudagraph_capture_sizes: tuple[int, ...] | None = option(
         None, "Batch sizes for which graphs are captured.", kind="integers", section=COMPILE, minimum=1

@@ -178,7 +178,7 @@ class AsyncEngine:
         return self._outputs.num_open if hasattr(self, "_outputs") else 0
 
     async def shutdown(self, drain_timeout: float = 0.0) -> None:
-        """Let running requests finish for `drain_timeout` seconds, abort the rest, end the process, remove its files."""
+        """Let requests finish for `drain_timeout` seconds, abort the rest, end the process, remove its files."""
         if self._streams and drain_timeout > 0 and self._dead is None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), drain_timeout)

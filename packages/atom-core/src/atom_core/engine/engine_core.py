@@ -160,7 +160,9 @@ class EngineCore:
             except Exception as later:
                 logger.debug("step %d failed too: %s", step.step_id, later)
         if self._failed_steps >= MAX_FAILED_STEPS:
-            raise EngineDeadError(f"{self._failed_steps} steps failed in a row, the last with {_named(error)}") from error
+            raise EngineDeadError(
+                f"{self._failed_steps} steps failed in a row, the last with {_named(error)}"
+            ) from error
         request_ids = list(dict.fromkeys(request.request_id for step in lost for request in step.scheduled))
         ended = self._scheduler.abort(request_ids)
         for step in lost:
@@ -177,7 +179,7 @@ def _inline_executor(config: EngineConfig) -> Executor:
     return InlineExecutor(ModelRunner(config))
 
 
-def _replace(struct, **changes):  # noqa: ANN001, ANN003, ANN202 - a dataclass or a msgspec struct
+def _replace(struct, **changes):
     if dataclasses.is_dataclass(struct):
         return dataclasses.replace(struct, **changes)
     return msgspec.structs.replace(struct, **changes)

@@ -139,7 +139,9 @@ class LLMEngine:
             if stream_callback is not None:
                 self._callbacks[request_ids[-1]] = stream_callback
             for sample in samples:
-                self._completions[request_ids[-1], sample.sample_index] = Completion(request_ids[-1], sample.sample_index)
+                self._completions[request_ids[-1], sample.sample_index] = Completion(
+                    request_ids[-1], sample.sample_index
+                )
                 self._outputs.add(sample)
                 core.add_request(sample)
         return request_ids
@@ -193,7 +195,9 @@ class LLMEngine:
     def _encode(self, prompt: Prompt, params: SamplingParams) -> list[int]:
         if isinstance(prompt, str):
             if self.tokenizer is None:
-                raise InvalidRequestError("prompt is text, and skip_tokenizer_init left the tokenizer out: give token ids", "prompt")
+                raise InvalidRequestError(
+                    "prompt is text, and skip_tokenizer_init left the tokenizer out: give token ids", "prompt"
+                )
             return self.tokenizer.encode(prompt)
         if self.tokenizer is None and isinstance(params, SamplingParams) and params.stop_strings:
             raise InvalidRequestError("stop strings need a tokenizer, and skip_tokenizer_init left it out", "stop")
@@ -224,11 +228,11 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return list(prompts)  # type: ignore[arg-type]
 
 
-def _one_for_each(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int
-) -> list[SamplingParams]:
+def _one_for_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
     if len(params) != count:
-        raise InvalidRequestError(f"there are {count} prompts and {len(params)} sampling params: give one, or one for each")
+        raise InvalidRequestError(
+            f"there are {count} prompts and {len(params)} sampling params: give one, or one for each"
+        )
     return list(params)

@@ -75,7 +75,9 @@ class OutputProcessor:
     def finish_all(self, reason: FinishReason, error: str | None = None) -> list[RequestOutput]:
         """End every open sample, e.g. with "error" when the engine died."""
         ids = list(self._samples)
-        return self.process([EngineOutput(request_id, [], finish_reason=reason, error=error) for request_id in ids]).outputs
+        return self.process(
+            [EngineOutput(request_id, [], finish_reason=reason, error=error) for request_id in ids]
+        ).outputs
 
 
 class _Sample:
@@ -90,7 +92,9 @@ class _Sample:
             if tokenizer is not None
             else None
         )
-        self._matcher = StopStringMatcher(params.stop_strings or (), include_stop_string=params.include_stop_str_in_output)
+        self._matcher = StopStringMatcher(
+            params.stop_strings or (), include_stop_string=params.include_stop_str_in_output
+        )
         self._index = request.sample_index
         self._keeps_stop = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens
@@ -112,7 +116,9 @@ class _Sample:
         if self._matcher.matched is not None:
             reason, stop_reason = "stop", self._matcher.matched
         logprobs = None if news.logprobs is None else [self._with_text(entry) for entry in news.logprobs[:used]]
-        prompt_logprobs = None if news.prompt_logprobs is None else [self._with_text(entry) for entry in news.prompt_logprobs]
+        prompt_logprobs = (
+            None if news.prompt_logprobs is None else [self._with_text(entry) for entry in news.prompt_logprobs]
+        )
         return RequestOutput(
             request_id=self.caller_id,
             output_tokens=news.new_token_ids[:used],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atom_core.config.options import ConfigError
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
 
 def open_model(args: EngineArgs) -> Checkpoint:
     """Resolve `args.model` to a folder or file (downloading it where it is known by name) and read its description."""
-    from atom_models import open_checkpoint, resolve_model
+    from atom_models import open_checkpoint
+
+    if Path(args.model).exists():
+        return open_checkpoint(args.model)
+    from atom_models import resolve_model
 
     return open_checkpoint(resolve_model(args.model, revision=args.revision))
 
@@ -38,5 +43,7 @@ def resolve(args: EngineArgs, checkpoint: Checkpoint) -> EngineConfig:
 
     known = list(supported_architectures())
     if checkpoint.architecture not in known:
-        raise ConfigError(f"architecture {checkpoint.architecture} of {args.model} is not supported; supported are {', '.join(known)}")
+        raise ConfigError(
+            f"architecture {checkpoint.architecture} of {args.model} is not supported; supported are {', '.join(known)}"
+        )
     return resolve_config(args, checkpoint, detect_platform())

@@ -35,8 +35,8 @@ def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
         raise InvalidRequestError("prompt is empty; it must hold at least one token", "prompt", "empty_prompt")
     if len(token_ids) >= limits.max_model_len:
         raise InvalidRequestError(
-            f"prompt has {len(token_ids)} tokens; this model's context is {limits.max_model_len} tokens, prompt and output "
-            f"together: send at most {limits.max_model_len - 1}",
+            f"prompt has {len(token_ids)} tokens; this model's context is {limits.max_model_len} tokens, "
+            f"prompt and output together: send at most {limits.max_model_len - 1}",
             "prompt",
             "context_length_exceeded",
         )
@@ -44,7 +44,9 @@ def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
     for token_id in token_ids:
         if type(token_id) is not int or not 0 <= token_id < vocab_size:
             raise InvalidRequestError(
-                f"prompt holds {token_id!r}; token ids are integers from 0 to {vocab_size - 1}", "prompt", "invalid_token_id"
+                f"prompt holds {token_id!r}; token ids are integers from 0 to {vocab_size - 1}",
+                "prompt",
+                "invalid_token_id",
             )
 
 
@@ -73,7 +75,9 @@ def check_sampling_params(params: SamplingParams, limits: RequestLimits, *, num_
     _token_ids("stop_token_ids", params.stop_token_ids, limits, MAX_STOP_TOKENS)
     _token_ids("allowed_token_ids", params.allowed_token_ids, limits, limits.vocab_size)
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
-        raise InvalidRequestError("allowed_token_ids is empty; leave it out, or name at least one token", "allowed_token_ids")
+        raise InvalidRequestError(
+            "allowed_token_ids is empty; leave it out, or name at least one token", "allowed_token_ids"
+        )
     _check_logit_bias(params.logit_bias, limits)
 
 
@@ -94,8 +98,8 @@ def _check_lengths(params: SamplingParams, limits: RequestLimits, num_prompt_tok
         _integer("max_tokens", params.max_tokens, 1, None)
         if params.max_tokens > room:
             raise InvalidRequestError(
-                f"max_tokens is {params.max_tokens} and the prompt has {num_prompt_tokens} tokens; this model's context is "
-                f"{limits.max_model_len} tokens, prompt and output together: ask for at most {room}",
+                f"max_tokens is {params.max_tokens} the prompt has {num_prompt_tokens} tokens; this model's context "
+                f"is {limits.max_model_len} tokens, prompt and output together: ask for at most {room}",
                 "max_tokens",
                 "context_length_exceeded",
             )

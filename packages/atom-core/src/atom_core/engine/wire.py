@@ -65,7 +65,7 @@ class Pulse(msgspec.Struct, frozen=True, tag=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """The first line that the engine's process reads: its settings (as JSON keywords of `EngineArgs`) and its sockets."""
+    """The first line that the engine's process reads: its settings (keywords of `EngineArgs`) and its sockets."""
 
     settings: dict[str, object]
     model_path: str

@@ -14,7 +14,8 @@ from atom_core.tokenization.tokenizer import Tokenizer, TokenizerError
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 
 _LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -68,12 +69,17 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
             "use the model's folder with its tokenizer.json, or skip_tokenizer_init"
         )
     backend = _byte_level_bpe(tokens, metadata)
-    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in _typed(tokens, metadata, CONTROL)])
+    backend.add_special_tokens(
+        [AddedToken(t, special=True, normalized=False) for t in _typed(tokens, metadata, CONTROL)]
+    )
     backend.add_tokens([AddedToken(t, special=False, normalized=False) for t in _typed(tokens, metadata, USER_DEFINED)])
     special = _special_tokens(tokens, metadata)
     _add_bos_and_eos(backend, special, metadata)
     return Tokenizer(
-        backend, special_tokens=special, chat_templates=_templates(metadata), name=f"gguf-{metadata.get('tokenizer.ggml.pre')}"
+        backend,
+        special_tokens=special,
+        chat_templates=_templates(metadata),
+        name=f"gguf-{metadata.get('tokenizer.ggml.pre')}",
     )
 
 

@@ -22,7 +22,9 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(f"{path} is not a tokenizer that `tokenizers` {tokenizers.__version__} reads: {error}") from error
+        raise TokenizerError(
+            f"{path} is not a tokenizer that `tokenizers` {tokenizers.__version__} reads: {error}"
+        ) from error
     backend.no_truncation()
     backend.no_padding()
     special = {**_special_tokens(_read_json(folder / "special_tokens_map.json")), **_special_tokens(config)}
@@ -35,10 +37,13 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
 def _why_there_is_none(folder: Path, config: dict[str, Any]) -> str:
     remedy = "give token ids with skip_tokenizer_init, or a folder that holds a tokenizer.json"
     if "AutoTokenizer" in (config.get("auto_map") or {}):
-        return f"the tokenizer of {folder} is Python code of the model's own, which is never run, and it has no tokenizer.json: {remedy}"
-    others = [name for name in ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model") if (folder / name).exists()]
+        return f"the tokenizer of {folder} is code of the model's own, which is never run; no tokenizer.json: {remedy}"
+    others = [
+        name for name in ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model") if (folder / name).exists()
+    ]
     if others:
-        return f"{folder} has {', '.join(others)} but no tokenizer.json: convert it with transformers' save_pretrained, {remedy}"
+        found = ", ".join(others)
+        return f"{folder} has {found} but no tokenizer.json: convert it with transformers' save_pretrained, {remedy}"
     return f"{folder} has no tokenizer.json: {remedy}"
 
 

@@ -22,7 +22,14 @@ class CacheSize:
 
 
 def size_cache(
-    cache: CacheConfig, *, block_bytes: int, max_num_seqs: int, max_model_len: int, max_model_len_given: bool, memory: int, on_cpu: bool
+    cache: CacheConfig,
+    *,
+    block_bytes: int,
+    max_num_seqs: int,
+    max_model_len: int,
+    max_model_len_given: bool,
+    memory: int,
+    on_cpu: bool,
 ) -> CacheSize:
     """Work out the number of blocks.
 
@@ -43,17 +50,21 @@ def size_cache(
         budget = min(int(memory * cache.memory_utilization), CPU_CACHE_CAP) if on_cpu else memory
         num_blocks = min(budget // block_bytes, max_num_seqs * blocks_of_one)
         size = f"{num_blocks * block_bytes / (1 << 30):.2f} GiB, {num_blocks * cache.block_size} tokens"
-        why = f"what {max_num_seqs} requests can need, within {CPU_CACHE_CAP >> 30} GiB" if on_cpu else "the memory left"
+        why = (
+            f"what {max_num_seqs} requests can need, within {CPU_CACHE_CAP >> 30} GiB" if on_cpu else "the memory left"
+        )
         choices.append(f"num_kv_blocks = {num_blocks} ({size}): {why}")
     capacity = num_blocks * cache.block_size
     if capacity < 2 or (capacity < max_model_len and max_model_len_given):
         raise ConfigError(
-            f"the KV cache is too small for one request: {num_blocks} blocks of {cache.block_size} tokens hold {capacity}, "
-            f"max_model_len is {max_model_len} and takes {blocks_of_one * block_bytes / (1 << 20):.1f} MiB: "
+            f"the KV cache is too small for one request: {num_blocks} blocks of {cache.block_size} tokens "
+            f"hold {capacity}, max_model_len is {max_model_len} and takes {blocks_of_one * block_bytes / (1 << 20):.1f} MiB: "
             "give more kv_cache_memory or num_kv_blocks, or a smaller max_model_len"
         )
     if capacity < max_model_len:
-        choices.append(f"max_model_len = {capacity}: the KV cache holds no longer request (the model could do {max_model_len})")
+        choices.append(
+            f"max_model_len = {capacity}: the KV cache holds no longer one (the model could {max_model_len})"
+        )
     return CacheSize(num_blocks, min(max_model_len, capacity), tuple(choices))
 
 

@@ -32,7 +32,10 @@ def rank_tokens(logits_nV: torch.Tensor, token_ids: torch.Tensor, count: int) ->
 
 
 def prompt_logprobs_of_step(
-    batch: ModelInput, hidden_TD: torch.Tensor, states: RequestStates, compute_logits: Callable[[torch.Tensor], torch.Tensor]
+    batch: ModelInput,
+    hidden_TD: torch.Tensor,
+    states: RequestStates,
+    compute_logits: Callable[[torch.Tensor], torch.Tensor],
 ) -> dict[int, list[TokenLogprobs]]:
     """For each request of the batch that asks for it, what the model thought of the prompt tokens after this step's."""
     found: dict[int, list[TokenLogprobs]] = {}

@@ -10,8 +10,14 @@ from typing import Any
 
 import torch
 from atom_kernels.platform import detect_platform
-from atom_models import BuildContext, build_model, load_dummy_weights, load_weights, open_checkpoint
-from atom_models.layers.attention import attention_layers
+from atom_models import (
+    BuildContext,
+    attention_layers,
+    build_model,
+    load_dummy_weights,
+    load_weights,
+    open_checkpoint,
+)
 
 from atom_core.config.sections import EngineConfig
 
@@ -45,6 +51,7 @@ def load_engine_model(config: EngineConfig) -> EngineModel:
         device=torch.device(config.device),
         cache_dtype=config.cache.dtype,
         block_size=config.cache.block_size,
+        max_model_len=config.model.max_model_len,
     )
     model = build_model(checkpoint, context)
     if config.model.load_dummy:

@@ -33,7 +33,11 @@ class ModelRunner:
     """
 
     def __init__(
-        self, config: EngineConfig, load_model: Callable[[EngineConfig], EngineModel] = load_engine_model, *, rank: int = 0
+        self,
+        config: EngineConfig,
+        load_model: Callable[[EngineConfig], EngineModel] = load_engine_model,
+        *,
+        rank: int = 0,
     ) -> None:
         self._config = config
         self._load_model = load_model

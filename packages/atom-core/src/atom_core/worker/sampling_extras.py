@@ -51,7 +51,9 @@ class SamplingExtras:
             repetition_penalty=params.repetition_penalty,
             bias_ids=torch.tensor(list(bias), device=device) if bias else None,
             bias_values=torch.tensor([float(value) for value in bias.values()], device=device) if bias else None,
-            allowed_ids=torch.tensor(sorted(set(params.allowed_token_ids)), device=device) if params.allowed_token_ids else None,
+            allowed_ids=torch.tensor(sorted(set(params.allowed_token_ids)), device=device)
+            if params.allowed_token_ids
+            else None,
             banned_ids=torch.tensor(banned, device=device) if banned else None,
             min_tokens=params.min_tokens,
             num_prompt_tokens=request.num_prompt_tokens,
