@@ -34,7 +34,7 @@ def show_banner(state: ServerState, url: str, *, seconds: float, console: Consol
 def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[str, str]]:
     """The banner as names and values."""
     info = state.engine.info
-    phases = ", ".join(f"{name} {value:.1f}" for name, value in info.timings.items())
+    phases = ", ".join(f"{name} {value:.1f}" for name, value in info.timings.items() if name != "total")
     concurrency = info.num_cache_tokens / info.max_model_len
     cache_dtype = f", {info.kv_cache_dtype}" if info.kv_cache_dtype != info.dtype else ""
     prefix = "on" if info.enable_prefix_caching else "off"

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from atom_core import EngineDeadError, RequestOutput, SamplingParams
+from atom_core.engine.request_stream import RequestStream
 from starlette.requests import Request
 
 from atom_server.disconnect import cancel_all
@@ -50,8 +51,7 @@ class Generation:
         self._state = state
         self._tallies = [Tally() for _ in range(len(prompts) * n)]
         self._num_cached = [0] * len(prompts)
-        self._streams: list[AsyncIterator[RequestOutput]] = []
-        self._open: dict[int, str] = {}
+        self._streams: list[RequestStream] = []
 
     @classmethod
     async def submit(
@@ -73,7 +73,8 @@ class Generation:
         most = state.engine.info.max_num_seqs
         if params.n > most:
             raise APIError(400, f"'n' must be at most {most} (--max-num-seqs); got {params.n}", param="n")
-        for prompt in prompts:
+        # A single prompt is checked when it is submitted; of several, none may run before all were checked.
+        for prompt in prompts if len(prompts) > 1 else ():
             state.engine.validate(prompt.token_ids, params)
         generation = cls(state, f"{kind}-{uuid.uuid4().hex}", state.check_model(body.model), prompts, params.n)
         try:
@@ -112,14 +113,8 @@ class Generation:
     async def close(self) -> None:
         """Abort what still runs. Safe to call again."""
         self._state.active.pop(self.id, None)
-        for engine_id in list(self._open.values()):
-            await self._state.engine.abort(engine_id)
-        self._open.clear()
         for stream in self._streams:
-            aclose = getattr(stream, "aclose", None)
-            if aclose is not None:
-                await aclose()
-        self._streams.clear()
+            await stream.aclose()
 
     def usage(self) -> Usage:
         """What has been used so far."""
@@ -147,23 +142,24 @@ class Generation:
 
     def _start(self, params: SamplingParams, priority: int, cache_salt: str) -> None:
         for index, prompt in enumerate(self.prompts):
-            engine_id = f"{self.id}-{index}"
             stream = self._state.engine.generate(
-                prompt.token_ids, params, request_id=engine_id, priority=priority, cache_salt=cache_salt
+                prompt.token_ids,
+                params,
+                request_id=f"{self.id}-{index}",
+                priority=priority,
+                cache_salt=cache_salt,
             )
             self._streams.append(stream)
-            self._open[index] = engine_id
-        self._state.active[self.id] = list(self._open.values())
+        self._state.active[self.id] = [stream.request_id for stream in self._streams]
 
     async def _only_prompt(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         async for output in self._streams[0]:
             yield 0, output
-        self._open.clear()
 
     async def _merged_prompts(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue()
 
-        async def pump(index: int, stream: AsyncIterator[RequestOutput]) -> None:
+        async def pump(index: int, stream: RequestStream) -> None:
             try:
                 async for output in stream:
                     queue.put_nowait((index, output))
@@ -171,14 +167,15 @@ class Generation:
             except Exception as error:
                 queue.put_nowait((index, error))
 
+        num_open = len(self._streams)
         pumps = [asyncio.ensure_future(pump(index, stream)) for index, stream in enumerate(self._streams)]
         try:
-            while self._open:
+            while num_open:
                 index, news = await queue.get()
                 if isinstance(news, Exception):
                     raise news
                 if news is None:
-                    del self._open[index]
+                    num_open -= 1
                 else:
                     yield index, news
         finally:

@@ -31,6 +31,8 @@ async def stop_profile(request: Request) -> dict[str, str]:
 def _directory(state: ServerState) -> str:
     directory = state.engine.info.profiler_dir
     if directory is None:
-        message = "profiling is not set up: start the server with --torch-profiler-dir DIR, or set ATOM_TORCH_PROFILER_DIR"
+        message = (
+            "profiling is not set up: start the server with --torch-profiler-dir DIR, or set ATOM_TORCH_PROFILER_DIR"
+        )
         raise APIError(409, message, code="profiler_not_ready")
     return directory
