@@ -26,7 +26,7 @@ class Ours:
             max_num_seqs=max_num_seqs,
             skip_tokenizer_init=True,
         )
-        self.config: dict[str, Any] = {"vocab_size": self._engine.info.vocab_size}
+        self._vocab_size = self._engine.info.vocab_size
         self._max_model_len = max_model_len
         self._random = random.Random(1)
         self._open: list[str] = []
@@ -40,7 +40,7 @@ class Ours:
             counts[output.request_id] = output.num_output_tokens
 
         params = SamplingParams(temperature=0.0, max_tokens=self._max_model_len - context, ignore_eos=True)
-        prompts = [random_tokens(self._random, context, self.config["vocab_size"]) for _ in range(batch_size)]
+        prompts = [random_tokens(self._random, context, self._vocab_size) for _ in range(batch_size)]
         self._open = self._engine.add_request(prompts, params, stream_callback=count)
         while len(counts) < batch_size:
             self._engine.step()
@@ -52,7 +52,7 @@ class Ours:
         params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
 
         def prefill() -> list[dict[str, Any]]:
-            self._engine.add_request([random_tokens(self._random, num_tokens, self.config["vocab_size"])], params)
+            self._engine.add_request([random_tokens(self._random, num_tokens, self._vocab_size)], params)
             while not (finished := self._engine.step()):
                 pass
             return finished

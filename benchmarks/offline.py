@@ -69,17 +69,19 @@ def run(options: argparse.Namespace) -> int:
             return 1
     # Imported here, with threads set before anything computes, so that --help stays quick.
     import torch
+    from atom_models import open_checkpoint
 
     torch.set_num_threads(options.threads)
     names = [options.only] if options.only else ["atom", *dict.fromkeys(options.vs)]
     scenarios = [Scenario("decode", size, options.context) for size in options.batch_sizes]
     scenarios += [Scenario("prefill", 1, length) for length in options.prefill]
 
+    path = _resolve(options.model)
+    config = open_checkpoint(path).config
     rates = roofline.measure_rates(options.dtype)
     interference = machine.Interference()
-    sides = [_open(name, options, scenarios) for name in names]
+    sides = [_open(name, path, scenarios, options=options) for name in names]
     try:
-        config = sides[0].config
         taken = [_take(scenario, sides, options) for scenario in scenarios]
         agreement = _agreement(sides, config)
     finally:
@@ -112,9 +114,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _open(name: str, options: argparse.Namespace, scenarios: list[Scenario]) -> Any:
-    print(f"loading {options.model} in {name} ...", file=sys.stderr)
-    path = _resolve(options.model)
+def _open(name: str, path: Path, scenarios: list[Scenario], *, options: argparse.Namespace) -> Any:
+    print(f"loading {path.name} in {name} ...", file=sys.stderr)
     if name == "transformers":
         from benchmarks.peers import Transformers
 

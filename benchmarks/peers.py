@@ -54,7 +54,7 @@ class Transformers:
         else:
             self._model = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype)
         self._model.eval()
-        self.config: dict[str, Any] = self._model.config.to_dict()
+        self._vocab_size: int = self._model.config.vocab_size
         self._random = random.Random(0)
 
     def decoder(self, batch_size: int, context: int) -> Step:
@@ -91,7 +91,7 @@ class Transformers:
     def _prompt(self, num_tokens: int) -> Any:
         import torch
 
-        return torch.tensor([random_tokens(self._random, num_tokens, self.config["vocab_size"])])
+        return torch.tensor([random_tokens(self._random, num_tokens, self._vocab_size)])
 
     def _forward(self, input_ids: Any, cache: Any) -> tuple[Any, Any]:
         """(next tokens ``[B, 1]``, cache) of one call; `cache` grows in place."""
