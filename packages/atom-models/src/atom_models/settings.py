@@ -1,0 +1,15 @@
+"""Every environment variable that this package reads, each behind one function."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def models_cache_dir() -> Path:
+    """Where downloaded models are kept: ``ATOM_CACHE_DIR`` (or ``XDG_CACHE_HOME`` + ``/atom``, or ``~/.cache/atom``) + ``/models``."""
+    own = os.environ.get("ATOM_CACHE_DIR", "").strip()
+    if own:
+        return Path(own).expanduser() / "models"
+    root = os.environ.get("XDG_CACHE_HOME", "").strip()
+    return (Path(root) if root else Path.home() / ".cache") / "atom" / "models"
