@@ -17,7 +17,7 @@ from atom_core.engine.input_processor import InputProcessor
 from atom_core.engine.output_processor import OutputProcessor
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
 from atom_core.engine.validation import RequestLimits
-from atom_core.messages import EngineRequest, RequestOutput, SamplingParams
+from atom_core.messages import EngineRequest, RequestOutput, SamplingParams, StepStats
 from atom_core.tokenization import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -170,6 +170,11 @@ class LLMEngine:
     def stop_profile(self) -> None:
         """End the trace and write it under ``{torch_profiler_dir}/rank_0/``."""
         self._open_core().stop_profile()
+
+    @property
+    def stats(self) -> StepStats:
+        """Counts as of now: requests, blocks, preemptions, prefix hits."""
+        return self._open_core().stats()
 
     def print_mtp_statistics(self) -> None:
         """Print how speculative decoding did."""

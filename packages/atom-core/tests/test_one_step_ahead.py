@@ -1,0 +1,170 @@
+"""The engine hands the device its next step before it has read the last one's tokens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from atom_core.config import CacheConfig, CompileConfig, EngineConfig, ModelConfig, ParallelConfig, ProfilerConfig
+from atom_core.engine.engine_core import EngineCore
+from atom_core.engine.errors import EngineDeadError
+from atom_core.executor import InlineExecutor, RunnerInfo
+from atom_core.messages import EngineRequest, ModelOutput, RequestStepOutput, SamplingParams
+from atom_core.scheduler import SchedulerConfig
+
+
+def make_config(**scheduler) -> EngineConfig:
+    limits = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 128, **scheduler}
+    return EngineConfig(
+        model=ModelConfig("fake", Path("fake"), "FakeForCausalLM", "float32", 128, True, 100, ()),
+        cache=CacheConfig(16, "float32", True, "xxhash64", 0.9, num_blocks=64),
+        scheduler=SchedulerConfig(**limits),
+        parallel=ParallelConfig(1),
+        compile=CompileConfig(),
+        profiler=ProfilerConfig(),
+        device="cpu",
+    )
+
+
+def make_request(request_id: str = "a", *, max_tokens: int = 5) -> EngineRequest:
+    return EngineRequest(request_id, [1, 2, 3], SamplingParams(temperature=0.0, max_tokens=max_tokens, seed=0))
+
+
+class FakeDevice:
+    """A runner whose steps take time; it counts up, and keeps a trace of what happened when.
+
+    `fails_at` names steps that raise.
+    """
+
+    def __init__(self, *, delay: float = 0.01, fails_at: tuple[int, ...] = ()) -> None:
+        self.trace: list[tuple[str, int]] = []
+        self.threads: set[int] = set()
+        self._delay = delay
+        self._fails_at = fails_at
+        self._count = 0
+
+    def load(self) -> RunnerInfo:
+        return RunnerInfo(num_blocks=64, max_model_len=128, vocab_size=100)
+
+    def forward(self, step) -> None:
+        self.threads.add(threading.get_ident())
+        self._step = step
+        self._count += 1
+        time.sleep(self._delay)
+        if self._count in self._fails_at:
+            raise RuntimeError("the device is on fire")
+
+    def sample(self, masks) -> ModelOutput:
+        tokens = [[self._count] if request.samples else [] for request in self._step.scheduled]
+        self.trace.append(("sampled", self._step.step_id))
+        reports = [
+            RequestStepOutput(request.request_id, token_ids)
+            for request, token_ids in zip(self._step.scheduled, tokens, strict=True)
+        ]
+        return ModelOutput(self._step.step_id, reports)
+
+    def start_profile(self) -> None: ...
+    def stop_profile(self) -> None: ...
+
+
+class TracingExecutor(InlineExecutor):
+    """Notes when steps are submitted and when their tokens are read."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        super().__init__(device)
+        self.trace = device.trace
+
+    def submit(self, step):
+        self.trace.append(("submitted", step.step_id))
+        handle = super().submit(step)
+        read = handle.result
+
+        def result():
+            output = read()
+            self.trace.append(("read", step.step_id))
+            return output
+
+        handle.result = result
+        return handle
+
+
+def run(core: EngineCore, *requests: EngineRequest) -> dict[str, list]:
+    """Run until nothing is left; the news of each request."""
+    for request in requests:
+        core.add_request(request)
+    news: dict[str, list] = {}
+    while core.has_unfinished():
+        for output in core.step():
+            news.setdefault(output.request_id, []).append(output)
+    core.close()
+    return news
+
+
+def test_the_next_step_is_submitted_before_the_last_ones_tokens_are_read():
+    device = FakeDevice()
+    executor = TracingExecutor(device)
+    run(EngineCore(make_config(), executor), make_request())
+    submitted = [step_id for event, step_id in device.trace if event == "submitted"]
+    for earlier, later in zip(submitted, submitted[1:], strict=False):
+        assert device.trace.index(("submitted", later)) < device.trace.index(("read", earlier))
+        assert device.trace.index(("submitted", later)) < device.trace.index(("sampled", earlier))
+
+
+def test_without_async_scheduling_each_step_is_read_before_the_next_is_submitted():
+    device = FakeDevice()
+    run(EngineCore(make_config(async_scheduling=False), TracingExecutor(device)), make_request())
+    kinds = [event for event, _ in device.trace]
+    assert kinds == ["submitted", "sampled", "read"] * (len(kinds) // 3)
+
+
+def test_no_step_is_computed_past_a_requests_last_token():
+    device = FakeDevice(delay=0.0)
+    news = run(EngineCore(make_config(), InlineExecutor(device)), make_request(max_tokens=5))
+    assert [token for output in news["a"] for token in output.new_token_ids] == [1, 2, 3, 4, 5]
+    assert len(device.trace) == 5
+
+
+def test_everything_of_the_runner_happens_in_one_thread_that_is_not_the_callers():
+    device = FakeDevice(delay=0.0)
+    run(EngineCore(make_config(), InlineExecutor(device)), make_request(), make_request("b"))
+    assert len(device.threads) == 1
+    assert threading.get_ident() not in device.threads
+
+
+def test_a_failed_step_ends_its_requests_with_an_error_and_the_engine_goes_on():
+    core = EngineCore(make_config(), InlineExecutor(FakeDevice(fails_at=(3,))))
+    first = run_until_finished(core, make_request("a", max_tokens=20), make_request("b", max_tokens=20))
+    assert {request_id: output.finish_reason for request_id, output in first.items()} == {"a": "error", "b": "error"}
+    assert "the device is on fire" in first["a"].error
+    assert core.stats().num_free_blocks == core.stats().num_blocks
+    assert run_until_finished(core, make_request("c"))["c"].finish_reason == "length"
+    core.close()
+
+
+def test_a_device_that_fails_again_and_again_is_the_end_of_the_engine():
+    core = EngineCore(make_config(), InlineExecutor(FakeDevice(fails_at=tuple(range(1, 100)), delay=0.0)))
+    with pytest.raises(EngineDeadError, match="3 steps failed in a row"):
+        for name in "abcdef":
+            run_until_finished(core, make_request(name))
+    core.close()
+
+
+def test_a_request_that_could_never_fit_ends_with_an_error_and_not_with_an_exception():
+    core = EngineCore(make_config(), InlineExecutor(FakeDevice(delay=0.0)))
+    too_long = EngineRequest("long", list(range(4000)), SamplingParams(max_tokens=5, seed=0))
+    news = run_until_finished(core, too_long, make_request("b"))
+    assert news["long"].finish_reason == "error" and news["long"].error
+    assert news["b"].finish_reason == "length"
+    core.close()
+
+
+def run_until_finished(core: EngineCore, *requests: EngineRequest) -> dict:
+    """The last news of each request; the engine stays open."""
+    for request in requests:
+        core.add_request(request)
+    last = {}
+    while core.has_unfinished():
+        last.update({output.request_id: output for output in core.step() if output.finish_reason})
+    return last
