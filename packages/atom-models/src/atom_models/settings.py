@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def models_cache_dir() -> Path:
-    """Where downloaded models are kept: ``ATOM_CACHE_DIR`` (or ``XDG_CACHE_HOME`` + ``/atom``, or ``~/.cache/atom``) + ``/models``."""
+    """Where downloads are kept: ``models`` in ``ATOM_CACHE_DIR``, or in ``$XDG_CACHE_HOME/atom``, or in ``~/.cache/atom``."""
     own = os.environ.get("ATOM_CACHE_DIR", "").strip()
     if own:
         return Path(own).expanduser() / "models"

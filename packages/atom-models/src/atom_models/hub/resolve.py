@@ -13,8 +13,8 @@ def resolve_model(name: str, *, revision: str | None = None) -> Path:
     """The folder or ``.gguf`` file of a model, downloaded into the user's cache if need be.
 
     Args:
-        name: a name of `known_models`, a folder, a ``.gguf`` file, or a Hugging Face id (``owner/model``). A folder of a
-            known name needs ``./`` before it.
+        name: a name of `known_models`, a folder, a ``.gguf`` file, or a Hugging Face id (``owner/model``). A folder
+            of a known name needs ``./`` before it.
         revision: branch, tag or commit of a Hugging Face id.
 
     Raises:

