@@ -37,7 +37,7 @@ class LoadedModel:
         """Float32 ``[len(tokens), vocabulary]`` for each sequence of token ids, all run as one ragged batch.
 
         Raises:
-            ValueError: no sequences, an empty one, one longer than the model's context, or an id outside the vocabulary.
+            ValueError: no sequences, an empty one, one longer than the context, or an id outside the vocabulary.
         """
         self._check(sequences)
         order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))

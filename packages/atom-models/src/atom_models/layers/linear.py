@@ -210,7 +210,7 @@ class QKVParallelLinear(Linear):
         size = context.collectives.size
         if size % num_kv_heads and num_kv_heads % size:
             raise ValueError(
-                f"{prefix}: num_key_value_heads is {num_kv_heads}, which {size} tensor-parallel ranks can neither share "
+                f"{prefix}: num_key_value_heads is {num_kv_heads}, which {size} ranks can neither share "
                 "nor repeat evenly"
             )
         pieces = min(size, num_kv_heads)
