@@ -1,0 +1,233 @@
+"""The engine in its own process: same tokens, aborts, deaths, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from atom_core import (
+    AsyncEngine,
+    EngineArgs,
+    EngineDeadError,
+    EngineStartError,
+    InvalidRequestError,
+    ProfilerError,
+    SamplingParams,
+)
+
+pytestmark = pytest.mark.asyncio
+
+SMALL: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 128, "max_num_seqs": 16, "num_threads": 1, "seed": 0}
+LONG = SamplingParams(temperature=0.0, max_tokens=400, ignore_eos=True)
+
+
+@asynccontextmanager
+async def running(model: Path, **overrides: Any) -> AsyncIterator[AsyncEngine]:
+    engine = await AsyncEngine.start(EngineArgs(model=str(model), **{**SMALL, **overrides}))
+    try:
+        yield engine
+    finally:
+        await engine.shutdown()
+
+
+async def tokens_of(engine: AsyncEngine, prompt: list[int], params: SamplingParams) -> dict[int, list[int]]:
+    tokens: dict[int, list[int]] = {}
+    async for output in engine.generate(prompt, params):
+        assert output.error is None
+        tokens.setdefault(output.index, []).extend(output.output_tokens)
+    return tokens
+
+
+async def until(condition, seconds: float = 3.0) -> None:
+    """Wait for something to become true; TimeoutError if it does not."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def all_blocks_are_free(engine: AsyncEngine) -> bool:
+    stats = engine.stats
+    return stats is not None and stats.num_free_blocks == stats.num_blocks and stats.num_running == 0
+
+
+async def test_a_process_gives_the_tokens_of_the_inline_engine(tiny_llama, make_engine):
+    prompts = [[7, 8, 9], [100] * 40, list(range(3, 80))]
+    all_params = [
+        SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True),
+        SamplingParams(temperature=0.8, top_p=0.9, seed=5, max_tokens=20, ignore_eos=True, n=3),
+        SamplingParams(temperature=1.0, max_tokens=20, ignore_eos=True),  # with a seed that the engine draws
+    ]
+    inline = make_engine().generate(prompts, all_params, use_tqdm=False)
+    async with running(tiny_llama) as engine:
+        found = await asyncio.gather(*(tokens_of(engine, *each) for each in zip(prompts, all_params, strict=True)))
+    flat = [tokens[index] for tokens in found for index in sorted(tokens)]
+    assert flat == [output["token_ids"] for output in inline]
+
+
+async def test_closing_a_stream_gives_its_blocks_back(tiny_llama):
+    async with running(tiny_llama) as engine:
+        streams = [engine.generate([3 + index] * 20, LONG) for index in range(4)]
+        for stream in streams:
+            await anext(stream)
+        assert not all_blocks_are_free(engine)
+        for stream in streams:
+            await stream.aclose()
+        await until(lambda: all_blocks_are_free(engine))
+        assert engine.num_unfinished_requests == 0
+
+
+async def test_a_dropped_stream_gives_its_blocks_back_too(tiny_llama):
+    async with running(tiny_llama) as engine:
+        stream = engine.generate([3] * 20, LONG)
+        await anext(stream)
+        del stream
+        await until(lambda: engine.num_unfinished_requests == 0 and all_blocks_are_free(engine))
+
+
+async def test_an_aborted_request_ends_with_the_reason_abort(tiny_llama):
+    async with running(tiny_llama) as engine:
+        stream = engine.generate([3] * 20, LONG, request_id="mine")
+        await anext(stream)
+        await engine.abort("mine")
+        outputs = [output async for output in stream]
+        assert outputs[-1].finished and outputs[-1].finish_reason == "abort"
+        await engine.abort("mine")  # long gone
+
+
+async def test_a_request_id_in_use_is_refused(tiny_llama):
+    async with running(tiny_llama) as engine:
+        stream = engine.generate([3] * 20, LONG, request_id="mine")
+        with pytest.raises(InvalidRequestError, match="'mine' is in use"):
+            engine.generate([3] * 20, LONG, request_id="mine")
+        await stream.aclose()
+
+
+async def test_a_bad_request_never_reaches_the_engine_and_others_go_on(tiny_llama):
+    async with running(tiny_llama) as engine:
+        with pytest.raises(InvalidRequestError):
+            engine.generate([], SamplingParams())
+        with pytest.raises(InvalidRequestError):
+            engine.generate([3], SamplingParams(temperature=float("nan")))
+        assert engine.num_unfinished_requests == 0
+        assert len((await tokens_of(engine, [3], SamplingParams(max_tokens=4, ignore_eos=True)))[0]) == 4
+
+
+async def test_a_killed_engine_ends_every_stream_with_an_error_within_a_second(tiny_llama):
+    async with running(tiny_llama) as engine:
+        streams = [engine.generate([3] * 20, LONG) for _ in range(3)]
+        for stream in streams:
+            await anext(stream)
+        assert engine.pid is not None
+        started = time.monotonic()
+        os.kill(engine.pid, signal.SIGKILL)
+        for stream in streams:
+            outputs = [output async for output in stream]
+            assert outputs[-1].finish_reason == "error" and "SIGKILL" in (outputs[-1].error or "")
+        assert time.monotonic() - started < 1.0
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            engine.check_health()
+        with pytest.raises(EngineDeadError):
+            engine.generate([3], LONG)
+
+
+async def test_a_stopped_process_counts_as_hung(tiny_llama, monkeypatch):
+    monkeypatch.setattr("atom_core.engine.async_engine.SILENCE_SECONDS", 1.0)
+    async with running(tiny_llama) as engine:
+        engine.check_health()
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGSTOP)
+        await asyncio.sleep(1.6)
+        with pytest.raises(EngineDeadError, match="silent"):
+            engine.check_health()
+        os.kill(engine.pid, signal.SIGCONT)
+
+
+async def test_shutting_down_leaves_no_process_and_no_file(tiny_llama):
+    async with running(tiny_llama) as engine:
+        pid, folder = engine.pid, engine._process.folder
+        assert pid is not None and os.stat(folder).st_mode & 0o777 == 0o700
+    assert not psutil.pid_exists(pid)
+    assert not os.path.exists(folder)
+
+
+async def test_draining_lets_requests_finish(tiny_llama):
+    engine = await AsyncEngine.start(EngineArgs(model=str(tiny_llama), **SMALL))
+    finished = asyncio.create_task(tokens_of(engine, [3] * 20, SamplingParams(max_tokens=100, ignore_eos=True)))
+    await asyncio.sleep(0)
+    await engine.shutdown(drain_timeout=20)
+    assert len((await finished)[0]) == 100
+
+
+async def test_shutting_down_at_once_aborts_what_runs(tiny_llama):
+    engine = await AsyncEngine.start(EngineArgs(model=str(tiny_llama), **SMALL))
+    stream = engine.generate([3] * 20, LONG)
+    await anext(stream)
+    await engine.shutdown()
+    assert [output async for output in stream][-1].finish_reason == "abort"
+
+
+async def test_a_start_that_fails_ends_with_its_cause_and_leaves_nothing(tiny_llama):
+    before = set(psutil.Process().children())
+    with pytest.raises(EngineStartError) as caught:
+        async with running(tiny_llama, num_kv_blocks=4, max_model_len=512):
+            pass
+    last = str(caught.value).splitlines()[-1]
+    assert "KV cache is too small for one request" in last
+    assert set(psutil.Process().children()) <= before
+
+
+async def test_profiling_without_a_folder_says_what_to_set(tiny_llama, monkeypatch):
+    monkeypatch.delenv("ATOM_TORCH_PROFILER_DIR", raising=False)
+    async with running(tiny_llama) as engine:
+        assert engine.info.profiler_dir is None
+        with pytest.raises(ProfilerError, match="--torch-profiler-dir"):
+            await engine.start_profile()
+
+
+async def test_profiling_writes_a_trace_of_the_engines_process(tiny_llama, tmp_path):
+    async with running(tiny_llama, torch_profiler_dir=str(tmp_path)) as engine:
+        await engine.start_profile()
+        await tokens_of(engine, [3, 4, 5], SamplingParams(max_tokens=3))
+        await engine.stop_profile()
+    assert len(list((tmp_path / "rank_0").glob("*.json.gz"))) == 1
+
+
+async def test_many_streams_give_the_text_of_each_alone(tiny_llama):
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    prompts = [[3 + index, 4, 5 + index] for index in range(24)]
+    async with running(tiny_llama) as engine:
+        alone = [await tokens_of(engine, prompt, params) for prompt in prompts]
+        together = await asyncio.gather(*(tokens_of(engine, prompt, params) for prompt in prompts))
+    assert together == alone
+
+
+async def test_the_api_process_stays_free_of_torch_and_the_engine_dies_with_it(tiny_llama):
+    script = f"""
+        import asyncio, os, sys
+        from atom_core import AsyncEngine, EngineArgs, SamplingParams
+        async def main():
+            engine = await AsyncEngine.start(EngineArgs(model={str(tiny_llama)!r}, dtype="float32", num_kv_blocks=64))
+            async for output in engine.generate([3, 4], SamplingParams(max_tokens=2)):
+                pass
+            print(engine.pid, engine._process.folder, "torch" in sys.modules, flush=True)
+            os.kill(os.getpid(), 9)
+        asyncio.run(main())
+    """
+    ran = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60
+    )
+    pid, folder, has_torch = ran.stdout.split()
+    assert has_torch == "False"
+    await until(lambda: not psutil.pid_exists(int(pid)), seconds=5)
+    assert not os.path.exists(folder)
