@@ -1,14 +1,18 @@
-# Sets up its own environment and hands over to hatch, where the work is (see pyproject.toml).
+# Makes .venv with hatch in it, and hands over: the work is in the hatch scripts of pyproject.toml.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 HATCH := .venv/bin/hatch
+HATCH_VERSION := 1.18.2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-slow check fmt bench docs clean
+.PHONY: help setup serve chat test test-slow check fmt bench docs build clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 	@echo '  Flags pass through ARGS, as in: make serve ARGS="--server-port 9000"'
+
+setup: $(HATCH) ## make the development environment (every other target does so too)
+	@$(HATCH) env create
 
 serve: $(HATCH) ## serve the default model (or --model in ARGS) on 127.0.0.1:8000
 	@$(HATCH) run serve $(ARGS)
@@ -19,13 +23,13 @@ chat: $(HATCH) ## talk to the default model in the terminal
 test: $(HATCH) ## run the tests
 	@$(HATCH) run test $(ARGS)
 
-test-slow: $(HATCH) ## run the tests that take minutes or the network
+test-slow: $(HATCH) ## run the tests that take minutes or a package index
 	@$(HATCH) run test-slow $(ARGS)
 
-check: $(HATCH) ## format, lint, import contracts and types
+check: $(HATCH) ## check format, lint, import contracts and types
 	@$(HATCH) run check
 
-fmt: $(HATCH) ## format the code and mend what lint can
+fmt: $(HATCH) ## mend what lint can, and format
 	@$(HATCH) run fmt
 
 bench: $(HATCH) ## measure our engine beside transformers
@@ -34,10 +38,14 @@ bench: $(HATCH) ## measure our engine beside transformers
 docs: $(HATCH) ## write docs/configuration.md and the charts anew
 	@$(HATCH) run docs
 
-clean: ## remove the environments and caches of this folder
-	rm -rf .venv .hatch .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+build: $(HATCH) ## build the packages' wheels into dist/
+	@$(HATCH) run build
 
-$(HATCH):
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
+clean: ## remove the environments and caches of this folder
+	rm -rf .venv .hatch dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(HATCH): Makefile
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -m venv .venv
-	@.venv/bin/pip install --quiet --disable-pip-version-check 'hatch==1.18.2'
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check hatch==$(HATCH_VERSION)
+	@touch $@

