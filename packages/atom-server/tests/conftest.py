@@ -1,0 +1,176 @@
+"""A real server on a tiny float32 Llama, shared by all tests of this package."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from openai import OpenAI
+
+from atom_core import AsyncEngine, EngineArgs
+from atom_server import ServerOptions, create_app
+from atom_server.lifecycle import SignalFreeServer
+from atom_server.listen import open_socket, url_of
+
+NUM_BLOCKS = 640
+
+
+class RunningServer:
+    """The app on a free port, in a thread of the test process; its engine is a process as always.
+
+    Attributes:
+        url: without a path.
+        engine, state: of the app, to look at what clients cannot see.
+    """
+
+    def __init__(self, model: Path, options: ServerOptions | None = None, **engine_settings: Any) -> None:
+        self._options = options or ServerOptions(served_model_name="tiny,tiny-alias")
+        self._settings = {"dtype": "float32", "num_threads": 1, "num_kv_blocks": NUM_BLOCKS, **engine_settings}
+        self._model = model
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+
+    def __enter__(self) -> RunningServer:
+        self._thread.start()
+        assert self._started.wait(60), "the server did not start"
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "the server did not end"
+
+    def post(self, path: str, **fields: Any) -> httpx.Response:
+        """Send a JSON object and wait for the answer."""
+        return httpx.post(self.url + path, json=fields, timeout=60)
+
+    def client(self, **options: Any) -> OpenAI:
+        """An official client of this server."""
+        return OpenAI(base_url=self.url + "/v1", api_key="unused", max_retries=0, timeout=60, **options)
+
+    def wait_until_idle(self, seconds: float = 10.0) -> None:
+        """Return when no request runs or waits and every block is free again."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            stats = self.engine.stats
+            if stats is not None and (stats.num_running, stats.num_waiting) == (0, 0):
+                if stats.num_free_blocks == stats.num_blocks and not self.state.active:
+                    return
+            time.sleep(0.02)
+        raise AssertionError(f"after {seconds} s: {self.engine.stats}, active {self.state.active}")
+
+    async def _run(self) -> None:
+        try:
+            self.engine = await AsyncEngine.start(EngineArgs(model=str(self._model), **self._settings))
+        except BaseException as error:
+            self._failure = error
+            self._started.set()
+            return
+        try:
+            listener = open_socket("127.0.0.1", 0)
+            self.url = url_of(listener)
+            app = create_app(self.engine, self._options)
+            self.state = app.state.server
+            settings = uvicorn.Config(app, log_config=None, log_level="warning", lifespan="off", ws="none")
+            self._server = SignalFreeServer(settings)
+            serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
+            self._started.set()
+            await serving
+        finally:
+            await self.engine.shutdown(0.0)
+
+
+@pytest.fixture(scope="session")
+def server(tiny_llama: Path) -> Iterator[RunningServer]:
+    """The server that most tests talk to."""
+    with RunningServer(tiny_llama) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> OpenAI:
+    """The official client."""
+    return server.client()
+
+
+@pytest.fixture(scope="session")
+def make_server(tiny_llama: Path) -> Callable[..., RunningServer]:
+    """Builds servers with other settings, for ``with``."""
+
+    def make(options: ServerOptions | None = None, **engine_settings: Any) -> RunningServer:
+        return RunningServer(tiny_llama, options, **engine_settings)
+
+    return make
+
+
+class ServeProcess:
+    """``atom serve`` in a process of its own.
+
+    Attributes:
+        url: without a path; known once the banner is out.
+    """
+
+    def __init__(self, *flags: str, environment: dict[str, str] | None = None) -> None:
+        command = [sys.executable, "-m", "atom_server", "serve", "--server-port", "0", *flags]
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=variables
+        )
+        self.lines: list[str] = []
+        self.url = ""
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> ServeProcess:
+        if not self._ready.wait(60) or not self.url:
+            self.process.kill()
+            raise AssertionError("not ready: " + "\n".join(self.lines))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        self._reader.join(10)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+    @property
+    def text(self) -> str:
+        """Everything it has written to stderr."""
+        return "\n".join(self.lines)
+
+    def _read(self) -> None:
+        stream = self.process.stderr
+        for line in stream or ():
+            self.lines.append(line.rstrip())
+            if line.strip().startswith("API ") and "http" in line:
+                self.url = line.split()[1].removesuffix("/v1")
+            if line.strip().startswith("started in"):
+                self._ready.set()
+        self._ready.set()
+
+
+@pytest.fixture
+def serve_process(tiny_llama: Path) -> Callable[..., ServeProcess]:
+    """Starts ``atom serve`` on the tiny model, for ``with``."""
+
+    def start(*flags: str, **options: Any) -> ServeProcess:
+        common = ("--model", str(tiny_llama), "--dtype", "float32", "--num-threads", "1", "--num-kv-blocks", "256")
+        return ServeProcess(*common, *flags, **options)
+
+    return start

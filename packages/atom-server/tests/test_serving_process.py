@@ -1,0 +1,211 @@
+"""The life of `atom serve` as a process: signals, a dead engine, addresses, keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+ENDLESS = {"prompt": "once", "max_tokens": 500, "ignore_eos": True, "temperature": 0, "stream": True}
+
+
+class Stream:
+    """A stream that is read in a thread, so that the test can do other things meanwhile."""
+
+    def __init__(self, url, fields=ENDLESS):
+        self.events: list[str] = []
+        self.error: Exception | None = None
+        self.started = threading.Event()
+        self._thread = threading.Thread(target=self._read, args=(url, fields), daemon=True)
+        self._thread.start()
+        assert self.started.wait(20)
+
+    def finish(self):
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+        return self.events
+
+    @property
+    def text(self):
+        chunks = [json.loads(event[6:]) for event in self.events if event.startswith('data: {"id"')]
+        return "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+
+    def _read(self, url, fields):
+        try:
+            with httpx.stream("POST", url + "/v1/completions", json=fields, timeout=60) as answer:
+                for line in answer.iter_lines():
+                    if line:
+                        self.events.append(line)
+                        self.started.set()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.started.set()
+
+
+def post(running, **fields):
+    return httpx.post(running.url + "/v1/completions", json={"prompt": "x", "max_tokens": 1} | fields, timeout=30)
+
+
+def exit_code(running, seconds):
+    return running.process.wait(seconds)
+
+
+def engine_pid(running):
+    children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
+    found = [
+        int(pid)
+        for task in children.parent.parent.iterdir()
+        for pid in (task / "children").read_text().split()
+        if b"core_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(serve_process):
+    with serve_process() as running:
+        whole = Stream(running.url)
+        whole.finish()
+        stream = Stream(running.url)
+        running.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 5
+        while (answer := post(running)).status_code != 503 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+        assert answer.json()["error"]["code"] == "shutting_down"
+        assert httpx.get(running.url + "/health").status_code == 200
+        assert httpx.get(running.url + "/ready").status_code == 503
+        events = stream.finish()
+        assert events[-1] == "data: [DONE]" and stream.text == whole.text
+        assert exit_code(running, 10) == 0
+
+
+def test_what_does_not_finish_in_time_is_aborted_with_an_error_event(serve_process):
+    with serve_process("--drain-timeout", "0.05") as running:
+        stream = Stream(running.url, ENDLESS | {"n": 16, "temperature": 1})
+        running.process.send_signal(signal.SIGTERM)
+        *_, error, done = stream.finish()
+        assert json.loads(error[6:])["error"]["code"] == "shutting_down" and done == "data: [DONE]"
+        assert exit_code(running, 10) == 0
+
+
+def test_a_second_signal_stops_at_once(serve_process):
+    with serve_process() as running:
+        Stream(running.url, ENDLESS | {"n": 64, "temperature": 1})
+        pid = engine_pid(running)
+        running.process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        running.process.send_signal(signal.SIGINT)
+        assert exit_code(running, 8) == 0
+        assert not is_running(pid)
+
+
+def test_a_dead_engine_ends_streams_with_an_error_and_then_the_server(serve_process):
+    with serve_process() as running:
+        stream = Stream(running.url, ENDLESS | {"n": 16, "temperature": 1})
+        os.kill(engine_pid(running), signal.SIGKILL)
+        killed = time.monotonic()
+        *_, error, done = stream.finish()
+        assert json.loads(error[6:])["error"]["code"] == "engine_dead" and done == "data: [DONE]"
+        assert httpx.get(running.url + "/health").status_code == 503
+        answer = post(running)
+        assert answer.status_code == 503 and answer.json()["error"]["code"] == "engine_dead"
+        assert time.monotonic() - killed < 1.5
+        assert exit_code(running, 5) != 0
+        assert time.monotonic() - killed < 5
+
+
+def test_the_api_process_has_no_torch(serve_process):
+    with serve_process() as running:
+        assert post(running).status_code == 200
+        libraries = Path(f"/proc/{running.process.pid}/maps").read_text()
+        assert "libtorch" not in libraries and "/torch/" not in libraries
+        assert "libtorch" in Path(f"/proc/{engine_pid(running)}/maps").read_text()
+
+
+def test_importing_every_module_of_the_server_brings_no_torch():
+    code = (
+        "import importlib, pkgutil, sys, atom_server\n"
+        "for module in pkgutil.walk_packages(atom_server.__path__, 'atom_server.'):\n"
+        "    if not module.name.endswith('__main__'): importlib.import_module(module.name)\n"
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_a_port_in_use_is_told_in_one_line_before_anything_is_loaded(tiny_llama):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        start = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "atom_server", "serve", "--model", str(tiny_llama), "--server-port", port],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    [line] = done.stderr.strip().splitlines()
+    assert f"port {port}" in line and "in use" in line and "--server-port" in line
+    assert time.monotonic() - start < 10
+
+
+def test_with_a_key_everything_but_health_asks_for_it(serve_process):
+    with serve_process("--host", "0.0.0.0", environment={"ATOM_API_KEY": "right,other"}) as running:
+        assert httpx.get(running.url + "/health").status_code == 200
+        for path in ("/v1/models", "/docs", "/openapi.json", "/version", "/ready", "/nothing"):
+            answer = httpx.get(running.url + path)
+            assert answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_api_key"
+        for header in ("Bearer wrong", "right", "Basic right", "Bearer", "Bearer right2"):
+            assert httpx.get(running.url + "/version", headers={"authorization": header}).status_code == 401
+        for key in ("right", "other"):
+            assert httpx.get(running.url + "/version", headers={"authorization": f"Bearer {key}"}).status_code == 200
+        assert "WARNING: listening on" not in running.text and "right" not in running.text
+
+
+def test_an_open_address_without_a_key_is_said_loudly(serve_process):
+    with serve_process("--host", "0.0.0.0") as running:
+        deadline = time.monotonic() + 5
+        while "WARNING" not in running.text and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert "WARNING: listening on 0.0.0.0 without an API key" in running.text
+        assert post(running).status_code == 200
+
+
+def test_the_banner_tells_what_runs(serve_process):
+    with serve_process("--served-model-name", "small") as running:
+        for part in ("small (LlamaForCausalLM)", "cpu in float32", "256 blocks of 16 = 4096 tokens", "context 512", "/docs"):
+            assert part in running.text
+
+
+def test_sigterm_during_the_start_ends_it_cleanly(tiny_llama):
+    command = [sys.executable, "-m", "atom_server", "serve", "--model", str(tiny_llama), "--server-port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    time.sleep(1.2)
+    process.send_signal(signal.SIGTERM)
+    _, text = process.communicate(timeout=20)
+    assert process.returncode in (0, -signal.SIGTERM)
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "0.0.0.0", "192.0.2.1", "example.invalid"])
+def test_loopback_is_told_from_what_others_can_reach(host):
+    from atom_server.listen import is_loopback
+
+    assert is_loopback(host) == (host in ("127.0.0.1", "localhost", "::1"))

@@ -1,0 +1,82 @@
+"""Models, health, version, tokens, the OpenAPI document, request ids and the log line."""
+
+from __future__ import annotations
+
+import logging
+
+import httpx
+
+
+def get(server, path, **options):
+    return httpx.get(server.url + path, timeout=30, **options)
+
+
+def test_health_is_exactly_ok(server):
+    answer = get(server, "/health")
+    assert answer.status_code == 200 and answer.json() == {"status": "ok"}
+
+
+def test_ready_says_the_same_while_nothing_is_going_down(server):
+    assert get(server, "/ready").json() == {"status": "ok"}
+
+
+def test_models_are_listed_and_found_by_id(server, client):
+    assert [model.id for model in client.models.list()] == ["tiny", "tiny-alias"]
+    model = client.models.retrieve("tiny")
+    assert model.object == "model" and model.max_model_len == server.engine.info.max_model_len
+
+
+def test_a_model_that_is_not_served_is_not_found(server):
+    answer = get(server, "/v1/models/some/other")
+    assert answer.status_code == 404 and answer.json()["error"]["code"] == "model_not_found"
+
+
+def test_version(server):
+    assert get(server, "/version").json()["version"].count(".") == 2
+
+
+def test_tokens_survive_the_way_there_and_back(server):
+    text = "Hello wörld, 你好 🙂!"
+    answer = server.post("/tokenize", prompt=text, add_special_tokens=False, return_token_strs=True).json()
+    assert answer["count"] == len(answer["tokens"]) == len(answer["token_strs"])
+    assert server.post("/detokenize", tokens=answer["tokens"]).json() == {"prompt": text}
+
+
+def test_a_conversation_is_tokenized_through_the_template(server):
+    messages = [{"role": "user", "content": "hi"}]
+    tokens = server.post("/tokenize", messages=messages).json()["tokens"]
+    text = server.post("/detokenize", tokens=tokens).json()["prompt"]
+    assert text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_the_openapi_document_describes_the_request_bodies(server):
+    document = get(server, "/openapi.json").json()
+    post = document["paths"]["/v1/chat/completions"]["post"]
+    schema = post["requestBody"]["content"]["application/json"]["schema"]
+    assert schema["properties"]["temperature"]["minimum"] == 0
+    assert "$ref" not in str(schema)
+    assert "/health" in document["paths"]
+
+
+def test_request_ids_are_given_back_or_made_up(server):
+    assert get(server, "/version", headers={"x-request-id": "my-id_1.2"}).headers["x-request-id"] == "my-id_1.2"
+    assert get(server, "/version", headers={"x-request-id": "../bad id"}).headers["x-request-id"] != "../bad id"
+    assert len(get(server, "/version").headers["x-request-id"]) == 32
+
+
+def test_a_request_leaves_one_log_line_without_its_text(server, caplog):
+    with caplog.at_level(logging.INFO, logger="atom_server"):
+        answer = httpx.post(
+            server.url + "/v1/completions",
+            json={"prompt": "secret words", "max_tokens": 3, "ignore_eos": True},
+            headers={"x-request-id": "logged-1"},
+        )
+        assert answer.status_code == 200
+        server.wait_until_idle()
+        get(server, "/health")
+    lines = [record.getMessage() for record in caplog.records if record.name == "atom_server.request"]
+    assert not any("/health" in line for line in lines)
+    [line] = [line for line in lines if "logged-1" in line]
+    for part in ("logged-1 POST /v1/completions 200", "prompt=", "cached=", "output=3", "ttft=", "tpot=", "finish=length"):
+        assert part in line
+    assert "secret" not in line
