@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from atom_kernels.linear import LinearProblem
 from atom_kernels.linear import OP as LINEAR
+from atom_kernels.linear import LinearProblem
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
 from atom_kernels.operator import Backend, Layout, Op, Tolerance, WeightSpec, Work
 from atom_kernels.plan import WeightError

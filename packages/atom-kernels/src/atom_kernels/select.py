@@ -71,7 +71,11 @@ def _choose_rows(
             passed_over.append((_label(backend), f"serves up to {limit} rows, which {rows[-1].implementation} does"))
             continue
         held = {row.layout.name for row in rows}
-        sharing = [other for other in usable[position:] if other.layout.name in held and other.max_rows is None]
+        sharing = [
+            other
+            for other in usable[position:]
+            if other.layout.name in held and other.rows_limit(problem, platform) is None
+        ]
         if rows and backend.layout.name not in held and sharing and op.source_bytes(problem):
             extra = backend.layout.num_bytes(problem, op.source_bytes(problem)) / 1e6
             passed_over.append((_label(backend), f"would keep a second copy of the weights ({extra:.1f} MB)"))

@@ -39,7 +39,11 @@ def _problems() -> tuple[LinearProblem, ...]:
 
 def _examples() -> tuple[LinearProblem, ...]:
     shapes = ((576, 960), (576, 576), (576, 3072), (1536, 576), (576, 49152))
-    return (*(LinearProblem(k, n, torch.bfloat16) for k, n in shapes), LinearProblem(576, 3072, torch.float32))
+    return (
+        *(LinearProblem(k, n, torch.bfloat16) for k, n in shapes),
+        LinearProblem(4096, 6144, torch.bfloat16),
+        LinearProblem(576, 3072, torch.float32),
+    )
 
 
 def _tolerance(problem: LinearProblem) -> Tolerance:

@@ -1,4 +1,4 @@
-"""bfloat16 linear for few rows in C: reads the weight as it was loaded, once, at the speed of memory."""
+"""bfloat16 linear in C: reads the weight as it was loaded, once for few rows at the speed of memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from atom_kernels.operator import Backend
 
 _SIGNATURES = {"linear_bf16": "pppplll", "linear_is_compiled": "->l"}
 
-# Past this many rows oneDNN's blocking of both operands pays for reordering the weight at every call.
-_FEW_ROWS = 128
+# Long rows of x and weight leave the caches once there are many; oneDNN cuts them up, this kernel does not.
+_LONG = 2048
+_FEW_ROWS = 32
+
+
+def _max_rows(problem: LinearProblem, platform: Any) -> int | None:
+    return None if problem.in_features <= _LONG else _FEW_ROWS
 
 
 def _supports(problem: LinearProblem, platform: Any) -> str | None:
@@ -53,5 +58,5 @@ NATIVE_BACKEND = Backend(
     implementation="C dot products (avx512_bf16)",
     supports=_supports,
     bind=_bind,
-    max_rows=_FEW_ROWS,
+    max_rows=_max_rows,
 )

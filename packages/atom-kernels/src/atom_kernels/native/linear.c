@@ -1,4 +1,4 @@
-/* out[M,N] = x[M,K] . weight[N,K]^T + bias[N] for few rows: bfloat16 in and out, float32 sums, the weight as loaded.
+/* out[M,N] = x[M,K] . weight[N,K]^T + bias[N] in bfloat16, float32 sums, the weight as loaded.
  *
  * A tile holds 16 sums of 16 lanes over K, (rows of weight) x (rows of x) = 16x1, 8x2 or 4x4, and adds up their lanes
  * at the end. Each thread walks over its own panels of weight rows, which stay in its L2 while the rows of x pass.
@@ -10,7 +10,9 @@
 int64_t linear_is_compiled(void) { return 1; }
 
 #define TILE 16
-#define PANEL 64
+/* Rows of weight that pass in one go: as many as leave room in an L2. */
+#define PANEL_BYTES 262144
+#define PANEL_ROWS 128
 
 INLINE __m512 add(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
 
@@ -37,10 +39,11 @@ INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) {
 
 INLINE __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
 
-/* NR rows of weight against MR rows of x; x rows past `rows` repeat the last one and are not stored. */
+/* NR rows of weight against MR rows of x; x rows past `rows` repeat the last one and are not stored. `ahead` asks for the
+ * weight that many rows further on: few streams alone do not keep the memory busy. */
 #define DEFINE_TILE(NR, MR)                                                                                        \
     INLINE void tile_##NR##x##MR(const bf16 *x, const bf16 *weight, const bf16 *bias, bf16 *out, int64_t rows,     \
-                                 int64_t k_size, int64_t n_size) {                                                 \
+                                 int64_t k_size, int64_t n_size, const int ahead) {                                \
         const bf16 *x_row[MR];                                                                                     \
         __m512 sums[TILE];                                                                                         \
         for (int m = 0; m < MR; m++) x_row[m] = x + (m < rows ? m : rows - 1) * k_size;                            \
@@ -51,6 +54,7 @@ INLINE __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_m
             for (int m = 0; m < MR; m++) xs[m] = _mm512_loadu_si512(x_row[m] + k);                                 \
             for (int n = 0; n < NR; n++) {                                                                         \
                 __m512i w = _mm512_loadu_si512(weight + n * k_size + k);                                           \
+                if (ahead) _mm_prefetch((const char *)(weight + (n + ahead) * k_size + k), _MM_HINT_T0);           \
                 for (int m = 0; m < MR; m++) sums[m * NR + n] = dot(sums[m * NR + n], xs[m], w);                   \
             }                                                                                                      \
         }                                                                                                          \
@@ -94,33 +98,36 @@ static void narrow(const bf16 *x, const bf16 *weight, const bf16 *bias, bf16 *ou
     *out = rounded[0];
 }
 
-#define FOR_ROWS_OF_WEIGHT(NR, MR)                                                                                 \
+#define FOR_ROWS_OF_WEIGHT(NR, MR, AHEAD)                                                                          \
     for (int64_t n = from; n < to; n += NR)                                                                        \
         tile_##NR##x##MR(x + m * k_size, weight + n * k_size, bias ? bias + n : 0, out + m * n_size + n, m_size - m, \
-                         k_size, n_size)
+                         k_size, n_size, AHEAD)
 
 /* Weight rows [from, to), a multiple of 16 of them, against all rows of x. */
 static void panel(const bf16 *x, const bf16 *weight, const bf16 *bias, bf16 *out, int64_t from, int64_t to,
                   int64_t m_size, int64_t k_size, int64_t n_size) {
     for (int64_t m = 0; m < m_size; m += 4) {
         if (m_size - m == 1)
-            FOR_ROWS_OF_WEIGHT(16, 1);
+            FOR_ROWS_OF_WEIGHT(16, 1, 0);
         else if (m_size - m == 2)
-            FOR_ROWS_OF_WEIGHT(8, 2);
+            FOR_ROWS_OF_WEIGHT(8, 2, 16);
+        else if (m == 0)
+            FOR_ROWS_OF_WEIGHT(4, 4, 4);
         else
-            FOR_ROWS_OF_WEIGHT(4, 4);
+            FOR_ROWS_OF_WEIGHT(4, 4, 0);
     }
 }
 
 void linear_bf16(const bf16 *x, const bf16 *weight, const bf16 *bias, bf16 *out, int64_t m_size, int64_t k_size,
                  int64_t n_size) {
-    int64_t tiles = n_size / TILE;
+    int64_t tiles = n_size / TILE, rows = PANEL_BYTES / (2 * k_size) / TILE * TILE;
+    rows = rows > PANEL_ROWS ? PANEL_ROWS : rows < TILE ? TILE : rows;
 #pragma omp parallel if (n_size * k_size > 65536)
     {
         int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
         int64_t first = tiles * thread / threads * TILE, last = tiles * (thread + 1) / threads * TILE;
-        for (int64_t from = first; from < last; from += PANEL)
-            panel(x, weight, bias, out, from, from + PANEL < last ? from + PANEL : last, m_size, k_size, n_size);
+        for (int64_t from = first; from < last; from += rows)
+            panel(x, weight, bias, out, from, from + rows < last ? from + rows : last, m_size, k_size, n_size);
     }
     for (int64_t m = 0; m < m_size; m++)
         for (int64_t n = tiles * TILE; n < n_size; n++)
