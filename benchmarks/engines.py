@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from atom_core import LLMEngine, SamplingParams
-
 from benchmarks.peers import random_tokens
 
 

@@ -69,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
             return 1
     # Imported here, with threads set before anything computes, so that --help stays quick.
     import torch
+
     from atom_models import open_checkpoint
 
     torch.set_num_threads(options.threads)

@@ -78,6 +78,7 @@ def measure(batch_size: int, sampling: dict[str, Any], *, options: argparse.Name
 def make_engine(batch_size: int, max_model_len: int, *, options: argparse.Namespace) -> Any:
     """An `EngineCore` with the real runner and sampler, and a model that has its logits already."""
     import torch
+
     from atom_core.engine.engine_core import EngineCore
     from atom_core.executor import InlineExecutor
     from atom_core.worker.model_loading import EngineModel

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+
 from atom_core.config.engine_args import EngineArgs
 from atom_core.config.options import ConfigError, Option, options_of
 from atom_core.messages import SamplingParams

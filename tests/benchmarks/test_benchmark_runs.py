@@ -1,0 +1,39 @@
+"""The benchmarks run from end to end, on a tiny model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.__main__ import main
+
+
+def test_our_engine_and_transformers_are_measured_on_one_model(tiny_llama: Path, tmp_path: Path):
+    output = tmp_path / "result.json"
+    flags = f"--vs transformers --model {tiny_llama} --dtype float32 --threads 1 --context 24 --prefill 32"
+    flags += f" --batch-sizes 1 3 --turns 2 --steps 2 --output {output}"
+    assert main(["offline", *flags.split()]) == 0
+
+    document = json.loads(output.read_text())
+    assert document["greedy_agreement"] == {"tokens_compared": 16, "equal_from_the_start": 16}
+    names = [result["scenario"] for result in document["results"]]
+    assert names == ["decode, batch 1, context 24", "decode, batch 3, context 24", "prefill 32"]
+    for result in document["results"]:
+        assert result["engines"]["atom"]["num_steps"] == 6
+        assert result["engines"]["transformers"]["num_steps"] == 4
+        assert result["times_faster_than"]["transformers"]["median"] > 0
+
+
+def test_the_overhead_of_the_engine_is_measured(tmp_path: Path):
+    output = tmp_path / "result.json"
+    flags = f"--batch-sizes 1 2 --context 20 --vocab-size 64 --threads 1 --turns 1 --steps 3 --output {output}"
+    assert main(["overhead", *flags.split()]) == 0
+
+    results = json.loads(output.read_text())["results"]
+    assert [(result["batch_size"], result["sampling"]) for result in results] == [
+        (1, "greedy"),
+        (1, "top-p 0.9"),
+        (2, "greedy"),
+        (2, "top-p 0.9"),
+    ]
+    assert all(result["num_steps"] == 6 for result in results)
