@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -27,11 +28,15 @@ class TagProblem:
 
 def make_backend(name="torch", tag=1.0, *, reason=None, max_rows=None, layout=None):
     """Adds its tag to x, so that a result tells who computed it."""
+
+    def bind(problem, weights: Any):
+        return lambda x: x + weights["weight"] * tag
+
     return Backend(
         name=name,
         implementation=f"adds {tag}",
         supports=lambda problem, platform: reason,
-        bind=lambda problem, weights: lambda x: x + weights["weight"] * tag,
+        bind=bind,
         layout=layout or Layout("source"),
         max_rows=max_rows,
     )
@@ -142,7 +147,10 @@ def test_wrong_weights_are_refused_by_name(weights, words):
 
 
 def test_prepare_frees_the_source_of_a_repacked_weight():
-    packed = Layout("packed", pack=lambda problem, weights: {"weight": weights["weight"].clone()})
+    def copy(problem, weights: Any):
+        return {name: weight.clone() for name, weight in weights.items()}
+
+    packed = Layout("packed", pack=copy)
     plan = select(make_op(make_backend(layout=packed)), TagProblem(), CPU)
     source = torch.ones(4)
     alive = weakref.ref(source)

@@ -85,10 +85,11 @@ def parity_cases(op: Op | Operator, platform: Platform) -> Iterator[ParityCase]:
             plan = plan_with(op, problem, backend)
             for num_rows in op.parity_rows:
                 weights, inputs = op.make_inputs(problem, num_rows, torch.Generator().manual_seed(num_rows))
+                here_weights, here_inputs = _on_device(weights, inputs, platform)
                 yield ParityCase(
                     backend=f"{backend.name} ({backend.implementation})",
                     label=f"{_describe(problem)} rows={num_rows}",
-                    run=_bind_run(plan.prepare(weights), inputs),
+                    run=_bind_run(plan.prepare(here_weights), here_inputs),
                     expected=_bind_run(op.reference, (problem, weights, *inputs)),
                     tolerance=op.tolerance(problem),
                 )
@@ -107,7 +108,8 @@ def bench_cases(op: Op | Operator, platform: Platform) -> Iterator[BenchCase]:
         ]
         baseline = next(backend for backend in reversed(usable) if backend.name == "torch")
         for num_rows in BENCH_ROWS:
-            weights, inputs = op.make_inputs(problem, num_rows, torch.Generator().manual_seed(0))
+            made = op.make_inputs(problem, num_rows, torch.Generator().manual_seed(0))
+            weights, inputs = _on_device(*made, platform)
             kernels = {id(backend): plan_with(op, problem, backend).prepare(weights) for backend in usable}
             for backend in usable:
                 yield BenchCase(
@@ -127,13 +129,23 @@ def mismatch(actual: Any, expected: Any, tolerance: Tolerance) -> str | None:
     for index, (got, want) in enumerate(pairs):
         if got.shape != want.shape or got.dtype != want.dtype:
             return f"output {index} is {list(got.shape)} {got.dtype}, expected {list(want.shape)} {want.dtype}"
-        error = (got.double() - want.double()).abs()
-        excess = error - (tolerance.atol + tolerance.rtol * want.double().abs())
+        wanted = want.cpu().double()
+        error = (got.cpu().double() - wanted).abs()
+        excess = error - (tolerance.atol + tolerance.rtol * wanted.abs())
         # `not <=` also catches NaN.
         if want.numel() and not bool((excess <= 0).all()):
             allowed = f"{tolerance.atol} + {tolerance.rtol} x"
             return f"output {index} is off by up to {error.max().item():.3g} (allowed {allowed})"
     return None
+
+
+def _on_device(weights: Any, inputs: tuple[Any, ...], platform: Platform) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Random numbers are drawn on the host, the same everywhere; references run there too."""
+
+    def move(value: Any) -> Any:
+        return value.to(platform.device) if isinstance(value, torch.Tensor) else value
+
+    return {name: move(tensor) for name, tensor in weights.items()}, tuple(move(value) for value in inputs)
 
 
 def _bind_run(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
