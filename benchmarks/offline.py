@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ class Scenario:
             return f"prefill {self.context}"
         return f"decode, batch {self.batch_size}, context {self.context}"
 
-    def work(self, config: dict[str, Any], dtype: str) -> roofline.StepWork:
+    def work(self, config: Mapping[str, Any], dtype: str) -> roofline.StepWork:
         """What the step cannot avoid."""
         new_tokens = self.context if self.kind == "prefill" else 1
         return roofline.step_work(
@@ -145,7 +146,7 @@ def _take(scenario: Scenario, sides: list[Any], options: argparse.Namespace) -> 
 def _result(
     scenario: Scenario,
     timings: dict[str, timing.Timings],
-    config: dict[str, Any],
+    config: Mapping[str, Any],
     rates: roofline.MachineRates,
     *,
     dtype: str,
@@ -167,7 +168,7 @@ def _result(
     }
 
 
-def _agreement(sides: list[Any], config: dict[str, Any], num_tokens: int = 16) -> dict[str, Any] | None:
+def _agreement(sides: list[Any], config: Mapping[str, Any], num_tokens: int = 16) -> dict[str, Any] | None:
     """Of a few greedy tokens after a fixed prompt, how many are equal from the start (bf16 may part them late)."""
     if len(sides) < 2:
         return None

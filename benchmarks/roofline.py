@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ class MachineRates:
         return max(work.num_bytes / self.bytes_per_second, work.num_operations / self.operations_per_second)
 
 
-def step_work(config: dict[str, Any], *, num_requests: int, new_tokens: int, context: int, dtype: str) -> StepWork:
+def step_work(config: Mapping[str, Any], *, num_requests: int, new_tokens: int, context: int, dtype: str) -> StepWork:
     """Work of one step of a dense Llama-shaped model, from its Hugging Face config.
 
     Args:
