@@ -43,7 +43,7 @@ typedef struct {
 } Tensors;
 
 typedef struct {
-    int request, head, first_query, last_query, first_segment, last_segment;
+    int request, first_head, last_head, first_query, last_query, first_segment, last_segment;
     int64_t partial; /* where the state of a split segment goes, -1: the whole result goes to `out` */
 } Task;
 
@@ -206,90 +206,140 @@ INLINE void finish_row(const Layer *layer, const Tensors *t, int64_t token, int6
     for (; d < n; d++) out[d] = float_to_element(values[d] * factor);
 }
 
-/* Pointers to the keys (or values) [first, last) of the tile at `start`. The others point to zeros: what lies in the
- * cache past a request's end is anybody's, and blocks that a window has left may be gone. */
-static void tile_rows(const Layer *layer, const element *cache, const int32_t *blocks, int64_t start, int64_t first,
-                      int64_t last, const element **rows) {
-    static const element zeros[MAX_HEAD_DIM];
-    int64_t key = start;
-    for (; key < first; key++) rows[key - start] = zeros;
-    while (key < last) {
-        int64_t offset = key % layer->block_size, end = low(last, key - offset + layer->block_size);
-        const element *row = cache + blocks[key / layer->block_size] * layer->block_stride + offset * layer->token_stride;
-        for (; key < end; key++, row += layer->token_stride) rows[key - start] = row;
-    }
-    for (; key < start + TILE; key++) rows[key - start] = zeros;
+/* One task, with what follows from it. Its rows go by key/value head, then query, then head of the group. */
+typedef struct {
+    const Layer *layer;
+    const int32_t *blocks;
+    int first_head, num_heads, first_query, num_queries, group;
+    int rows_per_head, num_rows, columns;
+    int64_t first_row, first_position; /* of the task's first query: row of the batch, position in the request */
+    int64_t first_key, last_key;       /* that any of its queries sees; the last is excluded */
+    int64_t begin, end;                /* those of its own segments */
+} Span;
+
+static Span span_of(const Layer *layer, const Batch *batch, const Task *task) {
+    Span s = {layer, batch->block_table + task->request * batch->block_table_stride};
+    int64_t first_row = batch->query_start_loc[task->request], last_row = batch->query_start_loc[task->request + 1];
+    s.first_head = task->first_head, s.num_heads = task->last_head - task->first_head;
+    s.first_query = task->first_query, s.num_queries = task->last_query - task->first_query;
+    s.group = (int)group_of(layer), s.columns = columns_of(layer);
+    s.rows_per_head = s.num_queries * s.group, s.num_rows = s.rows_per_head * s.num_heads;
+    s.first_row = first_row + s.first_query;
+    s.first_position = batch->seq_lens[task->request] - (last_row - first_row) + s.first_query;
+    s.first_key = first_visible(layer, s.first_position);
+    s.last_key = s.first_position + s.num_queries;
+    s.begin = high(s.first_key, task->first_segment * SEGMENT);
+    s.end = low(s.last_key, task->last_segment * SEGMENT);
+    return s;
 }
 
-static void gather_queries(const Layer *layer, const Task *task, const element *q, int64_t q_stride, int64_t first_row,
-                           word *queries) {
-    int64_t group = group_of(layer), n = layer->head_dim;
-    for (int64_t i = task->first_query; i < task->last_query; i++) {
-        const element *in = q + (first_row + i) * q_stride + task->head * group * n;
+static void gather_queries(const Span *s, const element *q, int64_t q_stride, word *queries) {
+    int64_t n = s->layer->head_dim, count = s->group * n;
+    for (int64_t head = s->first_head; head < s->first_head + s->num_heads; head++)
+        for (int64_t i = 0; i < s->num_queries; i++, queries += count / PAIRS) {
+            const element *in = q + (s->first_row + i) * q_stride + head * count;
 #if PAIRS == 2 || defined(ELEMENT_FLOAT32)
-        memcpy(queries, in, group * n * sizeof(element));
+            memcpy(queries, in, count * sizeof(element));
 #else
-        for (int64_t d = 0; d < group * n; d++) ((float *)queries)[d] = element_to_float(in[d]);
+            for (int64_t d = 0; d < count; d++) ((float *)queries)[d] = element_to_float(in[d]);
 #endif
-        queries += group * n / PAIRS;
+        }
+}
+
+/* Where the keys of a tile lie in the cache, and their values: the same offsets. */
+typedef struct {
+    int64_t offset[TILE];
+    int first, last; /* those that any query sees */
+} Places;
+
+static void find_places(const Span *s, int64_t start, Places *places) {
+    const Layer *layer = s->layer;
+    int64_t key = high(start, s->begin), last = low(start + TILE, s->end);
+    places->first = (int)(key - start), places->last = (int)(last - start);
+    while (key < last) {
+        int64_t in_block = key % layer->block_size, end = low(last, key - in_block + layer->block_size);
+        int64_t offset = s->blocks[key / layer->block_size] * layer->block_stride + in_block * layer->token_stride;
+        for (; key < end; key++, offset += layer->token_stride) places->offset[key - start] = offset;
     }
 }
 
-/* Takes the rows of a task through the keys [first_key, last_key) of the tile at `start`. */
-static void attend_tile(const Layer *layer, const Task *task, const Tensors *t, const int32_t *blocks, Workspace *w,
-                        int64_t start, int64_t first_key, int64_t last_key, int64_t first_position) {
-    const element *rows[TILE];
-    int group = (int)group_of(layer), columns = columns_of(layer), n = (int)layer->head_dim;
-    int num_rows = (task->last_query - task->first_query) * group;
-    int64_t head_offset = task->head * layer->head_stride;
-    tile_rows(layer, t->k_cache + head_offset, blocks, start, first_key, last_key, rows);
-    pack_keys(rows, n, w->keys, w->scratch);
-    product(w->queries, n / PAIRS, w->keys, TILE, w->scores, TILE, num_rows, n / PAIRS, TILE, 0);
-    for (int i = 0; i < num_rows; i++) {
-        int64_t position = first_position + task->first_query + i / group;
-        int64_t first = low(TILE, high(0, first_visible(layer, position) - start)), last = low(TILE, position + 1 - start);
-        softmax_row(w->scores + i * TILE, w->weights + i * (TILE / PAIRS), w->segment, i, columns, (int)first, (int)last,
-                    layer->scale, layer->soft_cap);
-    }
-    tile_rows(layer, t->v_cache + head_offset, blocks, start, first_key, last_key, rows);
-    pack_values(rows, n, columns, w->values);
-    product(w->weights, TILE / PAIRS, w->values, columns, w->segment.values, columns, num_rows, TILE / PAIRS, columns, 1);
+/* Pointers to one head of a tile's keys or values. Unseen ones point to zeros: what lies in the cache past a request's
+ * end is anybody's, and blocks that a window has left may be gone. */
+INLINE void tile_rows(const element *head, const Places *places, const element **rows) {
+    static const element zeros[MAX_HEAD_DIM];
+    for (int i = places->first; i < places->last; i++) rows[i] = head + places->offset[i];
+    for (int i = 0; i < places->first; i++) rows[i] = zeros;
+    for (int i = places->last; i < TILE; i++) rows[i] = zeros;
 }
 
-static void run_task(const Layer *layer, const Batch *batch, const Tensors *t, const Task *task, const element *q,
-                     int64_t q_stride, float *partials) {
+/* Takes the rows of one key/value head through the keys of the tile at `start`, while those of the tile that comes after
+ * it, at `next`, are fetched: decodes are bound by memory. */
+static void attend_tile(const Span *s, const Tensors *t, Workspace *w, int64_t head, int64_t start,
+                        const Places *places, int64_t next_head, const Places *next) {
+    const element *rows[TILE], *ahead[TILE];
+    int columns = s->columns, n = (int)s->layer->head_dim, first_row = (int)head * s->rows_per_head;
+    int64_t offset = (s->first_head + head) * s->layer->head_stride, next_offset = next_head * s->layer->head_stride;
+    tile_rows(t->k_cache + offset, places, rows);
+    tile_rows(t->k_cache + next_offset, next, ahead);
+    pack_keys(rows, ahead, n, w->keys, w->scratch);
+    product(w->queries + (int64_t)first_row * (n / PAIRS), n / PAIRS, w->keys, TILE, w->scores, TILE, s->rows_per_head,
+            n / PAIRS, TILE, 0);
+    for (int i = 0; i < s->rows_per_head; i++) {
+        int64_t position = s->first_position + i / s->group;
+        int64_t seen = low(TILE, high(0, first_visible(s->layer, position) - start));
+        softmax_row(w->scores + i * TILE, w->weights + i * (TILE / PAIRS), w->segment, first_row + i, columns, (int)seen,
+                    (int)low(TILE, position + 1 - start), s->layer->scale, s->layer->soft_cap);
+    }
+    tile_rows(t->v_cache + offset, places, rows);
+    tile_rows(t->v_cache + next_offset, next, ahead);
+    pack_values(rows, ahead, n, columns, w->values);
+    product(w->weights, TILE / PAIRS, w->values, columns, w->segment.values + (int64_t)first_row * columns, columns,
+            s->rows_per_head, TILE / PAIRS, columns, 1);
+}
+
+static void attend_segment(const Span *s, const Span *next, const Tensors *t, Workspace *w, int64_t segment) {
+    static const Places nowhere;
+    Places here, there;
+    int64_t end = low(s->end, (segment + 1) * SEGMENT), start = high(segment * SEGMENT, s->begin / TILE * TILE);
+    reset(w->segment, s->num_rows, s->columns);
+    find_places(s, start, &here);
+    for (; start < end; start += TILE, here = there) {
+        int more = start + TILE < s->end; /* in this task; the next tile may belong to the next segment */
+        if (more) find_places(s, start + TILE, &there);
+        else if (next) find_places(next, next->begin / TILE * TILE, &there);
+        else there = nowhere;
+        for (int64_t head = 0; head < s->num_heads; head++)
+            attend_tile(s, t, w, head, start, &here, head + (more || !next ? s : next)->first_head, &there);
+    }
+    for (int64_t i = 0; i < s->num_rows; i++)
+        merge_row(w->total.largest + i, w->total.sums + i, w->total.values + i * s->columns, w->segment.largest[i],
+                  vf_hsum(vf_load(w->segment.sums + i * VL)), w->segment.values + i * s->columns, s->columns);
+}
+
+INLINE void finish(const Span *s, const Tensors *t, int64_t row, float largest, float sum, const float *values) {
+    int64_t head = s->first_head + row / s->rows_per_head, rest = row % s->rows_per_head;
+    finish_row(s->layer, t, s->first_row + rest / s->group, head * s->group + rest % s->group, largest, sum, values);
+}
+
+/* `next`: the task that this thread takes after this one, or NULL. */
+static void run_task(const Layer *layer, const Batch *batch, const Tensors *t, const Task *task, const Task *next,
+                     const element *q, int64_t q_stride, float *partials) {
     Workspace w = workspace(layer);
-    int64_t group = group_of(layer), num_rows = (task->last_query - task->first_query) * group;
-    int64_t first_row = batch->query_start_loc[task->request];
-    int64_t num_queries = batch->query_start_loc[task->request + 1] - first_row;
-    int64_t first_position = batch->seq_lens[task->request] - num_queries;
-    int64_t first_key = first_visible(layer, first_position + task->first_query);
-    int64_t num_keys = first_position + task->last_query; /* that the last query sees */
-    const int32_t *blocks = batch->block_table + task->request * batch->block_table_stride;
-    int columns = columns_of(layer);
-    gather_queries(layer, task, q, q_stride, first_row, w.queries);
-    for (int64_t i = 0; i < num_rows; i++) w.total.largest[i] = -INFINITY, w.total.sums[i] = 0;
-    memset(w.total.values, 0, num_rows * columns * 4);
-    for (int64_t segment = task->first_segment; segment < task->last_segment; segment++) {
-        reset(w.segment, num_rows, columns);
-        int64_t end = low(num_keys, (segment + 1) * SEGMENT);
-        for (int64_t start = segment * SEGMENT; start < end; start += TILE)
-            if (start + TILE > first_key)
-                attend_tile(layer, task, t, blocks, &w, start, high(start, first_key), low(start + TILE, num_keys),
-                            first_position);
-        for (int64_t i = 0; i < num_rows; i++)
-            merge_row(w.total.largest + i, w.total.sums + i, w.total.values + i * columns, w.segment.largest[i],
-                      vf_hsum(vf_load(w.segment.sums + i * VL)), w.segment.values + i * columns, columns);
-    }
-    for (int64_t i = 0; i < num_rows; i++) {
-        const float *values = w.total.values + i * columns;
+    Span s = span_of(layer, batch, task), after;
+    if (next) after = span_of(layer, batch, next);
+    gather_queries(&s, q, q_stride, w.queries);
+    for (int64_t i = 0; i < s.num_rows; i++) w.total.largest[i] = -INFINITY, w.total.sums[i] = 0;
+    memset(w.total.values, 0, (size_t)s.num_rows * s.columns * 4);
+    for (int64_t segment = task->first_segment; segment < task->last_segment; segment++)
+        attend_segment(&s, next ? &after : NULL, t, &w, segment);
+    for (int64_t i = 0; i < s.num_rows; i++) {
+        const float *values = w.total.values + i * s.columns;
         if (task->partial < 0) {
-            finish_row(layer, t, first_row + task->first_query + i / group, task->head * group + i % group,
-                       w.total.largest[i], w.total.sums[i], values);
+            finish(&s, t, i, w.total.largest[i], w.total.sums[i], values);
         } else {
             float *state = partials + task->partial + i * state_floats(layer);
             state[0] = w.total.largest[i], state[1] = w.total.sums[i];
-            memcpy(state + 2, values, columns * 4);
+            memcpy(state + 2, values, s.columns * 4);
         }
     }
 }
@@ -297,16 +347,15 @@ static void run_task(const Layer *layer, const Batch *batch, const Tensors *t, c
 /* Merges the segments of the rows of one split task: `task` is the first of them, the others follow in order. */
 static void merge_segments(const Layer *layer, const Batch *batch, const Tensors *t, const Task *task, int num_parts,
                            float *partials) {
-    int64_t group = group_of(layer), num_rows = (task->last_query - task->first_query) * group;
-    int64_t first_row = batch->query_start_loc[task->request], width = state_floats(layer);
-    for (int64_t i = 0; i < num_rows; i++) {
+    Span s = span_of(layer, batch, task);
+    int64_t width = state_floats(layer);
+    for (int64_t i = 0; i < s.num_rows; i++) {
         float *total = partials + task->partial + i * width;
         for (int part = 1; part < num_parts; part++) {
-            const float *state = total + part * num_rows * width;
-            merge_row(total, total + 1, total + 2, state[0], state[1], state + 2, columns_of(layer));
+            const float *state = total + part * s.num_rows * width;
+            merge_row(total, total + 1, total + 2, state[0], state[1], state + 2, s.columns);
         }
-        finish_row(layer, t, first_row + task->first_query + i / group, task->head * group + i % group, total[0],
-                   total[1], total + 2);
+        finish(&s, t, i, total[0], total[1], total + 2);
     }
 }
 
@@ -317,27 +366,31 @@ typedef struct {
     int64_t num_tasks, partial_floats, num_tiles;
 } Schedule;
 
-/* Later requests and later queries first: prompts follow decodes, and their last queries see the most keys. */
-static Schedule make_schedule(const Layer *layer, const Batch *batch, int write) {
-    Schedule s = {write ? task_buffer.memory : NULL, 0, 0, 0};
+/* Later requests and later queries first: prompts follow decodes, and their last queries see the most keys. Tasks of few
+ * rows take `heads` key/value heads together, since these lie side by side in memory. */
+static Schedule make_schedule(const Layer *layer, const Batch *batch, int64_t heads, Task *tasks) {
+    Schedule s = {tasks, 0, 0, 0};
     int64_t group = group_of(layer), per_task = high(1, TILE_ROWS / group);
     for (int64_t r = batch->num_reqs - 1; r >= 0; r--) {
         int64_t num_queries = batch->query_start_loc[r + 1] - batch->query_start_loc[r];
         int64_t first_position = batch->seq_lens[r] - num_queries;
         for (int64_t last = num_queries; last > 0;) {
-            int64_t first = (last - 1) / per_task * per_task;
+            int64_t first = (last - 1) / per_task * per_task, rows = (last - first) * group;
             int64_t begin = first_visible(layer, first_position + first) / SEGMENT;
-            int64_t end = (first_position + last - 1) / SEGMENT + 1, rows = (last - first) * group;
+            int64_t end = (first_position + last - 1) / SEGMENT + 1;
             int split = rows <= SPLIT_ROWS && end - begin > 1;
+            int64_t step = split ? 1 : end - begin, together = high(1, low(heads, TILE_ROWS / rows));
             s.num_tiles += (end - begin) * (SEGMENT / TILE) * layer->num_kv_heads;
-            for (int64_t head = 0; head < layer->num_kv_heads; head++)
-                for (int64_t segment = begin; segment < end; segment = split ? segment + 1 : end) {
-                    if (write)
-                        s.tasks[s.num_tasks] = (Task){(int)r, (int)head, (int)first, (int)last, (int)segment,
-                                                      (int)(split ? segment + 1 : end), split ? s.partial_floats : -1};
+            for (int64_t head = 0; head < layer->num_kv_heads; head += together) {
+                int64_t last_head = low(layer->num_kv_heads, head + together);
+                for (int64_t segment = begin; segment < end; segment += step) {
+                    if (tasks)
+                        tasks[s.num_tasks] = (Task){(int)r, (int)head, (int)last_head, (int)first, (int)last, (int)segment,
+                                                    (int)(segment + step), split ? s.partial_floats : -1};
                     s.num_tasks++;
-                    if (split) s.partial_floats += rows * state_floats(layer);
+                    if (split) s.partial_floats += rows * (last_head - head) * state_floats(layer);
                 }
+            }
             last = first;
         }
     }
@@ -345,13 +398,15 @@ static Schedule make_schedule(const Layer *layer, const Batch *batch, int write)
 }
 
 INLINE int same_rows(const Task *a, const Task *b) {
-    return a->request == b->request && a->head == b->head && a->first_query == b->first_query;
+    return a->request == b->request && a->first_head == b->first_head && a->first_query == b->first_query;
 }
 
 static void attend_batch(const Layer *layer, const Batch *batch, const Prologue *prologue, const Tensors *tensors) {
-    Schedule schedule = make_schedule(layer, batch, 0);
-    reserve(&task_buffer, schedule.num_tasks * sizeof(Task) + 1);
-    schedule = make_schedule(layer, batch, 1);
+    /* How tasks are cut changes no result, only who computes it: whole rows of heads where that leaves enough tasks. */
+    int64_t heads = layer->num_kv_heads;
+    Schedule schedule = make_schedule(layer, batch, heads, NULL);
+    if (schedule.num_tasks < 4 * omp_get_max_threads()) schedule = make_schedule(layer, batch, heads = 1, NULL);
+    schedule = make_schedule(layer, batch, heads, reserve(&task_buffer, schedule.num_tasks * sizeof(Task) + 1));
     float *partials = reserve(&partial_buffer, schedule.partial_floats * 4 + 4);
     const element *q = tensors->q;
     int64_t q_stride = tensors->q_stride, row = layer->num_heads * layer->head_dim;
@@ -364,13 +419,18 @@ static void attend_batch(const Layer *layer, const Batch *batch, const Prologue 
     if (used < tensors->num_rows)
         memset(tensors->out + used * row, 0, (tensors->num_rows - used) * row * sizeof(element));
     const Task *tasks = schedule.tasks;
+    int64_t taken = 0;
 #pragma omp parallel if (schedule.num_tiles > 8 || batch->num_tokens > 16)
     {
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < batch->num_tokens; i++) prepare_token(layer, batch, prologue, tensors, q_out, i);
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < schedule.num_tasks; i++)
-            run_task(layer, batch, tensors, tasks + i, q, q_stride, partials);
+        /* Each thread takes its next task before it starts on one, to have the first keys of it on their way. */
+        for (int64_t i = __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED), next; i < schedule.num_tasks; i = next) {
+            next = __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
+            run_task(layer, batch, tensors, tasks + i, next < schedule.num_tasks ? tasks + next : NULL, q, q_stride,
+                     partials);
+        }
+#pragma omp barrier
         if (schedule.partial_floats) {
 #pragma omp for schedule(static)
             for (int64_t i = 0; i < schedule.num_tasks; i++) {

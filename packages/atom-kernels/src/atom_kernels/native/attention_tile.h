@@ -125,6 +125,23 @@ static void product(const word *a, int64_t a_stride, const word *b, int64_t b_st
 #undef REST
 }
 
+/* Where the lanes of two rows go when blocks of `half` words off the diagonal change places; lanes of the second row
+ * count from VL. Constants: compilers build such vectors lane by lane otherwise. */
+#define LOW_LANE(lane, half) ((lane) & (half) ? VL + ((lane) ^ (half)) : (lane))
+#define HIGH_LANE(lane, half) ((lane) & (half) ? VL + (lane) : (lane) ^ (half))
+#define FOUR(f, lane, half) f(lane, half), f(lane + 1, half), f(lane + 2, half), f(lane + 3, half)
+#if VL == 16
+#define LANES(f, half) {FOUR(f, 0, half), FOUR(f, 4, half), FOUR(f, 8, half), FOUR(f, 12, half)}
+#elif VL == 8
+#define LANES(f, half) {FOUR(f, 0, half), FOUR(f, 4, half)}
+#else
+#define LANES(f, half) {FOUR(f, 0, half)}
+#endif
+static const uint32_t low_lanes[4][VL] = {LANES(LOW_LANE, 1), LANES(LOW_LANE, 2), LANES(LOW_LANE, 4),
+                                          LANES(LOW_LANE, 8)};
+static const uint32_t high_lanes[4][VL] = {LANES(HIGH_LANE, 1), LANES(HIGH_LANE, 2), LANES(HIGH_LANE, 4),
+                                           LANES(HIGH_LANE, 8)};
+
 /* Transposes VL x VL words: `in[i]` is a row, `out + i * out_stride` a column. */
 INLINE void transpose_words(const word *const *in, int64_t offset, word *out, int64_t out_stride) {
 #if defined(__GNUC__) && !defined(__clang__)
@@ -132,19 +149,14 @@ INLINE void transpose_words(const word *const *in, int64_t offset, word *out, in
 #pragma GCC unroll 16
     for (int i = 0; i < VL; i++) row[i] = *(const vu *)(in[i] + offset);
 #pragma GCC unroll 4
-    for (int half = 1; half < VL; half *= 2) {
-        vu low, high;
-#pragma GCC unroll 16
-        for (int lane = 0; lane < VL; lane++) {
-            low[lane] = lane & half ? VL + (lane ^ half) : lane;
-            high[lane] = lane & half ? VL + lane : lane ^ half;
-        }
+    for (int stage = 0; 1 << stage < VL; stage++) {
+        vu low = *(const vu *)low_lanes[stage], high = *(const vu *)high_lanes[stage];
 #pragma GCC unroll 16
         for (int i = 0; i < VL; i++)
-            if (!(i & half)) {
-                vu a = row[i], b = row[i | half];
+            if (!(i & 1 << stage)) {
+                vu a = row[i], b = row[i | 1 << stage];
                 row[i] = __builtin_shuffle(a, b, low);
-                row[i | half] = __builtin_shuffle(a, b, high);
+                row[i | 1 << stage] = __builtin_shuffle(a, b, high);
             }
     }
 #pragma GCC unroll 16
@@ -155,8 +167,14 @@ INLINE void transpose_words(const word *const *in, int64_t offset, word *out, in
 #endif
 }
 
-/* Keys, transposed: packed[word of the head][key]. */
-static void pack_keys(const element *const *keys, int head_dim, word *packed, float *scratch) {
+/* Asks for the cache line at `row + d` of each of `count` rows. Sprinkled over the packing: a burst would be dropped. */
+INLINE void prefetch_lines(const element *const *rows, int count, int d) {
+    for (int i = 0; i < count; i++) __builtin_prefetch(rows[i] + d);
+}
+
+/* Keys, transposed: packed[word of the head][key]. Those in `ahead` are wanted soon. */
+static void pack_keys(const element *const *keys, const element *const *ahead, int head_dim, word *packed,
+                      float *scratch) {
     const word *rows[TILE];
 #if PAIRS == 1 && defined(ELEMENT_BFLOAT16)
     for (int t = 0; t < TILE; t++) {
@@ -168,23 +186,24 @@ static void pack_keys(const element *const *keys, int head_dim, word *packed, fl
 #endif
     int words = head_dim / PAIRS, d = 0;
     for (; d + VL <= words; d += VL)
-        for (int t = 0; t < TILE; t += VL) transpose_words(rows + t, d, packed + d * TILE + t, TILE);
+        for (int t = 0; t < TILE; t += VL) {
+            transpose_words(rows + t, d, packed + d * TILE + t, TILE);
+            prefetch_lines(ahead + t, VL, d * PAIRS);
+        }
     for (; d < words; d++)
         for (int t = 0; t < TILE; t++) memcpy(packed + d * TILE + t, rows[t] + d, 4);
 }
 
-/* Values: packed[key, or pair of keys][columns]; columns past head_dim are zeros. */
-static void pack_values(const element *const *values, int head_dim, int columns, word *packed) {
+/* Values: packed[key, or pair of keys][columns]; columns past head_dim are zeros. Those in `ahead` are wanted soon. */
+static void pack_values(const element *const *values, const element *const *ahead, int head_dim, int columns,
+                        word *packed) {
     for (int t = 0; t < TILE; t += PAIRS) {
+        for (int line = 0; line < head_dim; line += 64 / (int)sizeof(element)) prefetch_lines(ahead + t, PAIRS, line);
         word *out = packed + (int64_t)(t / PAIRS) * columns;
         int d = 0;
 #if PAIRS == 2
         const element *even = values[t], *odd = values[t + 1];
-        for (; d + VL <= head_dim; d += VL) {
-            vu low = __builtin_convertvector(*(const vh *)(even + d), vu);
-            vu high = __builtin_convertvector(*(const vh *)(odd + d), vu);
-            *(vu *)(out + d) = low | high << 16;
-        }
+        for (; d + VL <= head_dim; d += VL) *(vu *)(out + d) = vu_widen(even + d) | vu_widen(odd + d) << 16;
         for (; d < head_dim; d++) out[d] = even[d] | (word)odd[d] << 16;
 #else
         for (; d + VL <= head_dim; d += VL) vf_store((float *)out + d, load_elements(values[t] + d));
@@ -225,8 +244,7 @@ INLINE void softmax_row(float *scores, word *weights, State state, int row, int 
         memset(weights, 0, TILE / PAIRS * 4);
         return;
     }
-    vf iota, score[TILE / VL], largest = vf_set(-INFINITY);
-    for (int i = 0; i < VL; i++) iota[i] = (float)i;
+    vf iota = vf_iota(), score[TILE / VL], largest = vf_set(-INFINITY);
 #pragma GCC unroll 16
     for (int j = 0; j < TILE / VL; j++) {
         vf x = vf_load(scores + j * VL) * scale;

@@ -69,10 +69,21 @@ INLINE bf16 float_to_bf16(float x) {
     return (bf16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-INLINE vf vf_load_bf16(const bf16 *p) {
-    vu wide = __builtin_convertvector(*(const vh *)p, vu);
-    return (vf)(wide << 16);
+/* 0, 1, 2, ... */
+INLINE vf vf_iota(void) {
+    static const float lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return vf_load(lanes);
 }
+
+INLINE vu vu_widen(const uint16_t *p) {
+#if VL == 16
+    return (vu)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+#else
+    return __builtin_convertvector(*(const vh *)p, vu);
+#endif
+}
+
+INLINE vf vf_load_bf16(const bf16 *p) { return (vf)(vu_widen(p) << 16); }
 
 #if defined(__AVX512BF16__)
 /* The instruction rounds likewise, and flushes subnormal results to zero. */
@@ -83,7 +94,11 @@ INLINE void vf_store_bf16(bf16 *p, vf x) {
     vu rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     vi nan = x != x;
     rounded = (rounded & ~(vu)nan) | (0x7fc0 & (vu)nan);
+#if VL == 16
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)rounded));
+#else
     *(vh *)p = __builtin_convertvector(rounded, vh);
+#endif
 }
 #endif
 
