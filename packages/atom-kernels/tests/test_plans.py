@@ -82,6 +82,11 @@ def test_every_backend_passed_over_has_its_reason():
     assert reasons["native (adds 1.0)"] == "only on Sundays"
 
 
+def test_a_backend_that_this_machine_has_but_nobody_wrote_is_named():
+    reasons = dict(select(make_op(make_backend("torch")), TagProblem(), CPU).passed_over)
+    assert reasons["native"] == "has no implementation of tag"
+
+
 def test_rows_decide_between_implementations():
     op = make_op(make_backend("native", 3.0, max_rows=2), make_backend("torch", 1.0))
     plan = select(op, TagProblem(), CPU)

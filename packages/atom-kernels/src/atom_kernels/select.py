@@ -43,6 +43,10 @@ def select(op: Op, problem: Any, platform: Platform | None = None, only_backend:
             usable.append(backend)
         else:
             passed_over.append((_label(backend), reason))
+    written = {backend.name for backend in op.backends}
+    if only_backend is None:
+        missing = [name for name in platform.backends if name not in written]
+        passed_over.extend((name, f"has no implementation of {op.name}") for name in missing)
     if not usable:
         tried = "; ".join(f"{label}: {reason}" for label, reason in passed_over) or f"no backend {only_backend!r}"
         raise NoBackendError(f"nothing can run {op.name} for {problem} on {platform.name}: {tried}")

@@ -14,20 +14,26 @@ from atom_kernels.cli.explain import describe_platform
 from atom_kernels.operator import Op, Work
 from atom_kernels.platform import Platform
 
+_ARRAY_MIB = (4, 32, 256)
+
 
 @dataclass(frozen=True)
 class Roofline:
-    """Best rates seen on this machine: bytes read from memory, bytes from the caches, matmul operations, a second."""
+    """Best rates seen in this run.
 
-    memory_rate: float
-    cache_rate: float
-    cache_bytes: int
+    Attributes:
+        read_rates: (bytes of an array, bytes a second at which it was read again and again), smallest first: the
+            repetitions of a benchmark find their data in the caches where it fits.
+        flop_rate: matmul operations a second in the preferred dtype.
+    """
+
+    read_rates: tuple[tuple[int, float], ...]
     flop_rate: float
 
     def best_seconds(self, work: Work) -> float:
-        """No implementation can be faster than this, if its data comes from where it must lie."""
-        # What fits in the caches stays there over the repetitions of a benchmark.
-        rate = self.cache_rate if work.num_bytes <= self.cache_bytes else self.memory_rate
+        """What the measured rates allow."""
+        fitting = [rate for size, rate in self.read_rates if work.num_bytes <= size]
+        rate = fitting[0] if fitting else self.read_rates[-1][1]
         return max(work.num_bytes / rate, work.flops / self.flop_rate)
 
 
@@ -37,11 +43,8 @@ def run(ops: Sequence[Op | Operator], platform: Platform, *, rows: int | None = 
         for line in describe_platform(platform):
             print(line)
         roofline = measure_roofline(platform)
-        print(
-            f"roofline   {roofline.memory_rate / 1e9:.1f} GB/s from memory, {roofline.cache_rate / 1e9:.1f} GB/s for "
-            f"up to {roofline.cache_bytes >> 20} MiB, {roofline.flop_rate / 1e12:.2f} TFLOP/s "
-            f"in {platform.preferred_dtype}"
-        )
+        rates = ", ".join(f"{size >> 20} MiB {rate / 1e9:.0f} GB/s" for size, rate in roofline.read_rates)
+        print(f"roofline   reading {rates}; {platform.preferred_dtype} matmul {roofline.flop_rate / 1e12:.2f} TFLOP/s")
         print(f"\n{'backend':<42}{'us':>10}{'roofline':>10}{'x torch':>9}")
         for op in ops:
             _bench_op(op, platform, roofline, rows=rows, seconds=seconds)
@@ -62,22 +65,13 @@ def _bench_op(op: Op | Operator, platform: Platform, roofline: Roofline, *, rows
 
 
 def measure_roofline(platform: Platform) -> Roofline:
-    """About a second: sums of a large and a small array, and a square matmul in the preferred dtype."""
-    device = platform.device
-    large = torch.ones((256 << 20) // 4, device=device)
-    small = torch.ones((4 << 20) // 4, device=device)
-    size = 1536 if device == "cpu" else 8192
-    square = torch.ones(size, size, device=device, dtype=getattr(torch, platform.preferred_dtype))
-    reading, cached, multiplying = (
-        time_interleaved((function,), platform, 0.3)[0]
-        for function in (lambda: large.sum(), lambda: small.sum(), lambda: square @ square)
-    )
-    return Roofline(
-        memory_rate=large.nbytes / reading,
-        cache_rate=max(small.nbytes / cached, large.nbytes / reading),
-        cache_bytes=small.nbytes,
-        flop_rate=2 * size**3 / multiplying,
-    )
+    """About a second: sums of arrays of several sizes, and a square matmul in the preferred dtype."""
+    arrays = [torch.ones((size << 20) // 4, device=platform.device) for size in _ARRAY_MIB]
+    size = 1536 if platform.device == "cpu" else 8192
+    square = torch.ones(size, size, device=platform.device, dtype=getattr(torch, platform.preferred_dtype))
+    times = time_interleaved([array.sum for array in arrays] + [lambda: square @ square], platform, 1.0)
+    read_rates = tuple((array.nbytes, array.nbytes / seconds) for array, seconds in zip(arrays, times, strict=False))
+    return Roofline(read_rates, 2 * size**3 / times[-1])
 
 
 def time_interleaved(functions: Sequence[Callable[[], Any]], platform: Platform, seconds: float) -> list[float]:
