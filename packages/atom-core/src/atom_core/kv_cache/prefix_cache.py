@@ -105,7 +105,7 @@ class PrefixCache:
         return hashes[index]
 
     def _salted(self, salt: str) -> bytes:
-        return self._hasher(b"", salt.encode()) if salt else b""
+        return self._hasher(b"", salt.encode(errors="surrogatepass")) if salt else b""
 
     def _tokens(self, token_ids: list[int], index: int) -> list[int]:
         return token_ids[index * self._block_size : (index + 1) * self._block_size]

@@ -160,6 +160,7 @@ class Scheduler:
         if num_tokens <= len(table.block_ids) * self._cache.config.block_size:
             return True
         while not self._cache.grow(table, num_tokens, request.max_computed_tokens):
+            step.is_short_of_blocks = True
             if self._num_coming_blocks() > step.num_missing_blocks:
                 step.num_missing_blocks += 1
                 return False
@@ -177,7 +178,7 @@ class Scheduler:
     def _schedule_prefills(self, step: StepDraft, partial_prefills: list[Request]) -> None:
         """Prompts in order of their keys, begun or waiting, until budget, places or blocks run out."""
         waiting, running = self._book.waiting, self._book.running
-        may_admit = self._delay.is_over(waiting.peek(), not running) and step.num_missing_blocks == 0
+        may_admit = self._delay.is_over(waiting.peek(), not running) and not step.is_short_of_blocks
         limit = self._share if len(partial_prefills) + len(waiting) > 1 else step.budget
         begun = deque(partial_prefills)
         while step.budget > 0:

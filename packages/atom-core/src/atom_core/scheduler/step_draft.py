@@ -11,7 +11,8 @@ class StepDraft:
 
     Attributes:
         requests, num_new_tokens: parallel, in batch order.
-        num_missing_blocks: blocks that decodes of this step could not get; nothing new is let in then.
+        num_missing_blocks: blocks that decodes of this step are to get as soon as others return them.
+        is_short_of_blocks: decodes had to wait or to be preempted, so nothing new is let in.
     """
 
     def __init__(self, step_id: int, budget: int) -> None:
@@ -20,6 +21,7 @@ class StepDraft:
         self.requests: list[Request] = []
         self.num_new_tokens: list[int] = []
         self.num_missing_blocks = 0
+        self.is_short_of_blocks = False
 
     def add(self, request: Request, num_new_tokens: int) -> None:
         """Give `request` part of the budget."""

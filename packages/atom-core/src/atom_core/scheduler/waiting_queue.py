@@ -48,7 +48,7 @@ class WaitingQueue:
 
     def lead(self, parent_id: str) -> None:
         """From now on siblings of `parent_id` are held."""
-        self._held[parent_id] = []
+        self._held.setdefault(parent_id, [])
 
     def is_led(self, parent_id: str) -> bool:
         """Whether siblings of `parent_id` are held."""
