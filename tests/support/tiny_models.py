@@ -124,9 +124,15 @@ def random_llama_weights(config: dict[str, Any], seed: int = 0) -> dict[str, np.
     kv_size = config["num_key_value_heads"] * config["head_dim"]
     if config["tie_word_embeddings"]:
         # A large tied embedding would echo the last token for ever: keep it small and sharpen in the final norm.
-        weights = {"model.embed_tokens.weight": normal(0.05, vocab, hidden), "model.norm.weight": 4 + normal(0.1, hidden)}
+        weights = {
+            "model.embed_tokens.weight": normal(0.05, vocab, hidden),
+            "model.norm.weight": 4 + normal(0.1, hidden),
+        }
     else:
-        weights = {"model.embed_tokens.weight": normal(0.2, vocab, hidden), "model.norm.weight": 1 + normal(0.1, hidden)}
+        weights = {
+            "model.embed_tokens.weight": normal(0.2, vocab, hidden),
+            "model.norm.weight": 1 + normal(0.1, hidden),
+        }
         weights["lm_head.weight"] = normal(0.2, vocab, hidden)
     attention, mlp = config["attention_bias"], config["mlp_bias"]
     linears = (
@@ -163,9 +169,7 @@ def write_weights(folder: str | Path, weights: dict[str, np.ndarray], *, num_sha
         save_file(part, folder / file, metadata)
         weight_map.update(dict.fromkeys(part, file))
     total = sum(array.nbytes for array in weights.values())
-    _write_json(
-        folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map}
-    )
+    _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
 def write_tokenizer(folder: str | Path, vocab: int = 512, max_position: int = 512) -> None:
@@ -235,7 +239,9 @@ def _merge_candidates():
     """Pairs to merge, plausible ones first: a space before a letter, pairs of letters, then longer words."""
     letters = "etaoinshrdlcumwfgypbvkjxqz"
     yield from (("\u0120", letter) for letter in letters)
-    pairs = [(letters[i], letters[total - i]) for total in range(51) for i in range(total + 1) if max(i, total - i) < 26]
+    pairs = [
+        (letters[i], letters[total - i]) for total in range(51) for i in range(total + 1) if max(i, total - i) < 26
+    ]
     yield from pairs
     yield from ((left + right, last) for left, right in pairs for last in letters)
 

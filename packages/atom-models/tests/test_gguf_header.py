@@ -7,11 +7,12 @@ import struct
 import gguf
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from atom_models import CheckpointError, open_checkpoint
 from atom_models.checkpoint import read_gguf
 from atom_models.checkpoint.gguf_file import TENSOR_TYPES
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def write_file(path):
@@ -121,7 +122,8 @@ def test_a_corrupt_file_is_refused_in_one_line(tmp_path, case):
     (tmp_path / "f.gguf").write_bytes(content)
     with pytest.raises(CheckpointError, match=says) as caught:
         read_gguf(tmp_path / "f.gguf")
-    assert "f.gguf" in str(caught.value) and "\n" not in str(caught.value)
+    assert "f.gguf" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_file_cut_anywhere_is_refused(tmp_path, good_bytes):

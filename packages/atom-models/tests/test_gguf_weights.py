@@ -9,12 +9,13 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from gguf.quants import dequantize as library_dequantize
+from gguf.quants import quantize as library_quantize
+
 from atom_models import load_model, open_checkpoint
 from atom_models.hub import find_cached
 from atom_models.weights import dequantize
 from atom_models.weights.gguf_source import open_gguf
-from gguf.quants import dequantize as library_dequantize
-from gguf.quants import quantize as library_quantize
 from tiny_models import make_tiny_llama, random_llama_weights
 
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}

@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 import transformers
+
 from atom_models import load_model
 from atom_models.paged_run import PagedRun, SequenceStep
 from tiny_models import make_tiny_llama
@@ -58,7 +59,8 @@ def their_logits(folder, tokens):
 
 def assert_close(ours, theirs):
     for actual, expected in zip(ours, theirs, strict=True):
-        assert actual.dtype == torch.float32 and actual.shape == expected.shape
+        assert actual.dtype == torch.float32
+        assert actual.shape == expected.shape
         assert (actual - expected).abs().max() <= 1e-4 * (expected.max() - expected.min())
 
 

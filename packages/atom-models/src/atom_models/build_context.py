@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
+
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.protocols import SINGLE_RANK, Collectives
-
 from atom_models.layers.paged_attention import paged_attention
 from atom_models.quantization import UNQUANTIZED
 
 if TYPE_CHECKING:
     from atom_kernels.attention import AttentionProblem
-
     from atom_models.layers.paged_attention import AttentionHost
     from atom_models.quantization import Quantization
 

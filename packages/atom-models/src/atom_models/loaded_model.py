@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from atom_kernels.platform import detect_platform
 from torch import nn
 
+from atom_kernels.platform import detect_platform
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, open_checkpoint
 from atom_models.model import build_model

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from atom_kernels.protocols import BatchGeometry
 from torch import nn
 
+from atom_kernels.protocols import BatchGeometry
 from atom_models.forward_context import ForwardContext, set_forward_context
 from atom_models.model import attention_layers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -157,7 +157,7 @@ class LlamaModel(nn.Module):
         self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
     ) -> Any:
         residual = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        hidden_states = self.layers[0].input_layernorm(residual)
+        hidden_states = cast(LlamaDecoderLayer, self.layers[0]).input_layernorm(residual)
         aux_hidden_states = []
         for layer_id, layer in enumerate(self.layers):
             hidden_states, residual = layer(positions, hidden_states, residual)

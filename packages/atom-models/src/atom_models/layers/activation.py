@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
+
 from atom_kernels.activation import GELU_AND_MUL, SILU_AND_MUL, GatedActivationProblem
 from atom_kernels.select import select
-from torch import nn
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext

@@ -7,10 +7,10 @@ import weakref
 from typing import TYPE_CHECKING
 
 import torch
-from atom_kernels.attention import AttentionPlan, AttentionProblem, AttentionPrologue
-from atom_kernels.protocols import KVCacheSpec
 from torch import nn
 
+from atom_kernels.attention import AttentionPlan, AttentionProblem, AttentionPrologue
+from atom_kernels.protocols import KVCacheSpec
 from atom_models.layers.loadable import ExpectedWeight, check_shape
 
 if TYPE_CHECKING:

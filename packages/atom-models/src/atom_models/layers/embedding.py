@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from atom_kernels.embedding import OP, EmbeddingProblem
-from atom_kernels.select import select
 from torch import nn
 
+from atom_kernels.embedding import OP, EmbeddingProblem
+from atom_kernels.select import select
 from atom_models.layers.loadable import ExpectedWeight, SchemeWeights, check_shape, not_loaded
 from atom_models.quantization import LinearSpec
 

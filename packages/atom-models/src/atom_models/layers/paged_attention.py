@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from atom_kernels.attention import AttentionPlan, AttentionProblem, AttentionPrologue, select_attention
 
+from atom_kernels.attention import AttentionPlan, AttentionProblem, AttentionPrologue, select_attention
 from atom_models.forward_context import get_forward_context
 
 if TYPE_CHECKING:

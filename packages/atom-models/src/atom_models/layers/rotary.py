@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+
 from atom_kernels.rotary import RopeConfig, rope_cos_sin
 
 if TYPE_CHECKING:

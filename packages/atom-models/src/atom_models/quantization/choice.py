@@ -54,7 +54,7 @@ def choose_quantization(config: Mapping[str, Any], requested: str | None = None)
                 f"unknown quantization {requested!r}; dense weights can be loaded as {', '.join(ONLINE)}"
             )
         return ONLINE[requested or "none"]
-    method = given.get("quant_method") if isinstance(given, Mapping) else None
+    method = str(given.get("quant_method")) if isinstance(given, Mapping) else str(given)
     if method not in _READERS:
         raise UnsupportedQuantizationError(
             f"the checkpoint is quantized with {method!r}, which is not supported; supported: {', '.join(_READERS)}"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+
 from atom_kernels.linear import OP, LinearProblem
 from atom_kernels.select import select
-
 from atom_models.quantization.scheme import DENSE_INPUT, DenseInput, LinearSpec, WeightSlot, dense_slots
 
 

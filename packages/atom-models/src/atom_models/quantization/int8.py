@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+
 from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem, quantize_int8
 from atom_kernels.operator import Layout
 from atom_kernels.plan import Plan, PlanRow
 from atom_kernels.select import select
-
 from atom_models.quantization.scheme import DENSE_INPUT, DenseInput, LinearSpec, WeightSlot, bias_slot, dense_slots
 
 
@@ -78,9 +78,10 @@ class Int8FewRows:
         def bind(_: Any, packed: Mapping[str, torch.Tensor | None]) -> Callable[..., Any]:
             return row.bind(few.problem, packed)
 
-        layout = Layout("int8", pack=_quantize, num_bytes=lambda _, source_bytes: source_bytes // spec.dtype.itemsize)
+        num_bytes = LINEAR_INT8.source_bytes(few.problem)
+        layout = Layout("int8", pack=_quantize, num_bytes=lambda problem, source_bytes: num_bytes)
         rows = (PlanRow(self.max_rows, row.backend, row.implementation, layout, bind), *dense.rows)
-        layouts = (("int8", layout.num_bytes(problem, OP.source_bytes(problem))), *dense.layouts)
+        layouts = (("int8", num_bytes), *dense.layouts)
         return replace(dense, rows=rows, layouts=layouts).prepare(weights)
 
 

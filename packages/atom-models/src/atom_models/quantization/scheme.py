@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+
 from atom_kernels.platform import Platform
 
 

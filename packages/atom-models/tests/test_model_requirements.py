@@ -1,0 +1,65 @@
+"""Numbers for planning, from the config alone, against the model that is built."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from atom_models import (
+    BuildContext,
+    CheckpointError,
+    UnsupportedArchitectureError,
+    build_model,
+    model_requirements,
+    open_checkpoint,
+)
+from atom_models.layers.loadable import Loadable
+from atom_models.model import attention_layers
+from tiny_models import make_tiny_llama
+
+VARIANTS = {
+    "grouped": {},
+    "tied": {"tie": True},
+    "biases": {"attention_bias": True, "mlp_bias": True},
+    "wide heads": {"head_dim": 32, "num_layers": 3},
+    "one KV head": {"kv_heads": 1},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_parameters_and_cache_bytes_are_those_of_the_built_model(tmp_path, variant):
+    checkpoint = open_checkpoint(make_tiny_llama(tmp_path / "m", **VARIANTS[variant]))
+    needs = model_requirements(checkpoint)
+    model = build_model(checkpoint, BuildContext(dtype=torch.float32))
+    layers = [module for module in model.modules() if isinstance(module, Loadable)]
+    parameters = sum(math.prod(e.shape) for layer in layers for e in layer.expected_weights().values())
+    assert needs.num_parameters == parameters
+    assert needs.weight_bytes["float32"] == 4 * parameters
+    assert needs.weight_bytes["bfloat16"] == 2 * parameters
+    caches = attention_layers(model).values()
+    assert needs.num_attention_layers == len(caches)
+    assert needs.kv_bytes_per_token["float32"] == sum(layer.kv_cache_spec.bytes_per_token for layer in caches)
+
+
+def test_int8_bytes_are_those_of_the_packed_linears(tmp_path):
+    checkpoint = open_checkpoint(make_tiny_llama(tmp_path / "m"))
+    needs = model_requirements(checkpoint)
+    linears = 2 * (64 * 128 + 64 * 64 + 3 * 64 * 128)
+    outputs = 2 * (128 + 64 + 2 * 128 + 64)
+    assert needs.num_linear_parameters == linears
+    assert needs.weight_bytes["int8"] == (needs.num_parameters - linears) * 2 + linears + 4 * outputs
+
+
+def test_a_config_that_lacks_a_number_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    with pytest.raises(CheckpointError, match="hidden_size is None, not a positive integer"):
+        model_requirements(open_checkpoint(tmp_path))
+
+
+def test_an_unsupported_architecture_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["Unknown"]}))
+    with pytest.raises(UnsupportedArchitectureError, match="Unknown is not supported"):
+        model_requirements(open_checkpoint(tmp_path))

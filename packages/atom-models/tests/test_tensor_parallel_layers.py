@@ -1,0 +1,213 @@
+"""Sharding arithmetic: two ranks (threads of this process) compute what one computes."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from atom_models import BuildContext, build_model, load_model, load_weights
+from atom_models.forward_context import ForwardContext
+from atom_models.layers import (
+    ColumnParallelLinear,
+    LMHead,
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    RowParallelLinear,
+    VocabularyEmbedding,
+)
+from atom_models.model import attention_layers
+from tiny_models import make_tiny_llama
+
+
+class Group:
+    """Ranks that meet at barriers; `as_rank` is the `Collectives` of one of them."""
+
+    def __init__(self, size):
+        self.size = size
+        self.barrier = threading.Barrier(size)
+        self.slots = [None] * size
+
+    def exchange(self, rank, x):
+        self.slots[rank] = x
+        self.barrier.wait(30)
+        everything = list(self.slots)
+        self.barrier.wait(30)
+        return everything
+
+    def as_rank(self, rank):
+        group = self
+
+        class Rank:
+            size = group.size
+
+            def __init__(self):
+                self.rank = rank
+
+            def all_reduce(self, x):
+                return torch.stack(group.exchange(rank, x)).sum(0)
+
+            def all_gather(self, x, dim=-1):
+                return torch.cat(group.exchange(rank, x), dim)
+
+        return Rank()
+
+    def run(self, function):
+        """`function(rank)` on every rank at once; their results in order."""
+        results = [None] * self.size
+
+        def work(rank):
+            try:
+                results[rank] = function(rank)
+            except BaseException as error:
+                self.barrier.abort()
+                results[rank] = error
+
+        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(self.size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return results
+
+
+def make_context(group=None, rank=0):
+    return BuildContext(dtype=torch.float32, **({"collectives": group.as_rank(rank)} if group else {}))
+
+
+def fill(layer):
+    for index, (name, expected) in enumerate(layer.expected_weights().items()):
+        generator = torch.Generator().manual_seed(index)
+        layer.load_shard(name, torch.randn(expected.shape, generator=generator))
+    layer.finish()
+    return layer
+
+
+def qkv(context, num_kv_heads=2):
+    return QKVParallelLinear(
+        16, head_dim=4, num_heads=4, num_kv_heads=num_kv_heads, context=context, prefix="a.qkv", bias=True
+    )
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_of_a_row_linear_sum_to_the_whole_with_its_bias_once(size):
+    def make(context):
+        return fill(RowParallelLinear(16, 12, context, prefix="a.o", bias=True))
+
+    group, x = Group(size), torch.randn(3, 16)
+    expected = make(make_context())(x)
+    for result in group.run(lambda rank: make(make_context(group, rank))(x.chunk(size, -1)[rank])):
+        assert torch.allclose(result, expected, atol=1e-5)
+
+
+def test_ranks_of_column_linears_hold_neighboring_outputs():
+    group, x = Group(2), torch.randn(3, 16)
+    whole = fill(ColumnParallelLinear(16, 12, make_context(), prefix="a.p", bias=True))(x)
+    parts = [fill(ColumnParallelLinear(16, 12, make_context(group, r), prefix="a.p", bias=True))(x) for r in range(2)]
+    assert torch.allclose(torch.cat(parts, -1), whole, atol=1e-6)
+
+
+def test_ranks_of_a_merged_linear_hold_a_share_of_each_part():
+    def make(context):
+        return fill(MergedColumnParallelLinear(16, {"gate": 8, "up": 12}, context, prefix="m.x"))
+
+    group, x = Group(2), torch.randn(3, 16)
+    gate, up = make(make_context())(x).split([8, 12], -1)
+    for rank in range(2):
+        mine = make(make_context(group, rank))(x)
+        assert torch.allclose(mine, torch.cat((gate.chunk(2, -1)[rank], up.chunk(2, -1)[rank]), -1), atol=1e-6)
+
+
+@pytest.mark.parametrize(("num_kv_heads", "size"), [(2, 2), (4, 2), (2, 4), (1, 4)])
+def test_ranks_share_heads_and_repeat_kv_heads_where_there_are_too_few(num_kv_heads, size):
+    group, x = Group(size), torch.randn(3, 16)
+    whole = fill(qkv(make_context(), num_kv_heads))
+    q, k, v = (part.unflatten(-1, (-1, 4)) for part in whole(x).split(whole.sizes, -1))
+    for rank in range(size):
+        mine = fill(qkv(make_context(group, rank), num_kv_heads))
+        heads = [part.unflatten(-1, (-1, 4)) for part in mine(x).split(mine.sizes, -1)]
+        per_rank = 4 // size
+        assert torch.allclose(heads[0], q[:, rank * per_rank : (rank + 1) * per_rank], atol=1e-6)
+        group_size = 4 // num_kv_heads
+        first = rank * per_rank // group_size
+        assert torch.allclose(heads[1], k[:, first : first + mine.num_kv_heads], atol=1e-6)
+        assert torch.allclose(heads[2], v[:, first : first + mine.num_kv_heads], atol=1e-6)
+
+
+@pytest.mark.parametrize("tie", [False, True])
+def test_ranks_split_a_vocabulary_that_they_cannot_share_evenly(tie):
+    def run(context):
+        embedding = VocabularyEmbedding(11, 4, context, prefix="e")
+        head = LMHead(4, 11, context, tied_to=embedding if tie else None)
+        fill(embedding)
+        fill(head)
+        return head(embedding(torch.tensor([0, 5, 6, 10])))
+
+    group = Group(2)
+    expected = run(make_context())
+    assert expected.shape == (4, 11)
+    for result in group.run(lambda rank: run(make_context(group, rank))):
+        assert torch.allclose(result, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda c: RowParallelLinear(15, 12, c, prefix="a.o"), r"a\.o: in_features is 15"),
+        (lambda c: ColumnParallelLinear(16, 13, c, prefix="a.p"), r"a\.p: out_features of p is 13"),
+        (
+            lambda c: QKVParallelLinear(16, head_dim=4, num_heads=3, num_kv_heads=1, context=c, prefix="a.q"),
+            "num_attention_heads is 3",
+        ),
+        (
+            lambda c: QKVParallelLinear(16, head_dim=4, num_heads=6, num_kv_heads=3, context=c, prefix="a.q"),
+            "num_key_value_heads is 3",
+        ),
+    ],
+)
+def test_sizes_that_ranks_cannot_share_are_refused_by_name(make, says):
+    with pytest.raises(ValueError, match=says):
+        make(make_context(Group(2), 0))
+
+
+def test_a_model_that_ranks_cannot_share_is_refused(tiny_llama):
+    checkpoint = load_model(tiny_llama).checkpoint
+    with pytest.raises(ValueError, match="gate_proj is 128, which 3 tensor-parallel ranks cannot share"):
+        build_model(checkpoint, make_context(Group(3), 0))
+
+
+@pytest.mark.parametrize(("size", "tie"), [(2, False), (2, True), (4, False)])
+def test_a_whole_llama_on_several_ranks_gives_the_logits_of_one(tmp_path, size, tie, monkeypatch):
+    """Each thread needs a forward context of its own, where real ranks are processes."""
+    import atom_models.forward_context as forward_context
+    from atom_models.layers import paged_attention
+    from atom_models.paged_run import PagedRun, SequenceStep
+
+    loaded = load_model(make_tiny_llama(tmp_path / "model", tie=tie, attention_bias=True, mlp_bias=True))
+    local = threading.local()
+    monkeypatch.setattr(paged_attention, "get_forward_context", lambda: local.context)
+    tokens = [5, 6, 7, 8, 9, 300, 511]
+    group = Group(size)
+
+    def run(rank):
+        context = make_context(group, rank)
+        model = build_model(loaded.checkpoint, context)
+        load_weights(model, loaded.checkpoint, progress=False)
+        paged = PagedRun(model, 1)
+        geometry = paged._geometry([SequenceStep(tokens, 0, [0])])
+        layers = attention_layers(model)
+        local.context = ForwardContext(
+            paged._caches, {name: layer.plan.build_metadata(geometry) for name, layer in layers.items()}
+        )
+        with torch.inference_mode():
+            return model.compute_logits(model(torch.tensor(tokens), torch.arange(len(tokens))))
+
+    results = group.run(run)
+    monkeypatch.setattr(paged_attention, "get_forward_context", forward_context.get_forward_context)
+    expected = loaded.logits([tokens])[0]
+    for logits in results:
+        assert torch.allclose(logits, expected, atol=1e-4)
