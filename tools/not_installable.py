@@ -6,8 +6,8 @@ import sys
 from typing import Any, NoReturn
 
 SENTENCE = (
-    "The root of this repository is a workspace and not a package: run `make serve` to try ATOM, or install its packages "
-    "with `pip install ./packages/atom-kernels ./packages/atom-models ./packages/atom-core ./packages/atom-server`."
+    "The root of this repository is a workspace, not a package: run `make serve` to try ATOM, or install its packages "
+    "by path, `pip install ./packages/atom-kernels ./packages/atom-models ./packages/atom-core ./packages/atom-server`."
 )
 
 

@@ -1,4 +1,4 @@
-"""A pytest plugin: the minutes that each part of the tests may take on two cores, printed, and held with --time-budget."""
+"""A pytest plugin: the minutes that each part of the tests may take on two cores, held with --time-budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ MINUTES = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--time-budget", action="store_true", help="fail if a part of the tests takes more than its minutes")
+    parser.addoption(
+        "--time-budget", action="store_true", help="fail if a part of the tests takes more than its minutes"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,83 @@
+"""Who imports whom, and where torch is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from source_tree import MAY_IMPORT, imported_modules, package_folder, short, source_files
+
+# Modules of the API process, and of the scheduler's side of the engine: counts and ids, no tensors.
+FREE_OF_TORCH = [
+    "atom_core.messages",
+    "atom_core.scheduler",
+    "atom_core.kv_cache",
+    "atom_core.tokenization",
+    "atom_core.config",
+    "atom_core.models",
+    "atom_core.engine.async_engine",
+    "atom_models.hub",
+    "atom_models.checkpoint",
+    "atom_server.app",
+    "atom_server.cli.main",
+    "atom_server.options",
+]
+HEAVY = {"torch", "transformers", "triton", "tensorflow", "jax"}
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_nobody_imports_upwards(package: str):
+    forbidden = set(MAY_IMPORT) - {package, *MAY_IMPORT[package]}
+    files = [*source_files(package), *sorted((package_folder(package) / "tests").rglob("*.py"))]
+    found = [
+        f"{short(file)}:{line} imports {module}"
+        for file in files
+        for module, line in imported_modules(file)
+        if module.split(".")[0] in forbidden
+    ]
+    assert found == []
+
+
+def test_packages_do_not_import_tests_or_benchmarks():
+    found = [
+        f"{short(file)}:{line} imports {module}"
+        for package in MAY_IMPORT
+        for file in source_files(package)
+        for module, line in imported_modules(file)
+        if module.split(".")[0] in {"benchmarks", "tests", "tools", "tiny_models", "pytest"}
+    ]
+    assert found == []
+
+
+def test_no_torch_in_the_scheduler_nor_in_the_api_process():
+    assert heavy_after_importing(FREE_OF_TORCH) == []
+
+
+def test_torch_would_be_noticed():
+    assert "torch" in heavy_after_importing(["atom_core.worker.model_runner"])
+
+
+@pytest.mark.parametrize("folder", ["scheduler", "kv_cache", "messages"])
+def test_no_file_of_the_scheduler_names_torch(folder: str):
+    found = [
+        f"{short(file)}:{line}"
+        for file in source_files("atom_core")
+        if folder in file.parts
+        for module, line in imported_modules(file)
+        if module.split(".")[0] in {"torch", "atom_kernels", "atom_models"}
+    ]
+    assert found == []
+
+
+def heavy_after_importing(modules: list[str]) -> list[str]:
+    code = (
+        "import importlib, json, sys\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+        f"print(json.dumps(sorted({HEAVY!r} & set(sys.modules))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

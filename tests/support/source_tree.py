@@ -1,0 +1,77 @@
+"""What tests of the repository itself look at: the packages, their files and their syntax trees."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+# Each package (by import name) with the first-party packages that it may import.
+MAY_IMPORT = {
+    "atom_kernels": (),
+    "atom_models": ("atom_kernels",),
+    "atom_core": ("atom_models", "atom_kernels"),
+    "atom_server": ("atom_core",),
+}
+
+
+def package_folder(name: str) -> Path:
+    """The folder of a package, by its import name."""
+    return ROOT / "packages" / name.replace("_", "-")
+
+
+@cache
+def project(name: str) -> dict[str, Any]:
+    """The ``[project]`` table of a package, by its import name."""
+    return tomllib.loads((package_folder(name) / "pyproject.toml").read_text())["project"]
+
+
+def product_files() -> list[Path]:
+    """Python files of the packages, the benchmarks and the tools: all but tests."""
+    places = [package_folder(name) / "src" for name in MAY_IMPORT] + [ROOT / "benchmarks", ROOT / "tools"]
+    return sorted(file for place in places for file in place.rglob("*.py"))
+
+
+def source_files(package: str) -> list[Path]:
+    """Python files of a package, by its import name."""
+    return sorted((package_folder(package) / "src" / package).rglob("*.py"))
+
+
+def test_files() -> list[Path]:
+    """Python files of all tests and what supports them."""
+    return sorted([*ROOT.glob("packages/*/tests/**/*.py"), *(ROOT / "tests").rglob("*.py"), ROOT / "conftest.py"])
+
+
+def short(file: Path) -> str:
+    """A file's path for messages."""
+    return str(file.relative_to(ROOT))
+
+
+@cache
+def tree(file: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(file.read_text(), filename=str(file))
+
+
+def imported_modules(file: Path) -> Iterator[tuple[str, int]]:
+    """(module, line) of every absolute import in a file, wherever in it."""
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module, node.lineno
+
+
+def dotted_names(file: Path) -> Iterator[tuple[str, int]]:
+    """(name, line) of every ``a.b.c`` and bare name that a file uses."""
+    for node in ast.walk(tree(file)):
+        if isinstance(node, (ast.Attribute, ast.Name)):
+            yield ast.unparse(node), node.lineno
+
+
+test_files.__test__ = False  # a function for tests, not one of them
