@@ -1,7 +1,7 @@
 """What the README and the guides show works: Python blocks run, and so do calls to a server.
 
-Blocks of a page share one namespace, in order. ``python server`` blocks and shell blocks with curl run against a live server;
-``python no-run`` blocks do not run. The default model's name stands for a tiny model here.
+Blocks of a page share one namespace, in order. ``python server`` blocks and shell blocks with curl run against a live
+server; ``python no-run`` blocks do not run. The default model's name stands for a tiny model here.
 """
 
 from __future__ import annotations
