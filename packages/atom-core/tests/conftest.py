@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from atom_core import LLMEngine
 
 MakeEngine = Callable[..., LLMEngine]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,8 +15,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+import pytest_asyncio
+
 from atom_core import (
     AsyncEngine,
     EngineArgs,
@@ -26,7 +28,7 @@ from atom_core import (
     SamplingParams,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SMALL: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 128, "max_num_seqs": 16, "num_threads": 1, "seed": 0}
 LONG = SamplingParams(temperature=0.0, max_tokens=400, ignore_eos=True)
@@ -39,6 +41,13 @@ async def running(model: Path, **overrides: Any) -> AsyncIterator[AsyncEngine]:
         yield engine
     finally:
         await engine.shutdown()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(tiny_llama: Path) -> AsyncIterator[AsyncEngine]:
+    """One engine for the tests that leave it as they found it."""
+    async with running(tiny_llama) as engine:
+        yield engine
 
 
 async def tokens_of(engine: AsyncEngine, prompt: list[int], params: SamplingParams) -> dict[int, list[int]]:
@@ -54,6 +63,21 @@ async def until(condition, seconds: float = 3.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+def process_exists(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
+def child_processes() -> set[int]:
+    """Ids of the processes that this one started and that still run."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid() and fields[0] != "Z":
+                found.add(int(folder.name))
+    return found
 
 
 def all_blocks_are_free(engine: AsyncEngine) -> bool:
@@ -75,52 +99,48 @@ async def test_a_process_gives_the_tokens_of_the_inline_engine(tiny_llama, make_
     assert flat == [output["token_ids"] for output in inline]
 
 
-async def test_closing_a_stream_gives_its_blocks_back(tiny_llama):
-    async with running(tiny_llama) as engine:
-        streams = [engine.generate([3 + index] * 20, LONG) for index in range(4)]
-        for stream in streams:
-            await anext(stream)
-        assert not all_blocks_are_free(engine)
-        for stream in streams:
-            await stream.aclose()
-        await until(lambda: all_blocks_are_free(engine))
-        assert engine.num_unfinished_requests == 0
-
-
-async def test_a_dropped_stream_gives_its_blocks_back_too(tiny_llama):
-    async with running(tiny_llama) as engine:
-        stream = engine.generate([3] * 20, LONG)
+async def test_closing_a_stream_gives_its_blocks_back(engine):
+    streams = [engine.generate([3 + index] * 20, LONG) for index in range(4)]
+    for stream in streams:
         await anext(stream)
-        del stream
-        await until(lambda: engine.num_unfinished_requests == 0 and all_blocks_are_free(engine))
-
-
-async def test_an_aborted_request_ends_with_the_reason_abort(tiny_llama):
-    async with running(tiny_llama) as engine:
-        stream = engine.generate([3] * 20, LONG, request_id="mine")
-        await anext(stream)
-        await engine.abort("mine")
-        outputs = [output async for output in stream]
-        assert outputs[-1].finished and outputs[-1].finish_reason == "abort"
-        await engine.abort("mine")  # long gone
-
-
-async def test_a_request_id_in_use_is_refused(tiny_llama):
-    async with running(tiny_llama) as engine:
-        stream = engine.generate([3] * 20, LONG, request_id="mine")
-        with pytest.raises(InvalidRequestError, match="'mine' is in use"):
-            engine.generate([3] * 20, LONG, request_id="mine")
+    assert not all_blocks_are_free(engine)
+    for stream in streams:
         await stream.aclose()
+    await until(lambda: all_blocks_are_free(engine))
+    assert engine.num_unfinished_requests == 0
 
 
-async def test_a_bad_request_never_reaches_the_engine_and_others_go_on(tiny_llama):
-    async with running(tiny_llama) as engine:
-        with pytest.raises(InvalidRequestError):
-            engine.generate([], SamplingParams())
-        with pytest.raises(InvalidRequestError):
-            engine.generate([3], SamplingParams(temperature=float("nan")))
-        assert engine.num_unfinished_requests == 0
-        assert len((await tokens_of(engine, [3], SamplingParams(max_tokens=4, ignore_eos=True)))[0]) == 4
+async def test_a_dropped_stream_gives_its_blocks_back_too(engine):
+    stream = engine.generate([3] * 20, LONG)
+    await anext(stream)
+    del stream
+    await until(lambda: engine.num_unfinished_requests == 0 and all_blocks_are_free(engine))
+
+
+async def test_an_aborted_request_ends_with_the_reason_abort(engine):
+    stream = engine.generate([3] * 20, LONG, request_id="mine")
+    await anext(stream)
+    await engine.abort("mine")
+    outputs = [output async for output in stream]
+    assert outputs[-1].finished
+    assert outputs[-1].finish_reason == "abort"
+    await engine.abort("mine")  # long gone
+
+
+async def test_a_request_id_in_use_is_refused(engine):
+    stream = engine.generate([3] * 20, LONG, request_id="mine")
+    with pytest.raises(InvalidRequestError, match="'mine' is in use"):
+        engine.generate([3] * 20, LONG, request_id="mine")
+    await stream.aclose()
+
+
+async def test_a_bad_request_never_reaches_the_engine_and_others_go_on(engine):
+    with pytest.raises(InvalidRequestError):
+        engine.generate([], SamplingParams())
+    with pytest.raises(InvalidRequestError):
+        engine.generate([3], SamplingParams(temperature=float("nan")))
+    assert engine.num_unfinished_requests == 0
+    assert len((await tokens_of(engine, [3], SamplingParams(max_tokens=4, ignore_eos=True)))[0]) == 4
 
 
 async def test_a_killed_engine_ends_every_stream_with_an_error_within_a_second(tiny_llama):
@@ -133,7 +153,8 @@ async def test_a_killed_engine_ends_every_stream_with_an_error_within_a_second(t
         os.kill(engine.pid, signal.SIGKILL)
         for stream in streams:
             outputs = [output async for output in stream]
-            assert outputs[-1].finish_reason == "error" and "SIGKILL" in (outputs[-1].error or "")
+            assert outputs[-1].finish_reason == "error"
+            assert "SIGKILL" in (outputs[-1].error or "")
         assert time.monotonic() - started < 1.0
         with pytest.raises(EngineDeadError, match="SIGKILL"):
             engine.check_health()
@@ -156,8 +177,9 @@ async def test_a_stopped_process_counts_as_hung(tiny_llama, monkeypatch):
 async def test_shutting_down_leaves_no_process_and_no_file(tiny_llama):
     async with running(tiny_llama) as engine:
         pid, folder = engine.pid, engine._process.folder
-        assert pid is not None and os.stat(folder).st_mode & 0o777 == 0o700
-    assert not psutil.pid_exists(pid)
+        assert pid is not None
+        assert os.stat(folder).st_mode & 0o777 == 0o700
+    assert not process_exists(pid)
     assert not os.path.exists(folder)
 
 
@@ -178,21 +200,19 @@ async def test_shutting_down_at_once_aborts_what_runs(tiny_llama):
 
 
 async def test_a_start_that_fails_ends_with_its_cause_and_leaves_nothing(tiny_llama):
-    before = set(psutil.Process().children())
+    before = child_processes()
     with pytest.raises(EngineStartError) as caught:
         async with running(tiny_llama, num_kv_blocks=4, max_model_len=512):
             pass
     last = str(caught.value).splitlines()[-1]
     assert "KV cache is too small for one request" in last
-    assert set(psutil.Process().children()) <= before
+    assert child_processes() <= before
 
 
-async def test_profiling_without_a_folder_says_what_to_set(tiny_llama, monkeypatch):
-    monkeypatch.delenv("ATOM_TORCH_PROFILER_DIR", raising=False)
-    async with running(tiny_llama) as engine:
-        assert engine.info.profiler_dir is None
-        with pytest.raises(ProfilerError, match="--torch-profiler-dir"):
-            await engine.start_profile()
+async def test_profiling_without_a_folder_says_what_to_set(engine):
+    assert engine.info.profiler_dir is None
+    with pytest.raises(ProfilerError, match="--torch-profiler-dir"):
+        await engine.start_profile()
 
 
 async def test_profiling_writes_a_trace_of_the_engines_process(tiny_llama, tmp_path):
@@ -203,12 +223,11 @@ async def test_profiling_writes_a_trace_of_the_engines_process(tiny_llama, tmp_p
     assert len(list((tmp_path / "rank_0").glob("*.json.gz"))) == 1
 
 
-async def test_many_streams_give_the_text_of_each_alone(tiny_llama):
+async def test_many_streams_give_the_text_of_each_alone(engine):
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
     prompts = [[3 + index, 4, 5 + index] for index in range(24)]
-    async with running(tiny_llama) as engine:
-        alone = [await tokens_of(engine, prompt, params) for prompt in prompts]
-        together = await asyncio.gather(*(tokens_of(engine, prompt, params) for prompt in prompts))
+    alone = [await tokens_of(engine, prompt, params) for prompt in prompts]
+    together = await asyncio.gather(*(tokens_of(engine, prompt, params) for prompt in prompts))
     assert together == alone
 
 
@@ -229,5 +248,5 @@ async def test_the_api_process_stays_free_of_torch_and_the_engine_dies_with_it(t
     )
     pid, folder, has_torch = ran.stdout.split()
     assert has_torch == "False"
-    await until(lambda: not psutil.pid_exists(int(pid)), seconds=5)
+    await until(lambda: not process_exists(int(pid)), seconds=5)
     assert not os.path.exists(folder)

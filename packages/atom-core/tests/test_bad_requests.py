@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from atom_core import InvalidRequestError, SamplingParams
 from atom_core.engine.input_processor import InputProcessor
 from atom_core.engine.validation import RequestLimits
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 LIMITS = RequestLimits(max_model_len=64, vocab_size=100, max_num_seqs=8)
 PROMPT = [1, 2, 3]
@@ -43,7 +44,7 @@ BAD_PARAMS = [
     ("n", 2.0, "integer"),
     ("seed", "x", "integer"),
     ("seed", 2**64, "integer"),
-    ("max_tokens", 0, "at least 1"),
+    ("max_tokens", -1, "at least 0"),
     ("max_tokens", 62, "at most 61"),
     ("max_tokens", 10**12, "at most 61"),
     ("max_tokens", "5", "integer"),
@@ -78,7 +79,9 @@ BAD_PARAMS = [
 @pytest.mark.parametrize(("name", "value", "allowed"), BAD_PARAMS, ids=lambda value: str(value)[:40])
 def test_a_parameter_that_cannot_be_is_refused_by_name(name, value, allowed):
     with pytest.raises(InvalidRequestError) as caught:
-        make_processor().process(PROMPT, SamplingParams(**{name: value} | ({} if name == "max_tokens" else {"max_tokens": 8})))
+        make_processor().process(
+            PROMPT, SamplingParams(**{name: value} | ({} if name == "max_tokens" else {"max_tokens": 8}))
+        )
     assert caught.value.param == ("stop" if name == "stop_strings" else name)
     assert allowed in caught.value.message
     assert len(caught.value.message) < 300
@@ -127,7 +130,8 @@ def test_what_a_request_leaves_open_is_filled_in():
     (request,) = make_processor().process(PROMPT, SamplingParams(max_tokens=None, top_k=0, temperature=1e-8))
     params = request.sampling_params
     assert (params.max_tokens, params.top_k, params.temperature) == (61, -1, 0.0)
-    assert isinstance(params.seed, int) and request.eos_token_ids == (2,)
+    assert isinstance(params.seed, int)
+    assert request.eos_token_ids == (2,)
 
 
 def test_samples_share_a_seed_and_a_parent():
@@ -149,10 +153,9 @@ def test_no_parameters_raise_anything_but_a_refusal(values, prompt):
     for tokens in (prompt, PROMPT):
         try:
             requests = processor.process(tokens, SamplingParams(**values))
-        except InvalidRequestError as error:
-            assert error.message
-        else:
-            assert 1 <= len(requests) <= LIMITS.max_num_seqs
+        except InvalidRequestError:
+            continue
+        assert 1 <= len(requests) <= LIMITS.max_num_seqs
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+
 from atom_core import LLMEngine, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
@@ -90,7 +91,7 @@ def test_running_one_step_ahead_gives_what_waiting_gives(params, make_engine):
 def test_greedy_tokens_are_those_of_transformers(variant, make_engine, request):
     transformers = pytest.importorskip("transformers")
     folder: Path = request.getfixturevalue(variant)
-    prompts = [prompt for prompt in make_prompts(3, longest=40)]
+    prompts = list(make_prompts(3, longest=40))
     params = msgspec.structs.replace(GREEDY, max_tokens=64)
     ours = tokens_of(make_engine(folder), prompts, params)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from atom_core import SamplingParams
-from atom_core.engine.output_processor import OutputProcessor
-from atom_core.messages import EngineOutput, EngineRequest
-from atom_core.tokenization import IncrementalDetokenizer, StopStringMatcher, Tokenizer
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
+
+from atom_core import SamplingParams
+from atom_core.engine.output_processor import OutputProcessor
+from atom_core.messages import EngineOutput, EngineRequest
+from atom_core.tokenization import IncrementalDetokenizer, StopStringMatcher, Tokenizer
 
 RELAXED = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -80,7 +81,8 @@ def test_stop_strings_cut_a_text_where_they_would_cut_the_whole(text, stops, dat
     else:
         shown += matcher.flush()
     if matcher.matched is None:
-        assert shown == text and not any(stop in text for stop in stops)
+        assert shown == text
+        assert not any(stop in text for stop in stops)
         return
     at = text.find(matcher.matched)
     # With pieces, the first stop string to be complete ends the text; it never shows anything from there on.
@@ -104,7 +106,9 @@ def feed(tokenizer: Tokenizer | None, token_ids: list[int], *, at_once: bool = F
     processor.add(make_request(**params))
     news = [EngineOutput("r", token_ids)] if at_once else [EngineOutput("r", [token_id]) for token_id in token_ids]
     processed = [processor.process([item]) for item in [*news, *([last] if last else [])]]
-    return [output for item in processed for output in item.outputs], [i for item in processed for i in item.stopped_request_ids]
+    return [output for item in processed for output in item.outputs], [
+        i for item in processed for i in item.stopped_request_ids
+    ]
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -114,7 +118,8 @@ def test_a_stop_string_over_several_tokens_ends_the_request_and_is_trimmed(token
     assert "".join(output.text_delta for output in outputs) == "one tw"
     assert (outputs[-1].finish_reason, outputs[-1].stop_reason, stopped) == ("stop", "o!! t", ["r"])
     used = [token_id for output in outputs for token_id in output.output_tokens]
-    assert used == token_ids[: len(used)] and len(used) < len(token_ids)
+    assert used == token_ids[: len(used)]
+    assert len(used) < len(token_ids)
     assert outputs[-1].num_output_tokens == len(used)
 
 
@@ -136,7 +141,8 @@ def test_text_held_back_for_a_stop_string_comes_out_at_the_end(tokenizer):
         tokenizer, token_ids, stop_strings=["END"], last=EngineOutput("r", [], finish_reason="length")
     )
     assert "".join(output.text_delta for output in outputs) == "the EN"
-    assert outputs[-1].finish_reason == "length" and stopped == []
+    assert outputs[-1].finish_reason == "length"
+    assert stopped == []
 
 
 def test_the_token_that_stopped_it_is_no_text_unless_asked_for(tokenizer):

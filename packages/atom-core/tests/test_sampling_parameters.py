@@ -7,6 +7,7 @@ from collections import Counter
 import msgspec
 import pytest
 import torch
+
 from atom_core import SamplingParams
 from atom_models import load_model
 
@@ -94,7 +95,10 @@ def test_a_bias_is_added_to_the_logits(engine, reference):
 
 def test_only_allowed_tokens_are_sampled(engine):
     allowed = [5, 400, 401]
-    for params in (make_params(allowed_token_ids=allowed), make_params(allowed_token_ids=allowed, temperature=2.0, seed=1)):
+    for params in (
+        make_params(allowed_token_ids=allowed),
+        make_params(allowed_token_ids=allowed, temperature=2.0, seed=1),
+    ):
         assert set(run(engine, params)["token_ids"]) <= set(allowed)
 
 
@@ -123,6 +127,11 @@ def test_a_seed_gives_the_same_tokens_again_and_another_seed_gives_others(engine
     first = run(engine, params)["token_ids"]
     assert run(engine, params)["token_ids"] == first
     assert run(engine, msgspec.structs.replace(params, seed=12))["token_ids"] != first
+
+
+def test_no_tokens_at_all_still_judges_the_prompt(engine):
+    output = run(engine, make_params(max_tokens=0, prompt_logprobs=0))
+    assert (output["token_ids"], output["finish_reason"], len(output["prompt_logprobs"])) == ([], "length", 4)
 
 
 def test_requests_without_a_seed_differ(engine):
@@ -194,4 +203,5 @@ def test_what_one_row_asks_for_changes_no_other_row(engine):
     expected = run(engine, plain)["token_ids"]
     outputs = engine.generate([PROMPT] * 4, [odd[0], plain, odd[1], odd[2]], use_tqdm=False)
     assert outputs[1]["token_ids"] == expected
-    assert outputs[1]["logprobs"] is None and outputs[1]["prompt_logprobs"] is None
+    assert outputs[1]["logprobs"] is None
+    assert outputs[1]["prompt_logprobs"] is None

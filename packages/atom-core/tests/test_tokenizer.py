@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from atom_core.tokenization import Tokenizer, TokenizerError
 from atom_core.tokenization.gguf_vocab import tokenizer_from_gguf
 
@@ -115,7 +116,9 @@ def test_a_template_in_the_config_is_read_one_or_several(folder):
 
 
 def test_special_tokens_are_read_as_text_or_as_objects_under_any_class_name(folder):
-    write_config(folder, tokenizer_class="NobodyKnowsThis", eos_token={"content": "<|im_end|>"}, bos_token="<|im_start|>")
+    write_config(
+        folder, tokenizer_class="NobodyKnowsThis", eos_token={"content": "<|im_end|>"}, bos_token="<|im_start|>"
+    )
     tokenizer = Tokenizer.from_folder(folder)
     assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", 2)
     assert (tokenizer.bos_token, tokenizer.bos_token_id) == ("<|im_start|>", 1)

@@ -17,11 +17,10 @@ from atom_core.config.sections import (
 )
 
 if TYPE_CHECKING:
-    from atom_kernels.platform import Platform
-    from atom_models import Checkpoint
-
     from atom_core.config.engine_args import EngineArgs
     from atom_core.scheduler import SchedulerConfig
+    from atom_kernels.platform import Platform
+    from atom_models import Checkpoint
 
 CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 512, 16384
 CACHE_DTYPES = {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}
@@ -82,7 +81,7 @@ def _cache(args: EngineArgs, dtype: str) -> CacheConfig:
         block_size=args.block_size,
         dtype=CACHE_DTYPES.get(args.kv_cache_dtype, dtype),
         enable_prefix_caching=args.enable_prefix_caching,
-        prefix_hash=args.prefix_hash,
+        prefix_hash="sha256" if args.prefix_hash == "sha256" else "xxhash64",
         memory_utilization=args.gpu_memory_utilization,
         memory_bytes=args.kv_cache_memory,
         num_blocks=args.num_kv_blocks,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from atom_core.kv_cache.config import PrefixHash
     from atom_core.scheduler import SchedulerConfig
 
 
@@ -35,7 +36,7 @@ class CacheConfig:
     block_size: int
     dtype: str
     enable_prefix_caching: bool
-    prefix_hash: str
+    prefix_hash: PrefixHash
     memory_utilization: float
     memory_bytes: int | None = None
     num_blocks: int | None = None

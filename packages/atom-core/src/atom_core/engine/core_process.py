@@ -48,7 +48,8 @@ PULSE_SECONDS = 0.5
 
 def main() -> int:
     """Start the engine, serve until told to stop; 0 after a shutdown, 1 after a failure."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it drains first
+    for ending in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group: the parent drains, then ends us
+        signal.signal(ending, signal.SIG_IGN)
     logging.basicConfig(level=settings.log_level(), format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
     threading.Thread(target=_die_with_parent, args=(launch.folder,), daemon=True).start()
@@ -74,10 +75,9 @@ def main() -> int:
 
 
 def _start_core(launch: Launch) -> EngineCore:
-    from atom_models import open_checkpoint
-
     from atom_core.config import EngineArgs
     from atom_core.engine.startup import resolve
+    from atom_models import open_checkpoint
 
     args = EngineArgs.from_keywords(**launch.settings)
     started = time.perf_counter()

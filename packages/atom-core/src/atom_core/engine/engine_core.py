@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -49,7 +48,7 @@ class EngineCore:
             self._executor.shutdown()
             raise
         self._scheduler = Scheduler(
-            _replace(config.scheduler, max_model_len=runner.max_model_len),
+            msgspec.structs.replace(config.scheduler, max_model_len=runner.max_model_len),
             KVCacheConfig(
                 num_blocks=runner.num_blocks,
                 block_size=config.cache.block_size,
@@ -177,12 +176,6 @@ def _inline_executor(config: EngineConfig) -> Executor:
     from atom_core.worker.model_runner import ModelRunner
 
     return InlineExecutor(ModelRunner(config))
-
-
-def _replace(struct, **changes):
-    if dataclasses.is_dataclass(struct):
-        return dataclasses.replace(struct, **changes)
-    return msgspec.structs.replace(struct, **changes)
 
 
 def _named(error: BaseException) -> str:

@@ -9,9 +9,8 @@ from atom_core.config.options import ConfigError
 from atom_core.tokenization import Tokenizer
 
 if TYPE_CHECKING:
-    from atom_models import Checkpoint
-
     from atom_core.config import EngineArgs, EngineConfig
+    from atom_models import Checkpoint
 
 
 def open_model(args: EngineArgs) -> Checkpoint:
@@ -36,10 +35,9 @@ def open_tokenizer(args: EngineArgs, checkpoint: Checkpoint) -> Tokenizer | None
 
 def resolve(args: EngineArgs, checkpoint: Checkpoint) -> EngineConfig:
     """The configuration of `args` on this machine. Imports torch, to look at the hardware."""
+    from atom_core.config import resolve_config
     from atom_kernels.platform import detect_platform
     from atom_models import supported_architectures
-
-    from atom_core.config import resolve_config
 
     known = list(supported_architectures())
     if checkpoint.architecture not in known:

@@ -95,7 +95,7 @@ def check_priority(priority: int) -> None:
 def _check_lengths(params: SamplingParams, limits: RequestLimits, num_prompt_tokens: int) -> None:
     room = limits.max_model_len - num_prompt_tokens
     if params.max_tokens is not None:
-        _integer("max_tokens", params.max_tokens, 1, None)
+        _integer("max_tokens", params.max_tokens, 0, None)
         if params.max_tokens > room:
             raise InvalidRequestError(
                 f"max_tokens is {params.max_tokens} the prompt has {num_prompt_tokens} tokens; this model's context "

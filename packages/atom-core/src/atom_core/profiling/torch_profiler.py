@@ -56,7 +56,9 @@ class TorchProfiler:
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         more = self._config.more
-        profile = torch.profiler.profile(activities=activities, record_shapes=more, with_stack=more, profile_memory=more)
+        profile = torch.profiler.profile(
+            activities=activities, record_shapes=more, with_stack=more, profile_memory=more
+        )
         profile.start()
         self._profile = profile
 
@@ -67,7 +69,9 @@ class TorchProfiler:
             ProfilerError: nothing is being recorded.
         """
         if self._profile is None:
-            raise ProfilerError(NO_DIRECTORY if self._config.directory is None else "no profile is being recorded: start one first")
+            raise ProfilerError(
+                NO_DIRECTORY if self._config.directory is None else "no profile is being recorded: start one first"
+            )
         profile, self._profile = self._profile, None
         profile.stop()
         stem = self.folder / f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}.pt.trace.json"

@@ -58,7 +58,8 @@ def size_cache(
     if capacity < 2 or (capacity < max_model_len and max_model_len_given):
         raise ConfigError(
             f"the KV cache is too small for one request: {num_blocks} blocks of {cache.block_size} tokens "
-            f"hold {capacity}, max_model_len is {max_model_len} and takes {blocks_of_one * block_bytes / (1 << 20):.1f} MiB: "
+            f"hold {capacity}, max_model_len is {max_model_len} "
+            f"and takes {blocks_of_one * block_bytes / (1 << 20):.1f} MiB: "
             "give more kv_cache_memory or num_kv_blocks, or a smaller max_model_len"
         )
     if capacity < max_model_len:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from atom_kernels.protocols import BatchGeometry
 
 from atom_core.messages import SchedulerOutput
 from atom_core.worker.request_states import RequestStates
+from atom_kernels.protocols import BatchGeometry
 
 
 @dataclass(frozen=True)

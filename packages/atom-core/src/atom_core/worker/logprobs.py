@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from atom_kernels.sampling import token_logprobs
 
 from atom_core.messages import TokenLogprobs
 from atom_core.worker.input_batch import ModelInput
 from atom_core.worker.request_states import RequestStates
+from atom_kernels.sampling import token_logprobs
 
 # Rows of logits that exist at once: a long prompt times a large vocabulary would fill the memory.
 SLICE_ROWS = 256

@@ -9,6 +9,8 @@ from functools import cached_property
 from typing import Any
 
 import torch
+
+from atom_core.config.sections import EngineConfig
 from atom_kernels.platform import detect_platform
 from atom_models import (
     BuildContext,
@@ -18,8 +20,6 @@ from atom_models import (
     load_weights,
     open_checkpoint,
 )
-
-from atom_core.config.sections import EngineConfig
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,12 @@ class EngineModel:
     attention_layers: Mapping[str, Any]
 
     @cached_property
-    def plans(self) -> list[Any]:
-        """The distinct plans of the attention layers: each needs its metadata built once a step."""
-        return list(dict.fromkeys(layer.plan for layer in self.attention_layers.values()))
+    def plans(self) -> list[tuple[Any, list[str]]]:
+        """The distinct plans with the names of their layers: each needs its metadata built once a step."""
+        names: dict[Any, list[str]] = {}
+        for name, layer in self.attention_layers.items():
+            names.setdefault(layer.plan, []).append(name)
+        return list(names.items())
 
 
 def load_engine_model(config: EngineConfig) -> EngineModel:
@@ -59,4 +62,5 @@ def load_engine_model(config: EngineConfig) -> EngineModel:
     else:
         load_weights(model, checkpoint, progress=sys.stderr.isatty())
     model.eval()
-    return EngineModel(model, model.compute_logits, attention_layers(model))
+    compute_logits: Any = model.compute_logits
+    return EngineModel(model, compute_logits, attention_layers(model))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from atom_models.forward_context import ForwardContext, set_forward_context
 
 from atom_core.config.sections import EngineConfig
 from atom_core.executor.protocol import Masks, RunnerInfo
@@ -20,6 +20,7 @@ from atom_core.worker.logprobs import prompt_logprobs_of_step
 from atom_core.worker.model_loading import EngineModel, load_engine_model
 from atom_core.worker.request_states import RequestStates
 from atom_core.worker.sampler import sample_step
+from atom_models.forward_context import ForwardContext, set_forward_context
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +86,10 @@ class ModelRunner:
         """Compute the step's tokens and the logits of the rows that sample; `sample` must follow."""
         self._states.update(step)
         batch = build_input(step, self._states, self._config.cache.block_size)
-        metadata = {plan: plan.build_metadata(batch.geometry) for plan in self._model.plans}
-        context = ForwardContext(
-            kv_caches=self._kv_caches,
-            metadata={name: metadata[layer.plan] for name, layer in self._model.attention_layers.items()},
-        )
+        metadata: dict[str, Any] = {}
+        for plan, names in self._model.plans:
+            metadata.update(dict.fromkeys(names, plan.build_metadata(batch.geometry)))
+        context = ForwardContext(kv_caches=self._kv_caches, metadata=metadata)
         with self._profiler.mark(_step_name(batch)):
             with set_forward_context(context):
                 hidden_TD = self._model.forward(batch.input_ids, batch.positions)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from atom_kernels.sampling import philox_uniform, sample
 
 from atom_core.messages import ModelOutput, RequestStepOutput, SchedulerOutput, TokenLogprobs
 from atom_core.worker.input_batch import ModelInput
 from atom_core.worker.logprobs import rank_tokens
 from atom_core.worker.request_states import RequestStates
+from atom_kernels.sampling import philox_uniform, sample
 
 
 def sample_step(

@@ -1,0 +1,210 @@
+"""Settings as flags and keywords, and how the open ones are settled."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+
+import pytest
+
+from atom_core import EngineArgs, LLMEngine
+from atom_core.config import CacheConfig, ConfigError, options_of, resolve_config
+from atom_core.worker.cache_memory import CPU_CACHE_CAP, size_cache
+from atom_kernels.platform import detect_platform
+from atom_models import open_checkpoint
+
+
+def parse(*arguments: str) -> EngineArgs:
+    parser = EngineArgs.add_cli_args(argparse.ArgumentParser(exit_on_error=False))
+    return EngineArgs.from_cli_args(parser.parse_args(arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "value"),
+    [
+        (["--kv_cache_dtype", "fp8"], "kv_cache_dtype", "fp8"),
+        (["--kv-cache-dtype", "bf16"], "kv_cache_dtype", "bf16"),
+        (["--max-model-len", "77"], "max_model_len", 77),
+        (["--max_num_seqs", "3"], "max_num_seqs", 3),
+        (["--load_dummy"], "load_dummy", True),
+        (["--enable_prefix_caching"], "enable_prefix_caching", True),
+        (["--no-enable-prefix-caching"], "enable_prefix_caching", False),
+        (["--no-async-scheduling"], "async_scheduling", False),
+        (["-tp", "1", "-dp", "1"], "tensor_parallel_size", 1),
+        (["--gpu-memory-utilization", "0.5"], "gpu_memory_utilization", 0.5),
+        (["--kv-cache-memory", "2GiB"], "kv_cache_memory", 2 << 30),
+        (["--kv-cache-memory", "512M"], "kv_cache_memory", 512 << 20),
+        (["--torch-profiler-dir", "t"], "torch_profiler_dir", "t"),
+        (["--skip-tokenizer-init"], "skip_tokenizer_init", True),
+        (["--port", "9000"], "port", 9000),
+        (["--level", "0", "--enforce-eager"], "enforce_eager", True),
+    ],
+    ids=str,
+)
+def test_flags_are_read_in_kebab_and_in_snake_case(arguments, name, value):
+    assert getattr(parse(*arguments), name) == value
+
+
+def test_a_namespace_may_hold_the_flags_of_others():
+    parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
+    parser.add_argument("--temperature", type=float, default=0.6)
+    args = parser.parse_args(["--model", "m", "--temperature", "1"])
+    assert EngineArgs.from_cli_args(args) == EngineArgs(model="m")
+
+
+def test_every_setting_is_documented_and_has_its_default():
+    for entry in options_of(EngineArgs):
+        assert entry.help.endswith((".", ")."))
+        assert getattr(EngineArgs(), entry.name) == entry.default
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size 2 is not supported"),
+        ({"data_parallel_size": 2}, "data_parallel_size 2 is not supported"),
+        ({"enable_expert_parallel": True}, "enable_expert_parallel is not supported"),
+        ({"enable_dp_attention": True}, "enable_dp_attention is not supported"),
+        ({"method": "mtp"}, "method mtp is not supported"),
+        ({"num_speculative_tokens": 3}, "num_speculative_tokens 3 is not supported"),
+        ({"level": 3}, "level 3 is not supported"),
+        ({"cudagraph_capture_sizes": [1, 2]}, "cudagraph_capture_sizes is not supported"),
+        ({"trust_remote_code": True}, "trust_remote_code is not supported"),
+    ],
+    ids=str,
+)
+def test_what_is_not_built_is_refused_in_one_line(settings, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        EngineArgs(**settings)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dtype": "int3"}, "dtype is 'int3'; allowed are auto, bfloat16, float16, float32"),
+        ({"kv_cache_dtype": "fp4"}, "allowed are auto, bf16, fp8"),
+        ({"max_num_seqs": 0}, "at least 1"),
+        ({"max_num_seqs": "many"}, "must be a whole number"),
+        ({"max_num_seqs": True}, "must be a whole number"),
+        ({"gpu_memory_utilization": 1.5}, "at most 1"),
+        ({"gpu_memory_utilization": float("nan")}, "finite"),
+        ({"kv_cache_memory": "lots"}, "such as 512MiB or 2GiB"),
+        ({"block_size": 17}, "1 or a multiple of 16"),
+        ({"kv_cache_memory": 1, "num_kv_blocks": 1}, "give one of them"),
+        ({"enforce_eager": "yes"}, "True or False"),
+        ({"model": None}, "must not be None"),
+        ({"port": 70000}, "at most 65535"),
+    ],
+    ids=str,
+)
+def test_a_setting_that_cannot_be_names_what_was_allowed(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        EngineArgs(**settings)
+
+
+def test_a_wrong_flag_is_an_error_of_the_command_line(capsys):
+    parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--max-num-seqs", "none"])
+    assert "must be a whole number" in capsys.readouterr().err
+
+
+def test_an_unknown_keyword_is_told_the_nearest_known_one(tiny_llama):
+    with pytest.raises(TypeError, match="'max_model_length'; did you mean max_model_len"):
+        LLMEngine(str(tiny_llama), max_model_length=5)
+
+
+def test_the_help_page_can_be_printed(capsys):
+    parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
+    parser.print_help()
+    shown = capsys.readouterr().out
+    assert "--kv-cache-dtype" in shown
+    assert "--kv_cache_dtype" not in shown
+
+
+def test_open_settings_are_settled_with_a_line_for_each(tiny_llama, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    config = resolve_config(EngineArgs(model=str(tiny_llama)), open_checkpoint(tiny_llama), detect_platform())
+    assert config.model.dtype in ("bfloat16", "float32")
+    assert config.scheduler.max_num_batched_tokens == 512
+    assert config.model.max_model_len == 512
+    assert config.parallel.num_threads == detect_platform().num_cores
+    for name in ("dtype", "max_model_len", "max_num_batched_tokens", "num_threads"):
+        assert any(line.startswith(f"{name} = ") for line in config.choices)
+
+
+def test_given_settings_are_taken_without_a_line(tiny_llama):
+    args = EngineArgs(dtype="float32", max_model_len=64, max_num_batched_tokens=8, num_threads=1)
+    config = resolve_config(args, open_checkpoint(tiny_llama), detect_platform())
+    assert (config.model.dtype, config.cache.dtype, config.model.max_model_len) == ("float32", "float32", 64)
+    assert config.choices == ()
+
+
+def test_a_context_longer_than_the_models_is_refused(tiny_llama):
+    with pytest.raises(ConfigError, match="made for at most 512"):
+        resolve_config(EngineArgs(max_model_len=513), open_checkpoint(tiny_llama), detect_platform())
+
+
+def make_size(*, max_model_len=512, given=False, memory=1 << 30, max_num_seqs=4, block_bytes=1024, **cache):
+    section = CacheConfig(16, "float32", True, "xxhash64", 0.9, **cache)
+    return size_cache(
+        section,
+        block_bytes=block_bytes,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        max_model_len_given=given,
+        memory=memory,
+        on_cpu=True,
+    )
+
+
+def test_the_cache_on_a_cpu_is_what_the_requests_can_need_within_a_cap():
+    assert make_size().num_blocks == 4 * 32
+    assert make_size(block_bytes=1 << 26, memory=1 << 40).num_blocks == CPU_CACHE_CAP >> 26
+    assert make_size(block_bytes=1 << 20, memory=100 << 20).num_blocks == 90
+
+
+def test_a_cache_that_was_asked_for_is_taken():
+    assert make_size(num_blocks=77).num_blocks == 77
+    assert make_size(memory_bytes=10 * 1024 + 5, given=False).num_blocks == 10
+
+
+def test_the_context_is_fitted_to_the_cache_unless_it_was_asked_for():
+    fitted = make_size(num_blocks=4)
+    assert fitted.max_model_len == 64
+    assert any("max_model_len = 64" in line for line in fitted.choices)
+    with pytest.raises(ConfigError, match="too small for one request"):
+        make_size(num_blocks=4, given=True)
+    with pytest.raises(ConfigError, match="too small for one request"):
+        make_size(memory_bytes=100)
+
+
+def test_an_unsupported_architecture_is_refused_by_name(tiny_llama, tmp_path):
+    config = json.loads((tiny_llama / "config.json").read_text()) | {"architectures": ["MartianForCausalLM"]}
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny_llama / name, tmp_path / name)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="MartianForCausalLM") as caught:
+        LLMEngine(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_weights_is_refused_in_one_line(tiny_llama, tmp_path):
+    for path in tiny_llama.iterdir():
+        if path.suffix != ".safetensors":
+            shutil.copy(path, tmp_path / path.name)
+    with pytest.raises(ValueError) as caught:
+        LLMEngine(str(tmp_path), num_kv_blocks=8)
+    assert "\n" not in str(caught.value)
+
+
+def test_truncated_weights_are_refused_in_one_line(tiny_llama, tmp_path):
+    for path in tiny_llama.iterdir():
+        shutil.copy(path, tmp_path / path.name)
+    (weights,) = tmp_path.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(ValueError, match=weights.name) as caught:
+        LLMEngine(str(tmp_path), num_kv_blocks=8)
+    assert "\n" not in str(caught.value)
