@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes import c_int64
 from typing import Any
 
 import torch
@@ -23,17 +24,17 @@ def _supports(problem: GatedActivationProblem, platform: Any) -> str | None:
 
 def _bind(problem: GatedActivationProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     function = getattr(load_native("activation", _SIGNATURES), f"silu_and_mul_{_SUFFIXES[problem.dtype]}")
-    size, dtype = problem.intermediate_size, problem.dtype
+    size, dtype, c_size = problem.intermediate_size, problem.dtype, c_int64(problem.intermediate_size)
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        shape = x.shape
-        if x.dtype is not dtype or shape[-1] != 2 * size:
-            raise TypeError(f"silu_and_mul was planned for [..., {2 * size}] {dtype}, got {list(shape)} {x.dtype}")
+        if x.dtype is not dtype or x.shape[-1] != 2 * size:
+            raise TypeError(f"silu_and_mul was planned for [..., {2 * size}] {dtype}, got {list(x.shape)} {x.dtype}")
         if not x.is_contiguous():
             x = x.contiguous()
-        out = x.new_empty((*shape[:-1], size))
-        function(x.data_ptr(), out.data_ptr(), out.numel() // size, size)
-        return out
+        num_rows = x.numel() // (2 * size)
+        out = x.new_empty(num_rows, size)
+        function(x.data_ptr(), out.data_ptr(), num_rows, c_size)
+        return out if x.dim() == 2 else out.view(*x.shape[:-1], size)
 
     return run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes import c_int64, c_void_p
 from typing import Any
 
 import torch
@@ -37,18 +38,20 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
     function = load_native("linear", _SIGNATURES).linear_bf16
     weight, bias = weights["weight"].contiguous(), weights["bias"]
     bias = None if bias is None else bias.contiguous()
-    weight_pointer, bias_pointer = weight.data_ptr(), None if bias is None else bias.data_ptr()
     k, n, dtype = problem.in_features, problem.out_features, problem.dtype
+    # What never changes is converted for C once.
+    weight_pointer, bias_pointer = c_void_p(weight.data_ptr()), c_void_p(None if bias is None else bias.data_ptr())
+    c_k, c_n = c_int64(k), c_int64(n)
 
     def run(x: torch.Tensor, _keep_alive: Any = (weight, bias)) -> torch.Tensor:
-        shape = x.shape
-        if x.dtype is not dtype or shape[-1] != k:
-            raise TypeError(f"linear was planned for [..., {k}] {dtype}, got {list(shape)} {x.dtype}")
+        if x.dtype is not dtype or x.shape[-1] != k:
+            raise TypeError(f"linear was planned for [..., {k}] {dtype}, got {list(x.shape)} {x.dtype}")
         if not x.is_contiguous():
             x = x.contiguous()
-        out = x.new_empty((*shape[:-1], n))
-        function(x.data_ptr(), weight_pointer, bias_pointer, out.data_ptr(), x.numel() // k, k, n)
-        return out
+        num_rows = x.numel() // k
+        out = x.new_empty(num_rows, n)
+        function(x.data_ptr(), weight_pointer, bias_pointer, out.data_ptr(), num_rows, c_k, c_n)
+        return out if x.dim() == 2 else out.view(*x.shape[:-1], n)
 
     return run
 

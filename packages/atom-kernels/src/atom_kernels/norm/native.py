@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from ctypes import c_float, c_int64, c_void_p
+from typing import Any, NoReturn
 
 import torch
 
@@ -23,7 +24,7 @@ def _supports(problem: RMSNormProblem, platform: Any) -> str | None:
     return native_unavailable("norm")
 
 
-def _check(problem: RMSNormProblem, x: torch.Tensor) -> None:
+def _refuse(problem: RMSNormProblem, x: torch.Tensor) -> NoReturn:
     raise TypeError(
         f"rms_norm was planned for [..., {problem.hidden_size}] {problem.dtype}, got {list(x.shape)} {x.dtype}"
     )
@@ -32,17 +33,18 @@ def _check(problem: RMSNormProblem, x: torch.Tensor) -> None:
 def _bind_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     function = getattr(load_native("norm", _SIGNATURES), f"rms_norm_{_SUFFIXES[problem.dtype]}")
     weight = weights["weight"].contiguous()
-    weight_pointer = weight.data_ptr()
-    size, dtype, eps, offset = problem.hidden_size, problem.dtype, problem.eps, problem.weight_offset
-    empty_like = torch.empty_like
+    size, dtype, empty_like = problem.hidden_size, problem.dtype, torch.empty_like
+    # What never changes is converted for C once.
+    weight_pointer, c_size = c_void_p(weight.data_ptr()), c_int64(size)
+    eps, offset = c_float(problem.eps), c_float(problem.weight_offset)
 
     def run(x: torch.Tensor, _keep_alive: torch.Tensor = weight) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != size:
-            _check(problem, x)
+            _refuse(problem, x)
         if not x.is_contiguous():
             x = x.contiguous()
         out = empty_like(x)
-        function(x.data_ptr(), weight_pointer, out.data_ptr(), x.numel() // size, size, eps, offset)
+        function(x.data_ptr(), weight_pointer, out.data_ptr(), x.numel() // size, c_size, eps, offset)
         return out
 
     return run
@@ -51,17 +53,18 @@ def _bind_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[[torch.Ten
 def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     function = getattr(load_native("norm", _SIGNATURES), f"add_rms_norm_{_SUFFIXES[problem.dtype]}")
     weight = weights["weight"].contiguous()
-    weight_pointer = weight.data_ptr()
-    size, dtype, eps, offset = problem.hidden_size, problem.dtype, problem.eps, problem.weight_offset
-    empty_like = torch.empty_like
+    size, dtype, empty_like = problem.hidden_size, problem.dtype, torch.empty_like
+    # What never changes is converted for C once.
+    weight_pointer, c_size = c_void_p(weight.data_ptr()), c_int64(size)
+    eps, offset = c_float(problem.eps), c_float(problem.weight_offset)
 
     def run(
         x: torch.Tensor, residual: torch.Tensor, _keep_alive: torch.Tensor = weight
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if x.dtype is not dtype or x.shape[-1] != size:
-            _check(problem, x)
+            _refuse(problem, x)
         if residual.dtype is not dtype or residual.shape != x.shape:
-            _check(problem, residual)
+            _refuse(problem, residual)
         if not x.is_contiguous():
             x = x.contiguous()
         if not residual.is_contiguous():
@@ -69,7 +72,7 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
         normed, total = empty_like(x), empty_like(x)
         function(
             x.data_ptr(), residual.data_ptr(), weight_pointer, normed.data_ptr(), total.data_ptr(),
-            x.numel() // size, size, eps, offset,
+            x.numel() // size, c_size, eps, offset,
         )  # fmt: skip
         return normed, total
 
