@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from atom_models.hub import (
     ModelNotFoundError,
     cached_models,

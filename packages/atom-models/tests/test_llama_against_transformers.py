@@ -153,6 +153,12 @@ def test_hidden_states_of_inner_layers_come_where_they_are_asked_for(tiny_llama)
     assert_close([model.model.norm(aux[1])], [expected[2][0]])
 
 
+def test_a_batch_gives_each_sequence_what_it_gets_alone(tiny_llama):
+    loaded, tokens = load_model(tiny_llama), make_tokens(3, 17, 64, 1, 200, seed=1)
+    for together, ids in zip(loaded.logits(tokens), tokens, strict=True):
+        assert_close([together], loaded.logits([ids]))
+
+
 def test_embeddings_may_be_given_instead_of_ids(tiny_llama):
     loaded = load_model(tiny_llama)
     tokens = make_tokens(11)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import logging
 import pickle
@@ -278,3 +279,16 @@ def test_what_was_loaded_is_told_in_a_line_and_no_bar_where_no_terminal_is(tiny_
         load_model(tiny_llama)
     assert [record.getMessage()[:17] for record in caplog.records] == ["loaded 21 tensors"]
     assert capfd.readouterr() == ("", "")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_bar_is_drawn_on_a_terminal_unless_it_is_unwanted(tiny_llama, monkeypatch, progress):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    load_model(tiny_llama, progress=progress)
+    assert ("Loading weights" in terminal.getvalue()) == progress

@@ -40,6 +40,7 @@ class LoadedModel:
             ValueError: no sequences, an empty one, one longer than the context, or an id outside the vocabulary.
         """
         self._check(sequences)
+        # Attention takes sequences of one token first.
         order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
         block_size = self.context.block_size
         steps, num_blocks = [], 0
@@ -49,8 +50,12 @@ class LoadedModel:
             num_blocks += needed
         hidden_states = PagedRun(self.model, num_blocks, self.context.device).step(steps)
         with torch.inference_mode():
-            logits: list[Any] = [self.model.compute_logits(rows) for rows in hidden_states]  # type: ignore[operator]
-        return [logits[order.index(index)] for index in range(len(sequences))]
+            rows = dict(zip(order, map(self._compute_logits, hidden_states), strict=True))
+        return [rows[index] for index in range(len(sequences))]
+
+    def _compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        compute: Any = self.model.compute_logits
+        return compute(hidden_states)
 
     def _check(self, sequences: Sequence[Sequence[int]]) -> None:
         longest, vocab_size = self.checkpoint.max_model_len, self.checkpoint.text_config.get("vocab_size", 0)
