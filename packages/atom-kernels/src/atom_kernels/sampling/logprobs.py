@@ -1,4 +1,4 @@
-"""Log probabilities of chosen tokens, their ranks, and the best tokens beside them. Shapes: B rows, V vocabulary, N best."""
+"""Log probabilities of chosen tokens, their ranks, and the best beside them. Shapes: B rows, V vocabulary, N best."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def _sample_row(
 
 
 def row_weights(logits_V: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Unnormalized probabilities in float64, the best token's being 1. A row without finite logits is uniform over its best."""
+    """Unnormalized probabilities in float64, the best token's being 1; equals of an infinite best share it."""
     best = logits_V.max()
     weights = torch.exp((logits_V.double() - best.double()) / temperature)
     return torch.where(logits_V == best, 1.0, weights.nan_to_num(nan=0.0))

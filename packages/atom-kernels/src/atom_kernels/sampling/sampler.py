@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from atom_kernels.sampling import native_backend
 from atom_kernels.sampling.torch_backend import sample_by_torch
 
 
@@ -17,10 +18,10 @@ def sample(
 ) -> torch.Tensor:
     """Draw one token a row; a row's token depends on nothing but that row.
 
-    Where the temperature is 0 the best token wins, the lowest id among equals. Elsewhere the distribution is filtered,
-    each step on what the one before kept: temperature, top-k, top-p, min-p; what ties with a threshold is kept. The token
-    is the first, in the order of the vocabulary, at which the cumulative probability exceeds the row's uniform number.
-    NaN counts as -inf.
+    Where the temperature is 0 the best token wins, the lowest id among equals. Elsewhere the distribution is
+    filtered, each step on what the one before kept: temperature, top-k, top-p, min-p; what ties with a threshold is
+    kept. The token is the first, in the order of the vocabulary, at which the cumulative probability exceeds the row's
+    uniform number. NaN counts as -inf.
 
     Args:
         logits_BV: float32.
@@ -33,4 +34,6 @@ def sample(
     Returns:
         int64 ``[B]``.
     """
+    if logits_BV.device.type == "cpu" and native_backend.unavailable() is None:
+        return native_backend.sample_by_native(logits_BV, uniform_B, temperature_B, top_k_B, top_p_B, min_p_B)
     return sample_by_torch(logits_BV, uniform_B, temperature_B, top_k_B, top_p_B, min_p_B)
