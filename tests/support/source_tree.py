@@ -25,6 +25,11 @@ def package_folder(name: str) -> Path:
     return ROOT / "packages" / name.replace("_", "-")
 
 
+def needed_siblings(package: str) -> list[str]:
+    """The first-party packages that must be installed with a package, by import name."""
+    return sorted(set(MAY_IMPORT[package]).union(*(needed_siblings(name) for name in MAY_IMPORT[package])))
+
+
 @cache
 def project(name: str) -> dict[str, Any]:
     """The ``[project]`` table of a package, by its import name."""
