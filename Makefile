@@ -5,7 +5,7 @@ HATCH_VERSION := 1.18.2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve chat test test-slow check fmt bench docs build clean
+.PHONY: help setup serve chat test test-slow check fmt hooks bench docs build clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -31,6 +31,9 @@ check: $(HATCH) ## check format, lint, import contracts and types
 
 fmt: $(HATCH) ## mend what lint can, and format
 	@$(HATCH) run fmt
+
+hooks: $(HATCH) ## run the quick checks before each commit from now on
+	@$(HATCH) run pre-commit install
 
 bench: $(HATCH) ## measure our engine beside transformers
 	@$(HATCH) run bench $(ARGS)
