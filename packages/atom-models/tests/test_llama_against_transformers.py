@@ -85,6 +85,12 @@ def test_dynamic_rope_past_the_trained_length_equals_transformers_at_that_length
     assert_close(model.logits(tokens), their_logits(folder, tokens))
 
 
+def test_yarn_runs_as_far_as_its_factor_says(tmp_path):
+    folder = make_tiny_llama(tmp_path / "model", rope="yarn", max_position=64)
+    tokens = make_tokens(300)
+    assert_close(load_model(folder).logits(tokens), their_logits(folder, tokens))
+
+
 @pytest.mark.parametrize("fixture", ["tiny_llama", "tiny_llama2", "tiny_llama3", "tiny_llama_tied"])
 def test_sixty_four_greedy_tokens_equal_those_of_transformers(request, fixture):
     folder = request.getfixturevalue(fixture)

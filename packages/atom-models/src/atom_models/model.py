@@ -28,6 +28,8 @@ def build_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
     model_class = find_architecture(checkpoint.architecture)
     if context.quantization is UNQUANTIZED:
         context = replace(context, quantization=choose_quantization(checkpoint.config))
+    if context.max_model_len is None:
+        context = replace(context, max_model_len=checkpoint.max_model_len)
     try:
         model = model_class(checkpoint.text_config, context)
     except ValueError as error:
