@@ -1,7 +1,7 @@
 """A worker without a model: it "computes" through a simulated paged cache, so that a wrong block gives wrong tokens.
 
-The value written for a token depends on the value read from the slot before it, and a sampled token on the values of all
-slots of its request. What comes out equals `tokens_alone` only if every slot held what it should at every read.
+The value written for a token depends on the value read from the slot before it, and a sampled token on the values of
+all slots of its request. What comes out equals `tokens_alone` only if every slot held what it should at every read.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class FakeWorker:
             state = self.states[entry.request_id]
             state.block_ids += entry.new_block_ids
             end = entry.num_computed_tokens + entry.num_new_tokens
-            assert entry.num_new_tokens > 0 and end <= len(state.token_ids)
+            assert entry.num_new_tokens > 0
+            assert end <= len(state.token_ids)
             self._check_blocks(state, written, end)
             for position in range(entry.num_computed_tokens, end):
                 self._write(state, position)

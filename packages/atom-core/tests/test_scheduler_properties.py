@@ -163,7 +163,7 @@ class AnyInterleaving(RuleBasedStateMachine):
 
 TestAnyInterleaving = AnyInterleaving.TestCase
 TestAnyInterleaving.settings = settings(
-    max_examples=250, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=250, stateful_step_count=30, deadline=None, suppress_health_check=[*HealthCheck]
 )
 
 
@@ -230,10 +230,8 @@ def test_the_fake_worker_notices_a_wrong_block():
     prefixes = scheduler._cache._prefixes
     prefixes._lookup = lambda table, token_ids, index, parent: prefixes._by_hash.get(b"same")
     engine = FakeEngine(scheduler, 8, 2)
-    first, second = (
-        EngineRequest(request_id=str(i), token_ids=[i, 2, 3], sampling_params=SamplingParams(max_tokens=4))
-        for i in range(2)
-    )
+    params = SamplingParams(max_tokens=4)
+    first, second = (EngineRequest(request_id=str(i), token_ids=[i, 2, 3], sampling_params=params) for i in range(2))
     engine.add(first)
     engine.run()
     engine.add(second)

@@ -1,0 +1,232 @@
+"""One step at a time: who computes how many tokens, in which order, and who is let in."""
+
+from __future__ import annotations
+
+import pytest
+
+from atom_core.kv_cache import KVCacheConfig
+from atom_core.messages import EngineRequest, ModelOutput, SamplingParams
+from atom_core.scheduler import Scheduler, SchedulerConfig
+from fake_worker import FakeEngine, tokens_alone
+
+
+def make_engine(ahead=0, clock=lambda: 0.0, **overrides):
+    cache = {"num_blocks": 64, "block_size": 4}
+    cache |= {name: overrides.pop(name) for name in (*cache, "enable_prefix_caching") if name in overrides}
+    limits = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128, "async_scheduling": ahead > 0}
+    scheduler = Scheduler(SchedulerConfig(**limits | overrides), KVCacheConfig(**cache), clock=clock)
+    return FakeEngine(scheduler, cache["num_blocks"], cache["block_size"], ahead)
+
+
+def make_request(request_id="a", num_prompt_tokens=3, **overrides):
+    names = ("kind", "eos_token_ids", "priority", "parent_id", "sample_index")
+    fields = {name: overrides.pop(name) for name in names if name in overrides}
+    token_ids = overrides.pop("token_ids", [ord(request_id[0]) + i for i in range(num_prompt_tokens)])
+    return EngineRequest(
+        request_id=request_id, token_ids=token_ids, sampling_params=SamplingParams(**overrides), **fields
+    )
+
+
+def shares(step):
+    return {entry.request_id: entry.num_new_tokens for entry in step.scheduled}
+
+
+def test_prompts_and_decodes_share_a_step_decodes_first():
+    engine = make_engine()
+    engine.add(make_request("a"))
+    engine.step()
+    engine.add(make_request("b", 5))
+    engine.step()
+    assert [(entry.request_id, entry.num_new_tokens) for entry in engine.steps[-1].scheduled] == [("a", 1), ("b", 5)]
+
+
+def test_a_long_prompt_is_computed_in_chunks_and_sampled_from_at_its_end():
+    engine = make_engine(max_num_batched_tokens=8)
+    engine.add(make_request("a", 20, max_tokens=1))
+    engine.run()
+    chunks = [
+        (entry.num_computed_tokens, entry.num_new_tokens, entry.samples)
+        for step in engine.steps
+        for entry in step.scheduled
+    ]
+    assert chunks == [(0, 8, False), (8, 8, False), (16, 4, True)]
+
+
+def test_a_long_prompt_takes_its_share_while_another_waits():
+    engine = make_engine(max_num_batched_tokens=16, long_prefill_share=0.25)
+    engine.add(make_request("a", 40), make_request("b", 40), make_request("c", 40))
+    assert shares(engine.submit()) == {"a": 8, "b": 4, "c": 4}
+
+
+def test_a_long_prompt_alone_takes_the_whole_step():
+    engine = make_engine(max_num_batched_tokens=16, long_prefill_share=0.25)
+    engine.add(make_request("a", 40))
+    assert shares(engine.submit()) == {"a": 16}
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one():
+    engine = make_engine(max_num_batched_tokens=16)
+    engine.add(make_request("a", 60), make_request("b", 3))
+    assert shares(engine.submit()) == {"a": 13, "b": 3}
+
+
+def test_no_more_requests_run_than_allowed():
+    engine = make_engine(max_num_seqs=2)
+    engine.add(*(make_request(name) for name in "abc"))
+    assert shares(engine.submit()) == {"a": 3, "b": 3}
+    assert (engine.scheduler.stats().num_running, engine.scheduler.stats().num_waiting) == (2, 1)
+
+
+def test_more_urgent_requests_go_first_then_those_who_came_first():
+    engine = make_engine(max_num_seqs=1, enable_prefix_caching=False)
+    engine.add(make_request("a", priority=1), make_request("b"), make_request("c"), make_request("d", priority=-1))
+    engine.run()
+    assert list(engine.ends) == ["d", "b", "c", "a"]
+
+
+def test_first_come_first_served_ignores_priorities():
+    engine = make_engine(max_num_seqs=1, policy="fcfs")
+    engine.add(make_request("a", priority=1), make_request("b", priority=-1))
+    engine.run()
+    assert list(engine.ends) == ["a", "b"]
+
+
+def test_a_large_request_is_not_overtaken_by_small_ones_that_would_fit():
+    engine = make_engine(num_blocks=8, max_num_batched_tokens=64)
+    engine.add(*(make_request(name, count, max_tokens=1) for name, count in [("a", 16), ("b", 24), ("c", 2)]))
+    assert shares(engine.submit()) == {"a": 16}
+
+
+def test_nothing_runs_without_requests():
+    assert make_engine().scheduler.schedule() is None
+
+
+def test_the_next_step_waits_for_the_last_without_async_scheduling():
+    engine = make_engine()
+    engine.add(make_request())
+    assert engine.submit() is not None
+    assert engine.submit() is None
+
+
+def test_results_out_of_order_are_refused():
+    engine = make_engine(ahead=1)
+    engine.add(make_request())
+    first, second = engine.submit(), engine.submit()
+    with pytest.raises(ValueError, match="step 1 came with results of 1; next to report is 0"):
+        engine.scheduler.update(second, ModelOutput(step_id=1, requests=[]))
+    with pytest.raises(ValueError, match="step 0 came with results of 1"):
+        engine.scheduler.update(first, ModelOutput(step_id=1, requests=[]))
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (make_request(token_ids=[]), "the prompt is empty"),
+        (make_request(num_prompt_tokens=129, max_tokens=1), "129 tokens .* must not exceed max_model_len = 128"),
+        (make_request(num_prompt_tokens=128, max_tokens=None), "must not exceed max_model_len"),
+        (make_request(num_prompt_tokens=100, max_tokens=29), "up to 29 .* must not exceed max_model_len = 128"),
+        (make_request(max_tokens=-1), "max_tokens is -1"),
+        (make_request(num_prompt_tokens=60, max_tokens=6), "takes 17 blocks of the KV cache, which has 16"),
+    ],
+)
+def test_a_request_that_could_never_fit_is_refused(request_, reason):
+    engine = make_engine(num_blocks=16)
+    assert engine.scheduler.fits(request_) is not None
+    with pytest.raises(ValueError, match=f"request 'a': .*{reason}"):
+        engine.scheduler.add_request(request_)
+
+
+def test_a_request_that_just_fits_is_let_in_and_finishes():
+    engine = make_engine(num_blocks=16)
+    engine.add(make_request(num_prompt_tokens=60, max_tokens=5))
+    engine.run()
+    assert len(engine.tokens["a"]) == 5
+
+
+def test_a_second_request_of_the_same_id_is_refused_until_the_first_has_finished():
+    engine = make_engine()
+    engine.add(make_request(max_tokens=2))
+    with pytest.raises(ValueError, match="request 'a': a request of this id has not finished"):
+        engine.scheduler.add_request(make_request())
+    engine.run()
+    engine.scheduler.add_request(make_request())
+    step = engine.submit()
+    assert step.dropped_request_ids == ["a"]
+    assert [new.request_id for new in step.new_requests] == ["a"]
+
+
+def test_the_worker_hears_of_blocks_and_tokens_once():
+    engine = make_engine()
+    engine.add(make_request("a", 6, max_tokens=6))
+    engine.run()
+    assert [len(step.new_requests) for step in engine.steps] == [1, 0, 0, 0, 0, 0]
+    assert [len(step.scheduled[0].new_block_ids) for step in engine.steps] == [2, 0, 0, 1, 0, 0]
+
+
+def test_equal_prompts_are_computed_once():
+    engine = make_engine()
+    engine.add(make_request("a", token_ids=list(range(12)), max_tokens=1))
+    engine.run()
+    engine.add(make_request("b", token_ids=list(range(12)), max_tokens=1))
+    engine.run()
+    assert shares(engine.steps[-1]) == {"b": 4}
+    assert engine.ends["b"].num_cached_tokens == 8
+    stats = engine.scheduler.stats()
+    assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (24, 8)
+
+
+def test_generated_tokens_are_cached_too():
+    engine = make_engine()
+    engine.add(make_request("a", 4, max_tokens=9))
+    engine.run()
+    turn = [*make_request("a", 4).token_ids, *engine.tokens["a"], 1, 2]
+    engine.add(make_request("b", token_ids=turn))
+    engine.run()
+    assert engine.ends["b"].num_cached_tokens == 12
+
+
+def test_new_prompts_are_held_back_by_the_delay_factor_while_others_run():
+    now = [0.0]
+    engine = make_engine(clock=lambda: now[0], scheduler_delay_factor=2.0)
+    engine.add(make_request("a", max_tokens=20))
+    engine.step()
+    now[0] = 1.0
+    engine.add(make_request("b"))
+    seen = []
+    while "b" not in seen:
+        engine.step()
+        now[0] += 0.5
+        seen += shares(engine.steps[-1])
+    assert seen.count("a") == 6  # until more than 2 x 1.0 s had passed
+
+
+def test_an_idle_engine_delays_nobody():
+    engine = make_engine(scheduler_delay_factor=100.0)
+    engine.add(make_request("a"))
+    assert shares(engine.submit()) == {"a": 3}
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_counts_return_to_the_start(ahead):
+    engine = make_engine(ahead)
+    engine.add(*(make_request(name, 7, max_tokens=9) for name in "abcdef"))
+    engine.run()
+    stats = engine.scheduler.stats()
+    assert (stats.num_running, stats.num_waiting, stats.num_free_blocks) == (0, 0, 64)
+    assert all(engine.tokens[name] == tokens_alone(make_request(name, 7, max_tokens=9)) for name in "abcdef")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_num_seqs": 0},
+        {"max_num_batched_tokens": 0},
+        {"max_model_len": 0},
+        {"long_prefill_share": 0.0},
+        {"scheduler_delay_factor": -1.0},
+        {"policy": "lottery"},
+    ],
+)
+def test_limits_that_cannot_be_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        make_engine(**wrong)
