@@ -102,10 +102,6 @@ def test_a_preempted_request_does_not_come_back_before_its_token_in_flight():
     last = make_request("d", 2, max_tokens=6)
     sizes = [("a", 3, 2), ("b", 2, 6), ("c", 2, 6)]
     others = [make_request(name, count, max_tokens=max_tokens) for name, count, max_tokens in sizes]
-        make_request("a", 3, max_tokens=2),
-        make_request("b", 2, max_tokens=6),
-        make_request("c", 2, max_tokens=6),
-    ]
     engine.add(*others, last)
     for _ in range(3):
         engine.submit()
