@@ -176,7 +176,7 @@ async def test_a_stopped_process_counts_as_hung(tiny_llama, monkeypatch):
 
 async def test_shutting_down_leaves_no_process_and_no_file(tiny_llama):
     async with running(tiny_llama) as engine:
-        pid, folder = engine.pid, engine._process.folder
+        pid, folder = engine.pid, engine.folder
         assert pid is not None
         assert os.stat(folder).st_mode & 0o777 == 0o700
     assert not process_exists(pid)
@@ -239,7 +239,7 @@ async def test_the_api_process_stays_free_of_torch_and_the_engine_dies_with_it(t
             engine = await AsyncEngine.start(EngineArgs(model={str(tiny_llama)!r}, dtype="float32", num_kv_blocks=64))
             async for output in engine.generate([3, 4], SamplingParams(max_tokens=2)):
                 pass
-            print(engine.pid, engine._process.folder, "torch" in sys.modules, flush=True)
+            print(engine.pid, engine.folder, "torch" in sys.modules, flush=True)
             os.kill(os.getpid(), 9)
         asyncio.run(main())
     """

@@ -16,8 +16,9 @@ def profiler_more() -> bool:
 
 
 def log_level() -> str:
-    """``ATOM_LOG_LEVEL`` of the engine process: a name of the logging module, INFO unless set."""
-    return os.environ.get("ATOM_LOG_LEVEL", "").strip().upper() or "INFO"
+    """``ATOM_LOG_LEVEL`` of the engine process: DEBUG, INFO, WARNING or ERROR; INFO unless set to one of them."""
+    level = os.environ.get("ATOM_LOG_LEVEL", "").strip().upper()
+    return level if level in ("DEBUG", "INFO", "WARNING", "ERROR") else "INFO"
 
 
 def omp_num_threads() -> int | None:

@@ -10,11 +10,9 @@ import time
 from collections.abc import Sequence
 
 import msgspec
-import zmq
-import zmq.asyncio
 
 from atom_core.config.engine_args import EngineArgs
-from atom_core.engine.engine_process import EngineProcess
+from atom_core.engine.engine_link import EngineLink
 from atom_core.engine.errors import EngineDeadError, EngineStartError, InvalidRequestError, ProfilerError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.input_processor import InputProcessor
@@ -23,8 +21,6 @@ from atom_core.engine.request_stream import RequestStream
 from atom_core.engine.startup import open_model, open_tokenizer
 from atom_core.engine.validation import RequestLimits
 from atom_core.engine.wire import (
-    ENCODER,
-    FROM_ENGINE,
     AbortRequests,
     AddRequests,
     Failed,
@@ -35,9 +31,6 @@ from atom_core.engine.wire import (
     Ready,
     Reply,
     Shutdown,
-    ToEngine,
-    news_address,
-    request_address,
 )
 from atom_core.messages import RequestOutput, SamplingParams, StepStats
 from atom_core.tokenization import Tokenizer
@@ -62,22 +55,22 @@ class AsyncEngine:
     stats: StepStats | None
 
     def __init__(self, args: EngineArgs, *, step_timeout: float) -> None:
+        self.tokenizer = None
+        self.stats = None
         self._args = args
         self._step_timeout = step_timeout
-        self._loop = asyncio.get_running_loop()
-        self._process = EngineProcess(args)
-        self._context = zmq.asyncio.Context()
-        self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
-        self._calls: dict[int, asyncio.Future[str | None]] = {}
-        self._call_ids = itertools.count()
+        self._link = EngineLink(args, on_message=self._handle, on_exit=self._die)
+        self._ready: asyncio.Future[EngineInfo] = asyncio.get_running_loop().create_future()
+        self._outputs = OutputProcessor(None)
         self._streams: dict[str, RequestStream] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self._dead: str | None = None
-        self._stopping = False
+        self._calls: dict[int, asyncio.Future[str | None]] = {}
+        self._call_ids = itertools.count()
         self._last_pulse = time.monotonic()
         self._seconds_without_step = 0.0
-        self.stats = None
+        self._dead: str | None = None
+        self._stopping = False
 
     @classmethod
     async def start(cls, args: EngineArgs, *, timeout: float = 600.0, step_timeout: float = 300.0) -> AsyncEngine:
@@ -132,7 +125,7 @@ class AsyncEngine:
         self._idle.clear()
         for sample in samples:
             self._outputs.add(sample)
-        self._send(AddRequests(samples))
+        self._link.send(AddRequests(samples))
         return stream
 
     def validate(self, prompt_token_ids: Sequence[int], sampling_params: SamplingParams) -> None:
@@ -144,7 +137,7 @@ class AsyncEngine:
         """End a request: its stream gets finish_reason "abort" for each open sample. Unknown ids are ignored."""
         open_ids = self._outputs.open_ids(request_id)
         if open_ids:
-            self._send(AbortRequests(open_ids))
+            self._link.send(AbortRequests(open_ids))
 
     async def start_profile(self) -> None:
         """Start tracing in the engine process; ProfilerError says what to set where no directory was given."""
@@ -156,8 +149,8 @@ class AsyncEngine:
 
     def check_health(self) -> None:
         """Raise EngineDeadError unless the engine's process lives and makes progress."""
-        if self._dead is None and not self._process.is_alive:
-            self._die(self._process.describe_exit())
+        if self._dead is None and not self._link.process.is_alive:
+            self._die(self._link.process.describe_exit())
         if self._dead is not None:
             raise EngineDeadError(self._dead)
         if self._stopping:
@@ -170,42 +163,38 @@ class AsyncEngine:
     @property
     def pid(self) -> int | None:
         """Of the engine's process."""
-        return self._process.pid
+        return self._link.process.pid
+
+    @property
+    def folder(self) -> str:
+        """Private folder with the sockets to the engine's process."""
+        return self._link.process.folder
 
     @property
     def num_unfinished_requests(self) -> int:
         """Samples that have not finished."""
-        return self._outputs.num_open if hasattr(self, "_outputs") else 0
+        return self._outputs.num_open
 
     async def shutdown(self, drain_timeout: float = 0.0) -> None:
         """Let requests finish for `drain_timeout` seconds, abort the rest, end the process, remove its files."""
+        if self._stopping:
+            return
         if self._streams and drain_timeout > 0 and self._dead is None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), drain_timeout)
         self._stopping = True
-        if self._streams:
-            self._deliver(self._outputs.finish_all("abort"))
+        self._deliver(self._outputs.finish_all("abort"))
+        serves = self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
         grace = 0.0
-        if self._dead is None and self._ready.done() and hasattr(self, "_requests"):
-            self._send(Shutdown())
+        if serves and self._dead is None:
+            self._link.send(Shutdown())
             grace = STOP_GRACE_SECONDS
-        await asyncio.to_thread(self._process.stop, grace)
-        if hasattr(self, "_receiver"):
-            self._receiver.cancel()
-            await asyncio.gather(self._receiver, return_exceptions=True)
-        self._context.destroy(linger=0)
+        await self._link.close(grace)
 
     async def _start(self) -> None:
         started = time.perf_counter()
         checkpoint = await asyncio.to_thread(open_model, self._args)
-        self._requests = self._context.socket(zmq.PUSH)
-        self._requests.set_hwm(0)
-        self._requests.bind(request_address(self._process.folder))
-        self._news = self._context.socket(zmq.PULL)
-        self._news.set_hwm(0)
-        self._news.bind(news_address(self._process.folder))
-        self._receiver = asyncio.create_task(self._receive())
-        self._process.spawn(checkpoint.path, self._on_exit)
+        self._link.open(checkpoint.path)
         self.tokenizer = await asyncio.to_thread(open_tokenizer, self._args, checkpoint)
         info = await self._ready
         self._last_pulse = time.monotonic()
@@ -214,21 +203,13 @@ class AsyncEngine:
         self._inputs = InputProcessor(limits, eos_token_ids=info.eos_token_ids, seed=self._args.seed)
         self._outputs = OutputProcessor(self.tokenizer)
 
-    async def _receive(self) -> None:
-        while True:
-            data = await self._news.recv()
-            try:
-                self._handle(FROM_ENGINE.decode(data))
-            except Exception:
-                logger.exception("a message of the engine could not be handled")
-
     def _handle(self, message: FromEngine) -> None:
         match message:
             case News(outputs, stats):
                 self.stats = stats
                 processed = self._outputs.process(outputs)
                 if processed.stopped_request_ids:
-                    self._send(AbortRequests(processed.stopped_request_ids))
+                    self._link.send(AbortRequests(processed.stopped_request_ids))
                 self._deliver(processed.outputs)
             case Pulse(seconds_without_step, stats):
                 self._last_pulse = time.monotonic()
@@ -255,22 +236,13 @@ class AsyncEngine:
         if self._drop(request_id):
             open_ids = self._outputs.close(request_id)
             if open_ids and self._dead is None and not self._stopping:
-                self._send(AbortRequests(open_ids))
+                self._link.send(AbortRequests(open_ids))
 
     def _drop(self, request_id: str) -> bool:
         found = self._streams.pop(request_id, None) is not None
         if not self._streams:
             self._idle.set()
         return found
-
-    def _on_exit(self) -> None:
-        """Called from the thread that watches the process."""
-        with contextlib.suppress(RuntimeError):  # the event loop may have ended before us
-            self._loop.call_soon_threadsafe(self._exited)
-
-    def _exited(self) -> None:
-        # A last message with the cause may still be on its way.
-        self._loop.call_later(0.2, lambda: self._die(self._process.describe_exit()))
 
     def _die(self, message: str) -> None:
         """Everything open ends with "error"; nothing new is taken."""
@@ -285,18 +257,13 @@ class AsyncEngine:
             if not call.done():
                 call.set_exception(EngineDeadError(message))
         self._calls.clear()
-        if hasattr(self, "_outputs"):
-            self._deliver(self._outputs.finish_all("error", f"the engine died: {message.splitlines()[-1]}"))
-
-    def _send(self, message: ToEngine) -> None:
-        # An asyncio socket sends at once where it can; without a limit on its queue it always can.
-        self._requests.send(ENCODER.encode(message))
+        self._deliver(self._outputs.finish_all("error", f"the engine died: {message.splitlines()[-1]}"))
 
     async def _profile(self, *, start: bool) -> None:
         self.check_health()
         call_id = next(self._call_ids)
-        call = self._calls[call_id] = self._loop.create_future()
-        self._send(Profile(call_id, start))
+        call = self._calls[call_id] = asyncio.get_running_loop().create_future()
+        self._link.send(Profile(call_id, start))
         if (error := await call) is not None:
             raise ProfilerError(error)
 

@@ -80,6 +80,8 @@ class EngineCore:
             timings=dict(runner.timings),
             choices=[*config.choices, *runner.choices],
         )
+        for line in self.info.choices:
+            logger.info("%s", line)
 
     def add_request(self, request: EngineRequest) -> None:
         """Queue a validated request. One that cannot be served finishes with "error" at the next step."""

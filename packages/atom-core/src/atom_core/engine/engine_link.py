@@ -1,0 +1,84 @@
+"""`EngineLink`: the sockets to the engine's process, and the process. Torch-free."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import zmq
+import zmq.asyncio
+
+from atom_core.config.engine_args import EngineArgs
+from atom_core.engine.engine_process import EngineProcess
+from atom_core.engine.wire import ENCODER, FROM_ENGINE, FromEngine, ToEngine, news_address, request_address
+
+logger = logging.getLogger(__name__)
+
+# When the process has ended, a last message with the cause may still be on its way.
+LAST_WORDS_SECONDS = 0.2
+
+
+class EngineLink:
+    """Sends to the engine's process, hands on what it says, and notices its end. Made inside the event loop.
+
+    Args:
+        args: of the engine.
+        on_message: called with each message of the engine.
+        on_exit: called once with how the process ended, in words.
+
+    Attributes:
+        process: of the engine.
+    """
+
+    def __init__(
+        self, args: EngineArgs, *, on_message: Callable[[FromEngine], None], on_exit: Callable[[str], None]
+    ) -> None:
+        self.process = EngineProcess(args)
+        self._loop = asyncio.get_running_loop()
+        self._on_message = on_message
+        self._on_exit = on_exit
+        self._context = zmq.asyncio.Context()
+        self._requests = self._socket(zmq.PUSH, request_address(self.process.folder))
+        self._news = self._socket(zmq.PULL, news_address(self.process.folder))
+        self._receiver: asyncio.Task[None] | None = None
+
+    def open(self, model_path: Path) -> None:
+        """Start the process; it says `Ready` or `Failed` when it knows."""
+        self._receiver = asyncio.create_task(self._receive())
+        self.process.spawn(model_path, self._exited)
+
+    def send(self, message: ToEngine) -> None:
+        """Send at once: without a limit on its queue the socket never waits."""
+        self._requests.send(ENCODER.encode(message))
+
+    async def close(self, grace: float) -> None:
+        """Give the process `grace` seconds to end by itself, then end it; remove the sockets' files."""
+        await asyncio.to_thread(self.process.stop, grace)
+        if self._receiver is not None:
+            self._receiver.cancel()
+            await asyncio.gather(self._receiver, return_exceptions=True)
+        self._context.destroy(linger=0)
+
+    def _socket(self, kind: int, address: str) -> zmq.asyncio.Socket:
+        socket = self._context.socket(kind)
+        socket.set_hwm(0)
+        socket.bind(address)
+        return socket
+
+    async def _receive(self) -> None:
+        while True:
+            data = await self._news.recv()
+            try:
+                self._on_message(FROM_ENGINE.decode(data))
+            except Exception:
+                logger.exception("a message of the engine could not be handled")
+
+    def _exited(self) -> None:
+        """Called from the thread that watches the process."""
+        with contextlib.suppress(RuntimeError):  # the event loop may have ended before us
+            self._loop.call_soon_threadsafe(
+                self._loop.call_later, LAST_WORDS_SECONDS, lambda: self._on_exit(self.process.describe_exit())
+            )
