@@ -26,7 +26,9 @@ from atom_core import (
     InvalidRequestError,
     ProfilerError,
     SamplingParams,
+    StepStats,
 )
+from atom_core.engine.wire import Pulse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -172,6 +174,15 @@ async def test_a_stopped_process_counts_as_hung(tiny_llama, monkeypatch):
         with pytest.raises(EngineDeadError, match="silent"):
             engine.check_health()
         os.kill(engine.pid, signal.SIGCONT)
+
+
+async def test_a_step_that_never_ends_counts_as_hung(engine):
+    stats = StepStats(*[0] * 7)
+    engine._handle(Pulse(1000.0, stats))
+    with pytest.raises(EngineDeadError, match="no step has ended for 1000 s"):
+        engine.check_health()
+    engine._handle(Pulse(0.0, stats))
+    engine.check_health()
 
 
 async def test_shutting_down_leaves_no_process_and_no_file(tiny_llama):

@@ -231,6 +231,7 @@ def test_an_fp8_cache_gives_tokens(make_engine):
 
 
 @pytest.mark.slow
+@pytest.mark.network
 def test_the_default_model_knows_the_capital_of_france():
     with LLMEngine("smollm2", dtype="bfloat16") as engine:
         (output,) = engine.generate(["The capital of France is"], SamplingParams(temperature=0.0, max_tokens=8))

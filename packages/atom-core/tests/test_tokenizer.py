@@ -10,6 +10,7 @@ import pytest
 
 from atom_core.tokenization import Tokenizer, TokenizerError
 from atom_core.tokenization.gguf_vocab import tokenizer_from_gguf
+from atom_models import open_checkpoint, resolve_model
 
 HARD = [
     "",
@@ -72,6 +73,21 @@ def test_a_gguf_vocabulary_gives_the_ids_of_the_folder_it_was_made_of(text, tiny
     ours, theirs = tokenizer_from_gguf(make_gguf_metadata(tiny_llama)), Tokenizer.from_folder(tiny_llama)
     assert ours.encode(text, add_special_tokens=False) == theirs.encode(text, add_special_tokens=False)
     assert ours.special_tokens["eos_token"] == theirs.special_tokens["eos_token"]
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_the_default_models_vocabulary_gives_known_ids():
+    # The ids of llama.cpp and of the tokenizer.json that transformers makes of the same file, with digits split.
+    known = {
+        "Hello  world\n\n\t x": [19556, 216, 905, 14436, 1792],
+        "½ Ⅷ ٣٤ 123": [16738, 216, 173, 223, 117, 216, 164, 113, 164, 114, 216, 33, 34, 35],
+        "漢字 🙂": [177, 137, 112, 36518, 47526],
+        " naïve café 'll DON'T": [15486, 46494, 37366, 637, 764, 422, 2154, 23, 68],
+        "<|im_start|>user\nhi<|im_end|>": [1, 4093, 198, 6004, 2],
+    }
+    tokenizer = Tokenizer.from_checkpoint(open_checkpoint(resolve_model("smollm2")))
+    assert {text: tokenizer.encode(text) for text in known} == known
 
 
 def test_smollm_splits_every_kind_of_digit(tiny_llama):

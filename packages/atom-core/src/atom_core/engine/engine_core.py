@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 # A device that fails this many steps in a row will not recover.
 MAX_FAILED_STEPS = 3
+IDLE_SECONDS = 0.001
 
 
 class EngineCore:
@@ -117,6 +119,8 @@ class EngineCore:
         news, self._news = self._news, []
         if len(self._in_flight) > (self._steps_ahead if step is not None else 0):
             news += self._collect()
+        elif step is None and not news:
+            time.sleep(IDLE_SECONDS)  # the scheduler holds requests back for now: do not spin
         return news
 
     def has_unfinished(self) -> bool:
