@@ -340,3 +340,14 @@ def test_a_layer_without_weights_says_so():
     layer = ReplicatedLinear(4, 4, make_context(), prefix="a.proj")
     with pytest.raises(RuntimeError, match=r"a\.proj has no weights yet"):
         layer(torch.zeros(1, 4))
+
+
+def test_forward_hooks_of_layers_are_called():
+    norm, seen = RMSNorm(24, 1e-5, make_context(), prefix="n"), []
+    fill(norm)
+    handle = norm.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    output = norm(torch.randn(2, 24))
+    handle.remove()
+    norm(torch.randn(2, 24))
+    assert len(seen) == 1
+    assert seen[0] is output

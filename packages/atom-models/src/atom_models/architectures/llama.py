@@ -14,6 +14,7 @@ from atom_models.build_context import BuildContext
 from atom_models.layers import (
     Attention,
     GatedActivation,
+    Layer,
     LMHead,
     MergedColumnParallelLinear,
     QKVParallelLinear,
@@ -53,7 +54,7 @@ class LlamaConfig:
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
 
-class LlamaAttention(nn.Module):
+class LlamaAttention(Layer):
     def __init__(
         self, config: LlamaConfig, context: BuildContext, *, prefix: str, rotary: Rotary, then: RMSNorm
     ) -> None:
@@ -89,7 +90,7 @@ class LlamaAttention(nn.Module):
         return self.o_proj(self.attn(q, k, v, positions), residual)
 
 
-class LlamaMLP(nn.Module):
+class LlamaMLP(Layer):
     def __init__(self, config: LlamaConfig, context: BuildContext, *, prefix: str, then: RMSNorm) -> None:
         super().__init__()
         size = config.intermediate_size
@@ -109,7 +110,7 @@ class LlamaMLP(nn.Module):
         return self.down_proj(self.act(self.gate_up_proj(hidden_states)), residual)
 
 
-class LlamaDecoderLayer(nn.Module):
+class LlamaDecoderLayer(Layer):
     """Takes hidden states that its `input_layernorm` has seen, and gives those that `then`, the next norm, has."""
 
     def __init__(

@@ -3,6 +3,7 @@
 from atom_models.layers.activation import GatedActivation
 from atom_models.layers.attention import Attention
 from atom_models.layers.embedding import LMHead, VocabularyEmbedding
+from atom_models.layers.layer import Layer
 from atom_models.layers.linear import (
     ColumnParallelLinear,
     Linear,
@@ -22,6 +23,7 @@ __all__ = [
     "ExpectedWeight",
     "GatedActivation",
     "LMHead",
+    "Layer",
     "Linear",
     "Loadable",
     "MergedColumnParallelLinear",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from atom_kernels.activation import GELU_AND_MUL, SILU_AND_MUL, GatedActivationProblem
 from atom_kernels.select import select
+from atom_models.layers.layer import Layer
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -23,7 +23,7 @@ _ACTIVATIONS = {
 }
 
 
-class GatedActivation(nn.Module):
+class GatedActivation(Layer):
     """``act(gate) * up`` of ``[T, 2 * intermediate_size]``, gate first -> ``[T, intermediate_size]``."""
 
     def __init__(self, hidden_act: str, intermediate_size: int, context: BuildContext) -> None:

@@ -7,10 +7,10 @@ import weakref
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from atom_kernels.attention import AttentionPlan, AttentionProblem, AttentionPrologue
 from atom_kernels.protocols import KVCacheSpec
+from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import ExpectedWeight, check_shape
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _layers: weakref.WeakValueDictionary[int, Attention] = weakref.WeakValueDictiona
 _next_handle = itertools.count(1)
 
 
-class Attention(nn.Module):
+class Attention(Layer):
     """``forward(q, k, v, positions) -> [T, num_heads * head_dim]``, causal, over everything cached so far.
 
     Args:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
+from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import ExpectedWeight, SchemeWeights, check_shape, not_loaded
 from atom_models.quantization import DENSE_INPUT, InputFormat, LinearSpec
 
@@ -42,7 +42,7 @@ class _Placement:
     shard: Shard
 
 
-class Linear(nn.Module):
+class Linear(Layer):
     """``[T, in_features] -> [T, sum of this rank's outputs]``, from one or several linears of the checkpoint.
 
     Neighboring shards with equal schemes are stacked and run as one plan; others are plans of their own, and their

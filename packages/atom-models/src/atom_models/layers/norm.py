@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import nn
 
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
 from atom_kernels.select import select
+from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import ExpectedWeight, check_shape, not_loaded
 from atom_models.quantization import DENSE_INPUT, InputFormat
 
@@ -23,7 +23,7 @@ class TakesFormat(Protocol):
     input_format: InputFormat
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(Layer):
     """``forward(x) -> y``, or ``forward(x, residual) -> (y, x + residual)``.
 
     Args:
