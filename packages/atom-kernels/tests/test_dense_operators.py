@@ -177,17 +177,24 @@ def test_the_int8_plan_differs_by_rows_in_bfloat16():
     assert plan.layouts == (("source", 64 * 32 + 32 * 4),)
 
 
-def test_a_row_of_the_c_linear_does_not_depend_on_its_batch():
-    problem = LinearProblem(96, 48, torch.bfloat16)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("in_features", "out_features"), [(96, 48), (50, 21), (4100, 37)])
+def test_a_row_of_the_c_linear_does_not_depend_on_its_batch(dtype, in_features, out_features):
+    problem = LinearProblem(in_features, out_features, dtype, bias=True)
     backends = [backend for backend in usable(OP, problem) if backend.name == "native"]
     if not backends:
         pytest.skip("no native linear here")
-    weight = torch.randn(48, 96).bfloat16()
-    bound = plan_with(OP, problem, backends[0]).prepare({"weight": weight})
-    x = torch.randn(7, 96).bfloat16()
+    weight, bias = torch.randn(out_features, in_features).to(dtype), torch.randn(out_features).to(dtype)
+    bound = plan_with(OP, problem, backends[0]).prepare({"weight": weight, "bias": bias})
+    x = torch.randn(11, in_features).to(dtype)
     alone = torch.cat([bound(row.unsqueeze(0)) for row in x])
-    assert torch.equal(bound(x), alone)
-    assert torch.equal(bound(x[:6]), alone[:6])
+    for num_rows in (2, 3, 4, 5, 6, 7, 11):
+        assert torch.equal(bound(x[:num_rows]), alone[:num_rows])
+
+
+def test_float32_linears_have_one_implementation_for_every_row_count():
+    plan = select(OP, LinearProblem(8192, 64, torch.float32))
+    assert [row.max_rows for row in plan.rows] == [None]
 
 
 def test_a_cpu_with_amx_keeps_one_packed_copy_for_every_row_count():

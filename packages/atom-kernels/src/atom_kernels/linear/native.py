@@ -1,4 +1,4 @@
-"""bfloat16 linear in C: reads the weight as it was loaded, once for few rows at the speed of memory."""
+"""Linear in C: reads the weight as it was loaded, and gives each row the same bits whatever its batch."""
 
 from __future__ import annotations
 
@@ -12,30 +12,34 @@ from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend
 
-_SIGNATURES = {"linear_bf16": "pppplll", "linear_is_compiled": "->l"}
-
-# Long rows of x and weight leave the caches once there are many; oneDNN cuts them up, this kernel does not.
+# bfloat16 rows this long leave the caches once there are many; oneDNN cuts them up further than this kernel does.
 _LONG = 2048
 _FEW_ROWS = 32
 
-
-def _max_rows(problem: LinearProblem, platform: Any) -> int | None:
-    return None if problem.in_features <= _LONG else _FEW_ROWS
+_SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+_SIGNATURES = {"linear_f32": "pppplll", "linear_bf16": "pppplll", "has_linear_bf16": "->l"}
 
 
 def _supports(problem: LinearProblem, platform: Any) -> str | None:
-    if problem.dtype != torch.bfloat16:
-        return f"written for bfloat16, not {problem.dtype}"
-    if "amx_bf16" in platform.cpu_features:
+    if problem.dtype not in _SUFFIXES:
+        return f"written for float32 and bfloat16, not {problem.dtype}"
+    bfloat16 = problem.dtype == torch.bfloat16
+    if bfloat16 and "amx_bf16" in platform.cpu_features:
         return "oneDNN's packed layout uses amx_bf16 and serves any number of rows from one copy"
     reason = native_unavailable("linear")
-    if reason is None and not load_native("linear", _SIGNATURES).linear_is_compiled():
+    if reason is None and bfloat16 and not load_native("linear", _SIGNATURES).has_linear_bf16():
         return "written for CPUs with avx512_bf16"
     return reason
 
 
+def _max_rows(problem: LinearProblem, platform: Any) -> int | None:
+    # In float32 every row count: results that do not depend on the batch are worth more than the last percent.
+    short = problem.in_features <= _LONG or problem.dtype == torch.float32
+    return None if short else _FEW_ROWS
+
+
 def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    function = load_native("linear", _SIGNATURES).linear_bf16
+    function = getattr(load_native("linear", _SIGNATURES), f"linear_{_SUFFIXES[problem.dtype]}")
     weight, bias = weights["weight"].contiguous(), weights["bias"]
     bias = None if bias is None else bias.contiguous()
     k, n, dtype = problem.in_features, problem.out_features, problem.dtype
@@ -58,7 +62,7 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
 
 NATIVE_BACKEND = Backend(
     name="native",
-    implementation="C dot products (avx512_bf16)",
+    implementation="C dot products, rows independent",
     supports=_supports,
     bind=_bind,
     max_rows=_max_rows,

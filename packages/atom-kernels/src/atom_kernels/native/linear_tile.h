@@ -1,0 +1,107 @@
+/* The linear kernel for one element type; include once for each, after defining
+ *   T, NAME(x)            the element and the name of x for it
+ *   VEC, STEP             a register of elements and how many it holds
+ *   LOAD(p), LOAD_TAIL(p, count), DOT(sum, a, b)
+ *   WIDEN(p), ROUND(p, v) VL elements to and from floats */
+
+/* The products of NR rows of weight with MR rows of x, [m * NR + n], over `k_size` elements of rows that lie `stride`
+ * apart. `ahead` asks for the weight that many rows further on: few streams alone do not keep the memory busy. */
+INLINE vf NAME(tile)(const int NR, const int MR, const int ahead, const T *const *x_row, const T *weight, int64_t k_size,
+                     int64_t stride) {
+    vf sums[TILE];
+    for (int i = 0; i < TILE; i++) sums[i] = vf_set(0.0f);
+    int64_t k = 0;
+    for (; k + STEP <= k_size; k += STEP) {
+        VEC xs[MAX_MR];
+        for (int m = 0; m < MR; m++) xs[m] = LOAD(x_row[m] + k);
+        for (int n = 0; n < NR; n++) {
+            VEC w = LOAD(weight + n * stride + k);
+            if (ahead) __builtin_prefetch(weight + (n + ahead) * stride + k);
+            for (int m = 0; m < MR; m++) sums[m * NR + n] = DOT(sums[m * NR + n], xs[m], w);
+        }
+    }
+    if (k < k_size)
+        for (int n = 0; n < NR; n++) {
+            VEC w = LOAD_TAIL(weight + n * stride + k, k_size - k);
+            for (int m = 0; m < MR; m++)
+                sums[m * NR + n] = DOT(sums[m * NR + n], LOAD_TAIL(x_row[m] + k, k_size - k), w);
+        }
+    return sum_lanes(sums);
+}
+
+/* Adds the bias, rounds and stores the first `rows` rows of a tile. */
+INLINE void NAME(finish)(const int NR, const int MR, vf total, const T *bias, T *out, int64_t rows, int64_t n_size) {
+    T lanes[TILE];
+    if (bias) {
+        for (int m = 0; m < MR; m++) memcpy(lanes + m * NR, bias, NR * sizeof(T));
+        total += WIDEN(lanes);
+    }
+    ROUND(lanes, total);
+    for (int m = 0; m < MR && m < rows; m++) memcpy(out + m * n_size, lanes + m * NR, NR * sizeof(T));
+}
+
+/* Rows [from, to) of weight, a multiple of TILE, with `rows` rows of x; those past it up to MR repeat the last one and are
+ * not stored. Long rows are cut, so that the pieces of x stay in the L1 while the panel passes. */
+INLINE void NAME(block)(const int NR, const int MR, const int ahead, const T *x, const T *weight, const T *bias, T *out,
+                        int64_t from, int64_t to, int64_t rows, int64_t k_size, int64_t n_size) {
+    const int64_t chunk = CHUNK_BYTES / (int64_t)sizeof(T);
+    float totals[MAX_MR * PANEL_ROWS];
+    for (int64_t k = 0; k < k_size; k += chunk) {
+        int64_t left = k_size - k;
+        const T *x_row[MAX_MR];
+        for (int m = 0; m < MR; m++) x_row[m] = x + (m < rows ? m : rows - 1) * k_size + k;
+        for (int64_t n = from; n < to; n += NR) {
+            vf total = NAME(tile)(NR, MR, ahead, x_row, weight + n * k_size + k, left < chunk ? left : chunk, k_size);
+            float *kept = totals + (n - from) * MR;
+            if (k) total += vf_load(kept);
+            if (left > chunk)
+                vf_store(kept, total);
+            else
+                NAME(finish)(NR, MR, total, bias ? bias + n : 0, out + n, rows, n_size);
+        }
+    }
+}
+
+static void NAME(panel)(const T *x, const T *weight, const T *bias, T *out, int64_t from, int64_t to, int64_t m_size,
+                        int64_t k_size, int64_t n_size) {
+    for (int64_t m = 0; m < m_size; m += MAX_MR) {
+        const T *x_block = x + m * k_size;
+        T *out_block = out + m * n_size;
+        int64_t rows = m_size - m;
+        if (rows == 1)
+            NAME(block)(TILE, 1, 0, x_block, weight, bias, out_block, from, to, rows, k_size, n_size);
+        else if (rows == 2)
+            NAME(block)(TILE / 2, 2, TILE, x_block, weight, bias, out_block, from, to, rows, k_size, n_size);
+        else if (m == 0)
+            NAME(block)(TILE / MAX_MR, MAX_MR, TILE / MAX_MR, x_block, weight, bias, out_block, from, to, rows, k_size,
+                        n_size);
+        else
+            NAME(block)(TILE / MAX_MR, MAX_MR, 0, x_block, weight, bias, out_block, from, to, rows, k_size, n_size);
+    }
+}
+
+/* One sum, for the rows of weight that fill no tile. */
+static T NAME(single)(const T *x, const T *weight, const T *bias, int64_t k_size) {
+    vf sum = vf_set(0.0f);
+    int64_t k = 0;
+    for (; k + STEP <= k_size; k += STEP) sum = DOT(sum, LOAD(x + k), LOAD(weight + k));
+    if (k < k_size) sum = DOT(sum, LOAD_TAIL(x + k, k_size - k), LOAD_TAIL(weight + k, k_size - k));
+    T lanes[TILE] = {bias ? *bias : 0};
+    ROUND(lanes, vf_set(vf_hsum(sum)) + WIDEN(lanes));
+    return lanes[0];
+}
+
+void NAME(linear)(const T *x, const T *weight, const T *bias, T *out, int64_t m_size, int64_t k_size, int64_t n_size) {
+    int64_t tiles = n_size / TILE, rows = PANEL_BYTES / ((int64_t)sizeof(T) * k_size) / TILE * TILE;
+    rows = rows > PANEL_ROWS ? PANEL_ROWS : rows < TILE ? TILE : rows;
+#pragma omp parallel if (n_size * k_size > PARALLEL_ELEMENTS)
+    {
+        int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+        int64_t first = tiles * thread / threads * TILE, last = tiles * (thread + 1) / threads * TILE;
+        for (int64_t from = first; from < last; from += rows)
+            NAME(panel)(x, weight, bias, out, from, from + rows < last ? from + rows : last, m_size, k_size, n_size);
+    }
+    for (int64_t m = 0; m < m_size; m++)
+        for (int64_t n = tiles * TILE; n < n_size; n++)
+            out[m * n_size + n] = NAME(single)(x + m * k_size, weight + n * k_size, bias ? bias + n : 0, k_size);
+}
