@@ -66,9 +66,9 @@ class RunningServer:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             stats = self.engine.stats
-            if stats is not None and (stats.num_running, stats.num_waiting) == (0, 0):
-                if stats.num_free_blocks == stats.num_blocks and not self.state.active:
-                    return
+            counts = stats and (stats.num_running, stats.num_waiting, stats.num_blocks - stats.num_free_blocks)
+            if counts == (0, 0, 0) and not self.state.active:
+                return
             time.sleep(0.02)
         raise AssertionError(f"after {seconds} s: {self.engine.stats}, active {self.state.active}")
 

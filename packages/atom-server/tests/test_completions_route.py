@@ -10,7 +10,7 @@ import pytest
 TEXT = "The capital of France is"
 
 
-def complete(server, prompt=TEXT, **fields):
+def complete(server, prompt: str | list = TEXT, **fields):
     answer = server.post("/v1/completions", **({"prompt": prompt, "max_tokens": 6, "temperature": 0} | fields))
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -28,8 +28,10 @@ def chunks_of(server, **fields):
 
 def test_a_completion_has_the_shape_that_clients_expect(client):
     answer = client.completions.create(model="tiny", prompt=TEXT, max_tokens=6, temperature=0)
-    assert answer.object == "text_completion" and answer.id.startswith("cmpl-")
-    assert answer.choices[0].text and answer.choices[0].finish_reason in ("stop", "length")
+    assert answer.object == "text_completion"
+    assert answer.id.startswith("cmpl-")
+    assert answer.choices[0].text
+    assert answer.choices[0].finish_reason in ("stop", "length")
 
 
 def test_token_ids_and_text_give_the_same(server):
@@ -55,7 +57,9 @@ def test_samples_of_several_prompts_are_numbered_prompt_by_prompt(server):
     fields = {"n": 2, "temperature": 1.0, "seed": 11}
     together = complete(server, [TEXT, "Once"], **fields)["choices"]
     assert [choice["index"] for choice in together] == [0, 1, 2, 3]
-    assert [choice["text"] for choice in together[2:]] == [c["text"] for c in complete(server, "Once", **fields)["choices"]]
+    assert [choice["text"] for choice in together[2:]] == [
+        c["text"] for c in complete(server, "Once", **fields)["choices"]
+    ]
 
 
 def test_a_stream_says_what_the_whole_answer_says(server):
@@ -66,7 +70,8 @@ def test_a_stream_says_what_the_whole_answer_says(server):
         news = [c for chunk in chunks for c in chunk["choices"] if c["index"] == choice["index"]]
         assert "".join(c["text"] for c in news) == choice["text"]
         assert news[-1]["finish_reason"] == choice["finish_reason"]
-    assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] > 0
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] > 0
 
 
 def test_echo_begins_with_the_prompt_whole_and_streamed(server):
@@ -81,26 +86,32 @@ def test_echo_of_token_ids_is_their_text(server):
     assert complete(server, ids, echo=True)["choices"][0]["text"].startswith(TEXT)
 
 
-def test_streamed_echo_logprobs_equal_whole_ones(server):
-    whole = complete(server, echo=True, logprobs=2)["choices"][0]["logprobs"]
-    chunks = chunks_of(server, echo=True, logprobs=2)
-    parts = [choice["logprobs"] for chunk in chunks for choice in chunk["choices"] if choice["logprobs"]]
+@pytest.mark.parametrize("fields", [{}, {"max_tokens": 0}, {"n": 2, "temperature": 1, "seed": 1}])
+def test_streamed_echo_logprobs_equal_whole_ones(server, fields):
+    fields = {"echo": True, "logprobs": 2} | fields
+    whole = complete(server, **fields)["choices"][-1]["logprobs"]
+    last = fields.get("n", 1) - 1
+    choices = [choice for chunk in chunks_of(server, **fields) for choice in chunk["choices"]]
+    parts = [choice["logprobs"] for choice in choices if choice["index"] == last and choice["logprobs"]]
     for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
         assert [value for part in parts for value in part[name]] == whole[name]
 
 
 def test_max_tokens_0_with_echo_gives_the_prompts_logprobs_alone(server):
     choice = complete(server, echo=True, logprobs=1, max_tokens=0)["choices"][0]
-    assert choice["text"] == TEXT and choice["finish_reason"] == "length"
+    assert choice["text"] == TEXT
+    assert choice["finish_reason"] == "length"
     assert len(choice["logprobs"]["tokens"]) == len(tokens_of(server, TEXT))
 
 
 def test_prompt_logprobs_are_keyed_by_token_id(server):
     ids = tokens_of(server, TEXT)
     rows = complete(server, prompt_logprobs=2)["choices"][0]["prompt_logprobs"]
-    assert rows[0] is None and len(rows) == len(ids)
+    assert rows[0] is None
+    assert len(rows) == len(ids)
     for token_id, row in zip(ids[1:], rows[1:], strict=True):
-        assert row[str(token_id)]["logprob"] <= 0 and 2 <= len(row) <= 3
+        assert row[str(token_id)]["logprob"] <= 0
+        assert 2 <= len(row) <= 3
 
 
 def test_samples_share_their_prompts_logprobs(server):
@@ -128,7 +139,8 @@ def test_a_stop_token_id_ends(server):
     if len(token_id) != 1:
         pytest.skip("the first token does not survive a round trip through text")
     answer = complete(server, stop_token_ids=token_id)
-    assert answer["choices"][0]["finish_reason"] == "stop" and answer["choices"][0]["stop_reason"] == token_id[0]
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["choices"][0]["stop_reason"] == token_id[0]
     assert answer["usage"]["completion_tokens"] == 1
 
 
@@ -155,9 +167,13 @@ class TestTheContractOfLmEval:
         pair = (tokens_of(server, TEXT), tokens_of(server, " Paris", special=False))
         logprobs = self.request(server, [pair])["choices"][0]["logprobs"]
         assert {len(values) for values in logprobs.values()} == {len(pair[0]) + len(pair[1]) + 1}
-        assert logprobs["token_logprobs"][0] is None and logprobs["top_logprobs"][0] is None
-        for token, value, top in list(zip(*[logprobs[k] for k in ("tokens", "token_logprobs", "top_logprobs")], strict=True))[1:]:
-            assert token in top and max(top.values()) >= value
+        assert logprobs["token_logprobs"][0] is None
+        assert logprobs["top_logprobs"][0] is None
+        for token, value, top in list(
+            zip(*[logprobs[k] for k in ("tokens", "token_logprobs", "top_logprobs")], strict=True)
+        )[1:]:
+            assert token in top
+            assert max(top.values()) >= value
 
     def test_a_greedy_continuation_is_known_as_greedy_and_another_is_not(self, server):
         context = tokens_of(server, TEXT)
@@ -168,7 +184,8 @@ class TestTheContractOfLmEval:
         (_, is_greedy), (_, other_is_greedy) = self.parse(
             self.request(server, [(context, ids), (context, others)]), [len(context)] * 2
         )
-        assert is_greedy and not other_is_greedy
+        assert is_greedy
+        assert not other_is_greedy
 
     def test_sums_equal_the_logprobs_of_generating_the_same(self, server):
         context = tokens_of(server, TEXT)
@@ -187,7 +204,8 @@ class TestTheContractOfLmEval:
 
     def test_the_servers_tokenizer_can_stand_in_for_a_local_one(self, server):
         info = httpx.get(server.url + "/tokenizer_info").json()
-        assert isinstance(info["eos_token"], str) and "chat_template" in info
+        assert isinstance(info["eos_token"], str)
+        assert "chat_template" in info
         assert len(tokens_of(server, info["eos_token"], special=False)) == 1
 
     def greedy_ids(self, server, context, count):

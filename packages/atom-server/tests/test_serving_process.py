@@ -90,12 +90,14 @@ def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(serve_process
         deadline = time.monotonic() + 5
         while (answer := post(running)).status_code != 503 and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+        assert answer.status_code == 503
+        assert int(answer.headers["retry-after"]) > 0
         assert answer.json()["error"]["code"] == "shutting_down"
         assert httpx.get(running.url + "/health").status_code == 200
         assert httpx.get(running.url + "/ready").status_code == 503
         events = stream.finish()
-        assert events[-1] == "data: [DONE]" and stream.text == whole.text
+        assert events[-1] == "data: [DONE]"
+        assert stream.text == whole.text
         assert exit_code(running, 10) == 0
 
 
@@ -104,7 +106,8 @@ def test_what_does_not_finish_in_time_is_aborted_with_an_error_event(serve_proce
         stream = Stream(running.url, ENDLESS | {"n": 16, "temperature": 1})
         running.process.send_signal(signal.SIGTERM)
         *_, error, done = stream.finish()
-        assert json.loads(error[6:])["error"]["code"] == "shutting_down" and done == "data: [DONE]"
+        assert json.loads(error[6:])["error"]["code"] == "shutting_down"
+        assert done == "data: [DONE]"
         assert exit_code(running, 10) == 0
 
 
@@ -125,10 +128,12 @@ def test_a_dead_engine_ends_streams_with_an_error_and_then_the_server(serve_proc
         os.kill(engine_pid(running), signal.SIGKILL)
         killed = time.monotonic()
         *_, error, done = stream.finish()
-        assert json.loads(error[6:])["error"]["code"] == "engine_dead" and done == "data: [DONE]"
+        assert json.loads(error[6:])["error"]["code"] == "engine_dead"
+        assert done == "data: [DONE]"
         assert httpx.get(running.url + "/health").status_code == 503
         answer = post(running)
-        assert answer.status_code == 503 and answer.json()["error"]["code"] == "engine_dead"
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "engine_dead"
         assert time.monotonic() - killed < 1.5
         assert exit_code(running, 5) != 0
         assert time.monotonic() - killed < 5
@@ -138,7 +143,8 @@ def test_the_api_process_has_no_torch(serve_process):
     with serve_process() as running:
         assert post(running).status_code == 200
         libraries = Path(f"/proc/{running.process.pid}/maps").read_text()
-        assert "libtorch" not in libraries and "/torch/" not in libraries
+        assert "libtorch" not in libraries
+        assert "/torch/" not in libraries
         assert "libtorch" in Path(f"/proc/{engine_pid(running)}/maps").read_text()
 
 
@@ -162,7 +168,9 @@ def test_a_port_in_use_is_told_in_one_line_before_anything_is_loaded(tiny_llama)
         )  # fmt: skip
     assert done.returncode == 1
     [line] = done.stderr.strip().splitlines()
-    assert f"port {port}" in line and "in use" in line and "--server-port" in line
+    assert f"port {port}" in line
+    assert "in use" in line
+    assert "--server-port" in line
     assert time.monotonic() - start < 10
 
 
@@ -171,12 +179,14 @@ def test_with_a_key_everything_but_health_asks_for_it(serve_process):
         assert httpx.get(running.url + "/health").status_code == 200
         for path in ("/v1/models", "/docs", "/openapi.json", "/version", "/ready", "/nothing"):
             answer = httpx.get(running.url + path)
-            assert answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_api_key"
+            assert answer.status_code == 401
+            assert answer.json()["error"]["code"] == "invalid_api_key"
         for header in ("Bearer wrong", "right", "Basic right", "Bearer", "Bearer right2"):
             assert httpx.get(running.url + "/version", headers={"authorization": header}).status_code == 401
         for key in ("right", "other"):
             assert httpx.get(running.url + "/version", headers={"authorization": f"Bearer {key}"}).status_code == 200
-        assert "WARNING: listening on" not in running.text and "right" not in running.text
+        assert "WARNING: listening on" not in running.text
+        assert "right" not in running.text
 
 
 def test_an_open_address_without_a_key_is_said_loudly(serve_process):
@@ -190,8 +200,9 @@ def test_an_open_address_without_a_key_is_said_loudly(serve_process):
 
 def test_the_banner_tells_what_runs(serve_process):
     with serve_process("--served-model-name", "small") as running:
-        for part in ("small (LlamaForCausalLM)", "cpu in float32", "256 blocks of 16 = 4096 tokens", "context 512", "/docs"):
+        for part in ("small (LlamaForCausalLM)", "cpu in float32", "256 blocks of 16 = 4096 tokens", "context 512"):
             assert part in running.text
+        assert f"{running.url}/docs" in running.text
 
 
 def test_sigterm_during_the_start_ends_it_cleanly(tiny_llama):

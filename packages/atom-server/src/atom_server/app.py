@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atom_core import __version__
 from fastapi import FastAPI
 
+from atom_core import __version__
 from atom_server.errors import install_error_handlers
 from atom_server.middleware import ApiKeys, RequestContext
 from atom_server.options import ServerOptions
@@ -21,7 +21,7 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
     """The app that serves `engine`. It neither starts nor ends the engine.
 
     Raises:
-        ValueError, OSError: the chat template cannot be read or does not parse.
+        ChatTemplateError, OSError: the chat template cannot be read or does not parse.
     """
     options = options or ServerOptions()
     app = FastAPI(

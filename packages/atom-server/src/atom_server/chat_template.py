@@ -14,6 +14,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from atom_server.errors import APIError
 
 
+class ChatTemplateError(ValueError):
+    """A chat template that is not Jinja; the message says where."""
+
+
 class TemplateRefusal(jinja2.TemplateError):
     """The template itself says that it cannot render these messages."""
 
@@ -22,7 +26,7 @@ class ChatTemplate:
     """A compiled chat template.
 
     Raises:
-        ValueError: `source` is not a Jinja template; the message says where.
+        ChatTemplateError: `source` is not a Jinja template.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
@@ -31,7 +35,9 @@ class ChatTemplate:
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
-            raise ValueError(f"the chat template does not parse: {error.message} (line {error.lineno})") from error
+            raise ChatTemplateError(
+                f"the chat template does not parse: {error.message} (line {error.lineno})"
+            ) from error
 
     def render(
         self,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 
-from atom_core import CompletionLogprobs
 from starlette.requests import Request
 
+from atom_core import CompletionLogprobs
 from atom_server.generation import Generation
 from atom_server.schemas.responses import Finish
 

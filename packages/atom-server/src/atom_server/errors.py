@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 
 import msgspec
-from atom_core import EngineDeadError, InvalidRequestError, ProfilerError
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+
+from atom_core import EngineDeadError, InvalidRequestError, ProfilerError
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ import uuid
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from atom_core import EngineDeadError, RequestOutput, SamplingParams
-from atom_core.engine.request_stream import RequestStream
 from starlette.requests import Request
 
+from atom_core import EngineDeadError, RequestOutput, SamplingParams
+from atom_core.engine.request_stream import RequestStream
 from atom_server.disconnect import cancel_all
 from atom_server.errors import APIError, engine_dead, shutting_down
 from atom_server.prompts import PromptTokens

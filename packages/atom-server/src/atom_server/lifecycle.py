@@ -11,8 +11,8 @@ import time
 from collections.abc import Generator
 
 import uvicorn
-from atom_core import AsyncEngine, EngineArgs, EngineDeadError
 
+from atom_core import AsyncEngine, EngineArgs, EngineDeadError
 from atom_server.app import create_app
 from atom_server.banner import show_banner
 from atom_server.listen import url_of

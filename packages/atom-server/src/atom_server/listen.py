@@ -49,8 +49,8 @@ def is_loopback(host: str) -> bool:
 
 def url_of(listener: socket.socket) -> str:
     """The address for clients on this machine, e.g. ``http://127.0.0.1:8000``."""
-    host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    address, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, str(address))
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

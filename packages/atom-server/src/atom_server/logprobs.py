@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from atom_core import CompletionLogprobs, Tokenizer
-
 from atom_server.schemas.responses import ChatLogprobs, TextLogprobs, TokenLogprob, TopLogprob
 
 # JSON has no infinity; this is what OpenAI's servers answer for "never".

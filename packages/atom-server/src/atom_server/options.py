@@ -7,7 +7,6 @@ import dataclasses
 from typing import Any
 
 from atom_core.config.options import add_options, option, options_of
-
 from atom_server import settings
 
 _SECTION = "Server"

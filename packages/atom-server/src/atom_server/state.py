@@ -12,8 +12,9 @@ from atom_server.errors import APIError, engine_dead, shutting_down
 from atom_server.options import ServerOptions
 
 if TYPE_CHECKING:
-    from atom_core import AsyncEngine, Tokenizer
     from starlette.requests import Request
+
+    from atom_core import AsyncEngine, Tokenizer
 
 
 @dataclass
@@ -40,7 +41,7 @@ class ServerState:
         """Read the template and settle the names.
 
         Raises:
-            ValueError, OSError: the chat template cannot be read or does not parse.
+            ChatTemplateError, OSError: the chat template cannot be read or does not parse.
         """
         names = options.served_model_names or _names_of(engine.info.model)
         return cls(engine, options, load_template(engine.tokenizer, options.chat_template), names)

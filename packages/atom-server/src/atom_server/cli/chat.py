@@ -11,7 +11,6 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from atom_core import AsyncEngine, EngineArgs, InvalidRequestError, SamplingParams
-
 from atom_server.chat_template import ChatTemplate
 from atom_server.cli.logs import configure_logging
 from atom_server.cli.sampling_args import add_sampling_args, sampling_params
@@ -21,6 +20,7 @@ from atom_server.errors import APIError
 T = TypeVar("T")
 
 HELP = "talk to a model in the terminal"
+USAGE = "[--model MODEL] [flags]"
 DESCRIPTION = "Talk to a model. Ctrl-C stops an answer; /clear forgets the conversation; /exit or Ctrl-D ends."
 EXAMPLES = """\
 examples:

@@ -11,6 +11,7 @@ import sys
 from importlib import metadata
 
 HELP = "show what this machine has and what runs on what"
+USAGE = "[--no-operators]"
 DESCRIPTION = "Show the machine, the installed versions, the caches, and which implementation each operator takes here."
 EXAMPLES = """\
 examples:

@@ -6,12 +6,12 @@ import argparse
 import sys
 
 from atom_core import EngineArgs
-
 from atom_server.cli.logs import configure_logging
 from atom_server.cli.sampling_args import add_sampling_args, sampling_params
 from atom_server.cli.terminal import stream_text
 
 HELP = "complete one prompt"
+USAGE = "PROMPT [--model MODEL] [flags]"
 DESCRIPTION = "Complete one prompt and print the text as it comes."
 EXAMPLES = """\
 examples:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 
 from atom_core import __version__
-
 from atom_server import settings
 from atom_server.cli import chat, doctor, generate, models, plan, serve
 
@@ -41,6 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
             help=module.HELP,
             description=module.DESCRIPTION,
             epilog=module.EXAMPLES,
+            usage=f"atom {name} {module.USAGE}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )

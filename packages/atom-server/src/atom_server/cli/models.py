@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 HELP = "list, download and find models"
+USAGE = "list | pull NAME | path NAME"
 DESCRIPTION = "Models that ATOM knows by name, and models that are already on this machine."
 EXAMPLES = """\
 examples:

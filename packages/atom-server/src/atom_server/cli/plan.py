@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 HELP = "what a model needs, and whether it fits here"
+USAGE = "[--model MODEL] [flags]"
 DESCRIPTION = """\
 Work out a model's memory from its config, without reading its weights: the weights in each number format, the KV
 cache per token, and how many tokens and requests fit in a given memory."""

@@ -6,11 +6,14 @@ import argparse
 import time
 
 from atom_core import EngineArgs
-
 from atom_server.cli.logs import configure_logging
+from atom_server.lifecycle import serve
+from atom_server.listen import open_socket
 from atom_server.options import ServerOptions
+from atom_server.state import load_template
 
 HELP = "serve a model to OpenAI clients"
+USAGE = "[--model MODEL] [flags]"
 DESCRIPTION = """\
 Serve a model over HTTP to curl, the openai package and everything that speaks the OpenAI API.
 Without --model this is SmolLM2-135M-Instruct, which is downloaded once."""
@@ -38,13 +41,13 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes or the engine dies."""
     started = time.time()
     options = ServerOptions.from_cli_args(args)
-    configure_logging(options.log_level)
     # Whoever shares a server must not be able to steer whose cached blocks they hit: hashes are keyed here.
     args.prefix_hash = args.prefix_hash or "sha256"
     engine_args = EngineArgs.from_cli_args(args)
 
-    from atom_server.lifecycle import serve
-    from atom_server.listen import open_socket
+    configure_logging(options.log_level)
+    # What can be wrong without a model is found out before one is loaded.
+    load_template(None, options.chat_template)
 
     with open_socket(options.host, options.server_port) as listener:
         return serve(engine_args, options, listener, started=started)

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 
 from atom_core import EngineArgs, LLMEngine, SamplingParams
-
 from atom_server.cli.logs import configure_logging
 from atom_server.state import load_template
 

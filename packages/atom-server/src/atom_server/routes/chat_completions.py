@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 import msgspec
-from atom_core import CompletionLogprobs, Tokenizer
 from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
+from atom_core import CompletionLogprobs, Tokenizer
 from atom_server.body import read_request
 from atom_server.collect import Collected, collect
 from atom_server.disconnect import until_disconnect

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 import msgspec
-from atom_core import CompletionLogprobs, RequestOutput, Tokenizer
 from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
+from atom_core import CompletionLogprobs, RequestOutput, SamplingParams, Tokenizer
 from atom_server.body import read_request
 from atom_server.collect import Collected, collect
 from atom_server.disconnect import until_disconnect
@@ -19,7 +19,7 @@ from atom_server.logprobs import joined, prompt_logprobs, text_logprobs
 from atom_server.prompts import PromptTokens, encode_prompts
 from atom_server.routes.openapi import described
 from atom_server.schemas.completions import CompletionRequest
-from atom_server.schemas.responses import TextChoice, TextCompletion, TextLogprobs
+from atom_server.schemas.responses import Finish, TextChoice, TextCompletion, TextLogprobs
 from atom_server.state import server_state
 from atom_server.streaming import EventStream, event
 
@@ -63,30 +63,27 @@ class TextWriter:
         self._body = body
         self._prompts = prompts
         self._tokenizer = tokenizer
-        # The engine always generates; this answers a request that wants the prompt's logprobs and nothing more.
-        self._only_echo = body.echo and body.max_tokens == 0
         self._wants_logprobs = body.logprobs is not None
 
-    def sampling_params(self):
+    def sampling_params(self) -> SamplingParams:
         """The engine's parameters."""
         body = self._body
         overrides = {"logprobs": body.logprobs}
         if body.echo and body.logprobs is not None:
             overrides["prompt_logprobs"] = max(body.logprobs, body.prompt_logprobs or 0)
-        if self._only_echo:
-            overrides["max_tokens"] = 1
         return body.sampling_params(**overrides)
 
     def choice(self, choice: Collected) -> TextChoice:
         """A whole choice."""
-        text = "" if self._only_echo else choice.text
-        entries = [] if self._only_echo else choice.logprobs
+        logprobs = None
+        if self._wants_logprobs:
+            logprobs = self._logprobs(choice.index, choice.prompt_logprobs, choice.logprobs)
         return TextChoice(
             index=choice.index,
-            text=self.prompt_text(choice.index) + text,
-            logprobs=self._logprobs(choice.index, choice.prompt_logprobs, entries) if self._wants_logprobs else None,
-            finish_reason="length" if self._only_echo else choice.finish_reason,
-            stop_reason=None if self._only_echo else choice.stop_reason,
+            text=self.prompt_text(choice.index) + choice.text,
+            logprobs=logprobs,
+            finish_reason=choice.finish_reason,
+            stop_reason=choice.stop_reason,
             prompt_logprobs=UNSET if self._body.prompt_logprobs is None else prompt_logprobs(choice.prompt_logprobs),
         )
 
@@ -101,8 +98,7 @@ class TextWriter:
 
     def news(self, index: int, output: RequestOutput, *, is_first: bool, offset: int) -> TextChoice:
         """One sample's news; `offset` is the length of the text sent before."""
-        text = "" if self._only_echo else output.text_delta
-        entries = [] if self._only_echo else output.logprobs or []
+        entries = output.logprobs or []
         logprobs = None
         if self._wants_logprobs:
             if is_first:
@@ -111,14 +107,14 @@ class TextWriter:
                 logprobs = text_logprobs(entries, offset=offset)
         return TextChoice(
             index=index,
-            text=(self.prompt_text(index) if is_first else "") + text,
+            text=(self.prompt_text(index) if is_first else "") + output.text_delta,
             logprobs=logprobs,
             finish_reason=self._finish(output) if output.finished else None,
-            stop_reason=None if self._only_echo else output.stop_reason,
+            stop_reason=output.stop_reason,
         )
 
-    def _finish(self, output: RequestOutput):
-        return "length" if self._only_echo or output.finish_reason == "length" else "stop"
+    def _finish(self, output: RequestOutput) -> Finish:
+        return "length" if output.finish_reason == "length" else "stop"
 
     def _logprobs(
         self, index: int, of_prompt: list[CompletionLogprobs], of_output: list[CompletionLogprobs]

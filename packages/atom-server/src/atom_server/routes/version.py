@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from atom_core import __version__
 from fastapi import APIRouter
+
+from atom_core import __version__
 
 router = APIRouter(tags=["version"])
 

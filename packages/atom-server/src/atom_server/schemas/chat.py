@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from atom_core import SamplingParams
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
-from atom_server.schemas.sampling import MAX_LOGPROBS, GenerationRequest
+from atom_core import SamplingParams
+from atom_server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, GenerationRequest
 
 MAX_MESSAGES = 4096
 # A template would take these for its own arguments: a client could pass a second conversation or template by them.
 RESERVED_TEMPLATE_KEYS = frozenset(
-    "messages conversation tools documents chat_template add_generation_prompt tokenize continue_final_message"
-    " bos_token eos_token pad_token unk_token raise_exception strftime_now".split()
+    [
+        *("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt"),
+        *("tokenize", "continue_final_message", "bos_token", "eos_token", "pad_token", "unk_token"),
+        *("raise_exception", "strftime_now"),
+    ]
 )
 
 
@@ -64,7 +67,12 @@ class ChatCompletionRequest(GenerationRequest):
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES), BeforeValidator(_messages)] = (
         Field(validation_alias=AliasChoices("messages", "prompt"))
     )
-    max_completion_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
+        None, description="Left out: whatever the context has left after the prompt."
+    )
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
+        None, description="The newer name of max_tokens, which it wins over."
+    )
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: bool = Field(False, description="Only text completions can repeat the prompt.")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from atom_core import SamplingParams
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from atom_core import SamplingParams
 from atom_server.errors import unsupported
 
 MAX_LOGPROBS = 20

@@ -1,0 +1,78 @@
+"""Chat templates as Hugging Face models write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from atom_server.chat_template import ChatTemplate
+from atom_server.errors import APIError
+
+USER = [{"role": "user", "content": "hi"}]
+
+
+def render(source, messages=USER, special_tokens=None, **variables):
+    return ChatTemplate(source, special_tokens).render(messages, **variables)
+
+
+def test_blocks_leave_no_lines_behind():
+    assert render("{% for m in messages %}\n  {% if 1 %}\n{{ m['content'] }}\n  {% endif %}\n{% endfor %}\n") == "hi\n"
+
+
+def test_loops_can_break_and_continue():
+    body = "{% if i == 1 %}{% continue %}{% endif %}{% if i == 3 %}{% break %}{% endif %}{{ i }}"
+    assert render("{% for i in range(9) %}" + body + "{% endfor %}") == "02"
+
+
+def test_tojson_keeps_characters_as_they_are():
+    source = "{{ messages[0].content | tojson }} {{ {'b': 1, 'a': [1]} | tojson(indent=1) }}"
+    assert render(source, [{"role": "user", "content": "<é'>"}]) == '"<é\'>" {\n "b": 1,\n "a": [\n  1\n ]\n}'
+
+
+def test_special_tokens_and_variables_are_there():
+    source = "{{ bos_token }}{% if add_generation_prompt %}A{% endif %}{% if enable_thinking %}T{% endif %}"
+    assert render(source, special_tokens={"bos_token": "<s>"}, enable_thinking=True) == "<s>AT"
+    assert render(source, special_tokens={"bos_token": "<s>"}, add_generation_prompt=False) == "<s>"
+
+
+def test_clients_cannot_replace_special_tokens():
+    assert render("{{ eos_token }}", special_tokens={"eos_token": "</s>"}, eos_token="forged") == "</s>"
+
+
+def test_dates_can_be_written():
+    assert len(render("{{ strftime_now('%Y-%m-%d') }}")) == 10
+
+
+def test_the_newer_name_of_the_system_role_reaches_older_templates():
+    messages = [{"role": "developer", "content": "x"}]
+    assert render("{{ messages[0].role }}", messages) == "system"
+    assert render("{# knows developer #}{{ messages[0].role }}", messages) == "developer"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages[0]['content'] + 5 }}",
+        "{{ messages[0].content.nothing.at_all }}",
+        "{{ 1 // 0 }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{% include 'x' %}",
+        "{{ range(10**9) | list }}",
+    ],
+)
+def test_what_cannot_be_rendered_is_the_clients_error(source):
+    with pytest.raises(APIError) as caught:
+        render(source)
+    assert caught.value.status == 400
+    assert (caught.value.param, caught.value.code) == ("messages", "chat_template_error")
+
+
+def test_the_templates_own_complaint_is_passed_on():
+    with pytest.raises(APIError, match="roles must alternate"):
+        render("{{ raise_exception('roles must alternate') }}")
+
+
+def test_a_template_that_does_not_parse_is_told_with_its_line():
+    with pytest.raises(ValueError, match="line 2"):
+        ChatTemplate("{{ 1 }}\n{% if %}")

@@ -1,0 +1,221 @@
+"""The `atom` command: help, sub-commands, and errors that end with their cause."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from atom_core import EngineArgs
+from atom_core.config import ConfigError
+from atom_server import ServerOptions
+from atom_server.cli.main import build_parser, describe, main
+from atom_server.cli.plan import plan_lines
+
+FLOAT32 = ("--dtype", "float32", "--num-threads", "1", "--num-kv-blocks", "64")
+
+
+def run(*arguments, module="atom_server", text=None):
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, input=text, check=False)
+
+
+def last_line(done):
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["serve", "chat", "generate", "models", "plan", "doctor"])
+def test_help_teaches_by_example(command, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    text = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert "examples:" in text
+    assert f"atom {command}" in text
+
+
+def test_flags_are_read_in_kebab_and_in_snake_case():
+    for flags in (
+        ["--kv_cache_dtype", "fp8", "--server_port", "9", "--served_model_name", "a,b", "--max_model_len", "64"],
+        ["--kv-cache-dtype", "fp8", "--server-port", "9", "--served-model-name", "a,b", "--max-model-len", "64"],
+    ):
+        args = build_parser().parse_args(["serve", *flags])
+        engine, server = EngineArgs.from_cli_args(args), ServerOptions.from_cli_args(args)
+        assert (engine.kv_cache_dtype, engine.max_model_len) == ("fp8", 64)
+        assert (server.server_port, server.served_model_names) == (9, ("a", "b"))
+
+
+def test_server_defaults_are_safe():
+    options = ServerOptions()
+    assert (options.host, options.server_port, options.max_body_mb, options.drain_timeout) == (
+        "127.0.0.1",
+        8000,
+        32,
+        30,
+    )
+
+
+@pytest.mark.parametrize(
+    "settings", [{"server_port": 70000}, {"max_body_mb": 0}, {"drain_timeout": -1}, {"log_level": "x"}]
+)
+def test_server_options_that_cannot_be_are_refused(settings):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        ServerOptions(**settings)
+
+
+def test_errors_for_people_are_shown_as_they_are_and_others_with_their_kind():
+    assert describe(ConfigError("block_size is 3; it must be 1")) == "block_size is 3; it must be 1"
+    assert describe(KeyError("x")).startswith("KeyError: 'x'")
+    assert (
+        describe(FileNotFoundError(2, "No such file or directory", "a.jinja")) == "a.jinja: No such file or directory"
+    )
+
+
+@pytest.mark.parametrize("flags", ["-tp 2", "--method mtp", "--enable-expert-parallel", "--trust-remote-code"])
+def test_a_feature_that_is_not_built_is_refused_in_one_line(flags, capsys):
+    assert main(["serve", *flags.split()]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert "not supported" in line
+
+
+def test_a_wrong_flag_is_answered_without_a_wall_of_usage(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", "--max-model-len", "abc"])
+    assert caught.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+class TestModelsThatCannotBeLoaded:
+    """Each ends with a non-zero code and the cause as the last line."""
+
+    def refuse(self, model, *flags):
+        done = run("serve", "--model", model, "--server-port", "0", *FLOAT32, *flags)
+        assert done.returncode != 0
+        return last_line(done)
+
+    def test_missing(self, tmp_path):
+        assert "nowhere" in self.refuse(tmp_path / "nowhere")
+
+    def test_a_folder_without_a_config(self, tmp_path):
+        assert "config.json" in self.refuse(tmp_path)
+
+    def test_an_unsupported_architecture(self, tiny_llama, tmp_path):
+        model = self.copied(tiny_llama, tmp_path)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | {"architectures": ["NoSuchModel"]}))
+        assert "NoSuchModel" in self.refuse(model)
+
+    def test_truncated_weights(self, tiny_llama, tmp_path):
+        model = self.copied(tiny_llama, tmp_path)
+        [weights] = model.glob("*.safetensors")
+        weights.write_bytes(weights.read_bytes()[:-5000])
+        assert weights.name in self.refuse(model)
+
+    def test_corrupt_weights(self, tiny_llama, tmp_path):
+        model = self.copied(tiny_llama, tmp_path)
+        [weights] = model.glob("*.safetensors")
+        weights.write_bytes(b"\xff" * 4096)
+        assert weights.name in self.refuse(model)
+
+    def test_missing_weights(self, tiny_llama, tmp_path):
+        model = self.copied(tiny_llama, tmp_path)
+        [weights] = model.glob("*.safetensors")
+        weights.unlink()
+        assert "safetensors" in self.refuse(model)
+
+    def test_a_corrupt_gguf_file(self, tmp_path):
+        (tmp_path / "x.gguf").write_bytes(b"GGUF" + b"\xff" * 64)
+        assert "x.gguf" in self.refuse(tmp_path / "x.gguf")
+
+    def test_a_cache_too_small_for_one_request(self, tiny_llama):
+        done = run(
+            *("serve", "--model", tiny_llama, "--server-port", "0", "--dtype", "float32"),
+            *("--num-kv-blocks", "2", "--max-model-len", "512"),
+        )
+        assert done.returncode != 0
+        assert "max_model_len" in last_line(done) or "block" in last_line(done)
+
+    def test_a_chat_template_that_does_not_parse(self, tiny_llama, tmp_path):
+        (tmp_path / "bad.jinja").write_text("{% if %}")
+        assert "does not parse" in self.refuse(tiny_llama, "--chat-template", tmp_path / "bad.jinja")
+
+    def copied(self, model, folder):
+        return shutil.copytree(model, folder / "model")
+
+
+def test_generate_completes_a_prompt(tiny_llama):
+    done = run("generate", "Hello", "--model", tiny_llama, "--temperature", "0", "--max-tokens", "8", *FLOAT32)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Hello")
+    assert "tokens, first after" in last_line(done)
+
+
+def test_generate_refuses_what_cannot_be(tiny_llama):
+    done = run("generate", "Hello", "--model", tiny_llama, "--temperature", "-1", *FLOAT32)
+    assert done.returncode == 1
+    assert "temperature" in last_line(done)
+
+
+def test_chat_answers_turn_after_turn(tiny_llama):
+    turns = "hello\n/clear\nhello again\n/exit\nnever read\n"
+    done = run("chat", "--model", tiny_llama, "--temperature", "0", "--max-tokens", "6", *FLOAT32, text=turns)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") >= 2
+
+
+def test_plan_needs_the_config_alone(tiny_llama, tmp_path):
+    shutil.copy(tiny_llama / "config.json", tmp_path)
+    done = run("plan", "--model", tmp_path, "--memory", "1GiB", "--context", "128", "--requests", "4")
+    assert done.returncode == 0, done.stderr
+    for part in ("LlamaForCausalLM", "planned: 4 x 128 tokens", "float32", "yes"):
+        assert part in done.stdout
+
+
+def test_plan_says_when_nothing_fits(tiny_llama):
+    done = run("plan", "--model", tiny_llama, "--memory", "10K")
+    assert done.returncode == 1
+    assert " yes " not in done.stdout
+
+
+def test_plan_adds_weights_and_cache():
+    lines, fits = plan_lines({"bfloat16": 2**20}, {"bfloat16": 1024}, 1024, 2 * 2**20)
+    assert fits
+    assert lines[1].split("  ")[-1].strip() == "1024"
+    assert not plan_lines({"bfloat16": 2**20}, {"bfloat16": 1024}, 1025, 2 * 2**20)[1]
+
+
+def test_doctor_tells_machine_versions_and_caches():
+    done = run("doctor", "--no-operators")
+    assert done.returncode == 0, done.stderr
+    for part in ("machine", "cores", "atom-kernels", "torch", "kept in"):
+        assert part in done.stdout
+
+
+def test_models_are_listed_with_their_licenses(capsys):
+    assert main(["models", "list"]) == 0
+    text = capsys.readouterr().out
+    assert "smollm2" in text
+    assert "Apache-2.0" in text
+
+
+def test_a_path_is_asked_of_the_cache_and_nothing_is_downloaded(capsys):
+    assert main(["models", "path", "somebody/no-such-model"]) == 1
+    assert "atom models pull somebody/no-such-model" in capsys.readouterr().err
+
+
+def test_simple_inference_answers_four_prompts(tiny_llama):
+    flags = ("--model", tiny_llama, "--max-tokens", "4", *FLOAT32)
+    done = run(*flags, module="atom_server.examples.simple_inference")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Prompt: ") == done.stdout.count("Completion: ") == 4
+
+
+def test_the_openai_server_module_is_atom_serve():
+    done = run("--help", module="atom_server.entrypoints.openai_server")
+    assert done.returncode == 0
+    assert "--server-port" in done.stdout
+    assert "--kv-cache-dtype" in done.stdout
