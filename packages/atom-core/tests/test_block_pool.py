@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 
 import hypothesis.strategies as st
 import pytest
@@ -85,6 +86,36 @@ def test_the_end_of_a_table_is_evicted_before_its_beginning():
     pool.release(table)
     pool.allocate(1)
     assert evicted == [table[-1]]
+
+
+def test_old_neighbors_are_evicted_together():
+    pool, evicted = make_pool_of_cached(4, 0, 3, 5, 1, 2, 6, 7)
+    assert sorted(pool.allocate(3)) == [3, 4, 5]
+    assert evicted == [4, 3, 5]
+
+
+def test_recently_used_neighbors_are_kept():
+    pool, evicted = make_pool_of_cached(4, 0, 2, 6, 1, 7, 3, 5)
+    pool.allocate(2)
+    assert evicted == [4, 0]
+
+
+def test_requests_get_few_runs_after_many_others_have_come_and_gone():
+    random = Random(0)
+    pool = BlockPool(512)
+    live, all_runs = [], []
+    for _ in range(400):
+        table = pool.allocate(random.randint(4, 24), room=8)
+        for _ in range(8):
+            table += pool.allocate(1, after=table[-1])
+        all_runs.append(num_runs(table))
+        live.append(table)
+        if len(live) > 10:
+            table = live.pop(random.randrange(len(live)))
+            for block_id in table[:-1]:
+                pool.set_cached(block_id, True)
+            pool.release(table)
+    assert sum(all_runs[200:]) / 200 < 4
 
 
 def test_a_cached_block_that_is_held_again_is_not_evicted():

@@ -35,6 +35,13 @@ def test_full_blocks_of_an_equal_beginning_are_shared():
     assert second.block_ids[2] != first.block_ids[2]
 
 
+def test_blocks_computed_after_found_ones_are_found_with_them():
+    cache = make_cache()
+    admit(cache, [1, 2, 3, 4, 5])
+    admit(cache, [1, 2, 3, 4, 5, 6])
+    assert admit(cache, [1, 2, 3, 4, 5, 6, 7])[1] == 6
+
+
 def test_at_least_one_token_is_computed():
     cache = make_cache()
     admit(cache, [1, 2, 3, 4])

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 from atom_core.kv_cache.vacant_runs import VacantRuns
 
-# A growing request that must evict frees a few blocks more than it needs: blocks given up together are often neighbors,
-# so that its next ones will be adjacent. Never more than this part of the pool.
-EVICTION_RUN, EVICTION_PART = 16, 64
+# Beside the blocks it asks for now, a request likes this many after them vacant, where it may still grow.
+GROWTH_RUN = 16
 
 
 class BlockPool:
     """Reference counts of blocks ``0 .. num_blocks - 1``.
 
-    A block with no holder is free: *vacant*, or still *cached* under a prefix. Vacant blocks are handed out first, then
-    cached ones, those unused for longest first; `on_evict(block_id)` tells the prefix cache to forget one.
+    A block with no holder is free: *vacant*, or still *cached* under a prefix. Runs of vacant blocks are handed out
+    first; where none is long enough, the cached block unused for longest is evicted, and neighbors of it from the older
+    half of the cached blocks: eviction in strict order would leave every request with scattered blocks.
+    `on_evict(block_id)` tells the prefix cache to forget one.
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int], None] | None = None) -> None:
@@ -25,8 +26,9 @@ class BlockPool:
         self._num_holders = [0] * num_blocks
         self._is_cached = bytearray(num_blocks)
         self._vacant = VacantRuns(num_blocks)
-        self._idle_cached: OrderedDict[int, None] = OrderedDict()
-        self._eviction_run = max(1, min(EVICTION_RUN, num_blocks // EVICTION_PART))
+        # Free cached blocks, unused for longest first, with the time (in releases) since when they are.
+        self._idle_cached: OrderedDict[int, int] = OrderedDict()
+        self._time = 0
 
     @property
     def num_free(self) -> int:
@@ -55,8 +57,6 @@ class BlockPool:
         """
         if count > self.num_free:
             raise ValueError(f"{count} blocks were asked for, {self.num_free} of {self.num_blocks} are free")
-        if count > len(self._vacant):
-            self._evict(max(count - len(self._vacant), 0 if after is None else self._eviction_run))
         block_ids: list[int] = []
         while len(block_ids) < count:
             self._take_run(block_ids, count - len(block_ids), after, room)
@@ -86,7 +86,8 @@ class BlockPool:
             self._num_holders[block_id] = holders
             if holders == 0:
                 if self._is_cached[block_id]:
-                    self._idle_cached[block_id] = None
+                    self._time += 1
+                    self._idle_cached[block_id] = self._time
                 else:
                     vacated.append(block_id)
         self._vacate(vacated)
@@ -99,25 +100,60 @@ class BlockPool:
             self._vacant.add(block_id, block_id + 1)
 
     def _take_run(self, block_ids: list[int], count: int, after: int | None, room: int) -> None:
-        start = -1 if after is None else after + 1
-        first, length = start, self._vacant.length_at(start)
-        if not length:
-            start, end = self._vacant.longest()
-            length = end - start
-            first = start if start == 0 else start + min(room, max(length - count, 0) // 2)
-        taken = min(count, length)
-        self._vacant.take(start, first, taken)
-        block_ids.extend(range(first, first + taken))
+        """Extend `block_ids` by up to `count` adjacent blocks: those behind `after`, or a new run."""
+        if after is not None:
+            start = after + 1
+            if self._is_old(start):
+                self._evict(start)
+            length = self._vacant.length_at(start)
+            if length:
+                self._take(block_ids, start, start, min(count, length))
+                return
+        liked = count + min(room, GROWTH_RUN)
+        if self._idle_cached and self._longest_vacant() < liked:
+            self._make_run(liked)
+        start, end = self._vacant.longest()
+        spare = max(end - start - liked, 0)
+        # Some of what is to spare goes to the neighbor in front, to grow into; the lowest run has none.
+        first = start + min(room, spare // 2) if start else 0
+        self._take(block_ids, start, first, min(count, end - first))
 
-    def _evict(self, count: int) -> None:
-        evicted = []
-        while self._idle_cached and len(evicted) < count:
-            block_id, _ = self._idle_cached.popitem(last=False)
-            self._is_cached[block_id] = 0
-            if self._on_evict is not None:
-                self._on_evict(block_id)
-            evicted.append(block_id)
-        self._vacate(evicted)
+    def _take(self, block_ids: list[int], start: int, first: int, count: int) -> None:
+        self._vacant.take(start, first, count)
+        block_ids.extend(range(first, first + count))
+
+    def _longest_vacant(self) -> int:
+        if not len(self._vacant):
+            return 0
+        start, end = self._vacant.longest()
+        return end - start
+
+    def _make_run(self, length: int) -> None:
+        """Evict the block unused for longest, then old neighbors, until `length` vacant ones are adjacent."""
+        start, end = self._evict(next(iter(self._idle_cached)))
+        while end - start < length:
+            if self._is_old(start - 1):
+                start, end = self._evict(start - 1)
+            elif self._is_old(end):
+                start, end = self._evict(end)
+            else:
+                return
+
+    def _is_old(self, block_id: int) -> bool:
+        """Whether the block is free, cached, and unused since the older half of the time that free blocks go back."""
+        since = self._idle_cached.get(block_id)
+        if since is None:
+            return False
+        oldest = self._idle_cached[next(iter(self._idle_cached))]
+        return 2 * since <= oldest + self._time
+
+    def _evict(self, block_id: int) -> tuple[int, int]:
+        """Make a free cached block vacant; the run that it is part of now."""
+        del self._idle_cached[block_id]
+        self._is_cached[block_id] = 0
+        if self._on_evict is not None:
+            self._on_evict(block_id)
+        return self._vacant.add(block_id, block_id + 1)
 
     def _vacate(self, block_ids: list[int]) -> None:
         """Blocks that nobody holds and no prefix names become vacant, whole runs at a time."""

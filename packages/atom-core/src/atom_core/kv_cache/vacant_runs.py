@@ -22,8 +22,8 @@ class VacantRuns:
     def __len__(self) -> int:
         return self._num_blocks
 
-    def add(self, start: int, end: int) -> None:
-        """Blocks ``[start, end)``, none of them here yet, have become empty."""
+    def add(self, start: int, end: int) -> tuple[int, int]:
+        """Blocks ``[start, end)``, none of them here yet, have become empty; the run that they are part of now."""
         self._num_blocks += end - start
         before = self._start_of.pop(start, None)
         if before is not None:
@@ -34,6 +34,7 @@ class VacantRuns:
             del self._start_of[after]
             end = after
         self._insert(start, end)
+        return start, end
 
     def longest(self) -> tuple[int, int]:
         """``(start, end)`` of the longest run, the lowest of several; there must be one."""
