@@ -71,7 +71,7 @@ class NativeAttention:
         self._attention = load_native(_LIBRARIES[problem.dtype], _SIGNATURE).attention
         self._dtype = getattr(torch, problem.dtype)
         self._head_strides = (problem.head_dim, 1)
-        block_stride, token_stride, head_stride, _ = _block_strides(layout)
+        block_stride, token_stride, head_stride = _strides(layout)
         self._layer = _Layer(
             num_heads=problem.num_heads,
             num_kv_heads=problem.num_kv_heads,
@@ -118,14 +118,12 @@ class NativeAttention:
     ) -> torch.Tensor:
         if q_THD.dtype is not self._dtype or kv_cache[0].dtype is not self._dtype:
             raise TypeError(f"attention was planned for {self._dtype}, got {q_THD.dtype} and {kv_cache[0].dtype}")
-        (q_stride, *q_inner), (k_stride, *k_inner), (v_stride, *v_inner) = (
-            q_THD.stride(),
-            k_TKD.stride(),
-            v_TKD.stride(),
-        )
-        if not q_inner == k_inner == v_inner == [self.problem.head_dim, 1]:
+        strides = (q_THD.stride(), k_TKD.stride(), v_TKD.stride())
+        if any(stride[1:] != self._head_strides for stride in strides):
             q_THD, k_TKD, v_TKD = q_THD.contiguous(), k_TKD.contiguous(), v_TKD.contiguous()
-            q_stride, k_stride, v_stride = q_THD.stride(0), k_TKD.stride(0), v_TKD.stride(0)
+            strides = (q_THD.stride(), k_TKD.stride(), v_TKD.stride())
+        if sinks is not None and sinks.dtype is not torch.float32:
+            sinks = sinks.float()
         out_THD = torch.empty(q_THD.shape, dtype=self._dtype)
         self._attention(
             self._layer_address,
@@ -137,9 +135,9 @@ class NativeAttention:
             kv_cache[1].data_ptr(),
             out_THD.data_ptr(),
             None if sinks is None else sinks.data_ptr(),
-            q_stride,
-            k_stride,
-            v_stride,
+            strides[0][0],
+            strides[1][0],
+            strides[2][0],
             q_THD.shape[0],
             *self._prologue_arguments(prologue),
         )
@@ -148,9 +146,18 @@ class NativeAttention:
     def _prologue_arguments(self, prologue: AttentionPrologue | None) -> tuple[int | float | None, ...]:
         if prologue is None:
             return (None, None, None, None, 0, 0, 0.0)
-        cos_sin, q_norm, k_norm = prologue.cos_sin_cache, prologue.q_norm_weight, prologue.k_norm_weight
+        positions, cos_sin = prologue.positions, prologue.cos_sin_cache
+        q_norm, k_norm = prologue.q_norm_weight, prologue.k_norm_weight
+        # The kernel takes pointers at their word, and a wrong dtype would be read as garbage.
+        if positions.dtype is not torch.int64 or positions.dim() != 1 or not positions.is_contiguous():
+            raise TypeError(f"positions must be contiguous int64 [T], got {positions.dtype} {list(positions.shape)}")
+        if cos_sin is not None and (cos_sin.dtype is not torch.float32 or not cos_sin.is_contiguous()):
+            raise TypeError(f"cos_sin_cache must be contiguous float32, got {cos_sin.dtype}")
+        for weight in (q_norm, k_norm):
+            if weight is not None and weight.dtype is not self._dtype:
+                raise TypeError(f"norm weights must be {self._dtype} like the queries, got {weight.dtype}")
         return (
-            prologue.positions.data_ptr(),
+            positions.data_ptr(),
             None if cos_sin is None else cos_sin.data_ptr(),
             None if q_norm is None else q_norm.data_ptr(),
             None if k_norm is None else k_norm.data_ptr(),
@@ -160,11 +167,10 @@ class NativeAttention:
         )
 
 
-def _block_strides(layout: CacheLayout) -> tuple[int, int, int, int]:
-    """Element strides from block to block, token to token, head to head, and within a head."""
-    _, num_heads, head_dim = layout.tensors[0].shape
-    token_stride = num_heads * head_dim
-    return layout.block_size * token_stride, token_stride, head_dim, 1
+def _strides(layout: CacheLayout) -> tuple[int, int, int]:
+    """Elements from block to block, token to token, and head to head."""
+    block_size, num_heads, head_dim = layout.tensors[0].shape
+    return block_size * num_heads * head_dim, num_heads * head_dim, head_dim
 
 
 create = NativeAttention

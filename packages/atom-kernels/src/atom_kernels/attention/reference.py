@@ -126,7 +126,8 @@ class ReferenceAttention:
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         q_THD, k_TKD = apply_prologue(q_THD, k_TKD, prologue)
-        write_kv(k_TKD, v_TKD, kv_cache, metadata.slot_mapping)
+        written = slice(0, metadata.num_tokens)
+        write_kv(k_TKD[written], v_TKD[written], kv_cache, metadata.slot_mapping[written])
         return paged_attention(
             q_THD,
             kv_cache,

@@ -62,7 +62,7 @@ def _run(command: list[str], source: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"{command[0]} took over {_TIMEOUT_SECONDS} s to compile {source.name}") from error
     if done.returncode != 0:
-        errors = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
+        errors = [line for line in done.stderr.splitlines() if "error:" in line] or done.stderr.splitlines()
         raise CompileError(f"{command[0]} cannot compile {source.name}: {errors[0] if errors else 'no message'}")
 
 

@@ -64,5 +64,3 @@ def philox_by_native(seed_B: torch.Tensor, sample_index_B: torch.Tensor, positio
 
 def _as(x_B: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x_B if x_B.dtype is dtype and x_B.is_contiguous() else x_B.to(dtype).contiguous()
-
-

@@ -1,0 +1,119 @@
+"""Native kernels compile at first use, are kept, and are passed over with a reason where they cannot be had."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from atom_kernels.native import NativeUnavailableError, compiler, load_native, native_unavailable
+
+needs_compiler = pytest.mark.skipif(native_unavailable() is not None, reason=f"native kernels: {native_unavailable()}")
+
+
+def run_python(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_without_a_compiler_the_reason_says_what_to_install(tmp_path):
+    code = "from atom_kernels.native import native_unavailable; print(native_unavailable())"
+    reason = run_python(code, CC="no-such-compiler", XDG_CACHE_HOME=str(tmp_path), ATOM_DISABLE_NATIVE="")
+    assert "no-such-compiler" in reason
+    assert "install" in reason
+
+
+def test_a_compiler_that_fails_is_a_reason_and_not_an_exception(tmp_path):
+    code = "from atom_kernels.native import native_unavailable; print(native_unavailable())"
+    reason = run_python(code, CC="false", XDG_CACHE_HOME=str(tmp_path), ATOM_DISABLE_NATIVE="")
+    assert "cannot compile probe.c" in reason
+
+
+def test_disabled_native_kernels_are_not_loaded(monkeypatch):
+    monkeypatch.setenv("ATOM_DISABLE_NATIVE", "1")
+    assert native_unavailable() == "disabled by ATOM_DISABLE_NATIVE"
+    with pytest.raises(NativeUnavailableError, match="ATOM_DISABLE_NATIVE"):
+        load_native("sampling", {})
+
+
+def test_everything_is_chosen_from_torch_when_native_kernels_are_disabled():
+    code = """
+        import torch
+        from atom_kernels.attention import AttentionProblem, select_attention
+        from atom_kernels.sampling import sample
+        plan = select_attention(AttentionProblem(2, 1, 16, 0.25, "float32", "float32", 4))
+        one = torch.ones(1)
+        token = sample(torch.tensor([[0.0, 9.0]]), one.double() * 0.5, one * 0, one.long() * 0, one, one * 0)
+        print(plan.backend, dict(plan.reasons)["native"], token.item())
+    """
+    assert run_python(code, ATOM_DISABLE_NATIVE="1") == "torch disabled by ATOM_DISABLE_NATIVE 1"
+
+
+@needs_compiler
+def test_a_library_is_compiled_once_and_then_taken_from_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = compiler.compiled_library("probe")
+    written = first.stat().st_mtime_ns
+    assert compiler.compiled_library("probe") == first
+    assert first.stat().st_mtime_ns == written
+    # Nothing but finished libraries is left behind.
+    assert [path.name for path in first.parent.iterdir()] == [first.name]
+
+
+@needs_compiler
+def test_another_source_makes_another_library(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(compiler, "SOURCES", tmp_path)
+    (tmp_path / "answer.c").write_text("int answer(void) { return 41; }")
+    first = compiler.compiled_library("answer")
+    (tmp_path / "answer.c").write_text("int answer(void) { return 42; }")
+    second = compiler.compiled_library("answer")
+    assert [ctypes.CDLL(str(path)).answer() for path in (first, second)] == [41, 42]
+
+
+@needs_compiler
+def test_a_syntax_error_names_the_file_and_the_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(compiler, "SOURCES", tmp_path)
+    (tmp_path / "broken.c").write_text("int broken(void) { return }")
+    with pytest.raises(compiler.CompileError, match=r"broken\.c:1"):
+        compiler.compiled_library("broken")
+
+
+@needs_compiler
+def test_a_cache_that_cannot_be_written_is_a_reason(tmp_path, monkeypatch):
+    (tmp_path / "atom").write_text("a file where a folder should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(compiler.CompileError, match="cannot write compiled kernels to"):
+        compiler.compiled_library("probe")
+
+
+@needs_compiler
+def test_processes_that_race_for_a_library_all_get_it(tmp_path):
+    code = "from atom_kernels.native import native_unavailable; print(native_unavailable())"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    racing = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    assert [process.communicate()[0].strip() for process in racing] == ["None", "None"]
+
+
+@needs_compiler
+def test_native_kernels_share_the_thread_pool_of_torch():
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        load_native("sampling", {})
+        runtimes = {line.split()[-1] for line in file if "libgomp" in line or "libiomp" in line}
+    assert len(runtimes) == 1
+    assert torch.get_num_threads() >= 1

@@ -1,0 +1,262 @@
+"""Tokens are drawn by one rule, whatever the backend and the batch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from atom_kernels.sampling import (
+    native_backend,
+    philox_uniform,
+    philox_uniform_host,
+    sample,
+    sample_reference,
+    token_logprobs,
+    torch_backend,
+)
+from atom_kernels.sampling.philox import philox_by_torch, philox_rounds
+
+SAMPLERS = {"torch": torch_backend.sample_by_torch, "reference": sample_reference}
+if native_backend.unavailable() is None:
+    SAMPLERS["native"] = native_backend.sample_by_native
+every_sampler = pytest.mark.parametrize("draw", SAMPLERS.values(), ids=SAMPLERS)
+
+
+def draw_with(draw, logits, uniform, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
+    """Tokens of rows that share their parameters; one uniform number a row, one row of logits for all."""
+    logits = torch.as_tensor(logits, dtype=torch.float32)
+    uniform = torch.as_tensor(uniform, dtype=torch.float64)
+    rows = uniform.numel()
+    return draw(
+        logits.expand(rows, -1).contiguous(),
+        uniform,
+        torch.full((rows,), temperature),
+        torch.full((rows,), top_k, dtype=torch.int64),
+        torch.full((rows,), top_p),
+        torch.full((rows,), min_p),
+    ).tolist()
+
+
+def tokens_that_can_be_drawn(draw, logits, **filters):
+    return sorted(set(draw_with(draw, logits, torch.linspace(0, 1 - 1e-9, 400), **filters)))
+
+
+# --- random numbers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [
+        ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+        ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+        (
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+            [0xA4093822, 0x299F31D0],
+            [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+        ),
+    ],
+)
+def test_philox_gives_the_published_test_vectors(counter, key, expected):
+    assert philox_rounds(counter, key) == expected
+
+
+def test_random_numbers_are_the_same_on_the_host_in_torch_and_in_c():
+    generator = torch.Generator().manual_seed(0)
+    seeds = torch.randint(-(2**63), 2**63 - 1, (200,), generator=generator)
+    samples = torch.randint(0, 2**40, (200,), generator=generator)
+    positions = torch.arange(200) * 10**8
+    host = [philox_uniform_host(*row) for row in zip(seeds.tolist(), samples.tolist(), positions.tolist(), strict=True)]
+    assert philox_by_torch(seeds, samples, positions).tolist() == host
+    assert philox_uniform(seeds, samples, positions).tolist() == host
+    if native_backend.unavailable() is None:
+        assert native_backend.philox_by_native(seeds, samples, positions).tolist() == host
+
+
+def test_random_numbers_are_uniform_and_differ_by_seed_sample_and_position():
+    ones = torch.ones(20000, dtype=torch.int64)
+    count = torch.arange(20000)
+    by_position, by_sample, by_seed = (
+        philox_uniform(ones, ones, count),
+        philox_uniform(ones, count, ones),
+        philox_uniform(count, ones, ones),
+    )
+    for numbers in (by_position, by_sample, by_seed):
+        assert numbers.min() >= 0
+        assert numbers.max() < 1
+        # The largest gap to the uniform distribution, whose 0.1 % critical value is 1.95 / sqrt(n).
+        gap = (numbers.sort().values - (count + 0.5) / 20000).abs().max()
+        assert gap < 1.95 / math.sqrt(20000)
+    assert torch.cat((by_position, by_sample, by_seed)).unique().numel() > 59990
+
+
+# --- the rule --------------------------------------------------------------------------------------------------------
+
+
+@every_sampler
+def test_the_first_token_whose_cumulative_probability_exceeds_the_number_is_drawn(draw):
+    logits = torch.tensor([0.1, 0.2, 0.3, 0.4]).log()
+    assert draw_with(draw, logits, [0.0, 0.09, 0.11, 0.29, 0.31, 0.59, 0.61, 0.999]) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@every_sampler
+def test_temperature_zero_takes_the_best_token_and_the_first_among_equals(draw):
+    assert draw_with(draw, [1.0, 5.0, 5.0, 2.0], [0.9], temperature=0.0) == [1]
+
+
+@every_sampler
+def test_top_k_keeps_the_best_and_all_that_tie_with_the_last_of_them(draw):
+    assert tokens_that_can_be_drawn(draw, [1.0, 3.0, 2.0, 0.0], top_k=2) == [1, 2]
+    assert tokens_that_can_be_drawn(draw, [1.0, 3.0, 2.0, 2.0], top_k=2) == [1, 2, 3]
+    assert tokens_that_can_be_drawn(draw, [1.0, 1.5, 1.2], top_k=-1) == [0, 1, 2]
+
+
+@every_sampler
+def test_top_p_keeps_tokens_until_their_mass_reaches_it(draw):
+    logits = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
+    assert tokens_that_can_be_drawn(draw, logits, top_p=0.65) == [1, 3]
+    assert tokens_that_can_be_drawn(draw, logits, top_p=0.75) == [1, 2, 3]
+    assert tokens_that_can_be_drawn(draw, logits, top_p=0.0) == [1]
+
+
+@every_sampler
+def test_top_p_counts_what_top_k_has_left(draw):
+    logits = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
+    # Of the two best, the first has 4/7 of the mass.
+    assert tokens_that_can_be_drawn(draw, logits, top_k=2, top_p=0.55) == [1]
+    assert tokens_that_can_be_drawn(draw, logits, top_k=2, top_p=0.6) == [1, 3]
+
+
+@every_sampler
+def test_top_p_keeps_all_tokens_that_tie_at_its_threshold(draw):
+    assert tokens_that_can_be_drawn(draw, [2.0, 1.0, 1.0, 1.0], top_p=0.6) == [0, 1, 2, 3]
+
+
+@every_sampler
+def test_min_p_is_relative_to_the_best_token(draw):
+    logits = torch.tensor([0.5, 0.26, 0.24]).log()
+    assert tokens_that_can_be_drawn(draw, logits, min_p=0.5) == [0, 1]
+    assert tokens_that_can_be_drawn(draw, logits, min_p=1.0) == [0]
+
+
+@every_sampler
+def test_temperature_comes_before_the_filters(draw):
+    logits = torch.tensor([0.6, 0.25, 0.15]).log()
+    assert tokens_that_can_be_drawn(draw, logits, temperature=0.5, top_p=0.8) == [0]
+    assert tokens_that_can_be_drawn(draw, logits, temperature=2.0, top_p=0.8) == [0, 1, 2]
+
+
+@every_sampler
+@pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-53])
+def test_a_token_left_alone_is_drawn_whatever_the_number(draw, uniform):
+    logits = torch.full((300,), float("-inf"))
+    logits[123] = -50.0
+    for temperature in (0.0, 1e-6, 1.0):
+        assert draw_with(draw, logits, [uniform], temperature=temperature) == [123]
+    assert draw_with(draw, logits, [uniform], top_k=5) == [123]
+    assert draw_with(draw, logits, [uniform], top_p=0.5) == [123]
+    assert draw_with(draw, logits, [uniform], min_p=0.5) == [123]
+
+
+@every_sampler
+def test_nan_counts_as_impossible(draw):
+    assert tokens_that_can_be_drawn(draw, [float("nan"), 1.0, 2.0]) == [1, 2]
+    assert draw_with(draw, [float("nan"), 1.0, 2.0], [0.5], temperature=0.0) == [2]
+
+
+@every_sampler
+def test_an_infinite_logit_beats_all_others(draw):
+    assert tokens_that_can_be_drawn(draw, [1.0, float("inf"), 2.0]) == [1]
+
+
+@every_sampler
+def test_the_greatest_number_still_draws_a_token_that_has_mass(draw):
+    logits = torch.zeros(1000)
+    logits[900:] = float("-inf")
+    assert draw_with(draw, logits, [1 - 2**-53]) == [899]
+
+
+# --- properties ------------------------------------------------------------------------------------------------------
+
+
+def make_batch(num_rows=24, vocab_size=3000, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(num_rows, vocab_size, generator=generator) * 3
+    turns = torch.arange(num_rows)
+    return (
+        logits,
+        torch.rand(num_rows, dtype=torch.float64, generator=generator),
+        torch.tensor([0.0, 0.7, 1.0, 1.5])[turns % 4],
+        torch.tensor([0, 40, 3])[turns % 3],
+        torch.tensor([0.9, 1.0, 0.3, 0.99, 1.0])[turns % 5],
+        torch.tensor([0.0, 0.0, 0.05])[turns % 3],
+    )
+
+
+@every_sampler
+def test_a_row_draws_the_same_token_alone_and_in_any_batch(draw):
+    batch = make_batch()
+    together = draw(*batch)
+    for row in range(len(together)):
+        assert draw(*(x[row : row + 1] for x in batch)).item() == together[row]
+    order = torch.randperm(len(together), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(draw(*(x[order] for x in batch)), together[order])
+
+
+@every_sampler
+def test_drawn_tokens_follow_the_distribution(draw):
+    probabilities = torch.tensor([0.05, 0.3, 0.0, 0.15, 0.1, 0.25, 0.05, 0.1])
+    num_draws = 20000
+    positions = torch.arange(num_draws)
+    uniform = philox_uniform(torch.full_like(positions, 7), torch.zeros_like(positions), positions)
+    if draw is sample_reference:
+        num_draws, uniform = 4000, uniform[:4000]
+    tokens = torch.tensor(draw_with(draw, probabilities.log(), uniform))
+    counts = torch.bincount(tokens, minlength=8).double()
+    assert counts[2] == 0
+    expected = probabilities.double() * num_draws
+    seen = expected > 0
+    chi_square = ((counts - expected)[seen].square() / expected[seen]).sum()
+    # 6 degrees of freedom: beyond 22.5 with a probability of 0.1 %.
+    assert chi_square < 22.5
+
+
+def test_a_seed_gives_the_same_tokens_again_and_another_seed_gives_others():
+    logits = torch.zeros(64, 1000)
+    positions = torch.arange(64)
+
+    def draw(seed):
+        uniform = philox_uniform(torch.full_like(positions, seed), torch.zeros_like(positions), positions)
+        rest = (torch.ones(64), torch.zeros(64, dtype=torch.int64), torch.ones(64), torch.zeros(64))
+        return sample(logits, uniform, *rest)
+
+    assert torch.equal(draw(1), draw(1))
+    assert (draw(1) != draw(2)).sum() > 50
+
+
+# --- log probabilities -----------------------------------------------------------------------------------------------
+
+
+def test_logprobs_of_the_chosen_token_with_its_rank_and_the_best():
+    logits = torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.4, 0.1, 0.3, 0.2]]).log() + 5
+    found = token_logprobs(logits, torch.tensor([2, 0]), 2)
+    torch.testing.assert_close(found.chosen_B.exp(), torch.tensor([0.2, 0.4]))
+    assert found.rank_B.tolist() == [3, 1]
+    assert found.top_ids_BN.tolist() == [[1, 3], [0, 2]]
+    torch.testing.assert_close(found.top_logprobs_BN.exp(), torch.tensor([[0.4, 0.3], [0.4, 0.3]]))
+
+
+def test_tokens_that_tie_share_a_rank_and_no_best_tokens_may_be_asked_for():
+    found = token_logprobs(torch.tensor([[1.0, 2.0, 2.0]]), torch.tensor([2]), 0)
+    assert found.rank_B.tolist() == [1]
+    assert found.top_ids_BN.shape == (1, 0)
+
+
+def test_logprobs_of_a_row_do_not_depend_on_its_batch():
+    logits = torch.randn(9, 5000, generator=torch.Generator().manual_seed(0))
+    tokens = torch.arange(9)
+    together = token_logprobs(logits, tokens, 5)
+    for row in range(9):
+        alone = token_logprobs(logits[row : row + 1], tokens[row : row + 1], 5)
+        assert all(torch.equal(one[0], every[row]) for one, every in zip(alone, together, strict=True))
