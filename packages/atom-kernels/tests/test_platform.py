@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -104,3 +109,25 @@ def test_this_machine_is_probed_once():
     assert platform.backends[-1] == "torch"
     assert platform.num_cores >= 1
     assert platform.device == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_probing_leaves_no_computing_threads_behind():
+    """A second OpenMP pool would slow down every operator of the thread that serves."""
+    tasks = Path("/proc/self/task")
+    if not tasks.exists():
+        pytest.skip("threads are counted in /proc")
+    code = (
+        "import os, time, torch\n"
+        "from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem\n"
+        "from atom_kernels.select import select\n"
+        "before = len(os.listdir('/proc/self/task'))\n"
+        "select(OP, LinearProblem(64, 64, torch.bfloat16))\n"
+        "select(LINEAR_INT8, Int8LinearProblem(64, 64, torch.bfloat16))\n"
+        "deadline = time.monotonic() + 20\n"  # helpers end a moment after the thread that they helped
+        "while (left := len(os.listdir('/proc/self/task')) - before) and time.monotonic() < deadline:\n"
+        "    time.sleep(0.05)\n"
+        "print(left)\n"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"

@@ -14,6 +14,7 @@ import torch
 
 from atom_kernels import settings
 from atom_kernels.operator import BACKEND_ORDER
+from atom_kernels.probing import run_apart
 
 AITER_ARCHES = ("gfx942", "gfx950")
 _BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16", "arm_bf16", "sve_bf16")
@@ -149,7 +150,7 @@ def gather_facts() -> Facts:
         cpu_features=features,
         native_error=None if num_devices else _native_error(),
         mkldnn=bool(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
-        bf16_slowdown=_measure_bf16_slowdown() if has_bf16 else None,
+        bf16_slowdown=run_apart(_measure_bf16_slowdown) if has_bf16 else None,
     )
 
 

@@ -15,6 +15,8 @@ OP_MODULES = (
     "atom_kernels.activation",
     "atom_kernels.linear",
     "atom_kernels.embedding",
+    "atom_kernels.attention.ops",
+    "atom_kernels.sampling.ops",
 )
 
 

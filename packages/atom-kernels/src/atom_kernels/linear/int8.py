@@ -10,6 +10,7 @@ import torch
 
 from atom_kernels.linear.contract import Int8LinearProblem, linear_int8, quantize_int8
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
+from atom_kernels.probing import run_apart
 
 # Past this many rows the packed product, which is bound by arithmetic, loses to a dense one.
 _FEW_ROWS = 4
@@ -49,10 +50,14 @@ def _supports_packed(problem: Int8LinearProblem, platform: Any) -> str | None:
         return f"for bfloat16 activations, not {problem.dtype}"
     if problem.in_features % 32 or problem.out_features % 32:
         return "for sizes that are multiples of 32"
-    return _probe()
+    return _probe_once()
 
 
 @functools.cache
+def _probe_once() -> str | None:
+    return run_apart(_probe)
+
+
 def _probe() -> str | None:
     problem = Int8LinearProblem(64, 32, torch.bfloat16)
     weight, scale = quantize_int8(torch.randn(32, 64, generator=torch.Generator().manual_seed(0)))

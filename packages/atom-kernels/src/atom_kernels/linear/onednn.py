@@ -10,6 +10,7 @@ import torch
 
 from atom_kernels.linear.contract import LinearProblem, linear
 from atom_kernels.operator import Backend, Layout
+from atom_kernels.probing import run_apart
 
 
 def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None]:
@@ -23,6 +24,10 @@ def _bind(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch
 
 
 @functools.cache
+def _probe_once() -> str | None:
+    return run_apart(_probe)
+
+
 def _probe() -> str | None:
     """These operators are torch's own but private: trust them only where a small case comes out right."""
     problem = LinearProblem(48, 40, torch.bfloat16, bias=True)
@@ -42,7 +47,7 @@ def _supports(problem: LinearProblem, platform: Any) -> str | None:
         return f"packed for bfloat16 only, not {problem.dtype}"
     if not platform.fast_bf16:
         return f"bfloat16 is not fast here: {platform.bf16_reason}"
-    return _probe()
+    return _probe_once()
 
 
 PREPACKED_BACKEND = Backend(
