@@ -69,14 +69,14 @@ def leave_while_waiting(server, **fields):
 def test_a_client_that_leaves_before_a_whole_answer_frees_its_blocks(server, caplog):
     with caplog.at_level(logging.INFO, logger="atom_server"):
         leave_while_waiting(server, **body(0, max_tokens=480, n=4, temperature=1))
-        server.wait_until_idle(seconds=2)
+        server.wait_until_idle(seconds=5)
     assert any(" 499 " in record.getMessage() for record in caplog.records)
 
 
 def test_a_client_that_leaves_with_many_prompts_frees_all_of_them(server):
     prompts = [body(index)["prompt"] for index in range(8)]
     leave_while_waiting(server, **body(0, prompt=prompts, max_tokens=450))
-    server.wait_until_idle(seconds=2)
+    server.wait_until_idle(seconds=5)
 
 
 def test_a_slow_reader_gets_everything(server):

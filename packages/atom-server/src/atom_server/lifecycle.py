@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _HEALTH_INTERVAL_S = 0.25
 # Long enough for open streams to get their error and for probes to see the 503.
-_LAST_WORDS_S = 1.5
+_LAST_WORDS_S = 2.0
 _GRACE_S = 2
 
 

@@ -1,4 +1,4 @@
-"""The environment variables that the server reads; nothing else in this package looks at the environment."""
+"""The environment variables that this package reads, and the one that it hands on; nothing else here looks at them."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ def api_key() -> str | None:
 def debug() -> bool:
     """``ATOM_DEBUG``: show tracebacks of errors that are otherwise told in one line."""
     return os.environ.get("ATOM_DEBUG", "") not in ("", "0")
+
+
+def default_engine_log_level(level: str) -> None:
+    """Make the engine's process log as this one does, unless ``ATOM_LOG_LEVEL`` says otherwise."""
+    os.environ.setdefault("ATOM_LOG_LEVEL", level.upper())

@@ -8,7 +8,6 @@ import sys
 from atom_core import EngineArgs
 from atom_server.cli.logs import configure_logging
 from atom_server.cli.sampling_args import add_sampling_args, sampling_params
-from atom_server.cli.terminal import stream_text
 
 HELP = "complete one prompt"
 USAGE = "PROMPT [--model MODEL] [flags]"
@@ -36,4 +35,7 @@ def run(args: argparse.Namespace) -> int:
     configure_logging("warning")
     engine_args = EngineArgs.from_cli_args(args)
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+
+    from atom_server.cli.terminal import stream_text
+
     return stream_text(engine_args, prompt, sampling_params(args), is_chat=args.chat)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 
+from atom_server import settings
+
 
 def configure_logging(level: str = "info") -> None:
-    """Send this process's log lines to stderr. Libraries only speak up when something is wrong."""
+    """Send log lines to stderr, the engine's too. Libraries only speak up when something is wrong."""
+    settings.default_engine_log_level(level)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     root = logging.getLogger()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
-from rich.table import Table
-
 HELP = "list, download and find models"
 USAGE = "list | pull NAME | path NAME"
 DESCRIPTION = "Models that ATOM knows by name, and models that are already on this machine."
@@ -57,16 +54,16 @@ def _list() -> None:
     from atom_core.models import cached_models, known_models, models_cache_dir
 
     cached = {model.name: model for model in cached_models()}
-    table = Table("name", "size", "where", "what", box=None, padding=(0, 2, 0, 0))
+    rows = []
     for model in known_models():
         here = cached.pop(model.name, None)
         size, where = (_size(here.size), str(here.path)) if here else ("", "not downloaded")
-        table.add_row(model.name, size, where, f"{model.description} ({model.license})")
-    for model in cached.values():
-        table.add_row(model.name, _size(model.size), str(model.path), "")
-    console = Console(soft_wrap=True)
-    console.print(table)
-    console.print(f"\ndownloads are kept in {models_cache_dir()}", highlight=False)
+        rows.append((model.name, size, f"{model.description} ({model.license})", where))
+    rows += [(model.name, _size(model.size), "", str(model.path)) for model in cached.values()]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for *cells, where in rows:
+        print("  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), where]))
+    print(f"\ndownloads are kept in {models_cache_dir()}")
 
 
 def _size(num_bytes: int) -> str:

@@ -7,10 +7,7 @@ import time
 
 from atom_core import EngineArgs
 from atom_server.cli.logs import configure_logging
-from atom_server.lifecycle import serve
-from atom_server.listen import open_socket
 from atom_server.options import ServerOptions
-from atom_server.state import load_template
 
 HELP = "serve a model to OpenAI clients"
 USAGE = "[--model MODEL] [flags]"
@@ -46,6 +43,11 @@ def run(args: argparse.Namespace) -> int:
     engine_args = EngineArgs.from_cli_args(args)
 
     configure_logging(options.log_level)
+
+    from atom_server.lifecycle import serve
+    from atom_server.listen import open_socket
+    from atom_server.state import load_template
+
     # What can be wrong without a model is found out before one is loaded.
     load_template(None, options.chat_template)
 
