@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,19 +55,23 @@ def idle_share(seconds: float = 1.0) -> float | None:
 
 
 class Interference:
-    """Measures what share of the cores other processes took between `start` and `share()`."""
+    """Measures what share of the cores processes other than this one and `pids` take from its construction on."""
 
-    def __init__(self) -> None:
+    def __init__(self, pids: Sequence[int] = ()) -> None:
+        self._pids = [os.getpid(), *pids]
         self._start = _jiffies()
-        self._own = _own_seconds()
+        self._own = self._own_jiffies()
 
     def share(self) -> float | None:
-        """Share of all cores' time since construction that other processes used, 0 to 1."""
+        """Share of all cores' time so far that others used, 0 to 1; None where the system does not say."""
         now = _jiffies()
         if now is None or self._start is None or now[0] == self._start[0]:
             return None
-        own = (_own_seconds() - self._own) * os.sysconf("SC_CLK_TCK")
-        return max(0.0, (now[1] - self._start[1] - own) / (now[0] - self._start[0]))
+        others = now[1] - self._start[1] - (self._own_jiffies() - self._own)
+        return max(0.0, others / (now[0] - self._start[0]))
+
+    def _own_jiffies(self) -> int:
+        return sum(_jiffies_of(pid) for pid in self._pids)
 
 
 def _jiffies() -> tuple[int, int] | None:
@@ -79,9 +84,13 @@ def _jiffies() -> tuple[int, int] | None:
     return sum(fields), sum(fields) - idle
 
 
-def _own_seconds() -> float:
-    times = os.times()
-    return times.user + times.system
+def _jiffies_of(pid: int) -> int:
+    """Clock ticks that a process has run, in all its threads."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])
 
 
 def _cpuinfo(key: str) -> str | None:

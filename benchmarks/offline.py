@@ -1,4 +1,4 @@
-"""Decode and prefill steps of our engine and of others in one process, on the same weights, in turns."""
+"""Decode and prefill steps of our engine and of others, on the same weights, in turns."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, report, roofline, timing
-from benchmarks.peers import Side
-
-ENGINES = ("atom", "transformers")
+from benchmarks.sides import ENGINES, SideProcess
 
 
 @dataclass(frozen=True)
@@ -36,11 +34,12 @@ class Scenario:
             config, num_requests=self.batch_size, new_tokens=new_tokens, context=self.context, dtype=dtype
         )
 
-    def step(self, side: Side) -> timing.Step:
-        """The call to time."""
+    def prepare(self, side: SideProcess) -> None:
+        """Get `side` ready to take turns."""
         if self.kind == "prefill":
-            return side.prefiller(self.context)
-        return side.decoder(self.batch_size, self.context)
+            side.prepare("prefiller", num_tokens=self.context)
+        else:
+            side.prepare("decoder", batch_size=self.batch_size, context=self.context)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +80,6 @@ def run(options: argparse.Namespace) -> int:
     path = _resolve(options.model)
     config = open_checkpoint(path).config
     rates = roofline.measure_rates(options.dtype)
-    interference = machine.Interference()
     sides = [_open(name, path, scenarios, options=options) for name in names]
     try:
         taken = [_take(scenario, sides, options) for scenario in scenarios]
@@ -91,7 +89,10 @@ def run(options: argparse.Namespace) -> int:
             side.close()
     # Neighbors of a virtual machine change its bandwidth: the bound is the better of before and after.
     rates = rates.better_of(roofline.measure_rates(options.dtype))
-    results = [_result(*pair, config, rates, dtype=options.dtype) for pair in zip(scenarios, taken, strict=True)]
+    results = [
+        _result(scenario, timings, config, rates, dtype=options.dtype) | {"share_used_by_others": others}
+        for scenario, (timings, others) in zip(scenarios, taken, strict=True)
+    ]
     document = {
         "benchmark": "offline",
         "machine": machine.describe(),
@@ -104,29 +105,28 @@ def run(options: argparse.Namespace) -> int:
         },
         "idle_share_before": idle,
         "quiet": quiet,
-        "share_used_by_others": interference.share(),
+        "share_used_by_others": max((result["share_used_by_others"] or 0.0 for result in results), default=0.0),
         "read_gb_per_s": round(rates.bytes_per_second / 1e9, 1),
         "matmul_tflop_per_s": round(rates.operations_per_second / 1e12, 3),
         "greedy_agreement": agreement,
         "results": results,
     }
     print(report.offline_table(document))
-    if not options.no_save:
-        print(f"\nwritten: {report.save(document, options.output)}")
+    report.save_unless_busy(document, options)
     return 0
 
 
-def _open(name: str, path: Path, scenarios: list[Scenario], *, options: argparse.Namespace) -> Any:
+def _open(name: str, path: Path, scenarios: list[Scenario], *, options: argparse.Namespace) -> SideProcess:
     print(f"loading {path.name} in {name} ...", file=sys.stderr)
-    if name == "transformers":
-        from benchmarks.peers import Transformers
-
-        return Transformers(path, options.dtype)
-    from benchmarks.engines import Ours
-
-    longest = max(scenario.context for scenario in scenarios) + (options.turns + 1) * (options.steps + 1) + 64
-    largest = max(scenario.batch_size for scenario in scenarios)
-    return Ours(path, options.dtype, threads=options.threads, max_model_len=longest, max_num_seqs=largest)
+    longest = max(scenario.context for scenario in scenarios) + (options.turns + 1) * (options.steps + 2) + 64
+    return SideProcess(
+        name,
+        path=str(path.resolve()),
+        dtype=options.dtype,
+        threads=options.threads,
+        max_model_len=longest,
+        max_num_seqs=max(scenario.batch_size for scenario in scenarios),
+    )
 
 
 def _resolve(model: str) -> Path:
@@ -137,10 +137,16 @@ def _resolve(model: str) -> Path:
     return resolve_model(model)
 
 
-def _take(scenario: Scenario, sides: list[Any], options: argparse.Namespace) -> dict[str, timing.Timings]:
+def _take(
+    scenario: Scenario, sides: list[SideProcess], options: argparse.Namespace
+) -> tuple[dict[str, timing.Timings], float | None]:
+    """Timings by engine, and the share of the cores that other processes took meanwhile."""
     print(f"measuring {scenario.name} ...", file=sys.stderr)
-    steps = {side.name: scenario.step(side) for side in sides}
-    return timing.interleave(steps, turns=options.turns, steps=options.steps)
+    for side in sides:
+        scenario.prepare(side)
+    interference = machine.Interference([side.pid for side in sides])
+    timings = timing.interleave({side.name: side.turn for side in sides}, turns=options.turns, steps=options.steps)
+    return timings, interference.share()
 
 
 def _result(
@@ -168,7 +174,7 @@ def _result(
     }
 
 
-def _agreement(sides: list[Any], config: Mapping[str, Any], num_tokens: int = 16) -> dict[str, Any] | None:
+def _agreement(sides: list[SideProcess], config: Mapping[str, Any], num_tokens: int = 16) -> dict[str, Any] | None:
     """Of a few greedy tokens after a fixed prompt, how many are equal from the start (bf16 may part them late)."""
     if len(sides) < 2:
         return None

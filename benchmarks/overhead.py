@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,13 @@ def run(options: argparse.Namespace) -> int:
         "results": results,
     }
     print(report.overhead_table(document))
-    if not options.no_save:
-        print(f"\nwritten: {report.save(document, options.output)}")
+    report.save_unless_busy(document, options)
     return 0
 
 
 def measure(batch_size: int, sampling: dict[str, Any], *, options: argparse.Namespace) -> timing.Timings:
     """Steps of an `EngineCore` in which `batch_size` requests decode."""
-    num_tokens = (options.turns + 1) * (options.steps + 1) + 8
+    num_tokens = (options.turns + 1) * (options.steps + 2) + 8
     engine = make_engine(batch_size, options.context + num_tokens, options=options)
     try:
         source = random.Random(0)
@@ -70,7 +70,8 @@ def measure(batch_size: int, sampling: dict[str, Any], *, options: argparse.Name
             waiting.add(f"r{index}")
         while waiting:
             waiting -= {output.request_id for output in engine.step() if output.new_token_ids}
-        return timing.interleave({"atom": engine.step}, turns=options.turns, steps=options.steps)["atom"]
+        turn = partial(timing.take_turn, engine.step)
+        return timing.interleave({"atom": turn}, turns=options.turns, steps=options.steps)["atom"]
     finally:
         engine.close()
 

@@ -1,4 +1,4 @@
-"""The engines that ours is compared with. Each offers `decoder`, `prefiller` and `greedy`, as `engines.Ours` does."""
+"""What a side of a comparison can do, and the engines that ours is compared with."""
 
 from __future__ import annotations
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+# Of the cores' time, taken by other processes: beyond it a result tells more of them than of the engines.
+MOST_SHARE_OF_OTHERS = 0.07
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -19,6 +22,21 @@ def save(document: dict[str, Any], path: Path | None = None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=2) + "\n")
     return path
+
+
+def save_unless_busy(document: dict[str, Any], options: argparse.Namespace) -> None:
+    """Save as the flags `--output` and `--no-save` say; without either, a result of a busy machine is not kept."""
+    if options.no_save:
+        return
+    if options.output is None and not was_quiet(document):
+        print("\nnot written, since the machine was busy: --output FILE writes it all the same")
+        return
+    print(f"\nwritten: {save(document, options.output)}")
+
+
+def was_quiet(document: dict[str, Any]) -> bool:
+    """Whether next to nothing else ran while the steps were timed."""
+    return (document.get("share_used_by_others") or 0.0) <= MOST_SHARE_OF_OTHERS
 
 
 def load_all(benchmark: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
@@ -71,9 +89,9 @@ def conditions(document: dict[str, Any]) -> str:
             f"Measured in the same run: {document['read_gb_per_s']:.0f} GB/s read, "
             f"{document['matmul_tflop_per_s']:.2f} TFLOP/s in a large matrix product."
         )
-    others = document.get("share_used_by_others")
-    if not document.get("quiet", True) or (others or 0) > 0.05:
-        sentences.append(f"The machine was NOT quiet: other processes took {others or 0:.0%} of the cores' time.")
+    if not was_quiet(document):
+        others = document["share_used_by_others"]
+        sentences.append(f"The machine was NOT quiet: other processes took {others:.0%} of the cores' time.")
     return " ".join(sentences)
 
 

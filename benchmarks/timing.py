@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Step = Callable[[], object]
+# (warm-up steps, timed steps) -> seconds of each timed step
+Turn = Callable[[int, int], list[float]]
 
 
 @dataclass
@@ -37,8 +39,15 @@ class Timings:
         }
 
 
-def interleave(sides: Mapping[str, Step], *, turns: int, steps: int, warm_up: int = 1) -> dict[str, Timings]:
-    """Time `steps` calls of each side in turn (A B A B ... A), after `warm_up` untimed calls at each turn.
+def take_turn(step: Step, warm_up: int, steps: int) -> list[float]:
+    """Seconds of each of `steps` calls, after `warm_up` untimed ones."""
+    for _ in range(warm_up):
+        step()
+    return [_seconds(step) for _ in range(steps)]
+
+
+def interleave(sides: Mapping[str, Turn], *, turns: int, steps: int, warm_up: int = 2) -> dict[str, Timings]:
+    """Let the sides take turns of `steps` timed steps each: A B A B ... A.
 
     Every side gets `turns` turns, and the first side one more: it encloses the others, and a drift of the
     machine shows as a difference between its first and last turn.
@@ -46,10 +55,7 @@ def interleave(sides: Mapping[str, Step], *, turns: int, steps: int, warm_up: in
     timings = {name: Timings() for name in sides}
     order = [name for _ in range(turns) for name in sides]
     for name in [*order, next(iter(sides))]:
-        step = sides[name]
-        for _ in range(warm_up):
-            step()
-        timings[name].turns.append([_seconds(step) for _ in range(steps)])
+        timings[name].turns.append(sides[name](warm_up, steps))
     return timings
 
 

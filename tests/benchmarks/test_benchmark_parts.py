@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,11 @@ def make_document(**overrides) -> dict:
 
 def test_the_sides_take_turns_and_the_first_one_also_goes_last():
     calls: list[str] = []
-    timings = timing.interleave(
-        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, turns=2, steps=3, warm_up=1
-    )
+    sides = {
+        "a": partial(timing.take_turn, lambda: calls.append("a")),
+        "b": partial(timing.take_turn, lambda: calls.append("b")),
+    }
+    timings = timing.interleave(sides, turns=2, steps=3, warm_up=1)
     assert "".join(calls) == "aaaabbbbaaaabbbbaaaa"
     assert [len(timings[name].steps) for name in "ab"] == [9, 6]
 

@@ -1,0 +1,126 @@
+"""Engines under measurement, each in a process of its own; this module is also what runs in that process.
+
+Two engines in one process would share OpenMP: with more than one pool of threads libgomp stops spinning at barriers,
+and both get slower, by half for many small operators. In processes of their own they run as they do for users, and the
+one whose turn it is not sleeps in a read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import timing
+from benchmarks.peers import Side, Transformers
+
+ENGINES = ("atom", "transformers")
+
+
+class SideProcess:
+    """One engine in its process. It answers one JSON line to each line it is sent.
+
+    Args:
+        name: one of `ENGINES`.
+        settings: keywords of `open_side`.
+    """
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        self.name = name
+        environment = {**os.environ, "OMP_NUM_THREADS": str(settings["threads"])}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.sides", name, json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=Path(__file__).parent.parent,
+        )
+        self._receive()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def prepare(self, kind: str, **scenario: int) -> None:
+        """Get ready for turns of "decoder" or "prefiller" steps, see `Side`."""
+        self._ask("prepare", kind=kind, scenario=scenario)
+
+    def turn(self, warm_up: int, steps: int) -> list[float]:
+        """Seconds of each of `steps` steps, after `warm_up` untimed ones."""
+        return self._ask("turn", warm_up=warm_up, steps=steps)
+
+    def greedy(self, token_ids: list[int], num_tokens: int) -> list[int]:
+        """See `Side.greedy`."""
+        return self._ask("greedy", token_ids=token_ids, num_tokens=num_tokens)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait(timeout=60)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _ask(self, what: str, **arguments: Any) -> Any:
+        if self._process.stdin is None:
+            raise RuntimeError(f"the process of {self.name} was closed")
+        self._process.stdin.write(json.dumps({"what": what, **arguments}) + "\n")
+        self._process.stdin.flush()
+        return self._receive()
+
+    def _receive(self) -> Any:
+        line = self._process.stdout.readline() if self._process.stdout is not None else ""
+        if not line:
+            raise RuntimeError(f"the process of {self.name} ended with {self._process.wait()}; its error is above")
+        return json.loads(line)["answer"]
+
+
+def open_side(name: str, *, path: str, dtype: str, threads: int, max_model_len: int, max_num_seqs: int) -> Side:
+    """Load `path` in the engine `name`, in this process."""
+    if name == "transformers":
+        return Transformers(Path(path), dtype)
+    from benchmarks.engines import Ours
+
+    return Ours(Path(path), dtype, threads=threads, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
+
+
+def main() -> None:
+    """Serve one engine over standard input and output."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever libraries print must not mix with answers
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name", choices=ENGINES)
+    parser.add_argument("settings", type=json.loads)
+    options = parser.parse_args()
+    side = open_side(options.name, **options.settings)
+
+    def answer(value: Any) -> None:
+        answers.write(json.dumps({"answer": value}) + "\n")
+        answers.flush()
+
+    answer("ready")
+    step: timing.Step | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["what"] == "prepare":
+            step = getattr(side, request["kind"])(**request["scenario"])
+            answer("ready")
+        elif request["what"] == "turn" and step is not None:
+            seconds = timing.take_turn(step, request["warm_up"], request["steps"])
+            time.sleep(
+                max(seconds)
+            )  # an engine that runs ahead has a step on its way: it must not run into others' turns
+            answer(seconds)
+        else:
+            answer(side.greedy(request["token_ids"], request["num_tokens"]))
+    side.close()
+
+
+if __name__ == "__main__":
+    main()
