@@ -5,6 +5,10 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
+import subprocess
+import sys
+import textwrap
 
 import pytest
 import torch
@@ -221,6 +225,31 @@ def test_the_worker_computes_with_the_threads_it_was_given(num_threads, make_eng
     executor._thread.submit(lambda: found.append(torch.get_num_threads())).result()
     assert found == [num_threads]
     assert engine.info.num_threads == num_threads
+
+
+def test_looking_at_the_machine_leaves_no_second_thread_pool_behind(tiny_llama):
+    script = f"""
+        import glob, time, torch
+        from atom_core import EngineArgs
+        from atom_core.engine.startup import open_model, resolve
+
+        def count():
+            time.sleep(0.3)  # threads that end take a moment
+            return len(glob.glob("/proc/self/task/*"))
+
+        before = count()
+        args = EngineArgs(model={str(tiny_llama)!r})
+        resolve(args, open_model(args))
+        print(count() - before)
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.split() == ["0"]
 
 
 def test_an_fp8_cache_gives_tokens(make_engine):
