@@ -160,8 +160,7 @@ class Scheduler:
         if num_tokens <= len(table.block_ids) * self._cache.config.block_size:
             return True
         while not self._cache.grow(table, num_tokens, request.max_computed_tokens):
-            step.is_short_of_blocks = True
-            if self._num_coming_blocks() > step.num_missing_blocks:
+            if self._num_coming_blocks(step) > step.num_missing_blocks:
                 step.num_missing_blocks += 1
                 return False
             victim = next(other for other in reversed(self._book.running) if other.num_uncomputed_tokens > 0)
@@ -170,23 +169,24 @@ class Scheduler:
                 return False
         return True
 
-    def _num_coming_blocks(self) -> int:
+    def _num_coming_blocks(self, step: StepDraft) -> int:
         """Blocks that are about to return: given up already, or held by requests that their steps in flight end."""
-        ending = (len(other.block_table.block_ids) for other in self._book.running if other.num_uncomputed_tokens <= 0)
-        return self._cache.num_returning + sum(ending)
+        if step.num_ending_blocks is None:
+            running = self._book.running
+            ending = (other.block_table for other in running if other.num_uncomputed_tokens <= 0)
+            step.num_ending_blocks = sum(len(table.block_ids) for table in ending)
+        return self._cache.num_returning + step.num_ending_blocks
 
     def _schedule_prefills(self, step: StepDraft, partial_prefills: list[Request]) -> None:
         """Prompts in order of their keys, begun or waiting, until budget, places or blocks run out."""
         waiting, running = self._book.waiting, self._book.running
-        may_admit = self._delay.is_over(waiting.peek(), not running) and not step.is_short_of_blocks
+        may_admit = self._delay.is_over(waiting.peek(), not running)
         limit = self._share if len(partial_prefills) + len(waiting) > 1 else step.budget
         begun = deque(partial_prefills)
         while step.budget > 0:
             head = waiting.peek() if may_admit and len(running) < self.config.max_num_seqs else None
             if begun and (head is None or begun[0].key < head.key):
                 request = begun.popleft()
-                if request.status is not RequestStatus.RUNNING:
-                    continue
             elif head is None:
                 break
             # A preempted request comes back when its tokens in flight have arrived; until then nobody overtakes it.

@@ -12,7 +12,7 @@ class StepDraft:
     Attributes:
         requests, num_new_tokens: parallel, in batch order.
         num_missing_blocks: blocks that decodes of this step are to get as soon as others return them.
-        is_short_of_blocks: decodes had to wait or to be preempted, so nothing new is let in.
+        num_ending_blocks: blocks of requests that steps in flight will end; None until somebody asks.
     """
 
     def __init__(self, step_id: int, budget: int) -> None:
@@ -21,7 +21,7 @@ class StepDraft:
         self.requests: list[Request] = []
         self.num_new_tokens: list[int] = []
         self.num_missing_blocks = 0
-        self.is_short_of_blocks = False
+        self.num_ending_blocks: int | None = None
 
     def add(self, request: Request, num_new_tokens: int) -> None:
         """Give `request` part of the budget."""
