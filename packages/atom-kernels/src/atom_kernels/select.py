@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from atom_kernels.platform import Platform
 
 
+# Where one of these is missing somebody may write it; oneDNN has what it has.
+_OURS_TO_WRITE = ("aiter", "triton", "native")
+
+
 class NoBackendError(RuntimeError):
     """No backend can run a problem here; the message lists every backend with its reason."""
 
@@ -45,7 +49,7 @@ def select(op: Op, problem: Any, platform: Platform | None = None, only_backend:
             passed_over.append((_label(backend), reason))
     written = {backend.name for backend in op.backends}
     if only_backend is None:
-        missing = [name for name in platform.backends if name not in written]
+        missing = [name for name in platform.backends if name in _OURS_TO_WRITE and name not in written]
         passed_over.extend((name, f"has no implementation of {op.name}") for name in missing)
     if not usable:
         tried = "; ".join(f"{label}: {reason}" for label, reason in passed_over) or f"no backend {only_backend!r}"
