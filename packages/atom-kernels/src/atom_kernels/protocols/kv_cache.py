@@ -10,7 +10,15 @@ if TYPE_CHECKING:
     import torch
 
 # Dtypes are named by strings here so that planners and schedulers never import torch.
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "int8": 1, "uint8": 1}
+DTYPE_BYTES = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "int8": 1,
+    "uint8": 1,
+}
 
 
 @dataclass(frozen=True)
