@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 MINUTES = {
@@ -11,6 +13,9 @@ MINUTES = {
     "packages/atom-server": 3,
     "tests": 1,
 }
+
+# Two workers and the engines that they test come to about 1.5 for each of two cores; a load past this is others' work.
+BUSY_LOAD = 2.5
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +36,7 @@ class TimeBudget:
         self.enforced = config.getoption("--time-budget")
         self.num_workers = max(1, int(getattr(config.option, "numprocesses", 0) or 0))
         self.seconds = dict.fromkeys(MINUTES, 0.0)
+        self.machine_was_busy = False
 
     def over(self) -> list[str]:
         """The parts that took too long."""
@@ -43,7 +49,8 @@ class TimeBudget:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if self.enforced and self.over() and exitstatus == pytest.ExitCode.OK:
+        self.machine_was_busy = os.getloadavg()[1] > BUSY_LOAD * (os.cpu_count() or 1)
+        if self.enforced and self.over() and not self.machine_was_busy and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -54,3 +61,5 @@ class TimeBudget:
         for part, minutes in MINUTES.items():
             line = f"{part:24} {self.seconds[part]:6.1f} s of {60 * minutes:3d} s"
             terminalreporter.write_line(line + ("  OVER BUDGET" if part in over else ""), red=part in over)
+        if over and self.machine_was_busy:
+            terminalreporter.write_line("Not held against this run: other work kept the machine busy.")
