@@ -51,4 +51,6 @@ $(HATCH): Makefile
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -m venv .venv
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check hatch==$(HATCH_VERSION)
+	@echo 'Setting up the development environment in .hatch (once; torch is large) ...'
+	@$@ -v env create
 	@touch $@

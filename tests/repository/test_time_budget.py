@@ -21,9 +21,8 @@ def one_test(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return pytester.runpytest_inprocess(
-        "-p", "time_budget", "-p", "no:xdist", "-p", "no:asyncio", "-p", "no:cacheprovider", *arguments
-    )
+    without = [part for name in ("xdist", "asyncio", "cacheprovider") for part in ("-p", f"no:{name}")]
+    return pytester.runpytest_inprocess("-p", "time_budget", *without, *arguments)
 
 
 def test_a_run_over_budget_fails_and_says_where(one_test: pytest.Pytester):
