@@ -102,14 +102,20 @@ INLINE void vf_store_bf16(bf16 *p, vf x) {
 }
 #endif
 
-/* exp(x) for x <= 88, within 2 ulp; 0 below -87.3 and at -inf; exactly 1 at 0. */
+/* exp(x) within 2 ulp: exactly 1 at 0, 0 at -inf, inf at inf, NaN at NaN; what would be subnormal may be 0. */
 INLINE vf vf_exp(vf x) {
     const vf log2e = vf_set(1.44269504088896341f);
+#if VL == 16
+    x = vf_max(vf_set(-200.0f), x); /* in this order NaN passes */
+    vf n = (vf)_mm512_roundscale_ps((__m512)(x * log2e), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
     const vf magic = vf_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
     vi tiny = x < -87.3f;
     x = vf_select(tiny, vf_set(-87.3f), x);
+    x = vf_select(x > 89.0f, vf_set(89.0f), x);
     vf shifted = x * log2e + magic;
     vf n = shifted - magic;
+#endif
     vf r = x - n * 0.693359375f;
     r = r - n * -2.12194440e-4f;
     vf p = vf_set(1.9875691500e-4f);
@@ -119,9 +125,12 @@ INLINE vf vf_exp(vf x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    vi exponent = ((vi)shifted << 23) + (vi)vf_set(1.0f);
-    vf scale = (vf)exponent;
+#if VL == 16
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+    vf scale = (vf)(((vi)shifted << 23) + (vi)vf_set(1.0f)); /* 2^n */
     return vf_select(tiny, vf_set(0.0f), p * scale);
+#endif
 }
 
 INLINE float scalar_exp(float x) { return vf_exp(vf_set(x))[0]; }
