@@ -11,7 +11,7 @@ from benchmarks import report
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- measured: begin (python -m benchmarks chart) -->", "<!-- measured: end -->"
 COLORS = {"atom": "#d9480f", "transformers": "#868e96"}
-BAR, GAP, LEFT, WIDTH, TOP = 22, 34, 210, 760, 64
+BAR, GAP, LEFT, WIDTH, TOP = 22, 24, 240, 800, 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def draw(document: dict[str, Any]) -> str:
     top = TOP
     for result in document["results"]:
         longest = max(engine["quartiles_ms"][1] for engine in result["engines"].values())
-        scale = (WIDTH - LEFT - 150) / longest
+        scale = (WIDTH - LEFT - 180) / longest
         parts.append(f'<text class="step" x="16" y="{top + BAR - 6}">{result["scenario"]}</text>')
         for name, engine in result["engines"].items():
             parts += _bar(name, engine, top, scale)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefill", type=int, nargs="+", default=[512], help="prompt lengths of the prefill steps")
     parser.add_argument("--turns", type=int, default=5, help="turns of each engine in each scenario")
     parser.add_argument("--steps", type=int, default=8, help="timed steps in a turn")
+    parser.add_argument("--probe-megabytes", type=int, default=512, help="memory that the bandwidth is measured on")
+    parser.add_argument("--probe-matrix", type=int, default=2048, help="rows of the matrix product that is measured")
     parser.add_argument("--require-idle", action="store_true", help="stop instead of warning when the machine is busy")
     parser.add_argument("--no-save", action="store_true", help="print the table only")
     parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by CPU)")
@@ -79,7 +82,10 @@ def run(options: argparse.Namespace) -> int:
 
     path = _resolve(options.model)
     config = open_checkpoint(path).config
-    rates = roofline.measure_rates(options.dtype)
+    probe = partial(
+        roofline.measure_rates, options.dtype, megabytes=options.probe_megabytes, matrix=options.probe_matrix
+    )
+    rates = probe()
     sides = [_open(name, path, scenarios, options=options) for name in names]
     try:
         taken = [_take(scenario, sides, options) for scenario in scenarios]
@@ -88,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
         for side in sides:
             side.close()
     # Neighbors of a virtual machine change its bandwidth: the bound is the better of before and after.
-    rates = rates.better_of(roofline.measure_rates(options.dtype))
+    rates = rates.better_of(probe())
     results = [
         _result(scenario, timings, config, rates, dtype=options.dtype) | {"share_used_by_others": others}
         for scenario, (timings, others) in zip(scenarios, taken, strict=True)

@@ -35,11 +35,12 @@ class Transformers:
 
     name = "transformers"
 
-    def __init__(self, path: Path, dtype: str) -> None:
+    def __init__(self, path: Path, dtype: str, *, threads: int) -> None:
         import torch
         from transformers import AutoModelForCausalLM, GgufConfig
         from transformers.utils import logging
 
+        torch.set_num_threads(threads)
         logging.disable_progress_bar()
         logging.set_verbosity_error()
         torch_dtype = getattr(torch, dtype)

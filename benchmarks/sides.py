@@ -32,13 +32,11 @@ class SideProcess:
 
     def __init__(self, name: str, **settings: Any) -> None:
         self.name = name
-        environment = {**os.environ, "OMP_NUM_THREADS": str(settings["threads"])}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.sides", name, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
             cwd=Path(__file__).parent.parent,
         )
         self._receive()
@@ -84,7 +82,7 @@ class SideProcess:
 def open_side(name: str, *, path: str, dtype: str, threads: int, max_model_len: int, max_num_seqs: int) -> Side:
     """Load `path` in the engine `name`, in this process."""
     if name == "transformers":
-        return Transformers(Path(path), dtype)
+        return Transformers(Path(path), dtype, threads=threads)
     from benchmarks.engines import Ours
 
     return Ours(Path(path), dtype, threads=threads, max_model_len=max_model_len, max_num_seqs=max_num_seqs)

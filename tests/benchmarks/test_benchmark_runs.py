@@ -12,6 +12,7 @@ def test_our_engine_and_transformers_are_measured_on_one_model(tiny_llama: Path,
     output = tmp_path / "result.json"
     flags = f"--vs transformers --model {tiny_llama} --dtype float32 --threads 1 --context 24 --prefill 32"
     flags += f" --batch-sizes 1 3 --turns 2 --steps 2 --output {output}"
+    flags += " --probe-megabytes 8 --probe-matrix 128"
     assert main(["offline", *flags.split()]) == 0
 
     document = json.loads(output.read_text())
