@@ -1,0 +1,88 @@
+"""Rewrites what `transformers` saves into what the publishers of a family put on the hub.
+
+Written from the published files, so that loaders are held against those and not against the writer of the fixture.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_MLA_TYPES = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+
+
+def as_published(config: dict[str, Any], model_type: str | None = None) -> dict[str, Any]:
+    """`config.json` of `transformers` 5 -> the spelling of 2024 and 2025: `rope_theta`, `rope_scaling`, `torch_dtype`.
+
+    `model_type` is the publisher's own, where it differs from the one that `transformers` gives to the same model.
+    """
+    config = {key: value for key, value in config.items() if key not in ("transformers_version", "num_mtp_layers")}
+    kind = config["model_type"]
+    config["torch_dtype"] = config.pop("dtype")
+    rope = config.pop("rope_parameters")
+    if kind == "gemma3_text":
+        config |= _gemma3(config, rope)
+    else:
+        config |= _one_rope(rope, config)
+    if kind in ("deepseek_v2", "deepseek_v3"):
+        config["scoring_func"] = "softmax" if kind == "deepseek_v2" else "sigmoid"
+    if kind in ("deepseek_v3", "glm4_moe_lite"):
+        config |= {"topk_method": "noaux_tc", "num_nextn_predict_layers": 1}
+    if kind in _MLA_TYPES:
+        config |= {"moe_layer_freq": 1, "ep_size": 1, "pretraining_tp": 1}
+        for derived in ("head_dim", "qk_head_dim", "rope_interleave", "mlp_layer_types"):
+            config.pop(derived, None)
+    if kind == "glm4_moe_lite":
+        config["first_k_dense_replace"] = 1
+    if kind == "glm4_moe":
+        config["num_nextn_predict_layers"] = 1
+    if kind == "minimax_m2":
+        config |= {"scoring_func": "sigmoid", "use_qk_norm": True, "qk_norm_type": "per_layer", "use_routing_bias": True}
+        config["rotary_dim"] = int(config["head_dim"] * config.pop("partial_rotary_factor", 1.0))
+    if kind == "qwen2":
+        config.pop("layer_types")
+    if kind == "gpt_oss":
+        config.pop("swiglu_alpha")
+        config |= {"experts_per_token": config["num_experts_per_tok"], "initial_context_length": 32}
+    if model_type is not None:
+        config["model_type"] = model_type
+        names = {"AutoConfig": "configuration_x.XConfig", "AutoModelForCausalLM": "modeling_x.XForCausalLM"}
+        config |= {"auto_map": names, "num_nextn_predict_layers": 0}
+    return config
+
+
+def prediction_layer(weights: dict[str, torch.Tensor], num_layers: int) -> dict[str, torch.Tensor]:
+    """The weights of a layer that predicts a second token: stored behind the last layer, unused by the model itself."""
+    last, added = f"model.layers.{num_layers - 1}.", f"model.layers.{num_layers}."
+    hidden = weights["model.norm.weight"].shape[0]
+    layer = {added + name.removeprefix(last): value.clone() for name, value in weights.items() if name.startswith(last)}
+    for name in ("enorm.weight", "hnorm.weight", "shared_head.norm.weight"):
+        layer[added + name] = torch.ones(hidden)
+    layer[added + "eh_proj.weight"] = torch.zeros(hidden, 2 * hidden)
+    layer[added + "embed_tokens.weight"] = weights["model.embed_tokens.weight"].clone()
+    layer[added + "shared_head.head.weight"] = weights["lm_head.weight"].clone()
+    return layer
+
+
+def _one_rope(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    rope = dict(rope)
+    fields = {"rope_theta": rope.pop("rope_theta")}
+    if "partial_rotary_factor" in rope:
+        fields["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    is_deepseek = config["model_type"] in _MLA_TYPES
+    if is_deepseek and rope["rope_type"] != "default":
+        rope["type"] = rope.pop("rope_type")
+        fields["rope_scaling"] = rope
+    else:
+        fields["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    return fields
+
+
+def _gemma3(config: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
+    config.pop("_sliding_window_pattern", None)
+    layer_types = config.pop("layer_types", [])
+    full = dict(rope["full_attention"])
+    fields = {"rope_theta": full.pop("rope_theta"), "rope_local_base_freq": rope["sliding_attention"]["rope_theta"]}
+    fields["rope_scaling"] = None if full["rope_type"] == "default" else full
+    return fields | ({"sliding_window_pattern": layer_types.index("full_attention") + 1} if layer_types else {})

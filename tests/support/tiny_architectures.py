@@ -1,0 +1,333 @@
+"""Tiny random checkpoints of every supported family, written by `transformers`, with `transformers` as their reference.
+
+`make_tiny(family, folder)` writes what a published checkpoint of the family looks like (its spelling of config.json,
+its tensor names, unused layers of multi-token prediction), and beside it, in `folder/transformers`, what
+`transformers` itself saved: `reference_model(folder)` loads that.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from published_spelling import as_published, prediction_layer
+from tiny_models import write_tokenizer
+
+_SIZES = {
+    "vocab_size": 384,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+_MLA = {
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+
+
+def _yarn(factor: float, original: int, **more: Any) -> dict[str, Any]:
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": factor, "original_max_position_embeddings": original}
+    return yarn | {"beta_fast": 32.0, "beta_slow": 1.0} | more
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family: the class that its checkpoints name, the model type in `transformers`, and sizes of a tiny one.
+
+    `has_prediction_layer`: published checkpoints hold a layer more, for multi-token prediction.
+    """
+
+    architecture: str
+    model_type: str
+    seed: int
+    fields: dict[str, Any] = field(default_factory=dict)
+    has_prediction_layer: bool = False
+    published_model_type: str | None = None
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family("LlamaForCausalLM", "llama", 1, {"num_key_value_heads": 4}),
+    "llama-3.1": Family(
+        "LlamaForCausalLM",
+        "llama",
+        2,
+        {
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "mistral": Family("MistralForCausalLM", "mistral", 3, {"sliding_window": 21, "head_dim": 24}),
+    "mistral-full": Family("MistralForCausalLM", "mistral", 4, {"sliding_window": None}),
+    "qwen2": Family("Qwen2ForCausalLM", "qwen2", 5, {"hidden_size": 96, "num_attention_heads": 6}),
+    "qwen2-window": Family(
+        "Qwen2ForCausalLM",
+        "qwen2",
+        6,
+        {"use_sliding_window": True, "sliding_window": 19, "max_window_layers": 1, "tie_word_embeddings": True},
+    ),
+    "qwen3": Family("Qwen3ForCausalLM", "qwen3", 7, {"head_dim": 32, "tie_word_embeddings": True}),
+    "gemma3": Family(
+        "Gemma3ForCausalLM",
+        "gemma3_text",
+        8,
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 24,
+            "num_key_value_heads": 1,
+            "query_pre_attn_scalar": 20,
+            "sliding_window": 13,
+            "sliding_window_pattern": 3,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 8.0},
+            },
+        },
+    ),
+    "qwen3_moe": Family(
+        "Qwen3MoeForCausalLM",
+        "qwen3_moe",
+        9,
+        {
+            "head_dim": 32,
+            "moe_intermediate_size": 40,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen3_moe-mixed": Family(
+        "Qwen3MoeForCausalLM",
+        "qwen3_moe",
+        10,
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "moe_intermediate_size": 24,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": False,
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [3],
+        },
+    ),
+    "mixtral": Family(
+        "MixtralForCausalLM", "mixtral", 11, {"num_local_experts": 4, "num_experts_per_tok": 2, "hidden_size": 48}
+    ),
+    "minimax_m2": Family(
+        "MiniMaxM2ForCausalLM",
+        "minimax_m2",
+        12,
+        {
+            "head_dim": 32,
+            "intermediate_size": 40,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5000000.0, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "glm4_moe": Family(
+        "Glm4MoeForCausalLM",
+        "glm4_moe",
+        13,
+        {
+            "num_hidden_layers": 3,
+            "head_dim": 24,
+            "moe_intermediate_size": 24,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 3,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+            "routed_scaling_factor": 2.5,
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0, "partial_rotary_factor": 0.5},
+        },
+        has_prediction_layer=True,
+    ),
+    "gpt_oss": Family(
+        "GptOssForCausalLM",
+        "gpt_oss",
+        14,
+        {
+            "num_hidden_layers": 4,
+            "hidden_size": 80,
+            "intermediate_size": 72,
+            "head_dim": 16,
+            "num_attention_heads": 8,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "sliding_window": 11,
+            "rope_parameters": _yarn(8.0, 32, truncate=False) | {"rope_theta": 150000.0},
+        },
+    ),
+    "deepseek_v2": Family(
+        "DeepseekV2ForCausalLM",
+        "deepseek_v2",
+        15,
+        {
+            **_MLA,
+            "n_group": 4,
+            "topk_group": 2,
+            "topk_method": "group_limited_greedy",
+            "n_shared_experts": 2,
+            "routed_scaling_factor": 4.0,
+            "norm_topk_prob": False,
+            "rope_parameters": _yarn(8.0, 32, mscale=0.707, mscale_all_dim=0.707),
+        },
+    ),
+    "deepseek_v2-lite": Family(
+        "DeepseekV2ForCausalLM",
+        "deepseek_v2",
+        16,
+        {
+            **_MLA,
+            "num_hidden_layers": 2,
+            "q_lora_rank": None,
+            "topk_method": "greedy",
+            "n_group": 1,
+            "topk_group": 1,
+            "routed_scaling_factor": 1.0,
+            "norm_topk_prob": False,
+        },
+    ),
+    "deepseek_v3": Family(
+        "DeepseekV3ForCausalLM",
+        "deepseek_v3",
+        17,
+        {
+            **_MLA,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": True,
+            "rope_parameters": _yarn(8.0, 32, mscale=1.0, mscale_all_dim=1.0),
+        },
+        has_prediction_layer=True,
+    ),
+    "kimi_k2": Family(
+        "DeepseekV3ForCausalLM",
+        "deepseek_v3",
+        18,
+        {
+            **_MLA,
+            "num_hidden_layers": 2,
+            "n_routed_experts": 12,
+            "n_group": 1,
+            "topk_group": 1,
+            "routed_scaling_factor": 2.827,
+            "norm_topk_prob": True,
+            "rope_parameters": _yarn(32.0, 16, mscale=1.0, mscale_all_dim=1.0) | {"beta_fast": 1.0},
+        },
+        published_model_type="kimi_k2",
+    ),
+    "glm4_moe_lite": Family(
+        "Glm4MoeLiteForCausalLM",
+        "glm4_moe_lite",
+        19,
+        {
+            **_MLA,
+            "n_group": 1,
+            "topk_group": 1,
+            "routed_scaling_factor": 1.8,
+            "norm_topk_prob": True,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+        },
+        has_prediction_layer=True,
+    ),
+}
+
+# Tokens that leave every window and every original rope length of the tiny models behind.
+PAST_EVERY_WINDOW = 150
+
+
+def make_tiny(family: str, folder: str | Path, *, seed: int | None = None, **overrides: Any) -> Path:
+    """Writes a float32 checkpoint of `family` (a key of `FAMILIES`) and returns its folder.
+
+    `overrides` are config fields under the names that `transformers` gives them; `seed` draws other weights.
+    """
+    folder, recipe = Path(folder), FAMILIES[family]
+    config = transformers.AutoConfig.for_model(recipe.model_type, **(_SIZES | recipe.fields | overrides))
+    torch.manual_seed(recipe.seed if seed is None else seed)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    redraw(model)
+    saved = folder / "transformers"
+    model.save_pretrained(saved)
+    weights = load_file(saved / "model.safetensors")
+    if recipe.has_prediction_layer:
+        weights |= prediction_layer(weights, config.num_hidden_layers)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    published = as_published(json.loads((saved / "config.json").read_text()), recipe.published_model_type)
+    (folder / "config.json").write_text(json.dumps(published, indent=1))
+    tokens = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    (folder / "generation_config.json").write_text(json.dumps(tokens))
+    write_tokenizer(folder, config.vocab_size, config.max_position_embeddings)
+    return folder
+
+
+def reference_model(folder: str | Path) -> Any:
+    """The `transformers` model of a folder that `make_tiny` wrote, in float32."""
+    return transformers.AutoModelForCausalLM.from_pretrained(Path(folder) / "transformers", dtype=torch.float32).eval()
+
+
+def families(supported: tuple[str, ...]) -> list[str]:
+    """The families whose architecture is among `supported`."""
+    return [name for name, family in FAMILIES.items() if family.architecture in supported]
+
+
+@torch.no_grad()
+def redraw(model: torch.nn.Module) -> None:
+    """Draws weights large enough that routing and the best token are far from ties."""
+    tied = model.config.tie_word_embeddings
+    for name, parameter in model.named_parameters():
+        if "embed_tokens" in name or "lm_head" in name:
+            # A large tied embedding would echo the last token for ever: keep it small and sharpen in the last norm.
+            parameter.normal_(0, 0.05 if tied else 0.2)
+        elif name.endswith("sinks"):
+            parameter.normal_(0, 1.0)
+        elif "bias" in name:
+            parameter.normal_(0, 0.1)
+        elif "norm" in name:
+            # Whether a norm scales by w or by 1 + w, keep what it begins with as the middle.
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+            if tied and name == "model.norm.weight":
+                parameter.add_(3.0)
+        elif ".router." in name or name.endswith(".gate.weight"):
+            parameter.normal_(0, 0.3)
+        else:
+            parameter.normal_(0, 0.08)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.normal_(0, 0.1)
