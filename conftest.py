@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,21 @@ def tiny_llama3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_llama2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with as many KV heads as query heads, as in Llama 2."""
     return _tiny(tmp_path_factory, "tiny-llama2", kv_heads=4, seed=3)
+
+
+@pytest.fixture(scope="session")
+def tiny_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``tiny_family(name)`` gives the checkpoint of a family of `tiny_architectures`, written at the first call."""
+    written: dict[str, Path] = {}
+
+    def folder_of(name: str) -> Path:
+        from tiny_architectures import make_tiny
+
+        if name not in written:
+            written[name] = make_tiny(name, tmp_path_factory.mktemp("families") / name)
+        return written[name]
+
+    return folder_of
 
 
 def _tiny(tmp_path_factory: pytest.TempPathFactory, name: str, **options) -> Path:

@@ -38,7 +38,8 @@ def as_published(config: dict[str, Any], model_type: str | None = None) -> dict[
     if kind == "glm4_moe":
         config["num_nextn_predict_layers"] = 1
     if kind == "minimax_m2":
-        config |= {"scoring_func": "sigmoid", "use_qk_norm": True, "qk_norm_type": "per_layer", "use_routing_bias": True}
+        config |= {"scoring_func": "sigmoid", "use_routing_bias": True}
+        config |= {"use_qk_norm": True, "qk_norm_type": "per_layer"}
         config["rotary_dim"] = int(config["head_dim"] * config.pop("partial_rotary_factor", 1.0))
     if kind == "qwen2":
         config.pop("layer_types")

@@ -1,0 +1,167 @@
+"""Every family = transformers, in float32, on tiny random checkpoints in the spelling that publishers use."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.numpy import load_file
+
+from atom_models import LoadedModel, attention_layers, load_model, open_checkpoint, supported_architectures
+from atom_models.paged_run import PagedRun, SequenceStep
+from tiny_architectures import FAMILIES, PAST_EVERY_WINDOW, families, reference_model
+from tiny_models import write_weights
+
+LENGTHS = (7, 1, 33, PAST_EVERY_WINDOW, 1, 16)
+# The families that must run; a test below fails until all of them do.
+HERE = families(supported_architectures())
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A tiny checkpoint, our model of it, and what transformers says about prompts of odd lengths."""
+
+    family: str
+    folder: Path
+    loaded: LoadedModel
+    prompts: list[list[int]]
+    expected: list[torch.Tensor]
+
+
+def make_prompts(*lengths: int, seed: int = 0) -> list[list[int]]:
+    draw = random.Random(seed)
+    return [[draw.randrange(3, 384) for _ in range(length)] for length in lengths]
+
+
+@pytest.fixture(scope="module", params=HERE)
+def tiny(request: pytest.FixtureRequest, tiny_family: Callable[[str], Path]) -> Tiny:
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    folder, prompts = tiny_family(request.param), make_prompts(*LENGTHS)
+    theirs = reference_model(folder)
+    with torch.inference_mode():
+        expected = [theirs(torch.tensor([prompt])).logits[0] for prompt in prompts]
+    return Tiny(request.param, folder, load_model(folder, progress=False), prompts, expected)
+
+
+def assert_close(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
+    for actual, expected in zip(ours, theirs, strict=True):
+        assert actual.dtype == torch.float32
+        assert actual.shape == expected.shape
+        assert (actual - expected).abs().max() <= 1e-4 * (expected.max() - expected.min())
+
+
+def test_a_ragged_batch_gives_the_logits_of_transformers(tiny: Tiny):
+    assert_close(tiny.loaded.logits(tiny.prompts), tiny.expected)
+
+
+def test_a_prompt_alone_gives_the_logits_of_transformers(tiny: Tiny):
+    for prompt, expected in zip(tiny.prompts[:4], tiny.expected, strict=False):
+        assert_close(tiny.loaded.logits([prompt]), [expected])
+
+
+def test_chunks_and_single_tokens_through_the_cache_give_the_same_logits(tiny: Tiny):
+    tokens, expected = tiny.prompts[3], tiny.expected[3]
+    run = PagedRun(tiny.loaded.model, 16)
+    bounds = [*range(0, 63, 7), 64, 100, *range(101, len(tokens)), len(tokens)]
+    parts = []
+    for start, end in itertools.pairwise(bounds):
+        parts += run.step([SequenceStep(tokens[start:end], start, range(16))])
+    with torch.inference_mode():
+        logits = tiny.loaded.model.compute_logits(torch.cat(parts))  # type: ignore[operator]
+    assert_close([logits], [expected])
+
+
+def test_the_spelling_of_transformers_itself_gives_the_same_model(tiny: Tiny):
+    other = load_model(tiny.folder / "transformers", progress=False)
+    for ours, published in zip(other.logits(tiny.prompts), tiny.loaded.logits(tiny.prompts), strict=True):
+        assert torch.equal(ours, published)
+
+
+def test_shards_give_the_same_model_as_one_file(tiny: Tiny, tmp_path: Path):
+    shutil.copy(tiny.folder / "config.json", tmp_path)
+    write_weights(tmp_path, load_file(tiny.folder / "model.safetensors"), num_shards=3)
+    other = load_model(tmp_path, progress=False)
+    assert torch.equal(other.logits(tiny.prompts[:1])[0], tiny.loaded.logits(tiny.prompts[:1])[0])
+
+
+def test_a_tensor_that_is_missing_is_named(tiny: Tiny, tmp_path: Path):
+    weights = load_file(tiny.folder / "model.safetensors")
+    missing = sorted(name for name in weights if name.startswith("model.layers.1."))
+    for name in (missing[0], missing[len(missing) // 2], missing[-1]):
+        folder = tmp_path / name
+        folder.mkdir()
+        shutil.copy(tiny.folder / "config.json", folder)
+        write_weights(folder, {key: value for key, value in weights.items() if key != name})
+        with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+            load_model(folder, progress=False)
+
+
+def test_a_tensor_that_nothing_takes_is_named(tiny: Tiny, tmp_path: Path):
+    weights = load_file(tiny.folder / "model.safetensors")
+    weights["model.layers.0.self_attn.surplus.weight"] = weights["model.norm.weight"]
+    shutil.copy(tiny.folder / "config.json", tmp_path)
+    write_weights(tmp_path, weights)
+    with pytest.raises(ValueError, match=r"model\.layers\.0\.self_attn\.surplus\.weight"):
+        load_model(tmp_path, progress=False)
+
+
+def test_the_model_is_one_graph_with_a_dynamic_number_of_tokens(tiny: Tiny):
+    graphs = []
+
+    def backend(graph, example_inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    model = tiny.loaded.model
+    run, traced = PagedRun(model, 16), PagedRun(model, 16)
+    traced.model = torch.compile(model, fullgraph=True, backend=backend, dynamic=True)
+    cached = 0
+    for length in (21, 9, 2, 33):
+        step = [SequenceStep(tiny.prompts[3][cached : cached + length], cached, range(16))]
+        assert torch.equal(run.step(step)[0], traced.step(step)[0])
+        cached += length
+    assert len(graphs) == 1
+
+
+def test_the_spec_of_each_cache_is_what_one_block_of_it_takes(tiny: Tiny):
+    for layer in attention_layers(tiny.loaded.model).values():
+        assert layer.plan is not None
+        layout, spec = layer.plan.layout, layer.kv_cache_spec
+        assert layout.block_bytes == spec.bytes_per_token * layout.block_size
+        allocated = sum(tensor.nbytes for tensor in layout.allocate(3))
+        assert allocated == 3 * layout.block_bytes
+
+
+def test_bfloat16_is_as_near_to_float32_as_that_of_transformers(tiny: Tiny):
+    ours = load_model(tiny.folder, dtype="bfloat16", progress=False).logits(tiny.prompts)
+    theirs = reference_model(tiny.folder).to(torch.bfloat16)
+    our_error, their_error = 0.0, 0.0
+    for prompt, logits, expected in zip(tiny.prompts, ours, tiny.expected, strict=True):
+        with torch.inference_mode():
+            other = theirs(torch.tensor([prompt])).logits[0].float()
+        our_error += float((logits - expected).abs().mean())
+        their_error += float((other - expected).abs().mean())
+    assert our_error <= 1.5 * their_error
+
+
+def test_a_config_of_a_publisher_needs_no_code_of_theirs(tiny_family: Callable[[str], Path]):
+    if "kimi_k2" not in HERE:
+        pytest.skip("DeepSeek V3 is not there yet")
+    config = json.loads((tiny_family("kimi_k2") / "config.json").read_text())
+    assert config["auto_map"]
+    assert open_checkpoint(tiny_family("kimi_k2")).model_type == "kimi_k2"
+    assert load_model(tiny_family("kimi_k2"), progress=False).logits([[5, 6, 7]])[0].shape == (3, 384)
+
+
+def test_every_file_of_an_architecture_has_a_tiny_family():
+    assert {family.architecture for family in FAMILIES.values()} >= set(supported_architectures())
