@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -55,8 +55,19 @@ class LlamaConfig:
 
 
 class LlamaAttention(Layer):
+    """Relatives state what they do otherwise: biases of q, k and v alone, head norms, a sliding window."""
+
     def __init__(
-        self, config: LlamaConfig, context: BuildContext, *, prefix: str, rotary: Rotary, then: RMSNorm
+        self,
+        config: LlamaConfig,
+        context: BuildContext,
+        *,
+        prefix: str,
+        rotary: Rotary,
+        then: RMSNorm,
+        qkv_bias: bool | None = None,
+        head_norms: bool = False,
+        sliding_window: int | None = None,
     ) -> None:
         super().__init__()
         self.qkv_proj = QKVParallelLinear(
@@ -66,8 +77,12 @@ class LlamaAttention(Layer):
             num_kv_heads=config.kv_heads,
             context=context,
             prefix=f"{prefix}.qkv_proj",
-            bias=config.attention_bias,
+            bias=config.attention_bias if qkv_bias is None else qkv_bias,
         )
+        self.q_norm = self.k_norm = None
+        if head_norms:
+            self.q_norm = RMSNorm(config.head_size, config.rms_norm_eps, context, prefix=f"{prefix}.q_norm")
+            self.k_norm = RMSNorm(config.head_size, config.rms_norm_eps, context, prefix=f"{prefix}.k_norm")
         self.attn = Attention(
             self.qkv_proj.num_heads,
             self.qkv_proj.num_kv_heads,
@@ -75,6 +90,9 @@ class LlamaAttention(Layer):
             context=context,
             prefix=f"{prefix}.attn",
             rotary=rotary,
+            q_norm=self.q_norm,
+            k_norm=self.k_norm,
+            sliding_window=sliding_window,
         )
         self.o_proj = RowParallelLinear(
             config.num_attention_heads * config.head_size,
@@ -114,7 +132,14 @@ class LlamaDecoderLayer(Layer):
     """Takes hidden states that its `input_layernorm` has seen, and gives those that `then`, the next norm, has."""
 
     def __init__(
-        self, config: LlamaConfig, context: BuildContext, *, prefix: str, rotary: Rotary, then: RMSNorm
+        self,
+        config: LlamaConfig,
+        context: BuildContext,
+        *,
+        layer_id: int,
+        prefix: str,
+        rotary: Rotary,
+        then: RMSNorm,
     ) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.rms_norm_eps
@@ -122,12 +147,21 @@ class LlamaDecoderLayer(Layer):
         self.post_attention_layernorm = RMSNorm(
             size, eps, context, prefix=f"{prefix}.post_attention_layernorm", feeds=self.mlp.gate_up_proj
         )
-        self.self_attn = LlamaAttention(
-            config, context, prefix=f"{prefix}.self_attn", rotary=rotary, then=self.post_attention_layernorm
+        self.self_attn = self.make_attention(
+            config,
+            context,
+            layer_id=layer_id,
+            prefix=f"{prefix}.self_attn",
+            rotary=rotary,
+            then=self.post_attention_layernorm,
         )
         self.input_layernorm = RMSNorm(
             size, eps, context, prefix=f"{prefix}.input_layernorm", feeds=self.self_attn.qkv_proj
         )
+
+    def make_attention(self, config: Any, context: BuildContext, *, layer_id: int, **seams: Any) -> LlamaAttention:
+        """The attention of layer `layer_id`; relatives make theirs."""
+        return LlamaAttention(config, context, **seams)
 
     def forward(self, positions: torch.Tensor, hidden_states: Any, residual: torch.Tensor) -> Any:
         hidden_states, residual = self.self_attn(positions, hidden_states, residual)
@@ -135,7 +169,14 @@ class LlamaDecoderLayer(Layer):
 
 
 class LlamaModel(nn.Module):
-    def __init__(self, config: LlamaConfig, context: BuildContext, *, prefix: str = "model") -> None:
+    def __init__(
+        self,
+        config: LlamaConfig,
+        context: BuildContext,
+        *,
+        prefix: str = "model",
+        decoder_layer: Callable[..., LlamaDecoderLayer] = LlamaDecoderLayer,
+    ) -> None:
         super().__init__()
         self.aux_hidden_states = context.aux_hidden_states
         self.embed_tokens = VocabularyEmbedding(
@@ -147,8 +188,13 @@ class LlamaModel(nn.Module):
         layers: list[LlamaDecoderLayer] = []
         following = self.norm
         for layer_id in reversed(range(config.num_hidden_layers)):
-            layer = LlamaDecoderLayer(
-                config, context, prefix=f"{prefix}.layers.{layer_id}", rotary=rotary, then=following
+            layer = decoder_layer(
+                config,
+                context,
+                layer_id=layer_id,
+                prefix=f"{prefix}.layers.{layer_id}",
+                rotary=rotary,
+                then=following,
             )
             following = layer.input_layernorm
             layers.insert(0, layer)
@@ -168,10 +214,15 @@ class LlamaModel(nn.Module):
 
 
 class LlamaForCausalLM(nn.Module):
+    """Relatives name their config and their decoder layer."""
+
+    config_class: type[LlamaConfig] = LlamaConfig
+    decoder_layer: Callable[..., LlamaDecoderLayer] = LlamaDecoderLayer
+
     def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
         super().__init__()
-        self.config = read_config(LlamaConfig, config)
-        self.model = LlamaModel(self.config, context)
+        self.config = read_config(self.config_class, config)
+        self.model = LlamaModel(self.config, context, decoder_layer=type(self).decoder_layer)
         self.lm_head = LMHead(
             self.config.hidden_size,
             self.config.vocab_size,

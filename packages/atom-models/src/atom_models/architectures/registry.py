@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from atom_models.architectures.protocol import CausalLM
 
 # Name in config.json -> module of this package and class in it.
-_ARCHITECTURES = {"LlamaForCausalLM": ("llama", "LlamaForCausalLM")}
+_ARCHITECTURES = {
+    "Gemma3ForCausalLM": ("gemma3", "Gemma3ForCausalLM"),
+    "LlamaForCausalLM": ("llama", "LlamaForCausalLM"),
+    "MistralForCausalLM": ("mistral", "MistralForCausalLM"),
+    "Qwen2ForCausalLM": ("qwen2", "Qwen2ForCausalLM"),
+    "Qwen3ForCausalLM": ("qwen3", "Qwen3ForCausalLM"),
+}
 
 
 class UnsupportedArchitectureError(ValueError):

@@ -54,7 +54,8 @@ def _one_rope(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, 
     old_name = rope.pop("type", None)
     name = rope.get("rope_type") or old_name or "default"
     rope["rope_type"] = _ROPE_NAMES.get(name, name)
-    rope.setdefault("rope_theta", config.get("rope_theta") or 10000.0)
+    if config.get("rope_theta") is not None:
+        rope.setdefault("rope_theta", config["rope_theta"])
     for key in ("partial_rotary_factor", "original_max_position_embeddings"):
         if config.get(key) is not None:
             rope.setdefault(key, config[key])

@@ -52,16 +52,16 @@ class RMSNorm(Layer):
         self._context = context
         self._format = feeds.input_format if feeds is not None else DENSE_INPUT
         self._weight: torch.Tensor | None = None
+        self._effective_weight: torch.Tensor | None = None
         self._norm: Callable[..., Any] = not_loaded(prefix)
         self._add_norm: Callable[..., Any] = not_loaded(prefix)
 
     @property
     def effective_weight(self) -> torch.Tensor:
         """What the normed values are multiplied with, offset included; for operators that norm by themselves."""
-        if self._weight is None:
+        if self._effective_weight is None:
             raise RuntimeError(f"{self._name} is not loaded")
-        offset = self._problem.weight_offset
-        return self._weight + offset if offset else self._weight
+        return self._effective_weight
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
         if residual is None:
@@ -76,6 +76,8 @@ class RMSNorm(Layer):
         self._weight = tensor.to(device=self._context.device, dtype=self._problem.dtype, copy=True)
 
     def finish(self) -> None:
+        offset = self._problem.weight_offset
+        self._effective_weight = self._weight + offset if offset and self._weight is not None else self._weight
         weights, platform = {"weight": self._weight}, self._context.platform
         norm = select(RMS_NORM, self._problem, platform).prepare(weights)
         add_norm = select(ADD_RMS_NORM, self._problem, platform).prepare(weights)

@@ -1,0 +1,47 @@
+"""Qwen2 and Qwen2.5: Yang et al. 2024, https://arxiv.org/abs/2407.10671. Llama with biases in q, k and v."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from atom_models.architectures.layer_types import FULL, SLIDING, check_layer_types
+from atom_models.architectures.llama import LlamaAttention, LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM
+from atom_models.build_context import BuildContext
+
+
+@dataclass(frozen=True)
+class Qwen2Config(LlamaConfig):
+    """Fields of `config.json`. Layers have a window where `layer_types` says so, or from `max_window_layers` on."""
+
+    use_sliding_window: bool = False
+    sliding_window: int = 4096
+    max_window_layers: int = 28
+    layer_types: Sequence[str] | None = None
+
+    def window_of(self, layer_id: int) -> int | None:
+        """Tokens that a query of this layer sees, itself included; None is all."""
+        return self.sliding_window if self._types[layer_id] == SLIDING else None
+
+    @cached_property
+    def _types(self) -> tuple[str, ...]:
+        num_layers = self.num_hidden_layers
+        if not self.use_sliding_window:
+            return (FULL,) * num_layers
+        if self.layer_types is not None:
+            return check_layer_types(self.layer_types, num_layers)
+        return tuple(SLIDING if layer_id >= self.max_window_layers else FULL for layer_id in range(num_layers))
+
+
+class Qwen2DecoderLayer(LlamaDecoderLayer):
+    def make_attention(
+        self, config: Qwen2Config, context: BuildContext, *, layer_id: int, **seams: Any
+    ) -> LlamaAttention:
+        return LlamaAttention(config, context, qkv_bias=True, sliding_window=config.window_of(layer_id), **seams)
+
+
+class Qwen2ForCausalLM(LlamaForCausalLM):
+    config_class = Qwen2Config
+    decoder_layer = Qwen2DecoderLayer

@@ -1,0 +1,29 @@
+"""Qwen3: Yang et al. 2025, https://arxiv.org/abs/2505.09388. Qwen2 with norms of queries and keys for its biases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from atom_models.architectures.llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM
+from atom_models.architectures.qwen2 import Qwen2Config
+from atom_models.build_context import BuildContext
+
+
+@dataclass(frozen=True)
+class Qwen3Config(Qwen2Config):
+    """Fields of `config.json`; heads are 128 wide whatever the hidden size."""
+
+    head_dim: int | None = 128
+
+
+class Qwen3DecoderLayer(LlamaDecoderLayer):
+    def make_attention(
+        self, config: Qwen3Config, context: BuildContext, *, layer_id: int, **seams: Any
+    ) -> LlamaAttention:
+        return LlamaAttention(config, context, head_norms=True, sliding_window=config.window_of(layer_id), **seams)
+
+
+class Qwen3ForCausalLM(LlamaForCausalLM):
+    config_class = Qwen3Config
+    decoder_layer = Qwen3DecoderLayer
