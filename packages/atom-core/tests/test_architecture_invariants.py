@@ -1,0 +1,119 @@
+"""For every family: what never changes a token, and tokens equal to those of transformers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from atom_core import LLMEngine, SamplingParams
+
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+
+from atom_models import supported_architectures
+from tiny_architectures import PAST_EVERY_WINDOW, families, reference_model
+
+NUM_TOKENS = 48
+GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=0.9, top_p=0.9, top_k=50, max_tokens=24, ignore_eos=True)
+# The longest one leaves every window and original rope length behind before the first new token.
+LENGTHS = (PAST_EVERY_WINDOW, 1, 9, 33, 16, 64, 7, 40)
+
+MakeEngine = Callable[..., LLMEngine]
+
+
+def make_prompts() -> list[list[int]]:
+    draw = random.Random(11)
+    return [[draw.randrange(3, 384) for _ in range(length)] for length in LENGTHS]
+
+
+def tokens_of(engine: LLMEngine, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[list[int]]:
+    seeded = [msgspec.structs.replace(params, seed=100 + sum(prompt)) for prompt in prompts]
+    outputs: list[dict[str, Any]] = engine.generate(prompts, seeded, use_tqdm=False)
+    assert [output["error"] for output in outputs] == [None] * len(outputs)
+    return [output["token_ids"] for output in outputs]
+
+
+def assert_all_blocks_are_back(engine: LLMEngine) -> None:
+    assert engine.stats.num_free_blocks == engine.stats.num_blocks
+
+
+@pytest.fixture(scope="module", params=families(supported_architectures()))
+def folder(request: pytest.FixtureRequest, tiny_family: Callable[[str], Path]) -> Path:
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return tiny_family(request.param)
+
+
+@pytest.fixture(scope="module")
+def greedy(folder: Path) -> list[list[int]]:
+    """What our engine gives to each prompt by itself, whole, without a prefix cache: held against transformers."""
+    with LLMEngine(
+        str(folder), dtype="float32", num_kv_blocks=64, num_threads=1, enable_prefix_caching=False
+    ) as engine:
+        alone = [tokens_of(engine, [prompt])[0] for prompt in make_prompts()]
+        assert_all_blocks_are_back(engine)
+    return alone
+
+
+def test_greedy_tokens_are_those_of_transformers(folder: Path, greedy: list[list[int]]):
+    model = reference_model(folder)
+    for prompt, tokens in zip(make_prompts(), greedy, strict=True):
+        with torch.inference_mode():
+            best = model(torch.tensor([prompt + tokens])).logits[0].argmax(-1).tolist()
+        # Each token is what transformers finds best after the same tokens: so its greedy search gives the same.
+        assert best[len(prompt) - 1 : -1] == tokens
+
+
+def test_a_batch_of_eight_changes_no_token(folder: Path, greedy: list[list[int]], make_engine: MakeEngine):
+    engine = make_engine(folder, enable_prefix_caching=False)
+    assert tokens_of(engine, make_prompts()) == greedy
+    assert_all_blocks_are_back(engine)
+
+
+def test_chunks_of_seven_change_no_token(folder: Path, greedy: list[list[int]], make_engine: MakeEngine):
+    engine = make_engine(folder, max_num_batched_tokens=7)
+    prompts = make_prompts()
+    assert tokens_of(engine, prompts[:1]) == greedy[:1]
+    assert tokens_of(engine, prompts) == greedy
+
+
+def test_a_warm_prefix_cache_changes_no_token(folder: Path, greedy: list[list[int]], make_engine: MakeEngine):
+    engine = make_engine(folder, enable_prefix_caching=True)
+    prompts = make_prompts()
+    assert tokens_of(engine, prompts) == greedy
+    seeded = [msgspec.structs.replace(GREEDY, seed=1) for _ in prompts]
+    again = engine.generate(prompts, seeded, use_tqdm=False)
+    assert [output["token_ids"] for output in again] == greedy
+    assert again[0]["num_cached_tokens"] >= PAST_EVERY_WINDOW - 16
+    assert_all_blocks_are_back(engine)
+
+
+def test_a_conversation_goes_on_from_its_own_cache(folder: Path, greedy: list[list[int]], make_engine: MakeEngine):
+    warm, cold = make_engine(folder, enable_prefix_caching=True), make_engine(folder, enable_prefix_caching=False)
+    prompt = make_prompts()[0]
+    assert tokens_of(warm, [prompt]) == greedy[:1]
+    longer = [prompt + greedy[0] + [5, 6, 7], [*prompt[:100], 9, 8], prompt[:49]]
+    assert tokens_of(warm, longer) == tokens_of(cold, longer)
+
+
+def test_preempted_requests_change_no_token(folder: Path, greedy: list[list[int]], make_engine: MakeEngine):
+    engine = make_engine(folder, num_kv_blocks=20, max_model_len=256, enable_prefix_caching=False)
+    assert tokens_of(engine, make_prompts()) == greedy
+    assert engine.stats.num_preemptions > 0
+    assert_all_blocks_are_back(engine)
+
+
+def test_seeded_sampling_does_not_depend_on_the_batch(folder: Path, make_engine: MakeEngine):
+    engine = make_engine(folder, enable_prefix_caching=False)
+    prompts = make_prompts()
+    alone = [tokens_of(engine, [prompt], SAMPLED)[0] for prompt in prompts]
+    assert tokens_of(engine, prompts, SAMPLED) == alone
+    assert tokens_of(make_engine(folder, max_num_batched_tokens=33), prompts, SAMPLED) == alone
