@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from atom_models.architectures.features import FOUR_NORMS, QK_NORM, QKV_BIAS, SLIDING_WINDOW
 
 if TYPE_CHECKING:
     from atom_models.architectures.protocol import CausalLM
 
-# Name in config.json -> module of this package and class in it.
+
+@dataclass(frozen=True)
+class Architecture:
+    """An architecture before anything of it is imported.
+
+    Attributes:
+        module: of this package; it defines a class of the architecture's name.
+        models: published models that are of it, for lists.
+        features: what its config.json leaves unsaid, see `features`.
+    """
+
+    module: str
+    models: str
+    features: tuple[str, ...] = ()
+
+
+# By the name that config.json gives.
 _ARCHITECTURES = {
-    "Gemma3ForCausalLM": ("gemma3", "Gemma3ForCausalLM"),
-    "LlamaForCausalLM": ("llama", "LlamaForCausalLM"),
-    "MistralForCausalLM": ("mistral", "MistralForCausalLM"),
-    "Qwen2ForCausalLM": ("qwen2", "Qwen2ForCausalLM"),
-    "Qwen3ForCausalLM": ("qwen3", "Qwen3ForCausalLM"),
+    "Gemma3ForCausalLM": Architecture("gemma3", "Gemma 3 (text)", (FOUR_NORMS, QK_NORM, SLIDING_WINDOW)),
+    "LlamaForCausalLM": Architecture("llama", "Llama 2, 3, 3.1; SmolLM2"),
+    "MistralForCausalLM": Architecture("mistral", "Mistral", (SLIDING_WINDOW,)),
+    "Qwen2ForCausalLM": Architecture("qwen2", "Qwen2, 2.5", (QKV_BIAS, SLIDING_WINDOW)),
+    "Qwen3ForCausalLM": Architecture("qwen3", "Qwen3", (QK_NORM, SLIDING_WINDOW)),
 }
 
 
@@ -26,6 +45,16 @@ class UnsupportedArchitectureError(ValueError):
 def supported_architectures() -> tuple[str, ...]:
     """Names of all architectures that can be built."""
     return tuple(sorted(_ARCHITECTURES))
+
+
+def describe_architecture(name: str) -> Architecture:
+    """Models and features of an architecture; nothing of it is imported.
+
+    Raises:
+        UnsupportedArchitectureError: it is not implemented.
+    """
+    check_architecture(name)
+    return _ARCHITECTURES[name]
 
 
 def check_architecture(name: str) -> None:
@@ -45,6 +74,5 @@ def find_architecture(name: str) -> type[CausalLM]:
     Raises:
         UnsupportedArchitectureError: it is not implemented.
     """
-    check_architecture(name)
-    module, class_name = _ARCHITECTURES[name]
-    return getattr(importlib.import_module(f"atom_models.architectures.{module}"), class_name)
+    module = describe_architecture(name).module
+    return getattr(importlib.import_module(f"atom_models.architectures.{module}"), name)
