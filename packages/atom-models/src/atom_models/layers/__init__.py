@@ -3,6 +3,7 @@
 from atom_models.layers.activation import GatedActivation
 from atom_models.layers.attention import Attention
 from atom_models.layers.embedding import LMHead, VocabularyEmbedding
+from atom_models.layers.experts import Experts
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear import (
     ColumnParallelLinear,
@@ -14,6 +15,7 @@ from atom_models.layers.linear import (
     Shard,
 )
 from atom_models.layers.loadable import ExpectedWeight, Loadable
+from atom_models.layers.moe import MoE, RoutingConfig, SharedExpertsConfig
 from atom_models.layers.norm import RMSNorm
 from atom_models.layers.rotary import Rotary, make_rotary
 
@@ -21,18 +23,22 @@ __all__ = [
     "Attention",
     "ColumnParallelLinear",
     "ExpectedWeight",
+    "Experts",
     "GatedActivation",
     "LMHead",
     "Layer",
     "Linear",
     "Loadable",
     "MergedColumnParallelLinear",
+    "MoE",
     "QKVParallelLinear",
     "RMSNorm",
     "ReplicatedLinear",
     "Rotary",
+    "RoutingConfig",
     "RowParallelLinear",
     "Shard",
+    "SharedExpertsConfig",
     "VocabularyEmbedding",
     "make_rotary",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -39,6 +39,15 @@ class Loadable(Protocol):
 
     def finish(self) -> None:
         """Packs everything and lets go of what was loaded. Called once, after the last shard."""
+        ...
+
+
+@runtime_checkable
+class ChoosesNames(Protocol):
+    """A layer whose weights go by different names in different checkpoints."""
+
+    def choose_names(self, available: Collection[str]) -> None:
+        """Called once before loading, with the names of all tensors; `expected_weights` then names those to load."""
         ...
 
 

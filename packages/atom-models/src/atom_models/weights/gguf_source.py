@@ -39,6 +39,9 @@ class GGUFSource:
     def num_bytes(self) -> int:
         return sum(tensor.num_bytes for tensor in self.file.tensors.values())
 
+    def names(self) -> frozenset[str]:
+        return frozenset(hugging_face_name(name) for name in self.file.tensors)
+
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in self.file.tensors.items():
             if name in _IGNORED:

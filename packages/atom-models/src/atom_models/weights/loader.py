@@ -13,7 +13,7 @@ from torch import nn
 from tqdm import tqdm
 
 from atom_models.checkpoint import Checkpoint, CheckpointError
-from atom_models.layers.loadable import ExpectedWeight, Loadable
+from atom_models.layers.loadable import ChoosesNames, ExpectedWeight, Loadable
 from atom_models.weights.gguf_source import open_gguf
 from atom_models.weights.safetensors_source import open_safetensors
 
@@ -29,6 +29,7 @@ class WeightSource(Protocol):
 
     @property
     def num_bytes(self) -> int: ...
+    def names(self) -> frozenset[str]: ...
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]: ...
 
 
@@ -42,6 +43,10 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, progress: bool = True
             The message names it.
     """
     source = open_gguf(checkpoint) if checkpoint.format == "gguf" else open_safetensors(checkpoint.path)
+    names = source.names()
+    for layer in model.modules():
+        if isinstance(layer, ChoosesNames):
+            layer.choose_names(names)
     start = time.perf_counter()
     count = _fill(model, _shown(source, progress), str(checkpoint.path))
     logger.info("loaded %d tensors (%.0f MB) in %.1f s", count, source.num_bytes / 1e6, time.perf_counter() - start)
@@ -62,12 +67,15 @@ def _fill(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], where: 
     owners = {name: layer for layer in layers for name in layer.expected_weights()}
     outstanding = {id(layer): len(layer.expected_weights()) for layer in layers}
     ignored = frozenset().union(*(layer.ignored_weights for layer in layers))
+    # Whole layers that a checkpoint has and the model does not use, such as those that predict further tokens.
+    ignored_prefixes = tuple(prefix for module in model.modules() for prefix in getattr(module, "ignored_prefixes", ()))
     seen: set[str] = set()
     unexpected: list[str] = []
     for name, tensor in tensors:
         layer = owners.get(name)
         if layer is None:
-            if name not in ignored and not name.endswith(_IGNORED_SUFFIXES):
+            known = name in ignored or name.endswith(_IGNORED_SUFFIXES) or name.startswith(ignored_prefixes)
+            if not known:
                 unexpected.append(name)
             continue
         if name in seen:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -31,27 +33,44 @@ class SafetensorsSource:
     def num_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.files)
 
+    def names(self) -> frozenset[str]:
+        """Names of all tensors: the index's, else those in the files' headers."""
+        if self.placed is not None:
+            return frozenset(self.placed)
+        names: set[str] = set()
+        for file in self.files:
+            with _open_file(file) as tensors:
+                names.update(tensors.keys())
+        return frozenset(names)
+
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         for file in self.files:
             yield from self._read(file)
 
     def _read(self, file: Path) -> Iterator[tuple[str, torch.Tensor]]:
-        try:
-            with safe_open(file, framework="pt") as tensors:
-                names = list(tensors.keys())
-                if self.placed is not None:
-                    absent = sorted(name for name, place in self.placed.items() if place == file and name not in names)
-                    if absent:
-                        raise CheckpointError(f"{file} lacks {absent[0]}, which the index says is in it")
-                for name in names:
-                    yield name, tensors.get_tensor(name)
-        except SafetensorError as error:
-            reason = str(error).removeprefix("Error while deserializing header: ")
-            raise CheckpointError(
-                f"{file} is not a usable safetensors file ({reason}): it is damaged or incomplete, download it again"
-            ) from None
-        except OSError as error:
-            raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from None
+        with _open_file(file) as tensors:
+            names = list(tensors.keys())
+            if self.placed is not None:
+                absent = sorted(name for name, place in self.placed.items() if place == file and name not in names)
+                if absent:
+                    raise CheckpointError(f"{file} lacks {absent[0]}, which the index says is in it")
+            for name in names:
+                yield name, tensors.get_tensor(name)
+
+
+@contextmanager
+def _open_file(file: Path) -> Iterator[Any]:
+    """The file's tensors by name; what is wrong with the file becomes a CheckpointError."""
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            yield tensors
+    except SafetensorError as error:
+        reason = str(error).removeprefix("Error while deserializing header: ")
+        raise CheckpointError(
+            f"{file} is not a usable safetensors file ({reason}): it is damaged or incomplete, download it again"
+        ) from None
+    except OSError as error:
+        raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from None
 
 
 def open_safetensors(folder: Path) -> SafetensorsSource:

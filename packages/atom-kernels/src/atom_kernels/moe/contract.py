@@ -1,0 +1,179 @@
+"""What the operators of a mixture of experts compute, in plain torch.
+
+T: tokens, E: experts, K: experts a token goes to, G: groups of experts, D: hidden size, I: intermediate size of an
+expert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+SCORINGS = ("softmax", "sigmoid")
+# What ranks a group of experts: its best score, or the sum of its two best.
+GROUP_SCORES = ("max", "top2")
+ACTIVATIONS = ("silu", "swiglu_oai")
+
+
+@dataclass(frozen=True)
+class RoutingProblem:
+    """Attributes:
+    num_experts, top_k: E and K.
+    dtype: of the logits.
+    scoring: "softmax" over all experts, or "sigmoid" of each.
+    renormalize: the chosen scores are divided by their sum.
+    correction_bias: a float32 [E] is added to the scores for choosing, and for nothing else.
+    num_groups, top_groups: only experts of the best `top_groups` of G equal groups can be chosen.
+    group_score: one of `GROUP_SCORES`.
+    scaling_factor: the weights are multiplied by it at the end.
+    """
+
+    num_experts: int
+    top_k: int
+    dtype: torch.dtype = torch.float32
+    scoring: str = "softmax"
+    renormalize: bool = False
+    correction_bias: bool = False
+    num_groups: int = 1
+    top_groups: int = 1
+    group_score: str = "max"
+    scaling_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.scoring not in SCORINGS:
+            raise ValueError(f"scoring is {self.scoring!r}; supported: {', '.join(SCORINGS)}")
+        if self.group_score not in GROUP_SCORES:
+            raise ValueError(f"group_score is {self.group_score!r}; supported: {', '.join(GROUP_SCORES)}")
+        if self.num_groups < 1 or self.num_experts % self.num_groups:
+            raise ValueError(f"{self.num_experts} experts do not form {self.num_groups} equal groups")
+        size = self.num_experts // self.num_groups
+        if not 1 <= self.top_groups <= self.num_groups:
+            raise ValueError(f"top_groups is {self.top_groups}, not between 1 and {self.num_groups}")
+        if not 1 <= self.top_k <= size * self.top_groups:
+            raise ValueError(f"top_k is {self.top_k}, but a token can choose among {size * self.top_groups} experts")
+        if self.num_groups > self.top_groups and self.group_score == "top2" and size < 2:
+            raise ValueError("groups of one expert have no two best scores")
+
+
+@dataclass(frozen=True)
+class ExpertsProblem:
+    """Attributes:
+    num_experts, top_k: E and K.
+    hidden_size, intermediate_size: D and I.
+    dtype: of x, the weights and the result.
+    activation: one of `ACTIVATIONS`.
+    bias: both products of an expert have one.
+    alpha, limit: swiglu_oai only.
+    """
+
+    num_experts: int
+    top_k: int
+    hidden_size: int
+    intermediate_size: int
+    dtype: torch.dtype
+    activation: str = "silu"
+    bias: bool = False
+    alpha: float = 1.702
+    limit: float = 7.0
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"the experts' activation is {self.activation!r}; supported: {', '.join(ACTIVATIONS)}")
+
+
+def route(
+    problem: RoutingProblem, logits_TE: torch.Tensor, correction_bias_E: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The experts of each token and their weights -> (float32 [T, K], int32 [T, K]), the best expert first.
+
+    All in float32; of equal scores the lower expert wins. A softmax is as monotonous as its logits, so those choose
+    where nothing is added to the scores; with `renormalize` it equals a softmax over the chosen logits.
+    Shazeer et al. 2017, https://arxiv.org/abs/1701.06538; groups: DeepSeek-V2, https://arxiv.org/abs/2405.04434
+    ("group_limited_greedy": "max"); bias and sigmoid: DeepSeek-V3, https://arxiv.org/abs/2412.19437
+    ("noaux_tc": "top2").
+    """
+    logits = logits_TE.float()
+    scores = torch.sigmoid(logits) if problem.scoring == "sigmoid" else torch.softmax(logits, dim=-1)
+    choice = scores
+    if problem.correction_bias and correction_bias_E is not None:
+        choice = scores + correction_bias_E.float()
+    elif problem.scoring == "softmax" and problem.group_score == "max":
+        choice = logits
+    if problem.top_groups < problem.num_groups:
+        choice = _only_best_groups(problem, choice)
+    # A stable sort, since torch.topk leaves open which of equal scores it takes.
+    ids = choice.sort(dim=-1, descending=True, stable=True).indices[:, : problem.top_k]
+    weights = scores.gather(1, ids)
+    if problem.renormalize:
+        weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+    return weights * problem.scaling_factor, ids.to(torch.int32)
+
+
+def experts(
+    problem: ExpertsProblem,
+    weights: dict[str, torch.Tensor | None],
+    x_TD: torch.Tensor,
+    weights_TK: torch.Tensor,
+    ids_TK: torch.Tensor,
+) -> torch.Tensor:
+    """The weighted sum of what the chosen experts make of each token -> [T, D].
+
+    An expert is ``down(activation(gate(x), up(x)))``. Sums are float32; what is between two products is rounded to x's
+    dtype, as is the result. The experts of a token are added in the order of `ids_TK`; an id that is no expert's (-1)
+    adds nothing.
+
+    Args:
+        problem: sizes and activation.
+        weights: ``gate_up`` [E, 2I, D], the I rows of gate before those of up; ``down`` [E, D, I]; with biases
+            ``gate_up_bias`` [E, 2I] and ``down_bias`` [E, D].
+        x_TD: tokens.
+        weights_TK, ids_TK: float32 and int32, as `route` gives them.
+    """
+    gate_up, down = weights["gate_up"], weights["down"]
+    gate_up_bias, down_bias = weights.get("gate_up_bias"), weights.get("down_bias")
+    if gate_up is None or down is None:
+        raise ValueError("experts need the weights gate_up and down")
+    activate = activation_of(problem)
+    out_TD = torch.zeros(x_TD.shape, dtype=torch.float32, device=x_TD.device)
+    for slot in range(ids_TK.shape[1]):
+        for expert in range(problem.num_experts):
+            tokens = (ids_TK[:, slot] == expert).nonzero().squeeze(1)
+            hidden = x_TD[tokens].float() @ gate_up[expert].float().t()
+            if gate_up_bias is not None:
+                hidden = hidden + gate_up_bias[expert].float()
+            hidden = activate(hidden.to(x_TD.dtype))
+            partial = hidden.float() @ down[expert].float().t()
+            if down_bias is not None:
+                partial = partial + down_bias[expert].float()
+            out_TD[tokens] += partial * weights_TK[tokens, slot, None].float()
+    return out_TD.to(x_TD.dtype)
+
+
+def activation_of(problem: ExpertsProblem) -> Callable[[torch.Tensor], torch.Tensor]:
+    """[rows, 2I], gate first -> [rows, I]; float32 inside, rounded once."""
+    if problem.activation == "silu":
+        return _silu_and_mul
+    alpha, limit = problem.alpha, problem.limit
+
+    def swiglu_oai(x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.float().chunk(2, dim=-1)
+        gate, up = gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
+        return (gate * torch.sigmoid(alpha * gate) * (up + 1)).to(x.dtype)
+
+    return swiglu_oai
+
+
+def _silu_and_mul(x: torch.Tensor) -> torch.Tensor:
+    gate, up = x.float().chunk(2, dim=-1)
+    return (torch.nn.functional.silu(gate) * up).to(x.dtype)
+
+
+def _only_best_groups(problem: RoutingProblem, choice_TE: torch.Tensor) -> torch.Tensor:
+    """Scores with those of other groups at -inf."""
+    grouped = choice_TE.unflatten(1, (problem.num_groups, -1))
+    group_scores = grouped.topk(2 if problem.group_score == "top2" else 1, dim=-1).values.sum(dim=-1)
+    best = group_scores.sort(dim=-1, descending=True, stable=True).indices[:, : problem.top_groups]
+    kept = torch.zeros_like(group_scores, dtype=torch.bool).scatter_(1, best, True)
+    return grouped.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(1)

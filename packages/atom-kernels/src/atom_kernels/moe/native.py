@@ -1,0 +1,136 @@
+"""Routing and experts in C: few rows cost little more than reading the chosen experts' weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import c_float, c_int64, c_void_p
+from typing import Any
+
+import torch
+
+from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem
+from atom_kernels.native import load_native, native_unavailable
+from atom_kernels.operator import Backend
+
+_SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+_SIGNATURES = {
+    "moe_route_f32": "ppppllllllllf",
+    "moe_route_bf16": "ppppllllllllf",
+    "moe_experts_f32": "ppppppppllllllffp",
+    "moe_experts_bf16": "ppppppppllllllffp",
+    "moe_workspace_bytes": "llllll->l",
+    "has_linear_bf16": "->l",
+}
+# What the C functions keep of a token on the stack.
+_MAX_EXPERTS, _MAX_TOP_K = 1024, 64
+# As for linears: bfloat16 rows this long leave the caches once an expert has many of them.
+_LONG = 2048
+_FEW_ROWS = 32
+
+
+def _route_supports(problem: RoutingProblem, platform: Any) -> str | None:
+    if problem.dtype not in _SUFFIXES:
+        return f"written for float32 and bfloat16, not {problem.dtype}"
+    if problem.num_experts > _MAX_EXPERTS or problem.top_k > _MAX_TOP_K:
+        return f"written for up to {_MAX_EXPERTS} experts of which up to {_MAX_TOP_K} are chosen"
+    return native_unavailable("moe")
+
+
+def _route_bind(problem: RoutingProblem, weights: Any) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    function = getattr(load_native("moe", _SIGNATURES), f"moe_route_{_SUFFIXES[problem.dtype]}")
+    bias = weights.get("correction_bias")
+    bias = None if bias is None else bias.contiguous()
+    count, top_k, dtype = problem.num_experts, problem.top_k, problem.dtype
+    bias_pointer = c_void_p(None if bias is None else bias.data_ptr())
+    numbers = (
+        c_int64(count),
+        c_int64(top_k),
+        c_int64(problem.scoring == "sigmoid"),
+        c_int64(problem.renormalize),
+        c_int64(problem.num_groups),
+        c_int64(problem.top_groups),
+        c_int64(2 if problem.group_score == "top2" else 1),
+    )
+    scaling = c_float(problem.scaling_factor)
+
+    def run(logits: torch.Tensor, _keep_alive: Any = bias) -> tuple[torch.Tensor, torch.Tensor]:
+        if logits.dtype is not dtype or logits.shape[-1] != count:
+            raise TypeError(f"moe_route was planned for [T, {count}] {dtype}, got {list(logits.shape)} {logits.dtype}")
+        if not logits.is_contiguous():
+            logits = logits.contiguous()
+        num_tokens = logits.shape[0]
+        out = logits.new_empty(num_tokens, top_k, dtype=torch.float32)
+        ids = logits.new_empty(num_tokens, top_k, dtype=torch.int32)
+        function(logits.data_ptr(), bias_pointer, out.data_ptr(), ids.data_ptr(), num_tokens, *numbers, scaling)
+        return out, ids
+
+    return run
+
+
+ROUTE_BACKEND = Backend(
+    name="native", implementation="C scores and selection", supports=_route_supports, bind=_route_bind
+)
+
+
+def _experts_supports(problem: ExpertsProblem, platform: Any) -> str | None:
+    if problem.dtype not in _SUFFIXES:
+        return f"written for float32 and bfloat16, not {problem.dtype}"
+    reason = native_unavailable("moe")
+    if reason is None and problem.dtype == torch.bfloat16 and not load_native("moe", _SIGNATURES).has_linear_bf16():
+        return "written for CPUs with avx512_bf16"
+    return reason
+
+
+def _experts_max_rows(problem: ExpertsProblem, platform: Any) -> int | None:
+    if problem.dtype == torch.float32:
+        return None
+    rows_of_all = _FEW_ROWS * max(1, problem.num_experts // problem.top_k)
+    if "amx_bf16" in platform.cpu_features:
+        return rows_of_all // 4
+    short = max(problem.hidden_size, problem.intermediate_size) <= _LONG
+    return None if short else rows_of_all
+
+
+def _experts_bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
+    library = load_native("moe", _SIGNATURES)
+    function, workspace_bytes = getattr(library, f"moe_experts_{_SUFFIXES[problem.dtype]}"), library.moe_workspace_bytes
+    held = [
+        None if weights[name] is None else weights[name].contiguous()
+        for name in ("gate_up", "down", "gate_up_bias", "down_bias")
+    ]
+    # What never changes is converted for C once.
+    pointers = tuple(c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in held)
+    shape = (problem.num_experts, problem.top_k, problem.hidden_size, problem.intermediate_size)
+    sizes = tuple(c_int64(size) for size in shape)
+    item_size = c_int64(problem.dtype.itemsize)
+    activation, alpha, limit = c_int64(problem.activation != "silu"), c_float(problem.alpha), c_float(problem.limit)
+    dtype, top_k, empty_like, uint8 = problem.dtype, problem.top_k, torch.empty_like, torch.uint8
+
+    def run(x: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, _keep_alive: Any = held) -> torch.Tensor:
+        num_tokens = x.shape[0]
+        if x.dtype is not dtype or x.shape[1] != problem.hidden_size or ids_TK.shape != (num_tokens, top_k):
+            raise TypeError(
+                f"moe_experts was planned for [T, {problem.hidden_size}] {dtype} and [T, {top_k}] experts, "
+                f"got {list(x.shape)} {x.dtype} and {list(ids_TK.shape)}"
+            )
+        if weights_TK.dtype is not torch.float32 or ids_TK.dtype is not torch.int32:
+            raise TypeError(f"moe_experts takes float32 weights and int32 ids, not {weights_TK.dtype}, {ids_TK.dtype}")
+        x, weights_TK, ids_TK = x.contiguous(), weights_TK.contiguous(), ids_TK.contiguous()
+        out = empty_like(x)
+        workspace = x.new_empty(workspace_bytes(num_tokens, *sizes, item_size), dtype=uint8)
+        function(
+            x.data_ptr(), weights_TK.data_ptr(), ids_TK.data_ptr(), *pointers, out.data_ptr(),
+            num_tokens, *sizes, activation, alpha, limit, workspace.data_ptr(),
+        )  # fmt: skip
+        return out
+
+    return run
+
+
+EXPERTS_BACKEND = Backend(
+    name="native",
+    implementation="C products of sorted rows, rows independent",
+    supports=_experts_supports,
+    bind=_experts_bind,
+    max_rows=_experts_max_rows,
+)

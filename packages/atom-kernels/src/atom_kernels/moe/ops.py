@@ -1,0 +1,173 @@
+"""Routing and grouped experts as operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, experts, route
+from atom_kernels.moe.native import EXPERTS_BACKEND, ROUTE_BACKEND
+from atom_kernels.moe.sorted_rows import TORCH_BACKEND
+from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def _route_weights(problem: RoutingProblem) -> dict[str, WeightSpec]:
+    if not problem.correction_bias:
+        return {}
+    return {"correction_bias": WeightSpec((problem.num_experts,), torch.float32)}
+
+
+def _route_fake(problem: RoutingProblem, logits_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = (logits_TE.shape[0], problem.top_k)
+    return logits_TE.new_empty(shape, dtype=torch.float32), logits_TE.new_empty(shape, dtype=torch.int32)
+
+
+def _route_inputs(problem: RoutingProblem, num_rows: int, generator: torch.Generator) -> Any:
+    logits = torch.randn(num_rows, problem.num_experts, generator=generator) * 2
+    bias = torch.randn(problem.num_experts, generator=generator) * 0.1
+    return ({"correction_bias": bias} if problem.correction_bias else {}), (logits.to(problem.dtype),)
+
+
+def _route_problems() -> tuple[RoutingProblem, ...]:
+    rules: tuple[dict[str, Any], ...] = (
+        {"num_experts": 8, "top_k": 2, "renormalize": True},
+        {"num_experts": 1, "top_k": 1},
+        {"num_experts": 60, "top_k": 4, "scaling_factor": 16.0},
+        {"num_experts": 160, "top_k": 6, "num_groups": 8, "top_groups": 3, "scaling_factor": 16.0},
+        {"num_experts": 40, "top_k": 6, "num_groups": 4, "top_groups": 2, "group_score": "top2"},
+        {"num_experts": 37, "top_k": 5, "scoring": "sigmoid", "renormalize": True, "correction_bias": True},
+        {"num_experts": 12, "top_k": 3, "correction_bias": True},
+        {
+            "num_experts": 256,
+            "top_k": 8,
+            "num_groups": 8,
+            "top_groups": 4,
+            "group_score": "top2",
+            "scoring": "sigmoid",
+            "renormalize": True,
+            "correction_bias": True,
+            "scaling_factor": 2.5,
+        },
+    )
+    return tuple(RoutingProblem(dtype=dtype, **rule) for rule in rules for dtype in _DTYPES)
+
+
+def _route_work(problem: RoutingProblem, num_rows: int) -> Work:
+    return Work(num_rows * (problem.num_experts * problem.dtype.itemsize + problem.top_k * 8))
+
+
+def _bind_route(problem: RoutingProblem, weights: Any) -> Any:
+    bias = weights.get("correction_bias")
+    return lambda logits_TE: route(problem, logits_TE, bias)
+
+
+MOE_ROUTE = Op(
+    name="moe_route",
+    contract=route,
+    reference=lambda problem, weights, logits_TE: route(problem, logits_TE, weights.get("correction_bias")),
+    schema="(Tensor logits) -> (Tensor, Tensor)",
+    fake=_route_fake,
+    backends=(
+        ROUTE_BACKEND,
+        Backend(
+            name="torch",
+            implementation="torch scores and stable sort",
+            supports=lambda problem, platform: None,
+            bind=_bind_route,
+        ),
+    ),
+    weights=_route_weights,
+    make_inputs=_route_inputs,
+    parity_problems=_route_problems,
+    examples=lambda: (
+        RoutingProblem(32, 4, torch.bfloat16, renormalize=True),
+        RoutingProblem(
+            *(256, 8, torch.float32, "sigmoid", True, True),
+            num_groups=8,
+            top_groups=4,
+            group_score="top2",
+            scaling_factor=2.5,
+        ),
+    ),
+    tolerance=lambda problem: Tolerance(1e-6, 1e-5),
+    work=_route_work,
+)
+
+
+def _expert_weights(problem: ExpertsProblem) -> dict[str, WeightSpec]:
+    experts_, hidden, size = problem.num_experts, problem.hidden_size, problem.intermediate_size
+    absent = not problem.bias
+    return {
+        "gate_up": WeightSpec((experts_, 2 * size, hidden), problem.dtype),
+        "down": WeightSpec((experts_, hidden, size), problem.dtype),
+        "gate_up_bias": WeightSpec((experts_, 2 * size), problem.dtype, optional=absent),
+        "down_bias": WeightSpec((experts_, hidden), problem.dtype, optional=absent),
+    }
+
+
+def _expert_inputs(problem: ExpertsProblem, num_rows: int, generator: torch.Generator) -> Any:
+    """Experts as uneven as in life: the first ones are chosen more often, some by nobody."""
+
+    def random(*shape: int, scale: float = 1.0) -> torch.Tensor:
+        return (torch.randn(*shape, generator=generator) * scale).to(problem.dtype)
+
+    weights: dict[str, torch.Tensor | None] = {}
+    for name, spec in _expert_weights(problem).items():
+        scale = spec.shape[-1] ** -0.5 if len(spec.shape) == 3 else 1.0
+        weights[name] = None if spec.optional else random(*spec.shape, scale=scale)
+    slope = torch.linspace(2.0, -2.0, problem.num_experts)
+    logits = torch.randn(num_rows, problem.num_experts, generator=generator) + slope
+    routing = RoutingProblem(problem.num_experts, problem.top_k, renormalize=True)
+    return weights, (random(num_rows, problem.hidden_size), *route(routing, logits))
+
+
+def _expert_problems() -> tuple[ExpertsProblem, ...]:
+    rules: tuple[tuple[tuple[int, int, int, int], dict[str, Any]], ...] = (
+        ((1, 1, 1, 1), {}),
+        ((4, 2, 64, 32), {}),
+        ((8, 3, 33, 65), {"bias": True}),
+        ((5, 4, 40, 23), {"bias": True, "activation": "swiglu_oai"}),
+        ((3, 2, 2100, 48), {"activation": "swiglu_oai"}),
+        ((9, 2, 128, 176), {}),
+    )
+    return tuple(ExpertsProblem(*shape, dtype, **rule) for shape, rule in rules for dtype in _DTYPES)
+
+
+def _expert_tolerance(problem: ExpertsProblem) -> Tolerance:
+    return {
+        torch.float32: Tolerance(2e-5, 2e-5),
+        torch.bfloat16: Tolerance(4e-2, 2e-2),
+        torch.float16: Tolerance(8e-3, 4e-3),
+    }[problem.dtype]
+
+
+def _expert_work(problem: ExpertsProblem, num_rows: int) -> Work:
+    """The weights of as many experts as the rows can reach on average, each read once."""
+    reached = problem.num_experts * (1 - (1 - problem.top_k / problem.num_experts) ** num_rows)
+    products = 3 * problem.hidden_size * problem.intermediate_size
+    moved = reached * products + 2 * num_rows * problem.hidden_size
+    return Work(int(moved * problem.dtype.itemsize), 2 * num_rows * problem.top_k * products)
+
+
+MOE_EXPERTS = Op(
+    name="moe_experts",
+    contract=experts,
+    reference=experts,
+    schema="(Tensor x, Tensor weights, Tensor ids) -> Tensor",
+    fake=lambda problem, x_TD, weights_TK, ids_TK: torch.empty_like(x_TD),
+    backends=(EXPERTS_BACKEND, TORCH_BACKEND),
+    weights=_expert_weights,
+    make_inputs=_expert_inputs,
+    parity_problems=_expert_problems,
+    examples=lambda: (
+        ExpertsProblem(32, 4, 1024, 512, torch.bfloat16),
+        ExpertsProblem(8, 2, 512, 1024, torch.float32),
+    ),
+    tolerance=_expert_tolerance,
+    work=_expert_work,
+)
+
+OPS = (MOE_ROUTE, MOE_EXPERTS)

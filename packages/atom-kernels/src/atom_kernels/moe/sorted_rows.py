@@ -1,0 +1,73 @@
+"""Experts in torch: rows sorted by expert, one product for each expert that any token chose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from atom_kernels.activation import SILU_AND_MUL, GatedActivationProblem
+from atom_kernels.moe.contract import ExpertsProblem, activation_of
+from atom_kernels.operator import Backend
+from atom_kernels.select import select
+
+# rows, expert -> rows
+Product = Callable[[torch.Tensor, int], torch.Tensor]
+
+
+def run_sorted(
+    problem: ExpertsProblem, gate_up: Product, down: Product, activate: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[..., torch.Tensor]:
+    """The kernel made of an expert's two products: ``(x, weights, ids) -> [T, D]``."""
+
+    def run(x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
+        num_tokens, top_k = ids_TK.shape
+        flat_ids = ids_TK.flatten().long()
+        order = flat_ids.argsort(stable=True)
+        sorted_x = x_TD[order // top_k]
+        # Pairs whose expert is not here stay zero.
+        pairs = x_TD.new_zeros(num_tokens * top_k, x_TD.shape[1])
+        for expert, rows in _segments(flat_ids, problem.num_experts):
+            pairs[order[rows]] = down(activate(gate_up(sorted_x[rows], expert)), expert)
+        weighted = pairs.view(num_tokens, top_k, -1).float() * weights_TK.unsqueeze(-1)
+        return weighted.sum(dim=1).to(x_TD.dtype)
+
+    return run
+
+
+def _segments(flat_ids: torch.Tensor, num_experts: int) -> Iterator[tuple[int, slice]]:
+    """Each expert that was chosen, and where its rows lie among the sorted ones."""
+    here = flat_ids[(flat_ids >= 0) & (flat_ids < num_experts)]
+    start = int((flat_ids < 0).sum())
+    for expert, count in enumerate(torch.bincount(here, minlength=num_experts).tolist()):
+        if count:
+            yield expert, slice(start, start + count)
+            start += count
+
+
+def fast_activation(problem: ExpertsProblem) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The best kernel here for the activation between the products."""
+    if problem.activation == "silu":
+        return select(SILU_AND_MUL, GatedActivationProblem(problem.intermediate_size, problem.dtype)).prepare()
+    return activation_of(problem)
+
+
+def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
+    gate_up, down, linear = weights["gate_up"], weights["down"], torch.nn.functional.linear
+    gate_up_bias, down_bias = weights["gate_up_bias"], weights["down_bias"]
+
+    def product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
+        if bias is None:
+            return lambda rows, expert: linear(rows, weight[expert])
+        return lambda rows, expert: linear(rows, weight[expert], bias[expert])
+
+    return run_sorted(problem, product(gate_up, gate_up_bias), product(down, down_bias), fast_activation(problem))
+
+
+TORCH_BACKEND = Backend(
+    name="torch",
+    implementation="rows sorted by expert, torch linear for each",
+    supports=lambda problem, platform: None,
+    bind=_bind,
+)

@@ -1,0 +1,103 @@
+/* out[M,N] = x[M,K] . weight[N,K]^T + bias[N] in float32 or bfloat16: float32 sums, the weight as loaded.
+ *
+ * A tile holds VL sums of VL lanes over K, (rows of weight) x (rows of x), and adds up their lanes at the end. Each thread
+ * walks over its own panels of weight rows, which stay in its L2 while the rows of x pass. Every sum is added in an order
+ * that depends on K alone: a row of the result is the same, to the bit, whatever the other rows and their number. */
+#pragma once
+#include "vector.h"
+
+/* Rows of weight that pass in one go: as many as leave room in an L2. */
+#define PANEL_BYTES 262144
+#define PANEL_ROWS 128
+/* Of a row, so that four of x and four of weight fit into an L1. */
+#define CHUNK_BYTES 4096
+/* Below this many products a second thread costs more than it gives. */
+#define PARALLEL_ELEMENTS 65536
+
+/* Sums in a tile: as many as a register has lanes, so that their totals fill one. */
+#define TILE VL
+
+#if VL == 16
+#define MAX_MR 4
+
+INLINE __m512 add(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+
+/* Lane i of the result is the sum of the lanes of v[i]. */
+INLINE vf sum_lanes(const vf v[TILE]) {
+    __m512 pairs[8], quads[4];
+    for (int i = 0; i < 8; i++) {
+        __m512 a = (__m512)v[2 * i], b = (__m512)v[2 * i + 1];
+        pairs[i] = add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    }
+    for (int i = 0; i < 4; i++) {
+        __m512d a = _mm512_castps_pd(pairs[2 * i]), b = _mm512_castps_pd(pairs[2 * i + 1]);
+        quads[i] = add(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    /* Each 128-bit lane of quads[i] now holds partial sums of v[4i .. 4i+3]. */
+    __m512 left = add(_mm512_shuffle_f32x4(quads[0], quads[1], 0x88), _mm512_shuffle_f32x4(quads[0], quads[1], 0xdd));
+    __m512 right = add(_mm512_shuffle_f32x4(quads[2], quads[3], 0x88), _mm512_shuffle_f32x4(quads[2], quads[3], 0xdd));
+    return (vf)add(_mm512_shuffle_f32x4(left, right, 0x88), _mm512_shuffle_f32x4(left, right, 0xdd));
+}
+#else
+#define MAX_MR 2
+
+INLINE vf sum_lanes(const vf v[TILE]) {
+    float sums[TILE];
+    for (int i = 0; i < TILE; i++) sums[i] = vf_hsum(v[i]);
+    return vf_load(sums);
+}
+#endif
+
+INLINE vf load_tail_f32(const float *p, int64_t count) {
+    float lanes[VL] = {0};
+    memcpy(lanes, p, count * sizeof(float));
+    return vf_load(lanes);
+}
+
+#define T float
+#define NAME(x) x##_f32
+#define VEC vf
+#define STEP VL
+#define LOAD(p) vf_load(p)
+#define LOAD_TAIL(p, count) load_tail_f32(p, count)
+#define DOT(sum, a, b) ((sum) + (a) * (b))
+#define WIDEN(p) vf_load(p)
+#define ROUND(p, v) vf_store(p, v)
+#include "linear_tile.h"
+#undef T
+#undef NAME
+#undef VEC
+#undef STEP
+#undef LOAD
+#undef LOAD_TAIL
+#undef DOT
+#undef WIDEN
+#undef ROUND
+
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+int64_t has_linear_bf16(void) { return 1; }
+
+#define T bf16
+#define NAME(x) x##_bf16
+#define VEC __m512i
+#define STEP 32
+#define LOAD(p) _mm512_loadu_si512(p)
+#define LOAD_TAIL(p, count) _mm512_maskz_loadu_epi16((__mmask32)((1ull << (count)) - 1), p)
+#define DOT(sum, a, b) ((vf)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b)))
+#define WIDEN(p) vf_load_bf16(p)
+#define ROUND(p, v) vf_store_bf16(p, v)
+#include "linear_tile.h"
+#undef T
+#undef NAME
+#undef VEC
+#undef STEP
+#undef LOAD
+#undef LOAD_TAIL
+#undef DOT
+#undef WIDEN
+#undef ROUND
+#else
+int64_t has_linear_bf16(void) { return 0; }
+void linear_bf16(const bf16 *x, const bf16 *weight, const bf16 *bias, bf16 *out, int64_t m_size, int64_t k_size,
+                 int64_t n_size) {}
+#endif
