@@ -55,6 +55,9 @@ class Transformers:
         else:
             self._model = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype)
         self._model.eval()
+        # glibc hands memory of large tensors back to the system at each free, until it has freed one as large once.
+        # With fresh pages in every step a batch of 16 takes 1.5 times as long; the peer is to be seen at its best.
+        torch.zeros(30 << 20, dtype=torch.uint8)
         self._vocab_size: int = self._model.config.vocab_size
         self._random = random.Random(0)
 
