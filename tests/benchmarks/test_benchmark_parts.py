@@ -139,3 +139,10 @@ def test_the_readme_keeps_everything_but_its_measured_part():
 def test_a_readme_without_marks_is_refused():
     with pytest.raises(ValueError, match="lacks the marks"):
         chart.with_tables("nothing here", [make_document()], [])
+
+
+def test_the_readme_shows_the_saved_results():
+    text = (chart.ROOT / "README.md").read_text()
+    assert chart.with_tables(text, report.load_all("offline"), report.load_all("overhead")) == text, (
+        "run `python -m benchmarks chart`"
+    )
