@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 
 import pytest
 import torch
@@ -15,9 +16,11 @@ from atom_models import (
     build_model,
     model_requirements,
     open_checkpoint,
+    supported_architectures,
 )
 from atom_models.layers.loadable import Loadable
 from atom_models.model import attention_layers
+from tiny_architectures import families
 from tiny_models import make_tiny_llama
 
 VARIANTS = {
@@ -31,7 +34,25 @@ VARIANTS = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_parameters_and_cache_bytes_are_those_of_the_built_model(tmp_path, variant):
-    checkpoint = open_checkpoint(make_tiny_llama(tmp_path / "m", **VARIANTS[variant]))
+    assert_needs_are_those_of_the_built_model(open_checkpoint(make_tiny_llama(tmp_path / "m", **VARIANTS[variant])))
+
+
+@pytest.mark.parametrize("family", families(supported_architectures()))
+@pytest.mark.parametrize("spelling", ["", "transformers"])
+def test_they_are_so_for_every_family_in_both_spellings(tiny_family, family, spelling):
+    assert_needs_are_those_of_the_built_model(open_checkpoint(tiny_family(family) / spelling))
+
+
+@pytest.mark.parametrize("family", families(supported_architectures()))
+def test_windows_are_those_of_the_built_model(tiny_family, family):
+    checkpoint = open_checkpoint(tiny_family(family))
+    layers = attention_layers(build_model(checkpoint, BuildContext(dtype=torch.float32))).values()
+    groups = model_requirements(checkpoint).cache_groups
+    built = Counter(layer.kv_cache_spec.sliding_window for layer in layers)
+    assert {group.window: group.num_layers for group in groups} == dict(built)
+
+
+def assert_needs_are_those_of_the_built_model(checkpoint):
     needs = model_requirements(checkpoint)
     model = build_model(checkpoint, BuildContext(dtype=torch.float32))
     layers = [module for module in model.modules() if isinstance(module, Loadable)]

@@ -1,0 +1,18 @@
+"""What a model needs, from its config alone: weights, cache, and accelerators that hold them. Torch-free."""
+
+from atom_models.requirements.accelerators import ACCELERATORS, Accelerator, find_accelerators
+from atom_models.requirements.cache import CacheGroup
+from atom_models.requirements.placement import DEVICE_COUNTS, Placement, place
+from atom_models.requirements.requirements import ModelRequirements, model_requirements
+
+__all__ = [
+    "ACCELERATORS",
+    "DEVICE_COUNTS",
+    "Accelerator",
+    "CacheGroup",
+    "ModelRequirements",
+    "Placement",
+    "find_accelerators",
+    "model_requirements",
+    "place",
+]

@@ -1,0 +1,46 @@
+"""Accelerators that plans know, by the memory that their makers print."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atom_models.checkpoint import CheckpointError
+
+_GB = 10**9
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One device. Makers print decimal gigabytes or a little less than what is there: plans stay on the safe side."""
+
+    name: str
+    vendor: str
+    memory_bytes: int
+
+
+ACCELERATORS = (
+    Accelerator("MI300X", "amd", 192 * _GB),
+    Accelerator("MI300A", "amd", 128 * _GB),
+    Accelerator("MI355X", "amd", 288 * _GB),
+    Accelerator("H100", "nvidia", 80 * _GB),
+    Accelerator("H200", "nvidia", 141 * _GB),
+)
+
+
+class UnknownAcceleratorError(CheckpointError):
+    """No accelerator of that name; the message names those that plans know."""
+
+
+def find_accelerators(name: str) -> tuple[Accelerator, ...]:
+    """The accelerator of that name in any case, or every one for "all".
+
+    Raises:
+        UnknownAcceleratorError: there is none.
+    """
+    if name.lower() == "all":
+        return ACCELERATORS
+    found = tuple(accelerator for accelerator in ACCELERATORS if accelerator.name.lower() == name.lower())
+    if not found:
+        known = ", ".join(accelerator.name for accelerator in ACCELERATORS)
+        raise UnknownAcceleratorError(f"no accelerator {name!r}; plans know {known}, or all of them with 'all'")
+    return found

@@ -1,0 +1,68 @@
+"""Whether a model fits on so many accelerators, and how long and how many requests then fit beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atom_models.requirements.accelerators import Accelerator
+from atom_models.requirements.requirements import ModelRequirements
+
+DEVICE_COUNTS = (1, 2, 4, 8)
+# The rest is for activations, captured graphs and the runtime.
+MEMORY_UTILIZATION = 0.9
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A model on tensor-parallel accelerators.
+
+    Attributes:
+        accelerator, num_devices: what it runs on.
+        weight_bytes: on each device.
+        cache_bytes: left for keys and values on each device; 0 or less where the weights do not fit.
+        longest_request: tokens of the longest request that fits alone, at most the model's context.
+    """
+
+    accelerator: Accelerator
+    num_devices: int
+    weight_format: str
+    cache_dtype: str
+    weight_bytes: int
+    cache_bytes: int
+    longest_request: int
+    needs: ModelRequirements
+
+    @property
+    def fits(self) -> bool:
+        """Whether weights and a request of some use fit."""
+        return self.longest_request >= min(1024, self.needs.max_model_len)
+
+    def num_requests(self, context: int) -> int:
+        """Requests of `context` tokens that fit at once."""
+        each = self.needs.kv_bytes(context, self.cache_dtype, num_ranks=self.num_devices)
+        return max(0, self.cache_bytes) // each
+
+
+def place(
+    needs: ModelRequirements,
+    accelerator: Accelerator,
+    num_devices: int,
+    *,
+    weight_format: str,
+    cache_dtype: str = "bfloat16",
+    utilization: float = MEMORY_UTILIZATION,
+) -> Placement | None:
+    """How the model sits there; None where its heads cannot be shared evenly by so many devices."""
+    if needs.num_heads % num_devices:
+        return None
+    weights = needs.weight_bytes_on_a_rank(weight_format, num_devices)
+    room = int(accelerator.memory_bytes * utilization) - weights
+
+    def fits(num_tokens: int) -> bool:
+        return needs.kv_bytes(num_tokens, cache_dtype, num_ranks=num_devices) <= room
+
+    low, high = 0, needs.max_model_len
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return Placement(accelerator, num_devices, weight_format, cache_dtype, weights, room, low, needs)

@@ -1,0 +1,117 @@
+"""`model_requirements`: sizes of a model from its config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from atom_models.architectures.registry import describe_architecture
+from atom_models.checkpoint import Checkpoint
+from atom_models.requirements.cache import CacheGroup, cache_groups
+from atom_models.requirements.fields import size
+from atom_models.requirements.parameters import Count, count_parameters
+
+_CACHE_DTYPES = {"float32": 4, "bfloat16": 2, "float8_e4m3fn": 1}
+# Four bits a weight, and an exponent of eight for each 32: OCP Microscaling Formats 1.0.
+_MXFP4_BYTES = (4 + 8 / 32) / 8
+DEFAULT_BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True)
+class ModelRequirements:
+    """Sizes of a model.
+
+    Attributes:
+        architecture: as the checkpoint names it.
+        num_parameters: tied embeddings counted once; layers that are not loaded are not counted.
+        num_active_parameters: of these, what one token passes through; fewer in mixtures of experts.
+        num_linear_parameters: of these, what "int8" quantizes (no embedding, head or routed expert).
+        num_layers, num_attention_layers: in all, and with a cache.
+        num_heads: query heads, which tensor-parallel ranks share.
+        max_model_len: longest context in tokens.
+        weight_bytes: by number format. "int8" leaves all but the linears in bfloat16; the published format is there
+            if the checkpoint is quantized.
+        published_format: the format of a checkpoint that is quantized: "fp8", "mxfp4", "int8" or None.
+        replicated_share: of the weights, the share that each tensor-parallel rank holds whole.
+        cache_groups: layers by the tokens that they keep.
+        kv_bytes_per_token: over all layers, by dtype of the cache, of a request within every window.
+    """
+
+    architecture: str
+    num_parameters: int
+    num_active_parameters: int
+    num_linear_parameters: int
+    num_layers: int
+    num_attention_layers: int
+    num_heads: int
+    max_model_len: int
+    weight_bytes: Mapping[str, int]
+    published_format: str | None
+    replicated_share: float
+    cache_groups: tuple[CacheGroup, ...]
+    kv_bytes_per_token: Mapping[str, int]
+
+    def kv_bytes(
+        self, num_tokens: int, cache_dtype: str, *, num_ranks: int = 1, block_size: int = DEFAULT_BLOCK_SIZE
+    ) -> int:
+        """Bytes of cache that a request of `num_tokens` takes on each of `num_ranks` tensor-parallel ranks."""
+        kept = (
+            group.tokens_kept(num_tokens, block_size) * group.elements_on_a_rank(num_ranks)
+            for group in self.cache_groups
+        )
+        return sum(kept) * _CACHE_DTYPES[cache_dtype]
+
+    def weight_bytes_on_a_rank(self, weight_format: str, num_ranks: int) -> int:
+        """Bytes of weights on each of `num_ranks` tensor-parallel ranks."""
+        whole = self.weight_bytes[weight_format]
+        shared = whole * (1 - self.replicated_share)
+        return int(shared / num_ranks + whole * self.replicated_share)
+
+
+def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
+    """Numbers for planning; no weight is read.
+
+    Raises:
+        UnsupportedArchitectureError: the architecture is not implemented.
+        CheckpointError: the config lacks a number.
+    """
+    traits = describe_architecture(checkpoint.architecture).features
+    config = checkpoint.text_config
+    count, groups = count_parameters(config, traits), cache_groups(config, traits)
+    cached = sum(group.elements_per_token for group in groups)
+    published = _published_format(checkpoint.config)
+    return ModelRequirements(
+        architecture=checkpoint.architecture,
+        num_parameters=count.parameters,
+        num_active_parameters=count.parameters - count.idle,
+        num_linear_parameters=count.linear,
+        num_layers=size(config, "num_hidden_layers"),
+        num_attention_layers=sum(group.num_layers for group in groups),
+        num_heads=size(config, "num_attention_heads"),
+        max_model_len=checkpoint.max_model_len,
+        weight_bytes=_weight_bytes(count, published),
+        published_format=published,
+        replicated_share=count.replicated / count.parameters,
+        cache_groups=groups,
+        kv_bytes_per_token={name: cached * itemsize for name, itemsize in _CACHE_DTYPES.items()},
+    )
+
+
+def _weight_bytes(count: Count, published: str | None) -> dict[str, int]:
+    # int8: one byte for each weight, and four for the scale of each output channel.
+    int8 = (count.parameters - count.linear) * 2 + count.linear + 4 * count.linear_outputs
+    found = {"float32": count.parameters * 4, "bfloat16": count.parameters * 2, "int8": int8}
+    if published == "fp8":
+        # A byte for each weight, and a scale of four for each block of 128 x 128.
+        matrices = count.linear + count.experts
+        found["fp8"] = (count.parameters - matrices) * 2 + int(matrices * (1 + 4 / 128**2))
+    if published == "mxfp4":
+        found["mxfp4"] = (count.parameters - count.experts) * 2 + int(count.experts * _MXFP4_BYTES)
+    return found
+
+
+def _published_format(config: Mapping[str, Any]) -> str | None:
+    given = config.get("quantization_config")
+    method = given.get("quant_method") if isinstance(given, Mapping) else None
+    return {"fp8": "fp8", "mxfp4": "mxfp4", "bitsandbytes": "int8"}.get(str(method))

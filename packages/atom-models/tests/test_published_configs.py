@@ -1,0 +1,159 @@
+"""Sizes of published models from their configs alone, against what their publishers print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from atom_models import ModelRequirements, model_requirements, open_checkpoint, supported_architectures
+from atom_models.requirements import ACCELERATORS, find_accelerators, place
+from published_configs import NAMES, architecture_of, write_published_config
+
+# Parameters that the publishers' weights hold: exact where the files say so, else as their pages round them.
+EXACT = {
+    "deepseek-r1": 671_026_419_200,
+    "gpt-oss-120b": 116_829_156_672,
+    "gpt-oss-20b": 20_914_757_184,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "qwen3-30b-a3b": 30_532_122_624,
+}
+ROUNDED = {"glm-4.5": 355e9, "kimi-k2": 1.03e12}
+ACTIVE = {
+    "deepseek-r1": 37e9,
+    "glm-4.5": 32e9,
+    "kimi-k2": 32e9,
+    "mixtral-8x7b": 12.9e9,
+    "qwen3-235b-a22b": 22e9,
+    "qwen3-30b-a3b": 3.3e9,
+}
+# Bytes of the published weight files.
+PUBLISHED_GB = {"gpt-oss-120b": ("mxfp4", 65.25), "gpt-oss-20b": ("mxfp4", 13.76), "deepseek-r1": ("fp8", 671)}
+# KV heads x head size x 2 x layers (or the latent x layers), two bytes each.
+KV_BYTES = {
+    "deepseek-r1": 61 * (512 + 64) * 2,
+    "glm-4.5": 92 * 2 * 8 * 128 * 2,
+    "gpt-oss-120b": 36 * 2 * 8 * 64 * 2,
+    "gpt-oss-20b": 24 * 2 * 8 * 64 * 2,
+    "kimi-k2": 61 * (512 + 64) * 2,
+    "llama-3.1-70b": 80 * 2 * 8 * 128 * 2,
+    "llama-3.1-8b": 32 * 2 * 8 * 128 * 2,
+    "mixtral-8x7b": 32 * 2 * 8 * 128 * 2,
+    "qwen3-235b-a22b": 94 * 2 * 4 * 128 * 2,
+    "qwen3-30b-a3b": 48 * 2 * 4 * 128 * 2,
+}
+CONTEXTS = {"deepseek-r1": 163840, "mixtral-8x7b": 32768, "qwen3-235b-a22b": 40960, "qwen3-30b-a3b": 40960}
+HERE = [name for name in NAMES if architecture_of(name) in supported_architectures()]
+
+
+def needs_of(name: str, folder: Path) -> ModelRequirements:
+    return model_requirements(open_checkpoint(write_published_config(name, folder)))
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_parameters_are_as_many_as_published(name: str, tmp_path: Path):
+    needs = needs_of(name, tmp_path)
+    # Correction biases, which files count among the weights or not, are a few thousand.
+    if name in EXACT:
+        assert 0 <= needs.num_parameters - EXACT[name] <= 20_000
+    else:
+        assert needs.num_parameters == pytest.approx(ROUNDED[name], rel=0.01)
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if name in ACTIVE])
+def test_a_token_passes_as_many_as_published(name: str, tmp_path: Path):
+    assert needs_of(name, tmp_path).num_active_parameters == pytest.approx(ACTIVE[name], rel=0.06)
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if name in PUBLISHED_GB])
+def test_quantized_files_have_the_published_size(name: str, tmp_path: Path):
+    needs, (published, size) = needs_of(name, tmp_path), PUBLISHED_GB[name]
+    assert needs.published_format == published
+    assert needs.weight_bytes[published] == pytest.approx(size * 1e9, rel=0.005)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_token_takes_the_cache_that_heads_and_layers_say(name: str, tmp_path: Path):
+    needs = needs_of(name, tmp_path)
+    assert needs.kv_bytes_per_token["bfloat16"] == KV_BYTES[name]
+    assert needs.kv_bytes_per_token["float8_e4m3fn"] * 2 == KV_BYTES[name]
+    assert needs.max_model_len == CONTEXTS.get(name, 131072)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_what_fits_grows_with_devices_and_memory(name: str, tmp_path: Path):
+    needs = needs_of(name, tmp_path)
+    for accelerator in ACCELERATORS:
+        placements = [place(needs, accelerator, count, weight_format="bfloat16") for count in (1, 2, 4, 8)]
+        longest = [placement.longest_request for placement in placements if placement]
+        assert longest == sorted(longest)
+        for placement in placements:
+            assert placement is not None
+            used = placement.weight_bytes + placement.num_requests(4096) * needs.kv_bytes(
+                4096, "bfloat16", num_ranks=placement.num_devices
+            )
+            assert not placement.fits or used <= 0.9 * accelerator.memory_bytes
+
+
+# Which of 1, 2, 4 and 8 devices hold the bfloat16 weights and some cache: from the published sizes, by hand.
+FITS = {
+    ("llama-3.1-8b", "H100"): [1, 2, 4, 8],  # 16 GB
+    ("llama-3.1-70b", "MI300X"): [1, 2, 4, 8],  # 141 GB
+    ("llama-3.1-70b", "H100"): [2, 4, 8],
+    ("mixtral-8x7b", "H100"): [2, 4, 8],  # 93 GB
+    ("qwen3-235b-a22b", "MI300X"): [4, 8],  # 470 GB
+    ("qwen3-235b-a22b", "H100"): [8],
+    ("gpt-oss-120b", "MI355X"): [1, 2, 4, 8],  # 234 GB
+    ("glm-4.5", "MI300X"): [8],  # 706 GB
+    ("glm-4.5", "H200"): [8],
+    ("glm-4.5", "H100"): [],
+    ("deepseek-r1", "MI300X"): [8],  # 1342 GB
+    ("deepseek-r1", "H200"): [],
+    ("kimi-k2", "MI300X"): [],  # 2053 GB
+    ("kimi-k2", "MI355X"): [8],
+}
+
+
+@pytest.mark.parametrize(("name", "accelerator"), [case for case in FITS if case[0] in HERE])
+def test_published_models_fit_where_their_sizes_say(name: str, accelerator: str, tmp_path: Path):
+    needs, (device,) = needs_of(name, tmp_path), find_accelerators(accelerator)
+    placements = [place(needs, device, count, weight_format="bfloat16") for count in (1, 2, 4, 8)]
+    found = [placement.num_devices for placement in placements if placement and placement.fits]
+    assert found == FITS[name, accelerator]
+
+
+def test_ranks_share_heads_until_each_has_one(tmp_path: Path):
+    needs = needs_of("llama-3.1-8b", tmp_path)
+    whole = needs.kv_bytes(1000, "bfloat16")
+    assert whole == 1000 * KV_BYTES["llama-3.1-8b"]
+    shares = [needs.kv_bytes(1000, "bfloat16", num_ranks=ranks) * ranks / whole for ranks in (1, 2, 8, 16)]
+    assert shares == [1, 1, 1, 2]
+
+
+@pytest.mark.skipif("deepseek-r1" not in HERE, reason="DeepSeek V3 is not there yet")
+def test_each_rank_holds_the_whole_latent(tmp_path: Path):
+    needs = needs_of("deepseek-r1", tmp_path)
+    assert needs.kv_bytes(1000, "bfloat16", num_ranks=8) == needs.kv_bytes(1000, "bfloat16")
+
+
+@pytest.mark.skipif("gpt-oss-20b" not in HERE, reason="GPT-OSS is not there yet")
+def test_layers_with_a_window_stop_growing_behind_it(tmp_path: Path):
+    needs = needs_of("gpt-oss-20b", tmp_path)
+    per_layer = 2 * 8 * 64 * 2
+    assert needs.kv_bytes(100, "bfloat16") == 100 * 24 * per_layer
+    assert needs.kv_bytes(50_000, "bfloat16") == (50_000 * 12 + (128 + 16) * 12) * per_layer
+
+
+def test_heads_that_devices_cannot_share_are_not_placed(tmp_path: Path):
+    needs = needs_of("llama-3.1-8b", tmp_path)
+    assert place(needs, ACCELERATORS[0], 3, weight_format="bfloat16") is None
+
+
+def test_accelerators_are_found_in_any_case_and_others_named():
+    assert [found.name for found in find_accelerators("mi300x")] == ["MI300X"]
+    assert find_accelerators("all") == ACCELERATORS
+    with pytest.raises(ValueError, match="no accelerator 'B200'; plans know MI300X"):
+        find_accelerators("B200")
