@@ -15,12 +15,15 @@ _POSITIVE = ("_size", "num_", "head_dim", "max_position")
 def read_config(cls: type[T], config: Mapping[str, Any]) -> T:
     """An instance of the dataclass `cls` from fields of the same names; absent or null ones take their defaults.
 
+    A field whose metadata has `also`, a tuple of names, is found under any of those as well.
+
     Raises:
         CheckpointError: a field without a default is absent, or a number is not one or not positive.
     """
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        value = config.get(field.name)
+        names = (field.name, *field.metadata.get("also", ()))
+        value = next((config[name] for name in names if config.get(name) is not None), None)
         if value is None:
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
                 raise CheckpointError(f"config.json lacks {field.name}, which {cls.__name__} needs")

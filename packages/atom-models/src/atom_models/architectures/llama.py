@@ -55,7 +55,7 @@ class LlamaConfig:
 
 
 class LlamaAttention(Layer):
-    """Relatives state what they do otherwise: biases of q, k and v alone, head norms, a sliding window."""
+    """Relatives state what they do otherwise: biases in other places, head norms, a sliding window."""
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class LlamaAttention(Layer):
         rotary: Rotary,
         then: RMSNorm,
         qkv_bias: bool | None = None,
+        output_bias: bool | None = None,
         head_norms: bool = False,
         sliding_window: int | None = None,
     ) -> None:
@@ -99,7 +100,7 @@ class LlamaAttention(Layer):
             config.hidden_size,
             context,
             prefix=f"{prefix}.o_proj",
-            bias=config.attention_bias,
+            bias=config.attention_bias if output_bias is None else output_bias,
             then=then,
         )
 
@@ -119,6 +120,7 @@ class LlamaMLP(Layer):
             prefix=f"{prefix}.gate_up_proj",
             bias=config.mlp_bias,
         )
+        self.input_format = self.gate_up_proj.input_format
         self.act = GatedActivation(config.hidden_act, self.gate_up_proj.out_features // 2, context)
         self.down_proj = RowParallelLinear(
             size, config.hidden_size, context, prefix=f"{prefix}.down_proj", bias=config.mlp_bias, then=then
@@ -143,9 +145,9 @@ class LlamaDecoderLayer(Layer):
     ) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.rms_norm_eps
-        self.mlp = LlamaMLP(config, context, prefix=f"{prefix}.mlp", then=then)
+        self.mlp = self.make_mlp(config, context, layer_id=layer_id, prefix=prefix, then=then)
         self.post_attention_layernorm = RMSNorm(
-            size, eps, context, prefix=f"{prefix}.post_attention_layernorm", feeds=self.mlp.gate_up_proj
+            size, eps, context, prefix=f"{prefix}.post_attention_layernorm", feeds=self.mlp
         )
         self.self_attn = self.make_attention(
             config,
@@ -159,9 +161,13 @@ class LlamaDecoderLayer(Layer):
             size, eps, context, prefix=f"{prefix}.input_layernorm", feeds=self.self_attn.qkv_proj
         )
 
-    def make_attention(self, config: Any, context: BuildContext, *, layer_id: int, **seams: Any) -> LlamaAttention:
+    def make_attention(self, config: Any, context: BuildContext, *, layer_id: int, **seams: Any) -> Any:
         """The attention of layer `layer_id`; relatives make theirs."""
         return LlamaAttention(config, context, **seams)
+
+    def make_mlp(self, config: Any, context: BuildContext, *, layer_id: int, prefix: str, then: RMSNorm) -> Any:
+        """What follows attention in layer `layer_id`, whose name is `prefix`; relatives make theirs."""
+        return LlamaMLP(config, context, prefix=f"{prefix}.mlp", then=then)
 
     def forward(self, positions: torch.Tensor, hidden_states: Any, residual: torch.Tensor) -> Any:
         hidden_states, residual = self.self_attn(positions, hidden_states, residual)

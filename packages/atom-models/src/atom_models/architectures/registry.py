@@ -7,7 +7,20 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from atom_models.architectures.features import FOUR_NORMS, QK_NORM, QKV_BIAS, SLIDING_WINDOW
+from atom_models.architectures.features import (
+    CORRECTION_BIAS,
+    EXPERT_BIAS,
+    FOUR_NORMS,
+    GROUPED_ROUTING,
+    MIXTURE_OF_EXPERTS,
+    PREDICTION_LAYERS,
+    QK_NORM,
+    QKV_BIAS,
+    SHARED_EXPERTS,
+    SINKS,
+    SLIDING_WINDOW,
+    WIDE_QK_NORM,
+)
 
 if TYPE_CHECKING:
     from atom_models.architectures.protocol import CausalLM
@@ -28,13 +41,28 @@ class Architecture:
     features: tuple[str, ...] = ()
 
 
+_DEEPSEEK_V3_EXPERTS = (MIXTURE_OF_EXPERTS, GROUPED_ROUTING, CORRECTION_BIAS, SHARED_EXPERTS)
+
 # By the name that config.json gives.
 _ARCHITECTURES = {
     "Gemma3ForCausalLM": Architecture("gemma3", "Gemma 3 (text)", (FOUR_NORMS, QK_NORM, SLIDING_WINDOW)),
+    "Glm4MoeForCausalLM": Architecture(
+        "glm4_moe",
+        "GLM-4.5, 4.6, 4.7",
+        (QKV_BIAS, QK_NORM, MIXTURE_OF_EXPERTS, GROUPED_ROUTING, CORRECTION_BIAS, SHARED_EXPERTS, PREDICTION_LAYERS),
+    ),
+    "GptOssForCausalLM": Architecture(
+        "gpt_oss", "GPT-OSS 20B, 120B", (SLIDING_WINDOW, SINKS, MIXTURE_OF_EXPERTS, EXPERT_BIAS)
+    ),
     "LlamaForCausalLM": Architecture("llama", "Llama 2, 3, 3.1; SmolLM2"),
+    "MiniMaxM2ForCausalLM": Architecture(
+        "minimax_m2", "MiniMax-M2", (WIDE_QK_NORM, MIXTURE_OF_EXPERTS, CORRECTION_BIAS)
+    ),
     "MistralForCausalLM": Architecture("mistral", "Mistral", (SLIDING_WINDOW,)),
+    "MixtralForCausalLM": Architecture("mixtral", "Mixtral 8x7B, 8x22B", (SLIDING_WINDOW, MIXTURE_OF_EXPERTS)),
     "Qwen2ForCausalLM": Architecture("qwen2", "Qwen2, 2.5", (QKV_BIAS, SLIDING_WINDOW)),
     "Qwen3ForCausalLM": Architecture("qwen3", "Qwen3", (QK_NORM, SLIDING_WINDOW)),
+    "Qwen3MoeForCausalLM": Architecture("qwen3_moe", "Qwen3-30B-A3B, 235B-A22B", (QK_NORM, MIXTURE_OF_EXPERTS)),
 }
 
 

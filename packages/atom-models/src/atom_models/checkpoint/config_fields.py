@@ -59,4 +59,6 @@ def _one_rope(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, 
     for key in ("partial_rotary_factor", "original_max_position_embeddings"):
         if config.get(key) is not None:
             rope.setdefault(key, config[key])
+    if config.get("rotary_dim") and config.get("head_dim"):
+        rope.setdefault("partial_rotary_factor", config["rotary_dim"] / config["head_dim"])
     return rope

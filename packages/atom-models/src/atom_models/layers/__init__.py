@@ -18,6 +18,7 @@ from atom_models.layers.loadable import ExpectedWeight, Loadable
 from atom_models.layers.moe import MoE, RoutingConfig, SharedExpertsConfig
 from atom_models.layers.norm import RMSNorm
 from atom_models.layers.rotary import Rotary, make_rotary
+from atom_models.layers.wide_norm import WideRMSNorm
 
 __all__ = [
     "Attention",
@@ -40,5 +41,6 @@ __all__ = [
     "Shard",
     "SharedExpertsConfig",
     "VocabularyEmbedding",
+    "WideRMSNorm",
     "make_rotary",
 ]

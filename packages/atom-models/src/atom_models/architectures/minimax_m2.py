@@ -1,0 +1,104 @@
+"""MiniMax-M2: MiniMax 2025, https://github.com/MiniMax-AI/MiniMax-M2.
+
+Many small experts chosen by biased sigmoids; queries and keys normed over all heads together; half of a head rotated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from atom_models.architectures.llama import LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM
+from atom_models.architectures.prediction_layers import prediction_layer_prefixes
+from atom_models.build_context import BuildContext
+from atom_models.layers import (
+    Attention,
+    Layer,
+    MoE,
+    QKVParallelLinear,
+    RMSNorm,
+    Rotary,
+    RoutingConfig,
+    RowParallelLinear,
+    WideRMSNorm,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniMaxM2Config(LlamaConfig):
+    """Fields of `config.json`; `intermediate_size` is that of one expert."""
+
+    num_local_experts: int
+    num_experts_per_tok: int
+
+
+class MiniMaxM2Attention(Layer):
+    def __init__(
+        self, config: MiniMaxM2Config, context: BuildContext, *, prefix: str, rotary: Rotary, then: RMSNorm
+    ) -> None:
+        super().__init__()
+        heads, kv_heads, head_dim = config.num_attention_heads, config.kv_heads, config.head_size
+        self.qkv_proj = QKVParallelLinear(
+            config.hidden_size,
+            head_dim=head_dim,
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            context=context,
+            prefix=f"{prefix}.qkv_proj",
+        )
+        self.q_norm = WideRMSNorm(heads * head_dim, config.rms_norm_eps, context, prefix=f"{prefix}.q_norm")
+        self.k_norm = WideRMSNorm(
+            kv_heads * head_dim, config.rms_norm_eps, context, prefix=f"{prefix}.k_norm", num_pieces=kv_heads
+        )
+        self.attn = Attention(
+            self.qkv_proj.num_heads,
+            self.qkv_proj.num_kv_heads,
+            head_dim,
+            context=context,
+            prefix=f"{prefix}.attn",
+            rotary=rotary,
+        )
+        self.o_proj = RowParallelLinear(
+            heads * head_dim, config.hidden_size, context, prefix=f"{prefix}.o_proj", then=then
+        )
+
+    def forward(self, positions: torch.Tensor, hidden_states: Any, residual: torch.Tensor) -> Any:
+        q, k, v = self.qkv_proj(hidden_states).split(self.qkv_proj.sizes, dim=-1)
+        return self.o_proj(self.attn(self.q_norm(q), self.k_norm(k), v, positions), residual)
+
+
+class MiniMaxM2DecoderLayer(LlamaDecoderLayer):
+    def make_attention(
+        self, config: MiniMaxM2Config, context: BuildContext, *, layer_id: int, **seams: Any
+    ) -> MiniMaxM2Attention:
+        return MiniMaxM2Attention(config, context, **seams)
+
+    def make_mlp(
+        self, config: MiniMaxM2Config, context: BuildContext, *, layer_id: int, prefix: str, then: RMSNorm
+    ) -> MoE:
+        routing = RoutingConfig(
+            scoring="sigmoid", renormalize=True, correction_bias="e_score_correction_bias", float32=True
+        )
+        return MoE(
+            context,
+            f"{prefix}.block_sparse_moe",
+            num_experts=config.num_local_experts,
+            top_k=config.num_experts_per_tok,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            hidden_act=config.hidden_act,
+            routing=routing,
+            then=then,
+        )
+
+
+class MiniMaxM2ForCausalLM(LlamaForCausalLM):
+    config_class = MiniMaxM2Config
+    decoder_layer = MiniMaxM2DecoderLayer
+
+    def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
+        super().__init__(config, context)
+        self.ignored_prefixes = prediction_layer_prefixes(config)
