@@ -43,6 +43,8 @@ def as_published(config: dict[str, Any], model_type: str | None = None) -> dict[
         config["rotary_dim"] = int(config["head_dim"] * config.pop("partial_rotary_factor", 1.0))
     if kind == "qwen2":
         config.pop("layer_types")
+    if kind == "qwen3_moe":
+        config["num_experts"] = config.pop("num_local_experts")
     if kind == "gpt_oss":
         config.pop("swiglu_alpha")
         config |= {"experts_per_token": config["num_experts_per_tok"], "initial_context_length": 32}
