@@ -16,6 +16,7 @@ from atom_models.hub import (
     find_cached,
     known_models,
     models_cache_dir,
+    resolve_config,
     resolve_model,
 )
 from atom_models.hub.known import KnownModel
@@ -189,3 +190,21 @@ def test_the_default_model_can_be_pulled(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.delenv(name)
     model = known_models()[0]
     assert resolve_model(model.name).stat().st_size == model.file_size
+
+
+def test_a_snapshot_without_weights_is_not_taken_for_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A plan leaves such snapshots behind."""
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    repository = tmp_path / "hub" / "models--some--model"
+    snapshot = repository / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    (snapshot / "config.json").write_text("{}")
+    assert resolve_config("some/model") == snapshot
+    assert find_cached("some/model") is None
+    (snapshot / "model.safetensors").write_bytes(b"")
+    assert find_cached("some/model") == snapshot

@@ -13,7 +13,6 @@ from atom_core import EngineArgs
 from atom_core.config import ConfigError
 from atom_server import ServerOptions
 from atom_server.cli.main import build_parser, describe, main
-from atom_server.cli.plan import plan_lines
 
 FLOAT32 = ("--dtype", "float32", "--num-threads", "1", "--num-kv-blocks", "64")
 
@@ -181,13 +180,6 @@ def test_plan_says_when_nothing_fits(tiny_llama):
     assert " yes " not in done.stdout
 
 
-def test_plan_adds_weights_and_cache():
-    lines, fits = plan_lines({"bfloat16": 2**20}, {"bfloat16": 1024}, 1024, 2 * 2**20)
-    assert fits
-    assert lines[1].split("  ")[-1].strip() == "1024"
-    assert not plan_lines({"bfloat16": 2**20}, {"bfloat16": 1024}, 1025, 2 * 2**20)[1]
-
-
 def test_doctor_tells_machine_versions_and_caches():
     done = run("doctor", "--no-operators")
     assert done.returncode == 0, done.stderr
@@ -200,6 +192,15 @@ def test_models_are_listed_with_their_licenses(capsys):
     text = capsys.readouterr().out
     assert "smollm2" in text
     assert "Apache-2.0" in text
+
+
+def test_architectures_are_listed_with_their_models_and_features(capsys):
+    assert main(["models", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    llama = next(line for line in lines if line.startswith("LlamaForCausalLM "))
+    assert "Llama 2, 3, 3.1" in llama
+    qwen = next(line for line in lines if line.startswith("Qwen2ForCausalLM "))
+    assert "QKV bias, sliding window" in qwen
 
 
 def test_a_path_is_asked_of_the_cache_and_nothing_is_downloaded(capsys):

@@ -6,7 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from atom_models.architectures.registry import UnsupportedArchitectureError, supported_architectures
+    from atom_models.architectures.registry import (
+        UnsupportedArchitectureError,
+        describe_architecture,
+        supported_architectures,
+    )
     from atom_models.build_context import BuildContext
     from atom_models.checkpoint import Checkpoint, CheckpointError, open_checkpoint
     from atom_models.hub import resolve_model
@@ -24,6 +28,7 @@ _HOMES = {
     "UnsupportedArchitectureError": "atom_models.architectures.registry",
     "attention_layers": "atom_models.model",
     "build_model": "atom_models.model",
+    "describe_architecture": "atom_models.architectures.registry",
     "load_dummy_weights": "atom_models.weights",
     "load_model": "atom_models.loaded_model",
     "load_weights": "atom_models.weights",
@@ -42,6 +47,7 @@ __all__ = [
     "UnsupportedArchitectureError",
     "attention_layers",
     "build_model",
+    "describe_architecture",
     "load_dummy_weights",
     "load_model",
     "load_weights",

@@ -6,29 +6,62 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from atom_models import CheckpointError, model_requirements, open_checkpoint, resolve_model
-    from atom_models.hub import cached_models, find_cached, known_models, models_cache_dir
+    from atom_models import (
+        CheckpointError,
+        describe_architecture,
+        model_requirements,
+        open_checkpoint,
+        resolve_model,
+        supported_architectures,
+    )
+    from atom_models.hub import cached_models, find_cached, known_models, models_cache_dir, resolve_config
+    from atom_models.requirements import (
+        DEVICE_COUNTS,
+        Accelerator,
+        ModelRequirements,
+        Placement,
+        find_accelerators,
+        place,
+    )
 
 _HOMES = {
+    "Accelerator": "atom_models.requirements",
     "CheckpointError": "atom_models",
+    "DEVICE_COUNTS": "atom_models.requirements",
+    "ModelRequirements": "atom_models.requirements",
+    "Placement": "atom_models.requirements",
     "cached_models": "atom_models.hub",
+    "describe_architecture": "atom_models",
+    "find_accelerators": "atom_models.requirements",
     "find_cached": "atom_models.hub",
     "known_models": "atom_models.hub",
     "model_requirements": "atom_models",
     "models_cache_dir": "atom_models.hub",
     "open_checkpoint": "atom_models",
+    "place": "atom_models.requirements",
+    "resolve_config": "atom_models.hub",
     "resolve_model": "atom_models",
+    "supported_architectures": "atom_models",
 }
 
 __all__ = [
+    "DEVICE_COUNTS",
+    "Accelerator",
     "CheckpointError",
+    "ModelRequirements",
+    "Placement",
     "cached_models",
+    "describe_architecture",
+    "find_accelerators",
     "find_cached",
     "known_models",
     "model_requirements",
     "models_cache_dir",
     "open_checkpoint",
+    "place",
+    "resolve_config",
     "resolve_model",
+    "supported_architectures",
 ]
 
 

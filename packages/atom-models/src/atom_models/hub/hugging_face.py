@@ -9,6 +9,7 @@ from pathlib import Path
 from atom_models.hub.errors import ModelNotFoundError
 
 ALLOWED = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
+CONFIGS = ("config.json", "generation_config.json")
 IGNORED = ("original/*", "onnx/*", "consolidated*.safetensors")
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -19,16 +20,20 @@ def is_hugging_face_id(name: str) -> bool:
     return _ID.fullmatch(name) is not None
 
 
-def fetch(name: str, revision: str | None) -> Path:
+def fetch(name: str, revision: str | None, *, only_config: bool = False) -> Path:
     """The folder of a snapshot, downloaded if need be; files that are here already are not asked for again.
+
+    Args:
+        only_config: leave weights and tokenizer where they are.
 
     Raises:
         ModelNotFoundError: no such model or revision, no access, or no network and not in the cache.
     """
     from huggingface_hub import errors, snapshot_download
 
+    wanted = CONFIGS if only_config else ALLOWED
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=[*ALLOWED], ignore_patterns=[*IGNORED]))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=[*wanted], ignore_patterns=[*IGNORED]))
     except errors.GatedRepoError as error:
         raise _failure(
             name, "access to it must be granted", "accept its terms on its page and set HF_TOKEN", error
@@ -61,11 +66,11 @@ def find(name: str, revision: str | None = None) -> Path | None:
         folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
     except (OSError, ValueError):  # LocalEntryNotFoundError is an OSError in every version
         return None
-    return folder if (folder / "config.json").is_file() else None
+    return folder if _is_whole(folder) else None
 
 
 def scan() -> Iterator[tuple[str, Path, int]]:
-    """(id, folder, bytes) of each model in Hugging Face's cache that has a configuration."""
+    """(id, folder, bytes) of each model in Hugging Face's cache that has a configuration and weights."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -77,8 +82,13 @@ def scan() -> Iterator[tuple[str, Path, int]]:
         if repo.repo_type != "model" or not repo.revisions:
             continue
         newest = max(repo.revisions, key=lambda revision: revision.last_modified)
-        if (newest.snapshot_path / "config.json").exists():
+        if _is_whole(newest.snapshot_path):
             yield repo.repo_id, newest.snapshot_path, newest.size_on_disk
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether there are weights: a plan downloads the configuration alone."""
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 
 
 def _failure(name: str, reason: str, advice: str, error: Exception) -> ModelNotFoundError:

@@ -9,6 +9,14 @@ from atom_models.hub.errors import ModelNotFoundError
 from atom_models.hub.known import known_model, known_models
 
 
+def resolve_config(name: str | Path, *, revision: str | None = None) -> Path:
+    """As `resolve_model`, but of a Hugging Face id only the configuration is downloaded."""
+    name = str(name)
+    if not Path(name).expanduser().exists() and not known_model(name) and hugging_face.is_hugging_face_id(name):
+        return hugging_face.fetch(name, revision, only_config=True)
+    return resolve_model(name, revision=revision)
+
+
 def resolve_model(name: str | Path, *, revision: str | None = None) -> Path:
     """The folder or ``.gguf`` file of a model, downloaded into the user's cache if need be.
 

@@ -6,7 +6,9 @@ import argparse
 
 HELP = "list, download and find models"
 USAGE = "list | pull NAME | path NAME"
-DESCRIPTION = "Models that ATOM knows by name, and models that are already on this machine."
+DESCRIPTION = """\
+Models that ATOM knows by name, models that are already on this machine, and the architectures that it runs: any
+checkpoint of these, whoever published it."""
 EXAMPLES = """\
 examples:
   atom models list
@@ -63,7 +65,18 @@ def _list() -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for *cells, where in rows:
         print("  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), where]))
-    print(f"\ndownloads are kept in {models_cache_dir()}")
+    print(f"\ndownloads are kept in {models_cache_dir()}\n")
+    print("\n".join(_architecture_lines()))
+
+
+def _architecture_lines() -> list[str]:
+    from atom_core.models import describe_architecture, supported_architectures
+
+    described = {name: describe_architecture(name) for name in supported_architectures()}
+    rows = [("architecture", "models", "features")]
+    rows += [(name, found.models, ", ".join(found.features)) for name, found in described.items()]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    return [f"{name.ljust(widths[0])}  {models.ljust(widths[1])}  {words}".rstrip() for name, models, words in rows]
 
 
 def _size(num_bytes: int) -> str:

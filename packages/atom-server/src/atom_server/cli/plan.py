@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from atom_server.cli.plan_tables import accelerator_lines, memory_lines
+
+if TYPE_CHECKING:
+    from atom_core.models import ModelRequirements
 
 HELP = "what a model needs, and whether it fits here"
 USAGE = "[--model MODEL] [flags]"
 DESCRIPTION = """\
 Work out a model's memory from its config, without reading its weights: the weights in each number format, the KV
-cache per token, and how many tokens and requests fit in a given memory."""
+cache per token, and how many tokens and requests fit in a given memory, or on accelerators."""
 EXAMPLES = """\
 examples:
   atom plan
   atom plan --model ./my-model --memory 16GiB
   atom plan --model ./my-model --context 8192 --requests 16
+  atom plan --model Qwen/Qwen3-235B-A22B --on MI300X
+  atom plan --model ./my-model --on all --kv-cache-dtype float8_e4m3fn
 """
 
 _GIB = 2**30
@@ -24,9 +30,21 @@ _GIB = 2**30
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, and what it should do."""
-    parser.add_argument("--model", default="smollm2", help="model folder, .gguf file or name (default: %(default)s)")
+    parser.add_argument(
+        "--model",
+        default="smollm2",
+        help="model folder, .gguf file, name or Hugging Face id, of which only the config is downloaded "
+        "(default: %(default)s)",
+    )
     parser.add_argument(
         "--memory", type=_memory, metavar="SIZE", help="such as 16GiB (default: what is available here)"
+    )
+    parser.add_argument(
+        "--on", metavar="ACCELERATOR", help="plan for 1 to 8 of MI300X, MI300A, MI355X, H100, H200, or all of these"
+    )
+    parser.add_argument("--weights", metavar="FORMAT", help="weights on accelerators (default: as published)")
+    parser.add_argument(
+        "--kv-cache-dtype", default="bfloat16", metavar="DTYPE", help="cache on accelerators (default: %(default)s)"
     )
     parser.add_argument(
         "--context", type=_count, metavar="TOKENS", help="length of each request (default: the model's context)"
@@ -36,54 +54,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan; 1 where the model does not fit in any number format."""
-    from atom_core.models import model_requirements, open_checkpoint, resolve_model
+    from atom_core.models import find_accelerators, model_requirements, open_checkpoint, resolve_config
 
-    path = Path(args.model)
-    checkpoint = open_checkpoint(path if path.exists() else resolve_model(args.model))
-    needs = model_requirements(checkpoint)
-    memory = args.memory or available_memory()
-    context = args.context or needs.max_model_len
-    print(
-        f"{args.model}: {needs.architecture}, {needs.num_parameters / 1e6:.1f} M parameters, {needs.num_layers} layers"
-    )
-    print(f"context {needs.max_model_len} tokens at most; planned: {args.requests} x {context} tokens")
-    if context > needs.max_model_len:
-        print(f"warning: {context} tokens are more than the model was made for")
+    accelerators = find_accelerators(args.on) if args.on else ()
+    needs = model_requirements(open_checkpoint(resolve_config(args.model)))
+    print("\n".join(_heading(args.model, needs)))
+    if args.context and args.context > needs.max_model_len:
+        print(f"warning: {args.context} tokens are more than the model was made for")
     print()
-    lines, fits = plan_lines(needs.weight_bytes, needs.kv_bytes_per_token, args.requests * context, memory)
+    if accelerators:
+        lines, fits = accelerator_lines(
+            needs,
+            accelerators,
+            weights=args.weights or needs.published_format or "bfloat16",
+            cache_dtype=args.kv_cache_dtype,
+            contexts=[args.context] if args.context else _contexts(needs.max_model_len),
+        )
+        print("\n".join(lines))
+        return 0 if fits else 1
+    memory = args.memory or available_memory()
+    lines, fits = memory_lines(needs, args.context or needs.max_model_len, args.requests, memory=memory)
     print("\n".join(lines))
     return 0 if fits or memory is None else 1
 
 
-def plan_lines(
-    weights: Mapping[str, int], kv_per_token: Mapping[str, int], tokens: int, memory: int | None
-) -> tuple[list[str], bool]:
-    """A table over the formats of weights and cache, and whether any of its rows fits.
+def _heading(model: str, needs: ModelRequirements) -> list[str]:
+    active, windows = needs.num_active_parameters, [group for group in needs.cache_groups if group.window is not None]
+    parameters = _number(needs.num_parameters) + " parameters"
+    if active != needs.num_parameters:
+        parameters += f" ({_number(active)} for each token)"
+    lines = [f"{model}: {needs.architecture}, {parameters}, {needs.num_layers} layers"]
+    lines.append(f"context {needs.max_model_len} tokens at most")
+    for group in windows:
+        lines.append(f"{group.num_layers} layers keep the last {group.window} tokens only")
+    if needs.published_format:
+        lines.append(f"published as {needs.published_format}")
+    return lines
 
-    Args:
-        weights, kv_per_token: bytes by number format.
-        tokens: that the cache should hold.
-        memory: bytes; None where it is unknown.
-    """
-    rows = [("weights", "", "KV cache", "per token", "planned", "in all", "fits", "tokens that fit")]
-    any_fits = False
-    for weight_dtype, weight_bytes in weights.items():
-        for cache_dtype, per_token in kv_per_token.items():
-            total = weight_bytes + tokens * per_token
-            fits = memory is not None and total <= memory
-            any_fits |= fits
-            room = "?" if memory is None else str(max(0, memory - weight_bytes) // per_token)
-            verdict = "?" if memory is None else "yes" if fits else "no"
-            sizes = (_size(weight_bytes), cache_dtype, _size(per_token), _size(tokens * per_token), _size(total))
-            rows.append((weight_dtype, *sizes, verdict, room))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    end = (
-        "memory unknown"
-        if memory is None
-        else f"memory: {_size(memory)}; activations and the process itself come on top"
-    )
-    return [*lines, "", end], any_fits
+
+def _contexts(longest: int) -> list[int]:
+    return sorted({min(4096, longest), min(32768, longest), longest})
+
+
+def _number(count: int) -> str:
+    return f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
 
 
 def available_memory() -> int | None:
@@ -93,13 +107,6 @@ def available_memory() -> int | None:
         return next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError, IndexError):
         return None
-
-
-def _size(num_bytes: int) -> str:
-    for unit, scale in (("GiB", _GIB), ("MiB", 2**20), ("KiB", 2**10)):
-        if num_bytes >= scale:
-            return f"{num_bytes / scale:.1f} {unit}"
-    return f"{num_bytes} B"
 
 
 def _memory(text: str) -> int:

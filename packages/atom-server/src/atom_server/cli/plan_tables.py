@@ -1,0 +1,130 @@
+"""The tables of `atom plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atom_core.models import Accelerator, ModelRequirements, Placement
+
+# Formats that the engine loads; others are planned for, and said to be.
+LOADABLE = ("float32", "bfloat16", "int8")
+
+
+def memory_lines(
+    needs: ModelRequirements, context: int, requests: int, *, memory: int | None
+) -> tuple[list[str], bool]:
+    """A table over the formats of weights and cache, and whether any of its rows fits.
+
+    Args:
+        context: tokens of each of `requests`.
+        memory: bytes; None where it is unknown.
+    """
+    rows = [("weights", "", "KV cache", "per token", "planned", "in all", "fits", "requests that fit")]
+    any_fits = False
+    for weight_format, weight_bytes in needs.weight_bytes.items():
+        for cache_dtype, per_token in needs.kv_bytes_per_token.items():
+            each = needs.kv_bytes(context, cache_dtype)
+            total = weight_bytes + requests * each
+            fits = memory is not None and total <= memory
+            any_fits |= fits
+            room = "?" if memory is None else str(max(0, memory - weight_bytes) // each)
+            verdict = "?" if memory is None else "yes" if fits else "no"
+            sizes = (_size(weight_bytes), cache_dtype, _size(per_token), _size(requests * each), _size(total))
+            rows.append((weight_format, *sizes, verdict, room))
+    end = (
+        "memory unknown"
+        if memory is None
+        else f"memory: {_size(memory)}; activations and the process itself come on top"
+    )
+    planned = f"planned: {requests} x {context} tokens"
+    return [planned, "", *_columns(rows), "", end, *_remark(needs.weight_bytes)], any_fits
+
+
+def accelerator_lines(
+    needs: ModelRequirements,
+    accelerators: Sequence[Accelerator],
+    *,
+    weights: str,
+    cache_dtype: str,
+    contexts: Sequence[int],
+) -> tuple[list[str], bool]:
+    """A row for each accelerator and number of them that holds the model, and whether there is any.
+
+    Args:
+        weights, cache_dtype: number formats.
+        contexts: lengths of requests, a column each with how many fit at once.
+
+    Raises:
+        ValueError: a format that the model has no plan for.
+    """
+    from atom_core.models import DEVICE_COUNTS, place
+
+    _check("--weights", weights, needs.weight_bytes)
+    _check("--kv-cache-dtype", cache_dtype, needs.kv_bytes_per_token)
+    per_request = [f"requests of {context}" for context in contexts]
+    rows = [("accelerator", "memory", "devices", "weights each", "room each", "longest request", *per_request)]
+    too_small: list[str] = []
+    for accelerator in accelerators:
+        tried = [
+            place(needs, accelerator, count, weight_format=weights, cache_dtype=cache_dtype) for count in DEVICE_COUNTS
+        ]
+        fitting = [placement for placement in tried if placement is not None and placement.fits]
+        rows += [_row(placement, contexts) for placement in fitting]
+        if not fitting:
+            too_small.append(accelerator.name)
+    lines = [
+        f"weights {weights}, {_size(needs.weight_bytes[weights])}; KV cache {cache_dtype}, "
+        f"{_size(needs.kv_bytes_per_token[cache_dtype])} a token",
+        "",
+    ]
+    if len(rows) > 1:
+        lines += [*_columns(rows), ""]
+    if too_small:
+        lines += [f"too large for {max(DEVICE_COUNTS)} of {', '.join(too_small)}"]
+    lines += [
+        "several devices: tensor parallel, which this version plans for and does not run",
+        "a tenth of each memory is left for activations; makers' gigabytes",
+        *_remark([weights]),
+    ]
+    return lines, len(rows) > 1
+
+
+def _row(placement: Placement, contexts: Sequence[int]) -> tuple[str, ...]:
+    accelerator = placement.accelerator
+    return (
+        accelerator.name,
+        f"{accelerator.memory_bytes // 10**9} GB",
+        str(placement.num_devices),
+        _size(placement.weight_bytes),
+        _size(placement.cache_bytes),
+        str(placement.longest_request),
+        *(str(placement.num_requests(context)) for context in contexts),
+    )
+
+
+def _remark(formats: Collection[str]) -> list[str]:
+    planned = [name for name in formats if name not in LOADABLE]
+    return [f"{', '.join(planned)}: sizes only, this version does not load it"] if planned else []
+
+
+def _check(flag: str, value: str, allowed: Collection[str]) -> None:
+    if value not in allowed:
+        raise PlanError(f"{flag} {value!r}: this model can be planned with {', '.join(allowed)}")
+
+
+class PlanError(ValueError):
+    """A number format that there are no sizes for."""
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _size(num_bytes: int) -> str:
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.1f} {unit}"
+    return f"{num_bytes} B"

@@ -1,0 +1,99 @@
+"""`atom plan`: tables from a config alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from atom_core.models import model_requirements, open_checkpoint, supported_architectures
+from atom_server.cli.main import main
+from atom_server.cli.plan_tables import memory_lines
+from published_configs import NAMES, architecture_of, write_published_config
+
+HERE = [name for name in NAMES if architecture_of(name) in supported_architectures()]
+
+
+def plan(capsys: pytest.CaptureFixture[str], *flags: str | Path) -> tuple[int, str]:
+    code = main(["plan", *map(str, flags)])
+    captured = capsys.readouterr()
+    return code, captured.out + captured.err
+
+
+def rows_of(text: str, accelerator: str) -> list[list[str]]:
+    return [re.split(r"  +", line) for line in text.splitlines() if line.startswith(f"{accelerator} ")]
+
+
+def test_weights_and_cache_must_fit_together(tmp_path: Path):
+    config = json.loads((write_published_config("llama-3.1-8b", tmp_path) / "config.json").read_text())
+    needs = model_requirements(open_checkpoint(tmp_path))
+    weights, cache = needs.weight_bytes["int8"], 4096 * needs.kv_bytes_per_token["float8_e4m3fn"]
+    assert config["max_position_embeddings"] == needs.max_model_len
+    for memory, fits in ((weights + 2 * cache, True), (weights + 2 * cache - 1, False)):
+        assert memory_lines(needs, 4096, 2, memory=memory)[1] is fits
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_published_models_are_planned_for_every_accelerator(name: str, tmp_path: Path, capsys):
+    code, text = plan(capsys, "--model", write_published_config(name, tmp_path), "--on", "all", "--weights", "bfloat16")
+    assert f"{architecture_of(name)}, " in text
+    for accelerator in ("MI300X", "MI300A", "MI355X", "H100", "H200"):
+        assert rows_of(text, accelerator) or re.search(f"too large for 8 of .*{accelerator}", text)
+    assert code == 0
+
+
+def test_longer_requests_are_fewer(tmp_path: Path, capsys):
+    _, text = plan(capsys, "--model", write_published_config("llama-3.1-70b", tmp_path), "--on", "mi300x")
+    rows = rows_of(text, "MI300X")
+    assert [row[2] for row in rows] == ["1", "2", "4", "8"]
+    for row in rows:
+        counts = [int(count) for count in row[6:]]
+        assert len(counts) == 3
+        assert counts == sorted(counts, reverse=True)
+    assert [int(row[5]) for row in rows] == [96718, 131072, 131072, 131072]
+
+
+def test_what_fits_nowhere_ends_with_one(tmp_path: Path, capsys):
+    flags = ("--on", "H100", "--weights", "float32")
+    code, text = plan(capsys, "--model", write_published_config("llama-3.1-70b", tmp_path), *flags)
+    assert (code, bool(rows_of(text, "H100"))) == (0, True)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"num_hidden_layers": 800}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    code, text = plan(capsys, "--model", tmp_path, *flags)
+    assert code == 1
+    assert "too large for 8 of H100" in text
+
+
+@pytest.mark.skipif("gpt-oss-120b" not in HERE, reason="GPT-OSS is not there yet")
+def test_published_formats_that_are_not_loaded_are_planned_and_said_so(tmp_path: Path, capsys):
+    code, text = plan(capsys, "--model", write_published_config("gpt-oss-120b", tmp_path), "--on", "MI300X")
+    assert code == 0
+    assert "published as mxfp4" in text
+    assert "18 layers keep the last 128 tokens only" in text
+    assert "(5.7 B for each token)" in text
+    assert "mxfp4: sizes only, this version does not load it" in text
+    assert rows_of(text, "MI300X")[0][2:4] == ["1", "60.8 GiB"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--on", "B200"), "no accelerator 'B200'; plans know MI300X, MI300A, MI355X, H100, H200"),
+        (("--on", "H100", "--weights", "int3"), "--weights 'int3': this model can be planned with float32"),
+        (("--on", "H100", "--kv-cache-dtype", "int3"), "--kv-cache-dtype 'int3': this model can be planned with"),
+    ],
+)
+def test_names_that_mean_nothing_are_refused(flags: tuple[str, ...], says: str, tmp_path: Path, capsys):
+    code, text = plan(capsys, "--model", write_published_config("llama-3.1-8b", tmp_path), *flags)
+    assert code == 1
+    assert says in text
+
+
+def test_an_architecture_that_is_not_there_names_those_that_are(tmp_path: Path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["Qwen9ForCausalLM"]}))
+    code, text = plan(capsys, "--model", tmp_path)
+    assert code == 1
+    assert "Qwen9ForCausalLM is not supported" in text
+    assert "The nearest is Qwen" in text
