@@ -182,15 +182,26 @@ def test_a_model_that_ranks_cannot_share_is_refused(tiny_llama):
 
 @pytest.mark.parametrize(("size", "tie"), [(2, False), (2, True), (4, False)])
 def test_a_whole_llama_on_several_ranks_gives_the_logits_of_one(tmp_path, size, tie, monkeypatch):
+    path = make_tiny_llama(tmp_path / "model", tie=tie, attention_bias=True, mlp_bias=True)
+    assert_ranks_give_the_logits_of_one(path, size, monkeypatch)
+
+
+# Biases of experts and sinks; shared experts; norms over all heads, with KV heads that two ranks share.
+@pytest.mark.parametrize(("family", "size"), [("gpt_oss", 2), ("glm4_moe", 2), ("minimax_m2", 2), ("minimax_m2", 4)])
+def test_a_mixture_of_experts_on_several_ranks_gives_the_logits_of_one(tiny_family, family, size, monkeypatch):
+    assert_ranks_give_the_logits_of_one(tiny_family(family), size, monkeypatch)
+
+
+def assert_ranks_give_the_logits_of_one(path, size, monkeypatch):
     """Each thread needs a forward context of its own, where real ranks are processes."""
     import atom_models.forward_context as forward_context
     from atom_models.layers import paged_attention
     from atom_models.paged_run import PagedRun, SequenceStep
 
-    loaded = load_model(make_tiny_llama(tmp_path / "model", tie=tie, attention_bias=True, mlp_bias=True))
+    loaded = load_model(path)
     local = threading.local()
     monkeypatch.setattr(paged_attention, "get_forward_context", lambda: local.context)
-    tokens = [5, 6, 7, 8, 9, 300, 511]
+    tokens = [5, 6, 7, 8, 9, 300, 383]
     group = Group(size)
 
     def run(rank):

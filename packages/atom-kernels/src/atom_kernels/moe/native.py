@@ -21,8 +21,8 @@ _SIGNATURES = {
     "moe_workspace_bytes": "llllll->l",
     "has_linear_bf16": "->l",
 }
-# What the C functions keep of a token on the stack.
-_MAX_EXPERTS, _MAX_TOP_K = 1024, 64
+# What the C function keeps of a token on the stack.
+_MAX_EXPERTS = 1024
 # As for linears: bfloat16 rows this long leave the caches once an expert has many of them.
 _LONG = 2048
 _FEW_ROWS = 32
@@ -31,8 +31,8 @@ _FEW_ROWS = 32
 def _route_supports(problem: RoutingProblem, platform: Any) -> str | None:
     if problem.dtype not in _SUFFIXES:
         return f"written for float32 and bfloat16, not {problem.dtype}"
-    if problem.num_experts > _MAX_EXPERTS or problem.top_k > _MAX_TOP_K:
-        return f"written for up to {_MAX_EXPERTS} experts of which up to {_MAX_TOP_K} are chosen"
+    if problem.num_experts > _MAX_EXPERTS:
+        return f"written for up to {_MAX_EXPERTS} experts"
     return native_unavailable("moe")
 
 

@@ -26,12 +26,14 @@ def run_sorted(
         flat_ids = ids_TK.flatten().long()
         order = flat_ids.argsort(stable=True)
         sorted_x = x_TD[order // top_k]
-        # Pairs whose expert is not here stay zero.
-        pairs = x_TD.new_zeros(num_tokens * top_k, x_TD.shape[1])
+        # Rows whose expert is not here stay zero.
+        sorted_out = torch.zeros_like(sorted_x)
         for expert, rows in _segments(flat_ids, problem.num_experts):
-            pairs[order[rows]] = down(activate(gate_up(sorted_x[rows], expert)), expert)
-        weighted = pairs.view(num_tokens, top_k, -1).float() * weights_TK.unsqueeze(-1)
-        return weighted.sum(dim=1).to(x_TD.dtype)
+            sorted_out[rows] = down(activate(gate_up(sorted_x[rows], expert)), expert)
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order), device=order.device)
+        pairs = sorted_out[place].view(num_tokens, top_k, x_TD.shape[1])
+        return (pairs.float() * weights_TK.unsqueeze(-1)).sum(dim=1).to(x_TD.dtype)
 
     return run
 

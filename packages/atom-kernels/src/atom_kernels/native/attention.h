@@ -14,14 +14,15 @@
 #define SPLIT_ROWS 32 /* up to so many, its segments are tasks of their own */
 
 typedef struct {
-    int64_t num_heads, num_kv_heads, head_dim, block_size;
-    int64_t block_stride, token_stride, head_stride; /* of the cache, in elements */
+    int64_t num_heads, num_kv_heads, head_dim, value_dim, block_size; /* value_dim: of a value and of the output */
+    int64_t block_stride, token_stride, head_stride; /* of the cache, keys and values alike, in elements */
     int64_t window;                                  /* 0: none */
     float scale, soft_cap;                           /* soft_cap 0: none */
 } Layer;
 
 typedef struct {
-    const int32_t *query_start_loc, *seq_lens, *block_table;
+    const int32_t *query_starts, *query_ends, *seq_lens, *block_table;
+    const int32_t *key_ends; /* positions from which on a request has no keys, NULL: its last query's is the last */
     const int64_t *slot_mapping;
     int64_t block_table_stride, num_reqs, num_tokens;
 } Batch;
@@ -38,6 +39,7 @@ typedef struct {
     const element *q, *k, *v;
     element *k_cache, *v_cache, *out;
     const float *sinks;                   /* [num_heads], NULL: none */
+    float *log_sums;                      /* [rows, num_heads] of the exponentials of the scores, NULL: not wanted */
     int64_t q_stride, k_stride, v_stride; /* from token to token, in elements */
     int64_t num_rows;                     /* of q and out; those past the last request become zeros */
 } Tensors;
@@ -67,10 +69,14 @@ static _Thread_local Buffer tile_buffer, query_buffer, task_buffer, partial_buff
 
 INLINE int64_t low(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t high(int64_t a, int64_t b) { return a > b ? a : b; }
-INLINE int columns_of(const Layer *layer) { return (int)((layer->head_dim + VL - 1) / VL * VL); }
+INLINE int columns_of(const Layer *layer) { return (int)((layer->value_dim + VL - 1) / VL * VL); }
 INLINE int64_t group_of(const Layer *layer) { return layer->num_heads / layer->num_kv_heads; }
 /* Floats of one row's state, when it is handed from one thread to another. */
 INLINE int64_t state_floats(const Layer *layer) { return 2 + columns_of(layer); }
+
+INLINE int64_t key_end_of(const Batch *batch, int64_t request) {
+    return batch->key_ends ? batch->key_ends[request] : batch->seq_lens[request];
+}
 
 INLINE int64_t first_visible(const Layer *layer, int64_t position) {
     return layer->window > 0 ? high(0, position - layer->window + 1) : 0;
@@ -133,11 +139,11 @@ static void prepare_token(const Layer *layer, const Batch *batch, const Prologue
     if (slot < 0) return;
     int64_t place = slot / layer->block_size * layer->block_stride + slot % layer->block_size * layer->token_stride;
     for (int64_t h = 0; h < layer->num_kv_heads; h++) {
-        const element *k = t->k + token * t->k_stride + h * n, *v = t->v + token * t->v_stride + h * n;
+        const element *k = t->k + token * t->k_stride + h * n, *v = t->v + token * t->v_stride + h * layer->value_dim;
         element *k_slot = t->k_cache + place + h * layer->head_stride;
         if (prologue->positions) prepare_head(k, k_slot, prologue, prologue->k_norm, n, token);
         else memcpy(k_slot, k, n * sizeof(element));
-        memcpy(t->v_cache + place + h * layer->head_stride, v, n * sizeof(element));
+        memcpy(t->v_cache + place + h * layer->head_stride, v, layer->value_dim * sizeof(element));
     }
 }
 
@@ -200,8 +206,9 @@ INLINE void finish_row(const Layer *layer, const Tensors *t, int64_t token, int6
         float keep = scalar_exp(largest - joint);
         factor = keep / (sum * keep + scalar_exp(t->sinks[head] - joint));
     }
-    element *out = t->out + (token * layer->num_heads + head) * layer->head_dim;
-    int d = 0, n = (int)layer->head_dim;
+    if (t->log_sums) t->log_sums[token * layer->num_heads + head] = largest + logf(sum);
+    element *out = t->out + (token * layer->num_heads + head) * layer->value_dim;
+    int d = 0, n = (int)layer->value_dim;
     for (; d + VL <= n; d += VL) store_elements(out + d, vf_load(values + d) * factor);
     for (; d < n; d++) out[d] = float_to_element(values[d] * factor);
 }
@@ -213,13 +220,14 @@ typedef struct {
     int first_head, num_heads, first_query, num_queries, group;
     int rows_per_head, num_rows, columns;
     int64_t first_row, first_position; /* of the task's first query: row of the batch, position in the request */
+    int64_t key_end;                   /* the request has no keys from here on */
     int64_t first_key, last_key;       /* that any of its queries sees; the last is excluded */
     int64_t begin, end;                /* those of its own segments */
 } Span;
 
 static Span span_of(const Layer *layer, const Batch *batch, const Task *task) {
     Span s = {layer, batch->block_table + task->request * batch->block_table_stride};
-    int64_t first_row = batch->query_start_loc[task->request], last_row = batch->query_start_loc[task->request + 1];
+    int64_t first_row = batch->query_starts[task->request], last_row = batch->query_ends[task->request];
     s.first_head = task->first_head, s.num_heads = task->last_head - task->first_head;
     s.first_query = task->first_query, s.num_queries = task->last_query - task->first_query;
     s.group = (int)group_of(layer), s.columns = columns_of(layer);
@@ -227,7 +235,8 @@ static Span span_of(const Layer *layer, const Batch *batch, const Task *task) {
     s.first_row = first_row + s.first_query;
     s.first_position = batch->seq_lens[task->request] - (last_row - first_row) + s.first_query;
     s.first_key = first_visible(layer, s.first_position);
-    s.last_key = s.first_position + s.num_queries;
+    s.key_end = key_end_of(batch, task->request);
+    s.last_key = low(s.first_position + s.num_queries, s.key_end);
     s.begin = high(s.first_key, task->first_segment * SEGMENT);
     s.end = low(s.last_key, task->last_segment * SEGMENT);
     return s;
@@ -288,11 +297,11 @@ static void attend_tile(const Span *s, const Tensors *t, Workspace *w, int64_t h
         int64_t position = s->first_position + i / s->group;
         int64_t seen = low(TILE, high(0, first_visible(s->layer, position) - start));
         softmax_row(w->scores + i * TILE, w->weights + i * (TILE / PAIRS), w->segment, first_row + i, columns, (int)seen,
-                    (int)low(TILE, position + 1 - start), s->layer->scale, s->layer->soft_cap);
+                    (int)low(TILE, low(position + 1, s->key_end) - start), s->layer->scale, s->layer->soft_cap);
     }
     tile_rows(t->v_cache + offset, places, rows);
     tile_rows(t->v_cache + next_offset, next, ahead);
-    pack_values(rows, ahead, n, columns, w->values);
+    pack_values(rows, ahead, (int)s->layer->value_dim, columns, w->values);
     product(w->weights, TILE / PAIRS, w->values, columns, w->segment.values + (int64_t)first_row * columns, columns,
             s->rows_per_head, TILE / PAIRS, columns, 1);
 }
@@ -372,12 +381,12 @@ static Schedule make_schedule(const Layer *layer, const Batch *batch, int64_t he
     Schedule s = {tasks, 0, 0, 0};
     int64_t group = group_of(layer), per_task = high(1, TILE_ROWS / group);
     for (int64_t r = batch->num_reqs - 1; r >= 0; r--) {
-        int64_t num_queries = batch->query_start_loc[r + 1] - batch->query_start_loc[r];
+        int64_t num_queries = batch->query_ends[r] - batch->query_starts[r];
         int64_t first_position = batch->seq_lens[r] - num_queries;
         for (int64_t last = num_queries; last > 0;) {
             int64_t first = (last - 1) / per_task * per_task, rows = (last - first) * group;
             int64_t begin = first_visible(layer, first_position + first) / SEGMENT;
-            int64_t end = (first_position + last - 1) / SEGMENT + 1;
+            int64_t end = (low(first_position + last, key_end_of(batch, r)) - 1) / SEGMENT + 1;
             int split = rows <= SPLIT_ROWS && end - begin > 1;
             int64_t step = split ? 1 : end - begin, together = high(1, low(heads, TILE_ROWS / rows));
             s.num_tiles += (end - begin) * (SEGMENT / TILE) * layer->num_kv_heads;
@@ -410,14 +419,15 @@ static void attend_batch(const Layer *layer, const Batch *batch, const Prologue 
     float *partials = reserve(&partial_buffer, schedule.partial_floats * 4 + 4);
     const element *q = tensors->q;
     int64_t q_stride = tensors->q_stride, row = layer->num_heads * layer->head_dim;
+    int64_t out_row = layer->num_heads * layer->value_dim;
     element *q_out = NULL;
     if (prologue->positions) {
         q = q_out = reserve(&query_buffer, batch->num_tokens * row * sizeof(element) + 64);
         q_stride = row;
     }
-    int64_t used = batch->query_start_loc[batch->num_reqs];
+    int64_t used = batch->num_reqs ? batch->query_ends[batch->num_reqs - 1] : 0;
     if (used < tensors->num_rows)
-        memset(tensors->out + used * row, 0, (tensors->num_rows - used) * row * sizeof(element));
+        memset(tensors->out + used * out_row, 0, (tensors->num_rows - used) * out_row * sizeof(element));
     const Task *tasks = schedule.tasks;
     int64_t taken = 0;
 #pragma omp parallel if (schedule.num_tiles > 8 || batch->num_tokens > 16)
@@ -445,10 +455,10 @@ static void attend_batch(const Layer *layer, const Batch *batch, const Prologue 
 
 /* The entry point: pointers and numbers of one layer and step, in the order of the structures above. */
 void attention(const Layer *layer, const Batch *batch, const void *q, const void *k, const void *v, void *k_cache,
-               void *v_cache, void *out, const void *sinks, int64_t q_stride, int64_t k_stride, int64_t v_stride,
+               void *v_cache, void *out, const void *sinks, void *log_sums, int64_t q_stride, int64_t k_stride, int64_t v_stride,
                int64_t num_rows, const void *positions, const void *cos_sin, const void *q_norm, const void *k_norm,
                int64_t rotary_dim, int64_t interleaved, float eps) {
     Prologue prologue = {positions, cos_sin, q_norm, k_norm, rotary_dim, interleaved, eps};
-    Tensors tensors = {q, k, v, k_cache, v_cache, out, sinks, q_stride, k_stride, v_stride, num_rows};
+    Tensors tensors = {q, k, v, k_cache, v_cache, out, sinks, log_sums, q_stride, k_stride, v_stride, num_rows};
     attend_batch(layer, batch, &prologue, &tensors);
 }

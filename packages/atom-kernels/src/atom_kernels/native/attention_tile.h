@@ -20,7 +20,7 @@ typedef float element;
 #endif
 
 #define TILE 64
-#define MAX_HEAD_DIM 256
+#define MAX_HEAD_DIM 1024
 
 #if VL == 16
 #define ROW_BLOCK 6

@@ -1,13 +1,13 @@
 /* Mixture of experts: choosing experts for each token, and computing only those that were chosen.
  *
- * Rows are sorted by expert, so that an expert's weights pass once through the tiles of the linears for all of its rows.
- * Each pair of token and expert is a row of its own up to the sum at the end, which adds them in the order of the choice:
- * in float32 a token's result is the same, to the bit, whatever the other tokens. */
+ * Rows are sorted by expert, so that an expert's weights pass once through the tiles of the linears for all its rows.
+ * Each pair of token and expert is a row of its own up to the sum at the end, which adds in the order of the choice: a
+ * token's result is the same, to the bit, whatever the other tokens. */
 #include "linear.h"
 #include "silu.h"
+#include <float.h>
 
 #define MAX_EXPERTS 1024
-#define MAX_TOP_K 64
 #define ALIGNMENT 64
 /* Below these a second thread costs more than it gives. */
 #define PARALLEL_SCORES 16384
@@ -16,71 +16,94 @@
 typedef float f32;
 INLINE float f32_to_float(f32 x) { return x; }
 
-/* The best of `count` not yet taken, the first of equals; NaN counts as the least. */
-static int64_t take_best(const float *choice, uint8_t *taken, int64_t count) {
-    int64_t best = -1;
-    for (int64_t i = 0; i < count; i++)
-        if (!taken[i] && (best < 0 || choice[i] > choice[best] || (choice[best] != choice[best] && choice[i] == choice[i])))
-            best = i;
-    taken[best] = 1;
-    return best;
+/* Scores are padded to whole vectors with what is never taken. */
+#define TAKEN (-INFINITY)
+#define PADDED (MAX_EXPERTS + VL)
+
+/* The best of `count`, the first of equals; it will not be taken again. */
+INLINE int64_t take_best(float *choice, int64_t count) {
+    vf best = vf_load(choice);
+    for (int64_t i = VL; i < count; i += VL) best = vf_max(best, vf_load(choice + i));
+    float value = vf_hmax(best);
+    int64_t at = 0;
+    while (choice[at] != value) at++;
+    choice[at] = TAKEN;
+    return at;
 }
 
-/* The scores of the experts, and what they are chosen by. */
-static void score(const float *logits, const float *bias, float *scores, float *choice, int64_t count, int64_t sigmoid) {
-    float largest = -INFINITY, sum = 0.0f;
-    for (int64_t e = 0; e < count; e++) largest = logits[e] > largest ? logits[e] : largest;
-    for (int64_t e = 0; e < count; e++) {
+/* The scores of the experts, in order of e. */
+INLINE void score(const float *logits, float *scores, int64_t count, int64_t sigmoid) {
+    vf largest = vf_load(logits), sum = vf_set(0.0f);
+    for (int64_t e = VL; e < count; e += VL) largest = vf_max(largest, vf_load(logits + e));
+    const vf shift = vf_set(vf_hmax(largest));
+    for (int64_t e = 0; e < count; e += VL) {
+        vf x = vf_load(logits + e);
         if (sigmoid) {
-            float decay = expf(-fabsf(logits[e]));
-            scores[e] = (logits[e] < 0.0f ? decay : 1.0f) / (1.0f + decay);
+            vf decay = vf_exp(vf_select(x < 0.0f, x, -x));
+            x = vf_select(x < 0.0f, decay, vf_set(1.0f)) / (decay + 1.0f);
         } else {
-            sum += scores[e] = expf(logits[e] - largest);
+            sum += x = vf_exp(x - shift);
         }
+        vf_store(scores + e, x);
     }
-    for (int64_t e = 0; e < count; e++) {
-        if (!sigmoid) scores[e] /= sum;
-        choice[e] = bias ? scores[e] + bias[e] : scores[e];
-    }
+    if (sigmoid) return;
+    const vf total = vf_set(vf_hsum(sum));
+    for (int64_t e = 0; e < count; e += VL) vf_store(scores + e, vf_load(scores + e) / total);
 }
 
-/* Marks the experts of all but the best groups as taken. */
-static void leave_groups(const float *choice, uint8_t *taken, int64_t count, int64_t groups, int64_t top_groups,
-                         int64_t group_best) {
-    float group_scores[MAX_EXPERTS];
+/* Takes the experts of all but the best groups out of the choice. */
+static void leave_groups(float *choice, int64_t count, int64_t groups, int64_t top_groups, int64_t group_best) {
+    float group_scores[PADDED], group[PADDED];
     uint8_t kept[MAX_EXPERTS] = {0};
     int64_t size = count / groups;
     for (int64_t g = 0; g < groups; g++) {
-        uint8_t seen[MAX_EXPERTS] = {0};
-        group_scores[g] = 0.0f;
-        for (int64_t i = 0; i < group_best; i++)
-            group_scores[g] += choice[g * size + take_best(choice + g * size, seen, size)];
+        const float *members = choice + g * size;
+        memcpy(group, members, size * sizeof(float));
+        for (int64_t i = 0; i < VL; i++) group[size + i] = TAKEN;
+        float sum = 0.0f;
+        for (int64_t i = 0; i < group_best; i++) sum += members[take_best(group, size)];
+        group_scores[g] = sum > -FLT_MAX ? sum : -FLT_MAX;
     }
-    for (int64_t i = 0; i < top_groups; i++) take_best(group_scores, kept, groups);
-    for (int64_t e = 0; e < count; e++) taken[e] = !kept[e / size];
+    for (int64_t i = 0; i < VL; i++) group_scores[groups + i] = TAKEN;
+    for (int64_t i = 0; i < top_groups; i++) kept[take_best(group_scores, groups)] = 1;
+    for (int64_t e = 0; e < count; e++)
+        if (!kept[e / size]) choice[e] = TAKEN;
 }
 
-#define DEFINE_MOE_ROUTE(T)                                                                                            \
+/* One token; `row` holds its logits, and room for a vector more. */
+static void route(float *row, const float *bias, float *weights, int32_t *ids, int64_t count, int64_t top_k,
+                  int64_t sigmoid, int64_t renormalize, int64_t groups, int64_t top_groups, int64_t group_best,
+                  float scaling) {
+    float scores[PADDED], choice[PADDED], sum = 1e-20f;
+    for (int64_t i = 0; i < VL; i++) row[count + i] = TAKEN;
+    score(row, scores, count, sigmoid);
+    /* A softmax is as monotonous as its logits, of which fewer are equal. */
+    const float *by = !bias && !sigmoid && group_best == 1 ? row : scores;
+    for (int64_t e = 0; e < count; e++) {
+        float value = bias ? by[e] + bias[e] : by[e];
+        /* Above what is taken, NaN included. */
+        choice[e] = value > -FLT_MAX ? value : -FLT_MAX;
+    }
+    for (int64_t i = 0; i < VL; i++) choice[count + i] = TAKEN;
+    if (top_groups < groups) leave_groups(choice, count, groups, top_groups, group_best);
+    for (int64_t k = 0; k < top_k; k++) {
+        ids[k] = (int32_t)take_best(choice, count);
+        sum += weights[k] = scores[ids[k]];
+    }
+    for (int64_t k = 0; k < top_k; k++) weights[k] = (renormalize ? weights[k] / sum : weights[k]) * scaling;
+}
+
+#define DEFINE_MOE_ROUTE(T) \
     void moe_route_##T(const T *logits, const float *bias, float *weights, int32_t *ids, int64_t tokens, int64_t count, \
-                       int64_t top_k, int64_t sigmoid, int64_t renormalize, int64_t groups, int64_t top_groups,        \
-                       int64_t group_best, float scaling) {                                                            \
-        _Pragma("omp parallel for schedule(static) if (tokens > 1 && tokens * count > PARALLEL_SCORES)")               \
-        for (int64_t t = 0; t < tokens; t++) {                                                                         \
-            float row[MAX_EXPERTS], scores[MAX_EXPERTS], choice[MAX_EXPERTS], sum = 1e-20f;                            \
-            uint8_t taken[MAX_EXPERTS] = {0};                                                                          \
-            for (int64_t e = 0; e < count; e++) row[e] = T##_to_float(logits[t * count + e]);                          \
-            score(row, bias, scores, choice, count, sigmoid);                                                          \
-            /* A softmax is as monotonous as its logits, of which fewer are equal. */                                  \
-            const float *by = !bias && !sigmoid && group_best == 1 ? row : choice;                                     \
-            if (top_groups < groups) leave_groups(by, taken, count, groups, top_groups, group_best);                   \
-            for (int64_t k = 0; k < top_k; k++) {                                                                      \
-                int64_t expert = take_best(by, taken, count);                                                          \
-                ids[t * top_k + k] = (int32_t)expert;                                                                  \
-                sum += weights[t * top_k + k] = scores[expert];                                                        \
-            }                                                                                                          \
-            for (int64_t k = 0; k < top_k; k++)                                                                        \
-                weights[t * top_k + k] = (renormalize ? weights[t * top_k + k] / sum : weights[t * top_k + k]) * scaling; \
-        }                                                                                                              \
+                       int64_t top_k, int64_t sigmoid, int64_t renormalize, int64_t groups, int64_t top_groups, \
+                       int64_t group_best, float scaling) { \
+        _Pragma("omp parallel for schedule(static) if (tokens > 1 && tokens * count > PARALLEL_SCORES)") \
+        for (int64_t t = 0; t < tokens; t++) { \
+            float row[PADDED]; \
+            for (int64_t e = 0; e < count; e++) row[e] = T##_to_float(logits[t * count + e]); \
+            route(row, bias, weights + t * top_k, ids + t * top_k, count, top_k, sigmoid, renormalize, groups, \
+                  top_groups, group_best, scaling); \
+        } \
     }
 
 DEFINE_MOE_ROUTE(f32)
@@ -108,7 +131,8 @@ static Workspace plan_workspace(int64_t tokens, int64_t count, int64_t top_k, in
     return at;
 }
 
-int64_t moe_workspace_bytes(int64_t tokens, int64_t count, int64_t top_k, int64_t d_size, int64_t i_size, int64_t item) {
+int64_t moe_workspace_bytes(int64_t tokens, int64_t count, int64_t top_k, int64_t d_size, int64_t i_size,
+                            int64_t item) {
     return plan_workspace(tokens, count, top_k, d_size, i_size, item).total;
 }
 
@@ -118,7 +142,7 @@ INLINE int64_t panel_rows(int64_t k_size, int64_t item) {
     return rows > PANEL_ROWS ? PANEL_ROWS : rows < TILE ? TILE : rows;
 }
 
-/* starts[e]: first sorted row of an expert; order[pair]: where the row of that pair lies, -1 if its expert is not here. */
+/* starts[e]: first sorted row of an expert; order[pair]: where the row of that pair lies, -1 if it has no expert. */
 static void sort_rows(const int32_t *ids, int64_t pairs, int64_t count, int64_t *starts, int64_t *cursors,
                       int64_t *order) {
     memset(cursors, 0, count * sizeof(int64_t));

@@ -80,17 +80,18 @@ void NAME(moe_experts)(const T *x, const float *weights, const int32_t *ids, con
             const T *bias = gate_up_bias ? gate_up_bias + e * 2 * i_size : 0;
             T *into = hidden + first * 2 * i_size;
             NAME(product)(from_x, weight, bias, into, from, to, rows, d_size, 2 * i_size);
-            NAME(product)(from_x, weight + i_size * d_size, bias ? bias + i_size : 0, into + i_size, from, to, rows, d_size,
-                          2 * i_size);
+            weight += i_size * d_size, bias = bias ? bias + i_size : 0;
+            NAME(product)(from_x, weight, bias, into + i_size, from, to, rows, d_size, 2 * i_size);
             NAME(activate)(into, active + first * i_size, from, to, rows, i_size, clamped, alpha, limit);
         }
 #pragma omp for schedule(dynamic)
         for (int64_t unit = 0; unit < count * down_panels; unit++) {
             int64_t e = unit / down_panels, from = unit % down_panels * down_rows, first = starts[e];
             int64_t rows = starts[e + 1] - first, to = from + down_rows < d_size ? from + down_rows : d_size;
+            const T *bias = down_bias ? down_bias + e * d_size : 0;
             if (rows)
-                NAME(product)(active + first * i_size, down + e * d_size * i_size, down_bias ? down_bias + e * d_size : 0,
-                              partial + first * d_size, from, to, rows, i_size, d_size);
+                NAME(product)(active + first * i_size, down + e * d_size * i_size, bias, partial + first * d_size, from, to,
+                              rows, i_size, d_size);
         }
 #pragma omp for schedule(static)
         for (int64_t t = 0; t < tokens; t++)

@@ -1,0 +1,190 @@
+"""Routing and experts: what the contracts promise beyond the parity of backends."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atom_kernels.moe import MOE_EXPERTS, MOE_ROUTE, ExpertsProblem, RoutingProblem
+from atom_kernels.platform import detect_platform
+from atom_kernels.select import plan_with, select
+
+HERE = detect_platform()
+
+
+def usable(op, problem):
+    """Every backend that runs the problem here, as a pytest would list them."""
+    backends = [b for b in op.ordered_backends() if not HERE.why_not(b.name) and not b.supports(problem, HERE)]
+    assert backends
+    return backends
+
+
+def route_all(logits, bias=None, **rules):
+    """What every backend chooses: (weights, ids) of each."""
+    rules = {"num_experts": logits.shape[1], "top_k": 2, "dtype": logits.dtype} | rules
+    problem = RoutingProblem(correction_bias=bias is not None, **rules)
+    weights = {} if bias is None else {"correction_bias": bias}
+    return [plan_with(MOE_ROUTE, problem, b).prepare(weights)(logits) for b in usable(MOE_ROUTE, problem)]
+
+
+def make_experts(problem, num_tokens, seed=0):
+    return MOE_EXPERTS.make_inputs(problem, num_tokens, torch.Generator().manual_seed(seed))
+
+
+def test_renormalized_softmax_is_the_softmax_of_the_chosen_logits():
+    logits = torch.tensor([[1.0, 3.0, -2.0, 2.0]])
+    for weights, ids in route_all(logits, renormalize=True):
+        assert ids.tolist() == [[1, 3]]
+        assert torch.allclose(weights, torch.softmax(torch.tensor([[3.0, 2.0]]), dim=-1))
+
+
+def test_a_correction_bias_chooses_but_does_not_weigh():
+    logits, bias = torch.tensor([[2.0, 1.0, 0.0, -1.0]]), torch.tensor([0.0, 0.0, 0.0, 9.0])
+    for weights, ids in route_all(logits, bias, scoring="sigmoid"):
+        assert ids.tolist() == [[3, 0]]
+        assert torch.allclose(weights, torch.sigmoid(torch.tensor([[-1.0, 2.0]])))
+
+
+@pytest.mark.parametrize(("group_score", "chosen"), [("max", [0, 1]), ("top2", [3, 2])])
+def test_only_experts_of_the_best_groups_are_chosen(group_score, chosen):
+    # The first group has the best expert, the second the best pair.
+    logits = torch.tensor([[3.0, -9.0, 1.9, 2.0]])
+    rules = {"num_groups": 2, "top_groups": 1, "group_score": group_score, "scoring": "sigmoid"}
+    for _, ids in route_all(logits, **rules):
+        assert ids.tolist() == [chosen]
+
+
+def test_of_equal_scores_the_lower_expert_wins():
+    for _, ids in route_all(torch.zeros(3, 40), top_k=5):
+        assert ids.tolist() == [[0, 1, 2, 3, 4]] * 3
+
+
+def test_weights_are_scaled_last():
+    for weights, _ in route_all(torch.tensor([[0.0, 0.0, -50.0]]), renormalize=True, scaling_factor=2.5):
+        assert torch.allclose(weights, torch.tensor([[1.25, 1.25]]))
+
+
+def test_logits_far_apart_and_infinite_give_finite_weights():
+    logits = torch.tensor([[300.0, -300.0, 0.0, float("-inf")]])
+    for scoring in ("softmax", "sigmoid"):
+        for weights, ids in route_all(logits, top_k=3, scoring=scoring, renormalize=True):
+            assert ids.tolist() == [[0, 2, 1]]
+            assert torch.isfinite(weights).all()
+
+
+def test_rows_of_garbage_still_name_experts_that_exist():
+    """Padded rows of a captured graph may hold anything."""
+    for rules in ({}, {"num_groups": 4, "top_groups": 2, "group_score": "top2"}):
+        for _, ids in route_all(torch.full((2, 16), float("nan")), top_k=4, **rules):
+            assert bool(((ids >= 0) & (ids < 16)).all())
+            assert all(len(set(row)) == 4 for row in ids.tolist())
+
+
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        ({"scoring": "tanh"}, "scoring is 'tanh'; supported: softmax, sigmoid"),
+        ({"group_score": "mean"}, "group_score is 'mean'"),
+        ({"num_groups": 3}, "8 experts do not form 3 equal groups"),
+        ({"num_groups": 4, "top_groups": 5}, "top_groups is 5"),
+        ({"num_groups": 4, "top_k": 3}, "can choose among 2 experts"),
+        ({"num_groups": 8, "group_score": "top2", "top_k": 1}, "no two best"),
+    ],
+)
+def test_a_routing_that_cannot_be_is_refused(rules, says):
+    with pytest.raises(ValueError, match=says):
+        RoutingProblem(**({"num_experts": 8, "top_k": 2} | rules))
+
+
+def test_an_unknown_activation_is_refused():
+    with pytest.raises(ValueError, match="activation is 'relu'"):
+        ExpertsProblem(2, 1, 4, 4, torch.float32, activation="relu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_token_has_the_same_bits_in_any_batch(dtype):
+    problem = ExpertsProblem(7, 3, 72, 40, dtype, bias=True)
+    plan = select(MOE_EXPERTS, problem)
+    if plan.rows[0].backend != "native":
+        pytest.skip("only the C kernel promises this")
+    weights, (x, gates, ids) = make_experts(problem, 45)
+    run = plan.prepare(weights)
+    whole = run(x, gates, ids)
+    for size in (1, 2, 3, 7):
+        parts = [run(*rows) for rows in zip(x.split(size), gates.split(size), ids.split(size), strict=True)]
+        assert torch.equal(torch.cat(parts), whole)
+    order = torch.randperm(45, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(run(x[order], gates[order], ids[order]), whole[order])
+
+
+def test_experts_that_nobody_chose_are_not_read():
+    problem = ExpertsProblem(6, 2, 32, 16, torch.float32)
+    weights, (x, gates, _) = make_experts(problem, 9)
+    ids = torch.tensor([[1, 4]] * 9, dtype=torch.int32)
+    for backend in usable(MOE_EXPERTS, problem):
+        spoiled = {name: None if tensor is None else tensor.clone() for name, tensor in weights.items()}
+        for expert in (0, 2, 3, 5):
+            spoiled["gate_up"][expert] = float("nan")
+            spoiled["down"][expert] = float("nan")
+        actual = plan_with(MOE_EXPERTS, problem, backend).prepare(spoiled)(x, gates, ids)
+        assert torch.equal(actual, plan_with(MOE_EXPERTS, problem, backend).prepare(weights)(x, gates, ids))
+
+
+def test_an_id_that_is_no_experts_adds_nothing():
+    problem = ExpertsProblem(4, 2, 32, 16, torch.float32)
+    weights, (x, gates, ids) = make_experts(problem, 5)
+    absent, silent = ids.clone(), gates.clone()
+    absent[:, 0], absent[2] = -1, torch.tensor([4, -1], dtype=torch.int32)
+    silent[:, 0], silent[2] = 0.0, 0.0
+    for backend in usable(MOE_EXPERTS, problem):
+        run = plan_with(MOE_EXPERTS, problem, backend).prepare(weights)
+        assert torch.allclose(run(x, gates, absent), run(x, silent, ids), atol=1e-6)
+
+
+def test_no_tokens_give_no_rows():
+    problem = ExpertsProblem(4, 2, 32, 16, torch.float32)
+    weights, (x, gates, ids) = make_experts(problem, 3)
+    for backend in usable(MOE_EXPERTS, problem):
+        run = plan_with(MOE_EXPERTS, problem, backend).prepare(weights)
+        assert run(x[:0], gates[:0], ids[:0]).shape == (0, 32)
+    for chosen, _ in route_all(torch.zeros(0, 8)):
+        assert chosen.shape == (0, 2)
+
+
+def test_strided_inputs_are_taken():
+    problem = ExpertsProblem(4, 2, 32, 16, torch.float32)
+    weights, (x, gates, ids) = make_experts(problem, 6)
+    for backend in usable(MOE_EXPERTS, problem):
+        run = plan_with(MOE_EXPERTS, problem, backend).prepare(weights)
+        wide = torch.cat((x, x), dim=1)[:, :32]
+        assert torch.equal(run(wide, gates.t().contiguous().t(), ids.t().contiguous().t()), run(x, gates, ids))
+
+
+def test_large_values_are_clamped_in_the_swiglu_of_gpt_oss():
+    problem = ExpertsProblem(1, 1, 1, 1, torch.float32, activation="swiglu_oai")
+    weights = {"gate_up": torch.tensor([[[100.0], [-100.0]]]), "down": torch.ones(1, 1, 1)}
+    expected = 7.0 * torch.sigmoid(torch.tensor(1.702 * 7.0)) * (-7.0 + 1.0)
+    for backend in usable(MOE_EXPERTS, problem):
+        run = plan_with(MOE_EXPERTS, problem, backend).prepare(weights)
+        out = run(torch.ones(1, 1), torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.int32))
+        assert torch.allclose(out, expected.view(1, 1))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x, gates, ids: (x.double(), gates, ids),
+        lambda x, gates, ids: (x[:, :7], gates, ids),
+        lambda x, gates, ids: (x, gates, ids[:, :1]),
+        lambda x, gates, ids: (x, gates.double(), ids),
+        lambda x, gates, ids: (x, gates, ids.long()),
+    ],
+)
+def test_the_c_kernel_refuses_inputs_that_it_was_not_planned_for(wrong):
+    problem = ExpertsProblem(4, 2, 32, 16, torch.float32)
+    plan = select(MOE_EXPERTS, problem)
+    if plan.rows[0].backend != "native":
+        pytest.skip("torch checks its own inputs")
+    weights, inputs = make_experts(problem, 3)
+    with pytest.raises(TypeError, match="moe_experts"):
+        plan.prepare(weights)(*wrong(*inputs))

@@ -1,0 +1,160 @@
+"""The layer of a mixture of experts, and every way in which checkpoints name and lay out its weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atom_models import BuildContext
+from atom_models.layers import Experts, MoE, RoutingConfig, SharedExpertsConfig
+from atom_models.quantization import choose_quantization
+from atom_models.weights import load_dummy_weights
+
+E, K, D, I = 4, 2, 16, 6  # noqa: E741
+
+
+def make_moe(**overrides):
+    options = {"num_experts": E, "top_k": K, "hidden_size": D, "intermediate_size": I, "routing": RoutingConfig()}
+    context = overrides.pop("context", BuildContext())
+    return MoE(context, "m", **(options | overrides))
+
+
+def make_weights(bias=False):
+    """gate, up [E, I, D], down [E, D, I] and, if asked for, a bias of each."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"gate": (E, I, D), "up": (E, I, D), "down": (E, D, I)}
+    weights = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    if bias:
+        weights |= {f"{name}_bias": torch.randn(shape[:2], generator=generator) for name, shape in shapes.items()}
+    return weights
+
+
+def single_tensors(weights, gate="gate_proj", up="up_proj", down="down_proj"):
+    tensors = {}
+    for expert in range(E):
+        for part, name in (("gate", gate), ("up", up), ("down", down)):
+            tensors[f"m.experts.{expert}.{name}.weight"] = weights[part][expert]
+            if f"{part}_bias" in weights:
+                tensors[f"m.experts.{expert}.{name}.bias"] = weights[f"{part}_bias"][expert]
+    return tensors
+
+
+def fused_tensors(weights):
+    gate_up = torch.cat((weights["gate"], weights["up"]), dim=1)
+    return {"m.experts.gate_up_proj": gate_up, "m.experts.down_proj": weights["down"]}
+
+
+def interleaved_tensors(weights):
+    """As GPT-OSS stores them: inputs before outputs, rows of gate and up in turns."""
+    return {
+        "m.experts.gate_up_proj": torch.stack((weights["gate"], weights["up"]), dim=2).flatten(1, 2).transpose(1, 2),
+        "m.experts.gate_up_proj_bias": torch.stack((weights["gate_bias"], weights["up_bias"]), dim=2).flatten(1),
+        "m.experts.down_proj": weights["down"].transpose(1, 2),
+        "m.experts.down_proj_bias": weights["down_bias"],
+    }
+
+
+def load_experts(tensors, **options):
+    layer = Experts(E, K, D, I, context=BuildContext(), prefix="m.experts", **options)
+    layer.choose_names(tensors)
+    assert sorted(layer.expected_weights()) == sorted(tensors)
+    for name, tensor in tensors.items():
+        layer.load_shard(name, tensor)
+    layer.finish()
+    return layer
+
+
+def inputs():
+    generator = torch.Generator().manual_seed(1)
+    x, gates = torch.randn(5, D, generator=generator), torch.rand(5, K, generator=generator)
+    return x, gates, torch.tensor([[0, 1], [3, 2], [1, 3], [2, 0], [0, 3]], dtype=torch.int32)
+
+
+def expected_output(weights, x, gates, ids):
+    out = torch.zeros_like(x)
+    for token in range(len(x)):
+        for gate, expert in zip(gates[token], ids[token].tolist(), strict=True):
+
+            def project(part, value, expert=expert):
+                return weights[part][expert] @ value + weights.get(f"{part}_bias", torch.zeros(E, 1))[expert]
+
+            hidden = torch.nn.functional.silu(project("gate", x[token])) * project("up", x[token])
+            out[token] += gate * project("down", hidden)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("store", "options", "bias"),
+    [
+        (single_tensors, {}, False),
+        (lambda w: single_tensors(w, "w1", "w3", "w2"), {}, False),
+        (single_tensors, {"bias": True}, True),
+        (fused_tensors, {}, False),
+        (interleaved_tensors, {"bias": True, "fused_transposed": True}, True),
+    ],
+    ids=["gate_proj", "w1", "biases", "fused", "interleaved"],
+)
+def test_experts_are_the_same_under_every_name(store, options, bias):
+    weights = make_weights(bias)
+    layer = load_experts(store(weights), **options)
+    assert torch.allclose(layer(*inputs()), expected_output(weights, *inputs()), atol=1e-4)
+
+
+def test_a_checkpoint_without_experts_is_expected_to_name_each():
+    layer = Experts(E, K, D, I, context=BuildContext(), prefix="m.experts")
+    layer.choose_names({"something.else"})
+    assert "m.experts.3.down_proj.weight" in layer.expected_weights()
+
+
+def test_a_tensor_of_another_shape_is_refused_by_name():
+    layer = Experts(E, K, D, I, context=BuildContext(), prefix="m.experts")
+    with pytest.raises(ValueError, match=r"m\.experts\.0\.up_proj\.weight is \[16, 6\]"):
+        layer.load_shard("m.experts.0.up_proj.weight", torch.zeros(D, I))
+
+
+def test_experts_that_a_scheme_would_quantize_are_refused():
+    context = BuildContext(quantization=choose_quantization({}, "int8"))
+    with pytest.raises(ValueError, match="experts cannot be held as int8"):
+        make_moe(context=context)
+
+
+def test_shared_experts_see_every_token():
+    moe = make_moe(shared_experts=SharedExpertsConfig(10))
+    assert "m.shared_experts.gate_proj.weight" in expected_names(moe)
+    load_dummy_weights(moe)
+    x = torch.randn(3, D, generator=torch.Generator().manual_seed(0))
+    routed = moe.experts(x, *moe.router(x))
+    assert torch.allclose(moe(x), routed + moe.shared_experts(x), atol=1e-6)
+    assert moe.shared_experts(x).abs().max() > 0
+
+
+def test_a_gate_scales_the_shared_expert_by_its_sigmoid():
+    moe = make_moe(shared_experts=SharedExpertsConfig(10, name="shared_expert", gate="shared_expert_gate"))
+    assert "m.shared_expert_gate.weight" in expected_names(moe)
+    load_dummy_weights(moe)
+    x = torch.randn(3, D, generator=torch.Generator().manual_seed(0))
+    shared = moe.shared_experts
+    ungated = shared.down_proj(shared.act(shared.gate_up_proj(x)))
+    assert torch.allclose(shared(x), torch.sigmoid(shared.gate(x)) * ungated)
+
+
+def test_a_router_in_float32_chooses_by_float32_logits_in_a_bfloat16_model():
+    logits = []
+    for float32 in (True, False):
+        moe = make_moe(context=BuildContext(dtype=torch.bfloat16), routing=RoutingConfig(float32=float32))
+        load_dummy_weights(moe)
+        x = torch.randn(3, D, generator=torch.Generator().manual_seed(0)).bfloat16()
+        logits.append(moe.router.linear(x.to(torch.float32 if float32 else torch.bfloat16)).dtype)
+        weights, ids = moe.router(x)
+        assert (weights.dtype, ids.dtype) == (torch.float32, torch.int32)
+        assert moe(x).dtype == torch.bfloat16
+    assert logits == [torch.float32, torch.bfloat16]
+
+
+def test_names_of_router_and_bias_are_the_models():
+    moe = make_moe(routing=RoutingConfig(linear="router", linear_bias=True, correction_bias="bias"))
+    assert {"m.router.weight", "m.router.bias", "m.bias"} <= set(expected_names(moe))
+
+
+def expected_names(moe):
+    return [name for layer in moe.modules() if hasattr(layer, "expected_weights") for name in layer.expected_weights()]
