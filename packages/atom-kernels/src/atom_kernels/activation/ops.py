@@ -14,6 +14,7 @@ from atom_kernels.activation.contract import (
     silu_and_mul,
     swiglu_oai_and_mul,
 )
+from atom_kernels.activation.triton_backend import triton_activation
 from atom_kernels.operator import Backend, Op, Work
 from atom_kernels.tolerances import elementwise_tolerance
 
@@ -62,7 +63,7 @@ def _make_op(
     bind: Callable[[GatedActivationProblem, Any], Callable[[torch.Tensor], torch.Tensor]],
     reference: Callable[..., torch.Tensor],
     *,
-    native_backends: tuple[Backend, ...] = (),
+    faster: tuple[Backend, ...],
     problems: Callable[[], tuple[GatedActivationProblem, ...]] = _problems,
 ) -> Op:
     torch_backend = Backend(name="torch", implementation=f"torch {contract.__name__}", supports=_always, bind=bind)
@@ -72,7 +73,7 @@ def _make_op(
         reference=reference,
         schema="(Tensor x) -> Tensor",
         fake=_fake,
-        backends=(*native_backends, torch_backend),
+        backends=(*faster, torch_backend),
         make_inputs=_make_inputs,
         parity_problems=problems,
         examples=_examples,
@@ -85,18 +86,20 @@ SILU_AND_MUL = _make_op(
     silu_and_mul,
     _bind_silu,
     lambda problem, weights, x_T2I: silu_and_mul(x_T2I),
-    native_backends=(native.SILU_AND_MUL_BACKEND,),
+    faster=(triton_activation("silu"), native.SILU_AND_MUL_BACKEND),
 )
 GELU_AND_MUL = _make_op(
     gelu_and_mul,
     _bind_gelu,
     lambda problem, weights, x_T2I: gelu_and_mul(x_T2I, problem.approximate),
+    faster=(triton_activation("gelu"),),
     problems=lambda: (*_problems(), *_problems(approximate="tanh")),
 )
 SWIGLU_OAI_AND_MUL = _make_op(
     swiglu_oai_and_mul,
     _bind_swiglu_oai,
     lambda problem, weights, x_T2I: swiglu_oai_and_mul(x_T2I, alpha=problem.alpha, limit=problem.limit),
+    faster=(triton_activation("swiglu_oai"),),
 )
 
 OPS = (SILU_AND_MUL, GELU_AND_MUL, SWIGLU_OAI_AND_MUL)

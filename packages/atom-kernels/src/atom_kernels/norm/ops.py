@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.norm import native
+from atom_kernels.norm import native, triton_backend
 from atom_kernels.norm.contract import LayerNormProblem, RMSNormProblem, add_rms_norm, layer_norm, rms_norm
 from atom_kernels.operator import Backend, Op, WeightSpec, Work
 from atom_kernels.tolerances import elementwise_tolerance
@@ -86,6 +86,7 @@ RMS_NORM = Op(
     schema="(Tensor x) -> Tensor",
     fake=lambda problem, x_TD: torch.empty_like(x_TD),
     backends=(
+        triton_backend.RMS_NORM_BACKEND,
         native.RMS_NORM_BACKEND,
         Backend(name=_TORCH, implementation="torch rms_norm", supports=_always, bind=_bind_rms_norm),
     ),
@@ -106,6 +107,7 @@ ADD_RMS_NORM = Op(
     schema="(Tensor x, Tensor residual) -> (Tensor, Tensor)",
     fake=lambda problem, x_TD, residual_TD: (torch.empty_like(x_TD), torch.empty_like(x_TD)),
     backends=(
+        triton_backend.ADD_RMS_NORM_BACKEND,
         native.ADD_RMS_NORM_BACKEND,
         Backend(name=_TORCH, implementation="torch add, rms_norm", supports=_always, bind=_bind_add_rms_norm),
     ),

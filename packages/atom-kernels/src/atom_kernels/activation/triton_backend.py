@@ -1,0 +1,51 @@
+"""The gated activations through Triton, as backends of their operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from atom_kernels.activation.contract import GatedActivationProblem
+from atom_kernels.operator import Backend
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_BLOCK = 1024
+
+
+def _supports(problem: GatedActivationProblem, platform: Any) -> str | None:
+    if problem.dtype not in _DTYPES:
+        return f"written for float32, bfloat16 and float16, not {problem.dtype}"
+    return None
+
+
+def triton_activation(kind: str) -> Backend:
+    """The backend of one operator; kind is "silu", "gelu" or "swiglu_oai"."""
+
+    def bind(problem: GatedActivationProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+        return _bind(problem, "gelu_tanh" if kind == "gelu" and problem.approximate == "tanh" else kind)
+
+    return Backend(name="triton", implementation=f"Triton {kind}_and_mul", supports=_supports, bind=bind)
+
+
+def _bind(problem: GatedActivationProblem, kind: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    from atom_kernels.activation.triton_kernels import gated_activation_kernel
+
+    size, dtype = problem.intermediate_size, problem.dtype
+    block = min(_BLOCK, 1 << max(size - 1, 1).bit_length())
+    num_blocks = -(-size // block)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not dtype or x.shape[-1] != 2 * size:
+            raise TypeError(f"{kind}_and_mul was planned for [..., {2 * size}] {dtype}, got {list(x.shape)} {x.dtype}")
+        x = x.contiguous()
+        out = x.new_empty((*x.shape[:-1], size))
+        num_rows = x.numel() // (2 * size)
+        if num_rows:
+            gated_activation_kernel[(num_rows, num_blocks)](
+                x, out, problem.alpha, problem.limit, SIZE=size, KIND=kind, BLOCK=block
+            )
+        return out
+
+    return run

@@ -1,0 +1,85 @@
+"""RMS norms through Triton, as backends of their operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from atom_kernels.norm.contract import RMSNormProblem
+from atom_kernels.operator import Backend
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# A row lies in the registers of one program.
+_MAX_SIZE = 32768
+
+
+def _supports(problem: RMSNormProblem, platform: Any) -> str | None:
+    if problem.dtype not in _DTYPES:
+        return f"written for float32, bfloat16 and float16, not {problem.dtype}"
+    if problem.hidden_size > _MAX_SIZE:
+        return f"holds a row of up to {_MAX_SIZE} elements in registers, not {problem.hidden_size}"
+    return None
+
+
+def _block(size: int) -> tuple[int, int]:
+    """Elements and warps of one program."""
+    block = 1 << max(size - 1, 1).bit_length()
+    return block, min(max(block // 512, 1), 16)
+
+
+def _refuse(problem: RMSNormProblem, x: torch.Tensor) -> NoReturn:
+    raise TypeError(
+        f"rms_norm was planned for [..., {problem.hidden_size}] {problem.dtype}, got {list(x.shape)} {x.dtype}"
+    )
+
+
+def _bind_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    from atom_kernels.norm.triton_kernels import rms_norm_kernel
+
+    weight = weights["weight"].contiguous()
+    size, dtype, eps, offset = problem.hidden_size, problem.dtype, problem.eps, problem.weight_offset
+    block, num_warps = _block(size)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not dtype or x.shape[-1] != size:
+            _refuse(problem, x)
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        num_rows = x.numel() // size
+        if num_rows:
+            rms_norm_kernel[(num_rows,)](x, weight, out, eps, offset, SIZE=size, BLOCK=block, num_warps=num_warps)
+        return out
+
+    return run
+
+
+def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    from atom_kernels.norm.triton_kernels import add_rms_norm_kernel
+
+    weight = weights["weight"].contiguous()
+    size, dtype, eps, offset = problem.hidden_size, problem.dtype, problem.eps, problem.weight_offset
+    block, num_warps = _block(size)
+
+    def run(x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if x.dtype is not dtype or x.shape[-1] != size:
+            _refuse(problem, x)
+        if residual.dtype is not dtype or residual.shape != x.shape:
+            _refuse(problem, residual)
+        x, residual = x.contiguous(), residual.contiguous()
+        out, total = torch.empty_like(x), torch.empty_like(x)
+        num_rows = x.numel() // size
+        if num_rows:
+            add_rms_norm_kernel[(num_rows,)](
+                x, residual, weight, out, total, eps, offset, SIZE=size, BLOCK=block, num_warps=num_warps
+            )
+        return out, total
+
+    return run
+
+
+RMS_NORM_BACKEND = Backend(name="triton", implementation="Triton rms_norm", supports=_supports, bind=_bind_rms_norm)
+ADD_RMS_NORM_BACKEND = Backend(
+    name="triton", implementation="Triton add_rms_norm", supports=_supports, bind=_bind_add_rms_norm
+)

