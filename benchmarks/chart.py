@@ -30,12 +30,15 @@ def run(options: argparse.Namespace) -> int:
     options.images.mkdir(parents=True, exist_ok=True)
     (options.images / "offline.svg").write_text(draw(documents[0]))
     overhead = report.load_all("overhead", options.results)
-    options.readme.write_text(with_tables(options.readme.read_text(), documents, overhead))
+    blocks = report.load_all("blocks", options.results)
+    options.readme.write_text(with_tables(options.readme.read_text(), documents, overhead, blocks))
     print(f"drawn: {options.images / 'offline.svg'}; tables: {options.readme}")
     return 0
 
 
-def with_tables(text: str, offline: list[dict[str, Any]], overhead: list[dict[str, Any]]) -> str:
+def with_tables(
+    text: str, offline: list[dict[str, Any]], overhead: list[dict[str, Any]], blocks: list[dict[str, Any]] | None = None
+) -> str:
     """`text` with what lies between the two marks replaced by the tables of the results."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -46,6 +49,11 @@ def with_tables(text: str, offline: list[dict[str, Any]], overhead: list[dict[st
         "What the engine itself adds to a step (a runner that returns ready logits of 49152 tokens):\n\n"
         + report.overhead_table(document)
         for document in overhead
+    ]
+    tables += [
+        "Mixtures of experts and latent attention, in random models of a few hundred million parameters:\n\n"
+        + report.blocks_table(document)
+        for document in blocks or ()
     ]
     return before + BEGIN + "\n" + "\n\n".join(tables) + "\n" + END + after
 

@@ -65,9 +65,10 @@ class Transformers:
         import torch
 
         # One prompt is computed and its cache copied: where the values come from does not change a step's time.
-        tokens, cache = self._forward(self._prompt(context), None)
+        _, cache = self._forward(self._prompt(context), None)
         cache.batch_repeat_interleave(batch_size)
-        tokens = tokens.repeat(batch_size, 1).contiguous()
+        # The new tokens are different ones: equal ones would all be sent to the same few experts.
+        tokens = torch.tensor([random_tokens(self._random, 1, self._vocab_size) for _ in range(batch_size)])
 
         def step() -> torch.Tensor:
             nonlocal tokens

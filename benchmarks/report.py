@@ -65,6 +65,17 @@ def offline_table(document: dict[str, Any]) -> str:
     return markdown_table(rows) + "\n\n" + conditions(document)
 
 
+def blocks_table(document: dict[str, Any]) -> str:
+    """The table of a `blocks` result in markdown, with the median of all ratios and the facts of the run under it."""
+    rows = [("model", "step", "atom", "transformers", "ATOM is")]
+    for result in document["results"]:
+        ours, theirs = (f"{result['engines'][name]['median_ms']:.1f} ms" for name in ("atom", "transformers"))
+        ratio = _ratio(result["times_faster_than"]["transformers"])
+        rows.append((result["block"], result["scenario"], ours, theirs, ratio))
+    summary = f"Median of the ratios: {document['median_ratio']:.2f}, lowest {document['lowest_ratio']:.2f}."
+    return markdown_table(rows) + "\n\n" + summary + " " + conditions(document)
+
+
 def overhead_table(document: dict[str, Any]) -> str:
     """The table of an `overhead` result in markdown, with the facts of the run under it."""
     rows = [("batch", "sampling", "median of a step", "quartiles")]

@@ -38,3 +38,19 @@ def test_the_overhead_of_the_engine_is_measured(tmp_path: Path):
         (2, "top-p 0.9"),
     ]
     assert all(result["num_steps"] == 6 for result in results)
+
+
+def test_models_of_one_building_block_are_measured(tmp_path: Path):
+    output = tmp_path / "result.json"
+    flags = "--hidden 64 --layers 2 --experts 4 --dtype float32 --threads 1 --context 16 --batch-sizes 2 --prefill 24"
+    blocks = ["--blocks", "mixture of experts"]
+    assert main(["blocks", *blocks, *flags.split(), "--turns", "2", "--steps", "2", "--output", str(output)]) == 0
+
+    document = json.loads(output.read_text())
+    results = document["results"]
+    assert [(result["block"], result["scenario"]) for result in results] == [
+        ("mixture of experts", "decode, batch 2, context 16"),
+        ("mixture of experts", "prefill 24"),
+    ]
+    ratios = [result["times_faster_than"]["transformers"]["median"] for result in results]
+    assert document["lowest_ratio"] == min(ratios) > 0
