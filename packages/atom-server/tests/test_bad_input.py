@@ -110,6 +110,12 @@ BAD = {
     "reserved template variables": (
         chat(chat_template_kwargs={"messages": []}), 400, "chat_template_kwargs", "invalid_value",
     ),
+    "a final message that ends and goes on": (
+        chat(continue_final_message=True, add_generation_prompt=True), 400, "continue_final_message", "invalid_value",
+    ),
+    "a final message of nothing to go on with": (
+        chat(messages=[{"role": "assistant", "content": ""}], continue_final_message=True), 400, "messages", "invalid_value",
+    ),
     "tools": (chat(tools=[{"type": "function"}]), 400, "tools", "unsupported_parameter"),
     "a response format": (chat(response_format={"type": "json_object"}), 400, "response_format", "unsupported_parameter"),
     "best_of": (text(best_of=3), 400, "best_of", "unsupported_parameter"),

@@ -189,3 +189,13 @@ def test_ignored_fields_are_named_in_a_header(server):
     answer = server.post("/v1/chat/completions", messages=MESSAGES, max_tokens=1, frobnicate=1, user="me", **{"é\n": 1})
     assert answer.status_code == 200
     assert answer.headers["x-atom-ignored-fields"] == "frobnicate, ..."
+
+
+def test_the_final_message_can_be_continued(server, client):
+    started = [*MESSAGES, {"role": "assistant", "content": "Once upon"}]
+    continued = chat(client, messages=started, extra_body={"continue_final_message": True})
+    text = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\nOnce upon"
+    tokens = server.post("/tokenize", prompt=text, add_special_tokens=False).json()["tokens"]
+    expected = server.post("/v1/completions", prompt=tokens, max_tokens=8, temperature=0).json()
+    assert continued.choices[0].message.content == expected["choices"][0]["text"]
+    assert continued.usage.prompt_tokens == len(tokens)

@@ -76,3 +76,29 @@ def test_the_templates_own_complaint_is_passed_on():
 def test_a_template_that_does_not_parse_is_told_with_its_line():
     with pytest.raises(ValueError, match="line 2"):
         ChatTemplate("{{ 1 }}\n{% if %}")
+
+
+CHATML = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("final", ["One, two", "One, two ", " hi"])
+def test_the_last_message_can_be_left_open(final):
+    messages = [{"role": "user", "content": final.strip()}, {"role": "assistant", "content": final}]
+    text = render(CHATML, messages, continue_final_message=True)
+    assert text == f"<user>{final.strip()}</><assistant>{final.strip()}"
+
+
+def test_a_last_message_that_the_template_keeps_is_kept_whole():
+    messages = [{"role": "assistant", "content": " as it is "}]
+    source = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
+    assert render(source, messages, continue_final_message=True) == "[ as it is "
+
+
+@pytest.mark.parametrize("final", ["", "  ", "not shown"])
+def test_a_last_message_that_is_not_there_cannot_be_continued(final):
+    with pytest.raises(APIError) as caught:
+        render("nothing", [{"role": "assistant", "content": final}], continue_final_message=True)
+    assert (caught.value.status, caught.value.param) == (400, "messages")

@@ -6,6 +6,8 @@ import logging
 
 import httpx
 
+from atom_server import ServerOptions
+
 
 def get(server, path, **options):
     return httpx.get(server.url + path, timeout=30, **options)
@@ -32,6 +34,30 @@ def test_a_model_that_is_not_served_is_not_found(server):
     answer = get(server, "/v1/models/some/other")
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "model_not_found"
+
+
+def test_the_server_tells_its_settings_but_no_secrets(make_server):
+    with make_server(ServerOptions(api_key="hidden-key", served_model_name="a,b")) as server:
+        answer = get(server, "/server_info", headers={"authorization": "Bearer hidden-key"})
+        info = answer.json()
+    assert "hidden-key" not in answer.text
+    assert info["served_model_names"] == ["a", "b"]
+    assert info["engine"]["max_num_seqs"] == server.engine.info.max_num_seqs
+    assert info["server"]["asks_for_api_key"] is True
+
+
+def test_load_counts_requests_and_cache(server):
+    server.wait_until_idle()
+    idle = get(server, "/load").json()
+    assert idle == {"server_load": 0, "num_requests_running": 0, "num_requests_waiting": 0, "kv_cache_usage": 0.0}
+    request = {"prompt": "hello", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", server.url + "/v1/completions", json=request, timeout=30) as answer:
+        lines = answer.iter_lines()
+        for _ in range(3):
+            next(lines)
+        busy = get(server, "/load").json()
+    assert busy["server_load"] == busy["num_requests_running"] == 1
+    assert 0 < busy["kv_cache_usage"] < 1
 
 
 def test_version(server):

@@ -44,13 +44,20 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         **variables: Any,
     ) -> str:
-        """The prompt for `messages`.
+        """The prompt for `messages`, which ends inside the last one where that is to be continued.
 
         Raises:
             APIError: 400; the template refused these messages, or failed on them.
         """
+        text = self._render(messages, add_generation_prompt and not continue_final_message, variables)
+        return _cut_after(text, messages[-1].get("content")) if continue_final_message else text
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, variables: Mapping[str, Any]
+    ) -> str:
         context = {**variables, **self._special_tokens}
         context |= {"messages": self._known_roles(messages), "add_generation_prompt": add_generation_prompt}
         try:
@@ -70,6 +77,19 @@ class ChatTemplate:
             dict(message) | ({"role": "system"} if message.get("role") == "developer" and not knows_developer else {})
             for message in messages
         ]
+
+
+def _cut_after(text: str, final: Any) -> str:
+    """`text` up to the end of its last message; templates may have stripped that message."""
+    if not isinstance(final, str) or not final.strip():
+        raise APIError(400, "the last message has no text to be continued", param="messages")
+    start = text.rfind(final.strip())
+    if start < 0:
+        raise _unrenderable("the chat template changes the last message, so it cannot be continued")
+    for kept in (final.lstrip(), final.strip()):
+        if text.startswith(kept, start):
+            return text[: start + len(kept)]
+    raise _unrenderable("the chat template changes the last message, so it cannot be continued")
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -56,6 +56,7 @@ async def encode_messages(
     messages: Sequence[Mapping[str, Any]],
     *,
     add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
     template_variables: Mapping[str, Any] | None = None,
     add_special_tokens: bool = False,
 ) -> PromptTokens:
@@ -69,7 +70,11 @@ async def encode_messages(
         message = "this model has no chat template: use /v1/completions, or start the server with --chat-template FILE"
         raise APIError(400, message, param="messages", code="no_chat_template")
     text = await asyncio.to_thread(
-        state.template.render, messages, add_generation_prompt=add_generation_prompt, **(template_variables or {})
+        state.template.render,
+        messages,
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        **(template_variables or {}),
     )
     token_ids = await encode_text(state, text, add_special_tokens=add_special_tokens, param="messages")
     return PromptTokens(token_ids, text)

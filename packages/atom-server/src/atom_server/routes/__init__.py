@@ -1,7 +1,9 @@
 """The HTTP routes, one file for each concern."""
 
-from atom_server.routes import chat_completions, completions, health, models, profile, tokens, version
+from atom_server.routes import chat_completions, completions, health, models, profile, server_info, tokens, version
 
-ROUTERS = tuple(module.router for module in (chat_completions, completions, models, tokens, health, version, profile))
+ROUTERS = tuple(
+    module.router for module in (chat_completions, completions, models, tokens, health, server_info, version, profile)
+)
 
 __all__ = ["ROUTERS"]

@@ -46,6 +46,7 @@ async def chat_completions(request: Request) -> Response:
         state,
         body.template_messages(),
         add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
         template_variables=body.chat_template_kwargs,
     )
     generation = await Generation.submit(request, body, [prompt], body.chat_sampling_params(), kind="chatcmpl")
@@ -68,6 +69,9 @@ def _check(body: ChatCompletionRequest) -> None:
         raise APIError(400, "'prompt' is another name for 'messages'; give one of them", param="prompt")
     if body.echo:
         raise unsupported("chat completions cannot repeat the prompt; leave 'echo' out", "echo")
+    if body.continue_final_message and body.add_generation_prompt and "add_generation_prompt" in body.model_fields_set:
+        message = "'continue_final_message' and 'add_generation_prompt' exclude each other"
+        raise APIError(400, message, param="continue_final_message")
     if body.top_logprobs is not None and not body.logprobs:
         raise APIError(400, "'top_logprobs' needs \"logprobs\": true", param="top_logprobs")
 

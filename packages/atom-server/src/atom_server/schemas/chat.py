@@ -76,7 +76,10 @@ class ChatCompletionRequest(GenerationRequest):
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: bool = Field(False, description="Only text completions can repeat the prompt.")
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool = Field(True, description="End the prompt where the assistant's turn begins.")
+    continue_final_message: bool = Field(
+        False, description="Go on inside the last message instead of beginning a new turn."
+    )
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64), BeforeValidator(_no_reserved_keys)] = Field(
         {}, description="Variables for the model's template, such as enable_thinking."
     )
