@@ -117,15 +117,23 @@ def test_a_token_has_the_same_bits_in_any_batch(dtype):
     assert torch.equal(run(x[order], gates[order], ids[order]), whole[order])
 
 
+def test_more_tokens_than_pass_at_once_give_the_same_rows():
+    problem = ExpertsProblem(3, 2, 8, 8, torch.float32)
+    weights, (x, gates, ids) = make_experts(problem, 1100)
+    for backend in usable(MOE_EXPERTS, problem):
+        run = plan_with(MOE_EXPERTS, problem, backend).prepare(weights)
+        parts = [run(*rows) for rows in zip(x.split(300), gates.split(300), ids.split(300), strict=True)]
+        assert torch.allclose(run(x, gates, ids), torch.cat(parts), atol=1e-6)
+
+
 def test_experts_that_nobody_chose_are_not_read():
     problem = ExpertsProblem(6, 2, 32, 16, torch.float32)
     weights, (x, gates, _) = make_experts(problem, 9)
     ids = torch.tensor([[1, 4]] * 9, dtype=torch.int32)
     for backend in usable(MOE_EXPERTS, problem):
-        spoiled = {name: None if tensor is None else tensor.clone() for name, tensor in weights.items()}
-        for expert in (0, 2, 3, 5):
-            spoiled["gate_up"][expert] = float("nan")
-            spoiled["down"][expert] = float("nan")
+        spoiled = {name: tensor.clone() for name, tensor in weights.items() if tensor is not None}
+        for tensor in spoiled.values():
+            tensor[[0, 2, 3, 5]] = float("nan")
         actual = plan_with(MOE_EXPERTS, problem, backend).prepare(spoiled)(x, gates, ids)
         assert torch.equal(actual, plan_with(MOE_EXPERTS, problem, backend).prepare(weights)(x, gates, ids))
 

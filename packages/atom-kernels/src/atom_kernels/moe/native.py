@@ -26,6 +26,8 @@ _MAX_EXPERTS = 1024
 # As for linears: bfloat16 rows this long leave the caches once an expert has many of them.
 _LONG = 2048
 _FEW_ROWS = 32
+# Rows of each expert that pass at once, on average: weights are read often enough, and the space between stays small.
+_PASSING_ROWS, _PASSING_TOKENS = 64, 512
 
 
 def _route_supports(problem: RoutingProblem, platform: Any) -> str | None:
@@ -104,6 +106,8 @@ def _experts_bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.
     sizes = tuple(c_int64(size) for size in shape)
     item_size = c_int64(problem.dtype.itemsize)
     activation, alpha, limit = c_int64(problem.activation != "silu"), c_float(problem.alpha), c_float(problem.limit)
+    passing = max(_PASSING_TOKENS, _PASSING_ROWS * problem.num_experts // problem.top_k)
+    row_bytes = problem.hidden_size * problem.dtype.itemsize
     dtype, top_k, empty_like, uint8 = problem.dtype, problem.top_k, torch.empty_like, torch.uint8
 
     def run(x: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, _keep_alive: Any = held) -> torch.Tensor:
@@ -117,11 +121,14 @@ def _experts_bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.
             raise TypeError(f"moe_experts takes float32 weights and int32 ids, not {weights_TK.dtype}, {ids_TK.dtype}")
         x, weights_TK, ids_TK = x.contiguous(), weights_TK.contiguous(), ids_TK.contiguous()
         out = empty_like(x)
-        workspace = x.new_empty(workspace_bytes(num_tokens, *sizes, item_size), dtype=uint8)
-        function(
-            x.data_ptr(), weights_TK.data_ptr(), ids_TK.data_ptr(), *pointers, out.data_ptr(),
-            num_tokens, *sizes, activation, alpha, limit, workspace.data_ptr(),
-        )  # fmt: skip
+        workspace = x.new_empty(workspace_bytes(min(num_tokens, passing), *sizes, item_size), dtype=uint8)
+        for start in range(0, num_tokens, passing):
+            row, pair = start * row_bytes, start * top_k * 4
+            function(
+                x.data_ptr() + row, weights_TK.data_ptr() + pair, ids_TK.data_ptr() + pair, *pointers,
+                out.data_ptr() + row, min(num_tokens - start, passing), *sizes, activation, alpha, limit,
+                workspace.data_ptr(),
+            )  # fmt: skip
         return out
 
     return run

@@ -93,17 +93,17 @@ static void route(float *row, const float *bias, float *weights, int32_t *ids, i
     for (int64_t k = 0; k < top_k; k++) weights[k] = (renormalize ? weights[k] / sum : weights[k]) * scaling;
 }
 
-#define DEFINE_MOE_ROUTE(T) \
-    void moe_route_##T(const T *logits, const float *bias, float *weights, int32_t *ids, int64_t tokens, int64_t count, \
-                       int64_t top_k, int64_t sigmoid, int64_t renormalize, int64_t groups, int64_t top_groups, \
-                       int64_t group_best, float scaling) { \
-        _Pragma("omp parallel for schedule(static) if (tokens > 1 && tokens * count > PARALLEL_SCORES)") \
-        for (int64_t t = 0; t < tokens; t++) { \
-            float row[PADDED]; \
-            for (int64_t e = 0; e < count; e++) row[e] = T##_to_float(logits[t * count + e]); \
-            route(row, bias, weights + t * top_k, ids + t * top_k, count, top_k, sigmoid, renormalize, groups, \
-                  top_groups, group_best, scaling); \
-        } \
+#define DEFINE_MOE_ROUTE(T)                                                                                            \
+    void moe_route_##T(const T *logits, const float *bias, float *weights, int32_t *ids, int64_t tokens,               \
+                       int64_t count, int64_t top_k, int64_t sigmoid, int64_t renormalize, int64_t groups,             \
+                       int64_t top_groups, int64_t group_best, float scaling) {                                        \
+        _Pragma("omp parallel for schedule(static) if (tokens > 1 && tokens * count > PARALLEL_SCORES)")               \
+        for (int64_t t = 0; t < tokens; t++) {                                                                         \
+            float row[PADDED];                                                                                         \
+            for (int64_t e = 0; e < count; e++) row[e] = T##_to_float(logits[t * count + e]);                          \
+            route(row, bias, weights + t * top_k, ids + t * top_k, count, top_k, sigmoid, renormalize, groups,         \
+                  top_groups, group_best, scaling);                                                                    \
+        }                                                                                                              \
     }
 
 DEFINE_MOE_ROUTE(f32)
@@ -111,7 +111,7 @@ DEFINE_MOE_ROUTE(bf16)
 
 /* Bytes of all arrays between the products, see `moe_experts`. */
 typedef struct {
-    int64_t x, hidden, active, partial, starts, cursors, order, total;
+    int64_t rows, hidden, active, starts, cursors, order, total;
 } Workspace;
 
 static Workspace plan_workspace(int64_t tokens, int64_t count, int64_t top_k, int64_t d_size, int64_t i_size,
@@ -119,10 +119,9 @@ static Workspace plan_workspace(int64_t tokens, int64_t count, int64_t top_k, in
     Workspace at;
     int64_t next = 0, pairs = tokens * top_k;
 #define TAKE(field, bytes) at.field = next, next += ((bytes) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT
-    TAKE(x, pairs * d_size * item);
+    TAKE(rows, pairs * d_size * item);
     TAKE(hidden, pairs * 2 * i_size * item);
     TAKE(active, pairs * i_size * item);
-    TAKE(partial, pairs * d_size * item);
     TAKE(starts, (count + 1) * 8);
     TAKE(cursors, count * 8);
     TAKE(order, pairs * 8);

@@ -58,8 +58,9 @@ void NAME(moe_experts)(const T *x, const float *weights, const int32_t *ids, con
                        int64_t d_size, int64_t i_size, int64_t clamped, float alpha, float limit, char *workspace) {
     Workspace at = plan_workspace(tokens, count, top_k, d_size, i_size, sizeof(T));
     workspace += -(uintptr_t)workspace % ALIGNMENT;
-    T *sorted = (T *)(workspace + at.x), *hidden = (T *)(workspace + at.hidden);
-    T *active = (T *)(workspace + at.active), *partial = (T *)(workspace + at.partial);
+    T *hidden = (T *)(workspace + at.hidden), *active = (T *)(workspace + at.active);
+    /* Sorted rows of x, and when those are used up, what the experts made of them. */
+    T *sorted = (T *)(workspace + at.rows), *partial = sorted;
     int64_t *starts = (int64_t *)(workspace + at.starts), *order = (int64_t *)(workspace + at.order);
     int64_t pairs = tokens * top_k;
     sort_rows(ids, pairs, count, starts, (int64_t *)(workspace + at.cursors), order);
@@ -90,8 +91,8 @@ void NAME(moe_experts)(const T *x, const float *weights, const int32_t *ids, con
             int64_t rows = starts[e + 1] - first, to = from + down_rows < d_size ? from + down_rows : d_size;
             const T *bias = down_bias ? down_bias + e * d_size : 0;
             if (rows)
-                NAME(product)(active + first * i_size, down + e * d_size * i_size, bias, partial + first * d_size, from, to,
-                              rows, i_size, d_size);
+                NAME(product)(active + first * i_size, down + e * d_size * i_size, bias, partial + first * d_size, from,
+                              to, rows, i_size, d_size);
         }
 #pragma omp for schedule(static)
         for (int64_t t = 0; t < tokens; t++)

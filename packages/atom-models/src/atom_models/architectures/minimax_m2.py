@@ -33,6 +33,8 @@ class MiniMaxM2Config(LlamaConfig):
 
     num_local_experts: int
     num_experts_per_tok: int
+    scoring_func: str = "sigmoid"
+    use_routing_bias: bool = True
 
 
 class MiniMaxM2Attention(Layer):
@@ -48,6 +50,7 @@ class MiniMaxM2Attention(Layer):
             num_kv_heads=kv_heads,
             context=context,
             prefix=f"{prefix}.qkv_proj",
+            bias=config.attention_bias,
         )
         self.q_norm = WideRMSNorm(heads * head_dim, config.rms_norm_eps, context, prefix=f"{prefix}.q_norm")
         self.k_norm = WideRMSNorm(
@@ -80,7 +83,10 @@ class MiniMaxM2DecoderLayer(LlamaDecoderLayer):
         self, config: MiniMaxM2Config, context: BuildContext, *, layer_id: int, prefix: str, then: RMSNorm
     ) -> MoE:
         routing = RoutingConfig(
-            scoring="sigmoid", renormalize=True, correction_bias="e_score_correction_bias", float32=True
+            scoring=config.scoring_func,
+            renormalize=True,
+            correction_bias="e_score_correction_bias" if config.use_routing_bias else None,
+            float32=True,
         )
         return MoE(
             context,
