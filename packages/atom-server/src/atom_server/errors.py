@@ -18,6 +18,14 @@ CLIENT_CLOSED_REQUEST = 499
 RETRY_AFTER = {"retry-after": "1"}
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "service_unavailable"}
+_MESSAGE_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+MESSAGES_PATH = "/v1/messages"
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large", 500: "internal_error"}
 
 
@@ -57,9 +65,16 @@ class APIError(Exception):
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return msgspec.json.encode({"error": error})
 
-    def response(self) -> Response:
-        """The whole answer."""
-        return Response(self.body(), self.status, headers=self.headers, media_type="application/json")
+    def message_body(self) -> bytes:
+        """The JSON for clients of the Messages API; it has OpenAI's fields beside Anthropic's."""
+        kind = _MESSAGE_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
+        error = {"type": kind, "message": self.message, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"type": "error", "error": error})
+
+    def response(self, path: str = "") -> Response:
+        """The whole answer, as clients of `path` expect it."""
+        body = self.message_body() if path.startswith(MESSAGES_PATH) else self.body()
+        return Response(body, self.status, headers=self.headers, media_type="application/json")
 
 
 def engine_dead(reason: object) -> APIError:
@@ -113,8 +128,8 @@ _FIELD_NAMES = {"stop_strings": "stop", "prompt_token_ids": "prompt"}
 def install_error_handlers(app: FastAPI) -> None:
     """Make every error of `app` leave in OpenAI's shape."""
 
-    async def answer(_: Request, error: Exception) -> Response:
-        return as_api_error(error).response()
+    async def answer(request: Request, error: Exception) -> Response:
+        return as_api_error(error).response(request.url.path)
 
     for kind in (APIError, InvalidRequestError, EngineDeadError, ProfilerError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer)

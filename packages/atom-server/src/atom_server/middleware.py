@@ -48,13 +48,15 @@ class RequestContext:
         except Exception as error:
             answer = as_api_error(error)
             if not record.status:
-                await answer.response()(scope, receive, send_with_id)
+                await answer.response(scope["path"])(scope, receive, send_with_id)
         finally:
             record.log(time.perf_counter() - start)
 
 
 class ApiKeys:
-    """Asks for ``Authorization: Bearer <key>`` on every path but ``/health``; compares in constant time."""
+    """Asks for ``Authorization: Bearer <key>``, or ``x-api-key: <key>`` as Anthropic's clients send it, on every path
+    but ``/health``; compares in constant time.
+    """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
@@ -69,10 +71,12 @@ class ApiKeys:
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
-        await error.response()(scope, receive, send)
+        await error.response(scope["path"])(scope, receive, send)
 
     def _is_known(self, headers: Headers) -> bool:
         scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            token = headers.get("x-api-key", "")
         digest = hashlib.sha256(token.strip().encode()).digest()
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return scheme.lower() == "bearer" and any(matches)
+        return any(matches)

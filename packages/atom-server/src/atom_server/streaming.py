@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -12,11 +12,16 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from atom_server.disconnect import cancel_all, disconnected
-from atom_server.errors import CLIENT_CLOSED_REQUEST, as_api_error
+from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError, as_api_error
 from atom_server.generation import Generation
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
+
+
+def named_event(name: str, chunk: Any) -> bytes:
+    """`chunk` as one event with a name."""
+    return b"event: " + name.encode() + b"\ndata: " + _encode(chunk) + b"\n\n"
 
 
 def event(chunk: Any) -> bytes:
@@ -28,6 +33,10 @@ class EventStream(Response):
     """Sends `events` until they end or the client goes away, then closes `generation`.
 
     An exception in `events` is told as an event of its own: by then the status has long been sent.
+
+    Args:
+        end: comes last, whatever happened.
+        failure: writes that event.
     """
 
     media_type = "text/event-stream"
@@ -39,7 +48,11 @@ class EventStream(Response):
         events: AsyncGenerator[bytes, None],
         *,
         headers: Mapping[str, str] | None = None,
+        end: bytes = DONE,
+        failure: Callable[[APIError], bytes] | None = None,
     ) -> None:
+        self._end = end
+        self._failure = failure or _error_event
         self.status_code = 200
         self.background = None
         self.body = b""
@@ -73,7 +86,11 @@ class EventStream(Response):
         try:
             async for data in self._events:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-            last = DONE
+            last = self._end
         except Exception as error:
-            last = b"data: " + as_api_error(error).body() + b"\n\n" + DONE
+            last = self._failure(as_api_error(error)) + self._end
         await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+def _error_event(error: APIError) -> bytes:
+    return b"data: " + error.body() + b"\n\n"

@@ -1,9 +1,20 @@
 """The HTTP routes, one file for each concern."""
 
-from atom_server.routes import chat_completions, completions, health, models, profile, server_info, tokens, version
+from atom_server.routes import (
+    chat_completions,
+    completions,
+    health,
+    messages,
+    models,
+    profile,
+    server_info,
+    tokens,
+    version,
+)
 
 ROUTERS = tuple(
-    module.router for module in (chat_completions, completions, models, tokens, health, server_info, version, profile)
+    module.router
+    for module in (chat_completions, completions, messages, models, tokens, health, server_info, version, profile)
 )
 
 __all__ = ["ROUTERS"]

@@ -20,7 +20,7 @@ RESERVED_TEMPLATE_KEYS = frozenset(
 )
 
 
-def _text_of_parts(value: Any) -> Any:
+def text_of_parts(value: Any) -> Any:
     """Content as text: a list of ``{"type": "text", "text": ...}`` parts is joined."""
     if not isinstance(value, list):
         return value
@@ -54,7 +54,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: Annotated[str | None, BeforeValidator(_text_of_parts)] = Field(
+    content: Annotated[str | None, BeforeValidator(text_of_parts)] = Field(
         None, description="A string, or a list of parts of type text."
     )
 
