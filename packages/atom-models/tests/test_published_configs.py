@@ -125,6 +125,14 @@ def test_published_models_fit_where_their_sizes_say(name: str, accelerator: str,
     assert found == FITS[name, accelerator]
 
 
+@pytest.mark.parametrize("name", HERE)
+def test_formats_are_those_that_can_be_loaded_and_the_published_one(name: str, tmp_path: Path):
+    needs = needs_of(name, tmp_path)
+    is_dense = needs.num_active_parameters == needs.num_parameters
+    expected = ["float32", "bfloat16", *(["int8"] if is_dense else []), *filter(None, [needs.published_format])]
+    assert list(needs.weight_bytes) == expected
+
+
 def test_ranks_share_heads_until_each_has_one(tmp_path: Path):
     needs = needs_of("llama-3.1-8b", tmp_path)
     whole = needs.kv_bytes(1000, "bfloat16")

@@ -30,8 +30,8 @@ class ModelRequirements:
         num_layers, num_attention_layers: in all, and with a cache.
         num_heads: query heads, which tensor-parallel ranks share.
         max_model_len: longest context in tokens.
-        weight_bytes: by number format. "int8" leaves all but the linears in bfloat16; the published format is there
-            if the checkpoint is quantized.
+        weight_bytes: by number format. "int8" leaves all but the linears in bfloat16, and is there for models without
+            experts; the published format is there if the checkpoint is quantized.
         published_format: the format of a checkpoint that is quantized: "fp8", "mxfp4", "int8" or None.
         replicated_share: of the weights, the share that each tensor-parallel rank holds whole.
         cache_groups: layers by the tokens that they keep.
@@ -99,9 +99,10 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
 
 
 def _weight_bytes(count: Count, published: str | None) -> dict[str, int]:
-    # int8: one byte for each weight, and four for the scale of each output channel.
-    int8 = (count.parameters - count.linear) * 2 + count.linear + 4 * count.linear_outputs
-    found = {"float32": count.parameters * 4, "bfloat16": count.parameters * 2, "int8": int8}
+    found = {"float32": count.parameters * 4, "bfloat16": count.parameters * 2}
+    if not count.experts:
+        # One byte for each weight, and four for the scale of each output channel. Experts cannot be held so yet.
+        found["int8"] = (count.parameters - count.linear) * 2 + count.linear + 4 * count.linear_outputs
     if published == "fp8":
         # A byte for each weight, and a scale of four for each block of 128 x 128.
         matrices = count.linear + count.experts
