@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from atom_server.chat_template import ChatTemplate
 from atom_server.errors import APIError, engine_dead, shutting_down
 from atom_server.options import ServerOptions
+from atom_server.response_store import ResponseStore
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -25,6 +26,7 @@ class ServerState:
         draining: the server is going down and takes no new work.
         dead_reason: why the engine is gone; None while it works.
         active: engine request ids of each HTTP request that is generating.
+        responses: of the Responses API, to be fetched or continued.
     """
 
     engine: AsyncEngine
@@ -35,6 +37,7 @@ class ServerState:
     draining: bool = False
     dead_reason: str | None = None
     active: dict[str, list[str]] = field(default_factory=dict)
+    responses: ResponseStore = field(default_factory=ResponseStore)
 
     @classmethod
     def create(cls, engine: AsyncEngine, options: ServerOptions) -> ServerState:

@@ -7,6 +7,7 @@ from atom_server.routes import (
     messages,
     models,
     profile,
+    responses,
     server_info,
     tokens,
     version,
@@ -14,7 +15,18 @@ from atom_server.routes import (
 
 ROUTERS = tuple(
     module.router
-    for module in (chat_completions, completions, messages, models, tokens, health, server_info, version, profile)
+    for module in (
+        chat_completions,
+        completions,
+        health,
+        messages,
+        models,
+        profile,
+        responses,
+        server_info,
+        tokens,
+        version,
+    )
 )
 
 __all__ = ["ROUTERS"]

@@ -1,0 +1,91 @@
+"""`ResponseStore`: the responses that clients may still ask for, in memory and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from atom_server.errors import RETRY_AFTER, APIError
+
+MAX_RESPONSES = 1024
+MAX_CHARACTERS = 64 * 2**20
+
+
+@dataclass
+class StoredResponse:
+    """A response, as it is to be shown, and the conversation that it ends.
+
+    Attributes:
+        response: the JSON object; replaced when a background response comes to its end.
+        turns: messages before and in it, for a response that goes on from it.
+        task: makes it in the background; None where nothing is to be awaited.
+    """
+
+    response: dict[str, Any]
+    turns: list[dict[str, str]]
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is still being made."""
+        return self.response["status"] in ("queued", "in_progress")
+
+    @property
+    def size(self) -> int:
+        """Characters of its text."""
+        return sum(len(turn["content"]) for turn in self.turns)
+
+
+class ResponseStore:
+    """Keeps the newest responses; the oldest finished ones make room."""
+
+    def __init__(self, max_responses: int = MAX_RESPONSES, max_characters: int = MAX_CHARACTERS) -> None:
+        self._max_responses = max_responses
+        self._max_characters = max_characters
+        self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def put(self, stored: StoredResponse) -> None:
+        """Keep a response, in the place of an earlier one with its id.
+
+        Raises:
+            APIError: 503; it would have to take the place of one that is still being made.
+        """
+        response_id = stored.response["id"]
+        if stored.is_running and sum(entry.is_running for entry in self._stored.values()) >= self._max_responses:
+            message = f"{self._max_responses} responses are being made in the background already; try again later"
+            raise APIError(503, message, code="queue_full", headers=RETRY_AFTER)
+        self._stored[response_id] = stored
+        self._stored.move_to_end(response_id)
+        self._evict()
+
+    def get(self, response_id: str) -> StoredResponse | None:
+        """A response, or None where it was never stored, was deleted or made room."""
+        return self._stored.get(response_id)
+
+    def find(self, response_id: str) -> StoredResponse:
+        """A response; APIError 404 where there is none."""
+        stored = self.get(response_id)
+        if stored is None:
+            message = f"there is no response {response_id[:128]!r}: it was not stored, was deleted, or made room"
+            raise APIError(404, message, param="response_id", code="response_not_found")
+        return stored
+
+    def remove(self, response_id: str) -> None:
+        """Forget a response; ends the work on it."""
+        stored = self.find(response_id)
+        del self._stored[response_id]
+        if stored.task is not None:
+            stored.task.cancel()
+
+    def _evict(self) -> None:
+        size = sum(entry.size for entry in self._stored.values())
+        finished = [key for key, entry in self._stored.items() if not entry.is_running]
+        for key in finished:
+            if len(self._stored) <= self._max_responses and size <= self._max_characters:
+                return
+            size -= self._stored.pop(key).size
