@@ -17,6 +17,7 @@ OP_MODULES = (
     "atom_kernels.moe",
     "atom_kernels.embedding",
     "atom_kernels.attention.ops",
+    "atom_kernels.attention.mla.ops",
     "atom_kernels.sampling.ops",
 )
 

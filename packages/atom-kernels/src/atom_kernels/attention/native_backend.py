@@ -19,36 +19,37 @@ if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry, CacheLayout
 
 NAME = "native"
-_LIBRARIES = {"float32": "attention_f32", "bfloat16": "attention_bf16"}
-_SIGNATURE = {"attention": "pp" + "ppppppp" + "llll" + "pppp" + "llf"}
+LIBRARIES = {"float32": "attention_f32", "bfloat16": "attention_bf16"}
+SIGNATURE = {"attention": "pp" + "pppppppp" + "llll" + "pppp" + "llf"}
 _MAX_HEAD_DIM = 256
 
 
 def supports(problem: AttentionProblem, platform: Platform) -> str | None:
-    if problem.dtype not in _LIBRARIES:
-        return f"written for {' and '.join(_LIBRARIES)}, not for {problem.dtype}"
+    if problem.dtype not in LIBRARIES:
+        return f"written for {' and '.join(LIBRARIES)}, not for {problem.dtype}"
     if problem.cache_dtype != problem.dtype:
         return f"reads the cache in place, so its dtype must be {problem.dtype}, not {problem.cache_dtype}"
     if problem.head_dim % 2 or problem.head_dim > _MAX_HEAD_DIM:
         return f"written for even head_dim up to {_MAX_HEAD_DIM}, not {problem.head_dim}"
-    return native_unavailable(_LIBRARIES[problem.dtype])
+    return native_unavailable(LIBRARIES[problem.dtype])
 
 
-class _Layer(ctypes.Structure):
+class NativeLayer(ctypes.Structure):
     """`Layer` of attention.h."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("num_heads", "num_kv_heads", "head_dim", "block_size")),
+        *((name, ctypes.c_int64) for name in ("num_heads", "num_kv_heads", "head_dim", "value_dim", "block_size")),
         *((name, ctypes.c_int64) for name in ("block_stride", "token_stride", "head_stride", "window")),
         *((name, ctypes.c_float) for name in ("scale", "soft_cap")),
     )
 
 
-class _Batch(ctypes.Structure):
+class NativeBatch(ctypes.Structure):
     """`Batch` of attention.h."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("query_start_loc", "seq_lens", "block_table", "slot_mapping")),
+        *((name, ctypes.c_void_p) for name in ("query_starts", "query_ends", "seq_lens", "block_table")),
+        *((name, ctypes.c_void_p) for name in ("key_ends", "slot_mapping")),
         *((name, ctypes.c_int64) for name in ("block_table_stride", "num_reqs", "num_tokens")),
     )
 
@@ -57,7 +58,7 @@ class _Batch(ctypes.Structure):
 class NativeMetadata:
     """Pointers of one step, and the tensors that they point into."""
 
-    batch: _Batch
+    batch: NativeBatch
     address: int
     tensors: tuple[torch.Tensor, ...]
 
@@ -68,14 +69,15 @@ class NativeAttention:
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
         self.problem = problem
         self.layout = layout
-        self._attention = load_native(_LIBRARIES[problem.dtype], _SIGNATURE).attention
+        self._attention = load_native(LIBRARIES[problem.dtype], SIGNATURE).attention
         self._dtype = getattr(torch, problem.dtype)
         self._head_strides = (problem.head_dim, 1)
         block_stride, token_stride, head_stride = _strides(layout)
-        self._layer = _Layer(
+        self._layer = NativeLayer(
             num_heads=problem.num_heads,
             num_kv_heads=problem.num_kv_heads,
             head_dim=problem.head_dim,
+            value_dim=problem.head_dim,
             block_size=problem.block_size,
             block_stride=block_stride,
             token_stride=token_stride,
@@ -94,8 +96,9 @@ class NativeAttention:
         if block_table.stride(1) != 1:
             block_table = block_table.contiguous()
         slot_mapping = geometry.slot_mapping.to(torch.int64).contiguous()
-        batch = _Batch(
-            query_start_loc=query_start_loc.data_ptr(),
+        batch = NativeBatch(
+            query_starts=query_start_loc.data_ptr(),
+            query_ends=query_start_loc.data_ptr() + query_start_loc.itemsize,
             seq_lens=seq_lens.data_ptr(),
             block_table=block_table.data_ptr(),
             slot_mapping=slot_mapping.data_ptr(),
@@ -135,6 +138,7 @@ class NativeAttention:
             kv_cache[1].data_ptr(),
             out_THD.data_ptr(),
             None if sinks is None else sinks.data_ptr(),
+            None,
             strides[0][0],
             strides[1][0],
             strides[2][0],

@@ -20,18 +20,19 @@ def apply_prologue(
     """
     if prologue is None:
         return q_THD, k_TKD
-    q_THD = _normalize(q_THD, prologue.q_norm_weight, prologue.norm_eps)
-    k_TKD = _normalize(k_TKD, prologue.k_norm_weight, prologue.norm_eps)
+    q_THD = normalize_heads(q_THD, prologue.q_norm_weight, prologue.norm_eps)
+    k_TKD = normalize_heads(k_TKD, prologue.k_norm_weight, prologue.norm_eps)
     if prologue.cos_sin_cache is None:
         return q_THD, k_TKD
     cos_sin_TR = prologue.cos_sin_cache[prologue.positions]
     return (
-        _rotate(q_THD, cos_sin_TR, prologue.interleaved),
-        _rotate(k_TKD, cos_sin_TR, prologue.interleaved),
+        rotate_heads(q_THD, cos_sin_TR, prologue.interleaved),
+        rotate_heads(k_TKD, cos_sin_TR, prologue.interleaved),
     )
 
 
-def _normalize(x_THD: torch.Tensor, weight_D: torch.Tensor | None, eps: float) -> torch.Tensor:
+def normalize_heads(x_THD: torch.Tensor, weight_D: torch.Tensor | None, eps: float) -> torch.Tensor:
+    """RMS norm over the last dimension in float32, rounded once; without a weight nothing happens."""
     if weight_D is None:
         return x_THD
     x = x_THD.float()
@@ -39,7 +40,8 @@ def _normalize(x_THD: torch.Tensor, weight_D: torch.Tensor | None, eps: float) -
     return (x * weight_D.float()).to(x_THD.dtype)
 
 
-def _rotate(x_THD: torch.Tensor, cos_sin_TR: torch.Tensor, interleaved: bool) -> torch.Tensor:
+def rotate_heads(x_THD: torch.Tensor, cos_sin_TR: torch.Tensor, interleaved: bool) -> torch.Tensor:
+    """The leading elements of each head turned by the angles ``[T, cosines then sines]`` of its token, in float32."""
     rotary_dim = cos_sin_TR.shape[-1]
     cos, sin = cos_sin_TR.unsqueeze(1).chunk(2, dim=-1)
     turned, rest = x_THD[..., :rotary_dim].float(), x_THD[..., rotary_dim:]

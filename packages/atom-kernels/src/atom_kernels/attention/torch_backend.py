@@ -93,15 +93,16 @@ class TorchAttention:
         k_SKD, v_SKD = (cache.flatten(0, 1) for cache in kv_cache)
         out_THD = torch.zeros(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
         for rows, pieces in metadata.requests:
-            out, lse = self._attend_request(q_THD[rows], k_SKD, v_SKD, pieces)
+            out, lse = self.attend_request(q_THD[rows], k_SKD, v_SKD, pieces)
             if sinks is not None:
                 out = out.float() * torch.sigmoid(lse - sinks.float()).unsqueeze(-1)
             out_THD[rows] = out
         return out_THD
 
-    def _attend_request(
+    def attend_request(
         self, q_QHD: torch.Tensor, k_SKD: torch.Tensor, v_SKD: torch.Tensor, pieces: tuple[Piece, ...]
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs ``[Q, H, D]`` of one request over keys and values by slot, and their log-sum-exp ``[Q, H]``."""
         if len(pieces) == 1:
             return self._attend_piece(q_QHD, k_SKD, v_SKD, pieces[0])
         out_QHD = torch.zeros(q_QHD.shape, device=q_QHD.device)

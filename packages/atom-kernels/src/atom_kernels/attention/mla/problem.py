@@ -1,0 +1,88 @@
+"""What one layer of latent attention asks for, and what is done to its raw queries and latents first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout, CacheTensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class MlaProblem:
+    """Shapes of one layer of multi-head latent attention, as this rank sees it.
+
+    DeepSeek-AI 2024, "DeepSeek-V2", https://arxiv.org/abs/2405.04434, section 2.1. Keys and values of all heads come
+    from one latent vector a token, which is what the cache holds, together with a rotated key that all heads share.
+
+    Attributes:
+        num_heads: query heads.
+        kv_lora_rank: elements of a latent.
+        qk_nope_head_dim, qk_rope_head_dim: the part of a query that is not rotated, and the rotated part after it.
+        v_head_dim: elements of one head's value, and of its output.
+        scale: factor on ``q @ k``, usually ``(qk_nope_head_dim + qk_rope_head_dim) ** -0.5``.
+        dtype: of queries, new latents, weights and the output, by torch name.
+        cache_dtype: of cached latents.
+        block_size: tokens of one cache block.
+    """
+
+    num_heads: int
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    scale: float
+    dtype: str
+    cache_dtype: str
+    block_size: int
+
+    def __post_init__(self) -> None:
+        for name in ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "block_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"MlaProblem.{name} is {getattr(self, name)}; it must be at least 1")
+        if self.qk_rope_head_dim % 2:
+            raise ValueError(
+                f"MlaProblem.qk_rope_head_dim is {self.qk_rope_head_dim}; pairs are rotated: it must be even"
+            )
+        for name in ("dtype", "cache_dtype"):
+            if getattr(self, name) not in DTYPE_BYTES:
+                raise ValueError(f"MlaProblem.{name} is {getattr(self, name)!r}; give one of {', '.join(DTYPE_BYTES)}")
+
+    @property
+    def query_dim(self) -> int:
+        """Elements of one head's query."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def latent_dim(self) -> int:
+        """Elements that a token has in the cache: its latent, then its rotated key."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
+
+    @property
+    def layout(self) -> CacheLayout:
+        """Latents token by token: physically adjacent blocks are one run of tokens."""
+        shape = (self.block_size, self.latent_dim)
+        return CacheLayout("latent", self.block_size, (CacheTensor("latent", shape, self.cache_dtype),))
+
+
+@dataclass(frozen=True)
+class MlaPrologue:
+    """What happens to raw queries and latents first: RMS norm of the latent, rotation of the rotary parts.
+
+    Attributes:
+        positions: int64 ``[num_tokens]``.
+        cos_sin_cache: float32 ``[num_positions, qk_rope_head_dim]``, cosines in the first half, sines in the second;
+            None rotates nothing.
+        interleaved: pairs are neighbors instead of halves.
+        norm_weight: ``[kv_lora_rank]``, None for no norm.
+        norm_eps: of the norm.
+    """
+
+    positions: torch.Tensor
+    cos_sin_cache: torch.Tensor | None = None
+    interleaved: bool = True
+    norm_weight: torch.Tensor | None = None
+    norm_eps: float = 1e-6

@@ -1,0 +1,131 @@
+"""Latent attention by torch operators: whole prompts with expanded keys and values, the rest absorbed.
+
+Absorbed means that a query takes up what would make keys of latents, and so looks at the latents themselves: all heads
+share one key and value head, which is the cache as it lies, without a copy of adjacent blocks.
+
+Shapes: T tokens, H heads, D query_dim, N qk_nope_head_dim, V v_head_dim, C kv_lora_rank, L latent_dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from atom_kernels.attention import torch_backend as paged
+from atom_kernels.attention.kv_write import write_latents
+from atom_kernels.attention.mla.prologue import apply_mla_prologue
+from atom_kernels.attention.problem import AttentionProblem
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
+    from atom_kernels.platform import Platform
+    from atom_kernels.protocols import BatchGeometry
+
+NAME = "torch"
+# Whole prompts up to so many tokens are not worth expanding.
+_SHORT = 16
+
+
+def supports(problem: MlaProblem, platform: Platform) -> str | None:
+    return paged.supports(_absorbed(problem), platform)
+
+
+@dataclass(frozen=True)
+class TorchMlaMetadata:
+    """Where each request's rows lie, and the pieces of its latents; None for a whole prompt, which needs no cache."""
+
+    slot_mapping: torch.Tensor
+    num_tokens: int
+    requests: tuple[tuple[slice, tuple[paged.Piece, ...] | None], ...]
+
+
+@dataclass(frozen=True)
+class TorchMlaWeights:
+    """Views of what makes keys ``[H, N, C]`` and values ``[H, V, C]`` from a latent."""
+
+    key: torch.Tensor
+    value: torch.Tensor
+
+
+class TorchMla:
+    """See the module's docstring."""
+
+    def __init__(self, problem: MlaProblem) -> None:
+        self.problem = problem
+        absorbed = _absorbed(problem)
+        self._absorbed = paged.TorchAttention(absorbed, absorbed.nhd_layout)
+
+    def prepare(self, kv_b_weight: torch.Tensor) -> TorchMlaWeights:
+        weight = kv_b_weight.view(self.problem.num_heads, -1, self.problem.kv_lora_rank)
+        key, value = weight.split([self.problem.qk_nope_head_dim, self.problem.v_head_dim], dim=1)
+        return TorchMlaWeights(key, value)
+
+    def build_metadata(self, geometry: BatchGeometry) -> TorchMlaMetadata:
+        metadata = self._absorbed.build_metadata(geometry)
+        starts, lengths = geometry.query_start_loc.tolist(), geometry.seq_lens.tolist()
+        lengths = [lengths[r] for r in range(geometry.num_reqs) if starts[r + 1] > starts[r]]
+        requests = tuple(
+            (rows, None if rows.stop - rows.start == length and length > _SHORT else pieces)
+            for (rows, pieces), length in zip(metadata.requests, lengths, strict=True)
+        )
+        return TorchMlaMetadata(metadata.slot_mapping, metadata.num_tokens, requests)
+
+    def forward(
+        self,
+        q_THD: torch.Tensor,
+        kv_TC: torch.Tensor,
+        weights: TorchMlaWeights,
+        kv_cache: tuple[torch.Tensor, ...],
+        metadata: TorchMlaMetadata,
+        *,
+        prologue: MlaPrologue | None = None,
+    ) -> torch.Tensor:
+        (cache,) = kv_cache
+        q_THD, latent_TL = apply_mla_prologue(self.problem, q_THD, kv_TC, prologue)
+        write_latents(latent_TL[: metadata.num_tokens], cache, metadata.slot_mapping)
+        cached_S1L = cache.flatten(0, 1).unsqueeze(1)
+        out_THV = q_THD.new_zeros(*q_THD.shape[:2], self.problem.v_head_dim)
+        for rows, pieces in metadata.requests:
+            if pieces is None:
+                out_THV[rows] = self._expanded(q_THD[rows], latent_TL[rows], weights)
+            else:
+                absorbed_THL = self._absorb(q_THD[rows], weights)
+                found_THL, _ = self._absorbed.attend_request(absorbed_THL, cached_S1L, cached_S1L, pieces)
+                found_THC = found_THL[..., : self.problem.kv_lora_rank].to(q_THD.dtype)
+                out_THV[rows] = torch.einsum("thc,hvc->thv", found_THC, weights.value)
+        return out_THV
+
+    def _absorb(self, q_THD: torch.Tensor, weights: TorchMlaWeights) -> torch.Tensor:
+        query_THN, turned = q_THD.split([self.problem.qk_nope_head_dim, self.problem.qk_rope_head_dim], dim=-1)
+        return torch.cat((torch.einsum("thn,hnc->thc", query_THN, weights.key), turned), dim=-1)
+
+    def _expanded(self, q_THD: torch.Tensor, latent_TL: torch.Tensor, weights: TorchMlaWeights) -> torch.Tensor:
+        """A whole prompt, of which every token is new."""
+        latent_TC, rotary_key = latent_TL.split([self.problem.kv_lora_rank, self.problem.qk_rope_head_dim], dim=-1)
+        k_HTN = torch.matmul(latent_TC, weights.key.transpose(1, 2))
+        k_HTD = torch.cat((k_HTN, rotary_key.expand(k_HTN.shape[0], -1, -1)), dim=-1)
+        v_HTV = torch.matmul(latent_TC, weights.value.transpose(1, 2))
+        q_1HTD = q_THD.transpose(0, 1).unsqueeze(0)
+        out = F.scaled_dot_product_attention(
+            q_1HTD, k_HTD.unsqueeze(0), v_HTV.unsqueeze(0), is_causal=True, scale=self.problem.scale
+        )
+        return out[0].transpose(0, 1)
+
+
+def _absorbed(problem: MlaProblem) -> AttentionProblem:
+    """Attention of all heads to one that is both key and value; of its output the first kv_lora_rank elements count."""
+    return AttentionProblem(
+        num_heads=problem.num_heads,
+        num_kv_heads=1,
+        head_dim=problem.latent_dim,
+        scale=problem.scale,
+        dtype=problem.dtype,
+        cache_dtype=problem.cache_dtype,
+        block_size=problem.block_size,
+    )
+
+
+create = TorchMla
