@@ -19,7 +19,14 @@ if TYPE_CHECKING:
         LLMEngine,
         ProfilerError,
     )
-    from atom_core.messages import CompletionLogprobs, EngineRequest, RequestOutput, SamplingParams, StepStats
+    from atom_core.messages import (
+        CompletionLogprobs,
+        EngineRequest,
+        RequestOutput,
+        SamplingParams,
+        StepStats,
+        StructuredOutputParams,
+    )
     from atom_core.tokenization import Tokenizer
 
 __version__ = "0.1.0"
@@ -39,6 +46,7 @@ _HOMES = {
     "RequestOutput": "messages",
     "SamplingParams": "messages",
     "StepStats": "messages",
+    "StructuredOutputParams": "messages",
     "Tokenizer": "tokenization",
 }
 
@@ -57,6 +65,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "StepStats",
+    "StructuredOutputParams",
     "Tokenizer",
 ]
 

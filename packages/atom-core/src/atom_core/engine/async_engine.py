@@ -133,6 +133,17 @@ class AsyncEngine:
         self._inputs.validate(prompt_token_ids, sampling_params)
         self._check_stop_strings(sampling_params)
 
+    async def check_grammar(self, sampling_params: SamplingParams) -> None:
+        """Compile a request's grammar, beside the event loop; `generate` only looks at its size.
+
+        Raises:
+            InvalidRequestError: the grammar is not sound, or took too long. Without this call a request with such a
+                grammar ends with finish_reason "error".
+        """
+        if sampling_params.structured_outputs is not None:
+            self._inputs.validate_constraint(sampling_params)
+            await asyncio.to_thread(self._inputs.check_grammar, sampling_params)
+
     async def abort(self, request_id: str) -> None:
         """End a request: its stream gets finish_reason "abort" for each open sample. Unknown ids are ignored."""
         open_ids = self._outputs.open_ids(request_id)
@@ -200,7 +211,9 @@ class AsyncEngine:
         self._last_pulse = time.monotonic()
         self.info = msgspec.structs.replace(info, timings={**info.timings, "total": time.perf_counter() - started})
         limits = RequestLimits(info.max_model_len, info.vocab_size, info.max_num_seqs)
-        self._inputs = InputProcessor(limits, eos_token_ids=info.eos_token_ids, seed=self._args.seed)
+        self._inputs = InputProcessor(
+            limits, eos_token_ids=info.eos_token_ids, seed=self._args.seed, tokenizer=self.tokenizer
+        )
         self._outputs = OutputProcessor(self.tokenizer)
 
     def _handle(self, message: FromEngine) -> None:

@@ -23,6 +23,8 @@ from atom_core.messages import (
     StepStats,
 )
 from atom_core.scheduler import Scheduler
+from atom_core.structured_output.constrained_requests import ConstrainedRequests
+from atom_core.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,9 @@ class EngineCore:
         self._in_flight: deque[tuple[SchedulerOutput, StepHandle]] = deque()
         self._news: list[EngineOutput] = []
         self._failed_steps = 0
+        self._constrained = ConstrainedRequests(
+            lambda: _open_tokenizer(config), vocab_size=runner.vocab_size, eos_token_ids=config.model.eos_token_ids
+        )
         self.info = EngineInfo(
             model=config.model.name,
             model_path=str(config.model.path),
@@ -86,16 +91,14 @@ class EngineCore:
             logger.info("%s", line)
 
     def add_request(self, request: EngineRequest) -> None:
-        """Queue a validated request. One that cannot be served finishes with "error" at the next step."""
-        try:
-            reason = self._scheduler.fits(request)
-            if reason is None:
-                self._scheduler.add_request(request)
-                return
-        except Exception as error:
-            logger.exception("request %s was not admitted", request.request_id)
-            reason = f"{type(error).__name__}: {error}"
-        self._news.append(EngineOutput(request.request_id, [], finish_reason="error", error=reason))
+        """Queue a validated request. One that cannot be served finishes with "error" at one of the next steps.
+
+        One with a grammar waits, beside the queue, until that is compiled.
+        """
+        if request.sampling_params.structured_outputs is not None:
+            self._constrained.hold(request)
+        else:
+            self._admit(request)
 
     def why_it_cannot_fit(self, request: EngineRequest) -> str | None:
         """The reason why a request could never run here; None if it can."""
@@ -103,7 +106,9 @@ class EngineCore:
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests; their last news come with the next step. Unknown ids are ignored."""
-        self._news += self._scheduler.abort(list(request_ids))
+        ended = self._scheduler.abort(list(request_ids))
+        self._constrained.follow(ended)
+        self._news += ended + self._constrained.abort(request_ids)
 
     def step(self) -> list[EngineOutput]:
         """Submit the next step, then collect the one before it (or this one, without async scheduling).
@@ -111,11 +116,12 @@ class EngineCore:
         Raises:
             EngineDeadError: the device failed several steps in a row.
         """
+        self._admit_constrained()
         step = self._scheduler.schedule()
         if step is not None:
             handle = self._executor.submit(step)
-            handle.sample(None)
             self._in_flight.append((step, handle))
+            self._release_sampler(step, handle)
         news, self._news = self._news, []
         if len(self._in_flight) > (self._steps_ahead if step is not None else 0):
             news += self._collect()
@@ -125,7 +131,9 @@ class EngineCore:
 
     def has_unfinished(self) -> bool:
         """Whether `step` has anything left to do or to tell."""
-        return bool(self._news or self._in_flight or self._scheduler.has_unfinished())
+        return bool(
+            self._news or self._in_flight or self._constrained.has_waiting() or self._scheduler.has_unfinished()
+        )
 
     def stats(self) -> StepStats:
         """Counts as of now."""
@@ -142,6 +150,50 @@ class EngineCore:
     def close(self) -> None:
         """Let steps on their way finish, then let go of the device."""
         self._executor.shutdown()
+        self._constrained.close()
+
+    def _admit(self, request: EngineRequest) -> None:
+        try:
+            reason = self._scheduler.fits(request)
+            if reason is None:
+                self._scheduler.add_request(request)
+                return
+        except Exception as error:
+            logger.exception("request %s was not admitted", request.request_id)
+            reason = f"{type(error).__name__}: {error}"
+        self._refuse(request, reason)
+
+    def _refuse(self, request: EngineRequest, reason: str) -> None:
+        news = [EngineOutput(request.request_id, [], finish_reason="error", error=reason)]
+        self._constrained.follow(news)
+        self._news += news
+
+    def _admit_constrained(self) -> None:
+        """Queue the requests whose grammars are ready."""
+        if self._constrained.has_waiting():
+            for request, reason in self._constrained.take_ready():
+                if reason is None:
+                    self._admit(request)
+                else:
+                    self._refuse(request, reason)
+
+    def _release_sampler(self, step: SchedulerOutput, handle: StepHandle) -> None:
+        """Let a step sample. Under a grammar that waits for the tokens of the steps before it; its forward runs."""
+        rows = self._constrained.rows(step)
+        if not rows:
+            handle.sample(None)
+            return
+        while len(self._in_flight) > 1:
+            self._news += self._collect()
+        if not self._in_flight:
+            return  # a step before it failed, and took this one along
+        masks, errors = self._constrained.masks(rows)
+        handle.sample(masks)
+        for request_id, error in errors.items():
+            ended = self._scheduler.abort([request_id])
+            self._constrained.follow(ended)
+            message = f"the grammar of this request cannot be followed any further: {error}"
+            self._news += [msgspec.structs.replace(output, finish_reason="error", error=message) for output in ended]
 
     def _collect(self) -> list[EngineOutput]:
         step, handle = self._in_flight.popleft()
@@ -151,7 +203,9 @@ class EngineCore:
             logger.exception("step %d failed", step.step_id)
             return self._fail(step, error)
         self._failed_steps = 0
-        return self._scheduler.update(step, output)
+        news = self._scheduler.update(step, output)
+        self._constrained.follow(news)
+        return news
 
     def _fail(self, failed: SchedulerOutput, error: Exception) -> list[EngineOutput]:
         """End the requests of a failed step, and of those submitted after it, which stood on it."""
@@ -170,6 +224,7 @@ class EngineCore:
             ) from error
         request_ids = list(dict.fromkeys(request.request_id for step in lost for request in step.scheduled))
         ended = self._scheduler.abort(request_ids)
+        self._constrained.follow(ended)
         for step in lost:
             nothing = [RequestStepOutput(request.request_id, []) for request in step.scheduled]
             self._scheduler.update(step, ModelOutput(step.step_id, nothing))
@@ -182,6 +237,14 @@ def _inline_executor(config: EngineConfig) -> Executor:
     from atom_core.worker.model_runner import ModelRunner
 
     return InlineExecutor(ModelRunner(config))
+
+
+def _open_tokenizer(config: EngineConfig) -> Tokenizer:
+    from atom_models import open_checkpoint
+
+    if config.model.tokenizer is not None:
+        return Tokenizer.from_folder(config.model.tokenizer)
+    return Tokenizer.from_checkpoint(open_checkpoint(config.model.path))
 
 
 def _named(error: BaseException) -> str:

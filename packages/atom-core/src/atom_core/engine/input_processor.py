@@ -9,14 +9,19 @@ from collections.abc import Sequence
 
 import msgspec
 
+from atom_core.engine.errors import InvalidRequestError
 from atom_core.engine.validation import (
     RequestLimits,
     check_cache_salt,
     check_priority,
     check_prompt,
     check_sampling_params,
+    check_structured_outputs,
 )
 from atom_core.messages import EngineRequest, SamplingParams
+from atom_core.structured_output.compiler import GrammarCompiler
+from atom_core.structured_output.grammar import GrammarError
+from atom_core.tokenization import Tokenizer, bad_words_token_ids
 
 # Below this a temperature divides logits into infinities; it is greedy in all but name.
 LEAST_TEMPERATURE = 1e-5
@@ -29,10 +34,20 @@ class InputProcessor:
         limits: what a request may ask.
         eos_token_ids: tokens that end a sequence unless a request ignores them.
         seed: base of the seeds drawn for requests without one; None is random.
+        tokenizer: turns bad words into token ids; None refuses them, and grammars.
     """
 
-    def __init__(self, limits: RequestLimits, *, eos_token_ids: Sequence[int], seed: int | None = None) -> None:
+    def __init__(
+        self,
+        limits: RequestLimits,
+        *,
+        eos_token_ids: Sequence[int],
+        seed: int | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         self.limits = limits
+        self._tokenizer = tokenizer
+        self._grammars = GrammarCompiler()
         self._eos_token_ids = tuple(eos_token_ids)
         self._random = random.Random(seed)
 
@@ -40,6 +55,28 @@ class InputProcessor:
         """Raise InvalidRequestError where `process` would for a prompt and its parameters."""
         check_prompt(token_ids, self.limits)
         check_sampling_params(params, self.limits, num_prompt_tokens=len(token_ids))
+        self.validate_constraint(params)
+        if params.bad_words and self._tokenizer is None:
+            raise InvalidRequestError("bad_words need a tokenizer, and skip_tokenizer_init left it out", "bad_words")
+
+    def validate_constraint(self, params: SamplingParams) -> None:
+        """Raise InvalidRequestError for a constraint that is refused by its looks; `check_grammar` compiles it."""
+        has_eos, has_tokenizer = bool(self._eos_token_ids), self._tokenizer is not None
+        check_structured_outputs(params, has_eos=has_eos, has_tokenizer=has_tokenizer)
+
+    def check_grammar(self, params: SamplingParams) -> None:
+        """Compile the grammar of `params`, if it has one: blocks, for no longer than a few seconds.
+
+        Raises:
+            InvalidRequestError: the grammar is not sound, or took too long.
+        """
+        if params.structured_outputs is None:
+            return
+        try:
+            self._grammars.check(params.structured_outputs)
+        except GrammarError as error:
+            message = f"structured_outputs: {error}"
+            raise InvalidRequestError(message, "structured_outputs", "invalid_grammar") from None
 
     def process(
         self,
@@ -61,7 +98,7 @@ class InputProcessor:
         request_id = request_id or uuid.uuid4().hex
         arrival = time.monotonic()
         resolved = self._resolve(params, len(token_ids))
-        eos = () if params.ignore_eos else self._eos_token_ids
+        eos = () if params.ignore_eos and params.structured_outputs is None else self._eos_token_ids
         prompt = list(token_ids)
         return [
             EngineRequest(
@@ -82,6 +119,9 @@ class InputProcessor:
         seed = self._random.getrandbits(63) if params.seed is None else params.seed
         room = self.limits.max_model_len - num_prompt_tokens
         greedy = params.temperature < LEAST_TEMPERATURE
+        bad_words = None
+        if params.bad_words and self._tokenizer is not None:
+            bad_words = bad_words_token_ids(self._tokenizer, params.bad_words)
         return msgspec.structs.replace(
             params,
             n=1,
@@ -90,4 +130,5 @@ class InputProcessor:
             temperature=0.0 if greedy else float(params.temperature),
             top_k=-1 if params.top_k in (0, -1) or params.top_k >= self.limits.vocab_size else params.top_k,
             top_p=float(params.top_p),
+            bad_words_token_ids=bad_words,
         )

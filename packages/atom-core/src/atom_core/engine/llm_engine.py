@@ -58,7 +58,9 @@ class LLMEngine:
         self._core = core
         self.info: EngineInfo = core.info
         limits = RequestLimits(self.info.max_model_len, self.info.vocab_size, self.info.max_num_seqs)
-        self._inputs = InputProcessor(limits, eos_token_ids=self.info.eos_token_ids, seed=args.seed)
+        self._inputs = InputProcessor(
+            limits, eos_token_ids=self.info.eos_token_ids, seed=args.seed, tokenizer=self.tokenizer
+        )
         self._outputs = OutputProcessor(self.tokenizer)
         self._completions: dict[tuple[str, int], Completion] = {}
         self._callbacks: dict[str, StreamCallback] = {}
@@ -130,6 +132,7 @@ class LLMEngine:
         requests: list[list[EngineRequest]] = []
         for prompt, params in zip(prompts, _one_for_each(sampling_params_list, len(prompts)), strict=True):
             samples = self._inputs.process(self._encode(prompt, params), params)
+            self._inputs.check_grammar(params)
             if (reason := core.why_it_cannot_fit(samples[0])) is not None:
                 raise InvalidRequestError(reason, "prompt", "context_length_exceeded")
             requests.append(samples)

@@ -10,11 +10,13 @@ from typing import Any
 
 from atom_core.engine.errors import InvalidRequestError
 from atom_core.messages import SamplingParams
+from atom_core.structured_output.grammar import GrammarError, check_limits
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS, MAX_STOP_LENGTH = 16, 256
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKENS = 128
+MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH = 128, 256
 CACHE_SALT = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 
@@ -71,7 +73,8 @@ def check_sampling_params(params: SamplingParams, limits: RequestLimits, *, num_
         if not isinstance(value := getattr(params, name), bool):
             raise InvalidRequestError(f"{name} is {value!r}; it must be true or false", name, "invalid_type")
     _check_lengths(params, limits, num_prompt_tokens)
-    _check_stop_strings(params.stop_strings)
+    _check_texts("stop", params.stop_strings, MAX_STOP_STRINGS, MAX_STOP_LENGTH)
+    _check_texts("bad_words", params.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH)
     _token_ids("stop_token_ids", params.stop_token_ids, limits, MAX_STOP_TOKENS)
     _token_ids("allowed_token_ids", params.allowed_token_ids, limits, limits.vocab_size)
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
@@ -79,6 +82,23 @@ def check_sampling_params(params: SamplingParams, limits: RequestLimits, *, num_
             "allowed_token_ids is empty; leave it out, or name at least one token", "allowed_token_ids"
         )
     _check_logit_bias(params.logit_bias, limits)
+
+
+def check_structured_outputs(params: SamplingParams, *, has_eos: bool, has_tokenizer: bool) -> None:
+    """Raise InvalidRequestError unless a constraint, if any, is one that this engine can take up."""
+    if params.structured_outputs is None:
+        return
+    name = "structured_outputs"
+    try:
+        check_limits(params.structured_outputs)
+    except GrammarError as error:
+        raise InvalidRequestError(f"{name}: {error}", name) from None
+    if params.allowed_token_ids is not None:
+        raise InvalidRequestError(f"allowed_token_ids and {name} exclude each other: leave one out", name)
+    if not has_tokenizer:
+        raise InvalidRequestError(f"{name} needs a tokenizer, and skip_tokenizer_init left it out", name)
+    if not has_eos:
+        raise InvalidRequestError(f"{name} needs a model with an end-of-sequence token; this one names none", name)
 
 
 def check_cache_salt(cache_salt: str) -> None:
@@ -107,15 +127,15 @@ def _check_lengths(params: SamplingParams, limits: RequestLimits, num_prompt_tok
     _integer("min_tokens", params.min_tokens, 0, most)
 
 
-def _check_stop_strings(stop_strings: Any) -> None:
-    if stop_strings is None:
+def _check_texts(name: str, texts: Any, most: int, longest: int) -> None:
+    if texts is None:
         return
-    allowed = f"a list of at most {MAX_STOP_STRINGS} texts of 1 to {MAX_STOP_LENGTH} characters"
-    if not isinstance(stop_strings, list | tuple) or len(stop_strings) > MAX_STOP_STRINGS:
-        raise InvalidRequestError(f"stop must be {allowed}", "stop")
-    for text in stop_strings:
-        if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_LENGTH:
-            raise InvalidRequestError(f"stop holds {_shown(text)}; it must be {allowed}", "stop")
+    allowed = f"a list of at most {most} texts of 1 to {longest} characters"
+    if not isinstance(texts, list | tuple) or len(texts) > most:
+        raise InvalidRequestError(f"{name} must be {allowed}", name)
+    for text in texts:
+        if not isinstance(text, str) or not 1 <= len(text) <= longest:
+            raise InvalidRequestError(f"{name} holds {_shown(text)}; it must be {allowed}", name)
 
 
 def _check_logit_bias(logit_bias: Any, limits: RequestLimits) -> None:

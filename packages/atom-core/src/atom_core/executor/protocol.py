@@ -10,7 +10,7 @@ import msgspec
 from atom_core.messages import ModelOutput, SchedulerOutput
 
 Masks = Mapping[str, Any]
-"""By request id, a bool array ``[vocab]`` of the tokens that may be sampled."""
+"""By request id, tokens that may be sampled: int32 ``[ceil(vocab / 32)]``, bit ``i % 32`` of word ``i // 32``."""
 
 
 class RunnerInfo(msgspec.Struct, frozen=True):

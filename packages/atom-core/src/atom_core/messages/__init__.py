@@ -8,7 +8,7 @@ from atom_core.messages.outputs import (
     StepStats,
     TokenLogprobs,
 )
-from atom_core.messages.requests import EngineRequest, SamplingParams
+from atom_core.messages.requests import EngineRequest, SamplingParams, StructuredOutputParams
 from atom_core.messages.steps import ModelOutput, NewRequest, RequestStepOutput, ScheduledRequest, SchedulerOutput
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "ScheduledRequest",
     "SchedulerOutput",
     "StepStats",
+    "StructuredOutputParams",
     "TokenLogprobs",
 ]

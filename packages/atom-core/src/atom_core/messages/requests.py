@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+
+
+class StructuredOutputParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the text must follow: exactly one of these.
+
+    Attributes:
+        json: a JSON schema, as an object or as text. The output is laid out as by Python's ``json.dumps``.
+        json_object: any JSON object.
+        regex: a regular expression that the whole output matches; no look-around.
+        choice: the output is one of these texts.
+        grammar: a context-free grammar, in GBNF ("root ::= ...") or Lark ("start: ...").
+        structural_tag: free text with tags that hold JSON: ``{"structures": [{"begin", "schema", "end"}],
+            "triggers": [...]}``; where a trigger has been written, one of the structures that begin with it follows.
+    """
+
+    json: Any = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    structural_tag: Any = None
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -30,6 +51,9 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
         logprobs: report the chosen token and this many most likely ones; None reports nothing.
         prompt_logprobs: the same for each prompt token.
         skip_special_tokens: leave special tokens out of the text.
+        bad_words: texts that are never generated, alone or after a space.
+        bad_words_token_ids: the same as token ids; the engine fills it in from `bad_words`.
+        structured_outputs: a grammar that the text follows; it ends where the grammar can, also with ignore_eos.
     """
 
     temperature: float = 1.0
@@ -52,6 +76,9 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    bad_words: list[str] | None = None
+    bad_words_token_ids: list[list[int]] | None = None
+    structured_outputs: StructuredOutputParams | None = None
 
 
 class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -27,7 +27,7 @@ def sample_step(
 
     Args:
         logits_nV: float32 ``[n, vocab]``, one row for each request that samples; changed in place.
-        masks: by request id, bool ``[vocab]``: tokens that a grammar allows.
+        masks: by request id, the tokens that a grammar allows (see `atom_core.executor.protocol.Masks`).
         prompt_logprobs: by index in the batch.
     """
     token_ids: list[int] = []
@@ -53,20 +53,22 @@ def _process(
     masks: Mapping[str, np.ndarray] | None,
     positions: np.ndarray,
 ) -> dict[int, tuple[int, torch.Tensor]]:
-    """Penalties, biases and masks, in place; rows that report logprobs keep a copy of what the model said."""
+    """Masks, penalties and biases, in place; rows that report logprobs keep a copy of what the model said.
+
+    Masks come first: what bans tokens after them leaves at least one of those that a grammar allows.
+    """
     raw: dict[int, tuple[int, torch.Tensor]] = {}
     for row, index in enumerate(batch.sampling.tolist()):
         slot = int(batch.slots[index])
         extras = states.extras[slot]
+        logits_V = logits_nV[row]
+        if extras is not None and extras.logprobs is not None:
+            raw[row] = (extras.logprobs, logits_V.clone())
+        if masks and (words := masks.get(step.scheduled[index].request_id)) is not None:
+            is_banned = np.unpackbits(~words.view(np.uint8), count=len(logits_V), bitorder="little").view(np.bool_)
+            logits_V.masked_fill_(_on(states, is_banned), float("-inf"))
         if extras is not None:
-            logits_V = logits_nV[row]
-            if extras.logprobs is not None:
-                raw[row] = (extras.logprobs, logits_V.clone())
             extras.process(logits_V, states.history[slot, : int(positions[row])])
-        if masks:
-            allowed = masks.get(step.scheduled[index].request_id)
-            if allowed is not None:
-                logits_nV[row].masked_fill_(~_on(states, allowed), float("-inf"))
     return raw
 
 

@@ -18,6 +18,7 @@ class SamplingExtras:
         bias_ids, bias_values: token ids and what is added to their logits; None without a bias.
         allowed_ids: the only tokens that may be sampled; None allows all.
         banned_ids: stop tokens, which cannot be sampled before `min_tokens` tokens; None without.
+        bad_words: token ids; the last of each is banned after the others.
         min_tokens, num_prompt_tokens: lengths, in tokens.
         logprobs, prompt_logprobs: how many most likely tokens to report; None reports nothing.
     """
@@ -29,6 +30,7 @@ class SamplingExtras:
     bias_values: torch.Tensor | None
     allowed_ids: torch.Tensor | None
     banned_ids: torch.Tensor | None
+    bad_words: list[list[int]]
     min_tokens: int
     num_prompt_tokens: int
     logprobs: int | None
@@ -41,9 +43,10 @@ class SamplingExtras:
         bias = params.logit_bias or {}
         banned = sorted({*request.eos_token_ids, *(params.stop_token_ids or ())}) if params.min_tokens > 0 else []
         banned = [token_id for token_id in banned if token_id < vocab_size]
+        bad_words = [ids for ids in params.bad_words_token_ids or () if ids and max(ids) < vocab_size]
         has_penalty = params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
         reports = params.logprobs is not None or params.prompt_logprobs is not None
-        if not (bias or banned or params.allowed_token_ids or has_penalty or reports):
+        if not (bias or banned or bad_words or params.allowed_token_ids or has_penalty or reports):
             return None
         return cls(
             presence_penalty=params.presence_penalty,
@@ -55,6 +58,7 @@ class SamplingExtras:
             if params.allowed_token_ids
             else None,
             banned_ids=torch.tensor(banned, device=device) if banned else None,
+            bad_words=bad_words,
             min_tokens=params.min_tokens,
             num_prompt_tokens=request.num_prompt_tokens,
             logprobs=params.logprobs,
@@ -75,6 +79,8 @@ class SamplingExtras:
             allowed = logits_V[self.allowed_ids]
             logits_V.fill_(float("-inf"))
             logits_V[self.allowed_ids] = allowed
+        if self.bad_words:
+            self._ban_words(logits_V, history[self.num_prompt_tokens :])
         if self.banned_ids is not None and len(history) - self.num_prompt_tokens < self.min_tokens:
             self._ban(logits_V, self.banned_ids)
 
@@ -88,8 +94,15 @@ class SamplingExtras:
             ids, counts = output.long().unique(return_counts=True)
             logits_V[ids] -= self.frequency_penalty * counts + self.presence_penalty
 
+    def _ban_words(self, logits_V: torch.Tensor, output: torch.Tensor) -> None:
+        longest = max(len(word) for word in self.bad_words)
+        tail = output[-(longest - 1) :].tolist() if longest > 1 else []
+        ends = [word[-1] for word in self.bad_words if len(word) == 1 or tail[1 - len(word) :] == word[:-1]]
+        if ends:
+            self._ban(logits_V, torch.tensor(ends, device=logits_V.device))
+
     def _ban(self, logits_V: torch.Tensor, banned_ids: torch.Tensor) -> None:
         kept = logits_V[banned_ids]
         logits_V[banned_ids] = float("-inf")
-        if bool((logits_V == float("-inf")).all()):  # only stop tokens are allowed: there must be one to sample
+        if bool((logits_V == float("-inf")).all()):  # nothing else is allowed, and there must be one to sample
             logits_V[banned_ids] = kept

@@ -1,0 +1,141 @@
+"""`ConstrainedRequests`: the engine's requests that have a grammar, from its compilation to their last token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atom_core.messages import EngineOutput, EngineRequest, SchedulerOutput
+from atom_core.structured_output.compiler import DEADLINE_SECONDS, GrammarCompiler, too_slow
+from atom_core.structured_output.matcher import Matcher
+from atom_core.structured_output.vocabulary import make_parser_vocabulary
+from atom_core.tokenization import Tokenizer
+
+
+@dataclass
+class _Waiting:
+    """A request whose grammar is being compiled."""
+
+    request: EngineRequest
+    since: float
+    grammar: Future[Any] | None = None
+
+
+class ConstrainedRequests:
+    """Holds requests back until their grammar is compiled, then keeps a matcher for each.
+
+    Matchers outlive a preemption: they follow the tokens that are reported, whatever the scheduler does with blocks.
+
+    Args:
+        open_tokenizer: reads the model's tokenizer; called in a thread, with the first constrained request.
+        vocab_size: rows of the model's head.
+        eos_token_ids: the model's.
+        clock: seconds, for the deadline.
+    """
+
+    def __init__(
+        self,
+        open_tokenizer: Callable[[], Tokenizer],
+        *,
+        vocab_size: int,
+        eos_token_ids: tuple[int, ...],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._open_tokenizer = open_tokenizer
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._clock = clock
+        self._compiler: Future[GrammarCompiler] | None = None
+        self._waiting: dict[str, _Waiting] = {}
+        self._matchers: dict[str, Matcher] = {}
+
+    def hold(self, request: EngineRequest) -> None:
+        """Begin to compile the grammar of `request`; `take_ready` gives it back."""
+        if self._compiler is None:
+            starter = ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
+            self._compiler = starter.submit(self._make_compiler)
+            starter.shutdown(wait=False)
+        self._waiting[request.request_id] = _Waiting(request, self._clock())
+
+    def has_waiting(self) -> bool:
+        """Whether any request waits for its grammar."""
+        return bool(self._waiting)
+
+    def take_ready(self) -> Iterable[tuple[EngineRequest, str | None]]:
+        """Requests that wait no longer, each with the reason why it cannot run, or None."""
+        ready = []
+        for request_id, waiting in list(self._waiting.items()):
+            try:
+                is_done = self._try(waiting)
+                reason = None
+            except Exception as error:
+                is_done, reason = True, str(error)
+            if is_done:
+                del self._waiting[request_id]
+                ready.append((waiting.request, reason))
+        return ready
+
+    def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
+        """End requests whose grammar is not ready yet; others are the scheduler's to end."""
+        found = [request_id for request_id in request_ids if self._waiting.pop(request_id, None) is not None]
+        return [EngineOutput(request_id, [], finish_reason="abort") for request_id in found]
+
+    def rows(self, step: SchedulerOutput) -> list[str]:
+        """Ids of the requests that sample under a grammar in `step`."""
+        if not self._matchers:
+            return []
+        return [entry.request_id for entry in step.scheduled if entry.samples and entry.request_id in self._matchers]
+
+    def masks(self, request_ids: Iterable[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+        """Masks of requests that still run, and why others cannot go on."""
+        masks: dict[str, np.ndarray] = {}
+        errors: dict[str, str] = {}
+        for request_id in request_ids:
+            matcher = self._matchers.get(request_id)
+            if matcher is None:
+                continue  # the step before this one ended it
+            masks[request_id] = matcher.mask()
+            if (error := matcher.error) is not None:
+                errors[request_id] = error
+                del masks[request_id]
+        return masks, errors
+
+    def follow(self, news: Iterable[EngineOutput]) -> None:
+        """Take in the tokens that the scheduler reported; forget requests that ended."""
+        if not self._matchers:
+            return
+        for output in news:
+            if output.finish_reason is not None:
+                self._matchers.pop(output.request_id, None)
+            elif (matcher := self._matchers.get(output.request_id)) is not None:
+                matcher.accept(output.new_token_ids)
+
+    def close(self) -> None:
+        """Let the compiler's threads end."""
+        if self._compiler is not None and self._compiler.done() and self._compiler.exception() is None:
+            self._compiler.result().close()
+
+    def _try(self, waiting: _Waiting) -> bool:
+        """Make the matcher if the grammar is ready; raises what went wrong with it."""
+        params = waiting.request.sampling_params
+        if self._compiler is None or params.structured_outputs is None or not self._compiler.done():
+            return False
+        if waiting.grammar is None:
+            waiting.since = self._clock()
+            waiting.grammar = self._compiler.result().submit(params.structured_outputs)
+        if not waiting.grammar.done():
+            if self._clock() - waiting.since > DEADLINE_SECONDS:
+                raise TimeoutError(too_slow(params.structured_outputs))
+            return False
+        ends = {*waiting.request.eos_token_ids, *(params.stop_token_ids or ())}
+        self._matchers[waiting.request.request_id] = Matcher(waiting.grammar.result(), self._vocab_size, sorted(ends))
+        return True
+
+    def _make_compiler(self) -> GrammarCompiler:
+        tokenizer = self._open_tokenizer()
+        return GrammarCompiler(make_parser_vocabulary(tokenizer, self._vocab_size, self._eos_token_ids))

@@ -1,0 +1,385 @@
+"""Text that follows a grammar: whole and valid, whatever the engine does with the request meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import re
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from atom_core import InvalidRequestError, LLMEngine, SamplingParams, StructuredOutputParams
+from atom_core.structured_output import GrammarCompiler, GrammarError, Matcher
+from atom_core.structured_output.vocabulary import make_parser_vocabulary
+from atom_models import load_model
+
+PROMPT = [5, 6, 7, 8, 9]
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["a", "b", "c"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+
+
+def make_params(temperature: float = 1.0, max_tokens: int = 400, seed: int | None = 1, **options) -> SamplingParams:
+    names = {field.name for field in msgspec.structs.fields(StructuredOutputParams)}
+    constraint = StructuredOutputParams(**{name: options.pop(name) for name in names & options.keys()})
+    return SamplingParams(
+        temperature=temperature, max_tokens=max_tokens, seed=seed, structured_outputs=constraint, **options
+    )
+
+
+def make_value_schema(rng: random.Random, depth: int = 0) -> dict:
+    kinds = ["string", "integer", "boolean", "enum", "null", "number"] + (["object", "array"] * 2 if depth < 3 else [])
+    match rng.choice(kinds):
+        case "string":
+            low = rng.randrange(3)
+            return {"type": "string", "minLength": low, "maxLength": low + rng.randrange(6)}
+        case "integer":
+            low = rng.randrange(-100, 100)
+            return {"type": "integer", "minimum": low, "maximum": low + rng.randrange(1000)}
+        case "number":
+            return {"type": "number", "minimum": 0, "maximum": rng.randrange(1, 100), "multipleOf": 1}
+        case "enum":
+            return {"enum": rng.sample(["red", "green", 'a "quote"', 7, None, True, "ü"], rng.randrange(1, 5))}
+        case "array":
+            low = rng.randrange(2)
+            items = make_value_schema(rng, depth + 1)
+            return {"type": "array", "items": items, "minItems": low, "maxItems": low + rng.randrange(3)}
+        case "object":
+            return make_object_schema(rng, depth + 1)
+        case kind:
+            return {"type": kind}
+
+
+def make_object_schema(rng: random.Random, depth: int = 0) -> dict:
+    names = rng.sample(["a", "b", "name", "a b", "π", "x_1"], rng.randrange(1, 4))
+    return {
+        "type": "object",
+        "properties": {name: make_value_schema(rng, depth) for name in names},
+        "required": rng.sample(names, rng.randrange(len(names) + 1)),
+        "additionalProperties": False,
+    }
+
+
+def conforms(value, schema: dict) -> bool:
+    """A validator of the few keywords that are used here, written apart from what makes the grammars."""
+    if "enum" in schema:
+        return any(value == item and type(value) is type(item) for item in schema["enum"])
+    match schema["type"]:
+        case "string":
+            return isinstance(value, str) and schema["minLength"] <= len(value) <= schema["maxLength"]
+        case "integer" | "number":
+            is_number = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
+            return is_number and schema["minimum"] <= value <= schema["maximum"]
+        case "boolean":
+            return isinstance(value, bool)
+        case "null":
+            return value is None
+        case "array":
+            return (
+                isinstance(value, list)
+                and schema["minItems"] <= len(value) <= schema["maxItems"]
+                and all(conforms(item, schema["items"]) for item in value)
+            )
+    return (
+        isinstance(value, dict)
+        and set(schema["required"]) <= set(value) <= set(schema["properties"])
+        and all(conforms(item, schema["properties"][name]) for name, item in value.items())
+    )
+
+
+def make_matcher(engine: LLMEngine, constraint: StructuredOutputParams) -> Matcher:
+    assert engine.tokenizer is not None
+    vocabulary = make_parser_vocabulary(engine.tokenizer, engine.info.vocab_size, engine.info.eos_token_ids)
+    start = GrammarCompiler(vocabulary).submit(constraint).result(5)
+    return Matcher(start, engine.info.vocab_size, engine.info.eos_token_ids)
+
+
+def unpacked(words: np.ndarray, vocab_size: int) -> np.ndarray:
+    return np.unpackbits(words.view(np.uint8), bitorder="little")[:vocab_size].astype(bool)
+
+
+def run(engine: LLMEngine, params, prompts=None) -> list[dict]:
+    return engine.generate(prompts or [PROMPT], params, use_tqdm=False)
+
+
+def test_a_random_model_writes_valid_json_for_200_schemas(make_engine):
+    rng = random.Random(0)
+    schemas = [make_object_schema(rng) for _ in range(200)]
+    engine = make_engine(num_kv_blocks=2048)
+    params = [make_params(json=schema, seed=index, max_tokens=500) for index, schema in enumerate(schemas)]
+    outputs = run(engine, params, [PROMPT] * len(schemas))
+    for schema, output in zip(schemas, outputs, strict=True):
+        assert output["finish_reason"] == "stop", (schema, output)
+        assert conforms(json.loads(output["text"]), schema), (schema, output["text"])
+
+
+def test_greedy_text_is_that_of_a_loop_with_the_same_masks(engine, tiny_llama: Path):
+    constraint = StructuredOutputParams(json=PERSON)
+    model, matcher = load_model(tiny_llama, dtype="float32"), make_matcher(engine, constraint)
+    expected = list(PROMPT)
+    while expected[-1] not in engine.info.eos_token_ids or len(expected) == len(PROMPT):
+        logits = model.logits([expected])[0][-1].numpy().copy()
+        logits[~unpacked(matcher.mask(), len(logits))] = -np.inf
+        expected.append(int(logits.argmax()))
+        matcher.accept(expected[-1:])
+    (output,) = run(engine, make_params(0.0, json=PERSON))
+    assert output["token_ids"] == expected[len(PROMPT) :]
+
+
+def test_sampled_tokens_are_as_frequent_as_filtering_by_hand_makes_them(engine, tiny_llama: Path):
+    """First tokens of many samples against the softmax of the logits that the grammar leaves."""
+    constraint = StructuredOutputParams(regex="[a-f]")
+    logits = load_model(tiny_llama, dtype="float32").logits([PROMPT])[0][-1].numpy().astype(np.float64) / 2.0
+    logits[~unpacked(make_matcher(engine, constraint).mask(), len(logits))] = -np.inf
+    expected = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+    count = 600
+    params = [make_params(2.0, max_tokens=1, seed=seed, regex="[a-f]") for seed in range(count)]
+    tokens = [output["token_ids"][0] for output in run(engine, params, [PROMPT] * count)]
+    found = np.bincount(tokens, minlength=len(expected)) / count
+    assert np.abs(found - expected).max() < 4 * 0.5 / np.sqrt(count)
+    assert not found[expected == 0].any()
+
+
+CONSTRAINTS = {
+    "regex": ({"regex": r"[A-Z]{3}-\d{2,4}"}, r"[A-Z]{3}-\d{2,4}"),
+    "choice": ({"choice": ["yes", "no", 'it\'s "so"']}, r"yes|no|it's \"so\""),
+    "gbnf": ({"grammar": 'root ::= "x" ("+" "x")? "=" [0-9]'}, r"x(\+x)?=[0-9]"),
+    "lark": ({"grammar": 'start: "a" B\nB: /b{1,3}/'}, "ab{1,3}"),
+    "schema as text": ({"json": '{"enum": ["left", "right"]}'}, '"left"|"right"'),
+}
+
+
+@pytest.mark.parametrize(("constraint", "pattern"), CONSTRAINTS.values(), ids=CONSTRAINTS)
+def test_each_kind_of_constraint_is_followed(engine, constraint, pattern):
+    outputs = run(engine, [make_params(seed=seed, **constraint) for seed in range(8)], [PROMPT] * 8)
+    assert all(re.fullmatch(pattern, output["text"]) for output in outputs), outputs
+    assert {output["finish_reason"] for output in outputs} == {"stop"}
+
+
+def test_any_json_object_begins_as_one(engine):
+    (output,) = run(engine, make_params(json_object=True, max_tokens=20))
+    assert output["text"].startswith("{")
+
+
+def test_a_tag_holds_json_of_its_schema(engine):
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+    tag = {"structures": [{"begin": "<f=", "schema": schema, "end": ">"}], "triggers": ["<f="]}
+    matcher = make_matcher(engine, StructuredOutputParams(structural_tag=tag))
+    assert engine.tokenizer is not None
+    matcher.accept(engine.tokenizer.encode('so <f={"n": 2}> and on', add_special_tokens=False))
+    assert matcher.error is None
+    assert matcher.is_accepting
+    matcher.accept(engine.tokenizer.encode('<f={"n": 3', add_special_tokens=False))
+    assert matcher.error is not None
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_one_step_ahead_changes_nothing(make_engine, temperature):
+    params = [make_params(temperature, json=PERSON, seed=seed) for seed in range(4)]
+    params += [SamplingParams(temperature=temperature, max_tokens=40, seed=9)]
+    prompts = [[*PROMPT, index] for index in range(5)]
+    ahead, not_ahead = (
+        [output["token_ids"] for output in run(make_engine(async_scheduling=flag), params, prompts)]
+        for flag in (True, False)
+    )
+    assert ahead == not_ahead
+
+
+def test_preempted_requests_go_on_where_their_grammar_stood(make_engine):
+    params = [make_params(json=PERSON, seed=seed, max_tokens=100) for seed in range(6)]
+    prompts = [PROMPT * 8 + [index] for index in range(6)]
+    roomy = run(make_engine(), params, prompts)
+    tight = make_engine(num_kv_blocks=16, max_model_len=200, enable_prefix_caching=False)
+    assert [output["token_ids"] for output in run(tight, params, prompts)] == [o["token_ids"] for o in roomy]
+    assert tight.stats.num_preemptions > 0
+
+
+def test_a_prompt_in_chunks_gives_the_same_text(make_engine):
+    params, prompt = make_params(json=PERSON), [PROMPT * 12]
+    whole, chunked = (
+        run(make_engine(max_num_batched_tokens=budget, max_num_seqs=8), params, prompt) for budget in (256, 16)
+    )
+    assert whole[0]["token_ids"] == chunked[0]["token_ids"]
+
+
+def test_every_sample_has_its_own_place_in_the_grammar(engine):
+    outputs = run(engine, make_params(json=PERSON, n=5))
+    assert len({output["text"] for output in outputs}) > 1
+    for output in outputs:
+        assert set(json.loads(output["text"])) == {"name", "age", "tags"}
+
+
+def test_min_tokens_cannot_push_a_text_past_its_grammar(engine):
+    (output,) = run(engine, make_params(choice=["yes", "no"], min_tokens=30))
+    assert output["text"] in ("yes", "no")
+    assert output["finish_reason"] == "stop"
+
+
+def test_min_tokens_lengthens_a_text_where_the_grammar_lets_it(engine):
+    outputs = run(engine, [make_params(regex="[a-z]{1,200}", min_tokens=30, seed=s) for s in range(4)], [PROMPT] * 4)
+    assert all(output["num_tokens_output"] > 30 for output in outputs)
+
+
+def test_ignoring_the_end_of_sequence_still_ends_with_the_grammar(engine):
+    (output,) = run(engine, make_params(choice=["yes", "no"], ignore_eos=True))
+    assert output["text"] in ("yes", "no")
+    assert output["finish_reason"] == "stop"
+
+
+def test_a_stop_token_is_sampled_only_where_the_grammar_can_end(engine):
+    assert engine.tokenizer is not None
+    stop = engine.tokenizer.encode("a", add_special_tokens=False)
+    outputs = run(
+        engine, [make_params(regex="[a-c]{8}", stop_token_ids=stop, seed=seed) for seed in range(8)], [PROMPT] * 8
+    )
+    for output in outputs:
+        assert re.fullmatch("[a-c]{8}a?", output["text"]), output["text"]
+
+
+def test_a_stop_string_ends_constrained_text(engine):
+    (output,) = run(engine, make_params(0.0, json=PERSON, stop_strings=['"age"']))
+    assert output["stop_reason"] == '"age"'
+    assert output["text"].startswith('{"name": ')
+
+
+def test_penalties_and_biases_never_lift_a_mask(engine):
+    params = make_params(choice=["yes", "no"], logit_bias={20: 100.0}, repetition_penalty=1.5, presence_penalty=-2.0)
+    assert run(engine, params)[0]["text"] in ("yes", "no")
+
+
+def test_reported_logprobs_are_those_of_the_model(engine):
+    (output,) = run(engine, make_params(0.0, choice=["yes", "no"], logprobs=5))
+    assert all(np.isfinite(entry.logprob) for entry in output["logprobs"])
+    assert any(entry.rank > 1 for entry in output["logprobs"])
+
+
+HOSTILE = {
+    "nested repeats": {"regex": "(a+)+b"},
+    "many wildcards": {"regex": "(.*a){200}"},
+    "optional then fixed": {"regex": "(a?){5000}a{5000}"},
+    "repeats of repeats": {"regex": "(((a{1,100}){1,100}){1,100}){1,100}"},
+    "alternatives": {"regex": "(a|b|ab|ba|.*c){40}(.*q.*){40}"},
+    "wide schema": {"json": {"anyOf": [{"type": "object", "patternProperties": {f"^{n}.*": {}}} for n in range(300)]}},
+}
+
+
+@pytest.mark.parametrize("constraint", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_grammar_costs_little_time(engine, constraint):
+    started = time.monotonic()
+    with contextlib.suppress(InvalidRequestError):  # refused, or followed for as long as it goes
+        run(engine, make_params(max_tokens=10, **constraint))
+    assert time.monotonic() - started < 5
+    assert run(engine, make_params(choice=["ok"]))[0]["text"] == "ok"
+
+
+deep: dict = {}
+for _ in range(100):
+    deep = {"properties": {"a": deep}}
+BAD = {
+    "an unclosed group": ({"regex": "(a"}, "regex is not valid"),
+    "look-around": ({"regex": "(?=a)b"}, "look-around"),
+    "an unknown type": ({"json": {"type": "objct"}}, "json is not valid"),
+    "a keyword that cannot be kept": ({"json": {"type": "object", "unevaluatedProperties": False}}, "unevaluated"),
+    "text that is not JSON": ({"json": "{"}, "not JSON"),
+    "a list": ({"json": [1]}, "must be a JSON object"),
+    "an empty choice": ({"choice": []}, "choice must be"),
+    "an empty text": ({"choice": [""]}, "choice must be"),
+    "an unknown name": ({"grammar": 'start: "a" foo\n'}, "unknown name"),
+    "nonsense": ({"grammar": "::= ::="}, "grammar"),
+    "nothing": ({}, "exactly one of"),
+    "two kinds": ({"regex": "a", "choice": ["a"]}, "regex and choice"),
+    "a deep schema": ({"json": deep}, "nested deeper"),
+    "a long schema": ({"json": {"enum": ["x" * 70_000]}}, "bytes"),
+    "a long regex": ({"regex": "a" * 10_000}, "characters"),
+    "a tag without triggers": ({"structural_tag": {"structures": []}}, "triggers"),
+    "allowed tokens too": ({"regex": "a", "allowed_token_ids": [5]}, "exclude each other"),
+}
+
+
+@pytest.mark.parametrize(("options", "words"), BAD.values(), ids=BAD)
+def test_a_bad_constraint_is_refused_with_its_reason(engine, options, words):
+    with pytest.raises(InvalidRequestError, match=re.escape(words)) as caught:
+        run(engine, make_params(**options))
+    assert caught.value.param == "structured_outputs"
+
+
+def test_a_bad_grammar_that_reaches_the_core_ends_its_own_request_only(engine):
+    core, inputs = engine._core, engine._inputs
+    bad, good = (inputs.process(PROMPT, make_params(**option))[0] for option in ({"regex": "(a"}, {"choice": ["b"]}))
+    core.add_request(bad)
+    core.add_request(good)
+    news = []
+    while core.has_unfinished():
+        news += core.step()
+    finish = {output.request_id: output for output in news if output.finish_reason}
+    assert finish[bad.request_id].finish_reason == "error"
+    assert "unclosed" in (finish[bad.request_id].error or "")
+    assert finish[good.request_id].finish_reason == "stop"
+    assert not core._constrained._matchers
+
+
+def test_aborted_requests_leave_no_matcher_behind(engine):
+    ids = engine.add_request([PROMPT] * 3, make_params(json=PERSON))
+    engine.abort(ids[:1])
+    for _ in range(4):
+        engine.step()
+    engine.abort(ids)
+    while not engine.is_finished():
+        engine.step()
+    assert not engine._core._constrained._matchers
+    assert not engine._core._constrained.has_waiting()
+
+
+def test_compiled_grammars_are_kept_up_to_a_number():
+    compiler = GrammarCompiler(max_grammars=3)
+    first = compiler.submit(StructuredOutputParams(regex="a"))
+    assert compiler.submit(StructuredOutputParams(regex="a")) is first
+    for text in "bcd":
+        compiler.check(StructuredOutputParams(regex=text))
+    assert len(compiler) == 3
+    assert compiler.submit(StructuredOutputParams(regex="a")) is not first
+
+
+def test_a_deadline_is_kept():
+    compiler = GrammarCompiler()
+    with pytest.raises(GrammarError, match="took longer"):
+        compiler.check(StructuredOutputParams(regex="(a?){5000}a{5000}"), deadline=0.0)
+
+
+def test_padding_rows_of_the_head_are_never_allowed(engine):
+    assert engine.tokenizer is not None
+    padded = engine.tokenizer.vocab_size + 40
+    vocabulary = make_parser_vocabulary(engine.tokenizer, padded, engine.info.eos_token_ids)
+    start = GrammarCompiler(vocabulary).submit(StructuredOutputParams(regex="(?s:.)*")).result(5)
+    allowed = unpacked(Matcher(start, padded, engine.info.eos_token_ids).mask(), padded)
+    assert allowed.any()
+    assert not allowed[engine.tokenizer.vocab_size :].any()
+
+
+def test_bad_words_are_not_generated(engine):
+    assert engine.tokenizer is not None
+    plain = run(engine, SamplingParams(temperature=0.0, max_tokens=40))[0]
+    words = [engine.tokenizer.decode(plain["token_ids"][start : start + 2]) for start in (0, 5, 9)]
+    words = [word.strip() for word in words if word.strip() and "\ufffd" not in word]
+    banned = run(engine, SamplingParams(temperature=0.0, max_tokens=40, bad_words=words))[0]
+    assert words
+    sequences = [engine.tokenizer.encode(word, add_special_tokens=False) for word in words]
+    for ids in sequences:
+        spots = range(len(banned["token_ids"]) - len(ids) + 1)
+        assert not any(banned["token_ids"][spot : spot + len(ids)] == ids for spot in spots)
+
+
+def test_bad_words_leave_the_only_way_on(engine):
+    assert run(engine, make_params(choice=["yes"], bad_words=["y", "e", "s", "yes"]))[0]["text"] == "yes"
