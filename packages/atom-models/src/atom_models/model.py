@@ -9,7 +9,7 @@ from torch import nn
 
 from atom_models.architectures.registry import find_architecture
 from atom_models.checkpoint import CheckpointError
-from atom_models.layers import Attention
+from atom_models.layers import Attention, LatentAttention
 from atom_models.quantization import UNQUANTIZED, choose_quantization
 
 if TYPE_CHECKING:
@@ -39,6 +39,6 @@ def build_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
     return model.eval()
 
 
-def attention_layers(model: nn.Module) -> dict[str, Attention]:
+def attention_layers(model: nn.Module) -> dict[str, Attention | LatentAttention]:
     """Every attention layer by the name under which the forward context finds its cache, in order of execution."""
-    return {layer.name: layer for layer in model.modules() if isinstance(layer, Attention)}
+    return {layer.name: layer for layer in model.modules() if isinstance(layer, (Attention, LatentAttention))}

@@ -30,17 +30,19 @@ class KVCacheSpec:
         head_dim: elements of one head.
         dtype: storage dtype by torch name, e.g. ``"bfloat16"`` or ``"float8_e4m3fn"``.
         sliding_window: tokens visible to a query including itself; None sees everything.
+        latent: a token has one vector of `head_dim`, from which the layer makes keys and values.
     """
 
     num_kv_heads: int
     head_dim: int
     dtype: str
     sliding_window: int | None = None
+    latent: bool = False
 
     @property
     def bytes_per_token(self) -> int:
         """Bytes of keys and values of one token in this layer."""
-        return 2 * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+        return (1 if self.latent else 2) * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from atom_models.architectures.features import (
     EXPERT_BIAS,
     FOUR_NORMS,
     GROUPED_ROUTING,
+    LATENT_ATTENTION,
     MIXTURE_OF_EXPERTS,
     PREDICTION_LAYERS,
     QK_NORM,
@@ -45,11 +46,22 @@ _DEEPSEEK_V3_EXPERTS = (MIXTURE_OF_EXPERTS, GROUPED_ROUTING, CORRECTION_BIAS, SH
 
 # By the name that config.json gives.
 _ARCHITECTURES = {
+    "DeepseekV2ForCausalLM": Architecture(
+        "deepseek_v2",
+        "DeepSeek V2, V2-Lite",
+        (LATENT_ATTENTION, MIXTURE_OF_EXPERTS, GROUPED_ROUTING, SHARED_EXPERTS),
+    ),
+    "DeepseekV3ForCausalLM": Architecture(
+        "deepseek_v3", "DeepSeek V3, R1; Kimi-K2", (LATENT_ATTENTION, *_DEEPSEEK_V3_EXPERTS, PREDICTION_LAYERS)
+    ),
     "Gemma3ForCausalLM": Architecture("gemma3", "Gemma 3 (text)", (FOUR_NORMS, QK_NORM, SLIDING_WINDOW)),
     "Glm4MoeForCausalLM": Architecture(
         "glm4_moe",
         "GLM-4.5, 4.6, 4.7",
         (QKV_BIAS, QK_NORM, MIXTURE_OF_EXPERTS, GROUPED_ROUTING, CORRECTION_BIAS, SHARED_EXPERTS, PREDICTION_LAYERS),
+    ),
+    "Glm4MoeLiteForCausalLM": Architecture(
+        "glm4_moe_lite", "GLM-4.7-Flash", (LATENT_ATTENTION, *_DEEPSEEK_V3_EXPERTS, PREDICTION_LAYERS)
     ),
     "GptOssForCausalLM": Architecture(
         "gpt_oss", "GPT-OSS 20B, 120B", (SLIDING_WINDOW, SINKS, MIXTURE_OF_EXPERTS, EXPERT_BIAS)

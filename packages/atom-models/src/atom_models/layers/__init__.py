@@ -15,6 +15,7 @@ from atom_models.layers.linear import (
     Shard,
 )
 from atom_models.layers.loadable import ExpectedWeight, Loadable
+from atom_models.layers.mla import LatentAttention, MLAAttention, mla_scale
 from atom_models.layers.moe import MoE, RoutingConfig, SharedExpertsConfig
 from atom_models.layers.norm import RMSNorm
 from atom_models.layers.rotary import Rotary, make_rotary
@@ -27,9 +28,11 @@ __all__ = [
     "Experts",
     "GatedActivation",
     "LMHead",
+    "LatentAttention",
     "Layer",
     "Linear",
     "Loadable",
+    "MLAAttention",
     "MergedColumnParallelLinear",
     "MoE",
     "QKVParallelLinear",
@@ -43,4 +46,5 @@ __all__ = [
     "VocabularyEmbedding",
     "WideRMSNorm",
     "make_rotary",
+    "mla_scale",
 ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from atom_kernels.attention import AttentionPlan, AttentionProblem, AttentionPrologue, select_attention
+from atom_kernels.attention.mla import MlaPlan, MlaProblem, MlaPrologue, select_mla
 from atom_models.forward_context import get_forward_context
 
 if TYPE_CHECKING:
@@ -57,3 +58,36 @@ class PagedAttention:
 def paged_attention(problem: AttentionProblem, layer_name: str, context: BuildContext) -> PagedAttention:
     """The default attention factory of `BuildContext`."""
     return PagedAttention(select_attention(problem, context.platform), layer_name)
+
+
+class MlaHost(Protocol):
+    """Runs latent attention for one layer, in the way of whoever owns the cache."""
+
+    plan: MlaPlan | None
+
+    def prepare(self, kv_b_weight: torch.Tensor) -> Any:
+        """The weights as `attend` wants them; see `MlaPlan.prepare`."""
+        ...
+
+    def attend(self, q_THD: torch.Tensor, kv_TC: torch.Tensor, weights: Any, *, prologue: MlaPrologue) -> torch.Tensor:
+        """Norms and rotates raw latents and queries, writes the cache, and attends -> ``[T, H, v_head_dim]``."""
+        ...
+
+
+class PagedMla:
+    """Latent attention over the pages of the forward context, through the plan that fits the platform."""
+
+    def __init__(self, plan: MlaPlan, layer_name: str) -> None:
+        self.plan: MlaPlan | None = plan
+        self.prepare = plan.prepare
+        self._forward = plan.runner.forward
+        self._name = layer_name
+
+    def attend(self, q_THD: torch.Tensor, kv_TC: torch.Tensor, weights: Any, *, prologue: MlaPrologue) -> torch.Tensor:
+        context, name = get_forward_context(), self._name
+        return self._forward(q_THD, kv_TC, weights, context.kv_caches[name], context.metadata[name], prologue=prologue)
+
+
+def paged_mla(problem: MlaProblem, layer_name: str, context: BuildContext) -> PagedMla:
+    """The default factory of latent attention of `BuildContext`."""
+    return PagedMla(select_mla(problem, context.platform), layer_name)

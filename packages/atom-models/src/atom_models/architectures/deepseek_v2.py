@@ -1,0 +1,115 @@
+"""DeepSeek-V2 and V2-Lite: DeepSeek-AI 2024, https://arxiv.org/abs/2405.04434.
+
+Latent attention, and many small experts beside some that see every token; the first layers are dense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from atom_models.architectures.llama import LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM, LlamaMLP
+from atom_models.architectures.prediction_layers import prediction_layer_prefixes
+from atom_models.build_context import BuildContext
+from atom_models.layers import MLAAttention, MoE, RMSNorm, Rotary, RoutingConfig, SharedExpertsConfig, mla_scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepseekV2Config(LlamaConfig):
+    """Fields of `config.json`; `intermediate_size` is that of layers without experts."""
+
+    q_lora_rank: int | None = None
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    n_routed_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    n_shared_experts: int = 0
+    n_group: int = 1
+    topk_group: int = 1
+    topk_method: str = "greedy"
+    norm_topk_prob: bool = False
+    routed_scaling_factor: float = 1.0
+    first_k_dense_replace: int = 0
+    moe_layer_freq: int = 1
+    rope_interleave: bool = True
+
+    @property
+    def head_size(self) -> int:
+        """What the table of angles is for: the rotated part of a head."""
+        return self.qk_rope_head_dim
+
+    @property
+    def routing(self) -> RoutingConfig:
+        if self.topk_method not in ("greedy", "group_limited_greedy"):
+            raise ValueError(f"topk_method is {self.topk_method!r}, not greedy or group_limited_greedy")
+        grouped = self.topk_method == "group_limited_greedy"
+        return RoutingConfig(
+            renormalize=self.norm_topk_prob,
+            num_groups=self.n_group if grouped else 1,
+            top_groups=self.topk_group if grouped else 1,
+            # Weights that sum to one are not scaled in this generation.
+            scaling_factor=1.0 if self.norm_topk_prob else self.routed_scaling_factor,
+            float32=True,
+        )
+
+    def has_experts(self, layer_id: int) -> bool:
+        return layer_id >= self.first_k_dense_replace and layer_id % self.moe_layer_freq == 0
+
+
+class DeepseekV2DecoderLayer(LlamaDecoderLayer):
+    def make_attention(
+        self,
+        config: DeepseekV2Config,
+        context: BuildContext,
+        *,
+        layer_id: int,
+        prefix: str,
+        rotary: Rotary,
+        then: RMSNorm,
+    ) -> MLAAttention:
+        return MLAAttention(
+            context,
+            hidden_size=config.hidden_size,
+            num_heads=config.num_attention_heads,
+            q_lora_rank=config.q_lora_rank,
+            kv_lora_rank=config.kv_lora_rank,
+            qk_nope_head_dim=config.qk_nope_head_dim,
+            qk_rope_head_dim=config.qk_rope_head_dim,
+            v_head_dim=config.v_head_dim,
+            scale=mla_scale(config.qk_nope_head_dim + config.qk_rope_head_dim, config.rope_parameters),
+            rotary=replace(rotary, interleaved=config.rope_interleave),
+            bias=config.attention_bias,
+            **seams,
+        )
+
+    def make_mlp(
+        self, config: DeepseekV2Config, context: BuildContext, *, layer_id: int, prefix: str, then: RMSNorm
+    ) -> MoE | LlamaMLP:
+        if not config.has_experts(layer_id):
+            return LlamaMLP(config, context, prefix=f"{prefix}.mlp", then=then)
+        shared = SharedExpertsConfig(config.moe_intermediate_size * config.n_shared_experts)
+        return MoE(
+            context,
+            f"{prefix}.mlp",
+            num_experts=config.n_routed_experts,
+            top_k=config.num_experts_per_tok,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.moe_intermediate_size,
+            hidden_act=config.hidden_act,
+            routing=config.routing,
+            shared_experts=shared if config.n_shared_experts else None,
+            then=then,
+        )
+
+
+class DeepseekV2ForCausalLM(LlamaForCausalLM):
+    config_class = DeepseekV2Config
+    decoder_layer = DeepseekV2DecoderLayer
+
+    def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
+        super().__init__(config, context)
+        self.ignored_prefixes = prediction_layer_prefixes(config)

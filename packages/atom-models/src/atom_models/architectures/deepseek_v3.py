@@ -1,0 +1,39 @@
+"""DeepSeek-V3 and R1: DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437; Kimi-K2: https://arxiv.org/abs/2507.20534.
+
+DeepSeek-V2 with another routing: sigmoid scores, groups of experts judged by their best two, and a bias that balances
+the load and only helps to choose. Layers that predict further tokens lie behind the last one and are left unread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atom_models.architectures.deepseek_v2 import DeepseekV2Config, DeepseekV2ForCausalLM
+from atom_models.layers import RoutingConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepseekV3Config(DeepseekV2Config):
+    """Fields of `config.json`; Kimi-K2's has the same."""
+
+    topk_method: str = "noaux_tc"
+    norm_topk_prob: bool = True
+
+    @property
+    def routing(self) -> RoutingConfig:
+        if self.topk_method != "noaux_tc":
+            raise ValueError(f"topk_method is {self.topk_method!r}, not noaux_tc")
+        return RoutingConfig(
+            scoring="sigmoid",
+            renormalize=self.norm_topk_prob,
+            num_groups=self.n_group,
+            top_groups=self.topk_group,
+            group_score="top2",
+            scaling_factor=self.routed_scaling_factor,
+            correction_bias="gate.e_score_correction_bias",
+            float32=True,
+        )
+
+
+class DeepseekV3ForCausalLM(DeepseekV2ForCausalLM):
+    config_class = DeepseekV3Config

@@ -1,0 +1,229 @@
+"""Multi-head latent attention: projections of low rank, and attention over cached latents as one opaque op.
+
+DeepSeek-AI 2024, "DeepSeek-V2", https://arxiv.org/abs/2405.04434, section 2.1.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atom_kernels.attention.mla import MlaPlan, MlaProblem, MlaPrologue
+from atom_kernels.protocols import KVCacheSpec
+from atom_models.layers.layer import Layer
+from atom_models.layers.linear import ColumnParallelLinear, Linear, RowParallelLinear, Shard
+from atom_models.layers.loadable import ExpectedWeight, check_shape
+from atom_models.layers.norm import RMSNorm
+from atom_models.quantization import LinearSpec
+
+if TYPE_CHECKING:
+    from atom_models.build_context import BuildContext
+    from atom_models.layers.rotary import Rotary
+
+# The norms of latents have this one in every published model, whatever their config says of the other norms.
+_NORM_EPS = 1e-6
+
+# Graphs name layers by number: schemas know no objects. Entries vanish with their layers.
+_layers: weakref.WeakValueDictionary[int, LatentAttention] = weakref.WeakValueDictionary()
+_next_handle = itertools.count(1)
+
+
+class MLAAttention(Layer):
+    """``forward(positions, hidden_states [T, D], residual) -> (normed, new_residual)``: a layer's whole attention.
+
+    Args:
+        prefix: the layer's name in the checkpoint, such as ``"model.layers.3.self_attn"``.
+        num_heads: over all ranks, which share them; latents are every rank's own.
+        q_lora_rank: of the queries' latent; None projects queries at once.
+        kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim: see `MlaProblem`.
+        scale: factor on ``q @ k``, see `mla_scale`.
+        bias: the projections to latents and the last one have biases.
+        then: the norm that follows.
+    """
+
+    def __init__(
+        self,
+        context: BuildContext,
+        *,
+        prefix: str,
+        hidden_size: int,
+        num_heads: int,
+        q_lora_rank: int | None,
+        kv_lora_rank: int,
+        qk_nope_head_dim: int,
+        qk_rope_head_dim: int,
+        v_head_dim: int,
+        scale: float,
+        rotary: Rotary,
+        then: RMSNorm,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        if bias and q_lora_rank is None:
+            raise ValueError(f"{prefix}: attention_bias needs q_lora_rank: no published model is without")
+        query_dim, latent_dim = qk_nope_head_dim + qk_rope_head_dim, kv_lora_rank + qk_rope_head_dim
+        local_heads = context.split(num_heads, f"{prefix}: num_attention_heads")
+        if q_lora_rank is None:
+            query = Shard("q_proj", num_heads * query_dim, context.collectives.size)
+        else:
+            query = Shard("q_a_proj", q_lora_rank, 1)
+        # What input_layernorm feeds: queries or their latents, and the latents of keys and values.
+        self.qkv_proj = Linear(
+            hidden_size,
+            (query, Shard("kv_a_proj_with_mqa", latent_dim, 1)),
+            context,
+            prefix=f"{prefix}.qkv_a_proj",
+            bias=bias,
+        )
+        self._sizes = [self.qkv_proj.out_features - latent_dim, latent_dim]
+        self.q_a_layernorm = self.q_b_proj = None
+        if q_lora_rank is not None:
+            self.q_b_proj = ColumnParallelLinear(
+                q_lora_rank, num_heads * query_dim, context, prefix=f"{prefix}.q_b_proj"
+            )
+            self.q_a_layernorm = RMSNorm(
+                q_lora_rank, _NORM_EPS, context, prefix=f"{prefix}.q_a_layernorm", feeds=self.q_b_proj
+            )
+        self.kv_a_layernorm = RMSNorm(kv_lora_rank, _NORM_EPS, context, prefix=f"{prefix}.kv_a_layernorm")
+        problem = MlaProblem(
+            num_heads=local_heads,
+            kv_lora_rank=kv_lora_rank,
+            qk_nope_head_dim=qk_nope_head_dim,
+            qk_rope_head_dim=qk_rope_head_dim,
+            v_head_dim=v_head_dim,
+            scale=scale,
+            dtype=context.dtype_name,
+            cache_dtype=context.kv_cache_dtype,
+            block_size=context.block_size,
+        )
+        self.attn = LatentAttention(
+            problem, context=context, prefix=f"{prefix}.attn", rotary=rotary, norm=self.kv_a_layernorm
+        )
+        self.o_proj = RowParallelLinear(
+            num_heads * v_head_dim, hidden_size, context, prefix=f"{prefix}.o_proj", bias=bias, then=then
+        )
+
+    def forward(self, positions: torch.Tensor, hidden_states: Any, residual: torch.Tensor) -> Any:
+        q, kv = self.qkv_proj(hidden_states).split(self._sizes, dim=-1)
+        if self.q_b_proj is not None and self.q_a_layernorm is not None:
+            q = self.q_b_proj(self.q_a_layernorm(q))
+        return self.o_proj(self.attn(q, kv, positions), residual)
+
+
+class LatentAttention(Layer):
+    """``forward(q, kv, positions) -> [T, num_heads * v_head_dim]``, causal, over everything cached so far.
+
+    q is ``[T, num_heads * query_dim]``, kv ``[T, latent_dim]``, both raw. It holds ``<parent>.kv_b_proj``, which turns
+    latents into keys and values, in the form that its kernel wants: queries may take up one half of it instead
+    (absorbed), so it never is a linear of its own.
+
+    Args:
+        problem: of this rank.
+        prefix: the layer's name, by which hosts know its cache.
+        rotary: angles for the last part of queries and latents.
+        norm: of latents, before they are cached.
+
+    Attributes:
+        kv_cache_spec: what must be cached for it.
+        plan: the kernel and its cache layout; None where another host attends.
+    """
+
+    ignored_weights: frozenset[str] = frozenset()
+
+    def __init__(
+        self, problem: MlaProblem, *, context: BuildContext, prefix: str, rotary: Rotary, norm: RMSNorm
+    ) -> None:
+        super().__init__()
+        self.name = prefix
+        self.kv_cache_spec = KVCacheSpec(1, problem.latent_dim, context.kv_cache_dtype, latent=True)
+        self._problem, self._context = problem, context
+        self._q_shape = (problem.num_heads, problem.query_dim)
+        self._out_features = problem.num_heads * problem.v_head_dim
+        if rotary.cos_sin_cache.shape[1] != problem.qk_rope_head_dim:
+            turned = f"{rotary.cos_sin_cache.shape[1]} of {problem.qk_rope_head_dim}"
+            raise ValueError(f"{prefix}: {turned} rotary elements would turn; latent attention turns all of them")
+        self._host = context.latent_attention(problem, prefix, context)
+        self._rotary = rotary
+        # In a tuple: the norm is a module of its place in the model, not of this layer.
+        self._norm = (norm,)
+        self._weight_name = f"{prefix.rpartition('.')[0]}.kv_b_proj.weight"
+        self._check_scheme()
+        self._loaded: torch.Tensor | None = None
+        self._weights: Any = None
+        self._handle = next(_next_handle)
+        _layers[self._handle] = self
+
+    @property
+    def plan(self) -> MlaPlan | None:
+        return self._host.plan
+
+    def forward(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            return torch.ops.atom_models.latent_attention(q, kv, positions, self._handle, self._out_features)
+        return self.attend(q, kv, positions)
+
+    def attend(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """What the opaque op runs."""
+        norm, rotary = self._norm[0], self._rotary
+        prologue = MlaPrologue(
+            positions,
+            cos_sin_cache=rotary.cos_sin_cache,
+            interleaved=rotary.interleaved,
+            norm_weight=norm.effective_weight,
+            norm_eps=norm.eps,
+        )
+        out = self._host.attend(q.view(q.shape[0], *self._q_shape), kv, self._weights, prologue=prologue)
+        return out.view(q.shape[0], -1)
+
+    def expected_weights(self) -> dict[str, ExpectedWeight]:
+        rows, rank = self._local_shape
+        return {self._weight_name: ExpectedWeight((rows * self._context.collectives.size, rank), self._context.dtype)}
+
+    def load_shard(self, name: str, tensor: torch.Tensor) -> None:
+        check_shape(name, tensor, self.expected_weights()[name])
+        rows, rank = self._local_shape[0], self._context.collectives.rank
+        part = tensor[rank * rows : (rank + 1) * rows]
+        self._loaded = part.to(device=self._context.device, dtype=self._context.dtype, copy=True)
+
+    def finish(self) -> None:
+        if self._loaded is not None:
+            self._weights, self._loaded = self._host.prepare(self._loaded), None
+
+    @property
+    def _local_shape(self) -> tuple[int, int]:
+        problem = self._problem
+        return problem.num_heads * (problem.qk_nope_head_dim + problem.v_head_dim), problem.kv_lora_rank
+
+    def _check_scheme(self) -> None:
+        name, context = self._weight_name.removesuffix(".weight"), self._context
+        scheme = context.quantization.scheme_for(name)
+        rows, rank = self._local_shape
+        slots = scheme.create_weights(LinearSpec(rank, rows, context.dtype, False, context.platform))
+        if set(slots) != {"weight"} or slots["weight"].dtype != context.dtype:
+            raise ValueError(f"{name} cannot be held as {scheme.name} yet; leave it out of quantization")
+
+
+def mla_scale(query_dim: int, rope_parameters: Mapping[str, Any]) -> float:
+    """The factor on ``q @ k``: ``query_dim ** -0.5``, times the square of YaRN's temperature if the config has one."""
+    scale, factor = query_dim**-0.5, float(rope_parameters.get("factor") or 1.0)
+    all_dim = rope_parameters.get("mscale_all_dim")
+    if rope_parameters.get("rope_type", "default") == "default" or not all_dim or factor <= 1:
+        return scale
+    return scale * (0.1 * float(all_dim) * math.log(factor) + 1.0) ** 2
+
+
+@torch.library.custom_op("atom_models::latent_attention", mutates_args=())
+def _latent_attention(
+    q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor, layer: int, out_features: int
+) -> torch.Tensor:
+    return _layers[layer].attend(q, kv, positions)
+
+
+@_latent_attention.register_fake
+def _(q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor, layer: int, out_features: int) -> torch.Tensor:
+    return q.new_empty(q.shape[0], out_features)
