@@ -62,14 +62,7 @@ class DeepseekV2Config(LlamaConfig):
 
 class DeepseekV2DecoderLayer(LlamaDecoderLayer):
     def make_attention(
-        self,
-        config: DeepseekV2Config,
-        context: BuildContext,
-        *,
-        layer_id: int,
-        prefix: str,
-        rotary: Rotary,
-        then: RMSNorm,
+        self, config: DeepseekV2Config, context: BuildContext, *, layer_id: int, rotary: Rotary, **seams: Any
     ) -> MLAAttention:
         return MLAAttention(
             context,
