@@ -32,7 +32,7 @@ from atom_core.engine.wire import (
     Reply,
     Shutdown,
 )
-from atom_core.messages import RequestOutput, SamplingParams, StepStats
+from atom_core.messages import Pooling, RequestOutput, SamplingParams, StepStats
 from atom_core.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -126,6 +126,32 @@ class AsyncEngine:
         for sample in samples:
             self._outputs.add(sample)
         self._link.send(AddRequests(samples))
+        return stream
+
+    def embed(
+        self,
+        prompt_token_ids: Sequence[int],
+        pooling: Pooling = "mean",
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> RequestStream:
+        """The embedding of a prompt: one `RequestOutput` with `embedding`.
+
+        Raises:
+            InvalidRequestError, EngineDeadError: as `generate`.
+        """
+        self.check_health()
+        request = self._inputs.process_embedding(
+            prompt_token_ids, pooling, request_id=request_id, priority=priority, cache_salt=cache_salt
+        )
+        if request.request_id in self._streams:
+            raise InvalidRequestError(f"request id {request_id!r} is in use", "request_id", "duplicate_request_id")
+        stream = self._streams[request.request_id] = RequestStream(request.request_id, 1, self._forget)
+        self._idle.clear()
+        self._outputs.add(request)
+        self._link.send(AddRequests([request]))
         return stream
 
     def validate(self, prompt_token_ids: Sequence[int], sampling_params: SamplingParams) -> None:

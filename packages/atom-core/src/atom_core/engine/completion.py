@@ -35,7 +35,8 @@ class Completion:
         if last is None:
             raise RuntimeError("as_dict() before any news of the sample")
         after_first = last.num_output_tokens - 1
-        return {
+        embedding = {} if last.embedding is None else {"embedding": last.embedding}
+        return embedding | {
             "request_id": self._request_id,
             "index": self._index,
             "text": "".join(self._texts),

@@ -18,7 +18,7 @@ from atom_core.engine.validation import (
     check_sampling_params,
     check_structured_outputs,
 )
-from atom_core.messages import EngineRequest, SamplingParams
+from atom_core.messages import EngineRequest, Pooling, SamplingParams
 from atom_core.structured_output.compiler import GrammarCompiler
 from atom_core.structured_output.grammar import GrammarError
 from atom_core.tokenization import Tokenizer, bad_words_token_ids
@@ -114,6 +114,36 @@ class InputProcessor:
             )
             for index in range(params.n)
         ]
+
+    def process_embedding(
+        self,
+        token_ids: Sequence[int],
+        pooling: Pooling,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> EngineRequest:
+        """The request for the embedding of a prompt.
+
+        Raises:
+            InvalidRequestError: a request that cannot be served.
+        """
+        check_prompt(token_ids, self.limits)
+        check_priority(priority)
+        check_cache_salt(cache_salt)
+        if pooling not in ("mean", "last"):
+            raise InvalidRequestError(f"pooling is {pooling!r}; it must be 'mean' or 'last'", "pooling")
+        return EngineRequest(
+            request_id=request_id or uuid.uuid4().hex,
+            token_ids=list(token_ids),
+            sampling_params=SamplingParams(seed=0, max_tokens=0),
+            kind="embed",
+            arrival_time=time.monotonic(),
+            priority=priority,
+            cache_salt=cache_salt,
+            pooling=pooling,
+        )
 
     def _resolve(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
         seed = self._random.getrandbits(63) if params.seed is None else params.seed

@@ -17,7 +17,7 @@ from atom_core.engine.input_processor import InputProcessor
 from atom_core.engine.output_processor import OutputProcessor
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
 from atom_core.engine.validation import RequestLimits
-from atom_core.messages import EngineRequest, RequestOutput, SamplingParams, StepStats
+from atom_core.messages import EngineRequest, Pooling, RequestOutput, SamplingParams, StepStats
 from atom_core.tokenization import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -110,6 +110,40 @@ class LLMEngine:
             self.abort(request_ids)
             raise
         return sorted(mine, key=lambda output: (order[output["request_id"]], output["index"]))
+
+    def embed(self, prompts: Prompt | Sequence[Prompt], pooling: Pooling = "mean") -> list[list[float]]:
+        """A vector of length 1 for each prompt: the "mean" of the hidden states of its tokens, or that of the "last".
+
+        Raises:
+            InvalidRequestError: before anything is computed.
+            RuntimeError: a prompt failed in the engine.
+        """
+        core = self._open_core()
+        tokens = [self._encode(prompt, SamplingParams()) for prompt in _as_prompts(prompts)]
+        requests = [self._inputs.process_embedding(token_ids, pooling) for token_ids in tokens]
+        for request in requests:
+            if (reason := core.why_it_cannot_fit(request)) is not None:
+                raise InvalidRequestError(reason, "prompt", "context_length_exceeded")
+        wanted = [request.request_id for request in requests]
+        for request in requests:
+            self._completions[request.request_id, 0] = Completion(request.request_id, 0)
+            self._outputs.add(request)
+            core.add_request(request)
+        mine: dict[str, dict[str, Any]] = {}
+        try:
+            while len(mine) < len(wanted):
+                for output in self._step():
+                    if output["request_id"] in wanted:
+                        mine[output["request_id"]] = output
+                    else:
+                        self._finished.append(output)
+        except BaseException:
+            self.abort(wanted)
+            raise
+        for output in mine.values():
+            if "embedding" not in output:
+                raise RuntimeError(f"a prompt could not be embedded: {output['error']}")
+        return [mine[request_id]["embedding"] for request_id in wanted]
 
     def add_request(
         self,

@@ -135,6 +135,7 @@ class _Sample:
             ttft=self._ttft,
             latency=now - self._arrival,
             error=news.error,
+            embedding=news.embedding,
         )
 
     def _take_tokens(self, news: EngineOutput) -> tuple[str, int]:

@@ -8,7 +8,7 @@ from atom_core.messages.outputs import (
     StepStats,
     TokenLogprobs,
 )
-from atom_core.messages.requests import EngineRequest, SamplingParams, StructuredOutputParams
+from atom_core.messages.requests import EngineRequest, Pooling, SamplingParams, StructuredOutputParams
 from atom_core.messages.steps import ModelOutput, NewRequest, RequestStepOutput, ScheduledRequest, SchedulerOutput
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "FinishReason",
     "ModelOutput",
     "NewRequest",
+    "Pooling",
     "RequestOutput",
     "RequestStepOutput",
     "SamplingParams",

@@ -42,6 +42,7 @@ class EngineOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_reason: int | None = None
     num_cached_tokens: int = 0
     error: str | None = None
+    embedding: list[float] | None = None
 
 
 class StepStats(msgspec.Struct, frozen=True):
@@ -72,6 +73,7 @@ class RequestOutput(msgspec.Struct, frozen=True):
         num_output_tokens: generated so far.
         ttft, latency: seconds from arrival to the first token, and until now.
         error: what went wrong where finish_reason is "error".
+        embedding: of the prompt, of length 1, where the request was for one.
     """
 
     request_id: str
@@ -89,3 +91,4 @@ class RequestOutput(msgspec.Struct, frozen=True):
     ttft: float = 0.0
     latency: float = 0.0
     error: str | None = None
+    embedding: list[float] | None = None

@@ -28,6 +28,9 @@ class StructuredOutputParams(msgspec.Struct, frozen=True, omit_defaults=True):
     structural_tag: Any = None
 
 
+Pooling = Literal["mean", "last"]
+
+
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """How tokens of one request are chosen, and when to stop.
 
@@ -86,7 +89,8 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `sampling_params` is resolved: `seed` and `max_tokens` are set, `n` is 1. `eos_token_ids` is empty when the
     end of sequence is to be ignored. `sample_index` is this sample's number among its siblings; siblings after
-    the first wait for the first one's prompt blocks.
+    the first wait for the first one's prompt blocks. `pooling` is how a request of kind "embed" makes one vector of the
+    hidden states of its prompt.
     """
 
     request_id: str
@@ -99,3 +103,4 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     cache_salt: str = ""
     parent_id: str | None = None
     sample_index: int = 0
+    pooling: Pooling = "mean"

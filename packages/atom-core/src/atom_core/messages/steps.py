@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from atom_core.messages.outputs import TokenLogprobs
-from atom_core.messages.requests import SamplingParams
+from atom_core.messages.requests import Pooling, SamplingParams
 
 
 class NewRequest(msgspec.Struct, frozen=True):
     """State that the worker must create: a request's first step, or its first after a preemption.
 
-    `token_ids` holds prompt and everything generated so far; `num_prompt_tokens` of them are the prompt.
+    `token_ids` holds prompt and everything generated so far; `num_prompt_tokens` of them are the prompt. `pooling` is
+    set where the hidden states of the prompt are asked for.
     """
 
     request_id: str
@@ -20,6 +21,7 @@ class NewRequest(msgspec.Struct, frozen=True):
     sampling_params: SamplingParams
     eos_token_ids: tuple[int, ...]
     sample_index: int
+    pooling: Pooling | None = None
 
 
 class ScheduledRequest(msgspec.Struct, frozen=True):
@@ -58,13 +60,15 @@ class RequestStepOutput(msgspec.Struct, frozen=True):
     """What one request got out of a step: no token unless it sampled, one logprob entry for each token.
 
     `prompt_logprobs` covers the prompt tokens ``num_computed_tokens + 1 .. num_computed_tokens + num_new_tokens``
-    of this step that lie inside the prompt (entry i judges token i + 1 from the tokens before it).
+    of this step that lie inside the prompt (entry i judges token i + 1 from the tokens before it). `embedding` comes
+    with the step that completes the prompt of a request with pooling.
     """
 
     request_id: str
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
+    embedding: list[float] | None = None
 
 
 class ModelOutput(msgspec.Struct, frozen=True):

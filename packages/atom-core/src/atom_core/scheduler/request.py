@@ -102,6 +102,12 @@ class Request:
         """Prompt logprobs are asked for and not complete; until then every prompt token must be computed."""
         return not self.is_reported_prompt and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
 
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Every prompt token must be computed, whatever the prefix cache has."""
+        pools_all = self.engine_request.kind == "embed" and self.engine_request.pooling == "mean"
+        return pools_all or self.needs_prompt_logprobs
+
     def admit(self, num_cached_tokens: int) -> None:
         """The request got its blocks; the first `num_cached_tokens` tokens are computed already."""
         self.status = RequestStatus.RUNNING
@@ -128,6 +134,7 @@ class Request:
             sampling_params=params,
             eos_token_ids=self.engine_request.eos_token_ids,
             sample_index=self.engine_request.sample_index,
+            pooling=self.engine_request.pooling if self.engine_request.kind == "embed" else None,
         )
 
     def take_prompt_logprobs(self, first: int, entries: list[TokenLogprobs] | None) -> None:

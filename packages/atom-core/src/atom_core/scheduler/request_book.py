@@ -54,7 +54,7 @@ class RequestBook:
         num_cached_tokens = self.cache.admit(
             request.block_table,
             request.token_ids,
-            use_prefix=not request.needs_prompt_logprobs,
+            use_prefix=not request.needs_whole_prompt,
             max_tokens=request.max_computed_tokens,
             reserve=self.cache.config.num_blocks // RESERVE_PART if self.running else 0,
             count=not request.has_run,
@@ -106,5 +106,5 @@ class RequestBook:
         return (
             cache.enable_prefix_caching
             and request.num_prompt_tokens > cache.block_size
-            and not request.needs_prompt_logprobs
+            and not request.needs_whole_prompt
         )

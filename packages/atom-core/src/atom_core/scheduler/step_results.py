@@ -39,7 +39,14 @@ def take_result(
     if not new_token_ids and finish_reason is None:
         return None
     logprobs = None if result.logprobs is None else result.logprobs[: len(new_token_ids)]
-    return make_output(request, new_token_ids, logprobs=logprobs, finish_reason=finish_reason, stop_reason=stop_reason)
+    return make_output(
+        request,
+        new_token_ids,
+        logprobs=logprobs,
+        finish_reason=finish_reason,
+        stop_reason=stop_reason,
+        embedding=result.embedding,
+    )
 
 
 def make_output(
@@ -49,6 +56,7 @@ def make_output(
     logprobs: list[TokenLogprobs] | None = None,
     finish_reason: FinishReason | None = None,
     stop_reason: int | None = None,
+    embedding: list[float] | None = None,
 ) -> EngineOutput:
     """News of `request`; the prompt's logprobs come with the first tokens."""
     return EngineOutput(
@@ -59,4 +67,5 @@ def make_output(
         finish_reason=finish_reason,
         stop_reason=stop_reason,
         num_cached_tokens=request.num_cached_tokens,
+        embedding=embedding,
     )

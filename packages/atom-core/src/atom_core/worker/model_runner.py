@@ -18,6 +18,7 @@ from atom_core.worker.input_batch import ModelInput, build_input
 from atom_core.worker.kv_caches import allocate_caches, block_bytes
 from atom_core.worker.logprobs import prompt_logprobs_of_step
 from atom_core.worker.model_loading import EngineModel, load_engine_model
+from atom_core.worker.pooling import Pooler, with_embeddings
 from atom_core.worker.request_states import RequestStates
 from atom_core.worker.sampler import sample_step
 from atom_models.forward_context import ForwardContext, set_forward_context
@@ -43,6 +44,8 @@ class ModelRunner:
         self._config = config
         self._load_model = load_model
         self._profiler = TorchProfiler(config.profiler, rank)
+        self._pooler = Pooler()
+        self._pooled: dict[int, torch.Tensor] = {}
         self._pending: tuple[SchedulerOutput, ModelInput, torch.Tensor, dict[int, list[TokenLogprobs]]] | None = None
 
     @torch.inference_mode()
@@ -93,6 +96,7 @@ class ModelRunner:
         with self._profiler.mark(_step_name(batch)):
             with set_forward_context(context):
                 hidden_TD = self._model.forward(batch.input_ids, batch.positions)
+            self._pooled = self._pooler.pool(step, batch, hidden_TD)
             prompt_logprobs = prompt_logprobs_of_step(batch, hidden_TD, self._states, self._model.compute_logits)
             rows = hidden_TD if batch.last_tokens is None else hidden_TD[batch.last_tokens]
             logits_nV = self._model.compute_logits(rows) if len(batch.sampling) else rows
@@ -105,9 +109,10 @@ class ModelRunner:
             raise RuntimeError("sample() before forward(): there is no step to sample")
         (step, batch, logits_nV, prompt_logprobs), self._pending = self._pending, None
         with self._profiler.mark("sample"):
-            return sample_step(
+            output = sample_step(
                 step, batch, logits_nV, states=self._states, masks=masks, prompt_logprobs=prompt_logprobs
             )
+            return with_embeddings(output, self._pooled)
 
     def start_profile(self) -> None:
         """Begin a trace (see `TorchProfiler.start`)."""
