@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from atom_core import EngineDeadError, RequestOutput, SamplingParams
+from atom_core import EngineDeadError, InvalidRequestError, RequestOutput, SamplingParams
 from atom_core.engine.request_stream import RequestStream
 from atom_server.disconnect import cancel_all
 from atom_server.errors import APIError, engine_dead, shutting_down
@@ -73,6 +73,7 @@ class Generation:
         most = state.engine.info.max_num_seqs
         if params.n > most:
             raise APIError(400, f"'n' must be at most {most} (--max-num-seqs); got {params.n}", param="n")
+        await _check_grammar(state, body, params)
         # A single prompt is checked when it is submitted; of several, none may run before all were checked.
         for prompt in prompts if len(prompts) > 1 else ():
             state.engine.validate(prompt.token_ids, params)
@@ -197,3 +198,14 @@ class Generation:
         except EngineDeadError as error:
             return engine_dead(error)
         return APIError(500, f"the request failed in the engine: {output.error or 'no reason is known'}")
+
+
+async def _check_grammar(state: ServerState, body: GenerationRequest, params: SamplingParams) -> None:
+    """Compile what the text must follow, beside the event loop; errors name the field that the client used."""
+    try:
+        await state.engine.check_grammar(params)
+    except InvalidRequestError as error:
+        if body.structured_outputs is not None or error.param != "structured_outputs":
+            raise
+        message = error.message.replace("structured_outputs", "response_format")
+        raise APIError(400, message, param="response_format", code=error.code) from None

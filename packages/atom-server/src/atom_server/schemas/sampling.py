@@ -6,14 +6,16 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from atom_core import SamplingParams
+from atom_core import SamplingParams, StructuredOutputParams
 from atom_server.errors import unsupported
+from atom_server.schemas.structured import ResponseFormat, StructuredOutputs
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 MAX_STOP_TOKENS = 128
 MAX_BIASES = 1024
+MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH = 128, 256
 MAX_TOKENS = 2**31 - 1
 
 _UNSUPPORTED = {
@@ -21,11 +23,10 @@ _UNSUPPORTED = {
     "functions": "function calls are not supported; leave 'functions' out",
     "suffix": "text after the completion is not supported; leave 'suffix' out",
     "modalities": "only text is supported; leave 'modalities' out or give [\"text\"]",
-    "structured_outputs": "structured output is not supported",
-    "guided_json": "structured output is not supported",
-    "guided_regex": "structured output is not supported",
-    "guided_choice": "structured output is not supported",
-    "guided_grammar": "structured output is not supported",
+    "guided_json": 'say "structured_outputs": {"json": ...} instead',
+    "guided_regex": 'say "structured_outputs": {"regex": ...} instead',
+    "guided_choice": 'say "structured_outputs": {"choice": ...} instead',
+    "guided_grammar": 'say "structured_outputs": {"grammar": ...} instead',
     "best_of": "'best_of' is not supported; use 'n', and choose by logprobs",
 }
 
@@ -101,6 +102,11 @@ class GenerationRequest(BaseModel):
     )
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKENS)] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    bad_words: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_LENGTH)]], Field(max_length=MAX_BAD_WORDS)
+    ] = Field([], description="Texts that are never generated.")
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = Field(0, description="Lower goes first.")
     cache_salt: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,64}$")] = Field(
         "", description="Prompts share cached prefixes only within one salt.", validate_default=False
@@ -129,8 +135,16 @@ class GenerationRequest(BaseModel):
             "min_tokens": self.min_tokens,
             "prompt_logprobs": self.prompt_logprobs,
             "skip_special_tokens": self.skip_special_tokens,
+            "bad_words": self.bad_words or None,
+            "structured_outputs": self.constraint(),
         }
         return SamplingParams(**(values | overrides))
+
+    def constraint(self) -> StructuredOutputParams | None:
+        """What the text must follow."""
+        if self.structured_outputs is not None:
+            return self.structured_outputs.constraint()
+        return None if self.response_format is None else self.response_format.constraint()
 
     def refuse_what_is_missing(self) -> None:
         """Refuse known fields that would change the answer and are not built; other unknown fields are harmless.
@@ -142,9 +156,8 @@ class GenerationRequest(BaseModel):
         for name, message in _UNSUPPORTED.items():
             if extra.get(name) not in (None, [], "", ["text"]) and not (name == "best_of" and extra[name] == self.n):
                 raise unsupported(message, name)
-        response_format = extra.get("response_format")
-        if response_format is not None and response_format != {"type": "text"}:
-            raise unsupported('only the response format {"type": "text"} is supported', "response_format")
+        if self.structured_outputs is not None and self.response_format and self.response_format.type != "text":
+            raise unsupported("'structured_outputs' and 'response_format' exclude each other", "structured_outputs")
         if self.stream and self.prompt_logprobs is not None:
             raise unsupported("'prompt_logprobs' cannot be streamed; leave 'stream' out", "prompt_logprobs")
         if self.stream_options is not None and not self.stream:

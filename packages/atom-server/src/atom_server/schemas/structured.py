@@ -1,0 +1,85 @@
+"""``response_format`` and ``structured_outputs``: what the text must follow."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from atom_core import StructuredOutputParams
+
+# The engine has the last word on sizes; these keep a request's error near its field.
+MAX_CHOICES = 1024
+MAX_GRAMMAR_LENGTH = 65_536
+
+
+class JsonSchemaFormat(BaseModel):
+    """A named schema. It is always enforced, `strict` or not; without a schema any JSON object will do."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str = Field("", max_length=256)
+    description: str | None = Field(None, max_length=65_536)
+    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    """The shape of the answer."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: JsonSchemaFormat | None = Field(None, description="For type json_schema.")
+
+    @model_validator(mode="after")
+    def _has_what_its_type_needs(self) -> ResponseFormat:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("type 'json_schema' needs a field 'json_schema' that holds the schema")
+        return self
+
+    def constraint(self) -> StructuredOutputParams | None:
+        """For the engine; None for plain text."""
+        if self.type == "structural_tag":
+            return StructuredOutputParams(structural_tag=dict(self.model_extra or {}))
+        if self.type == "json_schema" and self.json_schema is not None and self.json_schema.schema_ is not None:
+            return StructuredOutputParams(json=self.json_schema.schema_)
+        return None if self.type == "text" else StructuredOutputParams(json_object=True)
+
+
+class StructuredOutputs(BaseModel):
+    """Exactly one constraint on the text."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", populate_by_name=True)
+
+    json_: dict[str, Any] | bool | str | None = Field(None, alias="json", description="A JSON schema, or its text.")
+    json_object: bool | None = Field(None, description="Any JSON object.")
+    regex: Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_LENGTH)] | None = None
+    choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=MAX_CHOICES)] | None = (
+        None
+    )
+    grammar: Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_LENGTH)] | None = Field(
+        None, description="GBNF or Lark."
+    )
+    structural_tag: dict[str, Any] | str | None = None
+
+    @model_validator(mode="after")
+    def _is_one_constraint(self) -> StructuredOutputs:
+        given = [name for name, value in self._values().items() if value not in (None, False)]
+        if len(given) != 1:
+            raise ValueError(f"must have exactly one of {', '.join(self._values())}; it has {len(given)}")
+        return self
+
+    def constraint(self) -> StructuredOutputParams:
+        """For the engine."""
+        return StructuredOutputParams(**self._values())
+
+    def _values(self) -> dict[str, Any]:
+        return {
+            "json": self.json_,
+            "json_object": self.json_object,
+            "regex": self.regex,
+            "choice": self.choice,
+            "grammar": self.grammar,
+            "structural_tag": self.structural_tag,
+        }
