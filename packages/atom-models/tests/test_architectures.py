@@ -15,7 +15,15 @@ import torch
 import transformers
 from safetensors.numpy import load_file
 
-from atom_models import LoadedModel, attention_layers, load_model, open_checkpoint, supported_architectures
+from atom_models import (
+    LoadedModel,
+    UnsupportedArchitectureError,
+    attention_layers,
+    describe_architecture,
+    load_model,
+    open_checkpoint,
+    supported_architectures,
+)
 from atom_models.paged_run import PagedRun, SequenceStep
 from tiny_architectures import FAMILIES, PAST_EVERY_WINDOW, families, reference_model
 from tiny_models import write_weights
@@ -165,3 +173,22 @@ def test_a_config_of_a_publisher_needs_no_code_of_theirs(tiny_family: Callable[[
 
 def test_every_file_of_an_architecture_has_a_tiny_family():
     assert {family.architecture for family in FAMILIES.values()} >= set(supported_architectures())
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("Qwen3NextForCausalLM", "Qwen3ForCausalLM"),
+        ("Gemma3ForConditionalGeneration", "Gemma3ForCausalLM"),
+        ("Ministral3ForCausalLM", "MistralForCausalLM"),
+        ("Llama4ForConditionalGeneration", "LlamaForCausalLM"),
+        ("Phi3ForCausalLM", None),
+        ("BertModel", None),
+    ],
+)
+def test_an_unknown_architecture_names_all_that_are_known_and_the_nearest(name: str, nearest: str | None):
+    with pytest.raises(UnsupportedArchitectureError) as caught:
+        describe_architecture(name)
+    message = str(caught.value)
+    assert all(known in message for known in supported_architectures())
+    assert message.endswith(f"The nearest is {nearest}.") if nearest else "nearest" not in message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -101,11 +102,17 @@ def check_architecture(name: str) -> None:
     """Raises UnsupportedArchitectureError unless `find_architecture` would find it."""
     if name in _ARCHITECTURES:
         return
-    nearest = difflib.get_close_matches(name, _ARCHITECTURES, n=1, cutoff=0.6)
-    hint = f" The nearest is {nearest[0]}." if nearest else ""
+    stems = {_stem(known): known for known in _ARCHITECTURES}
+    nearest = difflib.get_close_matches(_stem(name), stems, n=1, cutoff=0.65)
+    hint = f" The nearest is {stems[nearest[0]]}." if nearest else ""
     raise UnsupportedArchitectureError(
         f"the architecture {name} is not supported; supported: {', '.join(supported_architectures())}.{hint}"
     )
+
+
+def _stem(name: str) -> str:
+    """A name without what most have in common."""
+    return re.sub(r"(For[A-Z].*|LMHeadModel|Model)$", "", name).lower()
 
 
 def find_architecture(name: str) -> type[CausalLM]:
