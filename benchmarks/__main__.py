@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import blocks, chart, offline, overhead
+from benchmarks import blocks, chart, masks, offline, overhead
+
+COMMANDS = {"offline": offline, "overhead": overhead, "blocks": blocks, "masks": masks, "chart": chart}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one benchmark and return the exit status of the process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, module in (("offline", offline), ("overhead", overhead), ("blocks", blocks), ("chart", chart)):
+    for name, module in COMMANDS.items():
         summary = (module.__doc__ or "").strip()
         command = commands.add_parser(name, help=summary, description=summary)
         module.add_arguments(command)

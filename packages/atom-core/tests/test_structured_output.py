@@ -342,6 +342,24 @@ def test_aborted_requests_leave_no_matcher_behind(engine):
     assert not engine._core._constrained.has_waiting()
 
 
+@pytest.mark.parametrize("failing_step", [3, 4])
+def test_a_failed_step_ends_its_constrained_requests_and_nothing_more(make_engine, failing_step):
+    engine = make_engine()
+    runner = engine._core._executor._runner
+    forward, steps = runner.forward, iter(range(1, 1000))
+
+    def failing(step):
+        if next(steps) == failing_step:
+            raise RuntimeError("the device is on fire")
+        forward(step)
+
+    runner.forward = failing
+    outputs = run(engine, make_params(json=PERSON, n=2))
+    assert [output["finish_reason"] for output in outputs] == ["error", "error"]
+    assert not engine._core._constrained._matchers
+    assert run(engine, make_params(choice=["ok"]))[0]["text"] == "ok"
+
+
 def test_compiled_grammars_are_kept_up_to_a_number():
     compiler = GrammarCompiler(max_grammars=3)
     first = compiler.submit(StructuredOutputParams(regex="a"))
