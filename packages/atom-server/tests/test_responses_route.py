@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -156,3 +157,11 @@ def test_errors_name_the_field(client, fields, param, code):
     with pytest.raises(BadRequestError) as caught:
         create(client, **fields)
     assert (caught.value.param, caught.value.code) == (param, code)
+
+
+def test_a_text_format_is_followed(client):
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
+    form = {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}
+    response = create(client, text={"format": form}, max_output_tokens=64)
+    assert json.loads(response.output_text)["a"] in (1, 2)
+    assert response.text.format.name == "answer"

@@ -8,11 +8,13 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from starlette.requests import Request
 
 from atom_core import EngineDeadError, InvalidRequestError, RequestOutput, SamplingParams
 from atom_core.engine.request_stream import RequestStream
+from atom_core.messages import Pooling
 from atom_server.disconnect import cancel_all
 from atom_server.errors import APIError, engine_dead, shutting_down
 from atom_server.prompts import PromptTokens
@@ -30,6 +32,14 @@ class Tally:
     ttft: float = 0.0
     latency: float = 0.0
     finish_reason: str | None = None
+
+
+class Admission(Protocol):
+    """What every request for the engine tells of itself."""
+
+    model: str | None
+    priority: int
+    cache_salt: str
 
 
 class Generation:
@@ -57,13 +67,14 @@ class Generation:
     async def submit(
         cls,
         request: Request,
-        body: GenerationRequest,
+        body: Admission,
         prompts: Sequence[PromptTokens],
         params: SamplingParams,
         *,
         kind: str,
+        pooling: Pooling | None = None,
     ) -> Generation:
-        """Check every prompt, then give all to the engine.
+        """Check every prompt, then give all to the engine: for tokens, or with `pooling` for embeddings.
 
         Raises:
             APIError, InvalidRequestError, EngineDeadError: nothing was left running.
@@ -79,7 +90,7 @@ class Generation:
             state.engine.validate(prompt.token_ids, params)
         generation = cls(state, f"{kind}-{uuid.uuid4().hex}", state.check_model(body.model), prompts, params.n)
         try:
-            generation._start(params, body.priority, body.cache_salt)
+            generation._start(params, body, pooling)
         except Exception:
             await generation.close()
             raise
@@ -141,15 +152,18 @@ class Generation:
         record.ttft, record.tpot = usage.ttft_s, usage.tpot_s
         record.finish_reasons = [tally.finish_reason or "abort" for tally in self._tallies]
 
-    def _start(self, params: SamplingParams, priority: int, cache_salt: str) -> None:
+    def _start(self, params: SamplingParams, body: Admission, pooling: Pooling | None) -> None:
+        engine = self._state.engine
         for index, prompt in enumerate(self.prompts):
-            stream = self._state.engine.generate(
-                prompt.token_ids,
-                params,
-                request_id=f"{self.id}-{index}",
-                priority=priority,
-                cache_salt=cache_salt,
-            )
+            names: dict[str, Any] = {
+                "request_id": f"{self.id}-{index}",
+                "priority": body.priority,
+                "cache_salt": body.cache_salt,
+            }
+            if pooling is None:
+                stream = engine.generate(prompt.token_ids, params, **names)
+            else:
+                stream = engine.embed(prompt.token_ids, pooling, **names)
             self._streams.append(stream)
         self._state.active[self.id] = [stream.request_id for stream in self._streams]
 
@@ -200,12 +214,13 @@ class Generation:
         return APIError(500, f"the request failed in the engine: {output.error or 'no reason is known'}")
 
 
-async def _check_grammar(state: ServerState, body: GenerationRequest, params: SamplingParams) -> None:
+async def _check_grammar(state: ServerState, body: Admission, params: SamplingParams) -> None:
     """Compile what the text must follow, beside the event loop; errors name the field that the client used."""
     try:
         await state.engine.check_grammar(params)
     except InvalidRequestError as error:
-        if body.structured_outputs is not None or error.param != "structured_outputs":
+        says_it_that_way = isinstance(body, GenerationRequest) and body.structured_outputs is not None
+        if says_it_that_way or error.param != "structured_outputs":
             raise
         message = error.message.replace("structured_outputs", "response_format")
         raise APIError(400, message, param="response_format", code=error.code) from None

@@ -40,12 +40,14 @@ async def encode_text(
     return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
 
 
-async def encode_prompts(state: ServerState, prompts: Sequence[str | list[int]]) -> list[PromptTokens]:
-    """Token ids of each prompt of a text completion."""
+async def encode_prompts(
+    state: ServerState, prompts: Sequence[str | list[int]], *, param: str = "prompt"
+) -> list[PromptTokens]:
+    """Token ids of each of several prompts."""
     encoded = []
     for prompt in prompts:
         if isinstance(prompt, str):
-            encoded.append(PromptTokens(await encode_text(state, prompt), prompt))
+            encoded.append(PromptTokens(await encode_text(state, prompt, param=param), prompt))
         else:
             encoded.append(PromptTokens(prompt))
     return encoded

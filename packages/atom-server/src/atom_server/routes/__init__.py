@@ -3,6 +3,7 @@
 from atom_server.routes import (
     chat_completions,
     completions,
+    embeddings,
     health,
     messages,
     models,
@@ -18,6 +19,7 @@ ROUTERS = tuple(
     for module in (
         chat_completions,
         completions,
+        embeddings,
         health,
         messages,
         models,

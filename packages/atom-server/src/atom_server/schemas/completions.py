@@ -13,7 +13,7 @@ MAX_PROMPTS = 2048
 Prompt = str | list[int]
 
 
-def _list_of_prompts(value: Any) -> Any:
+def list_of_prompts(value: Any) -> Any:
     """Each of the four forms as a list of prompts, every one a string or a list of token ids."""
     if isinstance(value, str):
         return [value]
@@ -44,7 +44,7 @@ def _is_token_id(value: Any) -> bool:
 class CompletionRequest(GenerationRequest):
     """Text to continue, once or (a list) several times in one request."""
 
-    prompt: Annotated[list[Any], BeforeValidator(_list_of_prompts)] = Field(
+    prompt: Annotated[list[Any], BeforeValidator(list_of_prompts)] = Field(
         description="A string, a list of token ids, or a list of either.",
     )
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None

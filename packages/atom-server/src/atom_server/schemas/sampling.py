@@ -54,6 +54,15 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0, allow_inf_nan=False)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)]
+Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="Lower goes first.")]
+CacheSalt = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9_.\-]{1,64}$",
+        description="Prompts share cached prefixes only within one salt.",
+        validate_default=False,
+    ),
+]
 StopStrings = Annotated[
     list[Annotated[str, Field(max_length=MAX_STOP_LENGTH)]],
     Field(max_length=MAX_STOP_STRINGS),
@@ -107,10 +116,8 @@ class GenerationRequest(BaseModel):
     ] = Field([], description="Texts that are never generated.")
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = Field(0, description="Lower goes first.")
-    cache_salt: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,64}$")] = Field(
-        "", description="Prompts share cached prefixes only within one salt.", validate_default=False
-    )
+    priority: Priority = 0
+    cache_salt: CacheSalt = ""
     user: str | None = Field(None, max_length=1024, description="Ignored.")
 
     def sampling_params(self, **overrides: Any) -> SamplingParams:

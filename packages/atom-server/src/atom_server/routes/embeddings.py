@@ -1,0 +1,82 @@
+"""``POST /v1/embeddings``."""
+
+from __future__ import annotations
+
+import array
+import base64
+import contextlib
+import sys
+from typing import Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from atom_core import SamplingParams
+from atom_server.body import read_request
+from atom_server.disconnect import until_disconnect
+from atom_server.errors import APIError
+from atom_server.generation import Generation
+from atom_server.prompts import encode_prompts
+from atom_server.routes.openapi import described
+from atom_server.schemas.embeddings import EmbeddingRequest
+from atom_server.state import server_state
+
+router = APIRouter(tags=["embeddings"])
+
+# Nothing is generated; the parameters are only checked.
+_PARAMS = SamplingParams(max_tokens=0)
+
+
+@router.post("/v1/embeddings", response_class=Response, openapi_extra=described(EmbeddingRequest))
+async def embeddings(request: Request) -> Response:
+    """A vector of length 1 for each prompt."""
+    state = server_state(request)
+    state.check_takes_requests()
+    body, headers = await read_request(request, EmbeddingRequest, state.options.max_body_bytes)
+    state.check_model(body.model)
+    body.refuse_what_is_missing()
+    prompts = await encode_prompts(state, body.input, param="input")
+    try:
+        generation = await Generation.submit(request, body, prompts, _PARAMS, kind="embd", pooling=body.pooling)
+    except ValueError as error:
+        if getattr(error, "param", None) == "prompt":
+            error.param = "input"  # type: ignore[attr-defined]
+        raise
+    vectors = await until_disconnect(request, _collect(request, generation))
+    num_tokens = generation.num_prompt_tokens
+    answer: dict[str, Any] = {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": encode_vector(vector, body.encoding_format)}
+            for index, vector in enumerate(vectors)
+        ],
+        "model": generation.model,
+        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+    }
+    return Response(msgspec.json.encode(answer), headers=headers, media_type="application/json")
+
+
+def encode_vector(vector: list[float], form: Literal["float", "base64"]) -> list[float] | str:
+    """The vector as numbers, or as little-endian float32 in base64."""
+    if form == "float":
+        return vector
+    values = array.array("f", vector)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return base64.b64encode(values.tobytes()).decode()
+
+
+async def _collect(request: Request, generation: Generation) -> list[list[float]]:
+    vectors: dict[int, list[float]] = {}
+    try:
+        async with contextlib.aclosing(generation.outputs()) as outputs:
+            async for index, output in outputs:
+                if output.embedding is not None:
+                    vectors[index] = output.embedding
+    finally:
+        generation.report(request.state.record)
+        await generation.close()
+    if len(vectors) < len(generation.prompts):
+        raise APIError(500, "the engine gave no vector for a prompt")
+    return [vectors[index] for index in range(len(vectors))]

@@ -1,0 +1,77 @@
+"""Embeddings, through the official client; that they equal `transformers` is tested with the engine."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+
+import pytest
+from openai import BadRequestError
+
+
+def embed(client, prompts, **fields):
+    return client.embeddings.create(model="tiny", input=prompts, **fields)
+
+
+def vectors(answer):
+    return [entry.embedding for entry in answer.data]
+
+
+def test_an_embedding_has_the_shape_that_clients_expect(client):
+    answer = embed(client, "Hello world", encoding_format="float")
+    assert (answer.object, answer.model) == ("list", "tiny")
+    assert [(entry.object, entry.index) for entry in answer.data] == [("embedding", 0)]
+    assert math.isclose(sum(x * x for x in answer.data[0].embedding), 1.0, rel_tol=1e-5)
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens > 0
+
+
+def test_text_and_token_ids_alone_or_in_lists_are_the_same(server, client):
+    tokens = server.post("/tokenize", prompt="Hello world").json()["tokens"]
+    [alone] = vectors(embed(client, "Hello world", encoding_format="float"))
+    for prompts in (["Hello world", "other"], tokens, [tokens, [5, 6]]):
+        found = vectors(embed(client, prompts, encoding_format="float"))
+        assert found[0] == pytest.approx(alone, abs=1e-5)
+
+
+def test_base64_carries_the_same_numbers(server, client):
+    [numbers] = vectors(embed(client, "Hello world", encoding_format="float"))
+    answer = server.post("/v1/embeddings", input="Hello world", encoding_format="base64").json()
+    data = base64.b64decode(answer["data"][0]["embedding"])
+    assert struct.unpack(f"<{len(numbers)}f", data) == pytest.approx(numbers, abs=1e-6)
+    assert vectors(embed(client, "Hello world"))[0] == pytest.approx(numbers, abs=1e-6)
+
+
+def test_the_pooling_can_be_chosen(client):
+    mean, last = (vectors(embed(client, "Hello world", extra_body={"pooling": kind})) for kind in ("mean", "last"))
+    assert mean[0] != pytest.approx(last[0], abs=1e-3)
+    assert vectors(embed(client, "Hello world"))[0] == pytest.approx(mean[0], abs=1e-5)
+
+
+def test_nothing_is_left_running(server, client):
+    embed(client, [[5] * 300] * 8)
+    server.wait_until_idle()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"input": []}, "input", "invalid_value"),
+        ({"input": [[]]}, "input", "empty_prompt"),
+        ({"input": [5] * 600}, "input", "context_length_exceeded"),
+        ({"input": [[5], [99999]]}, "input", "invalid_token_id"),
+        ({"input": "a" * 400_000}, "input", "context_length_exceeded"),
+        ({"input": "a", "encoding_format": "int8"}, "encoding_format", "invalid_value"),
+        ({"input": "a", "dimensions": 4}, "dimensions", "unsupported_parameter"),
+        ({"input": "a", "pooling": "max"}, "pooling", "invalid_value"),
+    ],
+)
+def test_errors_name_the_field(server, fields, param, code):
+    answer = server.post("/v1/embeddings", **fields)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
+
+
+def test_the_client_raises_its_own_error(client):
+    with pytest.raises(BadRequestError, match="empty"):
+        embed(client, [[]])
