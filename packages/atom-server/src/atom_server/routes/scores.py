@@ -1,0 +1,94 @@
+"""``POST /v1/score`` and ``POST /v1/rerank``: how likely the model finds one text after another.
+
+The score is the geometric mean of the probabilities of the second text's tokens, given the first: from 0 to 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from atom_core import SamplingParams
+from atom_server.body import read_request
+from atom_server.collect import collect
+from atom_server.disconnect import until_disconnect
+from atom_server.errors import APIError
+from atom_server.generation import Generation
+from atom_server.prompts import PromptTokens, encode_text
+from atom_server.routes.openapi import described
+from atom_server.schemas.scores import RerankRequest, ScoreRequest
+from atom_server.state import ServerState, server_state
+
+router = APIRouter(tags=["scores"])
+
+_PARAMS = SamplingParams(max_tokens=0, prompt_logprobs=0)
+
+
+@router.post("/v1/score", response_class=Response, openapi_extra=described(ScoreRequest))
+async def score(request: Request) -> Response:
+    """How likely each second text is after its first."""
+    state = server_state(request)
+    state.check_takes_requests()
+    body, headers = await read_request(request, ScoreRequest, state.options.max_body_bytes)
+    generation, scores = await _score(request, body, body.pairs(), judged="text_2")
+    answer: dict[str, Any] = {
+        "id": generation.id,
+        "object": "list",
+        "created": generation.created,
+        "model": generation.model,
+        "data": [{"index": index, "object": "score", "score": value} for index, value in enumerate(scores)],
+        "usage": _usage(generation),
+    }
+    return Response(msgspec.json.encode(answer), headers=headers, media_type="application/json")
+
+
+@router.post("/v1/rerank", response_class=Response, openapi_extra=described(RerankRequest))
+async def rerank(request: Request) -> Response:
+    """The documents, the one after which the query is likeliest first."""
+    state = server_state(request)
+    state.check_takes_requests()
+    body, headers = await read_request(request, RerankRequest, state.options.max_body_bytes)
+    generation, scores = await _score(request, body, body.pairs(), judged="query")
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
+    results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in order]
+    if body.return_documents:
+        results = [result | {"document": {"text": body.documents[result["index"]]}} for result in results]
+    answer = {"id": generation.id, "model": generation.model, "results": results, "usage": _usage(generation)}
+    return Response(msgspec.json.encode(answer), headers=headers, media_type="application/json")
+
+
+async def _score(
+    request: Request, body: ScoreRequest | RerankRequest, pairs: list[tuple[str, str]], *, judged: str
+) -> tuple[Generation, list[float]]:
+    state = server_state(request)
+    state.check_model(body.model)
+    prompts, num_judged = [], []
+    for first, second in pairs:
+        prompt, count = await _encode_pair(state, first, second, param=judged)
+        prompts.append(prompt)
+        num_judged.append(count)
+    generation = await Generation.submit(request, body, prompts, _PARAMS, kind="score")
+    choices = await until_disconnect(request, collect(request, generation))
+    scores = []
+    for choice, count in zip(choices, num_judged, strict=True):
+        logprobs = [entry.logprob for entry in choice.prompt_logprobs[-count:]]
+        scores.append(math.exp(sum(logprobs) / len(logprobs)))
+    return generation, scores
+
+
+async def _encode_pair(state: ServerState, first: str, second: str, *, param: str) -> tuple[PromptTokens, int]:
+    """Tokens of both, each tokenized by itself, and how many of them the second has."""
+    context = await encode_text(state, first)
+    following = await encode_text(state, second, add_special_tokens=False)
+    if not context or not following:
+        raise APIError(400, "a text has no tokens; there is nothing to judge", param=param)
+    return PromptTokens(context + following), len(following)
+
+
+def _usage(generation: Generation) -> dict[str, int]:
+    num_tokens = generation.num_prompt_tokens
+    return {"prompt_tokens": num_tokens, "completion_tokens": 0, "total_tokens": num_tokens}

@@ -1,0 +1,66 @@
+"""The bodies of ``POST /v1/score`` and ``POST /v1/rerank``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from atom_server.errors import APIError
+from atom_server.schemas.sampling import CacheSalt, Priority
+
+MAX_TEXTS = 2048
+
+
+def _texts(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _document(value: Any) -> Any:
+    """Documents may be objects with a text."""
+    return value["text"] if isinstance(value, dict) and isinstance(value.get("text"), str) else value
+
+
+Text = Annotated[str, Field(min_length=1)]
+Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS), BeforeValidator(_texts)]
+Document = Annotated[Text, BeforeValidator(_document)]
+
+
+class ScoreRequest(BaseModel):
+    """Pairs of texts: one with each of a list, or two lists of one length, pair by pair."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
+    text_1: Texts = Field(description="What comes first: a string, or a list of strings.")
+    text_2: Texts = Field(description="What is judged after it: a string, or a list of strings.")
+    priority: Priority = 0
+    cache_salt: CacheSalt = ""
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every pair, in order; APIError 400 where the lists do not pair up."""
+        if len(self.text_1) not in (1, len(self.text_2)):
+            message = f"'text_1' must be one text, or as many as 'text_2' has: {len(self.text_2)}"
+            raise APIError(400, message, param="text_1")
+        firsts = self.text_1 * len(self.text_2) if len(self.text_1) == 1 else self.text_1
+        return list(zip(firsts, self.text_2, strict=True))
+
+
+class RerankRequest(BaseModel):
+    """Documents to put in order by how likely the query is after each of them."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
+    query: Text
+    documents: Annotated[list[Document], Field(min_length=1, max_length=MAX_TEXTS)] = Field(
+        description="Strings, or objects with a string 'text'."
+    )
+    top_n: Annotated[int, Field(ge=1)] | None = Field(None, description="How many to return; left out, all.")
+    return_documents: bool = True
+    priority: Priority = 0
+    cache_salt: CacheSalt = ""
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each document, and the query to be judged after it."""
+        return [(f"{document}\n", self.query) for document in self.documents]
