@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from atom_kernels.attention.plan import AttentionPlan
 from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
 from atom_kernels.protocols import BatchGeometry
 
-_NUM_POSITIONS = 1024
+_MIN_POSITIONS = 1024
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,10 @@ class AttentionStep:
     geometry: BatchGeometry
     prologue: AttentionPrologue | None
     sinks: torch.Tensor | None
+
+    def to(self, device: str) -> AttentionStep:
+        """The same step with every tensor on `device`."""
+        return _moved(self, device)
 
     def run(self, plan: AttentionPlan) -> tuple[torch.Tensor, ...]:
         """The output, and the cache as the step leaves it; the cache of the step itself is left alone."""
@@ -104,7 +108,8 @@ def make_step(
     block = (problem.block_size, problem.num_kv_heads, problem.head_dim)
     prologue = None
     if rotary_dim is not None or norms:
-        angles = None if rotary_dim is None else random(_NUM_POSITIONS, rotary_dim // 2, dtype="float32") * 3
+        num_positions = max(_MIN_POSITIONS, geometry.max_seq_len)
+        angles = None if rotary_dim is None else random(num_positions, rotary_dim // 2, dtype="float32") * 3
         prologue = AttentionPrologue(
             positions=torch.cat([torch.arange(length - queries, length) for queries, length in requests]),
             cos_sin_cache=None if angles is None else torch.cat((angles.cos(), angles.sin()), dim=1),
@@ -121,3 +126,13 @@ def make_step(
         prologue=prologue,
         sinks=random(problem.num_heads, dtype="float32") if problem.has_sinks else None,
     )
+
+
+def _moved(value: Any, device: str) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, tuple):
+        return tuple(_moved(item, device) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: _moved(getattr(value, field.name), device) for field in fields(value)})
+    return value

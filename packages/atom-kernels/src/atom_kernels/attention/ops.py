@@ -55,6 +55,7 @@ class PagedAttentionOperator:
 
     def parity_cases(self, platform: Platform) -> Iterator[ParityCase]:
         for problem, step in _parity_steps():
+            step = step.to(platform.device)
             reference = select_attention(problem, platform, only_backend="reference")
             for plan in _usable_plans(problem, platform):
                 if plan.backend != "reference":
@@ -72,7 +73,7 @@ class PagedAttentionOperator:
             plans = _usable_plans(problem, platform)
             baseline = next(plan for plan in plans if plan.backend == "torch")
             for rows, requests in {1: [(1, 512)], 16: [(1, 512)] * 16, 512: [(512, 512)]}.items():
-                step = make_step(problem, requests, rotary_dim=shape[2])
+                step = make_step(problem, requests, rotary_dim=shape[2]).to(platform.device)
                 for plan in plans:
                     if plan.backend != "reference":
                         yield BenchCase(

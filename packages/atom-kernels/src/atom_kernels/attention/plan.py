@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atom_kernels.attention import native_backend, reference, torch_backend
+from atom_kernels.attention import native_backend, reference, torch_backend, triton_backend
 from atom_kernels.platform import detect_platform
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry, CacheLayout
 
 # In the order in which they are tried.
-BACKENDS = (native_backend, torch_backend, reference)
+BACKENDS = (triton_backend, native_backend, torch_backend, reference)
 
 
 class UnsupportedAttentionError(ValueError):
@@ -102,7 +102,7 @@ def select_attention(
         problem: the layer.
         platform: where it runs; None probes this machine.
         offered: layouts that the host can give, None for any.
-        only_backend: consider no other (``"native"``, ``"torch"``, ``"reference"``).
+        only_backend: consider no other (``"triton"``, ``"native"``, ``"torch"``, ``"reference"``).
 
     Raises:
         UnsupportedAttentionError: nothing fits; it lists the reason of each backend.

@@ -1,0 +1,93 @@
+"""Head norms, rotation and the cache write in one Triton launch.
+
+Shapes: T tokens, H query heads, K key/value heads, D head_dim, R rotary_dim.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def prologue_kernel(
+    q_ptr, k_ptr, v_ptr, q_out_ptr, k_cache_ptr, v_cache_ptr, slot_mapping_ptr,
+    positions_ptr, cos_sin_ptr, q_norm_ptr, k_norm_ptr, norm_eps,
+    q_stride, k_stride, v_stride, block_stride, token_stride, head_stride,
+    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, INTERLEAVED: tl.constexpr, WRITE_Q: tl.constexpr, SATURATE: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """One program a token and `BLOCK_H` heads; first those of queries (with WRITE_Q), then of keys with their values.
+
+    ROTARY_DIM 0 rotates nothing; norm pointers that are None norm nothing. Queries go to q_out ``[T, H, D]``.
+    """
+    token = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    num_q_parts: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H if WRITE_Q else 0
+    columns = tl.arange(0, BLOCK_D)
+    if part < num_q_parts:
+        heads = part * BLOCK_H + tl.arange(0, BLOCK_H)
+        inside = (heads < NUM_HEADS)[:, None] & (columns < HEAD_DIM)[None, :]
+        x = _norm_and_rotate(
+            q_ptr + token * q_stride, heads, inside, q_norm_ptr, norm_eps, token, positions_ptr, cos_sin_ptr,
+            HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D,
+        )  # fmt: skip
+        out = token * (NUM_HEADS * HEAD_DIM) + heads[:, None] * HEAD_DIM + columns[None, :]
+        tl.store(q_out_ptr + out, x.to(q_out_ptr.dtype.element_ty), mask=inside)
+    else:
+        slot = tl.load(slot_mapping_ptr + token)
+        if slot >= 0:
+            heads = (part - num_q_parts) * BLOCK_H + tl.arange(0, BLOCK_H)
+            inside = (heads < NUM_KV_HEADS)[:, None] & (columns < HEAD_DIM)[None, :]
+            k = _norm_and_rotate(
+                k_ptr + token * k_stride, heads, inside, k_norm_ptr, norm_eps, token, positions_ptr, cos_sin_ptr,
+                HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D,
+            )  # fmt: skip
+            v = tl.load(v_ptr + token * v_stride + heads[:, None] * HEAD_DIM + columns[None, :], mask=inside, other=0.0)
+            at = (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * token_stride
+            at += heads[:, None] * head_stride + columns[None, :]
+            if SATURATE:
+                k = tl.minimum(tl.maximum(k.to(tl.float32), -448.0), 448.0)
+                v = tl.minimum(tl.maximum(v.to(tl.float32), -448.0), 448.0)
+            tl.store(k_cache_ptr + at, k.to(k_cache_ptr.dtype.element_ty), mask=inside)
+            tl.store(v_cache_ptr + at, v.to(v_cache_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _norm_and_rotate(
+    token_ptr, heads, inside, norm_ptr, norm_eps, token, positions_ptr, cos_sin_ptr,
+    HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Heads ``[BLOCK_H, BLOCK_D]`` of one token, rounded after the norm and again after the rotation."""
+    columns = tl.arange(0, BLOCK_D)
+    rows = token_ptr + heads[:, None] * HEAD_DIM
+    dtype = token_ptr.dtype.element_ty
+    raw = tl.load(rows + columns[None, :], mask=inside, other=0.0)
+    x = raw.to(tl.float32)
+    if norm_ptr is not None:
+        scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / HEAD_DIM + norm_eps)
+        weight = tl.load(norm_ptr + columns, mask=columns < HEAD_DIM, other=0.0).to(tl.float32)
+        x = (x * scale[:, None] * weight[None, :]).to(dtype).to(tl.float32)
+    if ROTARY_DIM > 0:
+        half: tl.constexpr = ROTARY_DIM // 2
+        turned = columns < ROTARY_DIM
+        if INTERLEAVED:
+            partner = columns ^ 1
+            angle = columns // 2
+            first = columns % 2 == 0
+        else:
+            first = columns < half
+            partner = tl.where(first, columns + half, columns - half)
+            angle = columns % half
+        # The partner is read and normed again: registers cannot be indexed, and the line is in the cache.
+        other = tl.load(rows + partner[None, :], mask=inside & turned[None, :], other=0.0).to(tl.float32)
+        if norm_ptr is not None:
+            weight = tl.load(norm_ptr + partner, mask=turned, other=0.0).to(tl.float32)
+            other = (other * scale[:, None] * weight[None, :]).to(dtype).to(tl.float32)
+        angles = cos_sin_ptr + tl.load(positions_ptr + token).to(tl.int64) * ROTARY_DIM + angle
+        cos = tl.load(angles, mask=turned, other=1.0)
+        sin = tl.load(angles + half, mask=turned, other=0.0)
+        sin = tl.where(first, -sin, sin)
+        x = tl.where(turned[None, :], x * cos[None, :] + other * sin[None, :], x)
+    return x.to(dtype)
