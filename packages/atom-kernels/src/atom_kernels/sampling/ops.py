@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from atom_kernels.operator import Backend, Op, Tolerance, Work
-from atom_kernels.sampling import native_backend
+from atom_kernels.sampling import native_backend, triton_backend
 from atom_kernels.sampling.reference import sample_reference
 from atom_kernels.sampling.sampler import sample
 from atom_kernels.sampling.torch_backend import sample_by_torch
@@ -50,6 +50,12 @@ SAMPLE = Op(
     schema="(Tensor logits, Tensor uniform, Tensor temperature, Tensor top_k, Tensor top_p, Tensor min_p) -> Tensor",
     fake=lambda problem, logits, *rest: logits.new_empty(logits.shape[0], dtype=torch.int64),
     backends=(
+        Backend(
+            name="triton",
+            implementation="Triton, thresholds by bisection",
+            supports=lambda problem, platform: None,
+            bind=lambda problem, weights: triton_backend.sample_by_triton,
+        ),
         Backend(
             name="native",
             implementation="C, thresholds from histograms",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from atom_kernels.sampling import native_backend
+from atom_kernels.sampling import native_backend, triton_backend
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -28,6 +28,8 @@ def philox_uniform(seed_B: torch.Tensor, sample_index_B: torch.Tensor, position_
     """
     if seed_B.device.type == "cpu" and native_backend.unavailable() is None:
         return native_backend.philox_by_native(seed_B, sample_index_B, position_B)
+    if seed_B.device.type == "cuda" and triton_backend.unavailable() is None:
+        return triton_backend.philox_by_triton(seed_B, sample_index_B, position_B)
     return philox_by_torch(seed_B, sample_index_B, position_B)
 
 

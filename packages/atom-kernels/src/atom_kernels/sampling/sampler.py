@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from atom_kernels.sampling import native_backend
+from atom_kernels.sampling import native_backend, triton_backend
 from atom_kernels.sampling.torch_backend import sample_by_torch
 
 
@@ -36,4 +36,6 @@ def sample(
     """
     if logits_BV.device.type == "cpu" and native_backend.unavailable() is None:
         return native_backend.sample_by_native(logits_BV, uniform_B, temperature_B, top_k_B, top_p_B, min_p_B)
+    if logits_BV.device.type == "cuda" and triton_backend.unavailable() is None:
+        return triton_backend.sample_by_triton(logits_BV, uniform_B, temperature_B, top_k_B, top_p_B, min_p_B)
     return sample_by_torch(logits_BV, uniform_B, temperature_B, top_k_B, top_p_B, min_p_B)
