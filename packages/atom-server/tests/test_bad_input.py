@@ -116,7 +116,7 @@ BAD = {
     "a final message of nothing to go on with": (
         chat(messages=[{"role": "assistant", "content": ""}], continue_final_message=True), 400, "messages", "invalid_value",
     ),
-    "tools": (chat(tools=[{"type": "function"}]), 400, "tools", "unsupported_parameter"),
+    "tools": (chat(tools=[{"type": "function"}]), 400, "tools[0].function", "missing_required_parameter"),
     "an unknown response format": (chat(response_format={"type": "xml"}), 400, "response_format.type", "invalid_value"),
     "a response format of the wrong type": (chat(response_format="json"), 400, "response_format", "invalid_type"),
     "a response format without its schema": (chat(response_format={"type": "json_schema"}), 400, "response_format", "invalid_value"),

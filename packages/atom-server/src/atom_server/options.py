@@ -36,6 +36,18 @@ class ServerOptions:
         section=_SECTION,
     )
     chat_template: str | None = option(None, "Jinja file that replaces the model's chat template.", section=_SECTION)
+    tool_call_format: str = option(
+        "auto",
+        "How the model writes tool calls; auto sees it in the chat template.",
+        section=_SECTION,
+        choices=("auto", "hermes", "json"),
+    )
+    reasoning_format: str = option(
+        "auto",
+        "What encloses the model's reasoning; auto sees it in the chat template, none leaves it in the text.",
+        section=_SECTION,
+        choices=("auto", "none", "think", "mistral"),
+    )
     max_body_mb: float = option(
         32.0,
         "Larger request bodies are refused, in MiB.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -16,6 +16,7 @@ from atom_server.disconnect import until_disconnect
 from atom_server.errors import APIError, unsupported
 from atom_server.generation import Generation
 from atom_server.logprobs import chat_logprobs, prompt_logprobs
+from atom_server.output.parts import Parser
 from atom_server.prompts import encode_messages
 from atom_server.routes.openapi import described
 from atom_server.schemas.chat import ChatCompletionRequest
@@ -30,6 +31,8 @@ from atom_server.schemas.responses import (
 )
 from atom_server.state import server_state
 from atom_server.streaming import EventStream, event
+from atom_server.tool_calling import call_constraint, check_tools, output_parser
+from atom_server.tool_messages import DeltaWriter, message_of
 
 router = APIRouter(tags=["chat"])
 
@@ -42,22 +45,29 @@ async def chat_completions(request: Request) -> Response:
     body, headers = await read_request(request, ChatCompletionRequest, state.options.max_body_bytes)
     state.check_model(body.model)
     _check(body)
+    check_tools(body, state.template, state.options)
     prompt = await encode_messages(
         state,
         body.template_messages(),
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        template_variables=body.chat_template_kwargs,
+        template_variables=body.template_variables(),
     )
-    generation = await Generation.submit(request, body, [prompt], body.chat_sampling_params(), kind="chatcmpl")
+    params = msgspec.structs.replace(body.chat_sampling_params(), structured_outputs=call_constraint(body))
+    generation = await Generation.submit(request, body, [prompt], params, kind="chatcmpl")
+
+    def make_parser() -> Parser | None:
+        return output_parser(body, state.template, prompt.text or "", state.options)
+
     if body.stream:
-        return EventStream(request, generation, _events(generation, body, state.engine.tokenizer), headers=headers)
+        events = _events(generation, body, state.engine.tokenizer, make_parser)
+        return EventStream(request, generation, events, headers=headers)
     choices = await until_disconnect(request, collect(request, generation))
     answer = ChatCompletion(
         id=generation.id,
         created=generation.created,
         model=generation.model,
-        choices=[_choice(body, choice, state.engine.tokenizer) for choice in choices],
+        choices=[_choice(body, choice, state.engine.tokenizer, make_parser()) for choice in choices],
         usage=generation.usage(),
     )
     return Response(msgspec.json.encode(answer), headers=headers, media_type="application/json")
@@ -76,11 +86,15 @@ def _check(body: ChatCompletionRequest) -> None:
         raise APIError(400, "'top_logprobs' needs \"logprobs\": true", param="top_logprobs")
 
 
-def _choice(body: ChatCompletionRequest, choice: Collected, tokenizer: Tokenizer | None) -> ChatChoice:
+def _choice(
+    body: ChatCompletionRequest, choice: Collected, tokenizer: Tokenizer | None, parser: Parser | None
+) -> ChatChoice:
+    message = Message(choice.text) if parser is None else message_of(parser, choice.text)
+    has_calls = message.tool_calls is not UNSET
     return ChatChoice(
         index=choice.index,
-        message=Message(choice.text),
-        finish_reason=choice.finish_reason,
+        message=message,
+        finish_reason="tool_calls" if has_calls and choice.finish_reason == "stop" else choice.finish_reason,
         stop_reason=choice.stop_reason,
         logprobs=_logprobs(body, choice.logprobs, tokenizer),
         prompt_logprobs=UNSET if body.prompt_logprobs is None else prompt_logprobs(choice.prompt_logprobs),
@@ -94,7 +108,10 @@ def _logprobs(
 
 
 async def _events(
-    generation: Generation, body: ChatCompletionRequest, tokenizer: Tokenizer | None
+    generation: Generation,
+    body: ChatCompletionRequest,
+    tokenizer: Tokenizer | None,
+    make_parser: Callable[[], Parser | None],
 ) -> AsyncGenerator[bytes, None]:
     """The role with each choice's first news, then text, then the finish reason, then the usage where asked for."""
     options = body.stream_options
@@ -105,17 +122,19 @@ async def _events(
         usage = generation.usage() if with_usage else None if wants_usage else UNSET
         return event(ChatChunk(generation.id, generation.created, generation.model, choices, usage=usage))
 
-    started: set[int] = set()
+    writers: dict[int, DeltaWriter] = {}
     async for index, output in generation.outputs():
         data = b""
-        if index not in started:
-            started.add(index)
+        if index not in writers:
+            writers[index] = DeltaWriter(make_parser())
             data += chunk([ChatChunkChoice(index, Delta(role="assistant", content=""))])
         logprobs = _logprobs(body, output.logprobs, tokenizer)
-        if output.text_delta or (logprobs is not None and logprobs.content):
-            data += chunk([ChatChunkChoice(index, Delta(content=output.text_delta), logprobs)])
+        for delta in writers[index].deltas(output.text_delta, output.finished, logprobs is not None):
+            data += chunk([ChatChunkChoice(index, delta, logprobs)])
+            logprobs = None
         if output.finished:
-            reason = "length" if output.finish_reason == "length" else "stop"
+            ended = "tool_calls" if writers[index].has_calls else "stop"
+            reason = "length" if output.finish_reason == "length" else ended
             stop_reason = UNSET if output.stop_reason is None else output.stop_reason
             data += chunk([ChatChunkChoice(index, Delta(), finish_reason=reason, stop_reason=stop_reason)])
         if data:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from atom_core import SamplingParams
 from atom_server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, GenerationRequest
+from atom_server.schemas.tools import NamedToolChoice, Tool, ToolChoice
 
 MAX_MESSAGES = 4096
+MAX_TOOLS = 128
 # A template would take these for its own arguments: a client could pass a second conversation or template by them.
 RESERVED_TEMPLATE_KEYS = frozenset(
     [
@@ -42,6 +45,24 @@ def _no_reserved_keys(value: Any) -> Any:
         if reserved:
             raise ValueError(f"{', '.join(reserved)} cannot be set here")
     return value
+
+
+def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with the arguments of its earlier calls as objects: templates write those as JSON themselves."""
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        message["tool_calls"] = [_with_object(call) for call in calls]
+    return message
+
+
+def _with_object(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        return call | {"function": function | {"arguments": json.loads(function["arguments"] or "{}")}}
+    except ValueError:
+        return call
 
 
 def _messages(value: Any) -> Any:
@@ -84,10 +105,42 @@ class ChatCompletionRequest(GenerationRequest):
         {}, description="Variables for the model's template, such as enable_thinking."
     )
 
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field([], description="Functions to be called.")
+    tool_choice: ToolChoice | None = Field(
+        None, description="Left out: auto with tools. required and a named function are enforced."
+    )
+    parallel_tool_calls: bool = Field(True, description="Whether an enforced choice may make several calls.")
+    reasoning_effort: Annotated[str, Field(max_length=32)] | None = Field(None, description="For the template.")
+
+    @property
+    def active_tools(self) -> list[Tool]:
+        """Those that may be called in this turn."""
+        choice = self.tool_choice
+        if isinstance(choice, NamedToolChoice):
+            return [tool for tool in self.tools if tool.function.name == choice.function.name]
+        return [] if choice == "none" else self.tools
+
+    @property
+    def is_call_enforced(self) -> bool:
+        """Whether the answer has to be a call."""
+        return self.tool_choice not in (None, "none", "auto")
+
+    def template_variables(self) -> dict[str, Any]:
+        """What the template gets besides the messages."""
+        variables = dict(self.chat_template_kwargs)
+        if self.reasoning_effort is not None:
+            variables.setdefault("reasoning_effort", self.reasoning_effort)
+        if self.active_tools:
+            variables["tools"] = [
+                tool.model_dump(exclude_unset=True) | {"type": tool.type} for tool in self.active_tools
+            ]
+        return variables
+
     def template_messages(self) -> list[dict[str, Any]]:
         """The messages as a template expects them."""
         return [
-            message.model_dump(exclude_unset=True) | {"content": message.content or ""} for message in self.messages
+            _with_objects(message.model_dump(exclude_unset=True) | {"content": message.content or ""})
+            for message in self.messages
         ]
 
     def chat_sampling_params(self) -> SamplingParams:

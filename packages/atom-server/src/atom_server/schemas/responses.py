@@ -1,6 +1,6 @@
 """What the server answers, as msgspec structs: encoded once for each token, so cheap ones.
 
-Fields that are UNSET are left out. `finish_reason` is OpenAI's: "stop" or "length".
+Fields that are UNSET are left out. `finish_reason` is OpenAI's: "stop", "length" or "tool_calls".
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "tool_calls"]
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -86,12 +86,31 @@ class ChatLogprobs(msgspec.Struct):
     refusal: None = None
 
 
-class Message(msgspec.Struct):
-    """The assistant's turn."""
+class FunctionCall(msgspec.Struct):
+    """A function's name and its arguments as JSON text, or what is new of that."""
 
-    content: str
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+
+
+class ToolCall(msgspec.Struct, kw_only=True):
+    """A call; `index` numbers the calls in a stream, whose first news alone have an id."""
+
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: FunctionCall
+
+
+class Message(msgspec.Struct):
+    """The assistant's turn. The reasoning goes by both of its usual names."""
+
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -121,6 +140,9 @@ class Delta(msgspec.Struct):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct):

@@ -1,0 +1,133 @@
+"""`CallObject`: reads one ``{"name": ..., "arguments": {...}}`` character by character."""
+
+from __future__ import annotations
+
+import json
+
+from atom_server.output.parts import Part
+
+_ARGUMENTS = ("arguments", "parameters")
+
+
+class JsonValue:
+    """Finds the end of one JSON object, array or string. Numbers and words end where something else begins."""
+
+    def __init__(self, first: str) -> None:
+        self.is_scalar = first not in '{["'
+        self._depth = int(first in "{[")
+        self._in_string = first == '"'
+        self._escaped = False
+
+    def ends_with(self, character: str) -> bool:
+        """Whether this character, which follows the others, is the last."""
+        if self._escaped:
+            self._escaped = False
+        elif self._in_string:
+            self._escaped = character == "\\"
+            self._in_string = character != '"'
+            return not self._in_string and self._depth == 0
+        elif character == '"':
+            self._in_string = True
+        elif character in "{[":
+            self._depth += 1
+        elif character in "}]":
+            self._depth -= 1
+            return self._depth == 0
+        return False
+
+
+class CallObject:
+    """One call. Arguments stream as soon as the name is known.
+
+    Attributes:
+        done: the object has closed.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self._state = "open"
+        self._key = ""
+        self._raw = ""
+        self._value: JsonValue | None = None
+        self._name: str | None = None
+        self._waiting = ""
+        self._has_arguments = False
+
+    def feed(self, character: str) -> list[Part]:
+        """What one more character tells; nothing after `done`.
+
+        Raises:
+            ValueError: this is no such object.
+        """
+        if self._state == "value":
+            return self._in_value(character)
+        if self._state == "key-text":
+            self._raw += character
+            if self._value is not None and self._value.ends_with(character):
+                self._key, self._state = json.loads(self._raw, strict=False), "colon"
+        elif character.isspace():
+            pass
+        elif self._state == "open":
+            if character != "{":
+                raise ValueError("not an object")
+            self._state = "key"
+        elif self._state == "colon":
+            if character != ":":
+                return self._begin_value(character)
+        elif character == '"':
+            self._state, self._raw, self._value = "key-text", character, JsonValue(character)
+        elif character == "}":
+            return self._close()
+        elif character != ",":
+            raise ValueError("not a key")
+        return []
+
+    def _begin_value(self, first: str) -> list[Part]:
+        self._state, self._raw, self._value = "value", first, JsonValue(first)
+        return self._arguments(first) if self._streams() else []
+
+    def _in_value(self, character: str) -> list[Part]:
+        value = self._value
+        if value is None:
+            raise ValueError("no value")
+        if value.is_scalar:
+            if character in ",}":
+                self._state = "key"
+                return self._end_value() + self.feed(character)
+            self._raw += character
+            return []
+        self._raw += character
+        parts = self._arguments(character) if self._streams() else []
+        if value.ends_with(character):
+            self._state = "key"
+            parts += self._end_value()
+        return parts
+
+    def _streams(self) -> bool:
+        return self._key in _ARGUMENTS and self._raw[:1] == "{"
+
+    def _end_value(self) -> list[Part]:
+        if self._key == "name":
+            name = json.loads(self._raw, strict=False)
+            if not isinstance(name, str):
+                raise ValueError("the name is no string")
+            self._name = name
+            waiting, self._waiting = self._waiting, ""
+            return [Part("name", name), *([Part("arguments", waiting)] if waiting else [])]
+        if self._key in _ARGUMENTS and not self._streams():
+            value = json.loads(self._raw, strict=False)
+            return self._arguments(value if isinstance(value, str) else "{}" if value is None else self._raw)
+        return []
+
+    def _arguments(self, text: str) -> list[Part]:
+        self._has_arguments = True
+        if self._name is None:
+            self._waiting += text
+            return []
+        return [Part("arguments", text)]
+
+    def _close(self) -> list[Part]:
+        if self._name is None:
+            raise ValueError("no name")
+        self.done = True
+        return [] if self._has_arguments else [Part("arguments", "{}")]
