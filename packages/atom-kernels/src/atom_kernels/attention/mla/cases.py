@@ -21,7 +21,7 @@ class MlaStep:
     """Everything that one layer is given in one step."""
 
     q_THD: torch.Tensor
-    kv_TC: torch.Tensor
+    kv_TL: torch.Tensor
     kv_b_weight: torch.Tensor
     kv_cache: tuple[torch.Tensor, ...]
     geometry: BatchGeometry
@@ -34,7 +34,7 @@ class MlaStep:
 
     def run_in_place(self, plan: MlaPlan, weights: Any, kv_cache: tuple[torch.Tensor, ...]) -> torch.Tensor:
         metadata = plan.build_metadata(self.geometry)
-        return plan.forward(self.q_THD, self.kv_TC, weights, kv_cache, metadata, prologue=self.prologue)
+        return plan.forward(self.q_THD, self.kv_TL, weights, kv_cache, metadata, prologue=self.prologue)
 
 
 def make_problem(
@@ -71,12 +71,12 @@ def make_step(
 
     geometry, num_blocks = make_geometry(requests, problem.block_size, scattered=scattered, seed=seed)
     q_THD = random(geometry.num_tokens, problem.num_heads, problem.query_dim)
-    kv_TC = random(geometry.num_tokens, problem.latent_dim + 5)[:, : problem.latent_dim]
+    kv_TL = random(geometry.num_tokens, problem.latent_dim + 5)[:, : problem.latent_dim]
     rank, expanded = problem.kv_lora_rank, problem.qk_nope_head_dim + problem.v_head_dim
     angles = random(_NUM_POSITIONS, problem.qk_rope_head_dim // 2, dtype="float32") * 3
     return MlaStep(
         q_THD=q_THD,
-        kv_TC=kv_TC,
+        kv_TL=kv_TL,
         kv_b_weight=random(problem.num_heads * expanded, rank, size=rank**-0.5),
         kv_cache=(random(num_blocks, problem.block_size, problem.latent_dim, dtype=problem.cache_dtype),),
         geometry=geometry,

@@ -8,7 +8,6 @@ on its neighbors.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem
     from atom_kernels.protocols import BatchGeometry
 
-# Elements of expanded keys and values that exist at a time.
-_EXPANDED_ELEMENTS = 1 << 23
+# Elements of expanded keys and values that exist at a time, unless a piece of the smallest size has more.
+EXPANDED_ELEMENTS = 1 << 23
 # Pieces are cut at multiples of this many keys, where the attention kernel cuts as well.
 _SEGMENT = 256
 # Fewer queries than this are not worth a launch of their own.
@@ -66,10 +65,6 @@ class Launch:
     batch: NativeBatch
     tensors: tuple[torch.Tensor | None, ...]
 
-    @property
-    def address(self) -> int:
-        return ctypes.addressof(self.batch)
-
 
 @dataclass(frozen=True)
 class Part:
@@ -102,7 +97,9 @@ class NativeMlaMetadata:
     scratch: Scratch = field(default_factory=Scratch)
 
 
-def plan_step(problem: MlaProblem, geometry: BatchGeometry) -> NativeMlaMetadata:
+def plan_step(
+    problem: MlaProblem, geometry: BatchGeometry, expanded_elements: int = EXPANDED_ELEMENTS
+) -> NativeMlaMetadata:
     """Cuts up the step of `geometry`."""
     starts, lengths = geometry.query_start_loc.tolist(), geometry.seq_lens.tolist()
     absorbed, expanded = [], []
@@ -112,12 +109,13 @@ def plan_step(problem: MlaProblem, geometry: BatchGeometry) -> NativeMlaMetadata
             (expanded if expands(problem, num_queries, lengths[request]) else absorbed).append(request)
     block_table = geometry.block_table.to(torch.int32)
     slot_mapping = geometry.slot_mapping.to(torch.int64).contiguous()
+    size = _piece_size(problem, expanded_elements)
     return NativeMlaMetadata(
         slot_mapping,
         min(geometry.num_tokens, slot_mapping.shape[0]),
         starts[geometry.num_reqs],
         _absorb(absorbed, starts, lengths, block_table) if absorbed else None,
-        _expand(problem, expanded, starts, lengths, block_table) if expanded else None,
+        _expand(expanded, starts, lengths, block_table, block_size=problem.block_size, size=size) if expanded else None,
     )
 
 
@@ -134,10 +132,10 @@ def expands(problem: MlaProblem, num_queries: int, num_keys: int) -> bool:
     return pairs * saved > (num_keys - num_queries) * per_latent
 
 
-def piece_size(problem: MlaProblem) -> int:
+def _piece_size(problem: MlaProblem, expanded_elements: int) -> int:
     """Keys that are expanded together."""
     per_key = problem.num_heads * (problem.query_dim + problem.v_head_dim)
-    return max(_EXPANDED_ELEMENTS // per_key // _SEGMENT, 1) * _SEGMENT
+    return max(expanded_elements // per_key // _SEGMENT, 1) * _SEGMENT
 
 
 def _absorb(
@@ -152,14 +150,16 @@ def _absorb(
 
 
 def _expand(
-    problem: MlaProblem,
     requests: Sequence[int],
     starts: Sequence[int],
     lengths: Sequence[int],
     block_table: torch.Tensor,
+    *,
+    block_size: int,
+    size: int,
 ) -> tuple[Rows, tuple[Round, ...]]:
-    size, first_rows = piece_size(problem), _first_rows(requests, starts)
-    slots = [_slots(block_table[request], lengths[request], problem.block_size) for request in requests]
+    first_rows = _first_rows(requests, starts)
+    slots = [_slots(block_table[request], lengths[request], block_size) for request in requests]
     rounds, next_key = [], [0] * len(requests)
     left = list(range(len(requests)))
     while left:

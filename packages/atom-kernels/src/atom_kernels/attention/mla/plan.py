@@ -29,7 +29,7 @@ class MlaBackend(Protocol):
     def forward(
         self,
         q_THD: torch.Tensor,
-        kv_TC: torch.Tensor,
+        kv_TL: torch.Tensor,
         weights: Any,
         kv_cache: tuple[torch.Tensor, ...],
         metadata: Any,
@@ -76,7 +76,7 @@ class MlaPlan:
     def forward(
         self,
         q_THD: torch.Tensor,
-        kv_TC: torch.Tensor,
+        kv_TL: torch.Tensor,
         weights: Any,
         kv_cache: tuple[torch.Tensor, ...],
         metadata: Any,
@@ -87,7 +87,7 @@ class MlaPlan:
 
         Args:
             q_THD: ``[T, num_heads, query_dim]``, the part to rotate last.
-            kv_TC: ``[T, latent_dim]``, latent and then the key to rotate; it may be a slice of a wider projection.
+            kv_TL: ``[T, latent_dim]``, latent and then the key to rotate; it may be a slice of a wider projection.
             weights: of this layer, from `prepare`.
             kv_cache: this layer's tensor, ``[num_blocks, block_size, latent_dim]``; written in place.
             metadata: of this step, from `build_metadata`.
@@ -96,7 +96,7 @@ class MlaPlan:
         Returns:
             ``[T, num_heads, v_head_dim]``, contiguous; rows of no request are zeros.
         """
-        return self.runner.forward(q_THD, kv_TC, weights, kv_cache, metadata, prologue=prologue)
+        return self.runner.forward(q_THD, kv_TL, weights, kv_cache, metadata, prologue=prologue)
 
 
 def select_mla(

@@ -101,16 +101,16 @@ class ReferenceMla:
     def forward(
         self,
         q_THD: torch.Tensor,
-        kv_TC: torch.Tensor,
+        kv: torch.Tensor,
         weights: torch.Tensor,
         kv_cache: tuple[torch.Tensor, ...],
         metadata: BatchGeometry,
         *,
         prologue: MlaPrologue | None = None,
     ) -> torch.Tensor:
-        q_THD, kv_TC = apply_mla_prologue(self.problem, q_THD, kv_TC, prologue)
+        q_THD, kv = apply_mla_prologue(self.problem, q_THD, kv, prologue)
         written = slice(0, metadata.num_tokens)
-        write_latents(kv_TC[written], kv_cache[0], metadata.slot_mapping[written])
+        write_latents(kv[written], kv_cache[0], metadata.slot_mapping[written])
         return latent_attention(
             q_THD,
             kv_cache[0],

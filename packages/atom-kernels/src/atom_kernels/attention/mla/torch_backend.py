@@ -76,7 +76,7 @@ class TorchMla:
     def forward(
         self,
         q_THD: torch.Tensor,
-        kv_TC: torch.Tensor,
+        kv_TL: torch.Tensor,
         weights: TorchMlaWeights,
         kv_cache: tuple[torch.Tensor, ...],
         metadata: TorchMlaMetadata,
@@ -84,7 +84,7 @@ class TorchMla:
         prologue: MlaPrologue | None = None,
     ) -> torch.Tensor:
         (cache,) = kv_cache
-        q_THD, latent_TL = apply_mla_prologue(self.problem, q_THD, kv_TC, prologue)
+        q_THD, latent_TL = apply_mla_prologue(self.problem, q_THD, kv_TL, prologue)
         write_latents(latent_TL[: metadata.num_tokens], cache, metadata.slot_mapping)
         cached_S1L = cache.flatten(0, 1).unsqueeze(1)
         out_THV = q_THD.new_zeros(*q_THD.shape[:2], self.problem.v_head_dim)

@@ -1,0 +1,196 @@
+"""The C functions of latent attention as tensors go in and out: pointers, strides and what is checked first.
+
+Shapes: T tokens, H heads, D query_dim, K and N inputs and outputs of a product, C kv_lora_rank, L latent_dim.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from atom_kernels.attention.native_backend import LIBRARIES, SIGNATURE, NativeLayer
+from atom_kernels.native import load_native, native_unavailable
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.mla.native_steps import Launch, Rows
+    from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
+
+_SUFFIXES = {"float32": "f32", "bfloat16": "bf16"}
+_SIGNATURES = {
+    "head_products": "ppp" + "l" * 9,
+    "write_latents": "pppppp" + "l" * 5 + "f",
+    "place_queries": "pppp" + "l" * 8,
+    "spread_keys": "pp" + "l" * 5,
+}
+
+
+def unavailable(dtype: str) -> str | None:
+    """None if the kernels of a dtype run on this machine, else the reason."""
+    if dtype not in _SUFFIXES:
+        return f"written for {' and '.join(_SUFFIXES)}, not for {dtype}"
+    reason = native_unavailable(LIBRARIES[dtype]) or native_unavailable("mla")
+    if reason is None and dtype == "bfloat16" and not load_native("mla", {"has_mla_bf16": "->l"}).has_mla_bf16():
+        return "written for CPUs with avx512_bf16"
+    return reason
+
+
+@dataclass(frozen=True)
+class Prologue:
+    """Norm and rotation as the kernels take them: pointers, None for none. The tensors must outlive it."""
+
+    norm: int | None = None
+    norm_eps: float = 1e-6
+    positions: int | None = None
+    cos_sin: int | None = None
+    interleaved: int = 0
+
+
+class MlaKernels:
+    """The functions for one problem."""
+
+    def __init__(self, problem: MlaProblem) -> None:
+        self._problem = problem
+        self.dtype = getattr(torch, problem.dtype)
+        suffix = _SUFFIXES[problem.dtype]
+        library = load_native("mla", {f"{name}_{suffix}": letters for name, letters in _SIGNATURES.items()})
+        self._head_products = getattr(library, f"head_products_{suffix}")
+        self._write_latents = getattr(library, f"write_latents_{suffix}")
+        self._place_queries = getattr(library, f"place_queries_{suffix}")
+        self._spread_keys = getattr(library, f"spread_keys_{suffix}")
+        self._attention = load_native(LIBRARIES[problem.dtype], SIGNATURE).attention
+
+    def prologue(self, prologue: MlaPrologue | None) -> Prologue:
+        """Checked: the kernels take pointers at their word, and a wrong dtype would be read as garbage."""
+        if prologue is None:
+            return Prologue()
+        norm, positions, cos_sin = prologue.norm_weight, prologue.positions, prologue.cos_sin_cache
+        if norm is not None and (norm.dtype is not self.dtype or not norm.is_contiguous()):
+            raise TypeError(f"the norm's weight must be contiguous {self.dtype} like the latents, got {norm.dtype}")
+        if positions.dtype is not torch.int64 or positions.dim() != 1 or not positions.is_contiguous():
+            raise TypeError(f"positions must be contiguous int64 [T], got {positions.dtype} {list(positions.shape)}")
+        rope = self._problem.qk_rope_head_dim
+        if cos_sin is not None and (
+            cos_sin.dtype is not torch.float32 or not cos_sin.is_contiguous() or cos_sin.shape[1] != rope
+        ):
+            given = f"{cos_sin.dtype} {list(cos_sin.shape)}"
+            raise TypeError(f"cos_sin_cache must be contiguous float32 [P, {rope}], got {given}")
+        return Prologue(
+            None if norm is None else norm.data_ptr(),
+            prologue.norm_eps,
+            positions.data_ptr(),
+            None if cos_sin is None else cos_sin.data_ptr(),
+            int(prologue.interleaved),
+        )
+
+    def write_latents(
+        self,
+        kv_TL: torch.Tensor,
+        cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+        *,
+        num_tokens: int,
+        prologue: Prologue,
+    ) -> None:
+        """Norms and rotates latents and writes each to its slot."""
+        if kv_TL.stride(1) != 1:
+            kv_TL = kv_TL.contiguous()
+        self._write_latents(
+            kv_TL.data_ptr(),
+            prologue.norm,
+            prologue.positions,
+            prologue.cos_sin,
+            slot_mapping.data_ptr(),
+            cache.data_ptr(),
+            num_tokens,
+            kv_TL.stride(0),
+            self._problem.kv_lora_rank,
+            self._problem.qk_rope_head_dim,
+            prologue.interleaved,
+            prologue.norm_eps,
+        )
+
+    def place_queries(
+        self, q_THD: torch.Tensor, rows: Rows, out: torch.Tensor, *, copied: int, prologue: Prologue
+    ) -> None:
+        """Puts rows together in `out`: of each head the first `copied` elements, and the rotary part, rotated, last."""
+        for first, last, at in rows.ranges:
+            self._place_queries(
+                q_THD[first:].data_ptr(),
+                None if prologue.positions is None else prologue.positions + first * 8,
+                prologue.cos_sin,
+                out[at:].data_ptr(),
+                last - first,
+                self._problem.num_heads,
+                q_THD.stride(0),
+                self._problem.qk_nope_head_dim,
+                self._problem.qk_rope_head_dim,
+                copied,
+                out.shape[2],
+                prologue.interleaved,
+            )
+
+    def multiply(self, x_THK: torch.Tensor, weight_HNK: torch.Tensor, out: torch.Tensor) -> None:
+        """``weight[h] @ x[t, h]`` into the leading elements of each head of `out`."""
+        rows, heads, k_size = x_THK.shape
+        self._head_products(
+            x_THK.data_ptr(),
+            weight_HNK.data_ptr(),
+            out.data_ptr(),
+            rows,
+            heads,
+            k_size,
+            weight_HNK.shape[1],
+            x_THK.stride(0),
+            x_THK.stride(1),
+            weight_HNK.stride(0),
+            out.stride(0),
+            out.stride(1),
+        )
+
+    def spread_keys(self, keys_TR: torch.Tensor, out: torch.Tensor) -> None:
+        """The rotary key of each token into the leading elements of each head of `out`."""
+        self._spread_keys(
+            keys_TR.data_ptr(),
+            out.data_ptr(),
+            keys_TR.shape[0],
+            out.shape[1],
+            keys_TR.stride(0),
+            keys_TR.shape[1],
+            out.stride(1),
+        )
+
+    def attend(
+        self,
+        layer: NativeLayer,
+        launch: Launch,
+        query: torch.Tensor,
+        *,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        out: torch.Tensor,
+        log_sums: torch.Tensor | None = None,
+    ) -> None:
+        """The attention kernel on queries, keys and values as they are."""
+        self._attention(
+            ctypes.addressof(layer),
+            ctypes.addressof(launch.batch),
+            query.data_ptr(),
+            None,
+            None,
+            keys.data_ptr(),
+            values.data_ptr(),
+            out.data_ptr(),
+            None,
+            None if log_sums is None else log_sums.data_ptr(),
+            query.stride(0),
+            0,
+            0,
+            0,
+            *(None, None, None, None),
+            0,
+            0,
+            0.0,
+        )

@@ -1,0 +1,244 @@
+"""What latent attention over pages must give, and what a row's result must not depend on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from atom_kernels.attention import UnsupportedAttentionError
+from atom_kernels.attention.cases import make_geometry
+from atom_kernels.attention.mla import MlaProblem, latent_attention, select_mla
+from atom_kernels.attention.mla.cases import make_problem, make_step
+from atom_kernels.attention.mla.native_steps import expands
+from atom_kernels.attention.mla.ops import usable_plans
+from atom_kernels.protocols import BatchGeometry, CacheLayout
+
+SHAPE = (6, 48, 24, 16, 20)
+BACKENDS = [plan.backend for plan in usable_plans(make_problem(*SHAPE))]
+FAST = [name for name in BACKENDS if name != "reference"]
+every_backend = pytest.mark.parametrize("backend", BACKENDS)
+needs_native = pytest.mark.skipif("native" not in BACKENDS, reason="no native kernels here")
+needs_native_bf16 = pytest.mark.skipif(
+    "native" not in [plan.backend for plan in usable_plans(make_problem(*SHAPE, "bfloat16"))],
+    reason="no native kernels in bfloat16 here",
+)
+NUM_TOKENS = 600
+
+
+def attend_in_chunks(plan, step, ends, *, scattered=True):
+    """Feed the one request of a step chunk by chunk; the cache starts as NaN, so that reading too far shows."""
+    full, num_blocks = make_geometry([(1, NUM_TOKENS)], plan.problem.block_size, scattered=scattered)
+    kv_cache = tuple(cache.fill_(float("nan")) for cache in plan.layout.allocate(num_blocks))
+    blocks, block_size = full.block_table[0].tolist(), plan.problem.block_size
+    weights, outputs = plan.prepare(step.kv_b_weight), []
+    for start, end in zip([0, *ends], ends, strict=False):
+        slots = [blocks[p // block_size] * block_size + p % block_size for p in range(start, end)]
+        geometry = BatchGeometry(
+            query_start_loc=torch.tensor([0, end - start], dtype=torch.int32),
+            seq_lens=torch.tensor([end], dtype=torch.int32),
+            block_table=full.block_table,
+            slot_mapping=torch.tensor(slots),
+            num_reqs=1,
+            num_tokens=end - start,
+            num_decodes=int(end - start == 1),
+            max_query_len=end - start,
+            max_seq_len=end,
+        )
+        prologue = replace(step.prologue, positions=step.prologue.positions[start:end])
+        q, kv = step.q_THD[start:end], step.kv_TL[start:end]
+        outputs.append(plan.forward(q, kv, weights, kv_cache, plan.build_metadata(geometry), prologue=prologue))
+    return torch.cat(outputs)
+
+
+def test_the_reference_is_softmax_attention_with_the_keys_and_values_that_latents_stand_for():
+    problem = make_problem(*SHAPE)
+    step = make_step(problem, [(7, 7)], prologue=False)
+    out = step.run(select_mla(problem, only_backend="reference"))[0]
+    latent, rotary_key = step.kv_TL.split([problem.kv_lora_rank, problem.qk_rope_head_dim], dim=1)
+    expanded = (latent @ step.kv_b_weight.T).view(7, problem.num_heads, -1)
+    k, v = expanded.split([problem.qk_nope_head_dim, problem.v_head_dim], dim=2)
+    k = torch.cat((k, rotary_key.unsqueeze(1).expand(-1, problem.num_heads, -1)), dim=2)
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (step.q_THD, k, v))
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(out, expected[0].transpose(0, 1), atol=1e-5, rtol=1e-5)
+
+
+def test_the_contract_can_be_called_without_a_plan():
+    problem = make_problem(*SHAPE)
+    step = make_step(problem, [(2, 6), (9, 40)], prologue=False)
+    out, cache = step.run(select_mla(problem, only_backend="reference"))
+    geometry = step.geometry
+    again = latent_attention(
+        step.q_THD,
+        cache,
+        step.kv_b_weight,
+        geometry.query_start_loc,
+        geometry.seq_lens,
+        geometry.block_table,
+        v_head_dim=problem.v_head_dim,
+        scale=problem.scale,
+    )
+    assert torch.equal(again, out)
+
+
+@every_backend
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_of_no_request_are_zeros(backend, dtype):
+    problem = make_problem(*SHAPE, dtype)
+    step = make_step(problem, [(1, 5), (30, 30), (2, 7)], prologue=False)
+    plan = select_mla(problem, only_backend=backend)
+    q, kv = (torch.cat((x, torch.full_like(x[:2], float("nan")))) for x in (step.q_THD, step.kv_TL))
+    cache = tuple(cache.clone() for cache in step.kv_cache)
+    out = plan.forward(q, kv, plan.prepare(step.kv_b_weight), cache, plan.build_metadata(step.geometry))
+    assert torch.equal(out[:33], step.run(plan)[0])
+    assert out[33:].abs().max() == 0
+
+
+@every_backend
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_nothing_past_the_end_of_a_request_is_read(backend, dtype):
+    problem = make_problem(*SHAPE, dtype, block_size=8)
+    step = make_step(problem, [(1, 70), (40, 130)])
+    plan = select_mla(problem, only_backend=backend)
+    clean = step.run(plan)[0]
+    flat = step.kv_cache[0].flatten(0, 1)
+    for request, length in enumerate([70, 130]):
+        first = int(step.geometry.block_table[request, 0]) * 8
+        flat[first + length : first + -(-length // 8) * 8] = float("nan")
+    assert torch.equal(step.run(plan)[0], clean)
+
+
+@every_backend
+def test_a_slot_of_minus_one_writes_nothing(backend):
+    problem = make_problem(*SHAPE)
+    step = make_step(problem, [(3, 9)])
+    step.geometry.slot_mapping[1] = -1
+    cache = step.run(select_mla(problem, only_backend=backend))[1].flatten(0, 1)
+    changed = (cache != step.kv_cache[0].flatten(0, 1)).any(dim=1).nonzero().flatten().tolist()
+    assert changed == [6, 8]
+
+
+@needs_native
+def test_chunks_and_single_tokens_give_the_same_bits_as_the_whole_prompt_in_float32():
+    plan = select_mla(make_problem(*SHAPE), only_backend="native")
+    step = make_step(plan.problem, [(NUM_TOKENS, NUM_TOKENS)])
+    whole = attend_in_chunks(plan, step, [NUM_TOKENS])
+    assert not whole.isnan().any()
+    for ends in ([1, 3, 258, NUM_TOKENS], [64, 513, NUM_TOKENS], [560, *range(561, NUM_TOKENS + 1)]):
+        assert torch.equal(attend_in_chunks(plan, step, ends, scattered=len(ends) > 3), whole)
+
+
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_chunks_agree_with_the_whole_prompt_to_rounding(backend, dtype):
+    plan = select_mla(make_problem(*SHAPE, dtype), only_backend=backend)
+    step = make_step(plan.problem, [(NUM_TOKENS, NUM_TOKENS)])
+    whole = attend_in_chunks(plan, step, [NUM_TOKENS])
+    tolerance = 2e-5 if dtype == "float32" else 3e-2
+    chunked = attend_in_chunks(plan, step, [1, 3, 258, 300, NUM_TOKENS])
+    torch.testing.assert_close(chunked, whole, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_request_gets_the_same_bits_alone_and_in_any_batch(backend, dtype):
+    problem = make_problem(*SHAPE, dtype)
+    plan = select_mla(problem, only_backend=backend)
+    requests = [(1, 5), (1, 600), (2, 300), (40, 310), (30, 30), (3, 9), (300, 300), (1, 256)]
+    step = make_step(problem, requests, scattered=True)
+    weights, cache = plan.prepare(step.kv_b_weight), step.kv_cache
+    together = step.run_in_place(plan, weights, cache)
+    for index, (queries, length) in enumerate(requests):
+        first, last = step.geometry.query_start_loc[index : index + 2].tolist()
+        geometry = BatchGeometry(
+            query_start_loc=torch.tensor([0, queries], dtype=torch.int32),
+            seq_lens=step.geometry.seq_lens[index : index + 1],
+            block_table=step.geometry.block_table[index : index + 1],
+            slot_mapping=step.geometry.slot_mapping[first:last],
+            num_reqs=1,
+            num_tokens=queries,
+            num_decodes=int(queries == 1),
+            max_query_len=queries,
+            max_seq_len=length,
+        )
+        alone = replace(
+            step,
+            q_THD=step.q_THD[first:last],
+            kv_TL=step.kv_TL[first:last],
+            geometry=geometry,
+            prologue=replace(step.prologue, positions=step.prologue.positions[first:last]),
+        )
+        assert torch.equal(alone.run_in_place(plan, weights, cache), together[first:last])
+
+
+@needs_native_bf16
+def test_prompts_that_are_expanded_piece_by_piece_agree_with_the_reference():
+    from atom_kernels.attention.mla.native_backend import NativeMla
+
+    problem = make_problem(*SHAPE, "bfloat16")
+    # Later chunks that begin within, before and behind the borders of pieces, among whole prompts and decodes.
+    requests = [(1, 40), (300, 900), (20, 520), (600, 600), (3, 30), (256, 512), (17, 17)]
+    step = make_step(problem, requests, scattered=True)
+    plan = select_mla(problem, only_backend="native")
+    by_pieces = replace(plan, runner=NativeMla(problem, expanded_elements=1))
+    assert len(by_pieces.build_metadata(step.geometry).expanded[1]) > 4
+    expected = step.run(select_mla(problem, only_backend="reference"))[0]
+    torch.testing.assert_close(step.run(by_pieces)[0], expected, atol=4e-2, rtol=4e-2)
+    torch.testing.assert_close(step.run(plan)[0], expected, atol=4e-2, rtol=4e-2)
+
+
+def test_a_request_is_expanded_where_that_costs_less():
+    problem = make_problem(16, 512, 128, 64, 128, "bfloat16")
+    assert expands(problem, 512, 512)
+    assert expands(problem, 1024, 8192)
+    assert not expands(problem, 1, 512)
+    assert not expands(problem, 32, 8192)
+    assert not expands(make_problem(16, 512, 128, 64, 128), 512, 512)
+
+
+def test_the_layout_is_one_latent_a_token_and_says_its_bytes():
+    plan = select_mla(make_problem(*SHAPE, "bfloat16"))
+    assert [tensor.shape for tensor in plan.layout.tensors] == [(16, 64)]
+    assert plan.layout.block_bytes == 16 * 64 * 2
+    assert [tuple(cache.shape) for cache in plan.layout.allocate(5)] == [(5, 16, 64)]
+
+
+def test_a_float8_cache_is_served_by_the_reference():
+    problem = make_problem(*SHAPE, cache_dtype="float8_e4m3fn")
+    plan = select_mla(problem)
+    assert plan.backend == "reference"
+    assert {name for name, _ in plan.reasons} >= {"native", "torch"}
+    assert make_step(problem, [(4, 20)]).run(plan)[1].dtype is torch.float8_e4m3fn
+
+
+def test_a_host_that_offers_only_another_layout_is_told_what_is_needed():
+    with pytest.raises(UnsupportedAttentionError, match="needs the cache layout latent of 16 tokens.*offers nhd of 8"):
+        select_mla(make_problem(*SHAPE), offered=[CacheLayout("nhd", 8, ())])
+
+
+def test_an_unknown_backend_is_refused_with_the_known_ones():
+    with pytest.raises(UnsupportedAttentionError, match="'cuda' is not one of .*native, torch, reference"):
+        select_mla(make_problem(*SHAPE), only_backend="cuda")
+
+
+def test_weights_of_another_shape_are_refused():
+    plan = select_mla(make_problem(*SHAPE))
+    with pytest.raises(ValueError, match=r"kv_b_weight is \[3, 48\] torch.float32; the problem calls for \[264, 48\]"):
+        plan.prepare(torch.zeros(3, 48))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"num_heads": 0}, "num_heads is 0; it must be at least 1"),
+        ({"qk_rope_head_dim": 7}, "qk_rope_head_dim is 7; pairs are rotated: it must be even"),
+        ({"cache_dtype": "float64"}, "cache_dtype is 'float64'; give one of"),
+    ],
+)
+def test_a_problem_that_makes_no_sense_is_refused(overrides, words):
+    sizes = {"num_heads": 4, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    others = {"scale": 1.0, "dtype": "float32", "cache_dtype": "float32", "block_size": 4}
+    with pytest.raises(ValueError, match=words):
+        MlaProblem(**(sizes | others | overrides))
