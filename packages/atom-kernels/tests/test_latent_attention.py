@@ -16,14 +16,15 @@ from atom_kernels.attention.mla.ops import usable_plans
 from atom_kernels.protocols import BatchGeometry, CacheLayout
 
 SHAPE = (6, 48, 24, 16, 20)
-BACKENDS = [plan.backend for plan in usable_plans(make_problem(*SHAPE))]
-FAST = [name for name in BACKENDS if name != "reference"]
+DTYPES = ("float32", "bfloat16")
+USABLE = {dtype: [plan.backend for plan in usable_plans(make_problem(*SHAPE, dtype))] for dtype in DTYPES}
+BACKENDS = USABLE["float32"]
 every_backend = pytest.mark.parametrize("backend", BACKENDS)
-needs_native = pytest.mark.skipif("native" not in BACKENDS, reason="no native kernels here")
-needs_native_bf16 = pytest.mark.skipif(
-    "native" not in [plan.backend for plan in usable_plans(make_problem(*SHAPE, "bfloat16"))],
-    reason="no native kernels in bfloat16 here",
+every_case = pytest.mark.parametrize(
+    ("backend", "dtype"), [(name, dtype) for dtype in DTYPES for name in USABLE[dtype]]
 )
+needs_native = pytest.mark.skipif("native" not in BACKENDS, reason="no native kernels here")
+needs_native_bf16 = pytest.mark.skipif("native" not in USABLE["bfloat16"], reason="no native kernels in bfloat16 here")
 NUM_TOKENS = 600
 
 
@@ -83,8 +84,7 @@ def test_the_contract_can_be_called_without_a_plan():
     assert torch.equal(again, out)
 
 
-@every_backend
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@every_case
 def test_rows_of_no_request_are_zeros(backend, dtype):
     problem = make_problem(*SHAPE, dtype)
     step = make_step(problem, [(1, 5), (30, 30), (2, 7)], prologue=False)
@@ -96,8 +96,7 @@ def test_rows_of_no_request_are_zeros(backend, dtype):
     assert out[33:].abs().max() == 0
 
 
-@every_backend
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@every_case
 def test_nothing_past_the_end_of_a_request_is_read(backend, dtype):
     problem = make_problem(*SHAPE, dtype, block_size=8)
     step = make_step(problem, [(1, 70), (40, 130)])
@@ -130,8 +129,7 @@ def test_chunks_and_single_tokens_give_the_same_bits_as_the_whole_prompt_in_floa
         assert torch.equal(attend_in_chunks(plan, step, ends, scattered=len(ends) > 3), whole)
 
 
-@pytest.mark.parametrize("backend", FAST)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@every_case
 def test_chunks_agree_with_the_whole_prompt_to_rounding(backend, dtype):
     plan = select_mla(make_problem(*SHAPE, dtype), only_backend=backend)
     step = make_step(plan.problem, [(NUM_TOKENS, NUM_TOKENS)])
@@ -141,13 +139,13 @@ def test_chunks_agree_with_the_whole_prompt_to_rounding(backend, dtype):
     torch.testing.assert_close(chunked, whole, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("backend", FAST)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@every_case
 def test_a_request_gets_the_same_bits_alone_and_in_any_batch(backend, dtype):
     problem = make_problem(*SHAPE, dtype)
     plan = select_mla(problem, only_backend=backend)
     requests = [(1, 5), (1, 600), (2, 300), (40, 310), (30, 30), (3, 9), (300, 300), (1, 256)]
     step = make_step(problem, requests, scattered=True)
+    assert step.prologue is not None
     weights, cache = plan.prepare(step.kv_b_weight), step.kv_cache
     together = step.run_in_place(plan, weights, cache)
     for index, (queries, length) in enumerate(requests):

@@ -186,8 +186,19 @@ def test_a_whole_llama_on_several_ranks_gives_the_logits_of_one(tmp_path, size, 
     assert_ranks_give_the_logits_of_one(path, size, monkeypatch)
 
 
-# Biases of experts and sinks; shared experts; norms over all heads, with KV heads that two ranks share.
-@pytest.mark.parametrize(("family", "size"), [("gpt_oss", 2), ("glm4_moe", 2), ("minimax_m2", 2), ("minimax_m2", 4)])
+# Biases of experts and sinks; shared experts; norms over all heads, with KV heads that two ranks share; latents, with
+# and without one of queries.
+@pytest.mark.parametrize(
+    ("family", "size"),
+    [
+        ("gpt_oss", 2),
+        ("glm4_moe", 2),
+        ("minimax_m2", 2),
+        ("minimax_m2", 4),
+        ("deepseek_v3", 2),
+        ("deepseek_v2-lite", 4),
+    ],
+)
 def test_a_mixture_of_experts_on_several_ranks_gives_the_logits_of_one(tiny_family, family, size, monkeypatch):
     assert_ranks_give_the_logits_of_one(tiny_family(family), size, monkeypatch)
 
