@@ -23,6 +23,7 @@ SIZES: dict[str, Any] = {
     "qk_nope_head_dim": 8,
     "qk_rope_head_dim": 4,
     "v_head_dim": 6,
+    "scale": 12**-0.5,
 }
 
 
