@@ -1,7 +1,9 @@
 """A worker without a model: it "computes" through a simulated paged cache, so that a wrong block gives wrong tokens.
 
-The value written for a token depends on the value read from the slot before it, and a sampled token on the values of
-all slots of its request. What comes out equals `tokens_alone` only if every slot held what it should at every read.
+In each group of layers the value written for a token depends on the values read from the slots before it that the
+group's window shows (of a group without a window: from the slot before it), and a sampled token on all the values that
+are visible after it. What comes out equals `tokens_alone` only if every slot held what it should at every read. Groups
+share the blocks of one pool, so a block in two places at once gives wrong tokens too.
 """
 
 from __future__ import annotations
@@ -24,25 +26,26 @@ from atom_core.scheduler import Scheduler
 VOCAB_SIZE = 13
 
 
-@dataclass
+@dataclass(eq=False)
 class WorkerState:
     token_ids: list[int]
     num_prompt_tokens: int
     sampling_params: SamplingParams
     stop_token_ids: frozenset[int]
     sample_index: int
-    block_ids: list[int]
+    tables: list[list[int]]
 
 
 class FakeWorker:
-    """Runs steps in order. `report` says which results the scheduler has seen: until then no other request may touch
-    the blocks that the step wrote."""
+    """Runs steps in order. `report` says which results the scheduler has seen: until then no other request may write
+    the blocks that the step read or wrote, nor read those that it wrote."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, windows: Sequence[int | None] = (None,)) -> None:
         self.block_size = block_size
+        self.windows = tuple(windows)
         self.slots: list[int | None] = [None] * (num_blocks * block_size)
         self.states: dict[str, WorkerState] = {}
-        self.unreported: deque[tuple[int, dict[int, WorkerState]]] = deque()
+        self.unreported: deque[tuple[int, Touched]] = deque()
         self.num_computed = 0
 
     def run(self, step: SchedulerOutput) -> ModelOutput:
@@ -56,67 +59,108 @@ class FakeWorker:
                 sampling_params=new.sampling_params,
                 stop_token_ids=frozenset(new.eos_token_ids) | frozenset(new.sampling_params.stop_token_ids or ()),
                 sample_index=new.sample_index,
-                block_ids=[],
+                tables=[[] for _ in self.windows],
             )
-        written: dict[int, WorkerState] = {}
+        touched = Touched()
+        self.unreported.append((step.step_id, touched))
         results = []
         for entry in step.scheduled:
             state = self.states[entry.request_id]
-            state.block_ids += entry.new_block_ids
+            for table, block_ids in zip(state.tables, entry.new_block_ids, strict=bool(entry.new_block_ids)):
+                table += block_ids
             end = entry.num_computed_tokens + entry.num_new_tokens
             assert entry.num_new_tokens > 0
             assert end <= len(state.token_ids)
-            self._check_blocks(state, written, end)
+            self._check_blocks(state, touched, entry.num_computed_tokens, end)
             for position in range(entry.num_computed_tokens, end):
-                self._write(state, position)
-                written[state.block_ids[position // self.block_size]] = state
+                for group in range(len(self.windows)):
+                    self._write(state, group, position)
             results.append(self._result(entry.request_id, state, entry.num_computed_tokens, end, entry.samples))
-        self.unreported.append((step.step_id, written))
         self.num_computed += step.num_tokens
         return ModelOutput(step_id=step.step_id, requests=results)
 
     def report(self, step_id: int) -> None:
         assert self.unreported.popleft()[0] == step_id
 
-    def _check_blocks(self, state: WorkerState, written: dict[int, WorkerState], end: int) -> None:
-        assert len(set(state.block_ids)) == len(state.block_ids)
-        for block_id in state.block_ids[: -(-end // self.block_size)]:
-            for writers in (written, *(writers for _, writers in self.unreported)):
-                assert writers.get(block_id, state) is state, f"block {block_id} is still being written for another"
+    def _check_blocks(self, state: WorkerState, touched: Touched, first: int, end: int) -> None:
+        visible: list[int] = []
+        last = -(-end // self.block_size)
+        for table, window in zip(state.tables, self.windows, strict=True):
+            assert last <= len(table), "tokens without blocks"
+            reads = table[visible_from(first, window) // self.block_size : last]
+            writes = table[first // self.block_size : last]
+            for _, others in self.unreported:
+                others.check(state, reads, writes)
+            touched.reads.update((block_id, state) for block_id in reads)
+            touched.writes.update((block_id, state) for block_id in writes)
+            visible += reads
+        assert len(set(visible)) == len(visible), "a block is in two places"
 
-    def _write(self, state: WorkerState, position: int) -> None:
-        before = self.slots[self._slot(state, position - 1)] if position else 0
-        self.slots[self._slot(state, position)] = value_of(before, state.token_ids[position])
+    def _write(self, state: WorkerState, group: int, position: int) -> None:
+        window = self.windows[group]
+        first = max(position - 1, 0) if window is None else visible_from(position, window)
+        before = [self._read(state, group, earlier) for earlier in range(first, position)]
+        self.slots[self._slot(state, group, position)] = value_of(before, state.token_ids[position])
 
-    def _slot(self, state: WorkerState, position: int) -> int:
-        return state.block_ids[position // self.block_size] * self.block_size + position % self.block_size
+    def _read(self, state: WorkerState, group: int, position: int) -> int:
+        value = self.slots[self._slot(state, group, position)]
+        assert value is not None, "a slot was read before it was written"
+        return value
+
+    def _slot(self, state: WorkerState, group: int, position: int) -> int:
+        block_id = state.tables[group][position // self.block_size]
+        return block_id * self.block_size + position % self.block_size
 
     def _result(self, request_id: str, state: WorkerState, first: int, end: int, samples: bool) -> RequestStepOutput:
-        values = [self.slots[self._slot(state, position)] for position in range(end)]
         params = state.sampling_params
         prompt_logprobs = None
         if params.prompt_logprobs is not None:
             last = min(end, state.num_prompt_tokens - 1)
-            prompt_logprobs = [fake_logprob(values[i], state.token_ids[i + 1]) for i in range(first, last)]
+            values = [self._read(state, 0, position) for position in range(first, last)]
+            prompt_logprobs = [fake_logprob(v, state.token_ids[first + i + 1]) for i, v in enumerate(values)]
         if not samples:
             return RequestStepOutput(request_id=request_id, token_ids=[], prompt_logprobs=prompt_logprobs)
         assert end == len(state.token_ids)
+        values = [
+            self._read(state, group, position)
+            for group, window in enumerate(self.windows)
+            for position in range(visible_from(end - 1, window), end)
+        ]
         masked = end - state.num_prompt_tokens < params.min_tokens
         token_id = sample(values, state.sample_index, state.stop_token_ids if masked else frozenset())
         state.token_ids.append(token_id)
-        logprobs = None if params.logprobs is None else [fake_logprob(values[-1], token_id)]
+        logprobs = None if params.logprobs is None else [fake_logprob(self._read(state, 0, end - 1), token_id)]
         return RequestStepOutput(
             request_id=request_id, token_ids=[token_id], logprobs=logprobs, prompt_logprobs=prompt_logprobs
         )
 
 
-def value_of(before: int | None, token_id: int) -> int:
-    """Keys and values of a token, as one number."""
-    assert before is not None, "a slot was read before it was written"
-    return hash((before, token_id, 7))
+class Touched:
+    """The blocks that a step read and wrote, by request."""
+
+    def __init__(self) -> None:
+        self.reads: set[tuple[int, WorkerState]] = set()
+        self.writes: set[tuple[int, WorkerState]] = set()
+
+    def check(self, state: WorkerState, reads: list[int], writes: list[int]) -> None:
+        """Another step, of `state`, comes before this one is reported."""
+        for block_id, other in self.writes:
+            assert other is state or block_id not in reads, f"block {block_id} is still being written for another"
+        for block_id, other in self.reads:
+            assert other is state or block_id not in writes, f"block {block_id} is still being read for another"
 
 
-def sample(values: Sequence[int | None], sample_index: int, forbidden: frozenset[int]) -> int:
+def visible_from(position: int, window: int | None) -> int:
+    """The first position that the query at `position` sees."""
+    return 0 if window is None else max(position - window + 1, 0)
+
+
+def value_of(before: Sequence[int], token_id: int) -> int:
+    """Keys and values of a token in one group, as one number, after those that it sees."""
+    return hash((*(before or (0,)), token_id, 7))
+
+
+def sample(values: Sequence[int], sample_index: int, forbidden: frozenset[int]) -> int:
     token_id = hash((*values, sample_index)) % VOCAB_SIZE
     while token_id in forbidden:
         token_id = (token_id + 1) % VOCAB_SIZE
@@ -127,39 +171,55 @@ def fake_logprob(value: int | None, token_id: int) -> TokenLogprobs:
     return TokenLogprobs(token_id=token_id, logprob=-float(hash((value, token_id)) % 1000), rank=1, top=[])
 
 
-def tokens_alone(request: EngineRequest) -> list[int]:
+def tokens_alone(request: EngineRequest, windows: Sequence[int | None] = (None,)) -> list[int]:
     """What `request` generates, by definition: no cache, no steps."""
     params = request.sampling_params
     stops = frozenset(request.eos_token_ids) | frozenset(params.stop_token_ids or ())
-    values: list[int | None] = []
+    values: list[list[int]] = [[] for _ in windows]
     output: list[int] = []
     token_ids = list(request.token_ids)
     while len(output) < (params.max_tokens or 0):
-        for token_id in token_ids[len(values) :]:
-            values.append(value_of(values[-1] if values else 0, token_id))
+        for group, window in enumerate(windows):
+            extend_values(values[group], token_ids, window)
+        visible = [
+            value
+            for group, window in enumerate(windows)
+            for value in values[group][visible_from(len(token_ids) - 1, window) :]
+        ]
         masked = len(output) < params.min_tokens
-        output.append(sample(values, request.sample_index, stops if masked else frozenset()))
+        output.append(sample(visible, request.sample_index, stops if masked else frozenset()))
         token_ids.append(output[-1])
         if output[-1] in stops:
             break
     return output
 
 
-def prompt_logprobs_alone(request: EngineRequest) -> list[TokenLogprobs]:
-    value = 0
-    entries = []
-    for token_id, following in zip(request.token_ids, request.token_ids[1:], strict=False):
-        value = value_of(value, token_id)
-        entries.append(fake_logprob(value, following))
-    return entries
+def extend_values(values: list[int], token_ids: list[int], window: int | None) -> None:
+    """Values of one group for the tokens that have none yet."""
+    for position in range(len(values), len(token_ids)):
+        first = max(position - 1, 0) if window is None else visible_from(position, window)
+        values.append(value_of(values[first:position], token_ids[position]))
+
+
+def prompt_logprobs_alone(request: EngineRequest, window: int | None = None) -> list[TokenLogprobs]:
+    values: list[int] = []
+    extend_values(values, request.token_ids, window)
+    return [fake_logprob(value, following) for value, following in zip(values, request.token_ids[1:], strict=False)]
 
 
 class FakeEngine:
     """A scheduler and a fake worker, run `ahead` steps before results are reported; collects what comes out."""
 
-    def __init__(self, scheduler: Scheduler, num_blocks: int, block_size: int, ahead: int = 0) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        num_blocks: int,
+        block_size: int,
+        ahead: int = 0,
+        windows: Sequence[int | None] = (None,),
+    ) -> None:
         self.scheduler = scheduler
-        self.worker = FakeWorker(num_blocks, block_size)
+        self.worker = FakeWorker(num_blocks, block_size, windows)
         self.ahead = ahead
         self.in_flight: deque[tuple[SchedulerOutput, ModelOutput]] = deque()
         self.steps: list[SchedulerOutput] = []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from atom_core.kv_cache import KVCacheConfig
+from atom_core.kv_cache import KVCacheConfig, blocks_of_request
 from atom_core.messages import EngineRequest, SamplingParams
 from atom_core.scheduler import Scheduler, SchedulerConfig
 from fake_worker import FakeEngine, prompt_logprobs_alone, tokens_alone
@@ -36,27 +36,40 @@ def sampling(draw):
     )
 
 
+# Of the groups of layers; most often the one that sees everything.
+WINDOWS = ((None,), (None,), (None, 5), (3,), (7, 2), (4, None, 4), (None, 1), (None, None))
+
+
 @st.composite
 def engines(draw):
     block_size = draw(st.integers(1, 4))
-    num_blocks = draw(st.integers(-(-26 // block_size), 64 // block_size))
+    windows = draw(st.sampled_from(WINDOWS))
+    max_num_batched_tokens = draw(st.integers(1, 24))
+    least = blocks_of_request(windows, 25, block_size, max_num_batched_tokens)
+    num_blocks = draw(st.integers(least, max(least, len(windows) * 64 // block_size)))
     ahead = draw(st.integers(0, 3))
     scheduler = Scheduler(
         SchedulerConfig(
             max_num_seqs=draw(st.integers(1, 6)),
-            max_num_batched_tokens=draw(st.integers(1, 24)),
+            max_num_batched_tokens=max_num_batched_tokens,
             max_model_len=26,
             long_prefill_share=draw(st.sampled_from([0.25, 0.5, 1.0])),
             async_scheduling=ahead > 0,
         ),
-        KVCacheConfig(num_blocks=num_blocks, block_size=block_size, enable_prefix_caching=draw(st.booleans())),
+        KVCacheConfig(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            enable_prefix_caching=draw(st.booleans()),
+            windows=windows,
+        ),
         hasher=HASHERS[draw(st.sampled_from(sorted(HASHERS)))],
     )
-    return FakeEngine(scheduler, num_blocks, block_size, ahead)
+    return FakeEngine(scheduler, num_blocks, block_size, ahead, windows)
 
 
 def check_output(engine: FakeEngine, request: EngineRequest) -> None:
-    expected = tokens_alone(request)
+    windows = engine.worker.windows
+    expected = tokens_alone(request, windows)
     got = engine.tokens[request.request_id]
     end = engine.ends[request.request_id]
     if end.finish_reason == "abort":
@@ -71,13 +84,13 @@ def check_output(engine: FakeEngine, request: EngineRequest) -> None:
     if params.logprobs is not None:
         assert [entry.token_id for output in outputs for entry in output.logprobs or []] == got
     reported = [output.prompt_logprobs for output in outputs if output.prompt_logprobs is not None]
-    assert reported == ([] if params.prompt_logprobs is None else [prompt_logprobs_alone(request)])
+    assert reported == ([] if params.prompt_logprobs is None else [prompt_logprobs_alone(request, windows[0])])
 
 
 def check_blocks(scheduler: Scheduler) -> None:
     """Every block is free or held, as often as tables say (those on their way back included)."""
     cache = scheduler._cache
-    tables = [request.block_table.block_ids for request in scheduler._book.running]
+    tables = [request.block_table.held() for request in scheduler._book.running]
     tables += [block_ids for returning in cache._returning.values() for block_ids in returning]
     holders = Counter(block_id for block_ids in tables for block_id in block_ids)
     assert [cache.pool.num_holders(i) for i in range(cache.pool.num_blocks)] == [

@@ -58,6 +58,7 @@ class EngineCore:
                 block_size=config.cache.block_size,
                 enable_prefix_caching=config.cache.enable_prefix_caching,
                 prefix_hash=config.cache.prefix_hash,
+                windows=runner.windows,
             ),
         )
         self._steps_ahead = 1 if config.scheduler.async_scheduling else 0
@@ -78,6 +79,7 @@ class EngineCore:
             device=config.device,
             num_blocks=runner.num_blocks,
             block_size=config.cache.block_size,
+            num_groups=len(runner.windows),
             max_num_seqs=config.scheduler.max_num_seqs,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             enable_prefix_caching=config.cache.enable_prefix_caching,

@@ -14,7 +14,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
         max_model_len: tokens of prompt and output together, at most.
         vocab_size: token ids are below this.
         dtype, kv_cache_dtype, device: by name, e.g. "bfloat16", "bfloat16", "cpu".
-        num_blocks, block_size: the KV cache holds ``num_blocks * block_size`` tokens.
+        num_blocks, block_size: blocks of the KV cache, and tokens in each.
+        num_groups: groups of layers with blocks of their own: a token takes a place in a block of each.
         eos_token_ids: tokens that end a sequence unless ignored.
         profiler_dir: where traces go; None when profiling is not set up.
         timings: seconds of each phase of the start, by name.
@@ -40,8 +41,9 @@ class EngineInfo(msgspec.Struct, frozen=True):
     profiler_dir: str | None = None
     timings: dict[str, float] = {}
     choices: list[str] = []
+    num_groups: int = 1
 
     @property
     def num_cache_tokens(self) -> int:
-        """Tokens that the KV cache holds."""
-        return self.num_blocks * self.block_size
+        """Tokens that the KV cache holds in all layers; more where blocks behind a window are given back."""
+        return self.num_blocks * self.block_size // self.num_groups

@@ -1,32 +1,76 @@
-"""`BlockTable`: the blocks of one request, and the names that its full blocks have in the prefix cache."""
+"""`BlockTable`: the blocks of one request in every group of layers, and the names of its full blocks."""
 
 from __future__ import annotations
 
-# What comes before a block: the serial number of the cached block before it, or the salt before a first block.
-Parent = int | str
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atom_core.kv_cache.prefix_cache import CachedPrefix
+
+# Stands in a table where a group has no block any more, or never had one, because its window has passed.
+NO_BLOCK = 0
 
 
 class BlockTable:
-    """Blocks of one request in order of their tokens. Groups of layers that cache differently will have one each.
+    """Blocks of one request in order of their tokens, for each group of layers.
 
     Attributes:
-        block_ids: the table.
+        groups: block ids by group. Entries before `first_held` of a group are `NO_BLOCK`, or blocks given up.
+        first_held: by group, how many leading blocks lie behind the window and are not held.
+        capacity: tokens for which every group has blocks.
+        has_news: there are blocks that `take_news` has not shown.
         hashes: names of the request's leading full blocks of tokens; they depend on tokens only and outlive `clear`.
         num_published: leading blocks that the prefix cache has been told of.
-        parent: what the first unpublished block comes after.
+        parent: what the first unpublished block comes after: a cached prefix, or the salt.
     """
 
-    __slots__ = ("block_ids", "hashes", "num_published", "parent", "salt")
+    __slots__ = (
+        "_num_shown",
+        "capacity",
+        "first_held",
+        "groups",
+        "has_news",
+        "hashes",
+        "num_published",
+        "parent",
+        "salt",
+    )
 
-    def __init__(self, salt: str = "") -> None:
+    def __init__(self, salt: str = "", num_groups: int = 1) -> None:
         self.salt = salt
-        self.block_ids: list[int] = []
         self.hashes: list[bytes] = []
-        self.num_published = 0
-        self.parent: Parent = salt
+        self.groups: list[list[int]] = [[] for _ in range(num_groups)]
+        self.clear()
+
+    @property
+    def block_ids(self) -> list[int]:
+        """The table of the first group."""
+        return self.groups[0]
+
+    @property
+    def num_held(self) -> int:
+        """Blocks held in all groups."""
+        return sum(map(len, self.groups)) - sum(self.first_held)
+
+    def held(self) -> list[int]:
+        """The blocks held in all groups."""
+        if len(self.groups) == 1 and not self.first_held[0]:
+            return self.groups[0]
+        return [i for block_ids, first in zip(self.groups, self.first_held, strict=True) for i in block_ids[first:]]
+
+    def take_news(self) -> list[list[int]]:
+        """Blocks that were added to each group since the last call."""
+        shown, self._num_shown = self._num_shown, [len(block_ids) for block_ids in self.groups]
+        self.has_news = False
+        return [block_ids[first:] for block_ids, first in zip(self.groups, shown, strict=True)]
 
     def clear(self) -> None:
         """The blocks were given up."""
-        self.block_ids = []
+        num_groups = len(self.groups)
+        self.groups = [[] for _ in range(num_groups)]
+        self.first_held = [0] * num_groups
+        self._num_shown = [0] * num_groups
+        self.capacity = 0
+        self.has_news = False
         self.num_published = 0
-        self.parent = self.salt
+        self.parent: CachedPrefix | str = self.salt

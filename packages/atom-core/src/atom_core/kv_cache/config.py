@@ -10,22 +10,24 @@ PrefixHash = Literal["xxhash64", "sha256"]
 
 
 class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The cache as the scheduler sees it: one group of layers that all cache every token.
+    """The cache as the scheduler sees it.
 
     Attributes:
-        num_blocks: blocks in the pool; their ids are ``0 .. num_blocks - 1``.
+        num_blocks: blocks in the pool, which all groups draw from; their ids are ``0 .. num_blocks - 1``.
         block_size: tokens in a block.
         enable_prefix_caching: share full blocks between requests whose tokens begin alike.
         prefix_hash: "xxhash64" (fast) or "sha256" with a random key for each process (names cannot be guessed).
+        windows: one entry for each group of layers: tokens that a query sees, itself included, or None for all.
 
     Raises:
-        ValueError: a number below 1, or an unknown hash.
+        ValueError: a number below 1, no group, or an unknown hash.
     """
 
     num_blocks: int
     block_size: int
     enable_prefix_caching: bool = True
     prefix_hash: PrefixHash = "xxhash64"
+    windows: tuple[int | None, ...] = (None,)
 
     def __post_init__(self) -> None:
         for name in ("num_blocks", "block_size"):
@@ -33,3 +35,5 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.prefix_hash not in ("xxhash64", "sha256"):
             raise ValueError(f"prefix_hash is {self.prefix_hash!r}; allowed are 'xxhash64' and 'sha256'")
+        if not self.windows or any(window is not None and window < 1 for window in self.windows):
+            raise ValueError(f"windows are {self.windows}; give one for each group: at least 1, or None")

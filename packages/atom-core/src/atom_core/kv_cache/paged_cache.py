@@ -2,43 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from atom_core.kv_cache.block_pool import BlockPool
 from atom_core.kv_cache.block_table import BlockTable
 from atom_core.kv_cache.config import KVCacheConfig
 from atom_core.kv_cache.hashing import BlockHasher, make_block_hasher
-from atom_core.kv_cache.prefix_cache import PrefixCache
+from atom_core.kv_cache.prefix_cache import Hit, PrefixCache
+from atom_core.kv_cache.windows import first_visible_block
 
 
 class PagedCache:
-    """Block pool and prefix cache of one group of layers.
+    """One block pool for all groups of layers, and one prefix cache.
+
+    A request holds blocks for its tokens in every group. In groups that see everything it gets those of all its tokens
+    when it is admitted; in a group with a window it gets them as its steps need them, and gives back what lies behind
+    the window. `max_step_tokens` is the most that one step computes.
 
     Attributes:
+        has_windows: some group has one, so that `trim` has something to do.
         num_queries, num_hits: tokens looked up in the prefix cache, and found.
-        num_returning: blocks given up that a step in flight may still write.
+        num_returning: blocks given up that a step in flight may still read or write.
     """
 
-    def __init__(self, config: KVCacheConfig, hasher: BlockHasher | None = None) -> None:
+    def __init__(self, config: KVCacheConfig, hasher: BlockHasher | None = None, *, max_step_tokens: int = 1) -> None:
         self.config = config
+        self.has_windows = any(window is not None for window in config.windows)
         self.num_queries = 0
         self.num_hits = 0
         self.num_returning = 0
+        self._max_step_tokens = max_step_tokens
         self._returning: dict[int, list[list[int]]] = {}
         self._prefixes: PrefixCache | None = None
         if config.enable_prefix_caching:
             self.pool = BlockPool(config.num_blocks, on_evict=self._forget)
             hasher = hasher or make_block_hasher(config.prefix_hash)
-            self._prefixes = PrefixCache(config.block_size, hasher, self.pool.set_cached)
+            self._prefixes = PrefixCache(config.block_size, hasher, self.pool.set_cached, config.windows)
         else:
             self.pool = BlockPool(config.num_blocks)
 
+    def make_table(self, salt: str) -> BlockTable:
+        """An empty table with a row for each group."""
+        return BlockTable(salt, len(self.config.windows))
+
     def num_blocks_for(self, num_tokens: int) -> int:
-        """Blocks that store `num_tokens` tokens."""
+        """Blocks of one group that store `num_tokens` tokens."""
         return -(-num_tokens // self.config.block_size)
 
     def admit(
         self, table: BlockTable, token_ids: list[int], *, use_prefix: bool, max_tokens: int, reserve: int, count: bool
     ) -> int | None:
         """Fill the empty `table` for all of `token_ids`: cached blocks first, then free ones.
+
+        Groups with a window get no more than a first step and the window need.
 
         Args:
             use_prefix: look for cached blocks.
@@ -49,61 +65,110 @@ class PagedCache:
         Returns how many tokens need not be computed (at most ``len(token_ids) - 1``); None, with nothing changed,
         where the free blocks do not suffice.
         """
-        num_needed = self.num_blocks_for(len(token_ids))
-        found = []
+        hit = Hit([], [0] * len(table.groups))
         if use_prefix and self._prefixes is not None:
-            found = self._prefixes.find(table, token_ids, (len(token_ids) - 1) // self.config.block_size)
-        num_idle = sum(self.pool.num_holders(cached.block_id) == 0 for cached in found)
-        num_fresh = num_needed - len(found)
-        if num_fresh + num_idle + reserve > self.pool.num_free:
+            hit = self._prefixes.find(table, token_ids, (len(token_ids) - 1) // self.config.block_size)
+        num_found = len(hit.prefixes)
+        num_fresh = [num - num_found for num in self._blocks_at_first(len(token_ids), num_found)]
+        found = [hit.block_ids(group) for group in range(len(table.groups))] if num_found else []
+        num_idle = sum(self.pool.num_holders(block_id) == 0 for block_ids in found for block_id in block_ids)
+        if sum(num_fresh) + num_idle + reserve > self.pool.num_free:
             return None
         if self._prefixes is not None:
-            self._prefixes.adopt(table, found)
-        self.pool.retain(table.block_ids)
-        table.block_ids += self.pool.allocate(
-            num_fresh,
-            after=table.block_ids[-1] if table.block_ids else None,
-            room=self.num_blocks_for(max_tokens) - num_needed,
-        )
-        num_found_tokens = len(found) * self.config.block_size
+            self._prefixes.adopt(table, hit)
+        for block_ids in found:
+            self.pool.retain(block_ids)
+        self._extend(table, num_fresh, max_tokens)
+        num_found_tokens = num_found * self.config.block_size
         if count and use_prefix and self._prefixes is not None:
             self.num_queries += len(token_ids)
             self.num_hits += num_found_tokens
         return num_found_tokens
 
+    def num_missing(self, table: BlockTable, num_tokens: int) -> int:
+        """Blocks that `table` lacks to store `num_tokens` tokens."""
+        num_blocks = self.num_blocks_for(num_tokens)
+        return sum(max(num_blocks - len(block_ids), 0) for block_ids in table.groups)
+
     def grow(self, table: BlockTable, num_tokens: int, max_tokens: int) -> bool:
         """Extend `table` so that it stores `num_tokens` tokens; False, with nothing changed, where blocks lack."""
-        block_ids = table.block_ids
-        num_fresh = self.num_blocks_for(num_tokens) - len(block_ids)
-        if num_fresh <= 0:
+        if num_tokens <= table.capacity:
             return True
-        if num_fresh > self.pool.num_free:
+        num_blocks = self.num_blocks_for(num_tokens)
+        num_fresh = [max(num_blocks - len(block_ids), 0) for block_ids in table.groups]
+        if sum(num_fresh) > self.pool.num_free:
             return False
-        room = self.num_blocks_for(max_tokens) - len(block_ids) - num_fresh
-        block_ids += self.pool.allocate(num_fresh, after=block_ids[-1] if block_ids else None, room=room)
+        self._extend(table, num_fresh, max_tokens)
         return True
 
+    def trim(self, table: BlockTable, num_tokens: int, after_step: int) -> None:
+        """Give up the blocks that no query after the first `num_tokens` tokens sees, once `after_step` is reported.
+
+        With prefix caching those stay that a query right after the last full block sees: what a request leaves behind
+        can be found up to there.
+        """
+        block_size = self.config.block_size
+        if self._prefixes is not None:
+            num_tokens -= num_tokens % block_size
+        for group, window in enumerate(self.config.windows):
+            if window is None:
+                continue
+            block_ids, first = table.groups[group], table.first_held[group]
+            keep = min(first_visible_block(num_tokens, window, block_size), len(block_ids))
+            if keep > first:
+                table.first_held[group] = keep
+                self._return_after(after_step, block_ids[first:keep])
+
     def publish(self, table: BlockTable, token_ids: list[int], num_computed_tokens: int) -> None:
-        """The first `num_computed_tokens` tokens are computed, and their ids known: full blocks may be shared now."""
+        """The first `num_computed_tokens` tokens are computed, and their ids known: full blocks may be shared now.
+
+        To be called for each step of the request before `step_reported`, which lets go of blocks that it trimmed.
+        """
         num_blocks = num_computed_tokens // self.config.block_size
         if self._prefixes is not None and num_blocks > table.num_published:
             self._prefixes.publish(table, token_ids, num_blocks)
 
     def release(self, table: BlockTable, after_step: int | None = None) -> None:
-        """Give up all blocks: at once, or when step `after_step`, the last that may write them, has been reported."""
-        block_ids = table.block_ids
+        """Give up all blocks: at once, or when step `after_step`, the last that may use them, has been reported."""
+        block_ids = table.held()
         table.clear()
         if after_step is None:
             self.pool.release(block_ids)
         else:
-            self._returning.setdefault(after_step, []).append(block_ids)
-            self.num_returning += len(block_ids)
+            self._return_after(after_step, block_ids)
 
     def step_reported(self, step_id: int) -> None:
         """Step `step_id` has run: blocks that waited for it return to the pool."""
         for block_ids in self._returning.pop(step_id, ()):
             self.num_returning -= len(block_ids)
             self.pool.release(block_ids)
+
+    def _return_after(self, step_id: int, block_ids: list[int]) -> None:
+        self._returning.setdefault(step_id, []).append(block_ids)
+        self.num_returning += len(block_ids)
+
+    def _blocks_at_first(self, num_tokens: int, num_found: int) -> list[int]:
+        """Length of each group's row when a request of `num_tokens` tokens is admitted, `num_found` blocks found."""
+        whole = self.num_blocks_for(num_tokens)
+        lengths = []
+        for window in self.config.windows:
+            if window is not None:
+                # No more than `max_blocks` counts: the window reaches back into found blocks, or begins with the text.
+                reach = max(num_found * self.config.block_size, window - 1) + self._max_step_tokens
+                lengths.append(self.num_blocks_for(min(reach, num_tokens)))
+            else:
+                lengths.append(whole)
+        return lengths
+
+    def _extend(self, table: BlockTable, num_fresh: Sequence[int], max_tokens: int) -> None:
+        """Add free blocks to each group's row."""
+        num_at_last = self.num_blocks_for(max_tokens)
+        for block_ids, count in zip(table.groups, num_fresh, strict=True):
+            if count:
+                after = block_ids[-1] if block_ids else None
+                block_ids += self.pool.allocate(count, after=after, room=num_at_last - len(block_ids) - count)
+        table.capacity = min(map(len, table.groups)) * self.config.block_size
+        table.has_news = True
 
     def _forget(self, block_id: int) -> None:
         if self._prefixes is not None:

@@ -2,53 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from atom_core.kv_cache.block_table import BlockTable, Parent
+from atom_core.kv_cache.block_table import NO_BLOCK, BlockTable
 from atom_core.kv_cache.hashing import BlockHasher, pack_token_ids
+from atom_core.kv_cache.windows import Window, first_visible_block
 
 
-class CachedBlock(NamedTuple):
-    """A full block whose keys and values are those of `token_ids` after `parent`."""
+class CachedPrefix:
+    """All tokens up to the end of one full block.
 
-    block_id: int
-    serial: int
-    hash: bytes
-    parent: Parent
-    token_ids: list[int]
+    Attributes:
+        parent: the prefix before the block, or the salt before a first block.
+        token_ids: of the block.
+        block_ids: by group, the block that stores its keys and values; None where none does.
+        num_children: prefixes that are known to go on from here.
+    """
+
+    __slots__ = ("block_ids", "hash", "is_known", "num_children", "parent", "token_ids")
+
+    def __init__(self, name: bytes, parent: CachedPrefix | str, token_ids: list[int], num_groups: int) -> None:
+        self.hash = name
+        self.parent = parent
+        self.token_ids = token_ids
+        self.block_ids: list[int | None] = [None] * num_groups
+        self.num_children = 0
+        self.is_known = True
+
+
+class Hit(NamedTuple):
+    """A prefix that every group can serve: its blocks, and by group the index of the first one that is needed."""
+
+    prefixes: list[CachedPrefix]
+    first_needed: list[int]
+
+    def block_ids(self, group: int) -> list[int]:
+        """The blocks that a request takes over in this group."""
+        found = self.prefixes[self.first_needed[group] :]
+        return [block_id for prefix in found if (block_id := prefix.block_ids[group]) is not None]
 
 
 class PrefixCache:
-    """Hash chains over full blocks.
+    """Hash chains over full blocks, as a tree: each prefix knows the one before it.
 
-    A hash only finds a candidate: token ids and the block before it are compared too, the latter by a serial number
-    that is never used twice (an id would be). So equal hashes of different prefixes never share a block.
-    `on_change(block_id, is_cached)` is told of a block that was published, or that lost its name to another.
+    A hash only finds a candidate: token ids and the prefix before are compared too, so equal hashes of different
+    prefixes never share a block. A group that sees everything needs all blocks of a prefix, one with a window only the
+    last. A prefix is forgotten once it has neither blocks nor prefixes after it.
+    `on_change(block_id, is_cached)` is told of a block that was published, or that lost its name.
     """
 
-    def __init__(self, block_size: int, hasher: BlockHasher, on_change: Callable[[int, bool], None]) -> None:
+    def __init__(
+        self,
+        block_size: int,
+        hasher: BlockHasher,
+        on_change: Callable[[int, bool], None],
+        windows: Sequence[Window] = (None,),
+    ) -> None:
         self._block_size = block_size
         self._hasher = hasher
         self._on_change = on_change
-        self._by_hash: dict[bytes, CachedBlock] = {}
-        self._by_block: dict[int, CachedBlock] = {}
-        self._next_serial = 0
+        self._windows = tuple(windows)
+        self._has_windows = any(window is not None for window in windows)
+        self._by_hash: dict[bytes, CachedPrefix] = {}
+        self._by_block: dict[int, CachedPrefix] = {}
 
     def __len__(self) -> int:
         return len(self._by_block)
 
-    def find(self, table: BlockTable, token_ids: list[int], max_blocks: int) -> list[CachedBlock]:
-        """The longest cached prefix of `token_ids`, at most `max_blocks` blocks."""
-        found: list[CachedBlock] = []
-        parent: Parent = table.salt
+    def find(self, table: BlockTable, token_ids: list[int], max_blocks: int) -> Hit:
+        """The longest prefix of `token_ids` that every group can serve, at most `max_blocks` blocks."""
+        found: list[CachedPrefix] = []
+        parent: CachedPrefix | str = table.salt
         while len(found) < max_blocks:
-            cached = self._lookup(table, token_ids, len(found), parent)
-            if cached is None:
+            prefix = self._lookup(table, token_ids, len(found), parent)
+            if prefix is None or (not self._has_windows and None in prefix.block_ids):
                 break
-            found.append(cached)
-            parent = cached.serial
-        return found
+            found.append(prefix)
+            parent = prefix
+        num_blocks = self._num_servable(found) if self._has_windows else len(found)
+        return Hit(found[:num_blocks], [self._first_needed(window, num_blocks) for window in self._windows])
 
     def publish(self, table: BlockTable, token_ids: list[int], num_blocks: int) -> None:
         """Make the table's first `num_blocks` blocks, all computed, findable.
@@ -56,46 +89,98 @@ class PrefixCache:
         A block whose content is cached already, in another one, stays private.
         """
         for index in range(table.num_published, num_blocks):
-            cached = self._lookup(table, token_ids, index, table.parent)
-            if cached is None:
-                cached = self._register(table, token_ids, index)
-            table.parent = cached.serial
+            prefix = self._lookup(table, token_ids, index, table.parent)
+            if prefix is None:
+                prefix = self._register(table, token_ids, index)
+            for group, block_ids in enumerate(table.groups):
+                if prefix.block_ids[group] is None:
+                    block_id = block_ids[index]
+                    prefix.block_ids[group] = block_id
+                    self._by_block[block_id] = prefix
+                    self._on_change(block_id, True)
+            table.parent = prefix
             table.num_published = index + 1
 
-    def adopt(self, table: BlockTable, found: list[CachedBlock]) -> None:
+    def adopt(self, table: BlockTable, hit: Hit) -> None:
         """The empty table takes over the blocks that `find` found."""
-        table.block_ids = [cached.block_id for cached in found]
-        table.num_published = len(found)
-        table.parent = found[-1].serial if found else table.salt
+        num_blocks = len(hit.prefixes)
+        for group, first in enumerate(hit.first_needed):
+            table.groups[group] = [NO_BLOCK] * first + hit.block_ids(group)
+        table.first_held = list(hit.first_needed)
+        table.num_published = num_blocks
+        table.parent = hit.prefixes[-1] if num_blocks else table.salt
 
     def forget(self, block_id: int) -> None:
-        """The block is about to store something else."""
-        cached = self._by_block.pop(block_id)
-        del self._by_hash[cached.hash]
+        """The block is about to store something else; those beside it that serve no hit without it lose their name."""
+        prefix = self._by_block.pop(block_id)
+        lost = prefix.block_ids.index(block_id)
+        prefix.block_ids[lost] = None
+        if len(self._windows) > 1:
+            window = self._windows[lost]
+            self._drop_blocks(prefix, [i for i, w in enumerate(self._windows) if window is None or w == window])
+        self._prune(prefix)
 
-    def _lookup(self, table: BlockTable, token_ids: list[int], index: int, parent: Parent) -> CachedBlock | None:
-        cached = self._by_hash.get(self._hash(table, token_ids, index))
-        if cached is None or cached.parent != parent or cached.token_ids != self._tokens(token_ids, index):
+    def _num_servable(self, found: list[CachedPrefix]) -> int:
+        """Blocks of the longest prefix whose last blocks, as far as its window reaches, each group has."""
+        longest, in_a_row = 0, [0] * len(self._windows)
+        for index, prefix in enumerate(found):
+            num_blocks, is_servable = index + 1, True
+            for group, block_id in enumerate(prefix.block_ids):
+                in_a_row[group] = 0 if block_id is None else in_a_row[group] + 1
+                needed = num_blocks - self._first_needed(self._windows[group], num_blocks)
+                is_servable = is_servable and in_a_row[group] >= needed
+            if is_servable:
+                longest = num_blocks
+        return longest
+
+    def _first_needed(self, window: Window, num_blocks: int) -> int:
+        if window is None:
+            return 0
+        return min(first_visible_block(num_blocks * self._block_size, window, self._block_size), num_blocks)
+
+    def _lookup(
+        self, table: BlockTable, token_ids: list[int], index: int, parent: CachedPrefix | str
+    ) -> CachedPrefix | None:
+        prefix = self._by_hash.get(self._hash(table, token_ids, index))
+        if prefix is None or prefix.parent != parent or prefix.token_ids != self._tokens(token_ids, index):
             return None
-        return cached
+        return prefix
 
-    def _register(self, table: BlockTable, token_ids: list[int], index: int) -> CachedBlock:
+    def _register(self, table: BlockTable, token_ids: list[int], index: int) -> CachedPrefix:
         name = self._hash(table, token_ids, index)
         replaced = self._by_hash.get(name)
         if replaced is not None:
-            del self._by_block[replaced.block_id]
-            self._on_change(replaced.block_id, False)
-        cached = CachedBlock(
-            block_id=table.block_ids[index],
-            serial=self._next_serial,
-            hash=name,
-            parent=table.parent,
-            token_ids=self._tokens(token_ids, index),
-        )
-        self._next_serial += 1
-        self._by_hash[name] = self._by_block[cached.block_id] = cached
-        self._on_change(cached.block_id, True)
-        return cached
+            self._drop_blocks(replaced, range(len(self._windows)))
+            self._unname(replaced)
+        prefix = CachedPrefix(name, table.parent, self._tokens(token_ids, index), len(self._windows))
+        if isinstance(prefix.parent, CachedPrefix):
+            prefix.parent.num_children += 1
+        self._by_hash[name] = prefix
+        if replaced is not None:
+            self._prune(replaced.parent)
+        return prefix
+
+    def _drop_blocks(self, prefix: CachedPrefix, groups: Sequence[int]) -> None:
+        for group in groups:
+            block_id = prefix.block_ids[group]
+            if block_id is not None:
+                prefix.block_ids[group] = None
+                del self._by_block[block_id]
+                self._on_change(block_id, False)
+
+    def _prune(self, prefix: CachedPrefix | str) -> None:
+        """Forget `prefix`, and those before it, as far as nothing hangs on them."""
+        while isinstance(prefix, CachedPrefix) and prefix.is_known:
+            if prefix.num_children or any(block_id is not None for block_id in prefix.block_ids):
+                return
+            self._unname(prefix)
+            prefix = prefix.parent
+
+    def _unname(self, prefix: CachedPrefix) -> None:
+        prefix.is_known = False
+        del self._by_hash[prefix.hash]
+        if isinstance(prefix.parent, CachedPrefix):
+            prefix.parent.num_children -= 1
 
     def _hash(self, table: BlockTable, token_ids: list[int], index: int) -> bytes:
         hashes = table.hashes

@@ -27,7 +27,8 @@ class NewRequest(msgspec.Struct, frozen=True):
 class ScheduledRequest(msgspec.Struct, frozen=True):
     """One request's share of a step: compute tokens ``[num_computed_tokens, num_computed_tokens + num_new_tokens)``.
 
-    `new_block_ids` extend the worker's block table (the whole table when the request is in `new_requests`).
+    `new_block_ids` extend the worker's block tables, one list for each group of layers (the whole tables when the
+    request is in `new_requests`); empty where no group has any. Ids behind a group's window mean nothing.
     `samples` says that the last of these tokens is followed by a sampled one. A decode's input token may still
     be on the device only (the step before sampled it).
     """
@@ -35,7 +36,7 @@ class ScheduledRequest(msgspec.Struct, frozen=True):
     request_id: str
     num_computed_tokens: int
     num_new_tokens: int
-    new_block_ids: list[int]
+    new_block_ids: list[list[int]]
     samples: bool
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atom_core.kv_cache import KVCacheConfig
+from atom_core.kv_cache import KVCacheConfig, blocks_of_request
 from atom_core.messages import EngineRequest
 from atom_core.scheduler.config import SchedulerConfig
 
@@ -29,7 +29,9 @@ def refusal(request: EngineRequest, config: SchedulerConfig, cache: KVCacheConfi
             f"the prompt has {num_prompt_tokens} tokens and up to {max_tokens} are to be generated; together they must "
             f"not exceed max_model_len = {config.max_model_len}: shorten the prompt or lower max_tokens"
         )
-    num_blocks = -(-(num_prompt_tokens + max(max_tokens, 1) - 1) // cache.block_size)
+    num_blocks = blocks_of_request(
+        cache.windows, num_prompt_tokens + max(max_tokens, 1) - 1, cache.block_size, config.max_num_batched_tokens
+    )
     if num_blocks > cache.num_blocks:
         return (
             f"a prompt of {num_prompt_tokens} tokens with up to {max_tokens} to generate takes {num_blocks} blocks of "

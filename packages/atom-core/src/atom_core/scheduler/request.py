@@ -30,7 +30,7 @@ class Request:
         num_samples_in_flight: tokens sampled by steps in flight; their values are not known.
         num_steps_in_flight, last_step_id: steps scheduled with this request and not reported; the last of them.
         num_cached_tokens: prompt tokens found in the prefix cache when the request first ran.
-        num_sent_blocks: blocks of the table that the worker knows; None before it knows the request.
+        is_at_worker: the worker knows the request.
     """
 
     __slots__ = (
@@ -38,6 +38,7 @@ class Request:
         "block_table",
         "engine_request",
         "has_run",
+        "is_at_worker",
         "is_reported_prompt",
         "key",
         "last_step_id",
@@ -47,7 +48,6 @@ class Request:
         "num_prompt_tokens",
         "num_reported_tokens",
         "num_samples_in_flight",
-        "num_sent_blocks",
         "num_steps_in_flight",
         "prompt_logprobs",
         "request_id",
@@ -57,7 +57,15 @@ class Request:
         "token_ids",
     )
 
-    def __init__(self, engine_request: EngineRequest, *, key: tuple[int, int], arrival: float, max_tokens: int) -> None:
+    def __init__(
+        self,
+        engine_request: EngineRequest,
+        *,
+        key: tuple[int, int],
+        arrival: float,
+        max_tokens: int,
+        block_table: BlockTable,
+    ) -> None:
         params = engine_request.sampling_params
         self.engine_request = engine_request
         self.request_id = engine_request.request_id
@@ -69,7 +77,7 @@ class Request:
         self.samples = max_tokens > 0
         self.max_computed_tokens = self.num_prompt_tokens + max(max_tokens, 1) - 1
         self.stop_token_ids = frozenset(params.stop_token_ids or ())
-        self.block_table = BlockTable(engine_request.cache_salt)
+        self.block_table = block_table
         self.has_run = False
         self.num_computed_tokens = 0
         self.num_reported_tokens = 0
@@ -77,7 +85,7 @@ class Request:
         self.num_steps_in_flight = 0
         self.last_step_id = -1
         self.num_cached_tokens = 0
-        self.num_sent_blocks: int | None = None
+        self.is_at_worker = False
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.is_reported_prompt = params.prompt_logprobs is None
 
@@ -120,7 +128,7 @@ class Request:
         """The request lost its blocks: it waits again, or is finished."""
         self.status = status
         self.num_computed_tokens = self.num_reported_tokens = 0
-        self.num_sent_blocks = None
+        self.is_at_worker = False
 
     def for_worker(self) -> NewRequest:
         """The state that the worker must create. All token ids are known by now."""

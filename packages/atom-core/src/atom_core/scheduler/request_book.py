@@ -36,7 +36,13 @@ class RequestBook:
     def add(self, engine_request: EngineRequest, *, priority: int, arrival: float, max_tokens: int) -> None:
         """A new request waits; siblings after the first wait for the first one's prompt."""
         self.num_arrivals += 1
-        request = Request(engine_request, key=(priority, self.num_arrivals), arrival=arrival, max_tokens=max_tokens)
+        request = Request(
+            engine_request,
+            key=(priority, self.num_arrivals),
+            arrival=arrival,
+            max_tokens=max_tokens,
+            block_table=self.cache.make_table(engine_request.cache_salt),
+        )
         self.by_id[request.request_id] = request
         parent_id = engine_request.parent_id
         if parent_id is None or not self._shares_prompt(request):
@@ -98,7 +104,7 @@ class RequestBook:
     def _stop_running(self, request: Request) -> None:
         del self.running[bisect_left(self.running, request.key, key=_key)]
         self.cache.release(request.block_table, request.last_step_id if request.num_steps_in_flight else None)
-        if request.num_sent_blocks is not None:
+        if request.is_at_worker:
             self._dropped_ids.append(request.request_id)
 
     def _shares_prompt(self, request: Request) -> bool:

@@ -42,7 +42,7 @@ class Scheduler:
     ) -> None:
         self.config = config
         self._clock = clock
-        self._cache = PagedCache(cache, hasher)
+        self._cache = PagedCache(cache, hasher, max_step_tokens=config.max_num_batched_tokens)
         self._book = RequestBook(self._cache)
         self._delay = AdmissionDelay(config.scheduler_delay_factor, clock)
         self._in_flight: deque[tuple[int, list[Request]]] = deque()
@@ -92,7 +92,11 @@ class Scheduler:
             return None
         self._num_steps += 1
         self._in_flight.append((step.step_id, step.requests))
-        return step.commit(self._book.take_dropped_ids())
+        output = step.commit(self._book.take_dropped_ids())
+        if self._cache.has_windows:
+            for request in step.requests:
+                self._cache.trim(request.block_table, request.num_computed_tokens, step.step_id)
+        return output
 
     def update(self, step: SchedulerOutput, output: ModelOutput) -> list[EngineOutput]:
         """Take in the results of `step`, the earliest in flight, and tell what they mean for each request.
@@ -146,25 +150,34 @@ class Scheduler:
             num_new_tokens = request.num_uncomputed_tokens
             if num_new_tokens > 1:
                 partial_prefills.append(request)
-            elif num_new_tokens == 1 and step.budget > 0 and self._has_room(step, request):
+            # Most decodes have room in their last block: look before the call.
+            elif (
+                num_new_tokens == 1
+                and step.budget > 0
+                and (request.num_computed_tokens < request.block_table.capacity or self._has_room(step, request, 1))
+            ):
                 step.add(request, 1)
         return partial_prefills
 
-    def _has_room(self, step: StepDraft, request: Request) -> bool:
-        """Get the block for the next token of `request`, from the last in order if need be.
+    def _has_room(self, step: StepDraft, request: Request, num_new_tokens: int) -> bool:
+        """Get blocks for the next tokens of `request`, from the last in order if need be.
 
         Blocks of steps in flight come back later: then the request sits this step out.
         """
         table = request.block_table
-        num_tokens = request.num_computed_tokens + 1
-        if num_tokens <= len(table.block_ids) * self._cache.config.block_size:
+        num_tokens = request.num_computed_tokens + num_new_tokens
+        if num_tokens <= table.capacity:
             return True
         while not self._cache.grow(table, num_tokens, request.max_computed_tokens):
-            if self._num_coming_blocks(step) > step.num_missing_blocks:
-                step.num_missing_blocks += 1
+            num_lacking = self._cache.num_missing(table, num_tokens) - self._cache.pool.num_free
+            if self._num_coming_blocks(step) >= step.num_missing_blocks + num_lacking:
+                step.num_missing_blocks += num_lacking
                 return False
             victim = next(other for other in reversed(self._book.running) if other.num_uncomputed_tokens > 0)
+            if victim is request and num_new_tokens > 1:
+                return False  # a prompt keeps what it has: those before it go on, and take its blocks if they must
             self._book.preempt(victim)
+            step.discard(victim)
             if victim is request:
                 return False
         return True
@@ -174,7 +187,7 @@ class Scheduler:
         if step.num_ending_blocks is None:
             running = self._book.running
             ending = (other.block_table for other in running if other.num_uncomputed_tokens <= 0)
-            step.num_ending_blocks = sum(len(table.block_ids) for table in ending)
+            step.num_ending_blocks = sum(table.num_held for table in ending)
         return self._cache.num_returning + step.num_ending_blocks
 
     def _schedule_prefills(self, step: StepDraft, partial_prefills: list[Request]) -> None:
@@ -187,6 +200,8 @@ class Scheduler:
             head = waiting.peek() if may_admit and len(running) < self.config.max_num_seqs else None
             if begun and (head is None or begun[0].key < head.key):
                 request = begun.popleft()
+                if request.status is not RequestStatus.RUNNING:
+                    continue  # preempted for one before it
             elif head is None:
                 break
             # A preempted request comes back when its tokens in flight have arrived; until then nobody overtakes it.
@@ -196,5 +211,9 @@ class Scheduler:
             else:
                 may_admit = False
                 continue
-            step.add(request, min(request.num_uncomputed_tokens, step.budget, limit))
+            num_new_tokens = min(request.num_uncomputed_tokens, step.budget, limit)
+            if self._has_room(step, request, num_new_tokens):
+                step.add(request, num_new_tokens)
+            else:
+                may_admit = False
         step.spread_rest()

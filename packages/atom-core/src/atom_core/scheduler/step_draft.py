@@ -29,12 +29,20 @@ class StepDraft:
         self.num_new_tokens.append(num_new_tokens)
         self.budget -= num_new_tokens
 
+    def discard(self, request: Request) -> None:
+        """Take out a request that has lost its blocks, if it is here."""
+        if request in self.requests:
+            index = self.requests.index(request)
+            del self.requests[index]
+            self.budget += self.num_new_tokens.pop(index)
+
     def spread_rest(self) -> None:
-        """Give what is left of the budget to prompts that were held to their share, first come first."""
+        """Give what is left of the budget to prompts that were held to their share and have room, first come first."""
         for index, request in enumerate(self.requests):
             if self.budget == 0:
                 return
-            extra = min(request.num_uncomputed_tokens - self.num_new_tokens[index], self.budget)
+            room = request.block_table.capacity - request.num_computed_tokens
+            extra = min(min(request.num_uncomputed_tokens, room) - self.num_new_tokens[index], self.budget)
             self.num_new_tokens[index] += extra
             self.budget -= extra
 
@@ -43,10 +51,10 @@ class StepDraft:
         scheduled: list[ScheduledRequest] = []
         new_requests: list[NewRequest] = []
         for request, num_new_tokens in zip(self.requests, self.num_new_tokens, strict=True):
-            if request.num_sent_blocks is None:
+            if not request.is_at_worker:
                 new_requests.append(request.for_worker())
-                request.num_sent_blocks = 0
-            block_ids = request.block_table.block_ids
+                request.is_at_worker = True
+            table = request.block_table
             first = request.num_computed_tokens
             request.num_computed_tokens = first + num_new_tokens
             samples = request.samples and request.num_computed_tokens == request.num_tokens
@@ -55,11 +63,10 @@ class StepDraft:
                     request_id=request.request_id,
                     num_computed_tokens=first,
                     num_new_tokens=num_new_tokens,
-                    new_block_ids=block_ids[request.num_sent_blocks :],
+                    new_block_ids=table.take_news() if table.has_news else [],
                     samples=samples,
                 )
             )
-            request.num_sent_blocks = len(block_ids)
             request.num_samples_in_flight += samples
             request.num_steps_in_flight += 1
             request.last_step_id = self.step_id

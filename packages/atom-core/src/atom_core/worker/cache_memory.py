@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import CacheConfig
+from atom_core.kv_cache import Window, blocks_of_request, longest_request
 
 # A CPU's memory belongs to other programs too: the engine takes no more than this unless asked to.
 CPU_CACHE_CAP = 2 << 30
@@ -30,31 +32,41 @@ def size_cache(
     max_model_len_given: bool,
     memory: int,
     on_cpu: bool,
+    windows: Sequence[Window] = (None,),
+    token_bytes: int | None = None,
+    max_step_tokens: int = 1,
 ) -> CacheSize:
     """Work out the number of blocks.
 
     Args:
-        block_bytes: bytes of one block over all layers.
+        block_bytes: bytes of one block of a group of layers; those of all groups are equal.
         memory: bytes that the cache may take before `memory_utilization` (a CPU) or after it (a GPU).
+        windows: of the groups of layers, which all draw from these blocks.
+        token_bytes: of one token in all layers; None is that of one group. A number of blocks that was asked for means
+            blocks over all layers, and becomes as many of this size as take the same memory.
+        max_step_tokens: most tokens of a request that a step computes.
 
     Raises:
         ConfigError: the cache would hold less than one request of `max_model_len` tokens.
     """
     choices: list[str] = []
-    blocks_of_one = -(-max_model_len // cache.block_size)
+    blocks_of_one = blocks_of_request(windows, max_model_len, cache.block_size, max_step_tokens)
+    all_layers_bytes = block_bytes if token_bytes is None else token_bytes * cache.block_size
     if cache.num_blocks is not None:
-        num_blocks = cache.num_blocks
+        num_blocks = cache.num_blocks * all_layers_bytes // block_bytes
     elif cache.memory_bytes is not None:
         num_blocks = cache.memory_bytes // block_bytes
     else:
         budget = min(int(memory * cache.memory_utilization), CPU_CACHE_CAP) if on_cpu else memory
         num_blocks = min(budget // block_bytes, max_num_seqs * blocks_of_one)
-        size = f"{num_blocks * block_bytes / (1 << 30):.2f} GiB, {num_blocks * cache.block_size} tokens"
+        size = f"{num_blocks * block_bytes / (1 << 30):.2f} GiB, {_held(num_blocks, windows, cache.block_size)}"
         why = (
             f"what {max_num_seqs} requests can need, within {CPU_CACHE_CAP >> 30} GiB" if on_cpu else "the memory left"
         )
         choices.append(f"num_kv_blocks = {num_blocks} ({size}): {why}")
-    capacity = num_blocks * cache.block_size
+    capacity = longest_request(
+        windows, num_blocks, cache.block_size, step_tokens=max_step_tokens, limit=max(max_model_len, 2)
+    )
     if capacity < 2 or (capacity < max_model_len and max_model_len_given):
         raise ConfigError(
             f"the KV cache is too small for one request: {num_blocks} blocks of {cache.block_size} tokens "
@@ -67,6 +79,11 @@ def size_cache(
             f"max_model_len = {capacity}: the KV cache holds no longer one (the model could {max_model_len})"
         )
     return CacheSize(num_blocks, min(max_model_len, capacity), tuple(choices))
+
+
+def _held(num_blocks: int, windows: Sequence[Window], block_size: int) -> str:
+    tokens = f"{num_blocks * block_size // len(windows)} tokens"
+    return tokens if len(windows) == 1 else f"{tokens} in {len(windows)} groups of layers, more behind windows"
 
 
 def available_memory() -> int:

@@ -18,7 +18,7 @@ class ModelInput:
 
     Attributes:
         input_ids, positions: int64 ``[T]`` on the device.
-        geometry: where the tokens lie in batch and cache.
+        geometries: where the tokens lie in the batch and in the blocks of each group of layers.
         query_starts: int64 ``[R + 1]`` on the host, first token of each request.
         starts: int64 ``[R]`` on the host, tokens already in the cache.
         slots: int64 ``[R]`` on the host, rows of `RequestStates`.
@@ -28,12 +28,17 @@ class ModelInput:
 
     input_ids: torch.Tensor
     positions: torch.Tensor
-    geometry: BatchGeometry
+    geometries: tuple[BatchGeometry, ...]
     query_starts: np.ndarray
     starts: np.ndarray
     slots: np.ndarray
     sampling: np.ndarray
     last_tokens: torch.Tensor | None
+
+    @property
+    def geometry(self) -> BatchGeometry:
+        """Of the first group; the others differ in blocks and slots alone."""
+        return self.geometries[0]
 
 
 def build_input(step: SchedulerOutput, states: RequestStates, block_size: int) -> ModelInput:
@@ -56,8 +61,7 @@ def build_input(step: SchedulerOutput, states: RequestStates, block_size: int) -
         positions = np.arange(num_tokens) + (starts - query_starts[:-1])[request_of_token]
     seq_lens = starts + lengths
     max_seq_len = int(seq_lens.max())
-    block_ids = states.block_table[token_slots, positions // block_size]
-    slot_mapping = block_ids.astype(np.int64) * block_size + positions % block_size
+    block_of_token, offset_of_token = np.divmod(positions, block_size)
     sampling = np.flatnonzero(samples)
 
     def on_device(array: np.ndarray) -> torch.Tensor:
@@ -65,21 +69,28 @@ def build_input(step: SchedulerOutput, states: RequestStates, block_size: int) -
         return tensor if states.device == "cpu" else tensor.to(states.device, non_blocking=True)
 
     device_positions = on_device(positions)
-    geometry = BatchGeometry(
-        query_start_loc=on_device(query_starts.astype(np.int32)),
-        seq_lens=on_device(seq_lens.astype(np.int32)),
-        block_table=on_device(states.block_table[slots, : -(-max_seq_len // block_size)]),
-        slot_mapping=on_device(slot_mapping),
-        num_reqs=num_reqs,
-        num_tokens=num_tokens,
-        num_decodes=_leading_decodes(lengths),
-        max_query_len=int(lengths.max()),
-        max_seq_len=max_seq_len,
-    )
+    query_start_loc, device_seq_lens = on_device(query_starts.astype(np.int32)), on_device(seq_lens.astype(np.int32))
+    num_decodes, max_query_len = _leading_decodes(lengths), int(lengths.max())
+    geometries = []
+    for block_table in states.block_tables:
+        block_ids = block_table[token_slots, block_of_token]
+        geometries.append(
+            BatchGeometry(
+                query_start_loc=query_start_loc,
+                seq_lens=device_seq_lens,
+                block_table=on_device(block_table[slots, : -(-max_seq_len // block_size)]),
+                slot_mapping=on_device(block_ids.astype(np.int64) * block_size + offset_of_token),
+                num_reqs=num_reqs,
+                num_tokens=num_tokens,
+                num_decodes=num_decodes,
+                max_query_len=max_query_len,
+                max_seq_len=max_seq_len,
+            )
+        )
     return ModelInput(
         input_ids=states.history[on_device(token_slots), device_positions].long(),
         positions=device_positions,
-        geometry=geometry,
+        geometries=tuple(geometries),
         query_starts=query_starts,
         starts=starts,
         slots=slots,

@@ -1,4 +1,4 @@
-"""The memory of the KV cache: the tensors of each attention layer, as its plan lays them out."""
+"""The memory of the KV cache: tensors for each place of a page, which layers of different groups share."""
 
 from __future__ import annotations
 
@@ -8,22 +8,30 @@ from typing import Any
 import numpy as np
 import torch
 
-
-def block_bytes(attention_layers: Mapping[str, Any]) -> int:
-    """Bytes of one block over all layers."""
-    return sum(layer.plan.layout.block_bytes for layer in attention_layers.values())
+from atom_core.worker.cache_pages import CachePages
+from atom_kernels.protocols import CacheLayout
 
 
 def allocate_caches(
-    attention_layers: Mapping[str, Any], num_blocks: int, device: str
+    attention_layers: Mapping[str, Any], pages: CachePages, num_blocks: int, device: str
 ) -> dict[str, tuple[torch.Tensor, ...]]:
-    """Zeroed tensors ``[num_blocks, *shape]`` for each layer, by name."""
+    """Zeroed tensors ``[num_blocks, *shape]`` for each layer, by name; those in the same place share their memory."""
+    places = [_allocate(layout, num_blocks, device) for layout in pages.places]
+    caches = {}
+    for group in pages.groups:
+        for name, tensors in zip(group.layers, places, strict=False):
+            layout: CacheLayout = attention_layers[name].plan.layout
+            caches[name] = tuple(
+                tensor.view(getattr(torch, wanted.dtype)).view(num_blocks, *wanted.shape)
+                for tensor, wanted in zip(tensors, layout.tensors, strict=True)
+            )
+    return caches
+
+
+def _allocate(layout: CacheLayout, num_blocks: int, device: str) -> tuple[torch.Tensor, ...]:
     if device != "cpu":
-        return {name: layer.plan.layout.allocate(num_blocks, device) for name, layer in attention_layers.items()}
-    return {
-        name: tuple(_untouched((num_blocks, *tensor.shape), tensor.dtype) for tensor in layer.plan.layout.tensors)
-        for name, layer in attention_layers.items()
-    }
+        return layout.allocate(num_blocks, device)
+    return tuple(_untouched((num_blocks, *tensor.shape), tensor.dtype) for tensor in layout.tensors)
 
 
 def _untouched(shape: tuple[int, ...], dtype: str) -> torch.Tensor:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -36,13 +35,16 @@ class EngineModel:
     compute_logits: Callable[[torch.Tensor], torch.Tensor]
     attention_layers: Mapping[str, Any]
 
-    @cached_property
-    def plans(self) -> list[tuple[Any, list[str]]]:
-        """The distinct plans with the names of their layers: each needs its metadata built once a step."""
-        names: dict[Any, list[str]] = {}
-        for name, layer in self.attention_layers.items():
-            names.setdefault(layer.plan, []).append(name)
-        return list(names.items())
+    def plans_by_group(self, groups: Sequence[Sequence[str]]) -> list[tuple[Any, int, list[str]]]:
+        """The distinct plans of each group of layers, with the group's index and the names of their layers.
+
+        Each of these needs its metadata built once a step.
+        """
+        names: dict[tuple[Any, int], list[str]] = {}
+        for index, layers in enumerate(groups):
+            for name in layers:
+                names.setdefault((self.attention_layers[name].plan, index), []).append(name)
+        return [(plan, index, layers) for (plan, index), layers in names.items()]
 
 
 def load_engine_model(config: EngineConfig) -> EngineModel:

@@ -14,8 +14,9 @@ from atom_core.executor.protocol import Masks, RunnerInfo
 from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
 from atom_core.profiling import TorchProfiler
 from atom_core.worker.cache_memory import available_memory, size_cache
+from atom_core.worker.cache_pages import plan_pages
 from atom_core.worker.input_batch import ModelInput, build_input
-from atom_core.worker.kv_caches import allocate_caches, block_bytes
+from atom_core.worker.kv_caches import allocate_caches
 from atom_core.worker.logprobs import prompt_logprobs_of_step
 from atom_core.worker.model_loading import EngineModel, load_engine_model
 from atom_core.worker.pooling import Pooler, with_embeddings
@@ -58,26 +59,34 @@ class ModelRunner:
         started = time.perf_counter()
         self._model = self._load_model(config)
         loaded = time.perf_counter()
+        layers = self._model.attention_layers
+        pages = plan_pages(layers, config.model.max_model_len)
         size = size_cache(
             config.cache,
-            block_bytes=max(block_bytes(self._model.attention_layers), 1),
+            block_bytes=max(pages.page_bytes, 1),
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=config.model.max_model_len,
             max_model_len_given=config.model.max_model_len_given,
             memory=self._memory_for_cache(),
             on_cpu=config.device == "cpu",
+            windows=pages.windows,
+            token_bytes=pages.token_bytes or None,
+            max_step_tokens=config.scheduler.max_num_batched_tokens,
         )
-        self._kv_caches = allocate_caches(self._model.attention_layers, size.num_blocks, config.device)
+        self._kv_caches = allocate_caches(layers, pages, size.num_blocks, config.device)
+        self._plans = self._model.plans_by_group([group.layers for group in pages.groups])
         self._states = RequestStates(
             config.scheduler.max_num_seqs,
             size.max_model_len,
             block_size=config.cache.block_size,
             device=config.device,
             vocab_size=config.model.vocab_size,
+            num_groups=len(pages.groups),
         )
         allocated = time.perf_counter()
         return RunnerInfo(
             num_blocks=size.num_blocks,
+            windows=pages.windows,
             max_model_len=size.max_model_len,
             vocab_size=config.model.vocab_size,
             timings={"load weights": loaded - started, "allocate cache": allocated - loaded},
@@ -90,8 +99,8 @@ class ModelRunner:
         self._states.update(step)
         batch = build_input(step, self._states, self._config.cache.block_size)
         metadata: dict[str, Any] = {}
-        for plan, names in self._model.plans:
-            metadata.update(dict.fromkeys(names, plan.build_metadata(batch.geometry)))
+        for plan, group, names in self._plans:
+            metadata.update(dict.fromkeys(names, plan.build_metadata(batch.geometries[group])))
         context = ForwardContext(kv_caches=self._kv_caches, metadata=metadata)
         with self._profiler.mark(_step_name(batch)):
             with set_forward_context(context):

@@ -15,19 +15,30 @@ class RequestStates:
     Attributes:
         history: int32 ``[max_num_seqs, max_model_len + 1]`` on the device: prompt and generated tokens. The sampler
             appends to it, so that a decode finds its input token there before the scheduler has seen it.
-        block_table: int32 ``[max_num_seqs, max_blocks]`` on the host, as far as `num_blocks` of each row.
+        block_tables: int32 ``[num_groups, max_num_seqs, max_blocks]`` on the host, as far as `num_blocks` of each row.
+            Entries behind a group's window mean nothing.
         num_prompt_tokens: int32 ``[max_num_seqs]`` on the host.
         temperature, top_k, top_p, min_p, seed, sample_index: a host array each, ``[max_num_seqs]``.
         extras: what only some requests pay for (penalties, biases, logprobs ...); None for the others.
     """
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, *, block_size: int, device: str, vocab_size: int) -> None:
+    def __init__(
+        self,
+        max_num_seqs: int,
+        max_model_len: int,
+        *,
+        block_size: int,
+        device: str,
+        vocab_size: int,
+        num_groups: int = 1,
+    ) -> None:
         self.device = device
         self.vocab_size = vocab_size
         # Pages of these that no request touches cost no memory on a CPU.
         self.history = _zeros((max_num_seqs, max_model_len + 1), device)
-        self.block_table = np.zeros((max_num_seqs, -(-(max_model_len + 1) // block_size)), dtype=np.int32)
-        self.num_blocks = np.zeros(max_num_seqs, dtype=np.int32)
+        max_blocks = -(-(max_model_len + 1) // block_size)
+        self.block_tables = np.zeros((num_groups, max_num_seqs, max_blocks), dtype=np.int32)
+        self.num_blocks = np.zeros((num_groups, max_num_seqs), dtype=np.int32)
         self.num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int32)
         self.temperature = np.zeros(max_num_seqs, dtype=np.float32)
         self.top_k = np.zeros(max_num_seqs, dtype=np.int64)
@@ -49,19 +60,22 @@ class RequestStates:
         for request in step.new_requests:
             self._admit(request)
         for scheduled in step.scheduled:
-            block_ids = scheduled.new_block_ids
+            if scheduled.new_block_ids:
+                self._extend_tables(self.slots[scheduled.request_id], scheduled.new_block_ids)
+
+    def _extend_tables(self, slot: int, new_block_ids: list[list[int]]) -> None:
+        for group, block_ids in enumerate(new_block_ids):
             if block_ids:
-                slot = self.slots[scheduled.request_id]
-                start = self.num_blocks[slot]
-                self.block_table[slot, start : start + len(block_ids)] = block_ids
-                self.num_blocks[slot] = start + len(block_ids)
+                start = self.num_blocks[group, slot]
+                self.block_tables[group, slot, start : start + len(block_ids)] = block_ids
+                self.num_blocks[group, slot] = start + len(block_ids)
 
     def _admit(self, request: NewRequest) -> None:
         slot = self.slots[request.request_id] = self._free.pop()
         params = request.sampling_params
         tokens = torch.tensor(request.token_ids, dtype=torch.int32)
         self.history[slot, : len(request.token_ids)] = tokens.to(self.device, non_blocking=True)
-        self.num_blocks[slot] = 0
+        self.num_blocks[:, slot] = 0
         self.num_prompt_tokens[slot] = request.num_prompt_tokens
         self.temperature[slot] = params.temperature
         self.top_k[slot] = params.top_k
