@@ -163,7 +163,7 @@ class Request:
         self.token_ids.append(token_id)
         num_output_tokens = len(self.token_ids) - self.num_prompt_tokens
         params = self.engine_request.sampling_params
-        # Stop tokens cannot be sampled before min_tokens others, the sampler masks them: unless a grammar is at its end.
+        # The sampler masks stop tokens before min_tokens others have come, unless a grammar is at its end.
         if num_output_tokens > params.min_tokens or params.structured_outputs is not None:
             if token_id in self.engine_request.eos_token_ids:
                 return "stop", None
