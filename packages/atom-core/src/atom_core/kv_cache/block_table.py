@@ -60,9 +60,12 @@ class BlockTable:
 
     def take_news(self) -> list[list[int]]:
         """Blocks that were added to each group since the last call."""
-        shown, self._num_shown = self._num_shown, [len(block_ids) for block_ids in self.groups]
         self.has_news = False
-        return [block_ids[first:] for block_ids, first in zip(self.groups, shown, strict=True)]
+        news = []
+        for group, block_ids in enumerate(self.groups):
+            news.append(block_ids[self._num_shown[group] :])
+            self._num_shown[group] = len(block_ids)
+        return news
 
     def clear(self) -> None:
         """The blocks were given up."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from atom_core.kv_cache.block_pool import BlockPool
 from atom_core.kv_cache.block_table import BlockTable
 from atom_core.kv_cache.config import KVCacheConfig
@@ -69,16 +67,20 @@ class PagedCache:
         if use_prefix and self._prefixes is not None:
             hit = self._prefixes.find(table, token_ids, (len(token_ids) - 1) // self.config.block_size)
         num_found = len(hit.prefixes)
-        num_fresh = [num - num_found for num in self._blocks_at_first(len(token_ids), num_found)]
+        num_blocks = self._blocks_at_first(len(token_ids), num_found)
+        num_fresh = sum(num_blocks) - len(num_blocks) * num_found
         found = [hit.block_ids(group) for group in range(len(table.groups))] if num_found else []
         num_idle = sum(self.pool.num_holders(block_id) == 0 for block_ids in found for block_id in block_ids)
-        if sum(num_fresh) + num_idle + reserve > self.pool.num_free:
+        if num_fresh + num_idle + reserve > self.pool.num_free:
             return None
         if self._prefixes is not None:
             self._prefixes.adopt(table, hit)
         for block_ids in found:
             self.pool.retain(block_ids)
-        self._extend(table, num_fresh, max_tokens)
+        for block_ids, count in zip(table.groups, num_blocks, strict=True):
+            self._extend(block_ids, count, max_tokens)
+        table.capacity = min(num_blocks) * self.config.block_size
+        table.has_news = True
         num_found_tokens = num_found * self.config.block_size
         if count and use_prefix and self._prefixes is not None:
             self.num_queries += len(token_ids)
@@ -87,18 +89,24 @@ class PagedCache:
 
     def num_missing(self, table: BlockTable, num_tokens: int) -> int:
         """Blocks that `table` lacks to store `num_tokens` tokens."""
-        num_blocks = self.num_blocks_for(num_tokens)
-        return sum(max(num_blocks - len(block_ids), 0) for block_ids in table.groups)
+        num_blocks, num_missing = -(-num_tokens // self.config.block_size), 0
+        for block_ids in table.groups:
+            if len(block_ids) < num_blocks:
+                num_missing += num_blocks - len(block_ids)
+        return num_missing
 
     def grow(self, table: BlockTable, num_tokens: int, max_tokens: int) -> bool:
         """Extend `table` so that it stores `num_tokens` tokens; False, with nothing changed, where blocks lack."""
         if num_tokens <= table.capacity:
             return True
-        num_blocks = self.num_blocks_for(num_tokens)
-        num_fresh = [max(num_blocks - len(block_ids), 0) for block_ids in table.groups]
-        if sum(num_fresh) > self.pool.num_free:
+        block_size = self.config.block_size
+        num_blocks = -(-num_tokens // block_size)
+        if self.num_missing(table, num_tokens) > self.pool.num_free:
             return False
-        self._extend(table, num_fresh, max_tokens)
+        for block_ids in table.groups:
+            self._extend(block_ids, num_blocks, max_tokens)
+        table.capacity = num_blocks * block_size
+        table.has_news = True
         return True
 
     def trim(self, table: BlockTable, num_tokens: int, after_step: int) -> None:
@@ -160,15 +168,12 @@ class PagedCache:
                 lengths.append(whole)
         return lengths
 
-    def _extend(self, table: BlockTable, num_fresh: Sequence[int], max_tokens: int) -> None:
-        """Add free blocks to each group's row."""
-        num_at_last = self.num_blocks_for(max_tokens)
-        for block_ids, count in zip(table.groups, num_fresh, strict=True):
-            if count:
-                after = block_ids[-1] if block_ids else None
-                block_ids += self.pool.allocate(count, after=after, room=num_at_last - len(block_ids) - count)
-        table.capacity = min(map(len, table.groups)) * self.config.block_size
-        table.has_news = True
+    def _extend(self, block_ids: list[int], num_blocks: int, max_tokens: int) -> None:
+        """Add free blocks to a group's row, so that it has `num_blocks` at least."""
+        count = num_blocks - len(block_ids)
+        if count > 0:
+            room = self.num_blocks_for(max_tokens) - num_blocks
+            block_ids += self.pool.allocate(count, after=block_ids[-1] if block_ids else None, room=room)
 
     def _forget(self, block_id: int) -> None:
         if self._prefixes is not None:

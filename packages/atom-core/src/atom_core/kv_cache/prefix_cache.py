@@ -92,12 +92,8 @@ class PrefixCache:
             prefix = self._lookup(table, token_ids, index, table.parent)
             if prefix is None:
                 prefix = self._register(table, token_ids, index)
-            for group, block_ids in enumerate(table.groups):
-                if prefix.block_ids[group] is None:
-                    block_id = block_ids[index]
-                    prefix.block_ids[group] = block_id
-                    self._by_block[block_id] = prefix
-                    self._on_change(block_id, True)
+            if None in prefix.block_ids:
+                self._add_blocks(prefix, table, index)
             table.parent = prefix
             table.num_published = index + 1
 
@@ -159,6 +155,14 @@ class PrefixCache:
         if replaced is not None:
             self._prune(replaced.parent)
         return prefix
+
+    def _add_blocks(self, prefix: CachedPrefix, table: BlockTable, index: int) -> None:
+        """What groups have no block of yet, those of the table store."""
+        for group, block_ids in enumerate(table.groups):
+            if prefix.block_ids[group] is None:
+                block_id = prefix.block_ids[group] = block_ids[index]
+                self._by_block[block_id] = prefix
+                self._on_change(block_id, True)
 
     def _drop_blocks(self, prefix: CachedPrefix, groups: Sequence[int]) -> None:
         for group in groups:
