@@ -139,6 +139,13 @@ def test_the_tokens_looked_up_and_found_are_counted():
     assert (cache.num_queries, cache.num_hits) == (9, 2)
 
 
+def test_a_look_up_after_a_preemption_is_not_counted():
+    cache = make_cache()
+    admit(cache, [1, 2, 3, 4, 5])
+    again = cache.admit(BlockTable(), [1, 2, 3, 9], use_prefix=True, max_tokens=4, reserve=0, count=False)
+    assert (again, cache.num_queries, cache.num_hits) == (2, 5, 0)
+
+
 def test_every_full_block_is_hashed_once():
     hashed = []
 

@@ -77,8 +77,8 @@ class PagedCache:
             self._prefixes.adopt(table, hit)
         for block_ids in found:
             self.pool.retain(block_ids)
-        for block_ids, count in zip(table.groups, num_blocks, strict=True):
-            self._extend(block_ids, count, max_tokens)
+        for block_ids, length in zip(table.groups, num_blocks, strict=True):
+            self._extend(block_ids, length, max_tokens)
         table.capacity = min(num_blocks) * self.config.block_size
         table.has_news = True
         num_found_tokens = num_found * self.config.block_size
