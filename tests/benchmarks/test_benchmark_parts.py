@@ -143,6 +143,5 @@ def test_a_readme_without_marks_is_refused():
 
 def test_the_readme_shows_the_saved_results():
     text = (chart.ROOT / "README.md").read_text()
-    assert chart.with_tables(text, report.load_all("offline"), report.load_all("overhead")) == text, (
-        "run `python -m benchmarks chart`"
-    )
+    saved = [report.load_all(name) for name in ("offline", "overhead", "blocks")]
+    assert chart.with_tables(text, *saved) == text, "run `python -m benchmarks chart`"
