@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import blocks, chart, masks, offline, overhead
+from benchmarks import blocks, chart, gpu, masks, offline, overhead
 
-COMMANDS = {"offline": offline, "overhead": overhead, "blocks": blocks, "masks": masks, "chart": chart}
+COMMANDS = {"offline": offline, "overhead": overhead, "blocks": blocks, "masks": masks, "gpu": gpu, "chart": chart}
 
 
 def main(arguments: list[str] | None = None) -> int:

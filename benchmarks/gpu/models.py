@@ -1,0 +1,72 @@
+"""Shapes of published models, as the configs from which engines build them with dummy weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+_QWEN3 = {
+    "head_dim": 128, "num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_theta": 1000000, "vocab_size": 151936,
+    "max_position_embeddings": 40960, "torch_dtype": "bfloat16", "hidden_act": "silu", "attention_bias": False,
+    "bos_token_id": 151643, "eos_token_id": 151645,
+}  # fmt: skip
+_QWEN3_DENSE = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **_QWEN3}
+
+MODELS: dict[str, dict[str, Any]] = {
+    "qwen3-0.6b": {
+        **_QWEN3_DENSE, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+        "num_attention_heads": 16, "tie_word_embeddings": True,
+    },
+    "qwen3-8b": {
+        **_QWEN3_DENSE, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+        "num_attention_heads": 32, "tie_word_embeddings": False,
+    },
+    "qwen3-30b-a3b": {
+        **_QWEN3, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
+        "intermediate_size": 6144, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4,
+        "tie_word_embeddings": False, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+        "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    },
+    "gpt-oss-20b": {
+        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 2880,
+        "intermediate_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4, "experts_per_token": 4,
+        "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 12, "swiglu_limit": 7.0,
+        "attention_bias": True, "rms_norm_eps": 1e-5, "rope_theta": 150000, "vocab_size": 201088,
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+            "original_max_position_embeddings": 4096,
+        },
+        "max_position_embeddings": 131072, "initial_context_length": 4096, "hidden_act": "silu",
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16", "eos_token_id": 200002, "pad_token_id": 199999,
+    },
+    "deepseek-v2-lite": {
+        "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "hidden_size": 2048,
+        "intermediate_size": 10944, "moe_intermediate_size": 1408, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "kv_lora_rank": 512, "q_lora_rank": None,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64,
+        "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+        "norm_topk_prob": False, "scoring_func": "softmax", "topk_method": "greedy", "routed_scaling_factor": 1.0,
+        "n_group": 1, "topk_group": 1, "rms_norm_eps": 1e-6, "rope_theta": 10000, "vocab_size": 102400,
+        "rope_scaling": {
+            "type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707,
+            "original_max_position_embeddings": 4096,
+        },
+        "max_position_embeddings": 163840, "hidden_act": "silu", "attention_bias": False,
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16", "bos_token_id": 100000, "eos_token_id": 100001,
+    },
+}  # fmt: skip
+
+
+def write_config(name: str, folder: Path, num_layers: int | None = None) -> Path:
+    """A model folder that holds only `config.json`; `num_layers` cuts the model short."""
+    config = dict(MODELS[name])
+    if num_layers is not None:
+        config["num_hidden_layers"] = num_layers
+        if "layer_types" in config:
+            config["layer_types"] = config["layer_types"][:num_layers]
+    path = folder / name
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    return path
