@@ -12,7 +12,7 @@ import pytest
 from atom_core.config import CacheConfig, CompileConfig, EngineConfig, ModelConfig, ParallelConfig, ProfilerConfig
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.errors import EngineDeadError
-from atom_core.executor import InlineExecutor, RunnerInfo
+from atom_core.executor import InlineExecutor, PendingOutput, ReadyOutput, RunnerInfo
 from atom_core.messages import EngineRequest, ModelOutput, RequestStepOutput, SamplingParams
 from atom_core.scheduler import SchedulerConfig
 
@@ -58,14 +58,14 @@ class FakeDevice:
         if self._count in self._fails_at:
             raise RuntimeError("the device is on fire")
 
-    def sample(self, masks) -> ModelOutput:
+    def sample(self, masks) -> PendingOutput:
         tokens = [[self._count] if request.samples else [] for request in self._step.scheduled]
         self.trace.append(("sampled", self._step.step_id))
         reports = [
             RequestStepOutput(request.request_id, token_ids)
             for request, token_ids in zip(self._step.scheduled, tokens, strict=True)
         ]
-        return ModelOutput(self._step.step_id, reports)
+        return ReadyOutput(ModelOutput(self._step.step_id, reports))
 
     def start_profile(self) -> None: ...
     def stop_profile(self) -> None: ...

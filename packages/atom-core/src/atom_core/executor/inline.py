@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from atom_core.executor.protocol import Masks, Runner, RunnerInfo
+from atom_core.executor.protocol import Masks, PendingOutput, Runner, RunnerInfo
 from atom_core.messages import ModelOutput, SchedulerOutput
 
 
@@ -41,7 +41,7 @@ class InlineStepHandle:
         self._runner = runner
         self._thread = thread
         self._forward: Future[None] = thread.submit(runner.forward, step)
-        self._sample: Future[ModelOutput] | None = None
+        self._sample: Future[PendingOutput] | None = None
 
     def sample(self, masks: Masks | None = None) -> None:
         self._sample = self._thread.submit(self._run_sampler, masks)
@@ -49,8 +49,8 @@ class InlineStepHandle:
     def result(self) -> ModelOutput:
         if self._sample is None:
             raise RuntimeError("result() before sample(): the sampler was never released")
-        return self._sample.result()
+        return self._sample.result().result()
 
-    def _run_sampler(self, masks: Masks | None) -> ModelOutput:
+    def _run_sampler(self, masks: Masks | None) -> PendingOutput:
         self._forward.result()  # in the same thread, so it is done; raises what the forward raised
         return self._runner.sample(masks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -30,6 +31,24 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     windows: tuple[int | None, ...] = (None,)
     timings: dict[str, float] = {}
     choices: list[str] = []
+
+
+class PendingOutput(Protocol):
+    """Results of a step that was launched, and may still be computed."""
+
+    def result(self) -> ModelOutput:
+        """Wait for the results, in any thread; raises what went wrong on the device."""
+        ...
+
+
+@dataclass(frozen=True)
+class ReadyOutput:
+    """Results that need no waiting."""
+
+    output: ModelOutput
+
+    def result(self) -> ModelOutput:
+        return self.output
 
 
 class StepHandle(Protocol):
@@ -64,10 +83,13 @@ class Executor(Protocol):
 
 
 class Runner(Protocol):
-    """What one worker does; an executor calls it from one thread, `forward` and `sample` in turn."""
+    """What one worker does; an executor calls it from one thread, `forward` and `sample` in turn.
+
+    On a device that computes by itself both return once the work is launched, so that steps queue up there.
+    """
 
     def load(self) -> RunnerInfo: ...
     def forward(self, step: SchedulerOutput) -> None: ...
-    def sample(self, masks: Masks | None) -> ModelOutput: ...
+    def sample(self, masks: Masks | None) -> PendingOutput: ...
     def start_profile(self) -> None: ...
     def stop_profile(self) -> None: ...

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from atom_core.config.sections import EngineConfig
-from atom_core.executor.protocol import Masks, RunnerInfo
+from atom_core.executor.protocol import Masks, PendingOutput, RunnerInfo
 from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
 from atom_core.profiling import TorchProfiler
 from atom_core.worker.cache_memory import available_memory, size_cache
@@ -21,7 +21,8 @@ from atom_core.worker.logprobs import prompt_logprobs_of_step
 from atom_core.worker.model_loading import EngineModel, load_engine_model
 from atom_core.worker.pooling import Pooler, with_embeddings
 from atom_core.worker.request_states import RequestStates
-from atom_core.worker.sampler import sample_step
+from atom_core.worker.sampler import report, sample_step
+from atom_core.worker.token_delivery import TokenDelivery
 from atom_models.forward_context import ForwardContext, set_forward_context
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class ModelRunner:
         self._load_model = load_model
         self._profiler = TorchProfiler(config.profiler, rank)
         self._pooler = Pooler()
+        self._delivery = TokenDelivery(config.device, config.scheduler.max_num_seqs)
         self._pooled: dict[int, torch.Tensor] = {}
         self._pending: tuple[SchedulerOutput, ModelInput, torch.Tensor, dict[int, list[TokenLogprobs]]] | None = None
 
@@ -112,16 +114,20 @@ class ModelRunner:
         self._pending = (step, batch, logits_nV, prompt_logprobs)
 
     @torch.inference_mode()
-    def sample(self, masks: Masks | None = None) -> ModelOutput:
-        """Sample the step that `forward` computed last."""
+    def sample(self, masks: Masks | None = None) -> PendingOutput:
+        """Sample the step that `forward` computed last; the ids come once the device gets there."""
         if self._pending is None:
             raise RuntimeError("sample() before forward(): there is no step to sample")
         (step, batch, logits_nV, prompt_logprobs), self._pending = self._pending, None
         with self._profiler.mark("sample"):
-            output = sample_step(
-                step, batch, logits_nV, states=self._states, masks=masks, prompt_logprobs=prompt_logprobs
-            )
-            return with_embeddings(output, self._pooled)
+            sampled = sample_step(step, batch, logits_nV, states=self._states, masks=masks)
+            vectors = {index: vector_D.tolist() for index, vector_D in self._pooled.items()}
+
+            def report_step(token_ids: list[int]) -> ModelOutput:
+                output = report(step, batch, token_ids, logprobs=sampled.logprobs, prompt_logprobs=prompt_logprobs)
+                return with_embeddings(output, vectors)
+
+            return self._delivery.deliver(sampled.token_ids, report_step)
 
     def start_profile(self) -> None:
         """Begin a trace (see `TorchProfiler.start`)."""

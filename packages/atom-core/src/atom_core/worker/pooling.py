@@ -51,11 +51,11 @@ class Pooler:
                 self._open[request.request_id] = (request.pooling, request.num_prompt_tokens)
 
 
-def with_embeddings(output: ModelOutput, pooled: dict[int, torch.Tensor]) -> ModelOutput:
+def with_embeddings(output: ModelOutput, vectors: dict[int, list[float]]) -> ModelOutput:
     """`output` with the vectors of the prompts that its step completed, by index in the batch."""
-    if not pooled:
+    if not vectors:
         return output
     requests = list(output.requests)
-    for index, vector_D in pooled.items():
-        requests[index] = msgspec.structs.replace(requests[index], embedding=vector_D.tolist())
+    for index, vector in vectors.items():
+        requests[index] = msgspec.structs.replace(requests[index], embedding=vector)
     return msgspec.structs.replace(output, requests=requests)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,6 +15,14 @@ from atom_core.worker.request_states import RequestStates
 from atom_kernels.sampling import philox_uniform, sample
 
 
+@dataclass(frozen=True)
+class Sampled:
+    """What was drawn: int64 ids ``[n]`` on the device, and the logprobs of those rows that report them."""
+
+    token_ids: torch.Tensor
+    logprobs: Mapping[int, TokenLogprobs]
+
+
 def sample_step(
     step: SchedulerOutput,
     batch: ModelInput,
@@ -21,16 +30,14 @@ def sample_step(
     *,
     states: RequestStates,
     masks: Mapping[str, np.ndarray] | None = None,
-    prompt_logprobs: Mapping[int, list[TokenLogprobs]] | None = None,
-) -> ModelOutput:
-    """Sample the rows of `batch.sampling`, append the tokens to the histories, and report the step.
+) -> Sampled:
+    """Sample the rows of `batch.sampling`, and append the tokens to the histories.
 
     Args:
         logits_nV: float32 ``[n, vocab]``, one row for each request that samples; changed in place.
         masks: by request id, the tokens that a grammar allows (see `atom_core.executor.protocol.Masks`).
-        prompt_logprobs: by index in the batch.
     """
-    token_ids: list[int] = []
+    sampled = torch.empty(0, dtype=torch.int64, device=states.device)
     logprobs: dict[int, TokenLogprobs] = {}
     if len(batch.sampling):
         slots = batch.slots[batch.sampling]
@@ -38,10 +45,9 @@ def sample_step(
         raw = _process(step, batch, logits_nV, states=states, masks=masks, positions=positions)
         sampled = _draw(logits_nV, states, slots, positions)
         states.history[_on(states, slots), _on(states, positions)] = sampled.int()
-        token_ids = sampled.tolist()
         for row, (count, logits_V) in raw.items():
             logprobs[row] = rank_tokens(logits_V[None], sampled[row : row + 1], count)[0]
-    return _report(step, batch, token_ids, logprobs=logprobs, prompt_logprobs=prompt_logprobs or {})
+    return Sampled(sampled, logprobs)
 
 
 def _process(
@@ -90,7 +96,7 @@ def _draw(logits_nV: torch.Tensor, states: RequestStates, slots: np.ndarray, pos
     )
 
 
-def _report(
+def report(
     step: SchedulerOutput,
     batch: ModelInput,
     token_ids: list[int],
@@ -98,6 +104,12 @@ def _report(
     logprobs: Mapping[int, TokenLogprobs],
     prompt_logprobs: Mapping[int, list[TokenLogprobs]],
 ) -> ModelOutput:
+    """The results of a step.
+
+    Args:
+        token_ids, logprobs: by row of those that sample.
+        prompt_logprobs: by index in the batch.
+    """
     row_of = {index: row for row, index in enumerate(batch.sampling.tolist())}
     requests = []
     for index, scheduled in enumerate(step.scheduled):

@@ -1,0 +1,47 @@
+"""Sampled ids reach the host late: the worker goes on, and whoever wants them waits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atom_core.messages import ModelOutput, RequestStepOutput
+from atom_core.worker.token_delivery import LateOutput, TokenDelivery
+
+
+def report(token_ids: list[int]) -> ModelOutput:
+    return ModelOutput(7, [RequestStepOutput(str(row), [token_id]) for row, token_id in enumerate(token_ids)])
+
+
+class Copied:
+    """Stands for an event of the device: the copy is done when somebody waits for it, or it fails."""
+
+    def __init__(self, ids: torch.Tensor, arriving: list[int], error: str | None = None) -> None:
+        self._ids, self._arriving, self._error = ids, arriving, error
+
+    def synchronize(self) -> None:
+        if self._error is not None:
+            raise RuntimeError(self._error)
+        self._ids.copy_(torch.tensor(self._arriving))
+
+
+def test_on_a_cpu_ids_are_there_at_once():
+    ids = torch.tensor([5, 3])
+    pending = TokenDelivery("cpu", 4).deliver(ids, report)
+    ids.zero_()
+    assert [entry.token_ids for entry in pending.result().requests] == [[5], [3]]
+
+
+def test_late_ids_are_read_after_their_copy_and_the_buffer_is_handed_back_once_read():
+    ids, released = torch.zeros(2, dtype=torch.int64), []
+    late = LateOutput(ids, Copied(ids, [8, 9]), report, lambda: released.append(True))
+    assert not released
+    assert [entry.token_ids for entry in late.result().requests] == [[8], [9]]
+    assert released
+
+
+def test_an_error_of_the_device_comes_out_where_the_ids_are_asked_for():
+    ids = torch.zeros(1, dtype=torch.int64)
+    late = LateOutput(ids, Copied(ids, [], error="an illegal memory access"), report, lambda: None)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        late.result()
