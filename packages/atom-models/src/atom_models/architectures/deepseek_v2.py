@@ -5,18 +5,20 @@ Latent attention, and many small experts beside some that see every token; the f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from atom_models.architectures.llama import LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM, LlamaMLP
-from atom_models.architectures.prediction_layers import prediction_layer_prefixes
+from atom_models.architectures.fine_grained_moe import (
+    FineGrainedMoEConfig,
+    FineGrainedMoEDecoderLayer,
+    FineGrainedMoEForCausalLM,
+)
 from atom_models.build_context import BuildContext
-from atom_models.layers import MLAAttention, MoE, RMSNorm, Rotary, RoutingConfig, SharedExpertsConfig, mla_scale
+from atom_models.layers import MLAAttention, Rotary, RoutingConfig, mla_scale
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepseekV2Config(LlamaConfig):
+class DeepseekV2Config(FineGrainedMoEConfig):
     """Fields of `config.json`; `intermediate_size` is that of layers without experts."""
 
     q_lora_rank: int | None = None
@@ -24,17 +26,8 @@ class DeepseekV2Config(LlamaConfig):
     qk_nope_head_dim: int
     qk_rope_head_dim: int
     v_head_dim: int
-    n_routed_experts: int
-    num_experts_per_tok: int
-    moe_intermediate_size: int
-    n_shared_experts: int = 0
-    n_group: int = 1
-    topk_group: int = 1
     topk_method: str = "greedy"
     norm_topk_prob: bool = False
-    routed_scaling_factor: float = 1.0
-    first_k_dense_replace: int = 0
-    moe_layer_freq: int = 1
     rope_interleave: bool = True
 
     @property
@@ -56,11 +49,8 @@ class DeepseekV2Config(LlamaConfig):
             float32=True,
         )
 
-    def has_experts(self, layer_id: int) -> bool:
-        return layer_id >= self.first_k_dense_replace and layer_id % self.moe_layer_freq == 0
 
-
-class DeepseekV2DecoderLayer(LlamaDecoderLayer):
+class DeepseekV2DecoderLayer(FineGrainedMoEDecoderLayer):
     def make_attention(
         self, config: DeepseekV2Config, context: BuildContext, *, layer_id: int, rotary: Rotary, **seams: Any
     ) -> MLAAttention:
@@ -79,30 +69,7 @@ class DeepseekV2DecoderLayer(LlamaDecoderLayer):
             **seams,
         )
 
-    def make_mlp(
-        self, config: DeepseekV2Config, context: BuildContext, *, layer_id: int, prefix: str, then: RMSNorm
-    ) -> MoE | LlamaMLP:
-        if not config.has_experts(layer_id):
-            return LlamaMLP(config, context, prefix=f"{prefix}.mlp", then=then)
-        shared = SharedExpertsConfig(config.moe_intermediate_size * config.n_shared_experts)
-        return MoE(
-            context,
-            f"{prefix}.mlp",
-            num_experts=config.n_routed_experts,
-            top_k=config.num_experts_per_tok,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.moe_intermediate_size,
-            hidden_act=config.hidden_act,
-            routing=config.routing,
-            shared_experts=shared if config.n_shared_experts else None,
-            then=then,
-        )
 
-
-class DeepseekV2ForCausalLM(LlamaForCausalLM):
+class DeepseekV2ForCausalLM(FineGrainedMoEForCausalLM):
     config_class = DeepseekV2Config
     decoder_layer = DeepseekV2DecoderLayer
-
-    def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
-        super().__init__(config, context)
-        self.ignored_prefixes = prediction_layer_prefixes(config)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atom_models.architectures.deepseek_v2 import DeepseekV2Config, DeepseekV2ForCausalLM
+from atom_models.architectures.fine_grained_moe import biased_sigmoid_routing
 from atom_models.layers import RoutingConfig
 
 
@@ -23,16 +24,7 @@ class DeepseekV3Config(DeepseekV2Config):
     def routing(self) -> RoutingConfig:
         if self.topk_method != "noaux_tc":
             raise ValueError(f"topk_method is {self.topk_method!r}, not noaux_tc")
-        return RoutingConfig(
-            scoring="sigmoid",
-            renormalize=self.norm_topk_prob,
-            num_groups=self.n_group,
-            top_groups=self.topk_group,
-            group_score="top2",
-            scaling_factor=self.routed_scaling_factor,
-            correction_bias="gate.e_score_correction_bias",
-            float32=True,
-        )
+        return biased_sigmoid_routing(self)
 
 
 class DeepseekV3ForCausalLM(DeepseekV2ForCausalLM):

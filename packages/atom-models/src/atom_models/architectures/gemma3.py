@@ -9,14 +9,13 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from atom_models.architectures.config import read_config
+from atom_models.architectures.causal_lm import DecoderForCausalLM
 from atom_models.architectures.layer_types import FULL, SLIDING, check_layer_types
 from atom_models.build_context import BuildContext
 from atom_models.layers import (
     Attention,
     GatedActivation,
     Layer,
-    LMHead,
     MergedColumnParallelLinear,
     QKVParallelLinear,
     RMSNorm,
@@ -213,26 +212,12 @@ class Gemma3Model(nn.Module):
         return (hidden_states, aux_hidden_states) if self.aux_hidden_states else hidden_states
 
 
-class Gemma3ForCausalLM(nn.Module):
-    def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
-        super().__init__()
-        self.config = read_config(Gemma3Config, config)
-        self.model = Gemma3Model(self.config, context)
-        self.lm_head = LMHead(
-            self.config.hidden_size,
-            self.config.vocab_size,
-            context,
-            tied_to=self.model.embed_tokens if self.config.tie_word_embeddings else None,
-        )
+class Gemma3ForCausalLM(DecoderForCausalLM):
+    config_class = Gemma3Config
 
-    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.model.embed(input_ids)
-
-    def forward(
-        self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
-    ) -> Any:
-        return self.model(input_ids, positions, inputs_embeds)
+    def make_model(self, config: Gemma3Config, context: BuildContext) -> Gemma3Model:
+        return Gemma3Model(config, context)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        logits, cap = self.lm_head(hidden_states), self.config.final_logit_softcapping
+        logits, cap = super().compute_logits(hidden_states), self.config.final_logit_softcapping
         return logits if cap is None else cap * torch.tanh(logits / cap)

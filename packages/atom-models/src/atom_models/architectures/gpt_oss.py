@@ -10,20 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from atom_models.architectures.layer_types import FULL, SLIDING, check_layer_types
-from atom_models.architectures.llama import LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM
+from atom_models.architectures.llama import LlamaAttention, LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM
 from atom_models.build_context import BuildContext
 from atom_models.layers import (
-    Attention,
-    Layer,
     MoE,
-    QKVParallelLinear,
     RMSNorm,
-    Rotary,
     RoutingConfig,
-    RowParallelLinear,
 )
 
 
@@ -46,56 +39,11 @@ class GptOssConfig(LlamaConfig):
         return self.sliding_window if check_layer_types(types, self.num_hidden_layers)[layer_id] == SLIDING else None
 
 
-class GptOssAttention(Layer):
-    def __init__(
-        self,
-        config: GptOssConfig,
-        context: BuildContext,
-        *,
-        prefix: str,
-        rotary: Rotary,
-        then: RMSNorm,
-        sliding_window: int | None,
-    ) -> None:
-        super().__init__()
-        self.qkv_proj = QKVParallelLinear(
-            config.hidden_size,
-            head_dim=config.head_size,
-            num_heads=config.num_attention_heads,
-            num_kv_heads=config.kv_heads,
-            context=context,
-            prefix=f"{prefix}.qkv_proj",
-            bias=config.attention_bias,
-        )
-        self.attn = Attention(
-            self.qkv_proj.num_heads,
-            self.qkv_proj.num_kv_heads,
-            config.head_size,
-            context=context,
-            prefix=f"{prefix}.attn",
-            rotary=rotary,
-            sliding_window=sliding_window,
-            sinks=True,
-        )
-        self.o_proj = RowParallelLinear(
-            config.num_attention_heads * config.head_size,
-            config.hidden_size,
-            context,
-            prefix=f"{prefix}.o_proj",
-            bias=config.attention_bias,
-            then=then,
-        )
-
-    def forward(self, positions: torch.Tensor, hidden_states: Any, residual: torch.Tensor) -> Any:
-        q, k, v = self.qkv_proj(hidden_states).split(self.qkv_proj.sizes, dim=-1)
-        return self.o_proj(self.attn(q, k, v, positions), residual)
-
-
 class GptOssDecoderLayer(LlamaDecoderLayer):
     def make_attention(
         self, config: GptOssConfig, context: BuildContext, *, layer_id: int, **seams: Any
-    ) -> GptOssAttention:
-        return GptOssAttention(config, context, sliding_window=config.window_of(layer_id), **seams)
+    ) -> LlamaAttention:
+        return LlamaAttention(config, context, sliding_window=config.window_of(layer_id), sinks=True, **seams)
 
     def make_mlp(
         self, config: GptOssConfig, context: BuildContext, *, layer_id: int, prefix: str, then: RMSNorm

@@ -9,13 +9,12 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from atom_models.architectures.config import read_config
+from atom_models.architectures.causal_lm import DecoderForCausalLM
 from atom_models.build_context import BuildContext
 from atom_models.layers import (
     Attention,
     GatedActivation,
     Layer,
-    LMHead,
     MergedColumnParallelLinear,
     QKVParallelLinear,
     RMSNorm,
@@ -55,7 +54,7 @@ class LlamaConfig:
 
 
 class LlamaAttention(Layer):
-    """Relatives state what they do otherwise: biases in other places, head norms, a sliding window."""
+    """Relatives state what they do otherwise: biases in other places, head norms, a sliding window, sinks."""
 
     def __init__(
         self,
@@ -69,6 +68,7 @@ class LlamaAttention(Layer):
         output_bias: bool | None = None,
         head_norms: bool = False,
         sliding_window: int | None = None,
+        sinks: bool = False,
     ) -> None:
         super().__init__()
         self.qkv_proj = QKVParallelLinear(
@@ -94,6 +94,7 @@ class LlamaAttention(Layer):
             q_norm=self.q_norm,
             k_norm=self.k_norm,
             sliding_window=sliding_window,
+            sinks=sinks,
         )
         self.o_proj = RowParallelLinear(
             config.num_attention_heads * config.head_size,
@@ -206,6 +207,9 @@ class LlamaModel(nn.Module):
             layers.insert(0, layer)
         self.layers = nn.ModuleList(layers)
 
+    def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.embed_tokens(input_ids)
+
     def forward(
         self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
     ) -> Any:
@@ -219,30 +223,11 @@ class LlamaModel(nn.Module):
         return (hidden_states, aux_hidden_states) if self.aux_hidden_states else hidden_states
 
 
-class LlamaForCausalLM(nn.Module):
+class LlamaForCausalLM(DecoderForCausalLM):
     """Relatives name their config and their decoder layer."""
 
     config_class: type[LlamaConfig] = LlamaConfig
     decoder_layer: Callable[..., LlamaDecoderLayer] = LlamaDecoderLayer
 
-    def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
-        super().__init__()
-        self.config = read_config(self.config_class, config)
-        self.model = LlamaModel(self.config, context, decoder_layer=type(self).decoder_layer)
-        self.lm_head = LMHead(
-            self.config.hidden_size,
-            self.config.vocab_size,
-            context,
-            tied_to=self.model.embed_tokens if self.config.tie_word_embeddings else None,
-        )
-
-    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.model.embed_tokens(input_ids)
-
-    def forward(
-        self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
-    ) -> Any:
-        return self.model(input_ids, positions, inputs_embeds)
-
-    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.lm_head(hidden_states)
+    def make_model(self, config: LlamaConfig, context: BuildContext) -> LlamaModel:
+        return LlamaModel(config, context, decoder_layer=type(self).decoder_layer)
