@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from atom_kernels.moe import native, triton_experts_backend, triton_route_backend
 from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, experts, route
-from atom_kernels.moe.native import EXPERTS_BACKEND, ROUTE_BACKEND
 from atom_kernels.moe.sorted_rows import TORCH_BACKEND
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 
@@ -71,7 +71,8 @@ MOE_ROUTE = Op(
     schema="(Tensor logits) -> (Tensor, Tensor)",
     fake=_route_fake,
     backends=(
-        ROUTE_BACKEND,
+        triton_route_backend.ROUTE_BACKEND,
+        native.ROUTE_BACKEND,
         Backend(
             name="torch",
             implementation="torch scores and stable sort",
@@ -158,7 +159,7 @@ MOE_EXPERTS = Op(
     reference=experts,
     schema="(Tensor x, Tensor weights, Tensor ids) -> Tensor",
     fake=lambda problem, x_TD, weights_TK, ids_TK: torch.empty_like(x_TD),
-    backends=(EXPERTS_BACKEND, TORCH_BACKEND),
+    backends=(triton_experts_backend.EXPERTS_BACKEND, native.EXPERTS_BACKEND, TORCH_BACKEND),
     weights=_expert_weights,
     make_inputs=_expert_inputs,
     parity_problems=_expert_problems,

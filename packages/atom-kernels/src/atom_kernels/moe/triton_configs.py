@@ -1,0 +1,93 @@
+"""Tile sizes of the experts' products by number of tokens: tuned ones as data, and a rule for everywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from atom_kernels.moe.contract import ExpertsProblem
+from atom_kernels.tuned import pick_row, tuned_rows
+
+# Up to this many pairs of a token and an expert, programs find their pairs themselves.
+FEW_PAIRS = 256
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    """One product: tiles of block_m pairs x block_n outputs, block_k inputs at a time.
+
+    Attributes:
+        group_m: blocks of pairs that go through all outputs together, so that weights and rows stay in the L2 cache.
+        swap: outputs are the long side of the tensor core's tile, which suits few pairs.
+        num_warps, num_stages: of a program, and of its loads in flight.
+    """
+
+    block_m: int = 16
+    block_n: int = 64
+    block_k: int = 64
+    group_m: int = 1
+    swap: bool = False
+    num_warps: int = 4
+    num_stages: int = 4
+
+    def launch(self) -> dict[str, Any]:
+        """As the kernel's constants."""
+        return {
+            "BLOCK_M": self.block_m,
+            "BLOCK_N": self.block_n,
+            "BLOCK_K": self.block_k,
+            "GROUP_M": self.group_m,
+            "SWAP": self.swap,
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+        }
+
+
+@dataclass(frozen=True)
+class ExpertsConfig:
+    """Both products."""
+
+    gate_up: TileConfig
+    down: TileConfig
+
+    @classmethod
+    def parse(cls, config: Mapping[str, Any]) -> ExpertsConfig:
+        """As a file of tuned configurations holds it."""
+        return cls(TileConfig(**config["gate_up"]), TileConfig(**config["down"]))
+
+
+def tuning_key(problem: ExpertsProblem) -> str:
+    """What tuned configurations of a problem are filed under."""
+    sizes = f"{problem.num_experts}x{problem.top_k} experts {problem.hidden_size}x{problem.intermediate_size}"
+    return f"{sizes} {problem.dtype}".replace("torch.", "")
+
+
+class ExpertsConfigs:
+    """The configuration for a call's number of tokens, on one device."""
+
+    def __init__(self, problem: ExpertsProblem, device_name: str) -> None:
+        self._problem = problem
+        self._tuned = tuned_rows("moe_experts", tuning_key(problem), device_name)
+
+    def for_tokens(self, num_tokens: int) -> ExpertsConfig:
+        row = pick_row(self._tuned, num_tokens)
+        return default_config(self._problem, num_tokens) if row is None else ExpertsConfig.parse(row.config)
+
+
+def default_config(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfig:
+    """Blocks as high as an expert has pairs on average, within what a program can hold."""
+    if problem.dtype.itemsize == 4:
+        # Float32 products do not use tensor cores.
+        tile = TileConfig(block_m=16, block_n=32, block_k=32, num_stages=2)
+        return ExpertsConfig(tile, tile)
+    pairs_of_expert = num_tokens * problem.top_k / problem.num_experts
+    if pairs_of_expert <= 4:
+        tile = TileConfig(16, 64, 128)
+    elif pairs_of_expert <= 24:
+        tile = TileConfig(32, 64, 128)
+    elif pairs_of_expert <= 96:
+        tile = TileConfig(64, 128, 64, group_m=8)
+    else:
+        tile = TileConfig(128, 128, 64, group_m=8, num_warps=8, num_stages=3)
+    return ExpertsConfig(tile, tile)

@@ -1,0 +1,143 @@
+"""The chosen experts through Triton, as a backend of their operator: no synchronization, so that graphs can hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from atom_kernels.moe.contract import ExpertsProblem
+from atom_kernels.moe.triton_configs import FEW_PAIRS, ExpertsConfig, ExpertsConfigs, TileConfig
+from atom_kernels.operator import Backend
+from atom_kernels.platform import detect_platform
+from atom_kernels.settings import triton_interpret
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Every program adds up how many pairs each expert has.
+_MAX_EXPERTS = 1024
+_SORT_BLOCK = 1024
+
+
+class _Pairs(NamedTuple):
+    """A call's pairs as `experts_kernel` takes them; sorted only if they are many."""
+
+    ids: torch.Tensor
+    order: torch.Tensor | None
+    starts: torch.Tensor | None
+    count: int
+
+
+class TritonExperts:
+    """`experts` for given weights; `config_for` gives the tiles for a number of tokens."""
+
+    def __init__(
+        self,
+        problem: ExpertsProblem,
+        weights: Mapping[str, torch.Tensor | None],
+        config_for: Callable[[int], ExpertsConfig],
+        few_pairs: int = FEW_PAIRS,
+    ) -> None:
+        # Triton is imported where a plan uses it, and only there.
+        from atom_kernels.moe import triton_experts
+
+        self._kernels = triton_experts
+        self._problem, self._config_for, self._few_pairs = problem, config_for, few_pairs
+        self._weights = {name: None if tensor is None else tensor.contiguous() for name, tensor in weights.items()}
+        size, hidden_size = problem.intermediate_size, problem.hidden_size
+        self._shapes = {
+            "gate_up": {"DEPTH": hidden_size, "WIDTH": 2 * size, "PAIRS_PER_ROW": problem.top_k},
+            "down": {"DEPTH": size, "WIDTH": hidden_size, "PAIRS_PER_ROW": 1},
+        }
+        self._constants = {
+            "NUM_EXPERTS": problem.num_experts,
+            "EXPERTS_BLOCK": _power_of_two(problem.num_experts),
+            "HAS_BIAS": problem.bias,
+            # The interpreter multiplies float32 matrices only.
+            "UPCAST": triton_interpret() and problem.dtype is not torch.float32,
+        }
+
+    def __call__(self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
+        self._check(x_TD, weights_TK, ids_TK)
+        x_TD, weights_TK, ids_TK = x_TD.contiguous(), weights_TK.contiguous(), ids_TK.contiguous()
+        num_tokens, problem = x_TD.shape[0], self._problem
+        out_TD = torch.empty_like(x_TD)
+        if num_tokens == 0:
+            return out_TD
+        config, pairs = self._config_for(num_tokens), self._pairs(ids_TK)
+        hidden = x_TD.new_empty(pairs.count, problem.intermediate_size)
+        self._product("gate_up", x_TD, hidden, pairs, config.gate_up, problem.activation)
+        partial = x_TD.new_empty(pairs.count, problem.hidden_size)
+        self._product("down", hidden, partial, pairs, config.down, "none")
+        block = min(1024, _power_of_two(problem.hidden_size))
+        self._kernels.combine_kernel[(num_tokens, -(-problem.hidden_size // block))](
+            partial, weights_TK, ids_TK, out_TD,
+            NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=problem.hidden_size, BLOCK=block,
+        )  # fmt: skip
+        return out_TD
+
+    def _pairs(self, ids_TK: torch.Tensor) -> _Pairs:
+        count, num_experts = ids_TK.numel(), self._problem.num_experts
+        if count <= self._few_pairs:
+            return _Pairs(ids_TK, None, None, count)
+        order = ids_TK.new_empty(count)
+        starts = ids_TK.new_empty(num_experts + 1)
+        self._kernels.sort_pairs_kernel[(num_experts,)](
+            ids_TK, order, starts, count, NUM_EXPERTS=num_experts, BLOCK=_SORT_BLOCK
+        )
+        return _Pairs(ids_TK, order, starts, count)
+
+    def _product(
+        self, name: str, x: torch.Tensor, out: torch.Tensor, pairs: _Pairs, tile: TileConfig, activation: str
+    ) -> None:
+        problem, shape = self._problem, self._shapes[name]
+        reachable = min(problem.num_experts, pairs.count)
+        if pairs.order is None:
+            num_slots = reachable
+            # Two sizes and not one a batch size, each of which would be compiled.
+            pairs_block = self._few_pairs if pairs.count > 64 else min(64, self._few_pairs)
+        else:
+            num_slots = (pairs.count + reachable * (tile.block_m - 1)) // tile.block_m
+            pairs_block = 0
+        num_tiles = -(-shape["WIDTH"] // tile.block_n)
+        self._kernels.experts_kernel[(num_slots * num_tiles,)](
+            x, self._weights[name], self._weights[f"{name}_bias"], out, *pairs, num_slots, problem.alpha, problem.limit,
+            **self._constants, **shape, **tile.launch(),
+            PAIRS_BLOCK=pairs_block,
+            BY_PAIR=pairs.count < problem.num_experts,
+            ACTIVATION=activation,
+        )  # fmt: skip
+
+    def _check(self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor) -> None:
+        problem = self._problem
+        pairs = (x_TD.shape[0], problem.top_k)
+        if x_TD.dtype is not problem.dtype or x_TD.shape[1] != problem.hidden_size or ids_TK.shape != pairs:
+            raise TypeError(
+                f"moe_experts was planned for [T, {problem.hidden_size}] {problem.dtype} and [T, {problem.top_k}] "
+                f"experts, got {list(x_TD.shape)} {x_TD.dtype} and {list(ids_TK.shape)}"
+            )
+        if weights_TK.dtype is not torch.float32 or ids_TK.dtype is not torch.int32:
+            raise TypeError(f"moe_experts takes float32 weights and int32 ids, not {weights_TK.dtype}, {ids_TK.dtype}")
+
+
+def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
+    if problem.dtype not in _DTYPES:
+        return f"written for float32, bfloat16 and float16, not {problem.dtype}"
+    if problem.num_experts > _MAX_EXPERTS:
+        return f"counts the pairs of up to {_MAX_EXPERTS} experts in registers, not {problem.num_experts}"
+    if 2 * problem.intermediate_size * problem.hidden_size >= 2**31:
+        return "addresses the weights of one expert by 32 bits"
+    return None
+
+
+def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
+    return TritonExperts(problem, weights, ExpertsConfigs(problem, detect_platform().name).for_tokens)
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
+
+
+EXPERTS_BACKEND = Backend(
+    name="triton", implementation="Triton grouped products, activation in the first", supports=_supports, bind=_bind
+)

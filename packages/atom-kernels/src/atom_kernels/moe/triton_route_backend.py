@@ -1,0 +1,71 @@
+"""Routing through Triton, as a backend of its operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from atom_kernels.moe.contract import RoutingProblem
+from atom_kernels.operator import Backend
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Scores of a token lie in the registers of one program.
+_MAX_EXPERTS = 1024
+
+
+def _supports(problem: RoutingProblem, platform: Any) -> str | None:
+    if problem.dtype not in _DTYPES:
+        return f"written for float32, bfloat16 and float16, not {problem.dtype}"
+    if problem.num_experts > _MAX_EXPERTS:
+        return f"holds the scores of up to {_MAX_EXPERTS} experts in registers, not {problem.num_experts}"
+    return None
+
+
+def _bind(problem: RoutingProblem, weights: Any) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    from atom_kernels.moe.triton_route import route_kernel
+
+    bias = weights.get("correction_bias")
+    bias = None if bias is None else bias.contiguous()
+    count, top_k, dtype = problem.num_experts, problem.top_k, problem.dtype
+    # Without a choice of groups all experts are one.
+    num_groups = problem.num_groups if problem.top_groups < problem.num_groups else 1
+    size = count // num_groups
+    constants = {
+        "TOP_K": top_k,
+        "TOP_K_BLOCK": _power_of_two(top_k),
+        "SIGMOID": problem.scoring == "sigmoid",
+        "RENORMALIZE": problem.renormalize,
+        "HAS_BIAS": bias is not None,
+        "BY_LOGITS": bias is None and problem.scoring == "softmax" and problem.group_score == "max",
+        "NUM_GROUPS": num_groups,
+        "GROUPS_BLOCK": _power_of_two(num_groups),
+        "TOP_GROUPS": min(problem.top_groups, num_groups),
+        "GROUP_SIZE": size,
+        "SIZE_BLOCK": _power_of_two(size),
+        "GROUP_BY_TWO": problem.group_score == "top2",
+        "num_warps": 1 if count <= 256 else 4,
+    }
+
+    def run(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if logits.dtype is not dtype or logits.shape[-1] != count:
+            raise TypeError(f"moe_route was planned for [T, {count}] {dtype}, got {list(logits.shape)} {logits.dtype}")
+        logits = logits.contiguous()
+        num_tokens = logits.shape[0]
+        out = logits.new_empty(num_tokens, top_k, dtype=torch.float32)
+        ids = logits.new_empty(num_tokens, top_k, dtype=torch.int32)
+        if num_tokens:
+            route_kernel[(num_tokens,)](logits, bias, out, ids, problem.scaling_factor, **constants)
+        return out, ids
+
+    return run
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
+
+
+ROUTE_BACKEND = Backend(
+    name="triton", implementation="Triton scores and selection, a program a token", supports=_supports, bind=_bind
+)

@@ -1,0 +1,79 @@
+"""The files of tuned configurations: one for each device and Triton version, read once.
+
+``configs/<device>_triton-<major.minor>.json`` holds ``{"device", "triton", "operators": {operator: {key: rows}}}``. A key
+names a problem by its sizes and dtype, as its operator likes to write them; its rows are
+``{"max_rows": int or null, "config": {...}}`` by rising `max_rows`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "configs"
+
+
+@dataclass(frozen=True)
+class TunedRow:
+    """What is best for calls of up to `max_rows` rows (None: all that are left); `config` is the operator's own."""
+
+    max_rows: int | None
+    config: Mapping[str, Any]
+
+
+def tuned_rows(operator: str, key: str, device_name: str, folder: Path = FOLDER) -> tuple[TunedRow, ...]:
+    """What was found on that device for an operator and a key, () where nobody has looked.
+
+    Args:
+        operator: its name, such as ``"moe_experts"``.
+        key: of the problem, as the operator writes it.
+        device_name: `Platform.name`, such as ``"NVIDIA H100 80GB HBM3"``.
+        folder: of the files.
+    """
+    rows = _read(config_path(device_name, folder)).get("operators", {}).get(operator, {}).get(key, [])
+    return tuple(TunedRow(row["max_rows"], row["config"]) for row in rows)
+
+
+def pick_row(rows: Sequence[TunedRow], num_rows: int) -> TunedRow | None:
+    """The first row that serves a call of `num_rows` rows; None if none does."""
+    return next((row for row in rows if row.max_rows is None or num_rows <= row.max_rows), None)
+
+
+def config_path(device_name: str, folder: Path = FOLDER) -> Path:
+    """The file for a device and the Triton that is installed here."""
+    device = re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")
+    return folder / f"{device}_triton-{_triton_version()}.json"
+
+
+def save_rows(operator: str, key: str, rows: Sequence[TunedRow], device_name: str, folder: Path = FOLDER) -> Path:
+    """Put the rows of one key in place of those that the device's file has; the rest of the file stays."""
+    path = config_path(device_name, folder)
+    document = dict(_read(path)) or {"device": device_name, "triton": _triton_version(), "operators": {}}
+    operators = {name: dict(keys) for name, keys in document["operators"].items()}
+    found = [{"max_rows": row.max_rows, "config": dict(row.config)} for row in rows]
+    operators[operator] = dict(sorted({**operators.get(operator, {}), key: found}.items()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document | {"operators": dict(sorted(operators.items()))}, indent=1) + "\n")
+    _read.cache_clear()
+    return path
+
+
+@functools.cache
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+@functools.cache
+def _triton_version() -> str:
+    for name in ("triton", "pytorch-triton-rocm"):
+        try:
+            return ".".join(importlib.metadata.version(name).split(".")[:2])
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "none"

@@ -1,0 +1,129 @@
+"""Routing and experts in Triton agree with their references."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atom_kernels.cases import mismatch, parity_cases
+from atom_kernels.moe import MOE_EXPERTS, MOE_ROUTE, ExpertsProblem, RoutingProblem, experts
+from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig
+from atom_kernels.moe.triton_experts_backend import TritonExperts
+from atom_kernels.platform import detect_platform
+from atom_kernels.select import select
+
+HERE = detect_platform()
+# The interpreter computes with numpy, which says where exp() leaves float32.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
+
+
+def here(weights):
+    return {name: None if tensor is None else tensor.to(HERE.device) for name, tensor in weights.items()}
+
+
+def make_experts(problem, num_tokens, seed=0):
+    return MOE_EXPERTS.make_inputs(problem, num_tokens, torch.Generator().manual_seed(seed))
+
+
+def triton_mismatch(problem, num_tokens, tile, few_pairs, ids=None):
+    """What differs from the reference, with both products in tiles of that configuration."""
+    weights, (x, gates, chosen) = make_experts(problem, num_tokens)
+    ids = chosen if ids is None else ids
+    kernel = TritonExperts(problem, here(weights), lambda _: ExpertsConfig(tile, tile), few_pairs)
+    got = kernel(x.to(HERE.device), gates.to(HERE.device), ids.to(HERE.device))
+    return mismatch(got, experts(problem, weights, x, gates, ids), MOE_EXPERTS.tolerance(problem))
+
+
+@pytest.mark.parametrize("op", [MOE_ROUTE, MOE_EXPERTS], ids=lambda op: op.name)
+def test_odd_shapes_in_every_dtype_agree_with_the_reference(op):
+    count = 0
+    for case in parity_cases(op, HERE):
+        rows = ("rows=1", "rows=5", "rows=17") if op is MOE_ROUTE or "float32" in case.label else ("rows=5",)
+        if case.backend.startswith("triton") and case.label.endswith(rows):
+            problem = mismatch(case.run(), case.expected(), case.tolerance)
+            assert problem is None, f"{case.label}: {problem}"
+            count += 1
+    assert count >= 30
+
+
+@pytest.mark.parametrize("few_pairs", [0, 64])
+@pytest.mark.parametrize("swap", [False, True])
+def test_sorted_or_found_pairs_in_any_tiles_agree(few_pairs, swap):
+    tile = TileConfig(block_m=16, block_n=32, block_k=16, group_m=2, swap=swap)
+    problem = ExpertsProblem(5, 3, 40, 23, torch.float32, activation="swiglu_oai", bias=True)
+    for num_tokens in (1, 21):
+        assert triton_mismatch(problem, num_tokens, tile, few_pairs) is None
+
+
+@pytest.mark.parametrize("few_pairs", [0, 128])
+def test_an_expert_of_more_pairs_than_a_block_serves_them_all(few_pairs):
+    problem = ExpertsProblem(3, 1, 24, 16, torch.float32)
+    ids = torch.ones(50, 1, dtype=torch.int32)
+    assert triton_mismatch(problem, 50, TileConfig(block_n=32, block_k=16), few_pairs, ids) is None
+
+
+@pytest.mark.parametrize("few_pairs", [0, 64])
+@pytest.mark.parametrize("num_tokens", [2, 20])
+def test_ids_of_no_expert_add_nothing(few_pairs, num_tokens):
+    problem = ExpertsProblem(4, 2, 24, 16, torch.float32)
+    ids = torch.tensor([[-1, 3], [7, -1]], dtype=torch.int32).repeat(num_tokens // 2, 1)
+    assert triton_mismatch(problem, num_tokens, TileConfig(block_n=32, block_k=16), few_pairs, ids) is None
+
+
+def test_a_step_without_tokens_is_empty():
+    weights, inputs = make_experts(ExpertsProblem(4, 2, 24, 16, torch.float32), 3)
+    kernel = select(MOE_EXPERTS, ExpertsProblem(4, 2, 24, 16, torch.float32), only_backend="triton").prepare(
+        here(weights)
+    )
+    assert kernel(*(tensor.to(HERE.device)[:0] for tensor in inputs)).shape == (0, 24)
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice encountered:RuntimeWarning")
+def test_routing_survives_rows_of_garbage_and_breaks_ties_by_the_lower_expert():
+    for rules in ({}, {"num_groups": 4, "top_groups": 2, "group_score": "top2"}):
+        problem = RoutingProblem(16, 4, **rules)
+        route = select(MOE_ROUTE, problem, only_backend="triton").prepare()
+        _, ids = route(torch.full((2, 16), float("nan"), device=HERE.device))
+        assert bool(((ids >= 0) & (ids < 16)).all())
+        assert all(len(set(row)) == 4 for row in ids.tolist())
+        _, ids = route(torch.zeros(2, 16, device=HERE.device))
+        assert ids.tolist() == [[0, 1, 2, 3]] * 2
+
+
+REAL_SHAPES = {
+    "Qwen3-30B-A3B": ExpertsProblem(128, 8, 2048, 768, torch.bfloat16),
+    "gpt-oss-20b": ExpertsProblem(32, 4, 2880, 2880, torch.bfloat16, activation="swiglu_oai", bias=True),
+    "DeepSeek-V2-Lite": ExpertsProblem(64, 6, 2048, 1408, torch.bfloat16),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", REAL_SHAPES)
+def test_shapes_of_real_models_agree_on_a_gpu_and_can_be_captured(name):
+    problem = REAL_SHAPES[name]
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator, device="cuda").to(problem.dtype)
+
+    specs = MOE_EXPERTS.weights(problem)
+    weights = {
+        key: None if spec.optional else random(*spec.shape) * spec.shape[-1] ** -0.5 for key, spec in specs.items()
+    }
+    kernel = select(MOE_EXPERTS, problem).prepare(weights)
+    route = select(
+        MOE_ROUTE, RoutingProblem(problem.num_experts, problem.top_k, problem.dtype, renormalize=True)
+    ).prepare()
+    for num_tokens in (1, 7, 32, 128, 1024):
+        x, logits = random(num_tokens, problem.hidden_size), random(num_tokens, problem.num_experts)
+        kernel(x, *route(logits))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = kernel(x, *route(logits))
+        # Other experts than those of the capture.
+        x.copy_(random(*x.shape))
+        logits.copy_(random(*logits.shape))
+        graph.replay()
+        expected = experts(problem, weights, x, *route(logits))
+        problem_found = mismatch(out, expected, MOE_EXPERTS.tolerance(problem))
+        assert problem_found is None, f"{num_tokens} tokens: {problem_found}"
