@@ -5,9 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import blocks, chart, gpu, masks, offline, overhead
+from benchmarks import blocks, chart, gpu, http_overhead, masks, offline, overhead
 
-COMMANDS = {"offline": offline, "overhead": overhead, "blocks": blocks, "masks": masks, "gpu": gpu, "chart": chart}
+COMMANDS = {
+    "offline": offline,
+    "overhead": overhead,
+    "http": http_overhead,
+    "blocks": blocks,
+    "masks": masks,
+    "gpu": gpu,
+    "chart": chart,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -16,14 +16,16 @@ class Ours:
 
     name = "atom"
 
-    def __init__(self, path: Path, dtype: str, *, threads: int, max_model_len: int, max_num_seqs: int) -> None:
+    def __init__(
+        self, path: Path, dtype: str, *, threads: int, max_model_len: int, max_num_seqs: int, with_text: bool = False
+    ) -> None:
         self._engine = LLMEngine(
             str(path),
             dtype=dtype,
             num_threads=threads,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
-            skip_tokenizer_init=True,
+            skip_tokenizer_init=not with_text,
         )
         self._vocab_size = self._engine.info.vocab_size
         self._max_model_len = max_model_len

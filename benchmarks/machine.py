@@ -74,6 +74,12 @@ class Interference:
         return sum(_jiffies_of(pid) for pid in self._pids)
 
 
+def children(pid: int) -> list[int]:
+    """Processes that any thread of `pid` has started; empty where the system does not say."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for children in lists for child in children.read_text().split()]
+
+
 def _jiffies() -> tuple[int, int] | None:
     """(all, busy) clock ticks of all cores since boot."""
     try:

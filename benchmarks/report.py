@@ -87,6 +87,18 @@ def overhead_table(document: dict[str, Any]) -> str:
     return markdown_table(rows) + "\n\n" + conditions(document)
 
 
+def http_table(document: dict[str, Any]) -> str:
+    """The table of an `http` result in markdown, with the facts of the run under it."""
+    rows = [("streams", "endpoint", "inline", "over HTTP", "a token more by", "overhead")]
+    for result in document["results"]:
+        inline, http = (f"{result['sides'][side]['median_ms']:.2f} ms" for side in ("inline", "http"))
+        overhead = result["overhead"]
+        share = f"{overhead['median']:.1%} ({overhead['lowest_turn']:.1%} - {overhead['highest_turn']:.1%})"
+        added = f"{result['added_us_per_token']:.0f} us"
+        rows.append((str(result["batch_size"]), result["endpoint"], inline, http, added, share))
+    return markdown_table(rows) + "\n\n" + conditions(document)
+
+
 def conditions(document: dict[str, Any]) -> str:
     """One paragraph on where, with what and how quietly the run was made."""
     machine, settings = document["machine"], document["settings"]

@@ -79,13 +79,23 @@ class SideProcess:
         return json.loads(line)["answer"]
 
 
-def open_side(name: str, *, path: str, dtype: str, threads: int, max_model_len: int, max_num_seqs: int) -> Side:
-    """Load `path` in the engine `name`, in this process."""
+def open_side(
+    name: str,
+    *,
+    path: str,
+    dtype: str,
+    threads: int,
+    max_model_len: int,
+    max_num_seqs: int,
+    with_text: bool = False,
+) -> Side:
+    """Load `path` in the engine `name`, in this process; `with_text` turns our engine's tokens into text."""
     if name == "transformers":
         return Transformers(Path(path), dtype, threads=threads)
     from benchmarks.engines import Ours
 
-    return Ours(Path(path), dtype, threads=threads, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
+    limits = {"max_model_len": max_model_len, "max_num_seqs": max_num_seqs}
+    return Ours(Path(path), dtype, threads=threads, with_text=with_text, **limits)
 
 
 def main() -> None:

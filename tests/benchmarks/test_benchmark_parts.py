@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import chart, machine, report, roofline, timing
+from benchmarks import chart, http_overhead, machine, report, roofline, timing
 
 SMOL = {
     "num_hidden_layers": 30,
@@ -145,3 +145,10 @@ def test_the_readme_shows_the_saved_results():
     text = (chart.ROOT / "README.md").read_text()
     saved = [report.load_all(name) for name in ("offline", "overhead", "blocks")]
     assert chart.with_tables(text, *saved) == text, "run `python -m benchmarks chart`"
+
+
+def test_a_step_of_streams_ends_when_the_last_of_them_has_its_token():
+    arrivals = [[0.0, 1.0, 2.0, 3.5], [0.5, 1.2, 2.5, 3.0]]
+    assert http_overhead.step_seconds(arrivals, warm_up=1, steps=2) == pytest.approx([1.3, 1.0])
+    with pytest.raises(RuntimeError, match="a stream had 4 events"):
+        http_overhead.step_seconds(arrivals, warm_up=2, steps=2)

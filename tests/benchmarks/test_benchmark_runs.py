@@ -54,3 +54,15 @@ def test_models_of_one_building_block_are_measured(tmp_path: Path):
     ]
     ratios = [result["times_faster_than"]["transformers"]["median"] for result in results]
     assert document["lowest_ratio"] == min(ratios) > 0
+
+
+def test_streams_over_http_are_timed_beside_the_inline_engine(tiny_llama: Path, tmp_path: Path):
+    output = tmp_path / "result.json"
+    flags = f"--model {tiny_llama} --dtype float32 --batch-sizes 3 --context 4 --turns 1 --steps 4 --output {output}"
+    assert main(["http", *flags.split()]) == 0
+
+    [result] = json.loads(output.read_text())["results"]
+    assert (result["endpoint"], result["batch_size"]) == ("chat", 3)
+    assert result["sides"]["inline"]["num_steps"] == 8
+    assert result["sides"]["http"]["num_steps"] == 4
+    assert result["overhead"]["median"] > -1
