@@ -8,6 +8,7 @@ import pytest
 
 from atom_kernels.tuned import TunedRow, pick_row, tuned_rows
 from atom_kernels.tuned.store import FOLDER, save_rows
+from atom_kernels.tuned.tuner import tune
 
 ROWS = (TunedRow(4, {"block_m": 16}), TunedRow(None, {"block_m": 64}))
 
@@ -46,3 +47,28 @@ def test_the_configurations_that_are_shipped_rise_and_end_with_any_number_of_row
                 limits = [row["max_rows"] for row in rows]
                 assert limits[:-1] == sorted(set(limits[:-1])), f"{path.name}: {key}"
                 assert None not in limits[:-1], f"{path.name}: {key}"
+
+
+class FakeKernel:
+    """Two parts; block 7 cannot run, and block 4 is best from 16 rows on, 2 before."""
+
+    def candidates(self, num_rows):
+        return {"first": [{"block": block} for block in (2, 4, 7)], "second": [{"block": 2}]}
+
+    def calls(self, part, config, num_rows):
+        def call():
+            if config["block"] == 7:
+                raise RuntimeError("out of resources\nand more words")
+            return abs(config["block"] - (4 if num_rows >= 16 else 2)) + 1
+
+        return [call]
+
+    def join(self, best):
+        return {part: config["block"] for part, config in best.items()}
+
+
+def test_the_tuner_keeps_the_fastest_candidate_of_each_part_that_runs():
+    trials = []
+    rows = tune(FakeKernel(), (1, 16), trials.append, measure=lambda calls: calls[0](), num_threads=2)
+    assert rows == (TunedRow(1, {"first": 2, "second": 2}), TunedRow(None, {"first": 4, "second": 2}))
+    assert {trial.failure for trial in trials if trial.config["block"] == 7} == {"RuntimeError: out of resources"}

@@ -1,12 +1,13 @@
-"""Parses the command line and hands over to one of explain, check, bench."""
+"""Parses the command line and hands over to one of explain, check, bench, tune."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from atom_kernels.cli import bench, check, explain
+from atom_kernels.cli import bench, check, explain, tune
 from atom_kernels.platform import detect_platform
 from atom_kernels.registry import all_ops
 
@@ -17,12 +18,16 @@ examples:
   python -m atom_kernels check                   every backend that runs here against the reference
   python -m atom_kernels check rms_norm -v       one operator, each case printed
   python -m atom_kernels bench linear --rows 1   time, share of this machine's roofline, ratio to torch
+  python -m atom_kernels tune moe_experts        the best tiles on this GPU, into the file of its configurations
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 fine, 1 a check failed, 2 a wrong command line."""
     arguments = _parser().parse_args(argv)
+    if arguments.command == "tune":
+        options = {"models": arguments.model, "rows": arguments.rows, "folder": arguments.output}
+        return tune.run(arguments.op, detect_platform(), **options)
     ops = all_ops()
     unknown = [name for name in arguments.op if name not in ops]
     if unknown:
@@ -44,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="explain|check|bench")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="explain|check|bench|tune")
     explain_parser = commands.add_parser(
         "explain", help="print every row of every plan on this machine, and why other backends were passed over"
     )
@@ -60,7 +65,13 @@ def _parser() -> argparse.ArgumentParser:
     bench_parser.add_argument(
         "--seconds", type=float, default=0.2, metavar="S", help="time spent on each case (default %(default)s)"
     )
-    for sub_parser in (explain_parser, check_parser, bench_parser):
+    tune_parser = commands.add_parser(
+        "tune", help="measure candidates for launches on this GPU and file the best, read when plans are prepared"
+    )
+    tune_parser.add_argument("--model", action="append", default=[], metavar="M", help="only the shapes of this model")
+    tune_parser.add_argument("--rows", type=_positive, nargs="+", default=[], metavar="N", help="tune at these rows")
+    tune_parser.add_argument("--output", type=Path, metavar="FOLDER", help="of the files, instead of the package's")
+    for sub_parser in (explain_parser, check_parser, bench_parser, tune_parser):
         sub_parser.add_argument("op", nargs="*", metavar="OP", help="operators by name; none means all of them")
     return parser
 

@@ -76,6 +76,14 @@ class TritonExperts:
         )  # fmt: skip
         return out_TD
 
+    def product_call(self, name: str, x: torch.Tensor, ids_TK: torch.Tensor, tile: TileConfig) -> Callable[[], Any]:
+        """One product alone, to be timed: "gate_up" of x [T, D] or "down" of x [T * K, I]."""
+        pairs, problem = self._pairs(ids_TK), self._problem
+        gated = name == "gate_up"
+        out = x.new_empty(pairs.count, problem.intermediate_size if gated else problem.hidden_size)
+        activation = problem.activation if gated else "none"
+        return lambda: self._product(name, x, out, pairs, tile, activation)
+
     def _pairs(self, ids_TK: torch.Tensor) -> _Pairs:
         count, num_experts = ids_TK.numel(), self._problem.num_experts
         if count <= self._few_pairs:

@@ -1,7 +1,7 @@
 """The files of tuned configurations: one for each device and Triton version, read once.
 
-``configs/<device>_triton-<major.minor>.json`` holds ``{"device", "triton", "operators": {operator: {key: rows}}}``. A key
-names a problem by its sizes and dtype, as its operator likes to write them; its rows are
+``configs/<device>_triton-<major.minor>.json`` holds ``{"device", "triton", "operators": {operator: {key: rows}}}``.
+A key names a problem by its sizes and dtype, as its operator likes to write them; its rows are
 ``{"max_rows": int or null, "config": {...}}`` by rising `max_rows`.
 """
 

@@ -1,0 +1,111 @@
+"""Tuning of the experts: candidates for both products, by how many pairs an expert has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from atom_kernels.moe.contract import ExpertsProblem
+from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig, tuning_key
+from atom_kernels.moe.triton_experts_backend import TritonExperts
+
+# block_n, block_k, num_warps, num_stages
+_FEW = (
+    *((32, 128, 4, 5), (32, 256, 4, 4), (64, 64, 4, 6), (64, 128, 4, 3), (64, 128, 4, 4), (64, 256, 4, 3)),
+    *((128, 64, 4, 4), (128, 128, 4, 3), (128, 128, 8, 3)),
+)
+_FEW_SWAPPED = ((64, 64, 4, 6), (64, 128, 4, 4), (128, 64, 4, 4), (128, 128, 4, 3), (128, 64, 8, 5))
+# block_m, block_n, block_k, num_warps, num_stages
+_MANY = (
+    *((64, 128, 64, 4, 4), (64, 128, 128, 8, 3), (64, 256, 64, 8, 3), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3)),
+    *((128, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3)),
+)
+# Sets of rows that calls take turns with, so that they reach other experts.
+_ROTATIONS = 4
+
+
+def candidates(problem: ExpertsProblem, num_tokens: int) -> list[TileConfig]:
+    """About as many as can be compiled and timed in a minute."""
+    pairs_of_expert = num_tokens * problem.top_k / problem.num_experts
+    if pairs_of_expert > 40:
+        shapes = [shape for shape in _MANY if shape[0] <= 64 or pairs_of_expert > 64]
+        return [
+            TileConfig(m, n, k, group, False, warps, stages) for m, n, k, warps, stages in shapes for group in (1, 8)
+        ]
+    heights = [16] if pairs_of_expert <= 3 else [16, 32] if pairs_of_expert <= 12 else [32, 64]
+    return [
+        TileConfig(height, n, k, 1, swap, warps, stages)
+        for height in heights
+        for swap, shapes in ((False, _FEW), (True, _FEW_SWAPPED))
+        for n, k, warps, stages in shapes
+    ]
+
+
+class ExpertsSubject:
+    """Weights and rows of one problem on the GPU, seeded."""
+
+    def __init__(self, problem: ExpertsProblem) -> None:
+        from atom_kernels.moe.ops import MOE_EXPERTS
+
+        self._problem = problem
+        self._generator = torch.Generator("cuda").manual_seed(0)
+        self._weights: dict[str, torch.Tensor | None] = {
+            name: None if spec.optional else self._random(*spec.shape) * 0.02
+            for name, spec in MOE_EXPERTS.weights(problem).items()
+        }
+        self._inputs_of: tuple[str, int] | None = None
+        self._inputs: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def candidates(self, num_rows: int) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        configs = [asdict(config) for config in candidates(self._problem, num_rows)]
+        return {"gate_up": configs, "down": configs}
+
+    def calls(self, part: str, config: Mapping[str, Any], num_rows: int) -> Sequence[Callable[[], Any]]:
+        tile = TileConfig(**config)
+        kernel = TritonExperts(self._problem, self._weights, lambda _: ExpertsConfig(tile, tile))
+        if self._inputs_of != (part, num_rows):
+            self._inputs_of, self._inputs = (part, num_rows), [self._make(part, num_rows) for _ in range(_ROTATIONS)]
+        return [kernel.product_call(part, x, ids, tile) for x, ids in self._inputs]
+
+    def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        return dict(best)
+
+    def _make(self, part: str, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows of a part's input and the experts that they go to, evenly."""
+        problem = self._problem
+        scores = torch.rand(num_rows, problem.num_experts, generator=self._generator, device="cuda")
+        ids = scores.topk(problem.top_k).indices.to(torch.int32)
+        if part == "gate_up":
+            return self._random(num_rows, problem.hidden_size), ids
+        return self._random(num_rows * problem.top_k, problem.intermediate_size), ids
+
+    def _random(self, *shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=self._generator, device="cuda").to(self._problem.dtype)
+
+
+class ExpertsTuning:
+    """`Tuning` of the operator ``moe_experts``."""
+
+    operator = "moe_experts"
+    rows = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+
+    def problems(self) -> Mapping[str, ExpertsProblem]:
+        bf16 = torch.bfloat16
+        return {
+            "Qwen3-30B-A3B": ExpertsProblem(128, 8, 2048, 768, bf16),
+            "gpt-oss-20b": ExpertsProblem(32, 4, 2880, 2880, bf16, activation="swiglu_oai", bias=True),
+            "DeepSeek-V2-Lite": ExpertsProblem(64, 6, 2048, 1408, bf16),
+            "Mixtral-8x7B": ExpertsProblem(8, 2, 4096, 14336, bf16),
+        }
+
+    def key(self, problem: ExpertsProblem) -> str:
+        return tuning_key(problem)
+
+    def subject(self, problem: ExpertsProblem) -> ExpertsSubject:
+        return ExpertsSubject(problem)
+
+
+MOE_EXPERTS_TUNING = ExpertsTuning()

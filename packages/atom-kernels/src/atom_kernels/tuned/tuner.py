@@ -1,0 +1,120 @@
+"""Finding the best of some candidates by measuring them: what ``python -m atom_kernels tune`` does on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from atom_kernels.graph_timing import graph_seconds
+from atom_kernels.tuned.store import TunedRow
+
+Config = Mapping[str, Any]
+# The same kernel on other data each.
+Calls = Sequence[Callable[[], Any]]
+
+
+class Subject(Protocol):
+    """A problem with its data on the GPU; its *parts* are tuned one by one."""
+
+    def candidates(self, num_rows: int) -> Mapping[str, Sequence[Config]]:
+        """What to try for each part."""
+        ...
+
+    def calls(self, part: str, config: Config, num_rows: int) -> Calls:
+        """A part's kernel under a candidate."""
+        ...
+
+    def join(self, best: Mapping[str, Config]) -> Config:
+        """The operator's configuration from the best of each part."""
+        ...
+
+
+class Tuning(Protocol):
+    """How an operator is tuned."""
+
+    @property
+    def operator(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """What it is tuned at, rising; each serves calls of up to as many rows, the last one all others."""
+        ...
+
+    def problems(self) -> Mapping[str, Any]:
+        """Problems of real models, by the model's name."""
+        ...
+
+    def key(self, problem: Any) -> str:
+        """What its configurations are filed under."""
+        ...
+
+    def subject(self, problem: Any) -> Subject: ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate: `microseconds` of a call, or why it cannot run."""
+
+    part: str
+    num_rows: int
+    config: Config
+    microseconds: float | None
+    failure: str | None = None
+
+
+def tune(
+    subject: Subject,
+    rows: Sequence[int],
+    report: Callable[[Trial], None],
+    *,
+    measure: Callable[[Calls], float] = graph_seconds,
+    num_threads: int = 16,
+) -> tuple[TunedRow, ...]:
+    """Measure every candidate at each number of rows; the last one's best serves all others.
+
+    Raises:
+        RuntimeError: no candidate of a part can run.
+    """
+    found = []
+    with ThreadPoolExecutor(num_threads) as pool:
+        for num_rows in rows:
+            best: dict[str, Config] = {}
+            for part, configs in subject.candidates(num_rows).items():
+                trials = list(_try_all(subject, part, configs, num_rows, pool, measure))
+                for trial in trials:
+                    report(trial)
+                timed = [trial for trial in trials if trial.microseconds is not None]
+                if not timed:
+                    raise RuntimeError(f"no candidate of {part} runs with {num_rows} rows: {trials[-1].failure}")
+                best[part] = min(timed, key=lambda trial: trial.microseconds or 0.0).config
+            found.append(TunedRow(None if num_rows == rows[-1] else num_rows, subject.join(best)))
+    return tuple(found)
+
+
+def _try_all(
+    subject: Subject,
+    part: str,
+    configs: Sequence[Config],
+    num_rows: int,
+    pool: ThreadPoolExecutor,
+    measure: Callable[[Calls], float],
+) -> Iterator[Trial]:
+    """Kernels are compiled side by side and then timed one after the other."""
+    prepared = [(config, subject.calls(part, config, num_rows)) for config in configs]
+    # The first one alone: what Triton makes once for a process is not made for many threads.
+    failures = [_failure_of(prepared[0][1][0])]
+    failures += pool.map(lambda pair: _failure_of(pair[1][0]), prepared[1:])
+    for (config, calls), failure in zip(prepared, failures, strict=True):
+        yield Trial(part, num_rows, config, None if failure else 1e6 * measure(calls), failure)
+
+
+def _failure_of(call: Callable[[], Any]) -> str | None:
+    try:
+        call()
+    except Exception as error:  # a candidate may ask for more registers or shared memory than there are, in many ways
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
