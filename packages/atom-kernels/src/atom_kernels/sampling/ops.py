@@ -52,7 +52,7 @@ SAMPLE = Op(
     backends=(
         Backend(
             name="triton",
-            implementation="Triton, thresholds by bisection",
+            implementation="Triton, thresholds by pivots",
             supports=lambda problem, platform: None,
             bind=lambda problem, weights: triton_backend.sample_by_triton,
         ),

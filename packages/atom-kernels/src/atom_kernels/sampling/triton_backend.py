@@ -1,14 +1,21 @@
-"""Drawing tokens and random numbers by Triton, without a synchronization."""
+"""Drawing tokens and random numbers by Triton: launches that neither synchronize nor depend on data."""
 
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import torch
 
 from atom_kernels.platform import detect_platform
 
-_BLOCK = 8192
+if TYPE_CHECKING:
+    from atom_kernels.sampling.slots import SamplingTables
+
+# Logits of one program.
+_CHUNK = 4096
+# Candidates that a chunk may hand on to the search of a threshold.
+_REGION = 1024
 
 
 @functools.cache
@@ -25,34 +32,102 @@ def sample_by_triton(
     top_p_B: torch.Tensor,
     min_p_B: torch.Tensor,
 ) -> torch.Tensor:
-    """`sample`, in one launch."""
-    from atom_kernels.sampling.triton_kernels import sample_kernel
+    """`sample`, by numbers that are given."""
+    filters = tuple(_as(x, dtype) for x, dtype in ((top_k_B, torch.int64), (top_p_B, torch.float32)))
+    return _draw(
+        logits_BV,
+        (None, _as(temperature_B, torch.float32), *filters, _as(min_p_B, torch.float32)),
+        (_as(uniform_B, torch.float64), None, None, None),
+        filters=True,
+    )
+
+
+def sample_slots_by_triton(
+    logits_nV: torch.Tensor,
+    tables: SamplingTables,
+    slots_n: torch.Tensor,
+    positions_n: torch.Tensor,
+    *,
+    filters: bool,
+) -> torch.Tensor:
+    """`sample_slots`: the kernels read the tables and make the random numbers."""
+    return _draw(
+        logits_nV,
+        (slots_n, tables.temperature, tables.top_k, tables.top_p, tables.min_p),
+        (None, tables.seed, tables.sample_index, positions_n),
+        filters=filters,
+    )
+
+
+def _draw(
+    logits_BV: torch.Tensor,
+    parameters: tuple[torch.Tensor | None, ...],
+    random: tuple[torch.Tensor | None, ...],
+    *,
+    filters: bool,
+) -> torch.Tensor:
+    from atom_kernels.sampling.triton_draw import chunk_kernel, draw_kernel, kept_mass_kernel
 
     if logits_BV.stride(1) != 1:
         logits_BV = logits_BV.contiguous()
     num_rows, vocab_size = logits_BV.shape
-    tokens_B = torch.empty(num_rows, dtype=torch.int64, device=logits_BV.device)
-    block = min(_BLOCK, 1 << max(vocab_size - 1, 1).bit_length())
-    if num_rows:
-        sample_kernel[(num_rows,)](
-            logits_BV,
-            logits_BV.stride(0),
-            _as(uniform_B, torch.float64),
-            _as(temperature_B, torch.float32),
-            _as(top_k_B, torch.int64),
-            _as(top_p_B, torch.float32),
-            _as(min_p_B, torch.float32),
-            tokens_B,
-            vocab_size,
-            BLOCK=block,
-            num_warps=16 if block >= 4096 else 4,
+    chunk = min(_CHUNK, _power_of_two(vocab_size))
+    num_chunks = -(-vocab_size // chunk)
+    sizes = {"CHUNK": chunk, "CHUNKS": _power_of_two(num_chunks)}
+    new = functools.partial(torch.empty, device=logits_BV.device)
+    tokens_B = new(num_rows, dtype=torch.int64)
+    if not num_rows:
+        return tokens_B
+    best, best_id = new(num_rows, num_chunks, dtype=torch.float32), new(num_rows, num_chunks, dtype=torch.int32)
+    mass, threshold = new(num_rows, num_chunks, dtype=torch.float64), new(num_rows, dtype=torch.int32)
+    grid = (num_chunks, num_rows)
+    rows = (logits_BV, logits_BV.stride(0))
+    slots, temperature, top_k, top_p, min_p = parameters
+    chunk_kernel[grid](*rows, slots, temperature, best, best_id, mass, vocab_size, CHUNK=chunk, num_warps=8)
+    if filters:
+        _find_thresholds(rows, parameters[:-1], best, mass, threshold, vocab_size, sizes)
+        kept_mass_kernel[grid](
+            *rows, slots, temperature, top_k, top_p, min_p, threshold, best, mass, vocab_size, **sizes, num_warps=8
         )
+    draw_kernel[(num_rows,)](
+        *rows, slots, temperature, min_p, threshold, *random, best, best_id, mass, tokens_B, vocab_size, num_chunks,
+        FILTERS=filters, **sizes, num_warps=8,
+    )  # fmt: skip
     return tokens_B
+
+
+def _find_thresholds(
+    rows: tuple[torch.Tensor, int],
+    parameters: tuple[torch.Tensor | None, ...],
+    best: torch.Tensor,
+    mass: torch.Tensor,
+    threshold: torch.Tensor,
+    vocab_size: int,
+    sizes: dict[str, int],
+) -> None:
+    from atom_kernels.sampling.triton_filters import PIVOTS, pivot_kernel, search_kernel, window_kernel
+
+    num_rows, num_chunks = best.shape
+    num_pivots, region = PIVOTS.value, min(_REGION, sizes["CHUNK"])
+    new = functools.partial(torch.empty, device=best.device)
+    pivots = new(num_rows, num_pivots, dtype=torch.float32)
+    sums = new(num_rows, num_pivots, num_chunks, dtype=torch.float32)
+    candidates = new(num_rows, num_chunks, region, dtype=torch.float32)
+    counts = new(num_rows, num_chunks, dtype=torch.int32)
+    above, total = new(num_rows, num_chunks, dtype=torch.float64), new(num_rows, num_chunks, dtype=torch.float64)
+    grid = (num_chunks, num_rows)
+    lanes = min(512, sizes["CHUNK"])
+    pivot_kernel[grid](*rows, *parameters, best, mass, pivots, sums, vocab_size, **sizes, LANES=lanes, num_warps=4)
+    windows = (*rows, *parameters, best, pivots, sums, candidates, counts, above, total)
+    window_kernel[grid](*windows, vocab_size, REGION=region, **sizes, num_warps=8)
+    search_kernel[(num_rows,)](
+        *windows, threshold, vocab_size, num_chunks, REGION=region, **sizes, LANES=min(64, region), num_warps=16
+    )
 
 
 def philox_by_triton(seed_B: torch.Tensor, sample_index_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
     """`philox_uniform`, in one launch."""
-    from atom_kernels.sampling.triton_kernels import philox_kernel
+    from atom_kernels.sampling.triton_draw import philox_kernel
 
     seed_B, sample_index_B, position_B = (_as(x, torch.int64) for x in (seed_B, sample_index_B, position_B))
     uniform_B = torch.empty(seed_B.shape, dtype=torch.float64, device=seed_B.device)
@@ -61,6 +136,10 @@ def philox_by_triton(seed_B: torch.Tensor, sample_index_B: torch.Tensor, positio
             seed_B, sample_index_B, position_B, uniform_B, uniform_B.numel(), BLOCK=128
         )
     return uniform_B
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << (size - 1).bit_length()
 
 
 def _as(x_B: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
