@@ -1,16 +1,35 @@
-"""Parsers of generated text: whatever the pieces, the whole is the same."""
+"""Parsers of generated text: each family's notation is read, and whatever the pieces, the whole is the same."""
 
 from __future__ import annotations
 
-import pytest
+import json
 
-from atom_server.output.hermes import HermesParser
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atom_server.output.call_parser import CallParser
+from atom_server.output.harmony import HarmonyParser
+from atom_server.output.notation import NOTATIONS
 from atom_server.output.parts import Assembled, assemble
 from atom_server.output.plain_json import JsonParser
 from atom_server.output.reasoning import ReasoningParser
 
 NAMES = ("f", "g")
 ARGUMENTS = '{"a": "}\\"{ <x>", "b": [1, {"c": null}]}'
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": "boolean"},
+        "note": {"type": ["string", "null"]}, "tags": {"$ref": "#/$defs/tags"},
+    },
+    "$defs": {"tags": {"type": "array", "items": {"type": "string"}}},
+}  # fmt: skip
+VALUES = '{"city": "A \\"b\\"\\n < c", "days": 3, "exact": true, "note": "5", "tags": ["x"]}'
+
+
+def calls_of(name):
+    return lambda: CallParser(NOTATIONS[name], {"f": SCHEMA}, strays=("<|stray|>",))
 
 
 def json_parser():
@@ -18,26 +37,95 @@ def json_parser():
 
 
 def thinking(is_open=False):
-    return lambda: ReasoningParser("<think>", "</think>", HermesParser(), is_open=is_open)
+    return lambda: ReasoningParser("<think>", "</think>", calls_of("hermes")(), is_open=is_open)
 
 
 CALL = f'{{"name": "f", "arguments": {ARGUMENTS}}}'
+TWO = [("f", ARGUMENTS), ("g", "{}")]
+TAGGED = [("f", VALUES), ("g", "{}")]
 CASES = {
-    "hermes": (HermesParser, f"Now <b>\n<tool_call>\n{CALL}\n</tool_call>", ("Now <b>\n", "", [("f", ARGUMENTS)])),
+    "hermes": (
+        calls_of("hermes"), f"Now <b>\n<tool_call>\n{CALL}\n</tool_call>", ("Now <b>\n", "", [("f", ARGUMENTS)]),
+    ),
     "two hermes calls": (
-        HermesParser,
-        f'<tool_call>{CALL}</tool_call><tool_call>{{"arguments": {{"x": 1}}, "name": "g"}}</tool_call>',
+        calls_of("hermes"),
+        f'<tool_call>{CALL}</tool_call>\n<tool_call>{{"arguments": {{"x": 1}}, "name": "g"}}</tool_call>',
         ("", "", [("f", ARGUMENTS), ("g", '{"x": 1}')]),
     ),
-    "a hermes call without arguments": (HermesParser, '<tool_call>{"name": "g"}</tool_call>', ("", "", [("g", "{}")])),
-    "text like a marker": (HermesParser, "1 <tool_cal", ("1 <tool_cal", "", [])),
+    "a hermes call without arguments": (
+        calls_of("hermes"), '<tool_call>{"name": "g"}</tool_call>\nso', ("so", "", [("g", "{}")]),
+    ),
+    "text like a mark": (calls_of("hermes"), "1 <tool_cal", ("1 <tool_cal", "", [])),
+    "special tokens in the text": (calls_of("hermes"), "a<|stray|>b", ("ab", "", [])),
     "llama": (json_parser, f'<|python_tag|>{CALL.replace("arguments", "parameters")}', ("", "", [("f", ARGUMENTS)])),
     "a list": (
-        json_parser, f' [{CALL}, {{"name": "g", "parameters": {{}}}}]', ("", "", [("f", ARGUMENTS), ("g", "{}")]),
+        json_parser, f' [{CALL}, {{"name": "g", "parameters": {{}}}}]', ("", "", TWO),
     ),
     "another function": (json_parser, '{"name": "h", "x": 1} so', ('{"name": "h", "x": 1} so', "", [])),
     "other json": (json_parser, '{"x": 1}', ('{"x": 1}', "", [])),
     "no json": (json_parser, "[note] {yes}", ("[note] {yes}", "", [])),
+    "mistral, a list": (calls_of("mistral-json"), f'So[TOOL_CALLS] [{CALL}, {{"name": "g"}}]', ("So", "", TWO)),
+    "mistral": (calls_of("mistral"), f"So[TOOL_CALLS]f[ARGS]{ARGUMENTS}[TOOL_CALLS]g[ARGS]{{}}", ("So", "", TWO)),
+    "mistral with ids": (calls_of("mistral"), f"[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{ARGUMENTS}", ("", "", TWO[:1])),
+    "deepseek v3": (
+        calls_of("deepseek-v3"),
+        "So<｜tool▁calls▁begin｜>"
+        f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{ARGUMENTS}\n```<｜tool▁call▁end｜>\n"
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ("So", "", TWO),
+    ),
+    "deepseek v3.1": (
+        calls_of("deepseek-v31"),
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{ARGUMENTS}<｜tool▁call▁end｜>"
+        "<｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ("", "", TWO),
+    ),
+    "kimi": (
+        calls_of("kimi"),
+        "So<|tool_calls_section_begin|>"
+        f"<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{ARGUMENTS}<|tool_call_end|>"
+        "<|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        ("So", "", TWO),
+    ),
+    "glm": (
+        calls_of("glm"),
+        'So\n<tool_call>f\n<arg_key>city</arg_key>\n<arg_value>A "b"\n < c</arg_value>\n'
+        "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>exact</arg_key><arg_value>True</arg_value>\n"
+        "<arg_key>note</arg_key>\n<arg_value>5</arg_value>\n"
+        '<arg_key>tags</arg_key>\n<arg_value>["x"]</arg_value>\n</tool_call>\n<tool_call>g\n</tool_call>',
+        ("So\n", "", TAGGED),
+    ),
+    "qwen3 coder": (
+        calls_of("qwen3-coder"),
+        'So\n<tool_call>\n<function=f>\n<parameter=city>\nA "b"\n < c\n</parameter>\n<parameter=days>\n3\n</parameter>\n'
+        "<parameter=exact>true</parameter>\n<parameter=note>\n5\n</parameter>\n"
+        '<parameter=tags>\n["x"]\n</parameter>\n</function>\n</tool_call>\n'
+        "<tool_call>\n<function=g>\n</function>\n</tool_call>",
+        ("So\n", "", TAGGED),
+    ),
+    "minimax": (
+        calls_of("minimax"),
+        '<minimax:tool_call>\n<invoke name="f">\n<parameter name="city">A "b"\n < c</parameter>\n'
+        '<parameter name="days">3</parameter>\n<parameter name="exact">true</parameter>\n'
+        '<parameter name="note">5</parameter>\n<parameter name="tags">["x"]</parameter>\n</invoke>\n'
+        '<invoke name="g">\n</invoke>\n</minimax:tool_call>',
+        ("", "", TAGGED),
+    ),
+    "harmony": (
+        HarmonyParser,
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+        f"<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{ARGUMENTS}<|call|>",
+        ("I look.", "hm", [("f", ARGUMENTS)]),
+    ),
+    "harmony, the recipient first": (
+        HarmonyParser, " to=functions.g<|channel|>commentary json<|message|>{}", ("", "", [("g", "{}")]),
+    ),
+    "harmony, an answer": (
+        HarmonyParser,
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>",
+        ("yes", "hm", []),
+    ),
+    "harmony without channels": (HarmonyParser, "plain", ("plain", "", [])),
     "reasoning": (
         thinking(),
         f"<think>\nhm <b\n</think>\n\nSo<tool_call>{CALL}</tool_call>",
@@ -65,6 +153,61 @@ def test_a_text_gives_the_same_whatever_its_pieces(case):
         assert parsed(make, [text[:position], text[position:]]) == expected
 
 
-def test_arguments_stream_before_their_end():
-    parts = HermesParser().feed('<tool_call>{"name": "f", "arguments": {"a": "lo')
-    assert assemble(parts).calls == [("f", '{"a": "lo')]
+def test_every_notation_has_a_case():
+    texts = "".join(text for _, text, _ in CASES.values())
+    assert all(notation.trigger in texts for notation in NOTATIONS.values())
+
+
+@pytest.mark.parametrize("name", [*(name for name, notation in NOTATIONS.items() if notation.trigger), "harmony"])
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_even_a_broken_text_gives_the_same_whatever_its_pieces(name, data):
+    make = HarmonyParser if name == "harmony" else calls_of(name)
+    sources = [text for case_make, text, _ in CASES.values() if type(case_make()) is type(make())]
+    marks = "".join(sources)
+    slices = st.integers(0, len(marks) - 1).flatmap(
+        lambda start: st.integers(1, 40).map(lambda length: marks[start : start + length])
+    )
+    text = "".join(data.draw(st.lists(slices, max_size=6)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    bounds = [0, *cuts, len(text)]
+    pieces = [text[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    assert parsed(make, pieces) == parsed(make, [text])
+
+
+@pytest.mark.parametrize(
+    ("make", "begin"),
+    [
+        (calls_of("hermes"), '<tool_call>{"name": "f", "arguments": {"city": "lo'),
+        (calls_of("mistral"), '[TOOL_CALLS]f[ARGS]{"city": "lo'),
+        (calls_of("qwen3-coder"), "<tool_call>\n<function=f>\n<parameter=city>\nlo"),
+        (HarmonyParser, '<|channel|>commentary to=functions.f<|message|>{"city": "lo'),
+    ],
+)
+def test_arguments_stream_before_their_end(make, begin):
+    assert assemble(make().feed(begin)).calls == [("f", '{"city": "lo')]
+
+
+def test_the_harmony_parser_agrees_with_the_vendors():
+    harmony = pytest.importorskip("openai_harmony")
+    encoding = harmony.load_harmony_encoding("HarmonyGptOss")
+    for name in ("harmony", "harmony, an answer"):
+        _, text, _ = CASES[name]
+        tokens = encoding.encode(text, allowed_special="all")
+        messages = encoding.parse_messages_from_completion_tokens(tokens, harmony.Role.ASSISTANT)
+        theirs = Assembled()
+        for message in messages:
+            body = "".join(part.text for part in message.content)
+            if message.recipient and message.recipient.startswith("functions."):
+                theirs.calls.append((message.recipient.removeprefix("functions."), body))
+            elif message.channel == "analysis":
+                theirs.reasoning += body
+            else:
+                theirs.content += body
+        assert parsed(HarmonyParser, [text]) == theirs
+
+
+def test_tagged_values_parse_as_json_whatever_they_hold():
+    text = CASES["glm"][1].replace("<arg_value>3<", "<arg_value>NaN<")
+    _, (name, arguments) = assemble([]), parsed(calls_of("glm"), [text]).calls[0]
+    assert (name, json.loads(arguments)["days"]) == ("f", "NaN")

@@ -8,7 +8,8 @@ from atom_core import StructuredOutputParams
 from atom_server.chat_template import ChatTemplate
 from atom_server.errors import APIError
 from atom_server.options import ServerOptions
-from atom_server.output.hermes import HermesParser
+from atom_server.output.call_parser import CallParser
+from atom_server.output.notation import NOTATIONS
 from atom_server.output.parts import Parser
 from atom_server.output.plain_json import JsonParser
 from atom_server.output.reasoning import MARKERS, ReasoningParser
@@ -80,7 +81,11 @@ def output_parser(
     names = [tool.function.name for tool in body.active_tools]
     if body.is_call_enforced:
         return JsonParser(names)
-    calls = (HermesParser() if call_format(template, options) == "hermes" else JsonParser(names)) if names else None
+    calls = (
+        (CallParser(NOTATIONS["hermes"]) if call_format(template, options) == "hermes" else JsonParser(names))
+        if names
+        else None
+    )
     if body.constraint() is not None or body.continue_final_message:
         return calls
     chosen = options.reasoning_format

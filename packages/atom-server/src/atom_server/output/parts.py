@@ -1,4 +1,4 @@
-"""What parsers of generated text emit, and the search for markers in text that comes in pieces."""
+"""What parsers of generated text emit, and the search for marks in text that comes in pieces."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ class Parser(Protocol):
 
     def finish(self) -> list[Part]:
         """What was held back, once the text has ended."""
+        ...
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether the text has come to stand inside the reasoning."""
         ...
 
 
@@ -51,23 +56,42 @@ def assemble(parts: Iterable[Part]) -> Assembled:
     return whole
 
 
-def held_back(text: str, marker: str) -> int:
-    """How many last characters of `text` may be the beginning of `marker`."""
-    for length in range(min(len(text), len(marker) - 1), 0, -1):
-        if marker.startswith(text[-length:]):
+class Cut(NamedTuple):
+    """Text `before` a mark, the `rest` that is left to be looked at, and the `mark`, "" where there was none."""
+
+    before: str
+    rest: str
+    mark: str
+
+
+def cut(text: str, *marks: str) -> Cut:
+    """`text` at the first of `marks`. Without one, an end that may be the beginning of a mark is the rest."""
+    found = [(position, -len(mark), mark) for mark in marks if (position := text.find(mark)) >= 0]
+    if found:
+        position, _, mark = min(found)
+        return Cut(text[:position], text[position + len(mark) :], mark)
+    safe = len(text) - max(held_back(text, mark) for mark in marks)
+    return Cut(text[:safe], text[safe:], "")
+
+
+def held_back(text: str, mark: str) -> int:
+    """How many last characters of `text` may be the beginning of `mark`."""
+    for length in range(min(len(text), len(mark) - 1), 0, -1):
+        if mark.startswith(text[-length:]):
             return length
     return 0
-
-
-def cut(text: str, marker: str) -> tuple[str, str, bool]:
-    """`text` before `marker`, what is left to be looked at, and whether the marker was there."""
-    before, found, after = text.partition(marker)
-    if found:
-        return before, after, True
-    safe = len(text) - held_back(text, marker)
-    return text[:safe], text[safe:], False
 
 
 def as_parts(kind: Literal["content", "reasoning"], texts: Sequence[str]) -> list[Part]:
     """Parts of those texts that are not empty."""
     return [Part(kind, text) for text in texts if text]
+
+
+def joined(parts: Iterable[Part]) -> list[Part]:
+    """Neighbors of one kind as one; every name stays its own."""
+    result: list[Part] = []
+    for part in parts:
+        if result and result[-1].kind == part.kind != "name":
+            part = Part(part.kind, result.pop().text + part.text)
+        result.append(part)
+    return result

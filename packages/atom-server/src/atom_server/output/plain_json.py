@@ -14,6 +14,8 @@ _PYTHON_TAG = "<|python_tag|>"
 class JsonParser:
     """Text that begins like a call of one of `names` is calls to its end; other text is content."""
 
+    is_reasoning = False
+
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
         self._state = "start"

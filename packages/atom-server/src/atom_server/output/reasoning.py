@@ -18,6 +18,11 @@ class ReasoningParser:
         self._rest = ""
         self._strip = True
 
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether the text has come to stand inside the reasoning."""
+        return self._state == "reasoning"
+
     def feed(self, text: str) -> list[Part]:
         """What is certain now."""
         self._rest += text
@@ -31,9 +36,9 @@ class ReasoningParser:
                 self._state, self._strip = "outside", False
         parts: list[Part] = []
         if self._state == "reasoning":
-            before, self._rest, found = cut(self._without_space(self._rest), self._end)
+            before, self._rest, mark = cut(self._without_space(self._rest), self._end)
             parts = as_parts("reasoning", [before])
-            if not found:
+            if not mark:
                 return parts
             self._state, self._strip = "outside", True
         text, self._rest = self._without_space(self._rest), ""

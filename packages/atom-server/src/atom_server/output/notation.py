@@ -1,0 +1,119 @@
+"""`CallNotation`: how a family of models writes calls. One table serves the parser and the grammar alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class TaggedStyle:
+    """Arguments as values between tags.
+
+    Attributes:
+        key, after_key: around a parameter's name.
+        value, after_value: around its value, which is bare text for strings and JSON for everything else. A line break
+            that `after_value` begins with is written before the value too.
+    """
+
+    key: str
+    after_key: str
+    value: str
+    after_value: str
+
+
+@dataclass(frozen=True)
+class CallNotation:
+    """The marks of a family, with the white space that its templates write; readers do not ask for the white space.
+
+    A section of calls is ``begin (call name after_name arguments call_end)+ end``, with `separator` between calls.
+    Without `begin` each call stands for itself.
+
+    Attributes:
+        style: "object" for ``{"name": ..., "arguments": ...}`` after `call`; "json" for a name with JSON arguments;
+            or how tagged arguments are written.
+        arguments_key: the key of the arguments, for "object".
+        is_numbered: a colon and the call's number follow a name.
+        repeats: calls of one turn share a section; else each has its own.
+        id_length: of the ids that the template takes, all letters and digits; 0 leaves them free.
+    """
+
+    call: str
+    call_end: str = ""
+    after_name: str = ""
+    begin: str = ""
+    end: str = ""
+    separator: str = "\n"
+    style: Literal["object", "json"] | TaggedStyle = "object"
+    arguments_key: str = "arguments"
+    is_numbered: bool = False
+    repeats: bool = True
+    id_length: int = 0
+
+    @property
+    def trigger(self) -> str:
+        """The mark that begins the calls; "" where only a JSON object does."""
+        return (self.begin or self.call).partition(" ")[0].strip()
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Every text that may hold a special token."""
+        return (self.begin, self.call, self.after_name, self.call_end, self.end)
+
+
+_QWEN_TAGS = TaggedStyle("<parameter=", ">", "", "\n</parameter>\n")
+_GLM_TAGS = TaggedStyle("<arg_key>", "</arg_key>\n", "<arg_value>", "</arg_value>\n")
+_MINIMAX_TAGS = TaggedStyle('<parameter name="', '">', "", "</parameter>\n")
+
+NOTATIONS: dict[str, CallNotation] = {
+    # Hermes 2 Pro, Qwen 2.5, Qwen 3
+    "hermes": CallNotation("<tool_call>\n", "\n</tool_call>"),
+    # Llama 3.1 and later; the mark before it may be left out
+    "json": CallNotation("", separator="; ", arguments_key="parameters"),
+    # Mistral up to its third tokenizer, and what came after it
+    "mistral-json": CallNotation("", begin="[TOOL_CALLS] [", end="]", separator=", ", id_length=9),
+    "mistral": CallNotation("[TOOL_CALLS]", after_name="[ARGS]", style="json", separator="", id_length=9),
+    # DeepSeek V3 and R1; V3.1
+    "deepseek-v3": CallNotation(
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```<｜tool▁call▁end｜>", "\n```json\n",
+        begin="<｜tool▁calls▁begin｜>", end="<｜tool▁calls▁end｜>", style="json",
+    ),
+    "deepseek-v31": CallNotation(
+        "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>",
+        begin="<｜tool▁calls▁begin｜>", end="<｜tool▁calls▁end｜>", style="json", separator="",
+    ),
+    # GLM 4.5 and later
+    "glm": CallNotation("<tool_call>", "</tool_call>", "\n", style=_GLM_TAGS),
+    "kimi": CallNotation(
+        "<|tool_call_begin|>functions.", "<|tool_call_end|>", "<|tool_call_argument_begin|>",
+        begin="<|tool_calls_section_begin|>", end="<|tool_calls_section_end|>",
+        style="json", separator="", is_numbered=True,
+    ),
+    "qwen3-coder": CallNotation(
+        "<function=", "</function>", ">\n", begin="<tool_call>\n", end="\n</tool_call>", style=_QWEN_TAGS, repeats=False
+    ),
+    "minimax": CallNotation(
+        '<invoke name="', "</invoke>", '">\n',
+        begin="<minimax:tool_call>\n", end="\n</minimax:tool_call>", style=_MINIMAX_TAGS,
+    ),
+}  # fmt: skip
+
+# The first whose every text a chat template holds is the template's; GPT-OSS has channels, see `harmony.py`.
+_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("harmony", ("<|channel|>", "<|message|>")),
+    ("kimi", ("<|tool_calls_section_begin|>",)),
+    ("minimax", ("<minimax:tool_call>",)),
+    ("deepseek-v3", ("<｜tool▁calls▁begin｜>", "```json")),
+    ("deepseek-v31", ("<｜tool▁calls▁begin｜>",)),
+    ("qwen3-coder", ("<function=",)),
+    ("glm", ("<arg_key>",)),
+    ("mistral", ("[TOOL_CALLS]", "[ARGS]")),
+    ("mistral-json", ("[TOOL_CALLS]",)),
+    ("hermes", ("<tool_call>",)),
+)
+FORMATS = ("harmony", *NOTATIONS)
+
+
+def format_of(template: str) -> str:
+    """The name of the format that a chat template writes; "json" where it shows none."""
+    return next((name for name, signs in _SIGNS if all(sign in template for sign in signs)), "json")

@@ -1,0 +1,126 @@
+"""`TaggedArguments`: values between tags become the JSON object that they stand for, as they come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Set
+from typing import Any
+
+from atom_server.output.notation import TaggedStyle
+from atom_server.output.parts import cut
+from atom_server.output.schema_types import property_types
+
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+class TaggedArguments:
+    """Reads the parameters of one call up to the call's end.
+
+    Strings stream; other values come whole, at their end.
+
+    Attributes:
+        done: the call's end was found.
+        rest: text after the call's end, or text that cannot be told yet.
+    """
+
+    def __init__(self, style: TaggedStyle, call_end: str, schema: Any) -> None:
+        self.done = False
+        self.rest = ""
+        self._key_mark, self._after_key, self._value_mark = style.key, style.after_key.strip(), style.value
+        self._at_start = False
+        # A template that breaks the line before a value does so after it too; neither break is part of the value.
+        end = style.after_value.strip()
+        self._value_ends = ("\n" + end, end) if style.after_value.startswith("\n") else (end,)
+        self._is_padded = len(self._value_ends) > 1
+        self._call_end = call_end.strip()
+        self._schema = schema
+        self._state = "between"
+        self._num_values = 0
+        self._types: Set[str] = frozenset()
+        self._value = ""
+        self._is_first = True
+
+    def feed(self, text: str) -> str:
+        """The JSON text that is certain now."""
+        self.rest += text
+        news = "{" if self._is_first else ""
+        self._is_first = False
+        while not self.done:
+            before, self.rest, mark = cut(self.rest, *self._marks())
+            news += self._take(before, mark)
+            if not mark:
+                break
+        return news
+
+    def _marks(self) -> tuple[str, ...]:
+        match self._state:
+            case "between":
+                return (self._key_mark, self._call_end)
+            case "key":
+                return (self._after_key,)
+            case "value-mark":
+                return (self._value_mark,)
+        return self._value_ends
+
+    def _take(self, before: str, mark: str) -> str:
+        if self._state == "value":
+            return self._in_value(before, bool(mark))
+        if self._state == "key":
+            self._value += before
+        if not mark:
+            return ""
+        if mark == self._call_end and self._state == "between":
+            self.done = True
+            return "}"
+        if self._state == "key":
+            return self._begin_value(self._value.strip())
+        self._state = "value" if self._state == "value-mark" else "key"
+        return ""
+
+    def _begin_value(self, key: str) -> str:
+        comma = ", " if self._num_values else ""
+        self._num_values += 1
+        self._types = property_types(self._schema, key)
+        self._value = ""
+        self._state = "value-mark" if self._value_mark else "value"
+        self._at_start = self._is_padded
+        return f"{comma}{json.dumps(key, ensure_ascii=False)}: " + ('"' if self._is_text else "")
+
+    @property
+    def _is_text(self) -> bool:
+        return self._types == {"string"}
+
+    def _in_value(self, text: str, is_end: bool) -> str:
+        if self._at_start and text:
+            text, self._at_start = text.removeprefix("\n"), False
+        if is_end:
+            self._state = "between"
+        if self._is_text:
+            return json.dumps(text, ensure_ascii=False)[1:-1] + ('"' if is_end else "")
+        self._value += text
+        if not is_end:
+            return ""
+        value, self._value = self._value, ""
+        return json_value(value, self._types)
+
+
+def json_value(text: str, types: Set[str]) -> str:
+    """The JSON text of a bare value whose schema allows `types`; a value that is no JSON is a string."""
+    plain = text.strip()
+    word = _WORDS.get(plain, plain)
+    try:
+        value = json.loads(word, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return json.dumps(text, ensure_ascii=False)
+    if types and _type_of(value) not in types and "string" in types:
+        return json.dumps(text, ensure_ascii=False)
+    return word
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _type_of(value: Any) -> str:
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")
