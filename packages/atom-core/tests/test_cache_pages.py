@@ -132,14 +132,14 @@ def test_the_longest_request_is_what_fits_behind_windows_too():
 def test_the_bytes_that_specs_count_are_the_bytes_allocated(family, tmp_path):
     folder = make_tiny(family, tmp_path)
     with LLMEngine(str(folder), dtype="float32", num_kv_blocks=12, num_threads=1) as engine:
-        runner = engine._core._executor._runner  # type: ignore[attr-defined]
-        caches, layers = runner._kv_caches, runner._model.attention_layers
+        model = engine._core._executor._runner._model  # type: ignore[attr-defined]
+        caches, layers = model.kv_caches, model.attention_layers
         counted = sum(layer.kv_cache_spec.bytes_per_token for layer in layers.values()) * 12 * BLOCK_SIZE
         assert allocated_bytes(caches.values()) == counted
         for name, cache in caches.items():
             spec = layers[name].kv_cache_spec
             assert sum(t[0].nbytes for t in cache) == spec.bytes_per_token * BLOCK_SIZE
-        assert engine.stats.num_blocks * len(runner._plans) >= 12
+        assert engine.stats.num_blocks * len(model.plans) >= 12
 
 
 def test_a_hybrid_engine_holds_less_than_the_whole_context_in_each_layer(tmp_path):

@@ -69,7 +69,7 @@ def test_every_setting_is_documented_and_has_its_default():
         ({"method": "mtp"}, "method mtp is not supported"),
         ({"num_speculative_tokens": 3}, "num_speculative_tokens 3 is not supported"),
         ({"level": 3}, "level 3 is not supported"),
-        ({"cudagraph_capture_sizes": [1, 2]}, "cudagraph_capture_sizes is not supported"),
+        ({"cudagraph_mode": "piecewise"}, "cudagraph_mode piecewise is not supported"),
         ({"trust_remote_code": True}, "trust_remote_code is not supported"),
     ],
     ids=str,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atom_core.messages import ModelOutput, RequestStepOutput
-from atom_core.worker.token_delivery import LateOutput, TokenDelivery
+from atom_core.worker.token_delivery import LateOutput, deliver
 
 
 def report(token_ids: list[int]) -> ModelOutput:
@@ -27,21 +27,19 @@ class Copied:
 
 def test_on_a_cpu_ids_are_there_at_once():
     ids = torch.tensor([5, 3])
-    pending = TokenDelivery("cpu", 4).deliver(ids, report)
+    pending = deliver(ids, report)
     ids.zero_()
     assert [entry.token_ids for entry in pending.result().requests] == [[5], [3]]
 
 
-def test_late_ids_are_read_after_their_copy_and_the_buffer_is_handed_back_once_read():
-    ids, released = torch.zeros(2, dtype=torch.int64), []
-    late = LateOutput(ids, Copied(ids, [8, 9]), report, lambda: released.append(True))
-    assert not released
+def test_late_ids_are_read_after_their_copy():
+    ids = torch.zeros(2, dtype=torch.int64)
+    late = LateOutput(ids, Copied(ids, [8, 9]), report)
     assert [entry.token_ids for entry in late.result().requests] == [[8], [9]]
-    assert released
 
 
 def test_an_error_of_the_device_comes_out_where_the_ids_are_asked_for():
     ids = torch.zeros(1, dtype=torch.int64)
-    late = LateOutput(ids, Copied(ids, [], error="an illegal memory access"), report, lambda: None)
+    late = LateOutput(ids, Copied(ids, [], error="an illegal memory access"), report)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         late.result()

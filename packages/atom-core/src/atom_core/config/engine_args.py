@@ -146,11 +146,21 @@ class EngineArgs:
         maximum=65535,
     )
     enforce_eager: bool = option(
-        False, "Run without captured graphs and without compilation.", kind="switch", section=COMPILE
+        False, "Capture no graphs: every step is launched kernel by kernel.", kind="switch", section=COMPILE
     )
     level: int = option(0, "Compilation level; 0 is eager.", kind="integer", section=COMPILE, choices=(0, 1, 2, 3))
+    cudagraph_mode: str | None = option(
+        None,
+        "What is captured in graphs on a GPU: none, or whole decode steps (full); unset takes full where it can.",
+        section=COMPILE,
+        choices=("none", "piecewise", "full", "full-and-piecewise"),
+    )
     cudagraph_capture_sizes: tuple[int, ...] | None = option(
-        None, "Batch sizes for which graphs are captured.", kind="integers", section=COMPILE, minimum=1
+        None,
+        "Batch sizes for which graphs are captured; unset takes 1, 2, 4, 8, 16, 24 ... up to max_num_seqs.",
+        kind="integers",
+        section=COMPILE,
+        minimum=1,
     )
     method: str | None = option(None, "Speculative decoding method.", section=SPECULATION, choices=("mtp",))
     num_speculative_tokens: int = option(

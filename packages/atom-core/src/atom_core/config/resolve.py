@@ -39,7 +39,7 @@ def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform)
         cache=_cache(args, model.dtype),
         scheduler=_scheduler(args, model.max_model_len, platform, choices),
         parallel=ParallelConfig(num_threads=_num_threads(args, platform, choices)),
-        compile=CompileConfig(level=args.level),
+        compile=_compile(args, platform, choices),
         profiler=ProfilerConfig(
             directory=args.torch_profiler_dir or settings.profiler_dir(),
             more=settings.profiler_more(),
@@ -103,6 +103,32 @@ def _scheduler(args: EngineArgs, max_model_len: int, platform: Platform, choices
         async_scheduling=args.async_scheduling,
         scheduler_delay_factor=args.scheduler_delay_factor,
     )
+
+
+def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> CompileConfig:
+    wants_graphs = args.cudagraph_mode not in (None, "none") or args.cudagraph_capture_sizes is not None
+    if wants_graphs and platform.device == "cpu":
+        raise ConfigError("cudagraph_mode and cudagraph_capture_sizes are for GPUs, and there is none: leave them out")
+    if wants_graphs and args.enforce_eager:
+        raise ConfigError("enforce_eager captures no graphs, and cudagraph settings ask for them: give one of them")
+    if platform.device == "cpu" or args.enforce_eager or args.cudagraph_mode == "none":
+        return CompileConfig(level=args.level)
+    sizes = args.cudagraph_capture_sizes or default_capture_sizes(args.max_num_seqs)
+    if max(sizes) > args.max_num_seqs:
+        raise ConfigError(
+            f"cudagraph_capture_sizes go up to {max(sizes)}, and no batch is larger than max_num_seqs = "
+            f"{args.max_num_seqs}: leave out what is larger"
+        )
+    if args.cudagraph_mode is None:
+        choices.append(f"cudagraph_mode = full: decode steps of up to {max(sizes)} requests are captured")
+    return CompileConfig(level=args.level, graph_mode="full", capture_sizes=tuple(sorted(set(sizes))))
+
+
+def default_capture_sizes(max_num_seqs: int) -> tuple[int, ...]:
+    """1, 2, 4, then steps of 8, from 256 on steps of 16, up to 512; and the largest batch itself."""
+    largest = min(max_num_seqs, 512)
+    sizes = {1, 2, 4, *range(8, 256, 8), *range(256, 513, 16), largest}
+    return tuple(sorted(size for size in sizes if size <= largest))
 
 
 def _num_threads(args: EngineArgs, platform: Platform, choices: list[str]) -> int:

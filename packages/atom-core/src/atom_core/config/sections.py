@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from atom_core.kv_cache.config import PrefixHash
     from atom_core.scheduler import SchedulerConfig
+
+
+GraphMode = Literal["none", "full"]
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,17 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class CompileConfig:
-    """How the model is compiled; level 0 is eager."""
+    """How the model is compiled, and which of its steps are captured as graphs.
+
+    Attributes:
+        level: 0 is eager.
+        graph_mode: "full" captures whole decode steps, "none" nothing.
+        capture_sizes: batch sizes of the captured steps, in rising order.
+    """
 
     level: int = 0
+    graph_mode: GraphMode = "none"
+    capture_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def refuse_unbuilt(args: EngineArgs) -> None:
         f"method {args.method}": args.method is not None,
         f"num_speculative_tokens {args.num_speculative_tokens}": args.num_speculative_tokens > 1,
         f"level {args.level}": args.level > 0,
-        "cudagraph_capture_sizes": args.cudagraph_capture_sizes is not None,
+        f"cudagraph_mode {args.cudagraph_mode}": args.cudagraph_mode in ("piecewise", "full-and-piecewise"),
     }
     for what, is_asked in asked.items():
         if is_asked:
@@ -32,6 +32,8 @@ def refuse_unbuilt(args: EngineArgs) -> None:
 def _what_runs(what: str) -> str:
     if what.startswith(("method", "num_spec")):
         return "tokens are generated without speculation"
-    if what.startswith(("level", "cudagraph")):
-        return "the model runs eagerly, level 0"
+    if what.startswith("cudagraph"):
+        return "whole decode steps are captured: full"
+    if what.startswith("level"):
+        return "the model runs without compilation, level 0"
     return "one device runs the whole model"

@@ -1,7 +1,8 @@
-"""Builds the flat batch of one step: token ids, positions, and where keys and values go."""
+"""The flat batch of one step: what its requests are asked for, and the tensors that a model reads."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,27 +14,80 @@ from atom_kernels.protocols import BatchGeometry
 
 
 @dataclass(frozen=True)
-class ModelInput:
-    """One step's batch; R requests, T tokens, n rows that sample.
+class StepRows:
+    """What a step asks of its R requests, on the host, int64.
 
     Attributes:
-        input_ids, positions: int64 ``[T]`` on the device.
-        geometries: where the tokens lie in the batch and in the blocks of each group of layers.
-        query_starts: int64 ``[R + 1]`` on the host, first token of each request.
-        starts: int64 ``[R]`` on the host, tokens already in the cache.
-        slots: int64 ``[R]`` on the host, rows of `RequestStates`.
-        sampling: int64 ``[n]`` on the host, which requests sample, in batch order.
-        last_tokens: int64 ``[n]`` on the device, the last token of each of those; None where these are all T tokens.
+        slots: ``[R]``, rows of `RequestStates`.
+        starts: ``[R]``, tokens already in the cache.
+        lengths: ``[R]``, tokens to compute.
+        query_starts: ``[R + 1]``, first token of each request in the flat batch.
+        sampling: ``[n]``, which requests sample, in batch order.
     """
 
+    slots: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+    query_starts: np.ndarray
+    sampling: np.ndarray
+
+    @classmethod
+    def of(cls, step: SchedulerOutput, slot_of: Mapping[str, int]) -> StepRows:
+        """The rows of `step`, whose requests have the slots `slot_of`."""
+        slots, starts, lengths, samples = np.array(
+            [(slot_of[r.request_id], r.num_computed_tokens, r.num_new_tokens, r.samples) for r in step.scheduled],
+            dtype=np.int64,
+        ).T
+        query_starts = np.zeros(len(slots) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=query_starts[1:])
+        return cls(slots, starts, lengths, query_starts, np.flatnonzero(samples))
+
+    @property
+    def num_reqs(self) -> int:
+        return len(self.slots)
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.query_starts[-1])
+
+    @property
+    def num_decodes(self) -> int:
+        """Leading requests of one token."""
+        longer = np.flatnonzero(self.lengths > 1)
+        return int(longer[0]) if len(longer) else len(self.lengths)
+
+    @property
+    def sampled_slots(self) -> np.ndarray:
+        """``[n]``, of the requests that sample."""
+        return self.slots[self.sampling]
+
+    @property
+    def sampled_positions(self) -> np.ndarray:
+        """``[n]``, where the sampled tokens will stand in their requests."""
+        return (self.starts + self.lengths)[self.sampling]
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """One step's batch; T tokens, n rows that sample.
+
+    Attributes:
+        rows: what was asked for.
+        input_ids, positions: int64 ``[T]`` on the device.
+        geometries: where the tokens lie in the batch and in the blocks of each group of layers.
+        last_tokens: int64 ``[n]`` on the device, the last token of each request that samples; None where these are all
+            T tokens.
+        sample_slots, sample_positions: int64 ``[n]`` on the device, rows of `RequestStates` that sample, and where the
+            sampled tokens will stand.
+    """
+
+    rows: StepRows
     input_ids: torch.Tensor
     positions: torch.Tensor
     geometries: tuple[BatchGeometry, ...]
-    query_starts: np.ndarray
-    starts: np.ndarray
-    slots: np.ndarray
-    sampling: np.ndarray
     last_tokens: torch.Tensor | None
+    sample_slots: torch.Tensor
+    sample_positions: torch.Tensor
 
     @property
     def geometry(self) -> BatchGeometry:
@@ -41,36 +95,20 @@ class ModelInput:
         return self.geometries[0]
 
 
-def build_input(step: SchedulerOutput, states: RequestStates, block_size: int) -> ModelInput:
-    """The batch of `step`, after `states.update(step)`."""
-    scheduled = step.scheduled
-    num_reqs = len(scheduled)
-    slot_of = states.slots
-    rows = np.array(
-        [(slot_of[r.request_id], r.num_computed_tokens, r.num_new_tokens, r.samples) for r in scheduled], dtype=np.int64
-    )
-    slots, starts, lengths, samples = rows.T
-    query_starts = np.zeros(num_reqs + 1, dtype=np.int64)
-    np.cumsum(lengths, out=query_starts[1:])
-    num_tokens = int(query_starts[-1])
+def build_input(rows: StepRows, states: RequestStates, block_size: int) -> ModelInput:
+    """The batch of a step on a CPU, after `states.update(step)`."""
+    slots, starts, num_reqs, num_tokens = rows.slots, rows.starts, rows.num_reqs, rows.num_tokens
     if num_tokens == num_reqs:  # decodes only
         token_slots, positions = slots, starts
     else:
-        request_of_token = np.repeat(np.arange(num_reqs), lengths)
+        request_of_token = np.repeat(np.arange(num_reqs), rows.lengths)
         token_slots = slots[request_of_token]
-        positions = np.arange(num_tokens) + (starts - query_starts[:-1])[request_of_token]
-    seq_lens = starts + lengths
+        positions = np.arange(num_tokens) + (starts - rows.query_starts[:-1])[request_of_token]
+    seq_lens = starts + rows.lengths
     max_seq_len = int(seq_lens.max())
     block_of_token, offset_of_token = np.divmod(positions, block_size)
-    sampling = np.flatnonzero(samples)
-
-    def on_device(array: np.ndarray) -> torch.Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        return tensor if states.device == "cpu" else tensor.to(states.device, non_blocking=True)
-
-    device_positions = on_device(positions)
-    query_start_loc, device_seq_lens = on_device(query_starts.astype(np.int32)), on_device(seq_lens.astype(np.int32))
-    num_decodes, max_query_len = _leading_decodes(lengths), int(lengths.max())
+    query_start_loc, device_seq_lens = _tensor(rows.query_starts.astype(np.int32)), _tensor(seq_lens.astype(np.int32))
+    num_decodes, max_query_len = rows.num_decodes, int(rows.lengths.max())
     geometries = []
     for block_table in states.block_tables:
         block_ids = block_table[token_slots, block_of_token]
@@ -78,8 +116,8 @@ def build_input(step: SchedulerOutput, states: RequestStates, block_size: int) -
             BatchGeometry(
                 query_start_loc=query_start_loc,
                 seq_lens=device_seq_lens,
-                block_table=on_device(block_table[slots, : -(-max_seq_len // block_size)]),
-                slot_mapping=on_device(block_ids.astype(np.int64) * block_size + offset_of_token),
+                block_table=_tensor(block_table[slots, : -(-max_seq_len // block_size)]),
+                slot_mapping=_tensor(block_ids.astype(np.int64) * block_size + offset_of_token),
                 num_reqs=num_reqs,
                 num_tokens=num_tokens,
                 num_decodes=num_decodes,
@@ -87,18 +125,17 @@ def build_input(step: SchedulerOutput, states: RequestStates, block_size: int) -
                 max_seq_len=max_seq_len,
             )
         )
+    device_positions = _tensor(positions)
     return ModelInput(
-        input_ids=states.history[on_device(token_slots), device_positions].long(),
+        rows=rows,
+        input_ids=states.history[_tensor(token_slots), device_positions].long(),
         positions=device_positions,
         geometries=tuple(geometries),
-        query_starts=query_starts,
-        starts=starts,
-        slots=slots,
-        sampling=sampling,
-        last_tokens=None if len(sampling) == num_tokens else on_device(query_starts[1:][sampling] - 1),
+        last_tokens=None if len(rows.sampling) == num_tokens else _tensor(rows.query_starts[1:][rows.sampling] - 1),
+        sample_slots=_tensor(rows.sampled_slots),
+        sample_positions=_tensor(rows.sampled_positions),
     )
 
 
-def _leading_decodes(lengths: np.ndarray) -> int:
-    longer = np.flatnonzero(lengths > 1)
-    return int(longer[0]) if len(longer) else len(lengths)
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))

@@ -39,12 +39,12 @@ def prompt_logprobs_of_step(
 ) -> dict[int, list[TokenLogprobs]]:
     """For each request of the batch that asks for it, what the model thought of the prompt tokens after this step's."""
     found: dict[int, list[TokenLogprobs]] = {}
-    for index, slot in enumerate(batch.slots.tolist()):
+    rows = batch.rows
+    for index, slot in enumerate(rows.slots.tolist()):
         extras = states.extras[slot]
         if extras is None or extras.prompt_logprobs is None:
             continue
-        start, first = int(batch.starts[index]), int(batch.query_starts[index])
-        length = int(batch.query_starts[index + 1]) - first
+        start, length, first = int(rows.starts[index]), int(rows.lengths[index]), int(rows.query_starts[index])
         judged = min(start + length, extras.num_prompt_tokens - 1) - start
         entries: list[TokenLogprobs] = []
         for low in range(0, judged, SLICE_ROWS):

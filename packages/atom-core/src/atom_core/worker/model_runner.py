@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 
@@ -15,17 +15,42 @@ from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
 from atom_core.profiling import TorchProfiler
 from atom_core.worker.cache_memory import available_memory, size_cache
 from atom_core.worker.cache_pages import plan_pages
-from atom_core.worker.input_batch import ModelInput, build_input
+from atom_core.worker.device_steps import DeviceSteps
+from atom_core.worker.device_tables import DeviceTables
+from atom_core.worker.input_batch import ModelInput, StepRows, build_input
 from atom_core.worker.kv_caches import allocate_caches
 from atom_core.worker.logprobs import prompt_logprobs_of_step
 from atom_core.worker.model_loading import EngineModel, load_engine_model
+from atom_core.worker.paged_model import PagedModel
 from atom_core.worker.pooling import Pooler, with_embeddings
 from atom_core.worker.request_states import RequestStates
 from atom_core.worker.sampler import report, sample_step
-from atom_core.worker.token_delivery import TokenDelivery
-from atom_models.forward_context import ForwardContext, set_forward_context
+from atom_core.worker.token_delivery import deliver
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A step whose logits are computed, or on their way.
+
+    Attributes:
+        logits_nV: float32, of the rows that sample.
+        prompt_logprobs, vectors: by index in the batch, of the requests that ask for them.
+        graph_size: of the graph that ran it; None where none did.
+    """
+
+    step: SchedulerOutput
+    batch: ModelInput
+    logits_nV: torch.Tensor
+    prompt_logprobs: Mapping[int, list[TokenLogprobs]]
+    vectors: Mapping[int, list[float]]
+    graph_size: int | None = None
+
+    def report(self, token_ids: list[int], logprobs: Mapping[int, TokenLogprobs]) -> ModelOutput:
+        """What came out of it."""
+        output = report(self.step, self.batch, token_ids, logprobs=logprobs, prompt_logprobs=self.prompt_logprobs)
+        return with_embeddings(output, self.vectors)
 
 
 class ModelRunner:
@@ -47,9 +72,8 @@ class ModelRunner:
         self._load_model = load_model
         self._profiler = TorchProfiler(config.profiler, rank)
         self._pooler = Pooler()
-        self._delivery = TokenDelivery(config.device, config.scheduler.max_num_seqs)
-        self._pooled: dict[int, torch.Tensor] = {}
-        self._pending: tuple[SchedulerOutput, ModelInput, torch.Tensor, dict[int, list[TokenLogprobs]]] | None = None
+        self._device_steps: DeviceSteps | None = None
+        self._forward: Forward | None = None
 
     @torch.inference_mode()
     def load(self) -> RunnerInfo:
@@ -59,10 +83,9 @@ class ModelRunner:
             # OpenMP counts threads for each thread that starts work, so this must happen in the worker's own.
             torch.set_num_threads(config.parallel.num_threads)
         started = time.perf_counter()
-        self._model = self._load_model(config)
+        model = self._load_model(config)
         loaded = time.perf_counter()
-        layers = self._model.attention_layers
-        pages = plan_pages(layers, config.model.max_model_len)
+        pages = plan_pages(model.attention_layers, config.model.max_model_len)
         size = size_cache(
             config.cache,
             block_bytes=max(pages.page_bytes, 1),
@@ -75,16 +98,9 @@ class ModelRunner:
             token_bytes=pages.token_bytes or None,
             max_step_tokens=config.scheduler.max_num_batched_tokens,
         )
-        self._kv_caches = allocate_caches(layers, pages, size.num_blocks, config.device)
-        self._plans = self._model.plans_by_group([group.layers for group in pages.groups])
-        self._states = RequestStates(
-            config.scheduler.max_num_seqs,
-            size.max_model_len,
-            block_size=config.cache.block_size,
-            device=config.device,
-            vocab_size=config.model.vocab_size,
-            num_groups=len(pages.groups),
-        )
+        caches = allocate_caches(model.attention_layers, pages, size.num_blocks, config.device)
+        self._model = PagedModel(model, caches, [group.layers for group in pages.groups])
+        choices = list(size.choices) + self._make_states(size.max_model_len, len(pages.groups))
         allocated = time.perf_counter()
         return RunnerInfo(
             num_blocks=size.num_blocks,
@@ -92,42 +108,39 @@ class ModelRunner:
             max_model_len=size.max_model_len,
             vocab_size=config.model.vocab_size,
             timings={"load weights": loaded - started, "allocate cache": allocated - loaded},
-            choices=list(size.choices),
+            choices=choices,
         )
 
     @torch.inference_mode()
     def forward(self, step: SchedulerOutput) -> None:
         """Compute the step's tokens and the logits of the rows that sample; `sample` must follow."""
         self._states.update(step)
-        batch = build_input(step, self._states, self._config.cache.block_size)
-        metadata: dict[str, Any] = {}
-        for plan, group, names in self._plans:
-            metadata.update(dict.fromkeys(names, plan.build_metadata(batch.geometries[group])))
-        context = ForwardContext(kv_caches=self._kv_caches, metadata=metadata)
-        with self._profiler.mark(_step_name(batch)):
-            with set_forward_context(context):
-                hidden_TD = self._model.forward(batch.input_ids, batch.positions)
-            self._pooled = self._pooler.pool(step, batch, hidden_TD)
-            prompt_logprobs = prompt_logprobs_of_step(batch, hidden_TD, self._states, self._model.compute_logits)
-            rows = hidden_TD if batch.last_tokens is None else hidden_TD[batch.last_tokens]
-            logits_nV = self._model.compute_logits(rows) if len(batch.sampling) else rows
-        self._pending = (step, batch, logits_nV, prompt_logprobs)
+        rows = StepRows.of(step, self._states.slots)
+        if self._device_steps is None:
+            batch, graph_size = build_input(rows, self._states, self._config.cache.block_size), None
+        else:
+            graph_size = self._device_steps.graph_size(rows, self._states)
+            batch = self._device_steps.build(rows, graph_size)
+        with self._profiler.mark(_step_name(rows)):
+            if self._device_steps is not None and graph_size is not None:
+                logits_nV = self._device_steps.replay_model(rows, graph_size)
+                self._forward = Forward(step, batch, logits_nV, {}, {}, graph_size)
+            else:
+                self._forward = self._run_eagerly(step, batch)
 
     @torch.inference_mode()
     def sample(self, masks: Masks | None = None) -> PendingOutput:
         """Sample the step that `forward` computed last; the ids come once the device gets there."""
-        if self._pending is None:
+        if self._forward is None:
             raise RuntimeError("sample() before forward(): there is no step to sample")
-        (step, batch, logits_nV, prompt_logprobs), self._pending = self._pending, None
+        forward, self._forward = self._forward, None
         with self._profiler.mark("sample"):
-            sampled = sample_step(step, batch, logits_nV, states=self._states, masks=masks)
-            vectors = {index: vector_D.tolist() for index, vector_D in self._pooled.items()}
-
-            def report_step(token_ids: list[int]) -> ModelOutput:
-                output = report(step, batch, token_ids, logprobs=sampled.logprobs, prompt_logprobs=prompt_logprobs)
-                return with_embeddings(output, vectors)
-
-            return self._delivery.deliver(sampled.token_ids, report_step)
+            if self._device_steps is not None and forward.graph_size is not None and not masks:
+                ids = self._device_steps.replay_sampler(forward.batch.rows, forward.graph_size, self._states)
+                if ids is not None:
+                    return deliver(ids, lambda token_ids: forward.report(token_ids, {}))
+            sampled = sample_step(forward.step, forward.batch, forward.logits_nV, states=self._states, masks=masks)
+            return deliver(sampled.token_ids, lambda token_ids: forward.report(token_ids, sampled.logprobs))
 
     def start_profile(self) -> None:
         """Begin a trace (see `TorchProfiler.start`)."""
@@ -137,6 +150,39 @@ class ModelRunner:
         """End the trace and write it."""
         logger.info("wrote the trace %s", self._profiler.stop())
 
+    def _run_eagerly(self, step: SchedulerOutput, batch: ModelInput) -> Forward:
+        hidden_TD = self._model.forward(batch)
+        pooled = self._pooler.pool(step, batch, hidden_TD)
+        prompt_logprobs = prompt_logprobs_of_step(batch, hidden_TD, self._states, self._model.compute_logits)
+        rows_nD = hidden_TD if batch.last_tokens is None else hidden_TD[batch.last_tokens]
+        logits_nV = self._model.compute_logits(rows_nD) if len(batch.rows.sampling) else rows_nD
+        vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
+        return Forward(step, batch, logits_nV, prompt_logprobs, vectors)
+
+    def _make_states(self, max_model_len: int, num_groups: int) -> list[str]:
+        """What is kept of requests, and on a GPU the graphs over it; a line for each choice."""
+        config = self._config
+        on_cpu = config.device == "cpu"
+        tables = None
+        max_num_seqs, block_size = config.scheduler.max_num_seqs, config.cache.block_size
+        if not on_cpu:
+            tables = DeviceTables(
+                max_num_seqs, max_model_len, block_size=block_size, num_groups=num_groups, device=config.device
+            )
+        self._states = RequestStates(
+            max_num_seqs,
+            max_model_len,
+            block_size=block_size,
+            device=config.device,
+            vocab_size=config.model.vocab_size,
+            num_groups=num_groups,
+            tables=tables,
+        )
+        if tables is None:
+            return []
+        self._device_steps = DeviceSteps(config, self._model, tables, max_model_len=max_model_len)
+        return self._device_steps.choices
+
     def _memory_for_cache(self) -> int:
         """Bytes that the cache may take: what is free on a CPU, what the utilization leaves on a GPU."""
         if self._config.device == "cpu":
@@ -145,7 +191,7 @@ class ModelRunner:
         return max(int(total * self._config.cache.memory_utilization) - (total - free), 0)
 
 
-def _step_name(batch: ModelInput) -> str:
-    geometry = batch.geometry
-    kind = "decode" if geometry.num_decodes == geometry.num_reqs else "prefill" if not geometry.num_decodes else "mixed"
-    return f"{kind}[requests={geometry.num_reqs} tokens={geometry.num_tokens}]"
+def _step_name(rows: StepRows) -> str:
+    num_decodes = rows.num_decodes
+    kind = "decode" if num_decodes == rows.num_reqs else "prefill" if not num_decodes else "mixed"
+    return f"{kind}[requests={rows.num_reqs} tokens={rows.num_tokens}]"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import torch
 
@@ -29,7 +31,7 @@ class Pooler:
             pooling, num_prompt_tokens = self._open.get(scheduled.request_id, (None, 0))
             if pooling is None:
                 continue
-            states_TD = hidden_TD[int(batch.query_starts[index]) : int(batch.query_starts[index + 1])]
+            states_TD = hidden_TD[int(batch.rows.query_starts[index]) : int(batch.rows.query_starts[index + 1])]
             if pooling == "mean":
                 # In double precision, so that the chunks of a long prompt do not show.
                 total_D = states_TD.sum(dim=0, dtype=torch.float64)
@@ -51,7 +53,7 @@ class Pooler:
                 self._open[request.request_id] = (request.pooling, request.num_prompt_tokens)
 
 
-def with_embeddings(output: ModelOutput, vectors: dict[int, list[float]]) -> ModelOutput:
+def with_embeddings(output: ModelOutput, vectors: Mapping[int, list[float]]) -> ModelOutput:
     """`output` with the vectors of the prompts that its step completed, by index in the batch."""
     if not vectors:
         return output

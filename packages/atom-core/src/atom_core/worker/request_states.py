@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from atom_core.messages import NewRequest, SchedulerOutput
+from atom_core.worker.device_tables import DeviceTables
 from atom_core.worker.sampling_extras import SamplingExtras
 
 
@@ -16,9 +17,10 @@ class RequestStates:
         history: int32 ``[max_num_seqs, max_model_len + 1]`` on the device: prompt and generated tokens. The sampler
             appends to it, so that a decode finds its input token there before the scheduler has seen it.
         block_tables: int32 ``[num_groups, max_num_seqs, max_blocks]`` on the host, as far as `num_blocks` of each row.
-            Entries behind a group's window mean nothing.
+            Entries behind a group's window mean nothing. Empty where `tables` has them.
         num_prompt_tokens: int32 ``[max_num_seqs]`` on the host.
         temperature, top_k, top_p, min_p, seed, sample_index: a host array each, ``[max_num_seqs]``.
+        tables: what kernels read of the above, on a GPU; None on a CPU.
         extras: what only some requests pay for (penalties, biases, logprobs ...); None for the others.
     """
 
@@ -31,12 +33,15 @@ class RequestStates:
         device: str,
         vocab_size: int,
         num_groups: int = 1,
+        tables: DeviceTables | None = None,
     ) -> None:
         self.device = device
         self.vocab_size = vocab_size
-        # Pages of these that no request touches cost no memory on a CPU.
-        self.history = _zeros((max_num_seqs, max_model_len + 1), device)
-        max_blocks = -(-(max_model_len + 1) // block_size)
+        self.tables = tables
+        # Pages of these that no request touches cost no memory.
+        size = (max_num_seqs, max_model_len + 1)
+        self.history = torch.from_numpy(np.zeros(size, dtype=np.int32)) if tables is None else tables.history
+        max_blocks = -(-(max_model_len + 1) // block_size) if tables is None else 0
         self.block_tables = np.zeros((num_groups, max_num_seqs, max_blocks), dtype=np.int32)
         self.num_blocks = np.zeros((num_groups, max_num_seqs), dtype=np.int32)
         self.num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int32)
@@ -67,26 +72,31 @@ class RequestStates:
         for group, block_ids in enumerate(new_block_ids):
             if block_ids:
                 start = self.num_blocks[group, slot]
-                self.block_tables[group, slot, start : start + len(block_ids)] = block_ids
+                if self.tables is None:
+                    self.block_tables[group, slot, start : start + len(block_ids)] = block_ids
+                else:
+                    self.tables.write("block_tables", (group, slot, start), block_ids)
                 self.num_blocks[group, slot] = start + len(block_ids)
 
     def _admit(self, request: NewRequest) -> None:
         slot = self.slots[request.request_id] = self._free.pop()
         params = request.sampling_params
-        tokens = torch.tensor(request.token_ids, dtype=torch.int32)
-        self.history[slot, : len(request.token_ids)] = tokens.to(self.device, non_blocking=True)
+        if self.tables is None:
+            self.history[slot, : len(request.token_ids)] = torch.tensor(request.token_ids, dtype=torch.int32)
+        else:
+            self.tables.write("history", (slot, 0), request.token_ids)
         self.num_blocks[:, slot] = 0
         self.num_prompt_tokens[slot] = request.num_prompt_tokens
-        self.temperature[slot] = params.temperature
-        self.top_k[slot] = params.top_k
-        self.top_p[slot] = params.top_p
-        self.min_p[slot] = params.min_p
-        self.seed[slot] = params.seed or 0
-        self.sample_index[slot] = request.sample_index
+        values = {
+            "temperature": params.temperature,
+            "top_k": params.top_k,
+            "top_p": params.top_p,
+            "min_p": params.min_p,
+            "seed": params.seed or 0,
+            "sample_index": request.sample_index,
+        }
+        for name, value in values.items():
+            getattr(self, name)[slot] = value
+            if self.tables is not None:
+                self.tables.write(name, (slot,), value)
         self.extras[slot] = SamplingExtras.of(request, self.vocab_size, self.device)
-
-
-def _zeros(shape: tuple[int, int], device: str) -> torch.Tensor:
-    if device == "cpu":
-        return torch.from_numpy(np.zeros(shape, dtype=np.int32))
-    return torch.zeros(shape, dtype=torch.int32, device=device)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from atom_core.messages import ModelOutput, RequestStepOutput, SchedulerOutput, TokenLogprobs
+from atom_core.worker.device_tables import DeviceTables
 from atom_core.worker.input_batch import ModelInput
 from atom_core.worker.logprobs import rank_tokens
 from atom_core.worker.request_states import RequestStates
@@ -31,22 +32,19 @@ def sample_step(
     states: RequestStates,
     masks: Mapping[str, np.ndarray] | None = None,
 ) -> Sampled:
-    """Sample the rows of `batch.sampling`, and append the tokens to the histories.
+    """Sample the rows of `batch` that do, and append the tokens to the histories.
 
     Args:
         logits_nV: float32 ``[n, vocab]``, one row for each request that samples; changed in place.
         masks: by request id, the tokens that a grammar allows (see `atom_core.executor.protocol.Masks`).
     """
-    sampled = torch.empty(0, dtype=torch.int64, device=states.device)
-    logprobs: dict[int, TokenLogprobs] = {}
-    if len(batch.sampling):
-        slots = batch.slots[batch.sampling]
-        positions = batch.starts[batch.sampling] + np.diff(batch.query_starts)[batch.sampling]
-        raw = _process(step, batch, logits_nV, states=states, masks=masks, positions=positions)
-        sampled = _draw(logits_nV, states, slots, positions)
-        states.history[_on(states, slots), _on(states, positions)] = sampled.int()
-        for row, (count, logits_V) in raw.items():
-            logprobs[row] = rank_tokens(logits_V[None], sampled[row : row + 1], count)[0]
+    if not len(batch.rows.sampling):
+        return Sampled(torch.empty(0, dtype=torch.int64), {})
+    raw = _process(step, batch, logits_nV, states=states, masks=masks)
+    sampled = _draw(logits_nV, batch, states)
+    logprobs = {
+        row: rank_tokens(logits_V[None], sampled[row : row + 1], count)[0] for row, (count, logits_V) in raw.items()
+    }
     return Sampled(sampled, logprobs)
 
 
@@ -57,16 +55,17 @@ def _process(
     *,
     states: RequestStates,
     masks: Mapping[str, np.ndarray] | None,
-    positions: np.ndarray,
 ) -> dict[int, tuple[int, torch.Tensor]]:
     """Masks, penalties and biases, in place; rows that report logprobs keep a copy of what the model said.
 
     Masks come first: what bans tokens after them leaves at least one of those that a grammar allows.
     """
     raw: dict[int, tuple[int, torch.Tensor]] = {}
-    for row, index in enumerate(batch.sampling.tolist()):
-        slot = int(batch.slots[index])
+    rows = batch.rows
+    for row, (index, slot) in enumerate(zip(rows.sampling.tolist(), rows.sampled_slots.tolist(), strict=True)):
         extras = states.extras[slot]
+        if extras is None and not masks:
+            continue
         logits_V = logits_nV[row]
         if extras is not None and extras.logprobs is not None:
             raw[row] = (extras.logprobs, logits_V.clone())
@@ -74,26 +73,47 @@ def _process(
             is_banned = np.unpackbits(~words.view(np.uint8), count=len(logits_V), bitorder="little").view(np.bool_)
             logits_V.masked_fill_(_on(states, is_banned), float("-inf"))
         if extras is not None:
-            extras.process(logits_V, states.history[slot, : int(positions[row])])
+            extras.process(logits_V, states.history[slot, : int(rows.sampled_positions[row])])
     return raw
 
 
-def _draw(logits_nV: torch.Tensor, states: RequestStates, slots: np.ndarray, positions: np.ndarray) -> torch.Tensor:
-    temperature = states.temperature[slots]
-    if temperature.any():
-        uniform = philox_uniform(
-            _on(states, states.seed[slots]), _on(states, states.sample_index[slots]), _on(states, positions)
-        )
+def _draw(logits_nV: torch.Tensor, batch: ModelInput, states: RequestStates) -> torch.Tensor:
+    if states.tables is not None:
+        return draw_by_tables(logits_nV, states.tables, batch.sample_slots, batch.sample_positions)
+    slots = batch.rows.sampled_slots
+
+    def of_rows(values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values[slots])
+
+    if states.temperature[slots].any():
+        uniform = philox_uniform(of_rows(states.seed), of_rows(states.sample_index), batch.sample_positions)
     else:  # greedy rows use no random numbers
-        uniform = torch.zeros(len(slots), dtype=torch.float64, device=states.device)
-    return sample(
+        uniform = torch.zeros(len(slots), dtype=torch.float64)
+    ids = sample(
         logits_nV,
         uniform,
-        _on(states, temperature),
-        _on(states, states.top_k[slots]),
-        _on(states, states.top_p[slots]),
-        _on(states, states.min_p[slots]),
+        *(of_rows(values) for values in (states.temperature, states.top_k, states.top_p, states.min_p)),
     )
+    states.history[batch.sample_slots, batch.sample_positions] = ids.int()
+    return ids
+
+
+def draw_by_tables(
+    logits_nV: torch.Tensor, tables: DeviceTables, slots_n: torch.Tensor, positions_n: torch.Tensor
+) -> torch.Tensor:
+    """Draw a token for each row by the parameters of its slot, and append it there; the host takes no part.
+
+    Args:
+        slots_n, positions_n: int64, rows of the tables, and where the tokens will stand.
+
+    Returns:
+        int64 ``[n]``.
+    """
+    uniform = philox_uniform(tables.seed[slots_n], tables.sample_index[slots_n], positions_n)
+    parameters = (tables.temperature, tables.top_k, tables.top_p, tables.min_p)
+    ids = sample(logits_nV, uniform, *(values[slots_n] for values in parameters))
+    tables.history[slots_n, positions_n] = ids.int()
+    return ids
 
 
 def report(
@@ -110,7 +130,7 @@ def report(
         token_ids, logprobs: by row of those that sample.
         prompt_logprobs: by index in the batch.
     """
-    row_of = {index: row for row, index in enumerate(batch.sampling.tolist())}
+    row_of = {index: row for row, index in enumerate(batch.rows.sampling.tolist())}
     requests = []
     for index, scheduled in enumerate(step.scheduled):
         row = row_of.get(index)

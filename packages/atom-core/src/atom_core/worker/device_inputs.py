@@ -1,0 +1,138 @@
+"""`DeviceInputs`: builds a step's batch on the device, in buffers that captured graphs read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from atom_core.worker.device_tables import DeviceTables
+from atom_core.worker.input_batch import ModelInput, StepRows
+from atom_kernels.protocols import BatchGeometry
+
+# Tokens and blocks that a program takes at a time.
+BLOCK = 256
+NUM_FIELDS = 5
+
+
+class DeviceInputs:
+    """The buffers of batches, at fixed addresses; each step overwrites them behind the one before.
+
+    Args:
+        tables: of the requests.
+        max_num_seqs, max_num_tokens: of a batch.
+
+    Attributes:
+        device: where they are.
+    """
+
+    def __init__(self, tables: DeviceTables, *, block_size: int, max_num_seqs: int, max_num_tokens: int) -> None:
+        # Triton is imported where it runs, and only there.
+        from atom_core.worker.triton_inputs import build_inputs_kernel, write_words_kernel
+
+        self._build_inputs_kernel: Any = build_inputs_kernel
+        self._write_words_kernel: Any = write_words_kernel
+        self._tables, self._block_size = tables, block_size
+        self.device = device = tables.words.device
+        num_groups, _, max_blocks = tables.block_tables.shape
+
+        def buffer(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self._input_ids, self._positions = buffer(max_num_tokens), buffer(max_num_tokens)
+        self._slot_mapping = buffer(num_groups, max_num_tokens)
+        self._query_start_loc = buffer(max_num_seqs + 1, dtype=torch.int32)
+        self._seq_lens = buffer(max_num_seqs, dtype=torch.int32)
+        self._block_table = buffer(num_groups, max_num_seqs, max_blocks, dtype=torch.int32)
+        self._last_tokens, self._sample_slots = buffer(max_num_seqs), buffer(max_num_seqs)
+        self._sample_positions = buffer(max_num_seqs)
+
+    def build(self, rows: StepRows, num_padding: int = 0) -> ModelInput:
+        """The batch of a step, after `states.update(step)`; its buffers hold padding behind it (see `fill`)."""
+        self.fill(rows, num_padding)
+        return self.view(
+            rows,
+            num_reqs=rows.num_reqs,
+            num_tokens=rows.num_tokens,
+            num_decodes=rows.num_decodes,
+            num_samples=len(rows.sampling),
+            max_query_len=int(rows.lengths.max()),
+            max_seq_len=int((rows.starts + rows.lengths).max()),
+        )
+
+    def fill(self, rows: StepRows, num_padding: int = 0) -> None:
+        """Launch what writes the buffers, with so many rows of one token behind those of `rows`."""
+        num_rows = rows.num_reqs + num_padding
+        fields = np.zeros((NUM_FIELDS, num_rows), dtype=np.int32)
+        fields[0, : rows.num_reqs], fields[0, rows.num_reqs :] = rows.slots, self._tables.padding_slot
+        fields[1, : rows.num_reqs] = rows.starts
+        fields[2, : rows.num_reqs], fields[2, rows.num_reqs :] = rows.lengths, 1
+        fields[3, 1:] = np.cumsum(fields[2, :-1])
+        fields[4, : rows.num_reqs] = -1
+        fields[4, rows.sampling] = np.arange(len(rows.sampling))
+        fields[4, rows.num_reqs :] = len(rows.sampling) + np.arange(num_padding)
+        writes, values = self._tables.take_writes()
+        upload = torch.from_numpy(np.concatenate([writes.view(np.int32).ravel(), fields.ravel(), values]))
+        if self.device.type == "cuda":
+            upload = upload.pin_memory()
+        upload = upload.to(self.device, non_blocking=True)
+        after_writes = 2 * writes.size
+        if len(writes):
+            self._write_words_kernel[(len(writes),)](
+                self._tables.words,
+                upload[:after_writes].view(torch.int64),
+                upload[after_writes + fields.size :],
+                BLOCK=BLOCK,
+            )
+        self._launch(upload[after_writes:], rows.num_reqs, num_rows, int(fields[2].max()))
+
+    def _launch(self, fields: torch.Tensor, num_reqs: int, num_rows: int, longest: int) -> None:
+        tables = self._tables
+        self._build_inputs_kernel[(num_rows, -(-longest // BLOCK))](
+            fields, num_reqs, num_rows, num_rows,
+            tables.history, tables.history.stride(0),
+            tables.block_tables, *tables.block_tables.stride()[:2],
+            self._input_ids, self._positions, self._slot_mapping, self._slot_mapping.stride(0),
+            self._query_start_loc, self._seq_lens, self._block_table, *self._block_table.stride()[:2],
+            self._last_tokens, self._sample_slots, self._sample_positions,
+            BLOCK_SIZE=self._block_size,
+            NUM_GROUPS=tables.block_tables.shape[0],
+            BLOCK=BLOCK,
+        )  # fmt: skip
+
+    def view(
+        self,
+        rows: StepRows,
+        *,
+        num_reqs: int,
+        num_tokens: int,
+        num_decodes: int,
+        num_samples: int,
+        max_query_len: int,
+        max_seq_len: int,
+    ) -> ModelInput:
+        """The buffers as a batch of these sizes."""
+        geometries = tuple(
+            BatchGeometry(
+                query_start_loc=self._query_start_loc[: num_reqs + 1],
+                seq_lens=self._seq_lens[:num_reqs],
+                block_table=block_table[:num_reqs],
+                slot_mapping=slot_mapping[:num_tokens],
+                num_reqs=num_reqs,
+                num_tokens=num_tokens,
+                num_decodes=num_decodes,
+                max_query_len=max_query_len,
+                max_seq_len=max_seq_len,
+            )
+            for block_table, slot_mapping in zip(self._block_table, self._slot_mapping, strict=True)
+        )
+        return ModelInput(
+            rows=rows,
+            input_ids=self._input_ids[:num_tokens],
+            positions=self._positions[:num_tokens],
+            geometries=geometries,
+            last_tokens=None if num_samples == num_tokens else self._last_tokens[:num_samples],
+            sample_slots=self._sample_slots[:num_samples],
+            sample_positions=self._sample_positions[:num_samples],
+        )

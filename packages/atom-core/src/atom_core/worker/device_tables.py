@@ -1,0 +1,82 @@
+"""`DeviceTables`: what kernels read of every running request, changed by the host in one copy and one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+# Every table begins at a multiple of so many words, which kernels read in wide loads.
+ALIGNMENT = 32
+
+
+class DeviceTables:
+    """Tables of running requests in one tensor of 32 bit words, a row for each slot and one for rows that pad batches.
+
+    Writes are collected with `write`, travel with a step's other numbers, and are done before its first kernel.
+
+    Attributes:
+        words: int32, all tables.
+        padding_slot: the row that padding reads and writes.
+        history: int32 ``[num_rows, max_tokens]``.
+        block_tables: int32 ``[num_groups, num_rows, max_blocks]``.
+        temperature, top_p, min_p: float32 ``[num_rows]``.
+        top_k: int32 ``[num_rows]``.
+        seed, sample_index: int64 ``[num_rows]``.
+    """
+
+    def __init__(self, max_num_seqs: int, max_model_len: int, *, block_size: int, num_groups: int, device: str) -> None:
+        self.padding_slot = max_num_seqs
+        num_rows = _aligned(max_num_seqs + 1)
+        max_tokens = _aligned(max_model_len + 1)
+        max_blocks = _aligned(-(-(max_model_len + 1) // block_size))
+        shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+            "seed": (torch.int64, (num_rows,)),
+            "sample_index": (torch.int64, (num_rows,)),
+            "temperature": (torch.float32, (num_rows,)),
+            "top_k": (torch.int32, (num_rows,)),
+            "top_p": (torch.float32, (num_rows,)),
+            "min_p": (torch.float32, (num_rows,)),
+            "history": (torch.int32, (num_rows, max_tokens)),
+            "block_tables": (torch.int32, (num_groups, num_rows, max_blocks)),
+        }
+        words_of = {name: int(np.prod(shape)) * dtype.itemsize // 4 for name, (dtype, shape) in shapes.items()}
+        self.words = torch.zeros(sum(words_of.values()), dtype=torch.int32, device=device)
+        self._starts: dict[str, int] = {}
+        tables: dict[str, torch.Tensor] = {}
+        start = 0
+        for name, (dtype, shape) in shapes.items():
+            self._starts[name] = start
+            tables[name] = self.words[start : start + words_of[name]].view(dtype).view(shape)
+            start += words_of[name]
+        self.history, self.block_tables = tables["history"], tables["block_tables"]
+        self.temperature, self.top_k = tables["temperature"], tables["top_k"]
+        self.top_p, self.min_p = tables["top_p"], tables["min_p"]
+        self.seed, self.sample_index = tables["seed"], tables["sample_index"]
+        self._writes: list[tuple[int, np.ndarray]] = []
+
+    def write(self, name: str, index: Sequence[int], values: Any) -> None:
+        """Have `values` written to the table `name` from `index` on, along its last dimension."""
+        table: torch.Tensor = getattr(self, name)
+        place = sum(position * stride for position, stride in zip(index, table.stride(), strict=True))
+        array = np.atleast_1d(np.asarray(values, dtype=_numpy_dtype(table))).view(np.int32)
+        self._writes.append((self._starts[name] + place * table.element_size() // 4, array))
+
+    def take_writes(self) -> tuple[np.ndarray, np.ndarray]:
+        """The writes since the last call: int64 ``[n, 3]`` (first word, first value, count), and all int32 values."""
+        writes, self._writes = self._writes, []
+        if not writes:
+            return np.zeros((0, 3), dtype=np.int64), np.zeros(0, dtype=np.int32)
+        described = np.array([(start, 0, len(values)) for start, values in writes], dtype=np.int64)
+        np.cumsum(described[:-1, 2], out=described[1:, 1])
+        return described, np.concatenate([values for _, values in writes])
+
+
+def _aligned(count: int) -> int:
+    return -(-count // ALIGNMENT) * ALIGNMENT
+
+
+def _numpy_dtype(table: torch.Tensor) -> Any:
+    return {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float32}[table.dtype]

@@ -1,0 +1,59 @@
+"""`PagedModel`: a model with its KV cache, run on batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from atom_core.worker.input_batch import ModelInput
+from atom_core.worker.model_loading import EngineModel
+from atom_models.forward_context import ForwardContext, set_forward_context
+
+
+class PagedModel:
+    """Runs an `EngineModel` over its pages.
+
+    Args:
+        model: with its weights.
+        kv_caches: by layer name.
+        groups: names of the layers of each group.
+
+    Attributes:
+        compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``.
+        attention_layers, kv_caches: by name.
+        plans: of attention, each with its group's index and the names of its layers.
+    """
+
+    def __init__(
+        self,
+        model: EngineModel,
+        kv_caches: Mapping[str, tuple[torch.Tensor, ...]],
+        groups: Sequence[Sequence[str]],
+    ) -> None:
+        self._forward = model.forward
+        self.compute_logits = model.compute_logits
+        self.attention_layers = model.attention_layers
+        self.kv_caches = kv_caches
+        self.plans = model.plans_by_group(groups)
+
+    def why_not_capturable(self) -> str | None:
+        """What of attention cannot be captured in a graph; None if all can."""
+        for plan, _, layers in self.plans:
+            if not getattr(plan.runner, "capturable", False):
+                return f"the {plan.backend} backend of {layers[0]} cannot be captured"
+        return None
+
+    def build_metadata(self, batch: ModelInput) -> dict[str, Any]:
+        """What attention needs to know of a batch, by layer name."""
+        metadata: dict[str, Any] = {}
+        for plan, group, names in self.plans:
+            metadata.update(dict.fromkeys(names, plan.build_metadata(batch.geometries[group])))
+        return metadata
+
+    def forward(self, batch: ModelInput, metadata: Mapping[str, Any] | None = None) -> torch.Tensor:
+        """Hidden states ``[T, D]``; `metadata` is built unless given."""
+        context = ForwardContext(self.kv_caches, self.build_metadata(batch) if metadata is None else metadata)
+        with set_forward_context(context):
+            return self._forward(batch.input_ids, batch.positions)

@@ -1,0 +1,165 @@
+"""What kernels build of a step on the device is what the host builds of it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from atom_core.messages import NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
+from atom_core.worker.device_inputs import DeviceInputs
+from atom_core.worker.device_tables import DeviceTables
+from atom_core.worker.input_batch import ModelInput, StepRows, build_input
+from atom_core.worker.request_states import RequestStates
+from atom_kernels.platform import detect_platform
+
+DEVICE = detect_platform().device
+BLOCK_SIZE, MAX_NUM_SEQS, MAX_MODEL_LEN, NUM_GROUPS = 4, 6, 700, 2
+
+
+class Sides:
+    """The same steps, built on the host and on the device."""
+
+    def __init__(self) -> None:
+        size = {"block_size": BLOCK_SIZE, "num_groups": NUM_GROUPS}
+        self.tables = DeviceTables(MAX_NUM_SEQS, MAX_MODEL_LEN, device=DEVICE, **size)
+        size |= {"vocab_size": 100}
+        self.host = RequestStates(MAX_NUM_SEQS, MAX_MODEL_LEN, device="cpu", **size)
+        self.device = RequestStates(MAX_NUM_SEQS, MAX_MODEL_LEN, device=DEVICE, tables=self.tables, **size)
+        self.inputs = DeviceInputs(
+            self.tables, block_size=BLOCK_SIZE, max_num_seqs=MAX_NUM_SEQS, max_num_tokens=MAX_MODEL_LEN
+        )
+        self.num_steps = 0
+
+    def build(
+        self, scheduled: list[ScheduledRequest], new: list[NewRequest] | None = None, *, dropped: tuple[str, ...] = ()
+    ) -> tuple[ModelInput, ModelInput]:
+        step = SchedulerOutput(self.num_steps, scheduled, new or [], list(dropped))
+        self.num_steps += 1
+        for states in (self.host, self.device):
+            states.update(step)
+        rows = StepRows.of(step, self.host.slots)
+        return build_input(rows, self.host, BLOCK_SIZE), self.inputs.build(rows)
+
+
+def new_request(name: str, num_tokens: int, **params) -> NewRequest:
+    tokens = [random.Random(name).randrange(100) for _ in range(num_tokens)]
+    return NewRequest(name, tokens, num_tokens, SamplingParams(**params), (), 0)
+
+
+def entry(name: str, start: int, length: int, *, blocks: list[list[int]] | None = None, samples: bool = True):
+    return ScheduledRequest(name, start, length, blocks or [], samples)
+
+
+def blocks_of(num_tokens: int, first: int) -> list[list[int]]:
+    """Ids of a request's blocks in each group: a different order in each."""
+    ids = list(range(first, first + -(-num_tokens // BLOCK_SIZE)))
+    return [ids, ids[::-1]]
+
+
+def assert_equal(host: ModelInput, device: ModelInput) -> None:
+    for name in ("input_ids", "positions", "last_tokens", "sample_slots", "sample_positions"):
+        expected, found = getattr(host, name), getattr(device, name)
+        assert (expected is None) == (found is None), name
+        if expected is not None:
+            assert expected.dtype == found.dtype
+            assert expected.tolist() == found.tolist(), name
+    for expected, found in zip(host.geometries, device.geometries, strict=True):
+        for name in ("query_start_loc", "seq_lens", "slot_mapping"):
+            assert getattr(expected, name).dtype == getattr(found, name).dtype
+            assert getattr(expected, name).tolist() == getattr(found, name).tolist(), name
+        for index, length in enumerate(expected.seq_lens.tolist()):
+            used = -(-length // BLOCK_SIZE)
+            assert expected.block_table[index, :used].tolist() == found.block_table[index, :used].tolist()
+        for name in ("num_reqs", "num_tokens", "num_decodes", "max_query_len", "max_seq_len"):
+            assert getattr(expected, name) == getattr(found, name), name
+
+
+def test_prompts_of_one_and_of_many_tokens_are_built_alike():
+    sides = Sides()
+    new = [new_request("one", 1), new_request("long", 600), new_request("part", 30)]
+    scheduled = [
+        entry("one", 0, 1, blocks=blocks_of(1, 0)),
+        entry("long", 0, 600, blocks=blocks_of(600, 10)),
+        entry("part", 0, 11, blocks=blocks_of(11, 200), samples=False),
+    ]
+    assert_equal(*sides.build(scheduled, new))
+
+
+def test_decodes_beside_chunks_of_prompts_and_new_requests_in_freed_slots_are_built_alike():
+    sides = Sides()
+    sides.build(
+        [entry("a", 0, 7, blocks=blocks_of(7, 0)), entry("b", 0, 5, blocks=blocks_of(5, 50), samples=False)],
+        [new_request("a", 7), new_request("b", 20)],
+    )
+    for history in (sides.host.history, sides.device.history):  # what the sampler does
+        history[sides.host.slots["a"], 7] = 42
+    host, device = sides.build([entry("a", 7, 1), entry("b", 5, 15, blocks=[[60, 61, 62], [63, 64, 65]])])
+    assert host.input_ids[0] == 42
+    assert_equal(host, device)
+    scheduled = [entry("b", 20, 1, blocks=[[70], [71]]), entry("c", 0, 9, blocks=blocks_of(9, 80))]
+    assert_equal(*sides.build(scheduled, [new_request("c", 9)], dropped=("a",)))
+
+
+def test_random_steps_are_built_alike():
+    sides, draw = Sides(), random.Random(3)
+    computed: dict[str, int] = {}
+    for number in range(40):
+        name = f"r{number}"
+        dropped = tuple(computed)[:1] if len(computed) == MAX_NUM_SEQS else ()
+        computed = {key: value for key, value in computed.items() if key not in dropped}
+        scheduled = [entry(key, done, 1, blocks=blocks_of(1, 7)) for key, done in computed.items()]
+        length = draw.randrange(1, 40)
+        scheduled.append(
+            entry(name, 0, length, blocks=blocks_of(length, draw.randrange(100)), samples=bool(number % 3))
+        )
+        assert_equal(*sides.build(scheduled, [new_request(name, length + 4)], dropped=dropped))
+        computed = {key: value + 1 for key, value in computed.items()} | {name: length}
+
+
+def test_padding_has_no_tokens_cached_writes_nothing_and_samples_into_a_row_of_its_own():
+    sides = Sides()
+    new = [new_request("a", 3), new_request("b", 2)]
+    sides.build([entry(r.request_id, 0, len(r.token_ids), blocks=blocks_of(4, 9)) for r in new], new)
+    rows = StepRows.of(SchedulerOutput(1, [entry("a", 3, 1), entry("b", 2, 1)], [], []), sides.device.slots)
+    sides.inputs.fill(rows, num_padding=3)
+    padded = sides.inputs.view(
+        rows, num_reqs=5, num_tokens=5, num_decodes=5, num_samples=5, max_query_len=1, max_seq_len=MAX_MODEL_LEN
+    )
+    assert padded.last_tokens is None
+    assert padded.geometry.query_start_loc.tolist() == [0, 1, 2, 3, 4, 5]
+    assert padded.geometry.seq_lens.tolist() == [4, 3, 0, 0, 0]
+    assert [geometry.slot_mapping.tolist()[2:] for geometry in padded.geometries] == [[-1, -1, -1]] * NUM_GROUPS
+    assert padded.input_ids.tolist()[2:] == padded.positions.tolist()[2:] == [0, 0, 0]
+    padding = sides.tables.padding_slot
+    assert padded.sample_slots.tolist() == [*(sides.device.slots[name] for name in "ab"), padding, padding, padding]
+    assert padding not in sides.device.slots.values()
+    assert padded.sample_positions.tolist() == [4, 3, 0, 0, 0]
+
+
+def test_sampling_parameters_reach_the_tables_of_the_device():
+    sides = Sides()
+    params = {"temperature": 0.7, "top_k": 9, "top_p": 0.25, "min_p": 0.125, "seed": 2**62 + 3}
+    sides.build([entry("a", 0, 2, blocks=blocks_of(2, 0))], [new_request("a", 2, **params)])
+    slot = sides.device.slots["a"]
+    for name, value in params.items():
+        assert getattr(sides.tables, name)[slot].item() == pytest.approx(value), name
+    assert sides.tables.seed[slot].item() == 2**62 + 3
+
+
+def test_a_greedy_and_a_random_draw_by_the_tables_are_those_of_the_host():
+    from atom_core.worker.sampler import draw_by_tables, sample_step
+
+    sides = Sides()
+    new = [new_request("a", 3, temperature=0.0), new_request("b", 2, temperature=0.9, top_k=5, seed=11)]
+    scheduled = [entry(r.request_id, 0, len(r.token_ids), blocks=blocks_of(4, 9)) for r in new]
+    host, device = sides.build(scheduled, new)
+    logits = torch.randn(2, 100, generator=torch.Generator().manual_seed(1))
+    step = SchedulerOutput(0, scheduled, [], [])
+    expected = sample_step(step, host, logits.clone(), states=sides.host).token_ids
+    found = draw_by_tables(logits.to(DEVICE), sides.tables, device.sample_slots, device.sample_positions)
+    assert found.tolist() == expected.tolist()
+    for name, position in (("a", 3), ("b", 2)):
+        slot = sides.host.slots[name]
+        assert sides.device.history[slot, position].item() == sides.host.history[slot, position].item()
