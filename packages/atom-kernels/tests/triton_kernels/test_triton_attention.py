@@ -90,12 +90,49 @@ def test_a_float8_cache_is_read_and_written_saturated():
         assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
-def test_a_long_context_is_cut_in_more_keys_a_split():
-    assert_agrees(make_problem(1, 1, 8, block_size=64), [(1, 64 * 256 + 1), (1, 300)])
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    "lengths", [[3], [1000], [1] * 40, [700, 1, 1, 33, 64, 65, 500], [5, 900, 2], [64 * 256 + 1, 300]], ids=str
+)
+def test_decodes_are_shared_out_whatever_their_lengths(lengths, apart):
+    problem = make_problem(2, 1, 8, block_size=4, batch_invariant=apart)
+    assert_agrees(problem, [(1, length) for length in lengths], scattered=True)
 
 
-def test_a_row_is_the_same_whatever_its_neighbors():
-    problem = make_problem(4, 2, 16)
+@pytest.mark.parametrize("rules", [{}, {"sliding_window": 40, "has_sinks": True}, {"batch_invariant": True}], ids=str)
+def test_padding_requests_write_nothing_and_give_zeros(rules):
+    problem = make_problem(4, 2, 16, **rules)
+    step = make_step_here(problem, [(1, 5), (1, 300), (1, 7), (1, 9)])
+    plan = select_attention(problem, only_backend="triton")
+    whole = step.run(plan)[0]
+    geometry = step.geometry
+    padded = replace(
+        geometry,
+        seq_lens=geometry.seq_lens * torch.tensor([1, 1, 0, 0], device=DEVICE),
+        block_table=geometry.block_table * torch.tensor([[1], [1], [0], [0]], device=DEVICE),
+        slot_mapping=torch.where(torch.arange(4, device=DEVICE) < 2, geometry.slot_mapping, -1),
+    )
+    q = step.q_THD.clone()
+    q[2:] = float("nan")
+    out, *kv_cache = replace(step, q_THD=q, geometry=padded).run(plan)
+    assert mismatch(out[:2], whole[:2], TOLERANCES["float32"]) is None
+    assert torch.equal(out[2:], torch.zeros_like(out[2:]))
+    block = step.geometry.block_table[2, 0]
+    assert torch.equal(kv_cache[0][block], step.kv_cache[0][block])
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_drafts_of_a_request_are_read_over_one_pass_of_its_keys(window):
+    problem = make_problem(6, 2, 16, sliding_window=window, has_sinks=True)
+    step = make_step_here(problem, [(4, 200), (3, 3), (2, 97), (1, 64)])
+    step = replace(step, geometry=replace(step.geometry, num_decodes=4, max_decode_len=4))
+    got = step.run(select_attention(problem, only_backend="triton"))[0]
+    expected = step.run(select_attention(problem, only_backend="reference"))[0]
+    assert mismatch(got, expected, TOLERANCES["float32"]) is None
+
+
+def test_a_row_is_the_same_whatever_its_neighbors_where_that_is_asked_for():
+    problem = make_problem(4, 2, 16, batch_invariant=True)
     plan = select_attention(problem, only_backend="triton")
     step = make_step_here(problem, [(1, 300), (1, 700), (1, 5)])
     together = step.run(plan)[0]
@@ -124,7 +161,7 @@ def test_a_row_is_the_same_whatever_its_neighbors():
 def test_leading_requests_may_have_several_tokens_each():
     problem = make_problem(4, 2, 16, has_sinks=True)
     step = make_step_here(problem, [(3, 40), (1, 300), (4, 4), (20, 50)])
-    step = replace(step, geometry=replace(step.geometry, num_decodes=3))
+    step = replace(step, geometry=replace(step.geometry, num_decodes=3, max_decode_len=4))
     got = step.run(select_attention(problem, only_backend="triton"))[0]
     expected = step.run(select_attention(problem, only_backend="reference"))[0]
     assert mismatch(got, expected, TOLERANCES["float32"]) is None

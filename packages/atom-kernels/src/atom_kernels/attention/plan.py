@@ -25,7 +25,12 @@ class UnsupportedAttentionError(ValueError):
 
 
 class AttentionBackend(Protocol):
-    """What runs one layer: metadata once a step, `forward` once a layer and step."""
+    """What runs one layer: metadata once a step, `forward` once a layer and step.
+
+    A backend with an attribute `capturable` that is true reads every length on the device and never waits for it: a
+    step, `build_metadata` included, may be captured in a graph and replayed over other contents of the same geometry
+    tensors.
+    """
 
     def build_metadata(self, geometry: BatchGeometry) -> Any: ...
     def forward(
@@ -57,6 +62,11 @@ class AttentionPlan:
     layout: CacheLayout
     reasons: tuple[tuple[str, str], ...]
     runner: AttentionBackend = field(repr=False, compare=False)
+
+    @property
+    def capturable(self) -> bool:
+        """A step may be captured in a graph, see `AttentionBackend`."""
+        return getattr(self.runner, "capturable", False)
 
     def build_metadata(self, geometry: BatchGeometry) -> Any:
         """What `forward` needs to know about one step; every layer of this plan takes the same."""

@@ -26,6 +26,8 @@ class AttentionProblem:
         sliding_window: tokens visible to a query including itself; None sees everything.
         has_sinks: a learned logit per query head joins the softmax denominator and takes no value.
         soft_cap: scores become ``soft_cap * tanh(score / soft_cap)`` before masking.
+        batch_invariant: a row's bits depend on nothing but its own request; where work is else shared out over a step,
+            this costs time.
     """
 
     num_heads: int
@@ -38,6 +40,7 @@ class AttentionProblem:
     sliding_window: int | None = None
     has_sinks: bool = False
     soft_cap: float | None = None
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_heads", "num_kv_heads", "head_dim", "block_size"):
@@ -52,6 +55,8 @@ class AttentionProblem:
                 raise ValueError(
                     f"AttentionProblem.{name} is {getattr(self, name)!r}; give one of {', '.join(DTYPE_BYTES)}"
                 )
+        if not self.scale > 0:
+            raise ValueError(f"AttentionProblem.scale is {self.scale}; it must be positive")
         if self.sliding_window is not None and self.sliding_window < 1:
             raise ValueError(f"AttentionProblem.sliding_window is {self.sliding_window}; it must be at least 1 or None")
         if self.soft_cap is not None and not self.soft_cap > 0:

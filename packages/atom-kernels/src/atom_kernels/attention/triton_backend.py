@@ -1,6 +1,6 @@
 """Attention by Triton: one launch writes the cache, then decodes and chunks of prompts take a launch each.
 
-Shapes: T tokens, H query heads, K key/value heads, D head_dim, S splits.
+Shapes: T tokens, H query heads, K key/value heads, D head_dim.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from atom_kernels.attention.triton_configs import next_power_of_two, prefill_config
 from atom_kernels.settings import triton_interpret
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
+    from atom_kernels.attention.triton_shares import DecodeShares
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, CacheLayout
 
@@ -22,6 +24,7 @@ _DTYPES = ("float32", "bfloat16", "float16")
 _FLOAT8 = "float8_e4m3fn"
 _MAX_HEAD_DIM = 256
 _MAX_REQUESTS = 8192
+_LOG2_E = 1.4426950408889634
 
 
 def supports(problem: AttentionProblem, platform: Platform) -> str | None:
@@ -50,32 +53,35 @@ class TritonMetadata:
     slot_mapping: torch.Tensor
     num_tokens: int
     num_decodes: int
-    num_splits: int
     num_prefills: int
     prefill_tokens: int
+    shares: DecodeShares | None
 
 
 class TritonAttention:
-    """See the module's docstring."""
+    """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
+
+    capturable = True
 
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
         # Triton is imported where a plan uses it, and only there.
-        from atom_kernels.attention.triton_decode import MAX_SPLITS, SPLIT, decode_kernel, merge_kernel
+        from atom_kernels.attention.triton_decode import decode_kernel
         from atom_kernels.attention.triton_prefill import prefill_kernel
         from atom_kernels.attention.triton_prologue import prologue_kernel
+        from atom_kernels.attention.triton_shares import DecodeSharing
 
         self.problem = problem
         self.layout = layout
         self._dtype = getattr(torch, problem.dtype)
-        self._prologue_kernel, self._decode_kernel = prologue_kernel, decode_kernel
-        self._merge_kernel, self._prefill_kernel = merge_kernel, prefill_kernel
-        self._split, self._max_splits = SPLIT, MAX_SPLITS
-        self._block_d = max(16, _power_of_two(problem.head_dim))
-        self._shape = {
-            "NUM_HEADS": problem.num_heads,
-            "HEAD_DIM": problem.head_dim,
-            "BLOCK_D": self._block_d,
-        }
+        self._prologue_kernel, self._decode_kernel, self._prefill_kernel = (
+            prologue_kernel,
+            decode_kernel,
+            prefill_kernel,
+        )
+        self._sharing = DecodeSharing.of_attention(problem)
+        self._prefill_config = prefill_config(problem)
+        self._block_d = max(16, next_power_of_two(problem.head_dim))
+        self._shape = {"NUM_HEADS": problem.num_heads, "HEAD_DIM": problem.head_dim, "BLOCK_D": self._block_d}
         self._rules = {
             "GROUP": problem.group_size,
             "BLOCK_SIZE": layout.block_size,
@@ -86,9 +92,15 @@ class TritonAttention:
             # The interpreter multiplies float32 matrices only.
             "UPCAST": triton_interpret() and self._dtype is not torch.float32,
         }
+        # Factors of a score before and after its soft cap; after the last one it is in base 2.
+        cap = problem.soft_cap
+        self._scale = problem.scale * _LOG2_E if cap is None else problem.scale / cap
+        self._cap = 1.0 if cap is None else cap * _LOG2_E
 
     def build_metadata(self, geometry: BatchGeometry) -> TritonMetadata:
         # Converting copies only what has another dtype or stride than the contract says.
+        query_start_loc = geometry.query_start_loc.to(torch.int32).contiguous()
+        seq_lens = geometry.seq_lens.to(torch.int32).contiguous()
         block_table = geometry.block_table.to(torch.int32)
         if block_table.stride(1) != 1:
             block_table = block_table.contiguous()
@@ -96,18 +108,20 @@ class TritonAttention:
         num_prefills = geometry.num_reqs - num_decodes
         if num_prefills > _MAX_REQUESTS:
             raise ValueError(f"a step may have up to {_MAX_REQUESTS} prompts, got {num_prefills}")
-        longest = min(geometry.max_seq_len, self.problem.sliding_window or geometry.max_seq_len)
+        shares = None
+        if num_decodes:
+            shares = self._sharing.share(query_start_loc, seq_lens, num_decodes, geometry.max_decode_len)
         return TritonMetadata(
-            query_start_loc=geometry.query_start_loc.to(torch.int32).contiguous(),
-            seq_lens=geometry.seq_lens.to(torch.int32).contiguous(),
+            query_start_loc=query_start_loc,
+            seq_lens=seq_lens,
             block_table=block_table,
             slot_mapping=geometry.slot_mapping.to(torch.int64).contiguous(),
             num_tokens=min(geometry.num_tokens, geometry.slot_mapping.shape[0]),
             num_decodes=num_decodes,
-            num_splits=min(-(-longest // self._split), self._max_splits),
             num_prefills=num_prefills,
             # Decodes have at least one token each.
             prefill_tokens=geometry.num_tokens - num_decodes,
+            shares=shares,
         )
 
     def forward(
@@ -131,8 +145,8 @@ class TritonAttention:
         if not metadata.num_tokens:
             return out_THD
         q_THD = self._write_cache(q_THD, k_TKD, v_TKD, kv_cache, metadata, prologue)
-        if metadata.num_decodes:
-            self._decode(q_THD, kv_cache, out_THD, metadata, sinks)
+        if metadata.shares is not None:
+            self._decode(q_THD, kv_cache, out_THD, metadata, metadata.shares, sinks)
         if metadata.num_prefills:
             self._prefill(q_THD, kv_cache, out_THD, metadata, sinks)
         return out_THD
@@ -154,7 +168,7 @@ class TritonAttention:
             q_norm, k_norm = prologue.q_norm_weight, prologue.k_norm_weight
         write_q = cos_sin is not None or q_norm is not None
         q_out = torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device) if write_q else q_THD
-        block_h = min(_power_of_two(max(problem.num_heads, problem.num_kv_heads)), max(1, 1024 // self._block_d))
+        block_h = min(next_power_of_two(max(problem.num_heads, problem.num_kv_heads)), max(1, 1024 // self._block_d))
         parts = -(-problem.num_kv_heads // block_h) + (-(-problem.num_heads // block_h) if write_q else 0)
         self._prologue_kernel[(metadata.num_tokens, parts)](
             q_THD, k_TKD, v_TKD, q_out, *kv_cache, metadata.slot_mapping, positions, cos_sin, q_norm, k_norm,
@@ -178,35 +192,21 @@ class TritonAttention:
         kv_cache: tuple[torch.Tensor, ...],
         out_THD: torch.Tensor,
         metadata: TritonMetadata,
+        shares: DecodeShares,
         sinks: torch.Tensor | None,
     ) -> None:
-        problem, splits = self.problem, metadata.num_splits
-        # Leading requests may have several tokens each (drafts): room for all tokens that are not of prompts.
-        num_tokens = metadata.num_tokens if metadata.num_prefills == 0 else metadata.num_tokens - metadata.num_prefills
-        partial = torch.empty(
-            (num_tokens, problem.num_heads, splits, problem.head_dim), dtype=torch.float32, device=q_THD.device
-        )
-        lse = torch.empty((num_tokens, problem.num_heads, splits), dtype=torch.float32, device=q_THD.device)
-        self._decode_kernel[(problem.num_kv_heads, splits, metadata.num_decodes)](
-            q_THD, *kv_cache, partial, lse, metadata.query_start_loc, metadata.seq_lens, metadata.block_table,
-            problem.scale, problem.soft_cap or 1.0, q_THD.stride(0), *kv_cache[0].stride()[:3],
-            metadata.block_table.stride(0), splits,
+        config = self._sharing.config
+        self._decode_kernel[(self.problem.num_kv_heads, shares.num_ranges)](
+            q_THD, *kv_cache, sinks, out_THD, metadata.query_start_loc, metadata.seq_lens, metadata.block_table,
+            shares.ranges, shares.requests, shares.arrivals, shares.sums, shares.stats,
+            self._scale, self._cap, q_THD.stride(0), *kv_cache[0].stride()[:3], metadata.block_table.stride(0),
             **self._shape, **self._rules,
-            SPLIT=self._split,
-            MAX_SPLITS=self._max_splits,
-            BLOCK_G=max(16, _power_of_two(problem.group_size)),
-            BLOCK_N=64 if self._block_d <= 128 else 32,
-            num_warps=4,
-            num_stages=3 if self._dtype is not torch.float32 else 2,
-        )  # fmt: skip
-        self._merge_kernel[(problem.num_heads, metadata.num_decodes)](
-            partial, lse, sinks, out_THD, metadata.query_start_loc, metadata.seq_lens, splits,
-            **self._shape,
-            WINDOW=problem.sliding_window or 0,
-            SPLIT=self._split,
-            MAX_SPLITS=self._max_splits,
-            BLOCK_S=8,
-            num_warps=2,
+            BLOCK_M=max(16, shares.rows),
+            BLOCK_N=config.block_n,
+            BLOCK_P=shares.rows,
+            BLOCK_C=max(1, 8192 // (self._block_d * shares.rows)),
+            num_warps=config.num_warps,
+            num_stages=config.num_stages,
         )  # fmt: skip
 
     def _prefill(
@@ -217,28 +217,19 @@ class TritonAttention:
         metadata: TritonMetadata,
         sinks: torch.Tensor | None,
     ) -> None:
-        problem, first = self.problem, metadata.num_decodes
-        wide = self._dtype is not torch.float32 and self._block_d <= 128
-        block_m, block_n = (128, 64) if wide else (64, 32)
-        if triton_interpret():
-            block_m, block_n = 32, 32
-        tiles = metadata.prefill_tokens // block_m + metadata.num_prefills
-        self._prefill_kernel[(problem.num_heads, tiles)](
+        first, config = metadata.num_decodes, self._prefill_config
+        tiles = metadata.prefill_tokens // config.block_m + metadata.num_prefills
+        self._prefill_kernel[(self.problem.num_heads, tiles)](
             q_THD, *kv_cache, sinks, out_THD, metadata.query_start_loc[first:], metadata.seq_lens[first:],
-            metadata.block_table[first:], problem.scale, problem.soft_cap or 1.0, q_THD.stride(0),
+            metadata.block_table[first:], self._scale, self._cap, q_THD.stride(0),
             *kv_cache[0].stride()[:3], metadata.block_table.stride(0), metadata.num_prefills,
             **self._shape, **self._rules,
-            BLOCK_R=max(16, _power_of_two(metadata.num_prefills)),
-            BLOCK_M=block_m,
-            BLOCK_N=block_n,
-            num_warps=8 if wide else 4,
-            num_stages=2 if not wide else 3,
+            BLOCK_R=max(16, next_power_of_two(metadata.num_prefills)),
+            BLOCK_M=config.block_m,
+            BLOCK_N=config.block_n,
+            num_warps=config.num_warps,
+            num_stages=config.num_stages,
         )  # fmt: skip
-
-
-def _power_of_two(number: int) -> int:
-    """The least power of two that is not less."""
-    return 1 << (number - 1).bit_length()
 
 
 create = TritonAttention

@@ -1,7 +1,7 @@
-"""Attention of few query tokens over pages in Triton: keys split over programs, results merged by log-sum-exp.
+"""Attention of few query tokens over pages in Triton: each program takes a range of tiles, see `triton_schedule`.
 
-A request's keys are cut by its own length alone, so its result does not depend on its neighbors.
-Shapes: T tokens, H query heads, K key/value heads, G = H / K, D head_dim, S splits.
+Shapes: T tokens, H query heads, K key/value heads, D head_dim; M query rows (tokens x heads of a group), N keys of a
+tile, P rows kept of a piece, C pieces merged at a time.
 """
 
 from __future__ import annotations
@@ -9,134 +9,132 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Keys of one program, unless that would give more splits than a merge takes.
-SPLIT = 256
-MAX_SPLITS = 64
-
-
-@triton.jit
-def visible_keys(length, query_position, WINDOW: tl.constexpr):
-    """First key that a query sees, and one past the last."""
-    last = tl.minimum(query_position + 1, length)
-    first = 0
-    if WINDOW > 0:
-        first = tl.maximum(query_position - WINDOW + 1, 0)
-    return first, last
-
-
-@triton.jit
-def split_length(num_keys, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr):
-    """Keys of each split, a multiple of SPLIT."""
-    return tl.maximum(tl.cdiv(num_keys, SPLIT * MAX_SPLITS), 1) * SPLIT
+from atom_kernels.attention.triton_schedule import RANGE_FIELDS, REQUEST_FIELDS, count_tiles
+from atom_kernels.attention.triton_tile import NOTHING, attend_tile, finish_rows, load_block_ids, visible_keys
 
 
 # What changes from step to step must not make Triton compile again.
 @triton.jit(
-    do_not_specialize=["num_splits", "table_stride"],
+    do_not_specialize=["table_stride"],
     do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "block_table_ptr"],
 )
 def decode_kernel(
-    q_ptr, k_cache_ptr, v_cache_ptr, partial_ptr, lse_ptr, query_start_loc_ptr, seq_lens_ptr, block_table_ptr,
-    scale, soft_cap, q_stride, block_stride, token_stride, head_stride, table_stride, num_splits,
+    q_ptr, k_cache_ptr, v_cache_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, block_table_ptr,
+    ranges_ptr, requests_ptr, arrivals_ptr, sums_ptr, stats_ptr,
+    scale, cap, q_stride, block_stride, token_stride, head_stride, table_stride,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-    SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr,
-    BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """One program a request, key head and split: partial ``[T, H, S, D]`` and lse ``[T, H, S]`` (base 2), float32."""
+    """One program a key head and range of tiles; parts of requests go to ``sums [2 * ranges, K, P, D]`` and `stats`.
+
+    A range begins at most one request that it does not end, and ends at most one that it does not begin: its two slots.
+    """
     kv_head = tl.program_id(0)
-    split = tl.program_id(1)
-    request = tl.program_id(2)
-    start = tl.load(query_start_loc_ptr + request)
-    stop = tl.load(query_start_loc_ptr + request + 1)
-    length = tl.load(seq_lens_ptr + request)
-    table = block_table_ptr + request.to(tl.int64) * table_stride
-    group = tl.arange(0, BLOCK_G)
+    piece_range = tl.program_id(1)
+    request = tl.load(ranges_ptr + piece_range * RANGE_FIELDS)
+    tile = tl.load(ranges_ptr + piece_range * RANGE_FIELDS + 1)
+    last_tile = tl.load(ranges_ptr + piece_range * RANGE_FIELDS + 2)
+    k_cache_ptr += kv_head * head_stride
+    v_cache_ptr += kv_head * head_stride
+    m = tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_D)
-    heads = kv_head * GROUP + group
-    q_inside = (group < GROUP)[:, None] & (columns < HEAD_DIM)[None, :]
-    dtype = q_ptr.dtype.element_ty
-    for token in range(start, stop):
-        first, last = visible_keys(length, length - stop + token, WINDOW)
-        keys = split_length(last - first, SPLIT, MAX_SPLITS)
-        begin = first + split * keys
-        end = tl.minimum(begin + keys, last)
-        if begin < end:
-            row = start.to(tl.int64) + (token - start)
-            q = tl.load(q_ptr + row * q_stride + heads[:, None] * HEAD_DIM + columns[None, :], mask=q_inside, other=0.0)
-            if UPCAST:
-                q = q.to(tl.float32)
-            best = tl.full([BLOCK_G], float("-inf"), tl.float32)
-            total = tl.zeros([BLOCK_G], tl.float32)
-            sums = tl.zeros([BLOCK_G, BLOCK_D], tl.float32)
-            for at in range(begin, end, BLOCK_N):
-                n = at + tl.arange(0, BLOCK_N)
-                seen = n < end
-                block = tl.load(table + n // BLOCK_SIZE, mask=seen, other=0).to(tl.int64)
-                offset = block * block_stride + (n % BLOCK_SIZE) * token_stride + kv_head * head_stride
-                inside = seen[:, None] & (columns < HEAD_DIM)[None, :]
-                k = tl.load(k_cache_ptr + offset[:, None] + columns[None, :], mask=inside, other=0.0).to(dtype)
-                v = tl.load(v_cache_ptr + offset[:, None] + columns[None, :], mask=inside, other=0.0).to(dtype)
-                if UPCAST:
-                    k = k.to(tl.float32)
-                    v = v.to(tl.float32)
-                scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-                if SOFT_CAP:
-                    scores = soft_cap * (2.0 / (1.0 + tl.exp2(-2.885390081777927 * scores / soft_cap)) - 1.0)
-                scores = tl.where(seen[None, :], scores * 1.4426950408889634, float("-inf"))
-                higher = tl.maximum(best, tl.max(scores, axis=1))
-                weights = tl.exp2(scores - higher[:, None])
-                shrink = tl.exp2(best - higher)
-                total = total * shrink + tl.sum(weights, axis=1)
-                weights = weights.to(dtype)
-                if UPCAST:
-                    weights = weights.to(tl.float32)
-                sums = sums * shrink[:, None] + tl.dot(weights, v, input_precision=PRECISION)
-                best = higher
-            out = (row * NUM_HEADS + heads) * num_splits + split
-            tl.store(lse_ptr + out, best + tl.log2(total), mask=group < GROUP)
-            sums = sums / total[:, None]
-            tl.store(partial_ptr + out[:, None] * HEAD_DIM + columns[None, :], sums, mask=q_inside)
+    heads = kv_head * GROUP + m % GROUP
+    while tile < last_tile:
+        start = tl.load(query_start_loc_ptr + request)
+        queries = tl.load(query_start_loc_ptr + request + 1) - start
+        length = tl.load(seq_lens_ptr + request)
+        first_tile = tl.load(requests_ptr + request * REQUEST_FIELDS)
+        first_range = tl.load(requests_ptr + request * REQUEST_FIELDS + 1)
+        last_range = tl.load(requests_ptr + request * REQUEST_FIELDS + 2)
+        table = block_table_ptr + request.to(tl.int64) * table_stride
+        stop_tile = tl.minimum(first_tile + count_tiles(queries, length, WINDOW, BLOCK_N), last_tile)
+        begin, aligned = visible_keys(queries, length, WINDOW, BLOCK_N)
+        tokens = (start + m // GROUP).to(tl.int64)
+        present = m // GROUP < queries
+        inside = present[:, None] & (columns < HEAD_DIM)[None, :]
+        q_at = q_ptr + tokens[:, None] * q_stride + heads[:, None] * HEAD_DIM + columns[None, :]
+        q = tl.load(q_at, mask=inside, other=0.0)
+        if UPCAST:
+            q = q.to(tl.float32)
+        positions = length - queries + m // GROUP
+        best = tl.full([BLOCK_M], NOTHING, tl.float32)
+        total = tl.zeros([BLOCK_M], tl.float32)
+        sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        stop_at = aligned + (stop_tile - first_tile) * BLOCK_N
+        start_at = aligned + (tile - first_tile) * BLOCK_N
+        block_ids = load_block_ids(table, start_at, begin, length, BLOCK_SIZE, WINDOW, BLOCK_N)
+        for at in range(start_at, stop_at, BLOCK_N):
+            next_ids = load_block_ids(table, at + BLOCK_N, begin, length, BLOCK_SIZE, WINDOW, BLOCK_N)
+            best, total, sums = attend_tile(
+                q, k_cache_ptr, v_cache_ptr, block_ids, at, begin, length, positions, best, total, sums,
+                scale, cap, block_stride, token_stride,
+                HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION, UPCAST, True, BLOCK_N, BLOCK_D,
+                q_ptr.dtype.element_ty,
+            )  # fmt: skip
+            block_ids = next_ids
+        if first_range == last_range:
+            out = finish_rows(best, total, sums, sinks_ptr, heads, present)
+            out_at = tokens[:, None] * (NUM_HEADS * HEAD_DIM) + heads[:, None] * HEAD_DIM + columns[None, :]
+            tl.store(out_ptr + out_at, out.to(out_ptr.dtype.element_ty), mask=inside)
+        else:
+            slot = 2 * piece_range + (piece_range == first_range).to(tl.int32)
+            row = (slot * tl.num_programs(0) + kv_head).to(tl.int64) * BLOCK_P + m
+            tl.store(sums_ptr + row[:, None] * HEAD_DIM + columns[None, :], sums, mask=inside)
+            tl.store(stats_ptr + row * 2, best, mask=present)
+            tl.store(stats_ptr + row * 2 + 1, total, mask=present)
+            # All threads have stored their part before one says so.
+            tl.debug_barrier()
+            arrivals = arrivals_ptr + request * tl.num_programs(0) + kv_head
+            if tl.atomic_add(arrivals, 1, sem="acq_rel") == last_range - first_range:
+                tl.store(arrivals, 0)
+                _merge(
+                    sums_ptr, stats_ptr, sinks_ptr, out_ptr, start, queries, kv_head, first_range, last_range,
+                    NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_P, BLOCK_C,
+                )  # fmt: skip
+        tile = stop_tile
+        request += 1
 
 
-@triton.jit(do_not_specialize=["num_splits"], do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr"])
-def merge_kernel(
-    partial_ptr, lse_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, num_splits,
-    NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WINDOW: tl.constexpr,
-    SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+@triton.jit
+def _merge(
+    sums_ptr, stats_ptr, sinks_ptr, out_ptr, start, queries, kv_head, first_range, last_range,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """One program a request and query head: the splits' results, weighted by their share of the softmax's sum."""
-    head = tl.program_id(0)
-    request = tl.program_id(1)
-    start = tl.load(query_start_loc_ptr + request)
-    stop = tl.load(query_start_loc_ptr + request + 1)
-    length = tl.load(seq_lens_ptr + request)
+    """A request's pieces in order, weighted by their share of the softmax's sum."""
+    p = tl.arange(0, BLOCK_P)
     columns = tl.arange(0, BLOCK_D)
-    for token in range(start, stop):
-        first, last = visible_keys(length, length - stop + token, WINDOW)
-        used = tl.cdiv(last - first, split_length(last - first, SPLIT, MAX_SPLITS))
-        row = (start.to(tl.int64) + (token - start)) * NUM_HEADS + head
-        best = float("-inf")
-        if sinks_ptr is not None:
-            sink = tl.load(sinks_ptr + head).to(tl.float32) * 1.4426950408889634
-            best = sink
-        total = 0.0
-        if sinks_ptr is not None:
-            total = 1.0
-        sums = tl.zeros([BLOCK_D], tl.float32)
-        # Steps of a fixed size: how many splits the batch has room for must not change the order of a sum.
-        for at in range(0, used, BLOCK_S):
-            splits = at + tl.arange(0, BLOCK_S)
-            lse = tl.load(lse_ptr + row * num_splits + splits, mask=splits < used, other=float("-inf"))
-            higher = tl.maximum(best, tl.max(lse, axis=0))
-            weights = tl.exp2(lse - higher)
-            shrink = tl.exp2(best - higher)
-            inside = (splits < used)[:, None] & (columns < HEAD_DIM)[None, :]
-            partial = tl.load(
-                partial_ptr + (row * num_splits + splits)[:, None] * HEAD_DIM + columns[None, :], mask=inside, other=0.0
-            )
-            total = total * shrink + tl.sum(weights, axis=0)
-            sums = sums * shrink + tl.sum(partial * weights[:, None], axis=0)
-            best = higher
-        out = row * HEAD_DIM + columns
-        tl.store(out_ptr + out, (sums / total).to(out_ptr.dtype.element_ty), mask=columns < HEAD_DIM)
+    present = p // GROUP < queries
+    best = tl.full([BLOCK_P], NOTHING, tl.float32)
+    total = tl.zeros([BLOCK_P], tl.float32)
+    sums = tl.zeros([BLOCK_P, BLOCK_D], tl.float32)
+    for at in range(first_range, last_range + 1, BLOCK_C):
+        pieces = at + tl.arange(0, BLOCK_C)
+        slots = 2 * pieces + (pieces == first_range).to(tl.int32)
+        rows = (slots * tl.num_programs(0) + kv_head).to(tl.int64)[:, None] * BLOCK_P + p[None, :]
+        inside = (pieces <= last_range)[:, None] & present[None, :]
+        # Past the cache of this multiprocessor, which others' stores do not reach.
+        piece_best = tl.load(stats_ptr + rows * 2, mask=inside, other=NOTHING, cache_modifier=".cg")
+        piece_total = tl.load(stats_ptr + rows * 2 + 1, mask=inside, other=0.0, cache_modifier=".cg")
+        piece_sums = tl.load(
+            sums_ptr + rows[:, :, None] * HEAD_DIM + columns[None, None, :],
+            mask=inside[:, :, None] & (columns < HEAD_DIM)[None, None, :],
+            other=0.0,
+            cache_modifier=".cg",
+        )
+        higher = tl.maximum(best, tl.max(piece_best, axis=0))
+        weights = tl.exp2(piece_best - higher[None, :])
+        shrink = tl.exp2(best - higher)
+        total = total * shrink + tl.sum(piece_total * weights, axis=0)
+        sums = sums * shrink[:, None] + tl.sum(piece_sums * weights[:, :, None], axis=0)
+        best = higher
+    heads = kv_head * GROUP + p % GROUP
+    out = finish_rows(best, total, sums, sinks_ptr, heads, present)
+    out_at = (start + p // GROUP).to(tl.int64)[:, None] * (NUM_HEADS * HEAD_DIM) + heads[:, None] * HEAD_DIM
+    out_at += columns[None, :]
+    tl.store(
+        out_ptr + out_at,
+        out.to(out_ptr.dtype.element_ty),
+        mask=present[:, None] & (columns < HEAD_DIM)[None, :],
+    )

@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom_kernels.attention.triton_tile import NOTHING, attend_tile, finish_rows, load_block_ids, visible_keys
+
 
 # What changes from step to step must not make Triton compile again.
 @triton.jit(
@@ -16,7 +18,7 @@ import triton.language as tl
 )
 def prefill_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, block_table_ptr,
-    scale, soft_cap, q_stride, block_stride, token_stride, head_stride, table_stride, num_requests,
+    scale, cap, q_stride, block_stride, token_stride, head_stride, table_stride, num_requests,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -49,91 +51,36 @@ def prefill_kernel(
         if UPCAST:
             q = q.to(tl.float32)
         positions = length - num_queries + rows
-        first_position = length - num_queries + first_query
-        end = tl.minimum(first_position + BLOCK_M, length)
-        begin = 0
-        if WINDOW > 0:
-            begin = tl.maximum(first_position - WINDOW + 1, 0)
-        best = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        end = tl.minimum(length - num_queries + first_query + BLOCK_M, length)
+        begin, aligned = visible_keys(num_queries - first_query, length, WINDOW, BLOCK_N)
+        k_head_ptr = k_cache_ptr + head // GROUP * head_stride
+        v_head_ptr = v_cache_ptr + head // GROUP * head_stride
+        best = tl.full([BLOCK_M], NOTHING, tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
-        if sinks_ptr is not None:
-            best = tl.zeros([BLOCK_M], tl.float32) + tl.load(sinks_ptr + head).to(tl.float32) * 1.4426950408889634
-            total = tl.zeros([BLOCK_M], tl.float32) + 1.0
         sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
         # Keys up to the first query are seen by all rows, unless there is a window.
-        clear = begin
+        clear = aligned
+        block_ids = load_block_ids(table, aligned, begin, end, BLOCK_SIZE, WINDOW, BLOCK_N)
         if WINDOW == 0:
-            clear = (first_position + 1) // BLOCK_N * BLOCK_N
-            for at in range(begin, clear, BLOCK_N):
-                best, total, sums = _attend_tile(
-                    q, k_cache_ptr, v_cache_ptr, table, at, end, positions, best, total, sums,
-                    scale, soft_cap, head // GROUP * head_stride, block_stride, token_stride,
+            clear = tl.maximum(length - num_queries + first_query + 1, 0) // BLOCK_N * BLOCK_N
+            for at in range(aligned, clear, BLOCK_N):
+                next_ids = load_block_ids(table, at + BLOCK_N, begin, end, BLOCK_SIZE, WINDOW, BLOCK_N)
+                best, total, sums = attend_tile(
+                    q, k_head_ptr, v_head_ptr, block_ids, at, begin, end, positions, best, total, sums,
+                    scale, cap, block_stride, token_stride,
                     HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION, UPCAST, False, BLOCK_N, BLOCK_D,
                     q_ptr.dtype.element_ty,
                 )  # fmt: skip
+                block_ids = next_ids
         for at in range(clear, end, BLOCK_N):
-            best, total, sums = _attend_tile(
-                q, k_cache_ptr, v_cache_ptr, table, at, end, positions, best, total, sums,
-                scale, soft_cap, head // GROUP * head_stride, block_stride, token_stride,
+            next_ids = load_block_ids(table, at + BLOCK_N, begin, end, BLOCK_SIZE, WINDOW, BLOCK_N)
+            best, total, sums = attend_tile(
+                q, k_head_ptr, v_head_ptr, block_ids, at, begin, end, positions, best, total, sums,
+                scale, cap, block_stride, token_stride,
                 HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION, UPCAST, True, BLOCK_N, BLOCK_D,
                 q_ptr.dtype.element_ty,
             )  # fmt: skip
-        out = tokens[:, None] * (NUM_HEADS * HEAD_DIM) + head * HEAD_DIM + columns[None, :]
-        tl.store(out_ptr + out, (sums / total[:, None]).to(out_ptr.dtype.element_ty), mask=q_inside)
-
-
-@triton.jit
-def _attend_tile(
-    q, k_cache_ptr, v_cache_ptr, table, at, end, positions, best, total, sums,
-    scale, soft_cap, head_offset, block_stride, token_stride,
-    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
-    PRECISION: tl.constexpr, UPCAST: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    DTYPE: tl.constexpr,
-):  # fmt: skip
-    """Keys ``at:at + N`` folded into the running maximum, sum and output of each query; MASKED: not all are seen."""
-    columns = tl.arange(0, BLOCK_D)
-    n = at + tl.arange(0, BLOCK_N)
-    if MASKED:
-        block = tl.load(table + n // BLOCK_SIZE, mask=n < end, other=0).to(tl.int64)
-    else:
-        block = tl.load(table + n // BLOCK_SIZE).to(tl.int64)
-    offset = block * block_stride + (n % BLOCK_SIZE) * token_stride + head_offset
-    k_at = k_cache_ptr + offset[:, None] + columns[None, :]
-    v_at = v_cache_ptr + offset[:, None] + columns[None, :]
-    if MASKED:
-        inside = (n < end)[:, None] & (columns < HEAD_DIM)[None, :]
-        k = tl.load(k_at, mask=inside, other=0.0).to(DTYPE)
-        v = tl.load(v_at, mask=inside, other=0.0).to(DTYPE)
-    elif HEAD_DIM == BLOCK_D:
-        k = tl.load(k_at).to(DTYPE)
-        v = tl.load(v_at).to(DTYPE)
-    else:
-        k = tl.load(k_at, mask=(columns < HEAD_DIM)[None, :], other=0.0).to(DTYPE)
-        v = tl.load(v_at, mask=(columns < HEAD_DIM)[None, :], other=0.0).to(DTYPE)
-    if UPCAST:
-        k = k.to(tl.float32)
-        v = v.to(tl.float32)
-    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    if SOFT_CAP:
-        scores = soft_cap * (2.0 / (1.0 + tl.exp2(-2.885390081777927 * scale * scores / soft_cap)) - 1.0)
-        scores = scores * 1.4426950408889634
-    else:
-        scores = scores * (scale * 1.4426950408889634)
-    if MASKED:
-        seen = n[None, :] <= positions[:, None]
-        if WINDOW > 0:
-            seen &= n[None, :] > positions[:, None] - WINDOW
-        # Finite: a row that has seen nothing yet must not subtract infinities.
-        scores = tl.where(seen, scores, -1.0e30)
-        higher = tl.maximum(best, tl.max(scores, axis=1))
-        weights = tl.where(seen, tl.exp2(scores - higher[:, None]), 0.0)
-    else:
-        higher = tl.maximum(best, tl.max(scores, axis=1))
-        weights = tl.exp2(scores - higher[:, None])
-    shrink = tl.exp2(best - higher)
-    total = total * shrink + tl.sum(weights, axis=1)
-    weights = weights.to(DTYPE)
-    if UPCAST:
-        weights = weights.to(tl.float32)
-    sums = sums * shrink[:, None] + tl.dot(weights, v, input_precision=PRECISION)
-    return higher, total, sums
+            block_ids = next_ids
+        out = finish_rows(best, total, sums, sinks_ptr, head + tl.zeros([BLOCK_M], tl.int32), rows < num_queries)
+        out_at = tokens[:, None] * (NUM_HEADS * HEAD_DIM) + head * HEAD_DIM + columns[None, :]
+        tl.store(out_ptr + out_at, out.to(out_ptr.dtype.element_ty), mask=q_inside)

@@ -21,7 +21,7 @@ class BatchGeometry:
 
     Host numbers, upper bounds where the device knows better:
         num_reqs, num_tokens, max_query_len, max_seq_len, and num_decodes: how many leading requests have
-        at most ``1 + drafts`` tokens.
+        at most `max_decode_len` tokens, which is one and the drafts.
     """
 
     query_start_loc: torch.Tensor
@@ -33,3 +33,4 @@ class BatchGeometry:
     num_decodes: int
     max_query_len: int
     max_seq_len: int
+    max_decode_len: int = 1

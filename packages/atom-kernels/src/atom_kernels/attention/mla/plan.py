@@ -55,6 +55,11 @@ class MlaPlan:
     reasons: tuple[tuple[str, str], ...]
     runner: MlaBackend = field(repr=False, compare=False)
 
+    @property
+    def capturable(self) -> bool:
+        """A step may be captured in a graph, see `AttentionBackend`."""
+        return getattr(self.runner, "capturable", False)
+
     def prepare(self, kv_b_weight: torch.Tensor) -> Any:
         """The weights as `forward` wants them.
 

@@ -1,0 +1,76 @@
+"""How attention's Triton kernels are launched: tile sizes, warps and pipeline stages, by problem and device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from atom_kernels.platform import detect_platform
+from atom_kernels.protocols.kv_cache import DTYPE_BYTES
+from atom_kernels.settings import triton_interpret
+from atom_kernels.tuned import tuned_rows
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.problem import AttentionProblem
+
+# Of keys and of values each that are on the way at a time for one pipeline stage, in bytes.
+_TILE_BYTES = 16384
+# Few, so that in tests programs have several requests, and requests several programs.
+_INTERPRETED_PROGRAMS = 12
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """Of `decode_kernel`: keys of a tile, programs on each multiprocessor at a time."""
+
+    block_n: int
+    programs: int
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True)
+class PrefillConfig:
+    """Of `prefill_kernel`: queries and keys of a tile."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+def decode_config(problem: AttentionProblem) -> DecodeConfig:
+    if triton_interpret():
+        return DecodeConfig(block_n=32, programs=1, num_warps=4, num_stages=2)
+    tile = _TILE_BYTES // (next_power_of_two(problem.head_dim) * DTYPE_BYTES[problem.cache_dtype])
+    wide = problem.dtype == "float32"
+    config = DecodeConfig(min(max(tile, 16), 128), programs=2, num_warps=4, num_stages=2 if wide else 3)
+    return replace(config, **_tuned("attention_decode", problem))
+
+
+def prefill_config(problem: AttentionProblem) -> PrefillConfig:
+    if triton_interpret():
+        return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
+    wide = problem.dtype == "float32" or problem.head_dim > 128
+    config = PrefillConfig(64, 32, num_warps=4, num_stages=2) if wide else PrefillConfig(128, 64, 8, 3)
+    return replace(config, **_tuned("attention_prefill", problem))
+
+
+def num_programs(config: DecodeConfig, device: torch.device) -> int:
+    """Programs that decode at a time on all of the device."""
+    if device.type != "cuda":
+        return _INTERPRETED_PROGRAMS
+    return config.programs * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def next_power_of_two(number: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << (number - 1).bit_length()
+
+
+def _tuned(operator: str, problem: AttentionProblem) -> dict[str, int]:
+    key = f"group={problem.group_size} head_dim={problem.head_dim} {problem.dtype} cache={problem.cache_dtype}"
+    rows = tuned_rows(operator, key, detect_platform().name)
+    return dict(rows[0].config) if rows else {}

@@ -1,0 +1,95 @@
+"""The shares of a step's decodes on the host: buffers, and the launch that fills them; see `triton_schedule`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from atom_kernels.attention.triton_configs import DecodeConfig, decode_config, next_power_of_two, num_programs
+from atom_kernels.attention.triton_schedule import share_apart, share_evenly
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.problem import AttentionProblem
+
+# Of a request whose result must not depend on its neighbors.
+_OWN_RANGES = 16
+_BLOCK_J, _BLOCK_R = 32, 256
+
+
+@dataclass(frozen=True)
+class DecodeShares:
+    """Who reads which keys in one step, and room for what is merged; every layer of a plan takes the same.
+
+    Attributes:
+        rows: of a piece that are kept: tokens of a request times heads of a group, a power of two.
+        ranges, requests: int32 ``[num_ranges, 3]`` and ``[num_decodes, 3]``, written on the device.
+        arrivals: int32 ``[num_decodes, num_kv_heads]``, zeros between kernels.
+        sums, stats: float32 ``[2 * num_ranges, num_kv_heads, rows, value_dim]`` and ``[..., rows, 2]``.
+    """
+
+    rows: int
+    ranges: torch.Tensor
+    requests: torch.Tensor
+    arrivals: torch.Tensor
+    sums: torch.Tensor
+    stats: torch.Tensor
+
+    @property
+    def num_ranges(self) -> int:
+        return self.ranges.shape[0]
+
+
+@dataclass(frozen=True)
+class DecodeSharing:
+    """What one layer's decodes have in common: key heads (or blocks of query heads), heads and values of a program."""
+
+    config: DecodeConfig
+    num_kv_heads: int
+    group: int
+    value_dim: int
+    window: int
+    apart: bool
+
+    @classmethod
+    def of_attention(cls, problem: AttentionProblem) -> DecodeSharing:
+        return cls(
+            config=decode_config(problem),
+            num_kv_heads=problem.num_kv_heads,
+            group=problem.group_size,
+            value_dim=problem.head_dim,
+            window=problem.sliding_window or 0,
+            apart=problem.batch_invariant,
+        )
+
+    def share(
+        self, query_start_loc: torch.Tensor, seq_lens: torch.Tensor, num_decodes: int, tokens: int
+    ) -> DecodeShares:
+        """Shares for the first `num_decodes` requests, of up to `tokens` query tokens each."""
+        device = seq_lens.device
+        num_ranges = max(1, num_programs(self.config, device) // self.num_kv_heads)
+        if self.apart:
+            num_ranges = num_decodes * _OWN_RANGES
+        rows = next_power_of_two(self.group * tokens)
+        numbers = torch.empty(3 * (num_ranges + num_decodes), dtype=torch.int32, device=device)
+        pieces = (2 * num_ranges, self.num_kv_heads, rows)
+        shares = DecodeShares(
+            rows=rows,
+            ranges=numbers[: 3 * num_ranges].view(num_ranges, 3),
+            requests=numbers[3 * num_ranges :].view(num_decodes, 3),
+            arrivals=torch.empty((num_decodes, self.num_kv_heads), dtype=torch.int32, device=device),
+            sums=torch.empty((*pieces, self.value_dim), dtype=torch.float32, device=device),
+            stats=torch.empty((*pieces, 2), dtype=torch.float32, device=device),
+        )
+        arguments = (query_start_loc, seq_lens, shares.ranges, shares.requests, shares.arrivals, num_decodes)
+        rules = {"NUM_KV_HEADS": self.num_kv_heads, "WINDOW": self.window, "BLOCK_N": self.config.block_n}
+        if self.apart:
+            share_apart[(num_decodes,)](*arguments, **rules, RANGES=_OWN_RANGES, num_warps=1)
+        else:
+            grid = (-(-num_ranges // _BLOCK_J),)
+            share_evenly[grid](*arguments, num_ranges, **rules, BLOCK_J=_BLOCK_J, BLOCK_R=_BLOCK_R, num_warps=8)
+        return shares
+
+
+__all__ = ["DecodeShares", "DecodeSharing"]

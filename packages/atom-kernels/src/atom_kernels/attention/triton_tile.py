@@ -1,0 +1,103 @@
+"""What decodes and prompts have in common in Triton: a tile of keys folded into the softmax of some query rows.
+
+Shapes: M query rows, N keys of a tile, D head_dim. Scores are kept in base 2.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# Of rows that have seen no key yet: finite, so that no infinities are subtracted, and below any score.
+NOTHING = tl.constexpr(-1.0e30)
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def visible_keys(queries, length, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
+    """First key that the last `queries` tokens of a request see, and where the tile that holds it begins."""
+    first = 0
+    if WINDOW > 0:
+        first = tl.maximum(length - queries - WINDOW + 1, 0)
+    return first, first // BLOCK_N * BLOCK_N
+
+
+@triton.jit
+def load_block_ids(
+    table_ptr, at, begin, end, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """The block of each of the keys ``at:at + N`` that lie in ``begin:end``."""
+    n = at + tl.arange(0, BLOCK_N)
+    present = n < end
+    if WINDOW > 0:
+        present &= n >= begin
+    return tl.load(table_ptr + n // BLOCK_SIZE, mask=present, other=0)
+
+
+@triton.jit
+def attend_tile(
+    q, k_cache_ptr, v_cache_ptr, block_ids, at, begin, end, positions, best, total, sums,
+    scale, cap, block_stride, token_stride,
+    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
+    PRECISION: tl.constexpr, UPCAST: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    DTYPE: tl.constexpr,
+):  # fmt: skip
+    """Keys ``at:at + N`` folded into each row's maximum `best`, sum of exponentials `total` and of values `sums`.
+
+    Rows at ``positions [M]`` see keys up to their own. MASKED: some keys lie outside ``begin:end`` or are not seen by
+    all rows; otherwise nothing is checked. Block ids come from outside, where they are read a tile ahead: a load whose
+    address waits for another load takes twice the pipeline stages.
+    """
+    columns = tl.arange(0, BLOCK_D)
+    n = at + tl.arange(0, BLOCK_N)
+    offset = block_ids.to(tl.int64) * block_stride + (n % BLOCK_SIZE) * token_stride
+    k_at = k_cache_ptr + offset[:, None] + columns[None, :]
+    v_at = v_cache_ptr + offset[:, None] + columns[None, :]
+    if MASKED:
+        present = n < end
+        if WINDOW > 0:
+            present &= n >= begin
+        inside = present[:, None] & (columns < HEAD_DIM)[None, :]
+        k = tl.load(k_at, mask=inside, other=0.0).to(DTYPE)
+        v = tl.load(v_at, mask=inside, other=0.0).to(DTYPE)
+    elif HEAD_DIM == BLOCK_D:
+        k = tl.load(k_at).to(DTYPE)
+        v = tl.load(v_at).to(DTYPE)
+    else:
+        k = tl.load(k_at, mask=(columns < HEAD_DIM)[None, :], other=0.0).to(DTYPE)
+        v = tl.load(v_at, mask=(columns < HEAD_DIM)[None, :], other=0.0).to(DTYPE)
+    if UPCAST:
+        k = k.to(tl.float32)
+        v = v.to(tl.float32)
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+    if SOFT_CAP:
+        # tanh by exp2, which has an instruction of its own.
+        scores = cap * (2.0 / (1.0 + tl.exp2(-2.0 * LOG2_E * scores)) - 1.0)
+    if MASKED:
+        seen = (n[None, :] <= positions[:, None]) & present[None, :]
+        if WINDOW > 0:
+            seen &= n[None, :] > positions[:, None] - WINDOW
+        scores = tl.where(seen, scores, NOTHING)
+    higher = tl.maximum(best, tl.max(scores, axis=1))
+    weights = tl.exp2(scores - higher[:, None])
+    if MASKED:
+        weights = tl.where(seen, weights, 0.0)
+    shrink = tl.exp2(best - higher)
+    total = total * shrink + tl.sum(weights, axis=1)
+    weights = weights.to(DTYPE)
+    if UPCAST:
+        weights = weights.to(tl.float32)
+    sums = tl.dot(weights, v, sums * shrink[:, None], input_precision=PRECISION)
+    return higher, total, sums
+
+
+@triton.jit
+def finish_rows(best, total, sums, sinks_ptr, heads, inside):
+    """Outputs ``[M, D]`` of rows that have seen all of their keys; rows that saw none are zeros."""
+    if sinks_ptr is not None:
+        sink = tl.load(sinks_ptr + heads, mask=inside, other=0.0).to(tl.float32) * LOG2_E
+        higher = tl.maximum(best, sink)
+        shrink = tl.exp2(best - higher)
+        total = total * shrink + tl.exp2(sink - higher)
+        sums = sums * shrink[:, None]
+    return sums / tl.where(total > 0.0, total, 1.0)[:, None]
