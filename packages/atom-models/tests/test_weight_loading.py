@@ -21,6 +21,7 @@ from atom_models import (
     build_model,
     load_dummy_weights,
     load_model,
+    load_named_weights,
     load_weights,
     open_checkpoint,
 )
@@ -292,3 +293,18 @@ def test_a_bar_is_drawn_on_a_terminal_unless_it_is_unwanted(tiny_llama, monkeypa
     monkeypatch.setattr("sys.stderr", terminal)
     load_model(tiny_llama, progress=progress)
     assert ("Loading weights" in terminal.getvalue()) == progress
+
+
+def test_a_host_may_hand_over_the_weights_itself(tiny_llama):
+    checkpoint, context = open_checkpoint(tiny_llama), BuildContext()
+    whole, handed = build_model(checkpoint, context), build_model(checkpoint, context)
+    load_weights(whole, checkpoint)
+    tensors = {name: torch.from_numpy(array) for name, array in load_file(tiny_llama / "model.safetensors").items()}
+    assert load_named_weights(handed, iter(tensors.items()), "the host") == set(tensors)
+    x = torch.ones(1, 64)
+    assert torch.equal(handed.model.layers[1].mlp.gate_up_proj(x), whole.model.layers[1].mlp.gate_up_proj(x))
+    tensors.pop("model.norm.weight")
+    with pytest.raises(
+        CheckpointError, match=r"the host does not fit the model: 1 missing weight: model\.norm\.weight"
+    ):
+        load_named_weights(build_model(checkpoint, context), tensors.items(), "the host")

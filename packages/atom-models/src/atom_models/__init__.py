@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from atom_models.loaded_model import LoadedModel, load_model
     from atom_models.model import attention_layers, build_model
     from atom_models.requirements import ModelRequirements, model_requirements
-    from atom_models.weights import load_dummy_weights, load_weights
+    from atom_models.weights import load_dummy_weights, load_named_weights, load_weights
 
 _HOMES = {
     "BuildContext": "atom_models.build_context",
@@ -31,6 +31,7 @@ _HOMES = {
     "describe_architecture": "atom_models.architectures.registry",
     "load_dummy_weights": "atom_models.weights",
     "load_model": "atom_models.loaded_model",
+    "load_named_weights": "atom_models.weights",
     "load_weights": "atom_models.weights",
     "model_requirements": "atom_models.requirements",
     "open_checkpoint": "atom_models.checkpoint",
@@ -50,6 +51,7 @@ __all__ = [
     "describe_architecture",
     "load_dummy_weights",
     "load_model",
+    "load_named_weights",
     "load_weights",
     "model_requirements",
     "open_checkpoint",

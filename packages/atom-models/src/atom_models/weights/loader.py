@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -52,12 +53,38 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, progress: bool = True
     logger.info("loaded %d tensors (%.0f MB) in %.1f s", count, source.num_bytes / 1e6, time.perf_counter() - start)
 
 
-def load_dummy_weights(model: nn.Module, checkpoint: Checkpoint | None = None, *, seed: int = 0) -> None:
+def load_named_weights(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], where: Path | str) -> set[str]:
+    """Loads and packs the weights that a host hands over one by one, under their names in the checkpoint.
+
+    Args:
+        where: they come from, for messages.
+
+    Returns:
+        The names of all tensors given.
+
+    Raises:
+        CheckpointError: a weight is missing, unexpected or of a wrong shape. The message names it.
+    """
+    choosing = [layer for layer in model.modules() if isinstance(layer, ChoosesNames)]
+    if choosing:
+        # Which of two spellings these weights have shows in their names alone, so all must be known first.
+        tensors = list(tensors)
+        for layer in choosing:
+            layer.choose_names({name for name, _ in tensors})
+    given: set[str] = set()
+    _fill(model, _noted(tensors, given), str(where))
+    return given
+
+
+def load_dummy_weights(
+    model: nn.Module, checkpoint: Checkpoint | None = None, *, seed: int = 0, device: torch.device | str = "cpu"
+) -> None:
     """Fills a model with random weights the way a checkpoint would: normal(0, 0.02), norms 1, biases 0.
 
-    The checkpoint is not read; it may be a folder with nothing but `config.json`.
+    The checkpoint is not read; it may be a folder with nothing but `config.json`. The numbers are made on `device`:
+    billions of them take seconds on a GPU, and minutes on a CPU.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
     expected = {name: weight for layer in _loadable(model) for name, weight in layer.expected_weights().items()}
     _fill(model, ((name, _random(name, weight, generator)) for name, weight in expected.items()), "dummy weights")
 
@@ -99,6 +126,12 @@ def _loadable(model: nn.Module) -> list[Loadable]:
     return [module for module in model.modules() if isinstance(module, Loadable)]
 
 
+def _noted(tensors: Iterable[tuple[str, torch.Tensor]], names: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, tensor in tensors:
+        names.add(name)
+        yield name, tensor
+
+
 def _list(kind: str, names: list[str]) -> str:
     if not names:
         return ""
@@ -121,9 +154,10 @@ def _shown(source: WeightSource, progress: bool) -> Iterator[tuple[str, torch.Te
 
 
 def _random(name: str, weight: ExpectedWeight, generator: torch.Generator) -> torch.Tensor:
+    shape, device = weight.shape, generator.device
     if not weight.dtype.is_floating_point:
-        return torch.randint(-127, 128, weight.shape, generator=generator).to(weight.dtype)
-    if len(weight.shape) == 1:
+        return torch.randint(-127, 128, shape, generator=generator, device=device).to(weight.dtype)
+    if len(shape) == 1:
         fill = 0.0 if name.endswith("bias") else 1.0
-        return torch.full(weight.shape, fill, dtype=weight.dtype)
-    return torch.empty(weight.shape).normal_(0.0, 0.02, generator=generator)
+        return torch.full(shape, fill, dtype=weight.dtype, device=device)
+    return torch.empty(shape, device=device).normal_(0.0, 0.02, generator=generator)
