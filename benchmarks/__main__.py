@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import blocks, chart, gpu, http_overhead, masks, offline, overhead
+from benchmarks import blocks, chart, gpu, http_overhead, kernels, masks, offline, overhead
 
 COMMANDS = {
     "offline": offline,
@@ -14,6 +14,7 @@ COMMANDS = {
     "blocks": blocks,
     "masks": masks,
     "gpu": gpu,
+    "kernels": kernels,
     "chart": chart,
 }
 
