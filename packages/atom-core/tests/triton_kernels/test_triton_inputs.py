@@ -144,12 +144,12 @@ def test_sampling_parameters_reach_the_tables_of_the_device():
     sides.build([entry("a", 0, 2, blocks=blocks_of(2, 0))], [new_request("a", 2, **params)])
     slot = sides.device.slots["a"]
     for name, value in params.items():
-        assert getattr(sides.tables, name)[slot].item() == pytest.approx(value), name
-    assert sides.tables.seed[slot].item() == 2**62 + 3
+        assert getattr(sides.tables.sampling, name)[slot].item() == pytest.approx(value), name
+    assert sides.tables.sampling.seed[slot].item() == 2**62 + 3
 
 
 def test_a_greedy_and_a_random_draw_by_the_tables_are_those_of_the_host():
-    from atom_core.worker.sampler import draw_by_tables, sample_step
+    from atom_core.worker.sampler import draw, sample_step
 
     sides = Sides()
     new = [new_request("a", 3, temperature=0.0), new_request("b", 2, temperature=0.9, top_k=5, seed=11)]
@@ -158,7 +158,7 @@ def test_a_greedy_and_a_random_draw_by_the_tables_are_those_of_the_host():
     logits = torch.randn(2, 100, generator=torch.Generator().manual_seed(1))
     step = SchedulerOutput(0, scheduled, [], [])
     expected = sample_step(step, host, logits.clone(), states=sides.host).token_ids
-    found = draw_by_tables(logits.to(DEVICE), sides.tables, device.sample_slots, device.sample_positions)
+    found = draw(logits.to(DEVICE), sides.device, device.sample_slots, device.sample_positions, filters=True)
     assert found.tolist() == expected.tolist()
     for name, position in (("a", 3), ("b", 2)):
         slot = sides.host.slots[name]

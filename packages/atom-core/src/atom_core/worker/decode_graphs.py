@@ -6,8 +6,7 @@ import bisect
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,8 +16,8 @@ from atom_core.worker.input_batch import ModelInput, StepRows
 
 logger = logging.getLogger(__name__)
 
-RunModel = Callable[[ModelInput, Any], torch.Tensor]
-"""``(batch, metadata) -> float32 [n, vocab]``: hidden states and logits of a batch whose rows all sample."""
+RunModel = Callable[[ModelInput], torch.Tensor]
+"""Float32 logits ``[n, vocab]`` of a batch whose rows all sample."""
 Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
 """``(logits [n, vocab], slots [n], positions [n], filters) -> int64 [n]``: draws tokens, and appends them."""
 
@@ -30,12 +29,10 @@ class CapturedSize:
     Attributes:
         model: writes the logits.
         samplers: write the ids, by whether any row filters tokens.
-        kept: what the graphs read, and nobody else holds.
     """
 
     model: torch.cuda.CUDAGraph
     samplers: dict[bool, torch.cuda.CUDAGraph]
-    kept: Any = field(repr=False)
 
 
 class DecodeGraphs:
@@ -44,7 +41,6 @@ class DecodeGraphs:
     Args:
         inputs: builds the batches.
         run_model, draw: what is captured.
-        build_metadata: of a batch, for attention.
         sizes: batch sizes, in rising order; a batch takes the next larger one, padded.
         max_seq_len: of a request, ever: graphs hold for every length.
         vocab_size: of the logits.
@@ -56,13 +52,12 @@ class DecodeGraphs:
         *,
         run_model: RunModel,
         draw: Draw,
-        build_metadata: Callable[[ModelInput], Any],
         sizes: Sequence[int],
         max_seq_len: int,
         vocab_size: int,
     ) -> None:
         self._inputs, self._run_model, self._draw = inputs, run_model, draw
-        self._build_metadata, self._max_seq_len = build_metadata, max_seq_len
+        self._max_seq_len = max_seq_len
         self._sizes = list(sizes)
         self._logits = torch.empty(self._sizes[-1], vocab_size, dtype=torch.float32, device=inputs.device)
         self._ids = torch.empty(self._sizes[-1], dtype=torch.int64, device=inputs.device)
@@ -125,18 +120,17 @@ class DecodeGraphs:
             max_query_len=1,
             max_seq_len=self._max_seq_len,
         )
-        metadata = self._build_metadata(batch)
         logits, ids = self._logits[:size], self._ids[:size]
 
         def run_model() -> None:
-            logits.copy_(self._run_model(batch, metadata))
+            logits.copy_(self._run_model(batch))
 
         def draw(filters: bool) -> None:
             ids.copy_(self._draw(logits, batch.sample_slots, batch.sample_positions, filters))
 
         model = self._capture(run_model)
         samplers = {filters: self._capture(lambda filters=filters: draw(filters)) for filters in (False, True)}
-        return CapturedSize(model, samplers, (batch, metadata))
+        return CapturedSize(model, samplers)
 
     def _capture(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         work()  # compiles kernels and makes workspaces, which cannot be done in a capture

@@ -11,7 +11,7 @@ from atom_core.worker.device_tables import DeviceTables
 from atom_core.worker.input_batch import ModelInput, StepRows
 from atom_core.worker.paged_model import PagedModel
 from atom_core.worker.request_states import RequestStates
-from atom_core.worker.sampler import draw_by_tables
+from atom_core.worker.sampler import draw
 
 
 class DeviceSteps:
@@ -20,16 +20,24 @@ class DeviceSteps:
     Args:
         config: of the engine.
         model: what runs.
-        tables: of the requests.
+        states, tables: of the requests.
         max_model_len: of a request.
 
     Attributes:
         choices: a line for each value that was chosen for the user.
     """
 
-    def __init__(self, config: EngineConfig, model: PagedModel, tables: DeviceTables, *, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: PagedModel,
+        states: RequestStates,
+        tables: DeviceTables,
+        *,
+        max_model_len: int,
+    ) -> None:
         self.choices: list[str] = []
-        self._model, self._tables = model, tables
+        self._model, self._states = model, states
         sizes = self._capture_sizes(config)
         max_num_seqs = config.scheduler.max_num_seqs
         self._inputs = DeviceInputs(
@@ -42,19 +50,18 @@ class DeviceSteps:
         if sizes:
             self._graphs = DecodeGraphs(
                 self._inputs,
-                run_model=lambda batch, metadata: model.compute_logits(model.forward(batch, metadata)),
-                draw=self._draw,
-                build_metadata=model.build_metadata,
+                run_model=lambda batch: model.compute_logits(model.forward(batch)),
+                draw=lambda logits, slots, positions, filters: draw(logits, states, slots, positions, filters=filters),
                 sizes=sizes,
                 max_seq_len=max_model_len,
                 vocab_size=config.model.vocab_size,
             )
 
-    def graph_size(self, rows: StepRows, states: RequestStates) -> int | None:
+    def graph_size(self, rows: StepRows) -> int | None:
         """Which graph runs a step: None unless each request decodes one token, and asks for nothing else."""
         if self._graphs is None or len(rows.sampling) != rows.num_tokens:
             return None
-        extras = states.extras
+        extras = self._states.extras
         for slot in rows.slots.tolist():
             found = extras[slot]
             if found is not None and found.prompt_logprobs is not None:
@@ -73,16 +80,12 @@ class DeviceSteps:
             raise RuntimeError("there are no graphs to replay")
         return self._graphs.replay_model(graph_size)[: rows.num_reqs]
 
-    def replay_sampler(self, rows: StepRows, graph_size: int, states: RequestStates) -> torch.Tensor | None:
+    def replay_sampler(self, rows: StepRows, graph_size: int) -> torch.Tensor | None:
         """Ids ``[n]`` of the logits that were computed last; None where a row asks for more than drawing."""
-        slots = rows.slots
-        if self._graphs is None or any(states.extras[slot] is not None for slot in slots.tolist()):
+        states = self._states
+        if self._graphs is None or any(states.extras[slot] is not None for slot in rows.slots.tolist()):
             return None
-        filters = (states.top_k[slots] > 0).any() or (states.top_p[slots] < 1).any() or (states.min_p[slots] > 0).any()
-        return self._graphs.replay_sampler(graph_size, bool(filters))[: rows.num_reqs]
-
-    def _draw(self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, filters: bool) -> torch.Tensor:
-        return draw_by_tables(logits, self._tables, slots, positions)
+        return self._graphs.replay_sampler(graph_size, bool(states.filters[rows.slots].any()))[: rows.num_reqs]
 
     def _capture_sizes(self, config: EngineConfig) -> tuple[int, ...]:
         if config.compile.graph_mode == "none":

@@ -60,7 +60,7 @@ def load_engine_model(config: EngineConfig) -> EngineModel:
     )
     model = build_model(checkpoint, context)
     if config.model.load_dummy:
-        load_dummy_weights(model, checkpoint)
+        load_dummy_weights(model, checkpoint, device=config.device)
     else:
         load_weights(model, checkpoint, progress=sys.stderr.isatty())
     model.eval()

@@ -119,7 +119,7 @@ class ModelRunner:
         if self._device_steps is None:
             batch, graph_size = build_input(rows, self._states, self._config.cache.block_size), None
         else:
-            graph_size = self._device_steps.graph_size(rows, self._states)
+            graph_size = self._device_steps.graph_size(rows)
             batch = self._device_steps.build(rows, graph_size)
         with self._profiler.mark(_step_name(rows)):
             if self._device_steps is not None and graph_size is not None:
@@ -136,7 +136,7 @@ class ModelRunner:
         forward, self._forward = self._forward, None
         with self._profiler.mark("sample"):
             if self._device_steps is not None and forward.graph_size is not None and not masks:
-                ids = self._device_steps.replay_sampler(forward.batch.rows, forward.graph_size, self._states)
+                ids = self._device_steps.replay_sampler(forward.batch.rows, forward.graph_size)
                 if ids is not None:
                     return deliver(ids, lambda token_ids: forward.report(token_ids, {}))
             sampled = sample_step(forward.step, forward.batch, forward.logits_nV, states=self._states, masks=masks)
@@ -180,7 +180,7 @@ class ModelRunner:
         )
         if tables is None:
             return []
-        self._device_steps = DeviceSteps(config, self._model, tables, max_model_len=max_model_len)
+        self._device_steps = DeviceSteps(config, self._model, self._states, tables, max_model_len=max_model_len)
         return self._device_steps.choices
 
     def _memory_for_cache(self) -> int:

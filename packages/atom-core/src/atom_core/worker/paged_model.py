@@ -41,19 +41,19 @@ class PagedModel:
     def why_not_capturable(self) -> str | None:
         """What of attention cannot be captured in a graph; None if all can."""
         for plan, _, layers in self.plans:
-            if not getattr(plan.runner, "capturable", False):
+            if not plan.capturable:
                 return f"the {plan.backend} backend of {layers[0]} cannot be captured"
         return None
 
-    def build_metadata(self, batch: ModelInput) -> dict[str, Any]:
+    def forward(self, batch: ModelInput) -> torch.Tensor:
+        """Hidden states ``[T, D]``."""
+        context = ForwardContext(self.kv_caches, self._build_metadata(batch))
+        with set_forward_context(context):
+            return self._forward(batch.input_ids, batch.positions)
+
+    def _build_metadata(self, batch: ModelInput) -> dict[str, Any]:
         """What attention needs to know of a batch, by layer name."""
         metadata: dict[str, Any] = {}
         for plan, group, names in self.plans:
             metadata.update(dict.fromkeys(names, plan.build_metadata(batch.geometries[group])))
         return metadata
-
-    def forward(self, batch: ModelInput, metadata: Mapping[str, Any] | None = None) -> torch.Tensor:
-        """Hidden states ``[T, D]``; `metadata` is built unless given."""
-        context = ForwardContext(self.kv_caches, self.build_metadata(batch) if metadata is None else metadata)
-        with set_forward_context(context):
-            return self._forward(batch.input_ids, batch.positions)
