@@ -8,14 +8,26 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from atom_kernels.triton_support import prefetch_to_l2, wait_for_inputs
 
 
 @triton.jit(do_not_specialize=["num_pairs"])
-def sort_pairs_kernel(ids_ptr, order_ptr, starts_ptr, num_pairs, NUM_EXPERTS: tl.constexpr, BLOCK: tl.constexpr):
+def sort_pairs_kernel(
+    ids_ptr,
+    order_ptr,
+    starts_ptr,
+    num_pairs,
+    NUM_EXPERTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """Pairs by expert, each expert's in their own order: program e counts what comes before e, and places its own.
 
     Every program reads all ids, from the L2 cache: cheaper than a second launch or atomics, and always the same order.
     """
+    wait_for_inputs(DEPENDENT)
     expert = tl.program_id(0)
     before = tl.zeros([BLOCK], tl.int32)
     for first in range(0, num_pairs, BLOCK):
@@ -61,6 +73,9 @@ def experts_kernel(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     SWAP: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    LINES_BLOCK: tl.constexpr,
 ):
     """``out[pair] = activation(weight[expert of pair] @ x[pair // PAIRS_PER_ROW] + bias)`` for one tile.
 
@@ -71,6 +86,9 @@ def experts_kernel(
     pairs, a slot is an expert (or with BY_PAIR the pair in which an expert is named first) and the program finds the
     expert's pairs by itself: a decode starts without a sort. Otherwise pairs are sorted: slot s is the s-th of all
     blocks of BLOCK_M pairs that have one expert.
+
+    Launched while its predecessor runs (DEPENDENT), the second product knows the pairs already, since the first lets
+    it start no sooner; with PREFETCH it asks for its weights before it waits for the first's results.
     """
     num_tiles: tl.constexpr = (WIDTH + BLOCK_N - 1) // BLOCK_N
     group = tl.program_id(0) // (GROUP_M * num_tiles)
@@ -78,6 +96,10 @@ def experts_kernel(
     within = tl.program_id(0) % (GROUP_M * num_tiles)
     slot, tile = group * GROUP_M + within % group_size, within // group_size
 
+    if DEPENDENT:
+        if ACTIVATION != "none":
+            gdc_wait()
+        gdc_launch_dependents()
     if PAIRS_BLOCK > 0:
         pairs_P = tl.arange(0, PAIRS_BLOCK)
         ids_P = tl.load(ids_ptr + pairs_P, mask=pairs_P < num_pairs, other=-1)
@@ -110,6 +132,13 @@ def experts_kernel(
     # A tile past the end computes its last row again instead of masking every load.
     weight_rows_N = tl.where(columns_N < WIDTH, weight_rows_N, WIDTH - 1)
     weight_ptrs_N = weight_ptr + expert.to(tl.int64) * (WIDTH * DEPTH) + weight_rows_N * DEPTH
+    if DEPENDENT and ACTIVATION == "none":
+        if PREFETCH:
+            line: tl.constexpr = 128 // weight_ptr.dtype.element_ty.itemsize
+            inputs_L = tl.arange(0, LINES_BLOCK) * line
+            inside_NL = (columns_N < WIDTH)[:, None] & (inputs_L < DEPTH)[None, :] & (last > first)
+            prefetch_to_l2(weight_ptrs_N[:, None] + inputs_L[None, :], inside_NL)
+        gdc_wait()
 
     for start in range(first, last, BLOCK_M):
         places_M = start + tl.arange(0, BLOCK_M)
@@ -192,8 +221,10 @@ def combine_kernel(
     TOP_K: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """``out[t] = sum over k of weights[t, k] * partial[t * K + k]``, in this order; strangers' ids add nothing."""
+    wait_for_inputs(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < WIDTH

@@ -37,11 +37,14 @@ class TritonExperts:
         weights: Mapping[str, torch.Tensor | None],
         config_for: Callable[[int], ExpertsConfig],
         few_pairs: int = FEW_PAIRS,
+        prefetch: bool = True,
     ) -> None:
         # Triton is imported where a plan uses it, and only there.
         from atom_kernels.moe import triton_experts
+        from atom_kernels.triton_support import dependent_launch, power_of_two
 
-        self._kernels = triton_experts
+        self._kernels, self._power_of_two, self._dependent = triton_experts, power_of_two, dependent_launch()
+        self._prefetch = prefetch
         self._problem, self._config_for, self._few_pairs = problem, config_for, few_pairs
         self._weights = {name: None if tensor is None else tensor.contiguous() for name, tensor in weights.items()}
         size, hidden_size = problem.intermediate_size, problem.hidden_size
@@ -51,7 +54,7 @@ class TritonExperts:
         }
         self._constants = {
             "NUM_EXPERTS": problem.num_experts,
-            "EXPERTS_BLOCK": _power_of_two(problem.num_experts),
+            "EXPERTS_BLOCK": power_of_two(problem.num_experts),
             "HAS_BIAS": problem.bias,
             # The interpreter multiplies float32 matrices only.
             "UPCAST": triton_interpret() and problem.dtype is not torch.float32,
@@ -69,10 +72,11 @@ class TritonExperts:
         self._product("gate_up", x_TD, hidden, pairs, config.gate_up, problem.activation)
         partial = x_TD.new_empty(pairs.count, problem.hidden_size)
         self._product("down", hidden, partial, pairs, config.down, "none")
-        block = min(1024, _power_of_two(problem.hidden_size))
+        block = min(1024, self._power_of_two(problem.hidden_size))
         self._kernels.combine_kernel[(num_tokens, -(-problem.hidden_size // block))](
             partial, weights_TK, ids_TK, out_TD,
             NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=problem.hidden_size, BLOCK=block,
+            **self._dependent,
         )  # fmt: skip
         return out_TD
 
@@ -91,7 +95,7 @@ class TritonExperts:
         order = ids_TK.new_empty(count)
         starts = ids_TK.new_empty(num_experts + 1)
         self._kernels.sort_pairs_kernel[(num_experts,)](
-            ids_TK, order, starts, count, NUM_EXPERTS=num_experts, BLOCK=_SORT_BLOCK
+            ids_TK, order, starts, count, NUM_EXPERTS=num_experts, BLOCK=_SORT_BLOCK, **self._dependent
         )
         return _Pairs(ids_TK, order, starts, count)
 
@@ -114,6 +118,9 @@ class TritonExperts:
             PAIRS_BLOCK=pairs_block,
             BY_PAIR=pairs.count < problem.num_experts,
             ACTIVATION=activation,
+            PREFETCH=self._prefetch and pairs.order is None,
+            LINES_BLOCK=self._power_of_two(-(-shape["DEPTH"] * problem.dtype.itemsize // 128)),
+            **self._dependent,
         )  # fmt: skip
 
     def _check(self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor) -> None:
@@ -140,10 +147,6 @@ def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
 
 def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
     return TritonExperts(problem, weights, ExpertsConfigs(problem, detect_platform().name).for_tokens)
-
-
-def _power_of_two(size: int) -> int:
-    return 1 << max(size - 1, 0).bit_length()
 
 
 EXPERTS_BACKEND = Backend(
