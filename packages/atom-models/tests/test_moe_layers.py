@@ -158,3 +158,34 @@ def test_names_of_router_and_bias_are_the_models():
 
 def expected_names(moe):
     return [name for layer in moe.modules() if hasattr(layer, "expected_weights") for name in layer.expected_weights()]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"routing": RoutingConfig(renormalize=True)},
+        {"routing": RoutingConfig(linear_bias=True), "expert_bias": True, "hidden_act": "swiglu_oai"},
+        {
+            "routing": RoutingConfig("sigmoid", True, 2, 1, "top2", 2.5, correction_bias="bias", float32=True),
+            "shared_experts": SharedExpertsConfig(10, gate="shared_gate"),
+        },
+    ],
+    ids=["softmax", "swiglu_oai", "groups"],
+)
+def test_a_layer_on_a_gpu_never_makes_the_host_wait_and_can_be_captured(options):
+    moe = make_moe(context=BuildContext(device="cuda", dtype=torch.bfloat16), **options)
+    load_dummy_weights(moe)
+    x = torch.randn(5, D, generator=torch.Generator().manual_seed(0)).to("cuda", torch.bfloat16)
+    moe(x)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        expected = moe(x)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = moe(x)
+    graph.replay()
+    assert torch.equal(captured, expected)
+    assert captured.float().abs().max() > 0
