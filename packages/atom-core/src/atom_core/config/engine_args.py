@@ -106,11 +106,24 @@ class EngineArgs:
         section=CACHE,
         minimum=1,
     )
+    strict_memory: bool = option(
+        False,
+        "Refuse to start where the KV cache cannot hold a request of max_model_len tokens, instead of lowering it.",
+        kind="switch",
+        section=CACHE,
+    )
     num_kv_blocks: int | None = option(
         None, "Blocks of the KV cache, in place of kv_cache_memory.", kind="integer", section=CACHE, minimum=1
     )
     max_num_seqs: int = option(
         512, "Requests that run at once, at most.", kind="integer", section=SCHEDULER, minimum=1, maximum=65536
+    )
+    max_num_queued_requests: int | None = option(
+        None,
+        "Requests that may wait beside those that run: a server refuses more. Unset takes 4 times max_num_seqs.",
+        kind="integer",
+        section=SCHEDULER,
+        minimum=0,
     )
     max_num_batched_tokens: int | None = option(
         None,

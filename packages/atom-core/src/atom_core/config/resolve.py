@@ -85,6 +85,7 @@ def _cache(args: EngineArgs, dtype: str) -> CacheConfig:
         memory_utilization=args.gpu_memory_utilization,
         memory_bytes=args.kv_cache_memory,
         num_blocks=args.num_kv_blocks,
+        strict_memory=args.strict_memory,
     )
 
 

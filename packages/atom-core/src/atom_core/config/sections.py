@@ -34,7 +34,10 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """How the KV cache is laid out and sized; None is for the worker to work out from free memory."""
+    """How the KV cache is laid out and sized; None is for the worker to work out from free memory.
+
+    `strict_memory` refuses to start where the longest request would not fit, instead of lowering its length.
+    """
 
     block_size: int
     dtype: str
@@ -43,6 +46,7 @@ class CacheConfig:
     memory_utilization: float
     memory_bytes: int | None = None
     num_blocks: int | None = None
+    strict_memory: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from atom_core.worker.cuda_capture import Capture, Replayable, free_memory
 from atom_core.worker.device_inputs import DeviceInputs
 from atom_core.worker.input_batch import ModelInput, StepRows
 
@@ -31,8 +32,8 @@ class CapturedSize:
         samplers: write the ids, by whether any row filters tokens.
     """
 
-    model: torch.cuda.CUDAGraph
-    samplers: dict[bool, torch.cuda.CUDAGraph]
+    model: Replayable
+    samplers: dict[bool, Replayable]
 
 
 class DecodeGraphs:
@@ -44,6 +45,7 @@ class DecodeGraphs:
         sizes: batch sizes, in rising order; a batch takes the next larger one, padded.
         max_seq_len: of a request, ever: graphs hold for every length.
         vocab_size: of the logits.
+        capture: makes the graphs.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class DecodeGraphs:
         sizes: Sequence[int],
         max_seq_len: int,
         vocab_size: int,
+        capture: Capture,
     ) -> None:
         self._inputs, self._run_model, self._draw = inputs, run_model, draw
         self._max_seq_len = max_seq_len
@@ -62,8 +65,7 @@ class DecodeGraphs:
         self._logits = torch.empty(self._sizes[-1], vocab_size, dtype=torch.float32, device=inputs.device)
         self._ids = torch.empty(self._sizes[-1], dtype=torch.int64, device=inputs.device)
         self._captured: dict[int, CapturedSize] = {}
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
+        self._capture = capture
 
     def size_for(self, num_reqs: int) -> int | None:
         """The size that a batch is padded to; None where it is larger than all."""
@@ -84,10 +86,10 @@ class DecodeGraphs:
         """Capture what is left, and log what it took."""
         if self.is_complete:
             return
-        started, free = time.perf_counter(), torch.cuda.mem_get_info()[0]
+        started, free = time.perf_counter(), free_memory()
         while not self.is_complete:
             self.capture_next()
-        used = (free - torch.cuda.mem_get_info()[0]) / (1 << 20)
+        used = (free - free_memory()) / (1 << 20)
         logger.info(
             "captured decode graphs of %d sizes in %.1f s, %.0f MiB",
             len(self._sizes),
@@ -131,18 +133,6 @@ class DecodeGraphs:
         model = self._capture(run_model)
         samplers = {filters: self._capture(lambda filters=filters: draw(filters)) for filters in (False, True)}
         return CapturedSize(model, samplers)
-
-    def _capture(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        work()  # compiles kernels and makes workspaces, which cannot be done in a capture
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self._stream):
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                work()
-            finally:
-                graph.capture_end()
-        return graph
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)

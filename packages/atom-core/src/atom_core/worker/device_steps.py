@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from atom_core.config.sections import EngineConfig
+from atom_core.worker.cuda_capture import Capture
 from atom_core.worker.decode_graphs import DecodeGraphs
 from atom_core.worker.device_inputs import DeviceInputs
 from atom_core.worker.device_tables import DeviceTables
@@ -22,6 +23,7 @@ class DeviceSteps:
         model: what runs.
         states, tables: of the requests.
         max_model_len: of a request.
+        capture: makes graphs.
 
     Attributes:
         choices: a line for each value that was chosen for the user.
@@ -35,6 +37,7 @@ class DeviceSteps:
         tables: DeviceTables,
         *,
         max_model_len: int,
+        capture: Capture,
     ) -> None:
         self.choices: list[str] = []
         self._model, self._states = model, states
@@ -50,11 +53,14 @@ class DeviceSteps:
         if sizes:
             self._graphs = DecodeGraphs(
                 self._inputs,
-                run_model=lambda batch: model.compute_logits(model.forward(batch)),
+                run_model=lambda batch: model.compute_logits(
+                    model.forward(batch.input_ids, batch.positions, batch.geometries)
+                ),
                 draw=lambda logits, slots, positions, filters: draw(logits, states, slots, positions, filters=filters),
                 sizes=sizes,
                 max_seq_len=max_model_len,
                 vocab_size=config.model.vocab_size,
+                capture=capture,
             )
 
     def graph_size(self, rows: StepRows) -> int | None:

@@ -15,6 +15,8 @@ from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
 from atom_core.profiling import TorchProfiler
 from atom_core.worker.cache_memory import available_memory, size_cache
 from atom_core.worker.cache_pages import plan_pages
+from atom_core.worker.cuda_capture import Capture, CudaCapture
+from atom_core.worker.device_memory import measure_memory
 from atom_core.worker.device_steps import DeviceSteps
 from atom_core.worker.device_tables import DeviceTables
 from atom_core.worker.input_batch import ModelInput, StepRows, build_input
@@ -59,6 +61,7 @@ class ModelRunner:
     Args:
         config: of the engine.
         load_model: gives the model; tests and benchmarks put another in its place.
+        capture: makes graphs of steps on a device; None captures CUDA graphs on a GPU, and nothing on a CPU.
     """
 
     def __init__(
@@ -67,9 +70,11 @@ class ModelRunner:
         load_model: Callable[[EngineConfig], EngineModel] = load_engine_model,
         *,
         rank: int = 0,
+        capture: Capture | None = None,
     ) -> None:
         self._config = config
         self._load_model = load_model
+        self._capture = capture
         self._profiler = TorchProfiler(config.profiler, rank)
         self._pooler = Pooler()
         self._device_steps: DeviceSteps | None = None
@@ -86,13 +91,21 @@ class ModelRunner:
         model = self._load_model(config)
         loaded = time.perf_counter()
         pages = plan_pages(model.attention_layers, config.model.max_model_len)
+        choices: list[str] = []
+        if config.device == "cpu":
+            memory = available_memory()
+        else:
+            measured = measure_memory(config, model, pages)
+            memory = measured.for_cache
+            choices.append(measured.describe())
+        measured_at = time.perf_counter()
         size = size_cache(
             config.cache,
             block_bytes=max(pages.page_bytes, 1),
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=config.model.max_model_len,
             max_model_len_given=config.model.max_model_len_given,
-            memory=self._memory_for_cache(),
+            memory=memory,
             on_cpu=config.device == "cpu",
             windows=pages.windows,
             token_bytes=pages.token_bytes or None,
@@ -100,14 +113,18 @@ class ModelRunner:
         )
         caches = allocate_caches(model.attention_layers, pages, size.num_blocks, config.device)
         self._model = PagedModel(model, caches, [group.layers for group in pages.groups])
-        choices = list(size.choices) + self._make_states(size.max_model_len, len(pages.groups))
+        choices += [*size.choices, *self._make_states(size.max_model_len, len(pages.groups))]
         allocated = time.perf_counter()
         return RunnerInfo(
             num_blocks=size.num_blocks,
             windows=pages.windows,
             max_model_len=size.max_model_len,
             vocab_size=config.model.vocab_size,
-            timings={"load weights": loaded - started, "allocate cache": allocated - loaded},
+            timings={
+                "load weights": loaded - started,
+                "measure memory": measured_at - loaded,
+                "allocate cache": allocated - measured_at,
+            },
             choices=choices,
         )
 
@@ -151,7 +168,7 @@ class ModelRunner:
         logger.info("wrote the trace %s", self._profiler.stop())
 
     def _run_eagerly(self, step: SchedulerOutput, batch: ModelInput) -> Forward:
-        hidden_TD = self._model.forward(batch)
+        hidden_TD = self._model.forward(batch.input_ids, batch.positions, batch.geometries)
         pooled = self._pooler.pool(step, batch, hidden_TD)
         prompt_logprobs = prompt_logprobs_of_step(batch, hidden_TD, self._states, self._model.compute_logits)
         rows_nD = hidden_TD if batch.last_tokens is None else hidden_TD[batch.last_tokens]
@@ -162,10 +179,10 @@ class ModelRunner:
     def _make_states(self, max_model_len: int, num_groups: int) -> list[str]:
         """What is kept of requests, and on a GPU the graphs over it; a line for each choice."""
         config = self._config
-        on_cpu = config.device == "cpu"
-        tables = None
         max_num_seqs, block_size = config.scheduler.max_num_seqs, config.cache.block_size
-        if not on_cpu:
+        capture = self._capture if config.device == "cpu" else self._capture or CudaCapture()
+        tables = None
+        if capture is not None:
             tables = DeviceTables(
                 max_num_seqs, max_model_len, block_size=block_size, num_groups=num_groups, device=config.device
             )
@@ -178,17 +195,12 @@ class ModelRunner:
             num_groups=num_groups,
             tables=tables,
         )
-        if tables is None:
+        if capture is None or tables is None:
             return []
-        self._device_steps = DeviceSteps(config, self._model, self._states, tables, max_model_len=max_model_len)
+        self._device_steps = DeviceSteps(
+            config, self._model, self._states, tables, max_model_len=max_model_len, capture=capture
+        )
         return self._device_steps.choices
-
-    def _memory_for_cache(self) -> int:
-        """Bytes that the cache may take: what is free on a CPU, what the utilization leaves on a GPU."""
-        if self._config.device == "cpu":
-            return available_memory()
-        free, total = torch.cuda.mem_get_info()
-        return max(int(total * self._config.cache.memory_utilization) - (total - free), 0)
 
 
 def _step_name(rows: StepRows) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from atom_core.worker.input_batch import ModelInput
 from atom_core.worker.model_loading import EngineModel
+from atom_kernels.protocols import BatchGeometry
 from atom_models.forward_context import ForwardContext, set_forward_context
 
 
@@ -45,15 +45,16 @@ class PagedModel:
                 return f"the {plan.backend} backend of {layers[0]} cannot be captured"
         return None
 
-    def forward(self, batch: ModelInput) -> torch.Tensor:
-        """Hidden states ``[T, D]``."""
-        context = ForwardContext(self.kv_caches, self._build_metadata(batch))
-        with set_forward_context(context):
-            return self._forward(batch.input_ids, batch.positions)
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, geometries: Sequence[BatchGeometry]
+    ) -> torch.Tensor:
+        """Hidden states ``[T, D]`` of int64 ``[T]`` ids at `positions`; `geometries` has one for each group."""
+        with set_forward_context(ForwardContext(self.kv_caches, self._build_metadata(geometries))):
+            return self._forward(input_ids, positions)
 
-    def _build_metadata(self, batch: ModelInput) -> dict[str, Any]:
+    def _build_metadata(self, geometries: Sequence[BatchGeometry]) -> dict[str, Any]:
         """What attention needs to know of a batch, by layer name."""
         metadata: dict[str, Any] = {}
         for plan, group, names in self.plans:
-            metadata.update(dict.fromkeys(names, plan.build_metadata(batch.geometries[group])))
+            metadata.update(dict.fromkeys(names, plan.build_metadata(geometries[group])))
         return metadata

@@ -1,0 +1,71 @@
+"""An engine that takes steps the way a GPU does gives the tokens of one that takes them on the host."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atom_core import SamplingParams
+from atom_core.config import CompileConfig, EngineArgs
+from atom_core.engine.engine_core import EngineCore
+from atom_core.engine.startup import open_model, resolve
+from atom_core.executor import InlineExecutor
+from atom_core.messages import EngineRequest
+from atom_core.worker.model_runner import ModelRunner
+
+PROMPTS = [[5, 9, 13], list(range(20, 39)), [7]]
+PARAMS = [
+    {"temperature": 0.0},
+    {"temperature": 0.9, "top_k": 30, "top_p": 0.9, "seed": 4},
+    {"temperature": 1.1, "seed": 5, "presence_penalty": 0.4, "logprobs": 1},
+]
+
+
+class Repeated:
+    """Stands for a captured graph where there are none: the work is done again over the same memory."""
+
+    captured = 0
+    replayed = 0
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        work()
+        type(self).captured += 1
+        self._work = work
+
+    def replay(self) -> None:
+        type(self).replayed += 1
+        self._work()
+
+
+def tokens_of(folder: Path, *, rows: tuple[int, ...], **runner: Any) -> dict[str, list[int]]:
+    """Tokens of the requests `rows` of `PROMPTS`, by number."""
+    args = EngineArgs(model=str(folder), dtype="float32", num_kv_blocks=32, max_num_seqs=4, num_threads=1)
+    config = resolve(args, open_model(args))
+    if runner:
+        config = dataclasses.replace(config, compile=CompileConfig(graph_mode="full", capture_sizes=(2, 4)))
+    core = EngineCore(config, InlineExecutor(ModelRunner(config, **runner)))
+    tokens: dict[str, list[int]] = {str(row): [] for row in rows}
+    for row in rows:
+        params = SamplingParams(**PARAMS[row], max_tokens=5, ignore_eos=True)
+        core.add_request(EngineRequest(str(row), PROMPTS[row], params))
+    while core.has_unfinished():
+        for news in core.step():
+            assert news.error is None
+            tokens[news.request_id] += news.new_token_ids
+    assert core.stats().num_free_blocks == core.stats().num_blocks
+    core.close()
+    return tokens
+
+
+@pytest.mark.parametrize("rows", [(0, 1), (0, 1, 2)])
+def test_captured_steps_draw_the_tokens_of_steps_on_the_host(tiny_llama: Path, rows: tuple[int, ...]) -> None:
+    expected = tokens_of(tiny_llama, rows=rows)
+    Repeated.captured = Repeated.replayed = 0
+    assert tokens_of(tiny_llama, rows=rows, capture=Repeated) == expected
+    assert Repeated.captured == 2 * 3
+    # Four decodes, each of a model; rows that report logprobs are drawn by the host's way.
+    assert Repeated.replayed == (8 if rows == (0, 1) else 4)
