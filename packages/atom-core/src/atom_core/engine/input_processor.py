@@ -19,6 +19,7 @@ from atom_core.engine.validation import (
     check_structured_outputs,
 )
 from atom_core.messages import EngineRequest, Pooling, SamplingParams
+from atom_core.structured_output.checking import check_grammar
 from atom_core.structured_output.compiler import GrammarCompiler
 from atom_core.structured_output.grammar import GrammarError
 from atom_core.tokenization import Tokenizer, bad_words_token_ids
@@ -47,7 +48,7 @@ class InputProcessor:
     ) -> None:
         self.limits = limits
         self._tokenizer = tokenizer
-        self._grammars = GrammarCompiler()
+        self._grammars = GrammarCompiler(check_grammar)
         self._eos_token_ids = tuple(eos_token_ids)
         self._random = random.Random(seed)
 
