@@ -36,23 +36,27 @@ def _refuse(problem: RMSNormProblem, x: torch.Tensor) -> NoReturn:
 
 
 def _bind_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    from atom_kernels.norm.triton_kernels import rms_norm_kernel
-
-    weight = weights["weight"].contiguous()
-    size, dtype, eps, offset = problem.hidden_size, problem.dtype, problem.eps, problem.weight_offset
-    block, num_warps = _block(size)
+    weight, eps, offset = weights["weight"].contiguous(), problem.eps, problem.weight_offset
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype is not dtype or x.shape[-1] != size:
+        if x.dtype is not problem.dtype or x.shape[-1] != problem.hidden_size:
             _refuse(problem, x)
-        x = x.contiguous()
-        out = torch.empty_like(x)
-        num_rows = x.numel() // size
-        if num_rows:
-            rms_norm_kernel[(num_rows,)](x, weight, out, eps, offset, SIZE=size, BLOCK=block, num_warps=num_warps)
-        return out
+        return rms_norm_by_triton(x, weight, eps, offset)
 
     return run
+
+
+def rms_norm_by_triton(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float) -> torch.Tensor:
+    """`rms_norm` of x, contiguous or not, over its last dimension."""
+    from atom_kernels.norm.triton_kernels import rms_norm_kernel
+
+    x, size = x.contiguous(), x.shape[-1]
+    out = torch.empty_like(x)
+    num_rows = x.numel() // size
+    if num_rows:
+        block, num_warps = _block(size)
+        rms_norm_kernel[(num_rows,)](x, weight, out, eps, offset, SIZE=size, BLOCK=block, num_warps=num_warps)
+    return out
 
 
 def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
