@@ -18,6 +18,7 @@ class Collected:
 
     index: int
     text: str = ""
+    token_ids: list[int] = field(default_factory=list)
     logprobs: list[CompletionLogprobs] = field(default_factory=list)
     prompt_logprobs: list[CompletionLogprobs] = field(default_factory=list)
     finish_reason: Finish = "stop"
@@ -33,6 +34,7 @@ async def collect(request: Request, generation: Generation) -> list[Collected]:
             async for index, output in outputs:
                 choice = choices[index]
                 texts[index].append(output.text_delta)
+                choice.token_ids += output.output_tokens
                 choice.logprobs += output.logprobs or ()
                 if output.prompt_logprobs is not None:
                     choice.prompt_logprobs = output.prompt_logprobs

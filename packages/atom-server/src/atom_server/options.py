@@ -31,7 +31,7 @@ class ServerOptions:
     )
     api_key: str | None = option(
         None,
-        "Bearer token that every request but GET /health must carry, or several separated by commas; "
+        "Bearer token that every request but GET /health and /ready must carry, or several separated by commas; "
         "unset takes ATOM_API_KEY, and where that is unset too, no key is asked for.",
         section=_SECTION,
     )

@@ -142,7 +142,8 @@ class _EngineLoop:
 
     def _receive(self, folder: str) -> None:
         socket = self._context.socket(zmq.PULL)
-        socket.connect(request_address(folder))
+        socket.set_hwm(0)
+        socket.bind(request_address(folder))
         with contextlib.suppress(zmq.ContextTerminated), contextlib.closing(socket):
             while True:
                 data = socket.recv()

@@ -20,6 +20,7 @@ from atom_server.generation import Generation
 from atom_server.prompts import encode_prompts
 from atom_server.routes.openapi import described
 from atom_server.schemas.embeddings import EmbeddingRequest
+from atom_server.schemas.unsupported import refuse_unsupported
 from atom_server.state import server_state
 
 router = APIRouter(tags=["embeddings"])
@@ -35,14 +36,9 @@ async def embeddings(request: Request) -> Response:
     state.check_takes_requests()
     body, headers = await read_request(request, EmbeddingRequest, state.options.max_body_bytes)
     state.check_model(body.model)
-    body.refuse_what_is_missing()
-    prompts = await encode_prompts(state, body.input, param="input")
-    try:
-        generation = await Generation.submit(request, body, prompts, _PARAMS, kind="embd", pooling=body.pooling)
-    except ValueError as error:
-        if getattr(error, "param", None) == "prompt":
-            error.param = "input"  # type: ignore[attr-defined]
-        raise
+    refuse_unsupported(body.model_extra)
+    prompts = await encode_prompts(state, body, body.input, param="input")
+    generation = await Generation.submit(request, body, prompts, _PARAMS, kind="embd", pooling=body.pooling)
     vectors = await until_disconnect(request, _collect(request, generation))
     num_tokens = generation.num_prompt_tokens
     answer: dict[str, Any] = {

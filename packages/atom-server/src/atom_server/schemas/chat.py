@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
@@ -13,6 +14,7 @@ from atom_server.schemas.tools import NamedToolChoice, Tool, ToolChoice
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
+MAX_DOCUMENTS = 1024
 # A template would take these for its own arguments: a client could pass a second conversation or template by them.
 RESERVED_TEMPLATE_KEYS = frozenset(
     [
@@ -84,6 +86,7 @@ class ChatCompletionRequest(GenerationRequest):
     """A conversation to continue. `prompt` is another name for `messages`, or a string for a single user turn."""
 
     also_accepted: ClassVar[frozenset[str]] = frozenset(("prompt",))
+    engine_names: ClassVar[Mapping[str, str]] = {"stop_strings": "stop", "prompt": "messages"}
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES), BeforeValidator(_messages)] = (
         Field(validation_alias=AliasChoices("messages", "prompt"))
@@ -96,7 +99,7 @@ class ChatCompletionRequest(GenerationRequest):
     )
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    echo: bool = Field(False, description="Only text completions can repeat the prompt.")
+    echo: bool = Field(False, description="Begin with the last message, where that is the assistant's.")
     add_generation_prompt: bool = Field(True, description="End the prompt where the assistant's turn begins.")
     continue_final_message: bool = Field(
         False, description="Go on inside the last message instead of beginning a new turn."
@@ -104,7 +107,9 @@ class ChatCompletionRequest(GenerationRequest):
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64), BeforeValidator(_no_reserved_keys)] = Field(
         {}, description="Variables for the model's template, such as enable_thinking."
     )
-
+    documents: Annotated[list[dict[str, Any]], Field(max_length=MAX_DOCUMENTS)] = Field(
+        [], description="Texts with titles, for templates that know what to do with them."
+    )
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field([], description="Functions to be called.")
     tool_choice: ToolChoice | None = Field(
         None, description="Left out: auto with tools. required and a named function are enforced."
@@ -130,6 +135,8 @@ class ChatCompletionRequest(GenerationRequest):
         variables = dict(self.chat_template_kwargs)
         if self.reasoning_effort is not None:
             variables.setdefault("reasoning_effort", self.reasoning_effort)
+        if self.documents:
+            variables["documents"] = self.documents
         if self.active_tools:
             variables["tools"] = [
                 tool.model_dump(exclude_unset=True) | {"type": tool.type} for tool in self.active_tools
@@ -143,8 +150,23 @@ class ChatCompletionRequest(GenerationRequest):
             for message in self.messages
         ]
 
+    @property
+    def echoed(self) -> str:
+        """What the answer begins with."""
+        last = self.messages[-1]
+        return last.content or "" if self.echo and last.role == "assistant" else ""
+
+    @property
+    def most_tokens(self) -> int | None:
+        """How many may be generated; `max_completion_tokens` wins over `max_tokens`."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def name_of(self, parameter: str | None) -> str | None:
+        if parameter == "max_tokens" and self.max_completion_tokens is not None:
+            return "max_completion_tokens"
+        return super().name_of(parameter)
+
     def chat_sampling_params(self) -> SamplingParams:
-        """The engine's parameters; `max_completion_tokens` wins over `max_tokens`."""
-        max_tokens = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        """The engine's parameters."""
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        return self.sampling_params(max_tokens=max_tokens, logprobs=logprobs)
+        return self.sampling_params(max_tokens=self.most_tokens, logprobs=logprobs)
