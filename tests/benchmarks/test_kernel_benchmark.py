@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ElementTree
+
+import pytest
 import torch
 
 from atom_kernels.attention.mla.cases import make_problem as make_latent_problem
@@ -10,6 +13,7 @@ from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.contract import experts
 from benchmarks import kernels
 from benchmarks.gpu.ceilings import Ceilings
+from benchmarks.kernels import page
 from benchmarks.kernels.attention import latent_work, paged_work
 from benchmarks.kernels.mixture import plain_experts
 from benchmarks.kernels.shapes import MODELS
@@ -93,3 +97,28 @@ def test_a_kernel_that_fails_is_told_and_the_rest_is_kept():
     assert "RuntimeError: no" in table
     assert "A Fine GPU: copies 2.00 TB/s and multiplies 500 TFLOP/s" in table
     assert kernels.describe(failed).endswith("FAILED RuntimeError: no")
+
+
+def test_the_chart_shows_the_better_share_of_the_charted_cases_by_model():
+    results = [
+        RESULT | {"case": "gate_up_proj, rows 32"},
+        RESULT | {"case": "gate_up_proj, rows 2048", "model": "Llama-3-8B", "copy_share": 0.2, "matmul_share": 0.7},
+        RESULT | {"case": "gate_up_proj, rows 32", "model": "Llama-3-8B", "failure": "RuntimeError: no"},
+        RESULT,
+    ]
+    document = kernels.make_document(results, CEILINGS)
+    assert [len(found) for found in page.charted(document).values()] == [1, 1]
+    text = "".join(ElementTree.fromstring(page.draw(document)).itertext())
+    assert "50% of copy rate, 10 us" in text
+    assert "70% of matmul rate, 10 us" in text
+
+
+def test_the_page_keeps_what_is_around_its_tables_and_must_have_their_marks():
+    document = kernels.make_document([RESULT], CEILINGS)
+    text = page.with_tables(f"before {page.BEGIN} stale {page.END} after", [document])
+    assert text.startswith("before")
+    assert text.endswith("after")
+    assert "Qwen3-8B" in text
+    assert "stale" not in text
+    with pytest.raises(ValueError, match="lacks the marks"):
+        page.with_tables("no marks", [document])
