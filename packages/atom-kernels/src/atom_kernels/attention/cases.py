@@ -29,7 +29,7 @@ class AttentionStep:
 
     def to(self, device: str) -> AttentionStep:
         """The same step with every tensor on `device`."""
-        return _moved(self, device)
+        return moved(self, device)
 
     def run(self, plan: AttentionPlan) -> tuple[torch.Tensor, ...]:
         """The output, and the cache as the step leaves it; the cache of the step itself is left alone."""
@@ -128,11 +128,12 @@ def make_step(
     )
 
 
-def _moved(value: Any, device: str) -> Any:
+def moved(value: Any, device: str) -> Any:
+    """A struct, tuple or tensor with every tensor in it on `device`."""
     if isinstance(value, torch.Tensor):
         return value.to(device)
     if isinstance(value, tuple):
-        return tuple(_moved(item, device) for item in value)
+        return tuple(moved(item, device) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: _moved(getattr(value, field.name), device) for field in fields(value)})
+        return replace(value, **{field.name: moved(getattr(value, field.name), device) for field in fields(value)})
     return value

@@ -10,7 +10,14 @@ import triton
 import triton.language as tl
 
 from atom_kernels.attention.triton_schedule import RANGE_FIELDS, REQUEST_FIELDS, count_tiles
-from atom_kernels.attention.triton_tile import NOTHING, attend_tile, finish_rows, load_block_ids, visible_keys
+from atom_kernels.attention.triton_tile import (
+    NOTHING,
+    attend_tile,
+    finish_rows,
+    load_block_ids,
+    load_queries,
+    visible_keys,
+)
 
 
 # What changes from step to step must not make Triton compile again.
@@ -22,9 +29,11 @@ def decode_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, block_table_ptr,
     ranges_ptr, requests_ptr, arrivals_ptr, sums_ptr, stats_ptr,
     scale, cap, q_stride, block_stride, token_stride, head_stride, table_stride,
-    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
+    PRECISION: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """One program a key head and range of tiles; parts of requests go to ``sums [2 * ranges, K, P, D]`` and `stats`.
 
@@ -53,10 +62,9 @@ def decode_kernel(
         tokens = (start + m // GROUP).to(tl.int64)
         present = m // GROUP < queries
         inside = present[:, None] & (columns < HEAD_DIM)[None, :]
-        q_at = q_ptr + tokens[:, None] * q_stride + heads[:, None] * HEAD_DIM + columns[None, :]
-        q = tl.load(q_at, mask=inside, other=0.0)
-        if UPCAST:
-            q = q.to(tl.float32)
+        q, q_behind = load_queries(
+            q_ptr, tokens, heads, present, q_stride, HEAD_DIM, ROPE_DIM, UPCAST, BLOCK_D, BLOCK_E
+        )  # fmt: skip
         positions = length - queries + m // GROUP
         best = tl.full([BLOCK_M], NOTHING, tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
@@ -67,10 +75,10 @@ def decode_kernel(
         for at in range(start_at, stop_at, BLOCK_N):
             next_ids = load_block_ids(table, at + BLOCK_N, begin, length, BLOCK_SIZE, WINDOW, BLOCK_N)
             best, total, sums = attend_tile(
-                q, k_cache_ptr, v_cache_ptr, block_ids, at, begin, length, positions, best, total, sums,
+                q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, length, positions, best, total, sums,
                 scale, cap, block_stride, token_stride,
-                HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION, UPCAST, True, BLOCK_N, BLOCK_D,
-                q_ptr.dtype.element_ty,
+                HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION, UPCAST,
+                True, BLOCK_N, BLOCK_D, BLOCK_E, q_ptr.dtype.element_ty,
             )  # fmt: skip
             block_ids = next_ids
         if first_range == last_range:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.triton_configs import DecodeConfig, decode_config, next_power_of_two, num_programs
+from atom_kernels.attention.triton_configs import DecodeConfig, next_power_of_two, num_programs
 from atom_kernels.attention.triton_schedule import share_apart, share_evenly
-
-if TYPE_CHECKING:
-    from atom_kernels.attention.problem import AttentionProblem
 
 # Of a request whose result must not depend on its neighbors.
 _OWN_RANGES = 16
@@ -43,7 +39,15 @@ class DecodeShares:
 
 @dataclass(frozen=True)
 class DecodeSharing:
-    """What one layer's decodes have in common: key heads (or blocks of query heads), heads and values of a program."""
+    """What one layer's decodes have in common.
+
+    Attributes:
+        config: of the kernel that takes the shares.
+        num_kv_heads: programs for each range of keys, with `group` query heads each.
+        value_dim: elements of a value.
+        window: of keys, 0 for none.
+        apart: requests do not share programs, so that one's bits do not depend on the others.
+    """
 
     config: DecodeConfig
     num_kv_heads: int
@@ -51,17 +55,6 @@ class DecodeSharing:
     value_dim: int
     window: int
     apart: bool
-
-    @classmethod
-    def of_attention(cls, problem: AttentionProblem) -> DecodeSharing:
-        return cls(
-            config=decode_config(problem),
-            num_kv_heads=problem.num_kv_heads,
-            group=problem.group_size,
-            value_dim=problem.head_dim,
-            window=problem.sliding_window or 0,
-            apart=problem.batch_invariant,
-        )
 
     def share(
         self, query_start_loc: torch.Tensor, seq_lens: torch.Tensor, num_decodes: int, tokens: int
@@ -90,6 +83,3 @@ class DecodeSharing:
             grid = (-(-num_ranges // _BLOCK_J),)
             share_evenly[grid](*arguments, num_ranges, **rules, BLOCK_J=_BLOCK_J, BLOCK_R=_BLOCK_R, num_warps=8)
         return shares
-
-
-__all__ = ["DecodeShares", "DecodeSharing"]

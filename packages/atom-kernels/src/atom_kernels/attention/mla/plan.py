@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atom_kernels.attention.mla import native_backend, reference, torch_backend
+from atom_kernels.attention.mla import native_backend, reference, torch_backend, triton_backend
 from atom_kernels.attention.plan import UnsupportedAttentionError
 from atom_kernels.platform import detect_platform
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry, CacheLayout
 
 # In the order in which they are tried.
-BACKENDS = (native_backend, torch_backend, reference)
+BACKENDS = (triton_backend, native_backend, torch_backend, reference)
 
 
 class MlaBackend(Protocol):
