@@ -34,7 +34,6 @@ class TritonMetadata:
     num_tokens: int
     num_decodes: int
     num_prefills: int
-    prefill_tokens: int
     shares: DecodeShares | None
 
 
@@ -90,8 +89,6 @@ class PagedKernels:
             num_tokens=min(geometry.num_tokens, geometry.slot_mapping.shape[0]),
             num_decodes=num_decodes,
             num_prefills=num_prefills,
-            # Decodes have at least one token each.
-            prefill_tokens=geometry.num_tokens - num_decodes,
             shares=shares,
         )
 
@@ -181,7 +178,8 @@ class PagedKernels:
         first = metadata.num_decodes
         block_m = max(self.prefill.block_m, next_power_of_two(self.group))
         block_t = block_m // self.group
-        tiles = metadata.prefill_tokens // block_t + metadata.num_prefills
+        # Decodes may be padding of no token: all tokens may be of prompts.
+        tiles = metadata.num_tokens // block_t + metadata.num_prefills
         prefill_kernel[(self._num_groups, tiles)](
             *tensors, metadata.query_start_loc[first:], metadata.seq_lens[first:], metadata.block_table[first:],
             *self._factors, *strides, metadata.block_table.stride(0), metadata.num_prefills,
