@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from atom_core import SamplingParams
 from atom_core.config import CompileConfig, EngineArgs
@@ -41,31 +39,36 @@ class Repeated:
         self._work()
 
 
-def tokens_of(folder: Path, *, rows: tuple[int, ...], **runner: Any) -> dict[str, list[int]]:
-    """Tokens of the requests `rows` of `PROMPTS`, by number."""
-    args = EngineArgs(model=str(folder), dtype="float32", num_kv_blocks=32, max_num_seqs=4, num_threads=1)
+def tokens_of(folder: Path, *, rounds: Sequence[Sequence[int]], **runner: Any) -> list[list[int]]:
+    """Tokens of the requests `rounds` of `PROMPTS`, by number; those of a round begin together."""
+    sizes = {"num_kv_blocks": 32, "max_num_seqs": 4, "max_num_batched_tokens": 64, "enable_prefix_caching": False}
+    args = EngineArgs(model=str(folder), dtype="float32", num_threads=1, **sizes)
     config = resolve(args, open_model(args))
     if runner:
         config = dataclasses.replace(config, compile=CompileConfig(graph_mode="full", capture_sizes=(2, 4)))
     core = EngineCore(config, InlineExecutor(ModelRunner(config, **runner)))
-    tokens: dict[str, list[int]] = {str(row): [] for row in rows}
-    for row in rows:
-        params = SamplingParams(**PARAMS[row], max_tokens=5, ignore_eos=True)
-        core.add_request(EngineRequest(str(row), PROMPTS[row], params))
-    while core.has_unfinished():
-        for news in core.step():
-            assert news.error is None
-            tokens[news.request_id] += news.new_token_ids
+    tokens: list[list[int]] = []
+    for numbers in rounds:
+        found: dict[str, list[int]] = {str(number): [] for number in numbers}
+        for number in numbers:
+            params = SamplingParams(**PARAMS[number], max_tokens=4, ignore_eos=True)
+            core.add_request(EngineRequest(str(number), PROMPTS[number], params))
+        while core.has_unfinished():
+            for news in core.step():
+                assert news.error is None
+                found[news.request_id] += news.new_token_ids
+        tokens += found.values()
     assert core.stats().num_free_blocks == core.stats().num_blocks
     core.close()
     return tokens
 
 
-@pytest.mark.parametrize("rows", [(0, 1), (0, 1, 2)])
-def test_captured_steps_draw_the_tokens_of_steps_on_the_host(tiny_llama: Path, rows: tuple[int, ...]) -> None:
-    expected = tokens_of(tiny_llama, rows=rows)
+def test_captured_steps_draw_the_tokens_of_steps_on_the_host(tiny_llama: Path) -> None:
+    rounds = [(0, 1), (1, 2)]
+    expected = tokens_of(tiny_llama, rounds=rounds)
     Repeated.captured = Repeated.replayed = 0
-    assert tokens_of(tiny_llama, rows=rows, capture=Repeated) == expected
-    assert Repeated.captured == 2 * 3
-    # Four decodes, each of a model; rows that report logprobs are drawn by the host's way.
-    assert Repeated.replayed == (8 if rows == (0, 1) else 4)
+    assert tokens_of(tiny_llama, rounds=rounds, capture=Repeated) == expected
+    # Two sizes of decodes, with two samplers each, and prompts of up to 64 tokens, with two samplers.
+    assert Repeated.captured == 9
+    # The first prompts run before anything is captured. Rows that report logprobs are drawn by the host's way.
+    assert Repeated.replayed == 2 * 3 + 1 + 3

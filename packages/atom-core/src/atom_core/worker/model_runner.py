@@ -19,6 +19,7 @@ from atom_core.worker.cuda_capture import Capture, CudaCapture
 from atom_core.worker.device_memory import measure_memory
 from atom_core.worker.device_steps import DeviceSteps
 from atom_core.worker.device_tables import DeviceTables
+from atom_core.worker.graph_shapes import GraphShape
 from atom_core.worker.input_batch import ModelInput, StepRows, build_input
 from atom_core.worker.kv_caches import allocate_caches
 from atom_core.worker.logprobs import prompt_logprobs_of_step
@@ -39,7 +40,7 @@ class Forward:
     Attributes:
         logits_nV: float32, of the rows that sample.
         prompt_logprobs, vectors: by index in the batch, of the requests that ask for them.
-        graph_size: of the graph that ran it; None where none did.
+        shape: of the graph that ran it; None where none did.
     """
 
     step: SchedulerOutput
@@ -47,7 +48,7 @@ class Forward:
     logits_nV: torch.Tensor
     prompt_logprobs: Mapping[int, list[TokenLogprobs]]
     vectors: Mapping[int, list[float]]
-    graph_size: int | None = None
+    shape: GraphShape | None = None
 
     def report(self, token_ids: list[int], logprobs: Mapping[int, TokenLogprobs]) -> ModelOutput:
         """What came out of it."""
@@ -93,10 +94,10 @@ class ModelRunner:
         pages = plan_pages(model.attention_layers, config.model.max_model_len)
         choices: list[str] = []
         if config.device == "cpu":
-            memory = available_memory()
+            memory, num_weights = available_memory(), 0
         else:
             measured = measure_memory(config, model, pages)
-            memory = measured.for_cache
+            memory, num_weights = measured.for_cache, measured.weights // getattr(torch, config.model.dtype).itemsize
             choices.append(measured.describe())
         measured_at = time.perf_counter()
         size = size_cache(
@@ -113,7 +114,7 @@ class ModelRunner:
         )
         caches = allocate_caches(model.attention_layers, pages, size.num_blocks, config.device)
         self._model = PagedModel(model, caches, [group.layers for group in pages.groups])
-        choices += [*size.choices, *self._make_states(size.max_model_len, len(pages.groups))]
+        choices += [*size.choices, *self._make_states(size.max_model_len, len(pages.groups), num_weights)]
         allocated = time.perf_counter()
         return RunnerInfo(
             num_blocks=size.num_blocks,
@@ -132,16 +133,16 @@ class ModelRunner:
     def forward(self, step: SchedulerOutput) -> None:
         """Compute the step's tokens and the logits of the rows that sample; `sample` must follow."""
         self._states.update(step)
+        self._pooler.update(step)
         rows = StepRows.of(step, self._states.slots)
         if self._device_steps is None:
-            batch, graph_size = build_input(rows, self._states, self._config.cache.block_size), None
+            batch, shape = build_input(rows, self._states, self._config.cache.block_size), None
         else:
-            graph_size = self._device_steps.graph_size(rows)
-            batch = self._device_steps.build(rows, graph_size)
+            shape = self._device_steps.shape_of(rows, needs_hidden_states=self._needs_hidden_states(rows))
+            batch = self._device_steps.build(rows, shape)
         with self._profiler.mark(_step_name(rows)):
-            if self._device_steps is not None and graph_size is not None:
-                logits_nV = self._device_steps.replay_model(rows, graph_size)
-                self._forward = Forward(step, batch, logits_nV, {}, {}, graph_size)
+            if self._device_steps is not None and shape is not None:
+                self._forward = Forward(step, batch, self._device_steps.replay_model(rows, shape), {}, {}, shape)
             else:
                 self._forward = self._run_eagerly(step, batch)
 
@@ -152,8 +153,8 @@ class ModelRunner:
             raise RuntimeError("sample() before forward(): there is no step to sample")
         forward, self._forward = self._forward, None
         with self._profiler.mark("sample"):
-            if self._device_steps is not None and forward.graph_size is not None and not masks:
-                ids = self._device_steps.replay_sampler(forward.batch.rows, forward.graph_size)
+            if self._device_steps is not None and forward.shape is not None and not masks:
+                ids = self._device_steps.replay_sampler(forward.batch.rows, forward.shape)
                 if ids is not None:
                     return deliver(ids, lambda token_ids: forward.report(token_ids, {}))
             sampled = sample_step(forward.step, forward.batch, forward.logits_nV, states=self._states, masks=masks)
@@ -167,6 +168,14 @@ class ModelRunner:
         """End the trace and write it."""
         logger.info("wrote the trace %s", self._profiler.stop())
 
+    def _needs_hidden_states(self, rows: StepRows) -> bool:
+        """Whether somebody wants more of a step than the logits of the rows that sample."""
+        extras = self._states.extras
+        judged = any(
+            (found := extras[slot]) is not None and found.prompt_logprobs is not None for slot in rows.slots.tolist()
+        )
+        return judged or self._pooler.is_open
+
     def _run_eagerly(self, step: SchedulerOutput, batch: ModelInput) -> Forward:
         hidden_TD = self._model.forward(batch.input_ids, batch.positions, batch.geometries)
         pooled = self._pooler.pool(step, batch, hidden_TD)
@@ -176,7 +185,7 @@ class ModelRunner:
         vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
         return Forward(step, batch, logits_nV, prompt_logprobs, vectors)
 
-    def _make_states(self, max_model_len: int, num_groups: int) -> list[str]:
+    def _make_states(self, max_model_len: int, num_groups: int, num_weights: int) -> list[str]:
         """What is kept of requests, and on a GPU the graphs over it; a line for each choice."""
         config = self._config
         max_num_seqs, block_size = config.scheduler.max_num_seqs, config.cache.block_size
@@ -198,7 +207,13 @@ class ModelRunner:
         if capture is None or tables is None:
             return []
         self._device_steps = DeviceSteps(
-            config, self._model, self._states, tables, max_model_len=max_model_len, capture=capture
+            config,
+            self._model,
+            self._states,
+            tables,
+            max_model_len=max_model_len,
+            num_weights=num_weights,
+            capture=capture,
         )
         return self._device_steps.choices
 

@@ -1,0 +1,110 @@
+"""`StepGraphs`: steps captured once for each shape of a batch, and replayed with a launch or two."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from atom_core.worker.cuda_capture import Capture, Replayable, free_memory
+from atom_core.worker.device_inputs import DeviceInputs
+from atom_core.worker.graph_shapes import GraphShape, GraphShapes
+from atom_core.worker.input_batch import NO_ROWS, ModelInput, StepRows
+
+logger = logging.getLogger(__name__)
+
+RunModel = Callable[[ModelInput], torch.Tensor]
+"""Float32 logits ``[n, vocab]`` of the rows of a batch that sample."""
+Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
+"""``(logits [n, vocab], slots [n], positions [n], filters) -> int64 [n]``: draws tokens, and appends them."""
+
+
+class StepGraphs:
+    """Graphs over the buffers of `inputs`; all share their memory, since one runs at a time.
+
+    Args:
+        inputs: builds the batches.
+        run_model, draw: what is captured.
+        shapes: of the batches. Every row of them samples; those not asked to do it into the row for padding.
+        max_seq_len: of a request, ever: graphs hold for every length.
+        vocab_size: of the logits.
+        capture: makes the graphs.
+    """
+
+    def __init__(
+        self,
+        inputs: DeviceInputs,
+        *,
+        run_model: RunModel,
+        draw: Draw,
+        shapes: GraphShapes,
+        max_seq_len: int,
+        vocab_size: int,
+        capture: Capture,
+    ) -> None:
+        self._inputs, self._run_model, self._draw = inputs, run_model, draw
+        self._shapes, self._max_seq_len, self._capture = shapes, max_seq_len, capture
+        num_rows = max(shape.num_reqs for shape in shapes.all)
+        self._logits = torch.empty(num_rows, vocab_size, dtype=torch.float32, device=inputs.device)
+        self._ids = torch.empty(num_rows, dtype=torch.int64, device=inputs.device)
+        self._models: dict[GraphShape, Replayable] = {}
+        self._samplers: dict[tuple[int, bool], Replayable] = {}
+
+    def shape_of(self, rows: StepRows) -> GraphShape | None:
+        """The shape of the graph for a step. The first decode has everything captured: not to delay first tokens."""
+        shape = self._shapes.of_step(rows)
+        if shape is not None and shape.is_decode:
+            self.capture_all()
+        return shape if shape in self._models else None
+
+    def capture_all(self) -> None:
+        """Capture what is left, the largest first: smaller ones fit into its memory. Logs what it took."""
+        missing: Sequence[GraphShape] = [shape for shape in self._shapes.all if shape not in self._models]
+        if not missing:
+            return
+        started, free = time.perf_counter(), free_memory()
+        for shape in missing:
+            self._capture_shape(shape)
+        taken, used = time.perf_counter() - started, (free - free_memory()) / (1 << 20)
+        logger.info("captured graphs of %d batch shapes in %.1f s, %.0f MiB", len(missing), taken, used)
+
+    def replay_model(self, shape: GraphShape) -> torch.Tensor:
+        """Logits ``[shape.num_reqs, vocab]`` of the batch that the inputs were filled with."""
+        self._models[shape].replay()
+        return self._logits[: shape.num_reqs]
+
+    def replay_sampler(self, shape: GraphShape, *, filters: bool) -> torch.Tensor:
+        """Int64 ids ``[shape.num_reqs]``, drawn from the logits and appended to the histories.
+
+        Args:
+            filters: a row has top-k, top-p or min-p.
+        """
+        self._samplers[shape.num_reqs, filters].replay()
+        return self._ids[: shape.num_reqs]
+
+    def _capture_shape(self, shape: GraphShape) -> None:
+        num_rows = shape.num_reqs
+        self._inputs.fill(NO_ROWS, shape)
+        batch = self._inputs.view(
+            NO_ROWS,
+            num_reqs=num_rows,
+            num_tokens=shape.num_tokens,
+            num_decodes=num_rows if shape.is_decode else 0,
+            num_samples=num_rows,
+            max_query_len=1 if shape.is_decode else shape.num_tokens,
+            max_seq_len=self._max_seq_len,
+        )
+        logits, ids = self._logits[:num_rows], self._ids[:num_rows]
+
+        def run_model() -> None:
+            logits.copy_(self._run_model(batch))
+
+        def draw(filters: bool) -> None:
+            ids.copy_(self._draw(logits, batch.sample_slots, batch.sample_positions, filters))
+
+        self._models[shape] = self._capture(run_model)
+        for filters in (False, True):
+            if (num_rows, filters) not in self._samplers:
+                self._samplers[num_rows, filters] = self._capture(lambda filters=filters: draw(filters))
