@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import ExpectedWeight, SchemeWeights, check_shape, not_loaded
-from atom_models.quantization import DENSE_INPUT, InputFormat, LinearSpec
+from atom_models.quantization import DENSE_INPUT, UNNORMED, InputFormat, LinearSpec
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -83,9 +83,11 @@ class Linear(Layer):
         self.ignored_weights = frozenset(
             f"{name}.{suffix}" for name, scheme in zip(names, schemes, strict=True) for suffix in scheme.ignored_weights
         )
-        formats = {part.scheme.input_format.name for part in self._parts}
-        self.input_format: InputFormat = self._parts[0].scheme.input_format if len(formats) == 1 else DENSE_INPUT
-        self._apply: Callable[[Any], torch.Tensor] = not_loaded(prefix)
+        # Several parts take one form only if none of them does more than multiply.
+        formats = [part.input_format for part in self._parts]
+        is_one = all(other == formats[0] for other in formats) and (len(formats) == 1 or formats[0] != UNNORMED)
+        self.input_format: InputFormat = formats[0] if is_one else DENSE_INPUT
+        self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
     def _add_part(self, names: Sequence[str], shards: Sequence[Shard], scheme: Any, context: BuildContext) -> None:
         sizes = [shard.out_features // shard.num_pieces for shard in shards]
@@ -102,6 +104,14 @@ class Linear(Layer):
 
     def forward(self, x: Any) -> torch.Tensor:
         return self._apply(x)
+
+    def end_with_silu_and_mul(self) -> bool:
+        """Before loading: asks for ``silu(first half) * second half`` of the outputs; False if it cannot do that."""
+        if self.input_format != UNNORMED:
+            return False
+        part = self._parts[0]
+        part.spec = replace(part.spec, gated=True)
+        return True
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         return {name: self._expected(placement) for name, placement in self._placements.items()}
@@ -246,10 +256,14 @@ class RowParallelLinear(Linear):
         super().__init__(in_features, (shard,), context, prefix=prefix, bias=bias, split_input=True)
         # In a tuple, so that the norm stays a module of its own place in the model alone.
         self._then = (then,)
+        self._adds_residual = then is not None and self.input_format == UNNORMED and self._ranks.size == 1
 
     def forward(self, x: Any, residual: torch.Tensor | None = None) -> Any:
+        then = self._then[0]
+        if self._adds_residual and then is not None:
+            total = self._apply(x, residual)
+            return then(total), total
         y = self._apply(x)
         if self._ranks.size > 1:
             y = self._ranks.all_reduce(y)
-        then = self._then[0]
         return y if then is None else then(y, residual)

@@ -11,7 +11,7 @@ from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
 from atom_kernels.select import select
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import ExpectedWeight, check_shape, not_loaded
-from atom_models.quantization import DENSE_INPUT, InputFormat
+from atom_models.quantization import DENSE_INPUT, UNNORMED, InputFormat, Unnormed
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -25,6 +25,8 @@ class TakesFormat(Protocol):
 
 class RMSNorm(Layer):
     """``forward(x) -> y``, or ``forward(x, residual) -> (y, x + residual)``.
+
+    Where the consumer norms by itself, y is x (or the sum) with this norm's weight beside it.
 
     Args:
         hidden_size: of the last dimension.
@@ -78,10 +80,13 @@ class RMSNorm(Layer):
     def finish(self) -> None:
         offset = self._problem.weight_offset
         self._effective_weight = self._weight + offset if offset and self._weight is not None else self._weight
+        if self._format == UNNORMED:
+            self._norm, self._add_norm = self._hand_on, self._add_and_hand_on
+            return
         weights, platform = {"weight": self._weight}, self._context.platform
         norm = select(RMS_NORM, self._problem, platform).prepare(weights)
         add_norm = select(ADD_RMS_NORM, self._problem, platform).prepare(weights)
-        if self._format.name == "dense":
+        if self._format == DENSE_INPUT:
             self._norm, self._add_norm = norm, add_norm
             return
         encode = self._format.encode
@@ -91,3 +96,12 @@ class RMSNorm(Layer):
             return encode(y), new_residual
 
         self._norm, self._add_norm = lambda x: encode(norm(x)), add_norm_encoded
+
+    def _hand_on(self, x: torch.Tensor) -> Unnormed:
+        if self._weight is None:
+            raise RuntimeError(f"{self._name} is not loaded")
+        return Unnormed(x, self._weight, self._problem.eps, self._problem.weight_offset)
+
+    def _add_and_hand_on(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[Unnormed, torch.Tensor]:
+        total = x + residual
+        return self._hand_on(total), total

@@ -11,16 +11,19 @@ from atom_models.quantization.dense import Dense
 from atom_models.quantization.int8 import Int8Checkpoint, Int8FewRows, Int8WeightOnly
 from atom_models.quantization.scheme import (
     DENSE_INPUT,
+    UNNORMED,
     InputFormat,
     LinearScheme,
     LinearSpec,
     Quantization,
+    Unnormed,
     WeightSlot,
 )
 
 __all__ = [
     "DENSE_INPUT",
     "ONLINE",
+    "UNNORMED",
     "UNQUANTIZED",
     "Dense",
     "InputFormat",
@@ -31,6 +34,7 @@ __all__ = [
     "LinearSpec",
     "OneScheme",
     "Quantization",
+    "Unnormed",
     "UnsupportedQuantizationError",
     "WeightSlot",
     "choose_quantization",
