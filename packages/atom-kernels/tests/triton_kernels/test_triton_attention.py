@@ -127,7 +127,7 @@ def test_a_padded_mixed_batch_agrees_with_the_same_requests_alone(window):
     plan = select_attention(problem, only_backend="triton")
     step = make_step_here(problem, [(1, 90), (40, 40), (9, 77)])
     geometry = step.geometry
-    # Room for three decodes and four prompts in 64 tokens: absent decodes have none, an absent prompt has all left over.
+    # Room for three decodes and four prompts in 64 tokens: absent decodes have none, an absent prompt those left.
     padded = replace(
         geometry,
         query_start_loc=torch.tensor([0, 1, 1, 1, 41, 50, 64, 64], dtype=torch.int32, device=DEVICE),

@@ -12,6 +12,7 @@ from atom_kernels.platform import detect_platform
 if TYPE_CHECKING:
     import torch
 
+    from atom_kernels.attention.mla.problem import MlaProblem
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, CacheLayout
@@ -117,8 +118,27 @@ def select_attention(
     Raises:
         UnsupportedAttentionError: nothing fits; it lists the reason of each backend.
     """
-    platform = platform or detect_platform()
     layout = problem.nhd_layout
+    module, reasons = choose_backend(
+        BACKENDS, problem, layout, platform=platform, offered=offered, only_backend=only_backend
+    )
+    return AttentionPlan(problem, module.NAME, layout, reasons, module.create(problem, layout))
+
+
+def choose_backend(
+    backends: Sequence[Any],
+    problem: AttentionProblem | MlaProblem,
+    layout: CacheLayout,
+    *,
+    platform: Platform | None,
+    offered: Sequence[CacheLayout] | None,
+    only_backend: str | None,
+) -> tuple[Any, tuple[tuple[str, str], ...]]:
+    """The first of `backends` that can run `problem` here, and why those before it cannot; see `select_attention`.
+
+    A backend is a module with ``NAME``, ``supports(problem, platform) -> None or the reason why not``, and ``create``.
+    """
+    platform = platform or detect_platform()
     if offered is not None and layout not in offered:
         given = ", ".join(f"{other.name} of {other.block_size} tokens" for other in offered) or "none"
         raise UnsupportedAttentionError(
@@ -126,13 +146,13 @@ def select_attention(
             f"{[tensor.shape for tensor in layout.tensors]} in {problem.cache_dtype}; the host offers {given}"
         )
     reasons: list[tuple[str, str]] = []
-    for module in BACKENDS:
+    for module in backends:
         if only_backend is not None and only_backend != module.NAME:
             continue
         reason = platform.why_not(module.NAME) or module.supports(problem, platform)
         if reason is None:
-            return AttentionPlan(problem, module.NAME, layout, tuple(reasons), module.create(problem, layout))
+            return module, tuple(reasons)
         reasons.append((module.NAME, reason))
-    known = ", ".join(module.NAME for module in BACKENDS)
+    known = ", ".join(module.NAME for module in backends)
     tried = "; ".join(f"{name}: {reason}" for name, reason in reasons) or f"{only_backend!r} is not one of {known}"
     raise UnsupportedAttentionError(f"nothing can run {problem} on {platform.name}: {tried}")
