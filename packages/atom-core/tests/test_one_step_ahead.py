@@ -67,6 +67,9 @@ class FakeDevice:
         ]
         return ReadyOutput(ModelOutput(self._step.step_id, reports))
 
+    def prepare(self) -> bool:
+        return False
+
     def start_profile(self) -> None: ...
     def stop_profile(self) -> None: ...
 

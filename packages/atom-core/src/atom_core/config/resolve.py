@@ -122,7 +122,9 @@ def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> Compil
         )
     if args.cudagraph_mode is None:
         choices.append(f"cudagraph_mode = full: decode steps of up to {max(sizes)} requests are captured")
-    return CompileConfig(level=args.level, graph_mode="full", capture_sizes=tuple(sorted(set(sizes))))
+    return CompileConfig(
+        level=args.level, graph_mode="full", capture_sizes=tuple(sorted(set(sizes))), graphs_required=wants_graphs
+    )
 
 
 def default_capture_sizes(max_num_seqs: int) -> tuple[int, ...]:

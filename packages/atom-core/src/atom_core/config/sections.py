@@ -67,11 +67,13 @@ class CompileConfig:
         level: 0 is eager.
         graph_mode: "full" captures whole decode steps, "none" nothing.
         capture_sizes: batch sizes of the captured steps, in rising order.
+        graphs_required: they were asked for, so the engine does not go on without them.
     """
 
     level: int = 0
     graph_mode: GraphMode = "none"
     capture_sizes: tuple[int, ...] = ()
+    graphs_required: bool = False
 
 
 @dataclass(frozen=True)

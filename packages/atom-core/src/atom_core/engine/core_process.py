@@ -107,6 +107,8 @@ class _EngineLoop:
         while self._running:
             if not core.has_unfinished():
                 self._last_step = None
+                while self._inbox.empty() and self._core.prepare():
+                    pass
                 self._handle(self._inbox.get())
                 self._last_step = time.monotonic()
             with contextlib.suppress(queue.Empty):

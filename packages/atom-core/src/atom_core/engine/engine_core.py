@@ -141,6 +141,10 @@ class EngineCore:
         """Counts as of now."""
         return self._scheduler.stats()
 
+    def prepare(self) -> bool:
+        """Use idle time for what later steps would wait for (see `Executor.prepare`); False where nothing is left."""
+        return self._executor.prepare()
+
     def start_profile(self) -> None:
         """Begin a trace in every worker (see `TorchProfiler.start`)."""
         self._executor.start_profile()

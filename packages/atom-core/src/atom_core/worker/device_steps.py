@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
+from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
 from atom_core.worker.cuda_capture import Capture
 from atom_core.worker.device_inputs import DeviceInputs
@@ -14,6 +17,8 @@ from atom_core.worker.paged_model import PagedModel
 from atom_core.worker.request_states import RequestStates
 from atom_core.worker.sampler import draw
 from atom_core.worker.step_graphs import StepGraphs
+
+logger = logging.getLogger(__name__)
 
 
 class DeviceSteps:
@@ -44,6 +49,7 @@ class DeviceSteps:
     ) -> None:
         self.choices: list[str] = []
         self._model, self._states = model, states
+        self._graphs_required = config.compile.graphs_required
         max_num_seqs, max_num_tokens = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
         self._inputs = DeviceInputs(
             tables,
@@ -65,11 +71,25 @@ class DeviceSteps:
                 capture=capture,
             )
 
+    def capture_next(self) -> bool:
+        """Capture a graph ahead of its use; False where none is left."""
+        if self._graphs is None:
+            return False
+        try:
+            return self._graphs.capture_next()
+        except Exception as error:
+            self._do_without_graphs(error)
+            return False
+
     def shape_of(self, rows: StepRows, *, needs_hidden_states: bool) -> GraphShape | None:
         """Of the graph that runs a step; None where none does: it is too large, or its hidden states are asked for."""
         if self._graphs is None or needs_hidden_states or not len(rows.sampling):
             return None
-        return self._graphs.shape_of(rows)
+        try:
+            return self._graphs.shape_of(rows)
+        except Exception as error:
+            self._do_without_graphs(error)
+            return None
 
     def build(self, rows: StepRows, shape: GraphShape | None) -> ModelInput:
         """The batch of a step, padded to the shape of its graph."""
@@ -87,6 +107,15 @@ class DeviceSteps:
         ids = self._open_graphs().replay_sampler(shape, filters=bool(states.filters[slots].any()))
         return ids[: len(slots)]
 
+    def _do_without_graphs(self, error: Exception) -> None:
+        """Go on eagerly where a step cannot be captured, unless graphs were asked for."""
+        if self._graphs_required:
+            raise ConfigError(
+                f"a step cannot be captured: {type(error).__name__}: {error}; cudagraph_mode none runs without graphs"
+            ) from error
+        logger.warning("steps run without graphs, since capturing one failed: %s: %s", type(error).__name__, error)
+        self._graphs = None
+
     def _open_graphs(self) -> StepGraphs:
         if self._graphs is None:
             raise RuntimeError("there are no graphs to replay")
@@ -100,6 +129,8 @@ class DeviceSteps:
         if config.compile.graph_mode == "none":
             return None
         reason = self._model.why_not_capturable()
+        if reason is not None and config.compile.graphs_required:
+            raise ConfigError(f"steps cannot be captured: {reason}; leave the cudagraph settings out")
         if reason is not None:
             self.choices.append(f"cudagraph_mode = none: {reason}")
             return None

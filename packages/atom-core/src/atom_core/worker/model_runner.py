@@ -160,6 +160,11 @@ class ModelRunner:
             sampled = sample_step(forward.step, forward.batch, forward.logits_nV, states=self._states, masks=masks)
             return deliver(sampled.token_ids, lambda token_ids: forward.report(token_ids, sampled.logprobs))
 
+    @torch.inference_mode()
+    def prepare(self) -> bool:
+        """Capture a graph before a step needs it; False where none is left."""
+        return self._device_steps is not None and self._device_steps.capture_next()
+
     def start_profile(self) -> None:
         """Begin a trace (see `TorchProfiler.start`)."""
         self._profiler.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
@@ -51,24 +51,34 @@ class StepGraphs:
         self._ids = torch.empty(num_rows, dtype=torch.int64, device=inputs.device)
         self._models: dict[GraphShape, Replayable] = {}
         self._samplers: dict[tuple[int, bool], Replayable] = {}
+        self._seconds, self._bytes = 0.0, 0
 
     def shape_of(self, rows: StepRows) -> GraphShape | None:
-        """The shape of the graph for a step. The first decode has everything captured: not to delay first tokens."""
+        """The shape of the graph for a step. The first decode has everything captured: not to delay first tokens.
+
+        None where no graph is for it, or none was captured yet.
+        """
         shape = self._shapes.of_step(rows)
         if shape is not None and shape.is_decode:
-            self.capture_all()
+            while self.capture_next():
+                pass
         return shape if shape in self._models else None
 
-    def capture_all(self) -> None:
-        """Capture what is left, the largest first: smaller ones fit into its memory. Logs what it took."""
-        missing: Sequence[GraphShape] = [shape for shape in self._shapes.all if shape not in self._models]
-        if not missing:
-            return
+    def capture_next(self) -> bool:
+        """Capture the largest shape that is left, since smaller ones fit into its memory; False where none is left."""
+        shape = next((shape for shape in self._shapes.all if shape not in self._models), None)
+        if shape is None:
+            return False
         started, free = time.perf_counter(), free_memory()
-        for shape in missing:
-            self._capture_shape(shape)
-        taken, used = time.perf_counter() - started, (free - free_memory()) / (1 << 20)
-        logger.info("captured graphs of %d batch shapes in %.1f s, %.0f MiB", len(missing), taken, used)
+        self._capture_shape(shape)
+        self._seconds += time.perf_counter() - started
+        self._bytes += free - free_memory()
+        if len(self._models) == len(self._shapes.all):
+            size = self._bytes / (1 << 20)
+            logger.info(
+                "captured graphs of %d batch shapes in %.1f s, %.0f MiB", len(self._models), self._seconds, size
+            )
+        return True
 
     def replay_model(self, shape: GraphShape) -> torch.Tensor:
         """Logits ``[shape.num_reqs, vocab]`` of the batch that the inputs were filled with."""
