@@ -45,6 +45,14 @@ def test_any_number_of_heads_over_latents_of_any_size(shape):
     assert_agrees(make_problem(*shape, block_size=1), [(1, 33), (1, 100), (2, 20)])
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_a_whole_prompt_alone_is_expanded_and_agrees(dtype):
+    problem = make_problem(3, 40, 24, 8, 24, dtype)
+    step = make_step_here(problem, [(130, 130)], scattered=True)
+    assert select_mla(problem, only_backend="triton").build_metadata(step.geometry).whole is not None
+    assert_agrees(problem, [(130, 130)], scattered=True)
+
+
 def test_padding_requests_write_nothing_and_give_zeros():
     problem = make_problem(*SHAPE)
     plan = select_mla(problem, only_backend="triton")

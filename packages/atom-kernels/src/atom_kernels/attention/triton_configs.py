@@ -74,6 +74,14 @@ def latent_prefill_config(problem: MlaProblem) -> PrefillConfig:
     return replace(config, **_tuned("latent_prefill", _latent_key(problem)))
 
 
+def expanded_prefill_config(problem: MlaProblem) -> PrefillConfig:
+    if triton_interpret():
+        return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
+    wide = problem.dtype == "float32" or problem.v_head_dim > 128
+    config = PrefillConfig(64, 32, num_warps=4, num_stages=2) if wide else PrefillConfig(128, 64, 8, 2)
+    return replace(config, **_tuned("expanded_prefill", _latent_key(problem)))
+
+
 def num_programs(config: DecodeConfig, device: torch.device) -> int:
     """Programs that decode at a time on all of the device."""
     if device.type != "cuda":

@@ -15,11 +15,11 @@ from atom_kernels.attention.triton_prologue import norm_and_rotate
 def latent_prologue_kernel(
     q_ptr, kv_ptr, q_out_ptr, cache_ptr, slot_mapping_ptr, positions_ptr, cos_sin_ptr, norm_ptr, norm_eps,
     q_stride, kv_stride, block_stride, token_stride,
-    NUM_HEADS: tl.constexpr, RANK: tl.constexpr, NOPE_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, ROTATE: tl.constexpr,
-    INTERLEAVED: tl.constexpr, BLOCK_SIZE: tl.constexpr, SATURATE: tl.constexpr,
+    NUM_HEADS: tl.constexpr, RANK: tl.constexpr, NOPE_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, OUT_DIM: tl.constexpr,
+    ROTATE: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_SIZE: tl.constexpr, SATURATE: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """One program a token and `BLOCK_H` heads, whose rotary parts go behind the first C of q_out ``[T, H, C + E]``.
+    """One program a token and `BLOCK_H` heads, whose rotary parts go to q_out ``[T, H, OUT_DIM + E]``, at their ends.
 
     The last program of a token writes its latent and key to their slot.
     """
@@ -35,7 +35,7 @@ def latent_prologue_kernel(
             q_ptr + token * q_stride + NOPE_DIM, heads, inside, None, norm_eps, token, positions_ptr, cos_sin_ptr,
             NOPE_DIM + ROPE_DIM, ROPE_DIM, rotary_dim, INTERLEAVED, BLOCK_E,
         )  # fmt: skip
-        out = (token * NUM_HEADS + heads[:, None]) * (RANK + ROPE_DIM) + RANK + behind[None, :]
+        out = (token * NUM_HEADS + heads[:, None]) * (OUT_DIM + ROPE_DIM) + OUT_DIM + behind[None, :]
         tl.store(q_out_ptr + out, x, mask=inside)
     else:
         slot = tl.load(slot_mapping_ptr + token)
