@@ -24,23 +24,24 @@ def skinny_linear_kernel(
     block, part = tl.program_id(0), tl.program_id(1)
     rows = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     outputs = block * BLOCK_N + tl.arange(0, BLOCK_N)
-    steps = tl.cdiv(K, BLOCK_K)
-    begin, end = part * steps // SPLIT_K, (part + 1) * steps // SPLIT_K
+    steps: tl.constexpr = (K + BLOCK_K * SPLIT_K - 1) // (BLOCK_K * SPLIT_K)
+    even: tl.constexpr = steps * BLOCK_K * SPLIT_K == K
+    begin = part * steps * BLOCK_K
     weight_at = weight_ptr + tl.where(outputs < N, outputs, 0).to(tl.int64) * K
     if DEPENDENT:
-        _prefetch(weight_at, begin, end, K, BLOCK_N, BLOCK_K)
+        _prefetch(weight_at, begin, steps, K, BLOCK_N, BLOCK_K)
         if GATED:
-            _prefetch(weight_at + N * K, begin, end, K, BLOCK_N, BLOCK_K)
+            _prefetch(weight_at + N * K, begin, steps, K, BLOCK_N, BLOCK_K)
     wait_for_inputs(DEPENDENT)
     if BLOCK_M == 1:
         gate, up, squares = _products_of_one_row(
-            x_ptr + tl.program_id(2) * x_stride, weight_at, norm_weight_ptr, norm_offset, begin, end,
-            N, K, GATED, BLOCK_N, BLOCK_K,
+            x_ptr + tl.program_id(2) * x_stride, weight_at, norm_weight_ptr, norm_offset, begin,
+            N, K, GATED, steps, even, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     else:
         gate, up, squares = _products(
-            x_ptr, weight_at, norm_weight_ptr, norm_offset, rows, num_rows, x_stride, begin, end,
-            N, K, GATED, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K,
+            x_ptr, weight_at, norm_weight_ptr, norm_offset, rows, num_rows, x_stride, begin,
+            N, K, GATED, PRECISION, steps, even, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     if SPLIT_K > 1:
         groups: tl.constexpr = 2 if GATED else 1
@@ -79,22 +80,22 @@ def skinny_linear_kernel(
 
 
 @triton.jit
-def _prefetch(weight_at, begin, end, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+def _prefetch(weight_at, begin, STEPS: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
     """Brings this program's weights to the L2 cache; they do not depend on other kernels."""
     lines: tl.constexpr = BLOCK_K * weight_at.dtype.element_ty.primitive_bitwidth // 1024
     if lines > 0:
         columns = tl.arange(0, lines) * (BLOCK_K // lines)
-        for step in range(begin, end):
-            at = step * BLOCK_K + columns
+        for step in range(STEPS):
+            at = begin + step * BLOCK_K + columns
             mask = (at < K)[None, :] & (tl.arange(0, BLOCK_N) >= 0)[:, None]
             prefetch_to_l2(weight_at[:, None] + at[None, :], mask)
 
 
 @triton.jit
-def _load_weight(weight_at, columns, K: tl.constexpr, BLOCK_K: tl.constexpr):
+def _load_weight(weight_at, columns, K: tl.constexpr, EVEN: tl.constexpr):
     """Rows of the weight [N, K]; those past the end repeat the first, and are not stored."""
     at = weight_at[:, None] + columns[None, :]
-    if K % BLOCK_K == 0:
+    if EVEN:
         return tl.load(at, eviction_policy="evict_first")
     else:
         return tl.load(at, mask=columns[None, :] < K, other=0.0, eviction_policy="evict_first")
@@ -102,20 +103,21 @@ def _load_weight(weight_at, columns, K: tl.constexpr, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def _products_of_one_row(
-    x_ptr, weight_at, norm_weight_ptr, norm_offset, begin, end,
-    N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    x_ptr, weight_at, norm_weight_ptr, norm_offset, begin,
+    N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, STEPS: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Products [BLOCK_N, 1] and the sum of squares [1], without tensor cores."""
     sums = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     up_sums = tl.zeros([BLOCK_N, BLOCK_K if GATED else 1], tl.float32)
     squares = tl.zeros([1, BLOCK_K], tl.float32)
-    for step in range(begin, end):
-        columns = step * BLOCK_K + tl.arange(0, BLOCK_K)
+    for step in range(STEPS):
+        columns = begin + step * BLOCK_K + tl.arange(0, BLOCK_K)
         inside = (columns < K)[None, :]
         x = tl.load(x_ptr + columns[None, :], mask=inside, other=0.0).to(tl.float32)
-        weight = _load_weight(weight_at, columns, K, BLOCK_K)
+        weight = _load_weight(weight_at, columns, K, EVEN)
         if GATED:
-            up_weight = _load_weight(weight_at + N * K, columns, K, BLOCK_K)
+            up_weight = _load_weight(weight_at + N * K, columns, K, EVEN)
         if norm_weight_ptr is not None:
             squares += x * x
             scale = tl.load(norm_weight_ptr + columns[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -128,19 +130,19 @@ def _products_of_one_row(
 
 @triton.jit
 def _products(
-    x_ptr, weight_at, norm_weight_ptr, norm_offset, rows, num_rows, x_stride, begin, end,
-    N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    x_ptr, weight_at, norm_weight_ptr, norm_offset, rows, num_rows, x_stride, begin,
+    N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, PRECISION: tl.constexpr, STEPS: tl.constexpr,
+    EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Products [BLOCK_N, BLOCK_M] (outputs on the long side of the tensor cores' tile), sums of squares [BLOCK_M]."""
     sums = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up_sums = tl.zeros([BLOCK_N, BLOCK_M if GATED else 1], tl.float32)
     squares = tl.zeros([BLOCK_K, BLOCK_M], tl.float32)
-    for step in range(begin, end):
-        columns = step * BLOCK_K + tl.arange(0, BLOCK_K)
+    for step in range(STEPS):
+        columns = begin + step * BLOCK_K + tl.arange(0, BLOCK_K)
         inside = (columns < K)[:, None] & (rows < num_rows)[None, :]
         x = tl.load(x_ptr + rows[None, :] * x_stride + columns[:, None], mask=inside, other=0.0)
-        weight = _load_weight(weight_at, columns, K, BLOCK_K)
+        weight = _load_weight(weight_at, columns, K, EVEN)
         if norm_weight_ptr is not None:
             wide = x.to(tl.float32)
             squares += wide * wide
@@ -148,7 +150,7 @@ def _products(
             x = (wide * scale[:, None]).to(x.dtype)
         sums = _dot(weight, x, sums, PRECISION)
         if GATED:
-            up_sums = _dot(_load_weight(weight_at + N * K, columns, K, BLOCK_K), x, up_sums, PRECISION)
+            up_sums = _dot(_load_weight(weight_at + N * K, columns, K, EVEN), x, up_sums, PRECISION)
     return sums, up_sums, tl.sum(squares, axis=0)
 
 
