@@ -1,4 +1,4 @@
-"""Layers with fused Triton kernels, in Triton's interpreter: in a process of their own, since Triton decides at import."""
+"""Layers with fused Triton kernels, in the interpreter: in a process of their own, since Triton decides at import."""
 
 from __future__ import annotations
 
