@@ -15,6 +15,19 @@ from atom_kernels.protocols import BatchGeometry
 _MIN_POSITIONS = 1024
 
 
+def bench_requests(device: str) -> list[list[tuple[int, int]]]:
+    """Steps to measure, as requests of (queries, tokens in all): decodes and a prompt, as many as fill the device."""
+    if device == "cpu":
+        return [[(1, 512)], [(1, 512)] * 16, [(512, 512)]]
+    return [[(1, 1024)], [(1, 1024)] * 32, [(1, 1024)] * 128, [(1, 8192)] * 8, [(1024, 1024)], [(8192, 8192)]]
+
+
+def describe_requests(requests: Sequence[tuple[int, int]]) -> str:
+    """The label of such a step, as `bench` picks rows."""
+    queries, length = requests[0]
+    return f"{len(requests)} requests of {length} tokens rows={queries * len(requests)}"
+
+
 @dataclass(frozen=True)
 class AttentionStep:
     """Everything that one layer is given in one step."""
