@@ -161,7 +161,13 @@ class EngineArgs:
     enforce_eager: bool = option(
         False, "Capture no graphs: every step is launched kernel by kernel.", kind="switch", section=COMPILE
     )
-    level: int = option(0, "Compilation level; 0 is eager.", kind="integer", section=COMPILE, choices=(0, 1, 2, 3))
+    level: int = option(
+        0,
+        "Compilation level: 0 eager, 1 traced as one graph, 2 compiled by inductor, 3 compiled between attentions.",
+        kind="integer",
+        section=COMPILE,
+        choices=(0, 1, 2, 3),
+    )
     cudagraph_mode: str | None = option(
         None,
         "What is captured in graphs on a GPU: none, or whole decode steps (full); unset takes full where it can.",

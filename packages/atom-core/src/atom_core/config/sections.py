@@ -64,7 +64,7 @@ class CompileConfig:
     """How the model is compiled, and which of its steps are captured as graphs.
 
     Attributes:
-        level: 0 is eager.
+        level: 0 is eager; see `atom_core.worker.compilation`.
         graph_mode: "full" captures whole decode steps, "none" nothing.
         capture_sizes: batch sizes of the captured steps, in rising order.
         graphs_required: they were asked for, so the engine does not go on without them.

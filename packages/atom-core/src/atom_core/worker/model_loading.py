@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from atom_core.config.sections import EngineConfig
+from atom_core.worker.compilation import compile_model
 from atom_kernels.platform import detect_platform
 from atom_models import (
     BuildContext,
@@ -65,4 +66,4 @@ def load_engine_model(config: EngineConfig) -> EngineModel:
         load_weights(model, checkpoint, progress=sys.stderr.isatty())
     model.eval()
     compute_logits: Any = model.compute_logits
-    return EngineModel(model, compute_logits, attention_layers(model))
+    return EngineModel(compile_model(model, config), compute_logits, attention_layers(model))
