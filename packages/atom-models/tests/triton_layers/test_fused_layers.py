@@ -10,7 +10,7 @@ import torch
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext
 from atom_models.layers import GatedActivation, MergedColumnParallelLinear, RMSNorm, RowParallelLinear
-from atom_models.quantization import DENSE_INPUT, UNNORMED
+from atom_models.quantization import DENSE_INPUT, UnnormedInput
 
 HIDDEN, INTERMEDIATE = 24, 40
 
@@ -53,7 +53,7 @@ class Block:
 @pytest.mark.parametrize(("hidden_act", "bias"), [("silu", False), ("silu", True), ("gelu", False)])
 def test_a_fused_block_equals_the_same_block_unfused(hidden_act, bias, num_rows):
     fused, plain = (Block(fused=fused, hidden_act=hidden_act, bias=bias) for fused in (True, False))
-    assert (fused.gate_up.input_format, plain.gate_up.input_format) == (UNNORMED, DENSE_INPUT)
+    assert (fused.gate_up.input_format, plain.gate_up.input_format) == (UnnormedInput(32), DENSE_INPUT)
     x, residual = torch.randn(2, num_rows, HIDDEN, device=detect_platform().device)
     for got, expected in zip(fused.run(x, residual), plain.run(x, residual), strict=True):
         torch.testing.assert_close(got, expected, atol=2e-5, rtol=1e-5)

@@ -10,7 +10,7 @@ import torch
 
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import ExpectedWeight, SchemeWeights, check_shape, not_loaded
-from atom_models.quantization import DENSE_INPUT, UNNORMED, InputFormat, LinearSpec
+from atom_models.quantization import DENSE_INPUT, InputFormat, LinearSpec, UnnormedInput
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -83,10 +83,9 @@ class Linear(Layer):
         self.ignored_weights = frozenset(
             f"{name}.{suffix}" for name, scheme in zip(names, schemes, strict=True) for suffix in scheme.ignored_weights
         )
-        # Several parts take one form only if none of them does more than multiply.
         formats = [part.input_format for part in self._parts]
-        is_one = all(other == formats[0] for other in formats) and (len(formats) == 1 or formats[0] != UNNORMED)
-        self.input_format: InputFormat = formats[0] if is_one else DENSE_INPUT
+        same = all(other == formats[0] for other in formats)
+        self.input_format: InputFormat = formats[0] if same else DENSE_INPUT
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
     def _add_part(self, names: Sequence[str], shards: Sequence[Shard], scheme: Any, context: BuildContext) -> None:
@@ -107,7 +106,7 @@ class Linear(Layer):
 
     def end_with_silu_and_mul(self) -> bool:
         """Before loading: asks for ``silu(first half) * second half`` of the outputs; False if it cannot do that."""
-        if self.input_format != UNNORMED:
+        if len(self._parts) > 1 or not isinstance(self.input_format, UnnormedInput):
             return False
         part = self._parts[0]
         part.spec = replace(part.spec, gated=True)
@@ -256,11 +255,13 @@ class RowParallelLinear(Linear):
         super().__init__(in_features, (shard,), context, prefix=prefix, bias=bias, split_input=True)
         # In a tuple, so that the norm stays a module of its own place in the model alone.
         self._then = (then,)
-        self._adds_residual = then is not None and self.input_format == UNNORMED and self._ranks.size == 1
+        takes = self.input_format
+        can_add = isinstance(takes, UnnormedInput) and then is not None and self._ranks.size == 1
+        self._max_rows_to_add = takes.max_rows if can_add else 0
 
     def forward(self, x: Any, residual: torch.Tensor | None = None) -> Any:
         then = self._then[0]
-        if self._adds_residual and then is not None:
+        if then is not None and x.shape[0] <= self._max_rows_to_add:
             total = self._apply(x, residual)
             return then(total), total
         y = self._apply(x)

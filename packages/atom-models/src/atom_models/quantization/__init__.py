@@ -11,19 +11,18 @@ from atom_models.quantization.dense import Dense
 from atom_models.quantization.int8 import Int8Checkpoint, Int8FewRows, Int8WeightOnly
 from atom_models.quantization.scheme import (
     DENSE_INPUT,
-    UNNORMED,
     InputFormat,
     LinearScheme,
     LinearSpec,
     Quantization,
     Unnormed,
+    UnnormedInput,
     WeightSlot,
 )
 
 __all__ = [
     "DENSE_INPUT",
     "ONLINE",
-    "UNNORMED",
     "UNQUANTIZED",
     "Dense",
     "InputFormat",
@@ -35,6 +34,7 @@ __all__ = [
     "OneScheme",
     "Quantization",
     "Unnormed",
+    "UnnormedInput",
     "UnsupportedQuantizationError",
     "WeightSlot",
     "choose_quantization",

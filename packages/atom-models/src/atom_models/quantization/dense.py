@@ -13,10 +13,10 @@ from atom_kernels.plan import Plan
 from atom_kernels.select import select
 from atom_models.quantization.scheme import (
     DENSE_INPUT,
-    UNNORMED,
     InputFormat,
     LinearSpec,
     Unnormed,
+    UnnormedInput,
     WeightSlot,
     dense_slots,
 )
@@ -31,7 +31,9 @@ class Dense:
 
     def input_format(self, spec: LinearSpec) -> InputFormat:
         """Before its norm where the linear's kernel norms by itself."""
-        return DENSE_INPUT if _fused_plan(spec) is None else UNNORMED
+        plan = _fused_plan(spec)
+        limit = None if plan is None else plan.rows[0].max_rows
+        return DENSE_INPUT if limit is None else UnnormedInput(limit)
 
     def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
         return dense_slots(spec)

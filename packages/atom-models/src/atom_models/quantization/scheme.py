@@ -18,7 +18,7 @@ class LinearSpec:
     Attributes:
         out_dtype: float32 for a head whose sums are not to be rounded; None is `dtype`. A scheme may give `dtype` then.
         gated: silu(first half) * second half of the outputs is what `apply` gives; asked for only of schemes whose
-            linears take `UNNORMED` inputs.
+            linears take an `UnnormedInput`.
     """
 
     in_features: int
@@ -78,15 +78,16 @@ class Unnormed(NamedTuple):
 
 @dataclass(frozen=True)
 class UnnormedInput:
-    """`Unnormed`, or a tensor that needs no norm; the linear also adds a residual, where it is given one."""
+    """Up to `max_rows` rows it pays to leave the norm to the linear, as `Unnormed`, and to let it add the residual.
 
+    A plain tensor is taken as it is.
+    """
+
+    max_rows: int
     name: str = "unnormed"
 
     def encode(self, x_TD: torch.Tensor) -> torch.Tensor:
         return x_TD
-
-
-UNNORMED = UnnormedInput()
 
 
 class LinearScheme(Protocol):
@@ -110,7 +111,7 @@ class LinearScheme(Protocol):
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[Any], torch.Tensor]:
         """Pack or quantize what was loaded and return `apply`: activations in `input_format` -> output.
 
-        Under `UNNORMED` it is ``apply(x, residual=None)``.
+        With an `UnnormedInput` it is ``apply(x, residual=None)``.
 
         Called once, after the last tensor came; the caller then drops `weights`.
         """
