@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -137,6 +138,9 @@ async def _serve(
         _handle_signals(life.on_signal)
         watching = asyncio.ensure_future(life.watch_engine())
         show_banner(state, url_of(listener), seconds=time.time() - started)
+        # What stays for good is not looked through for garbage while streams wait.
+        gc.collect()
+        gc.freeze()
         await server.serve(sockets=[listener])
         watching.cancel()
         return life.exit_code

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from atom_server.schemas.completions import list_of_prompts
+from atom_server.schemas.completions import Prompts
 from atom_server.schemas.model_request import PromptRequest
 
 
@@ -16,7 +16,7 @@ class EmbeddingRequest(PromptRequest):
 
     engine_names: ClassVar[Mapping[str, str]] = {"prompt": "input"}
 
-    input: Annotated[list[Any], BeforeValidator(list_of_prompts)] = Field(
+    input: Prompts = Field(
         description="A string, a list of token ids, or a list of either.",
     )
     encoding_format: Literal["float", "base64"] = Field(

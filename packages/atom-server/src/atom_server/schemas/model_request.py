@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 MAX_INTEGER = 2**31 - 1
 
@@ -24,6 +24,14 @@ def _not_zero(value: int) -> int:
     if value == 0:
         raise ValueError("must be at least 1, or -1 for what fits")
     return value
+
+
+PromptLength = Annotated[
+    int,
+    Field(ge=-1, le=MAX_INTEGER),
+    AfterValidator(_not_zero),
+    WithJsonSchema({"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1, "maximum": MAX_INTEGER}]}),
+]
 
 
 class ModelRequest(BaseModel):
@@ -54,7 +62,7 @@ class PromptRequest(ModelRequest):
     add_special_tokens: bool | None = Field(
         None, description="Begin as the tokenizer does. Left out: true, and false where a chat template does it."
     )
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_INTEGER), AfterValidator(_not_zero)] | None = Field(
+    truncate_prompt_tokens: PromptLength | None = Field(
         None, description="Cut longer prompts to this many tokens; -1 to what fits beside max_tokens."
     )
     truncation_side: Literal["left", "right"] = Field("left", description="Where tokens are dropped.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from atom_core import SamplingParams, StructuredOutputParams
 from atom_server.errors import unsupported
@@ -22,12 +22,6 @@ MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH = 128, 256
 MAX_TOKENS = MAX_INTEGER
 
 
-def _no_empty_stop(stops: list[str]) -> list[str]:
-    if any(not stop for stop in stops):
-        raise ValueError("an empty stop string would end every output at once")
-    return stops
-
-
 def _integer_keys(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
@@ -41,12 +35,9 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0, allow_inf_nan=False)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)]
-StopStrings = Annotated[
-    list[Annotated[str, Field(max_length=MAX_STOP_LENGTH)]],
-    Field(max_length=MAX_STOP_STRINGS),
-    BeforeValidator(as_list),
-    AfterValidator(_no_empty_stop),
-]
+_StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
+_StopList = Annotated[list[_StopString], Field(max_length=MAX_STOP_STRINGS)]
+StopStrings = Annotated[_StopList, BeforeValidator(as_list, json_schema_input_type=_StopString | _StopList)]
 
 
 class StreamOptions(BaseModel):

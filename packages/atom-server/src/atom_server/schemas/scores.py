@@ -6,11 +6,18 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
+from typing_extensions import TypedDict
 
 from atom_server.errors import APIError
 from atom_server.schemas.model_request import ModelRequest, as_list
 
 MAX_TEXTS = 2048
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class _TextObject(TypedDict):
+    text: Text
 
 
 def _document(value: Any) -> Any:
@@ -18,9 +25,9 @@ def _document(value: Any) -> Any:
     return value["text"] if isinstance(value, dict) and isinstance(value.get("text"), str) else value
 
 
-Text = Annotated[str, Field(min_length=1)]
-Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS), BeforeValidator(as_list)]
-Document = Annotated[Text, BeforeValidator(_document)]
+_TextList = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+Texts = Annotated[_TextList, BeforeValidator(as_list, json_schema_input_type=Text | _TextList)]
+Document = Annotated[Text, BeforeValidator(_document, json_schema_input_type=Text | _TextObject)]
 
 
 class ScoreRequest(ModelRequest):
