@@ -125,8 +125,6 @@ def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., t
     ) -> torch.Tensor:
         if norm_weight is not None:
             x = rms_norm_by_triton(x, norm_weight, eps, norm_offset)
-        if residual is not None and activate is None and bias is None:
-            return torch.addmm(residual, x, weight.t())
         out = linear(x, weight, bias)
         if activate is not None:
             out = activate(out)

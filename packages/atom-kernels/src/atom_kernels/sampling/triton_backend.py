@@ -67,13 +67,14 @@ def _draw(
     filters: bool,
 ) -> torch.Tensor:
     from atom_kernels.sampling.triton_draw import chunk_kernel, draw_kernel, kept_mass_kernel
+    from atom_kernels.triton_support import power_of_two
 
     if logits_BV.stride(1) != 1:
         logits_BV = logits_BV.contiguous()
     num_rows, vocab_size = logits_BV.shape
-    chunk = min(_CHUNK, _power_of_two(vocab_size))
+    chunk = min(_CHUNK, power_of_two(vocab_size))
     num_chunks = -(-vocab_size // chunk)
-    sizes = {"CHUNK": chunk, "CHUNKS": _power_of_two(num_chunks)}
+    sizes = {"CHUNK": chunk, "CHUNKS": power_of_two(num_chunks)}
     new = functools.partial(torch.empty, device=logits_BV.device)
     tokens_B = new(num_rows, dtype=torch.int64)
     if not num_rows:
@@ -136,10 +137,6 @@ def philox_by_triton(seed_B: torch.Tensor, sample_index_B: torch.Tensor, positio
             seed_B, sample_index_B, position_B, uniform_B, uniform_B.numel(), BLOCK=128
         )
     return uniform_B
-
-
-def _power_of_two(size: int) -> int:
-    return 1 << (size - 1).bit_length()
 
 
 def _as(x_B: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -256,8 +256,8 @@ class RowParallelLinear(Linear):
         # In a tuple, so that the norm stays a module of its own place in the model alone.
         self._then = (then,)
         takes = self.input_format
-        can_add = isinstance(takes, UnnormedInput) and then is not None and self._ranks.size == 1
-        self._max_rows_to_add = takes.max_rows if can_add else 0
+        alone = then is not None and self._ranks.size == 1
+        self._max_rows_to_add = takes.max_rows if alone and isinstance(takes, UnnormedInput) else 0
 
     def forward(self, x: Any, residual: torch.Tensor | None = None) -> Any:
         then = self._then[0]
