@@ -108,10 +108,12 @@ def client(server: RunningServer) -> OpenAI:
 
 @pytest.fixture(scope="session")
 def make_server(tiny_llama: Path) -> Callable[..., RunningServer]:
-    """Builds servers with other settings, for ``with``."""
+    """Builds servers with other settings, or of another model, for ``with``."""
 
-    def make(options: ServerOptions | None = None, **engine_settings: Any) -> RunningServer:
-        return RunningServer(tiny_llama, options, **engine_settings)
+    def make(
+        options: ServerOptions | None = None, *, model: Path = tiny_llama, **engine_settings: Any
+    ) -> RunningServer:
+        return RunningServer(model, options, **engine_settings)
 
     return make
 

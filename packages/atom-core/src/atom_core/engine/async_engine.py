@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from atom_core.config.engine_args import EngineArgs
+from atom_core.engine.embedding_model import EmbeddingModel
 from atom_core.engine.engine_link import EngineLink
 from atom_core.engine.errors import EngineDeadError, EngineStartError, InvalidRequestError, ProfilerError
 from atom_core.engine.info import EngineInfo
@@ -51,10 +52,12 @@ class AsyncEngine:
         info: what the engine resolved at start.
         tokenizer: None with `skip_tokenizer_init`.
         stats: counts after the engine's last step; None before the first news.
+        embedding_model: how its prompts become vectors.
         max_num_queued_requests: how many may wait beside the `info.max_num_seqs` that run.
     """
 
     info: EngineInfo
+    embedding_model: EmbeddingModel
     max_num_queued_requests: int
     tokenizer: Tokenizer | None
     stats: StepStats | None
@@ -130,19 +133,23 @@ class AsyncEngine:
     def embed(
         self,
         prompt_token_ids: Sequence[int],
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         *,
         request_id: str | None = None,
         priority: int = 0,
         cache_salt: str = "",
     ) -> RequestStream:
-        """The embedding of a prompt: one `RequestOutput` with `embedding`.
+        """The embedding of a prompt, by the model's own pooling without another: a `RequestOutput` with `embedding`.
 
         Raises:
             InvalidRequestError, EngineDeadError: as `generate`.
         """
         [stream] = self.submit(
-            [prompt_token_ids], pooling, request_ids=[request_id], priority=priority, cache_salt=cache_salt
+            [prompt_token_ids],
+            pooling or self.embedding_model.pooling,
+            request_ids=[request_id],
+            priority=priority,
+            cache_salt=cache_salt,
         )
         return stream
 
@@ -261,6 +268,7 @@ class AsyncEngine:
         info = await self._ready
         self._last_pulse = time.monotonic()
         self.info = msgspec.structs.replace(info, timings={**info.timings, "total": time.perf_counter() - started})
+        self.embedding_model = EmbeddingModel.read(info.model_path)
         given = self._args.max_num_queued_requests
         self.max_num_queued_requests = QUEUE_FACTOR * info.max_num_seqs if given is None else given
         limits = RequestLimits(info.max_model_len, info.vocab_size, info.max_num_seqs)

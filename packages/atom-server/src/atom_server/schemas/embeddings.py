@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from atom_server.schemas.completions import Prompts
-from atom_server.schemas.model_request import PromptRequest
+from atom_server.schemas.model_request import MAX_INTEGER, PromptRequest
 
 
 class EmbeddingRequest(PromptRequest):
@@ -22,6 +22,10 @@ class EmbeddingRequest(PromptRequest):
     encoding_format: Literal["float", "base64"] = Field(
         "float", description="Numbers, or little-endian float32 in base64."
     )
-    pooling: Literal["mean", "last"] = Field(
-        "mean", description="The mean of the hidden states of all tokens, or that of the last one."
+    pooling: Literal["mean", "last"] | None = Field(
+        None,
+        description="The mean of the hidden states of all tokens, or that of the last one; left out, the model's own.",
+    )
+    dimensions: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = Field(
+        None, description="Keep the first numbers only, where the model was made for that."
     )

@@ -27,7 +27,6 @@ _REASONS = {
     "guided_regex": 'say "structured_outputs": {"regex": ...} instead',
     "guided_choice": 'say "structured_outputs": {"choice": ...} instead',
     "guided_grammar": 'say "structured_outputs": {"grammar": ...} instead',
-    "dimensions": "vectors cannot be shortened",
 }
 # Values that ask for nothing.
 _NOTHING: tuple[Any, ...] = ([], {}, "", "none", ["text"])
