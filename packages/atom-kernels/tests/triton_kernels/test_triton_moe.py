@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.moe import MOE_EXPERTS, MOE_ROUTE, ExpertsProblem, RoutingProblem, experts
+from atom_kernels.moe.grouped_backend import GroupedExperts
 from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig
 from atom_kernels.moe.triton_experts_backend import TritonExperts
 from atom_kernels.platform import detect_platform
@@ -70,6 +73,15 @@ def test_ids_of_no_expert_add_nothing(few_pairs, num_tokens):
     assert triton_mismatch(problem, num_tokens, TileConfig(block_n=32, block_k=16), few_pairs, ids) is None
 
 
+@pytest.mark.parametrize("rules", [{}, {"activation": "swiglu_oai", "bias": True}], ids=["silu", "swiglu_oai"])
+def test_grouped_products_of_sorted_rows_agree_and_leave_strangers_out(rules):
+    problem = ExpertsProblem(5, 2, 24, 16, torch.bfloat16, **rules)
+    weights, (x, gates, ids) = make_experts(problem, 19)
+    ids[3], ids[7, 1] = -1, 5
+    got = GroupedExperts(problem, here(weights))(*(tensor.to(HERE.device) for tensor in (x, gates, ids)))
+    assert mismatch(got, experts(problem, weights, x, gates, ids), MOE_EXPERTS.tolerance(problem)) is None
+
+
 def test_a_step_without_tokens_is_empty():
     weights, inputs = make_experts(ExpertsProblem(4, 2, 24, 16, torch.float32), 3)
     kernel = select(MOE_EXPERTS, ExpertsProblem(4, 2, 24, 16, torch.float32), only_backend="triton").prepare(
@@ -97,19 +109,35 @@ REAL_SHAPES = {
 }
 
 
+def random(*shape):
+    return torch.randn(*shape, device="cuda").to(torch.bfloat16)
+
+
+def random_weights(problem):
+    torch.manual_seed(0)
+    return {
+        name: None if spec.optional else random(*spec.shape) * spec.shape[-1] ** -0.5
+        for name, spec in MOE_EXPERTS.weights(problem).items()
+    }
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", REAL_SHAPES)
+def test_a_token_has_the_same_bits_in_any_batch_where_that_is_asked_for(name):
+    problem = replace(REAL_SHAPES[name], batch_invariant=True)
+    kernel = select(MOE_EXPERTS, problem).prepare(random_weights(problem))
+    route = select(MOE_ROUTE, RoutingProblem(problem.num_experts, problem.top_k, problem.dtype)).prepare()
+    x, logits = random(1500, problem.hidden_size), random(1500, problem.num_experts)
+    whole = kernel(x, *route(logits))
+    for num_tokens in (1, 3, 32, 33, 200):
+        assert torch.equal(kernel(x[:num_tokens], *route(logits[:num_tokens])), whole[:num_tokens])
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", REAL_SHAPES)
 def test_shapes_of_real_models_agree_on_a_gpu_and_can_be_captured(name):
     problem = REAL_SHAPES[name]
-    generator = torch.Generator("cuda").manual_seed(0)
-
-    def random(*shape):
-        return torch.randn(*shape, generator=generator, device="cuda").to(problem.dtype)
-
-    specs = MOE_EXPERTS.weights(problem)
-    weights = {
-        key: None if spec.optional else random(*spec.shape) * spec.shape[-1] ** -0.5 for key, spec in specs.items()
-    }
+    weights = random_weights(problem)
     kernel = select(MOE_EXPERTS, problem).prepare(weights)
     route = select(
         MOE_ROUTE, RoutingProblem(problem.num_experts, problem.top_k, problem.dtype, renormalize=True)

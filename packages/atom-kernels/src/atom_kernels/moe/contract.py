@@ -66,6 +66,7 @@ class ExpertsProblem:
     activation: one of `ACTIVATIONS`.
     bias: both products of an expert have one.
     alpha, limit: swiglu_oai only.
+    batch_invariant: the bits of a token's result depend on no other token.
     """
 
     num_experts: int
@@ -77,6 +78,7 @@ class ExpertsProblem:
     bias: bool = False
     alpha: float = 1.702
     limit: float = 7.0
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -149,6 +151,20 @@ def experts(
                 partial = partial + down_bias[expert].float()
             out_TD[tokens] += partial * weights_TK[tokens, slot, None].float()
     return out_TD.to(x_TD.dtype)
+
+
+def check_experts_inputs(
+    problem: ExpertsProblem, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor
+) -> None:
+    """Raises TypeError for inputs of other sizes or dtypes than `experts` takes for the problem."""
+    pairs = (x_TD.shape[0], problem.top_k)
+    if x_TD.dtype is not problem.dtype or x_TD.shape[1] != problem.hidden_size or ids_TK.shape != pairs:
+        raise TypeError(
+            f"moe_experts was planned for [T, {problem.hidden_size}] {problem.dtype} and [T, {problem.top_k}] "
+            f"experts, got {list(x_TD.shape)} {x_TD.dtype} and {list(ids_TK.shape)}"
+        )
+    if weights_TK.dtype is not torch.float32 or ids_TK.dtype is not torch.int32:
+        raise TypeError(f"moe_experts takes float32 weights and int32 ids, not {weights_TK.dtype}, {ids_TK.dtype}")
 
 
 def activation_of(problem: ExpertsProblem) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from atom_kernels.moe.contract import ExpertsProblem
+from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
 from atom_kernels.moe.triton_configs import FEW_PAIRS, ExpertsConfig, ExpertsConfigs, TileConfig
 from atom_kernels.operator import Backend
 from atom_kernels.platform import detect_platform
@@ -61,7 +61,7 @@ class TritonExperts:
         }
 
     def __call__(self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
-        self._check(x_TD, weights_TK, ids_TK)
+        check_experts_inputs(self._problem, x_TD, weights_TK, ids_TK)
         x_TD, weights_TK, ids_TK = x_TD.contiguous(), weights_TK.contiguous(), ids_TK.contiguous()
         num_tokens, problem = x_TD.shape[0], self._problem
         out_TD = torch.empty_like(x_TD)
@@ -74,7 +74,7 @@ class TritonExperts:
         self._product("down", hidden, partial, pairs, config.down, "none")
         block = min(1024, self._power_of_two(problem.hidden_size))
         self._kernels.combine_kernel[(num_tokens, -(-problem.hidden_size // block))](
-            partial, weights_TK, ids_TK, out_TD,
+            partial, None, None, weights_TK, ids_TK, out_TD,
             NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=problem.hidden_size, BLOCK=block,
             **self._dependent,
         )  # fmt: skip
@@ -95,7 +95,7 @@ class TritonExperts:
         order = ids_TK.new_empty(count)
         starts = ids_TK.new_empty(num_experts + 1)
         self._kernels.sort_pairs_kernel[(num_experts,)](
-            ids_TK, order, starts, count, NUM_EXPERTS=num_experts, BLOCK=_SORT_BLOCK, **self._dependent
+            ids_TK, order, None, starts, count, NUM_EXPERTS=num_experts, BLOCK=_SORT_BLOCK, **self._dependent
         )
         return _Pairs(ids_TK, order, starts, count)
 
@@ -122,17 +122,6 @@ class TritonExperts:
             LINES_BLOCK=self._power_of_two(-(-shape["DEPTH"] * problem.dtype.itemsize // 128)),
             **self._dependent,
         )  # fmt: skip
-
-    def _check(self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor) -> None:
-        problem = self._problem
-        pairs = (x_TD.shape[0], problem.top_k)
-        if x_TD.dtype is not problem.dtype or x_TD.shape[1] != problem.hidden_size or ids_TK.shape != pairs:
-            raise TypeError(
-                f"moe_experts was planned for [T, {problem.hidden_size}] {problem.dtype} and [T, {problem.top_k}] "
-                f"experts, got {list(x_TD.shape)} {x_TD.dtype} and {list(ids_TK.shape)}"
-            )
-        if weights_TK.dtype is not torch.float32 or ids_TK.dtype is not torch.int32:
-            raise TypeError(f"moe_experts takes float32 weights and int32 ids, not {weights_TK.dtype}, {ids_TK.dtype}")
 
 
 def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
