@@ -97,7 +97,7 @@ class EngineCore:
 
         One with a grammar waits, beside the queue, until that is compiled.
         """
-        if request.sampling_params.structured_outputs is not None:
+        if request.sampling_params.is_constrained:
             self._constrained.hold(request)
         else:
             self._admit(request)
@@ -195,6 +195,8 @@ class EngineCore:
             return  # a step before it failed, and took this one along
         masks, errors = self._constrained.masks(rows)
         handle.sample(masks)
+        for request_id, token_ids in self._constrained.take_forced(masks).items():
+            self._scheduler.force(request_id, token_ids)
         for request_id, error in errors.items():
             ended = self._scheduler.abort([request_id])
             self._constrained.follow(ended)

@@ -17,6 +17,7 @@ from atom_core.engine.validation import (
     check_prompt,
     check_sampling_params,
     check_structured_outputs,
+    check_thinking_budget,
 )
 from atom_core.messages import EngineRequest, Pooling, SamplingParams
 from atom_core.structured_output.checking import check_grammar
@@ -64,6 +65,7 @@ class InputProcessor:
         """Raise InvalidRequestError for a constraint that is refused by its looks; `check_grammar` compiles it."""
         has_eos, has_tokenizer = bool(self._eos_token_ids), self._tokenizer is not None
         check_structured_outputs(params, has_eos=has_eos, has_tokenizer=has_tokenizer)
+        check_thinking_budget(params, has_tokenizer=has_tokenizer)
 
     def check_grammar(self, params: SamplingParams) -> None:
         """Compile the grammar of `params`, if it has one: blocks, for no longer than a few seconds.

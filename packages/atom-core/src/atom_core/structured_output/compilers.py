@@ -25,19 +25,22 @@ class Compilers:
     Args:
         tokenizer, vocab_size, eos_token_ids: of the model.
         setting: `structured_output_backend`.
+
+    Attributes:
+        vocabulary: of the model.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int], setting: BackendSetting = "auto"
     ) -> None:
-        self._vocabulary = Vocabulary(tokenizer, vocab_size)
+        self.vocabulary = Vocabulary(tokenizer, vocab_size)
         self._eos_token_ids = tuple(eos_token_ids)
         self._setting: BackendSetting = setting
         self._has_xgrammar = setting != "llguidance" and has_xgrammar()
         self._lock = threading.Lock()
         self._xgrammar: Backend | None = None
         self._told: set[tuple[str, ...]] = set()
-        llguidance = LLGuidanceBackend(self._vocabulary, eos_token_ids)
+        llguidance = LLGuidanceBackend(self.vocabulary, eos_token_ids)
         self._compilers = {
             "llguidance": GrammarCompiler(llguidance.compile),
             "xgrammar": GrammarCompiler(self._compile_with_xgrammar),
@@ -66,5 +69,5 @@ class Compilers:
             if self._xgrammar is None:
                 from atom_core.structured_output.xgrammar_backend import XGrammarBackend
 
-                self._xgrammar = XGrammarBackend(self._vocabulary, self._eos_token_ids)
+                self._xgrammar = XGrammarBackend(self.vocabulary, self._eos_token_ids)
         return self._xgrammar.compile(params)

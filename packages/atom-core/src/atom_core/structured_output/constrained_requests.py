@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 
 from atom_core.messages import EngineOutput, EngineRequest, SchedulerOutput
+from atom_core.structured_output.backend import Parser
 from atom_core.structured_output.choice import BackendSetting
 from atom_core.structured_output.compiler import DEADLINE_SECONDS, too_slow
 from atom_core.structured_output.compilers import Compilers
-from atom_core.structured_output.matcher import Matcher
+from atom_core.structured_output.matcher import MAX_FORCED, Matcher
+from atom_core.structured_output.thinking import ThinkingParser
 from atom_core.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
-
-# A run of tokens without a choice is followed this far at once.
-MAX_FORCED = 128
 
 
 @dataclass
@@ -44,6 +43,7 @@ class ConstrainedRequests:
         vocab_size: rows of the model's head.
         eos_token_ids: the model's.
         backend: the setting `structured_output_backend`.
+        jump_forward: tokens without a choice are not sampled.
         clock: seconds, for the deadline.
     """
 
@@ -54,14 +54,17 @@ class ConstrainedRequests:
         vocab_size: int,
         eos_token_ids: tuple[int, ...],
         backend: BackendSetting = "auto",
+        jump_forward: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._vocab_size = vocab_size
+        self._jump_forward = jump_forward
         self._clock = clock
         self._make_compilers = lambda: Compilers(open_tokenizer(), vocab_size, eos_token_ids, backend)
         self._compilers: Future[Compilers] | None = None
         self._waiting: dict[str, _Waiting] = {}
         self._matchers: dict[str, Matcher] = {}
+        self._free_after_thinking: dict[str, ThinkingParser] = {}
 
     def hold(self, request: EngineRequest) -> None:
         """Begin to compile the grammar of `request`; `take_ready` gives it back."""
@@ -119,7 +122,7 @@ class ConstrainedRequests:
         found = {}
         for request_id in request_ids:
             matcher = self._matchers.get(request_id)
-            if matcher is not None and (token_ids := matcher.take_forced(MAX_FORCED)):
+            if matcher is not None and (token_ids := matcher.take_forced()):
                 found[request_id] = token_ids
         return found
 
@@ -129,21 +132,31 @@ class ConstrainedRequests:
             return
         for output in news:
             if output.finish_reason is not None:
-                self._matchers.pop(output.request_id, None)
+                self._forget(output.request_id)
             elif (matcher := self._matchers.get(output.request_id)) is not None:
                 matcher.accept(output.new_token_ids)
+                thinking = self._free_after_thinking.get(output.request_id)
+                if thinking is not None and thinking.is_over:
+                    self._forget(output.request_id)
 
     def close(self) -> None:
         """Let the compilers' threads end."""
         if self._compilers is not None and self._compilers.done() and self._compilers.exception() is None:
             self._compilers.result().close()
 
+    def _forget(self, request_id: str) -> None:
+        self._matchers.pop(request_id, None)
+        self._free_after_thinking.pop(request_id, None)
+
     def _try(self, waiting: _Waiting) -> bool:
         """Make the matcher if the grammar is ready; raises what went wrong with it."""
         params = waiting.request.sampling_params
-        if self._compilers is None or params.structured_outputs is None or not self._compilers.done():
+        if self._compilers is None or not self._compilers.done():
             return False
         compilers = self._compilers.result()
+        if params.structured_outputs is None:
+            self._start(waiting.request, None)
+            return True
         if waiting.grammar is None:
             waiting.since = self._clock()
             waiting.backends = waiting.backends or list(compilers.choose(params.structured_outputs))
@@ -159,7 +172,20 @@ class ConstrainedRequests:
             raise TimeoutError(too_slow(params.structured_outputs))
         if not waiting.grammar.done():
             return False
-        ends = {*waiting.request.eos_token_ids, *(params.stop_token_ids or ())}
-        parser = waiting.grammar.result().start()
-        self._matchers[waiting.request.request_id] = Matcher(parser, self._vocab_size, sorted(ends))
+        self._start(waiting.request, waiting.grammar.result().start())
         return True
+
+    def _start(self, request: EngineRequest, parser: Parser | None) -> None:
+        """Follow a request from now on; `parser` is at the start of its grammar, where it has one."""
+        params = request.sampling_params
+        if params.thinking_budget is not None and self._compilers is not None:
+            thinking = ThinkingParser(params.thinking_budget, self._compilers.result().vocabulary, parser)
+            if parser is None:
+                self._free_after_thinking[request.request_id] = thinking
+            parser = thinking
+        if parser is not None:
+            ends = {*request.eos_token_ids, *(params.stop_token_ids or ())}
+            # What is not sampled has no logprobs.
+            max_forced = MAX_FORCED if self._jump_forward and params.logprobs is None else 0
+            matcher = Matcher(parser, self._vocab_size, sorted(ends), max_forced=max_forced)
+            self._matchers[request.request_id] = matcher

@@ -9,6 +9,9 @@ import numpy as np
 
 from atom_core.structured_output.backend import Parser
 
+# A run longer than this is followed in several steps, so that none of them takes long.
+MAX_FORCED = 128
+
 
 class Matcher:
     """Follows the tokens of one request.
@@ -17,9 +20,13 @@ class Matcher:
         parser: at the grammar's start; it is the matcher's from now on.
         vocab_size: rows of the model's head.
         end_token_ids: tokens that end the request: sampled only where the grammar can end.
+        max_forced: tokens without a choice are followed this far at once; 0 leaves all to be sampled.
     """
 
-    def __init__(self, parser: Parser, vocab_size: int, end_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self, parser: Parser, vocab_size: int, end_token_ids: Sequence[int], *, max_forced: int = MAX_FORCED
+    ) -> None:
+        self._max_forced = max_forced
         self._parser = parser
         self._end_token_ids = frozenset(end_token_ids)
         self._ends = np.zeros(-(-vocab_size // 32), dtype=np.int32)
@@ -34,11 +41,11 @@ class Matcher:
         """Tokens that may come next: int32 ``[ceil(vocab / 32)]``, bit ``i % 32`` of word ``i // 32`` is token i."""
         return one_token(self._ahead[0], len(self._ends)) if self._ahead else self._parser_mask()
 
-    def take_forced(self, limit: int) -> list[int]:
+    def take_forced(self) -> list[int]:
         """Follow tokens for as long as the mask leaves one only, and return them; `accept` then expects these."""
         if self._ahead:
             return []
-        while len(self._ahead) < limit and self.error is None:
+        while len(self._ahead) < self._max_forced and self.error is None:
             token_id = only_token(self._parser_mask())
             if token_id is None:
                 break

@@ -62,6 +62,8 @@ class RequestStates:
                 self._free.append(slot)
         for request in step.new_requests:
             self._admit(request)
+        for forced in step.forced_tokens:
+            self._write_history(self.slots[forced.request_id], forced.position, forced.token_ids)
         for scheduled in step.scheduled:
             if scheduled.new_block_ids:
                 self._extend_tables(self.slots[scheduled.request_id], scheduled.new_block_ids)
@@ -76,13 +78,17 @@ class RequestStates:
                     self.tables.write("block_tables", (group, slot, start), block_ids)
                 self.num_blocks[group, slot] = start + len(block_ids)
 
+    def _write_history(self, slot: int, position: int, token_ids: list[int]) -> None:
+        if self.tables is None:
+            tokens = torch.tensor(token_ids, dtype=torch.int32)
+            self.history[slot, position : position + len(token_ids)] = tokens
+        else:
+            self.tables.write("history", (slot, position), token_ids)
+
     def _admit(self, request: NewRequest) -> None:
         slot = self.slots[request.request_id] = self._free.pop()
         params = request.sampling_params
-        if self.tables is None:
-            self.history[slot, : len(request.token_ids)] = torch.tensor(request.token_ids, dtype=torch.int32)
-        else:
-            self.tables.write("history", (slot, 0), request.token_ids)
+        self._write_history(slot, 0, request.token_ids)
         self.num_blocks[:, slot] = 0
         self.num_prompt_tokens[slot] = request.num_prompt_tokens
         self.filters[slot] = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
