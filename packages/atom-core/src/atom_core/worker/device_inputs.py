@@ -98,12 +98,11 @@ class DeviceInputs:
             lengths[num_reqs] = shape.num_tokens - rows.num_tokens
         np.cumsum(lengths[:-1], out=firsts[1:])
         sample_rows[:] = -1
+        sample_rows[rows.sampling] = np.arange(len(rows.sampling))
         sample_slots[:] = self._tables.padding_slot
         sample_slots[rows.sampling] = rows.sampled_slots
         if shape is not None:
-            others = np.setdiff1d(np.arange(shape.num_reqs), rows.sampling)
-            sample_rows[others] = len(rows.sampling) + np.arange(len(others))
-        sample_rows[rows.sampling] = np.arange(len(rows.sampling))
+            sample_rows[sample_rows < 0] = np.arange(len(rows.sampling), shape.num_reqs)
         return fields
 
     def _launch(self, fields: torch.Tensor, num_reqs: int, num_rows: int, longest: int) -> None:
