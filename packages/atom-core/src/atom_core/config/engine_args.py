@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MODEL, CACHE, SCHEDULER, PARALLEL = "Model", "KV cache", "Scheduler", "Parallelism"
 COMPILE, SPECULATION, PROFILER = "Compilation", "Speculation", "Profiling"
+STRUCTURED = "Structured output"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,6 +185,18 @@ class EngineArgs:
     method: str | None = option(None, "Speculative decoding method.", section=SPECULATION, choices=("mtp",))
     num_speculative_tokens: int = option(
         1, "Draft tokens of each step, where `method` is set.", kind="integer", section=SPECULATION, minimum=1
+    )
+    structured_output_backend: str = option(
+        "auto",
+        "Library that makes grammars' masks; auto takes xgrammar where it is installed, enforces all and is quick.",
+        section=STRUCTURED,
+        choices=("auto", "xgrammar", "llguidance"),
+    )
+    jump_forward: bool = option(
+        True,
+        "Take tokens that a grammar leaves no choice about without sampling them, several in one step.",
+        kind="switch",
+        section=STRUCTURED,
     )
     torch_profiler_dir: str | None = option(
         None, "Folder for profiler traces; unset takes ATOM_TORCH_PROFILER_DIR.", section=PROFILER

@@ -14,11 +14,13 @@ from atom_core.config.sections import (
     ModelConfig,
     ParallelConfig,
     ProfilerConfig,
+    StructuredOutputConfig,
 )
 
 if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
     from atom_core.scheduler import SchedulerConfig
+    from atom_core.structured_output.choice import BackendSetting
     from atom_kernels.platform import Platform
     from atom_models import Checkpoint
 
@@ -46,6 +48,7 @@ def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform)
             mark_trace=args.mark_trace,
         ),
         device=platform.device,
+        structured_output=StructuredOutputConfig(_backend(args), args.jump_forward),
         choices=tuple(choices),
     )
 
@@ -74,6 +77,18 @@ def _model(args: EngineArgs, checkpoint: Checkpoint, platform: Platform, choices
         tokenizer=args.tokenizer,
         seed=secrets.randbits(63) if args.seed is None else args.seed,
     )
+
+
+def _backend(args: EngineArgs) -> BackendSetting:
+    from atom_core.structured_output.choice import INSTALL, has_xgrammar
+
+    if args.structured_output_backend == "llguidance":
+        return "llguidance"
+    if args.structured_output_backend == "auto":
+        return "auto"
+    if not has_xgrammar():
+        raise ConfigError(f"structured_output_backend is xgrammar, which is not installed: {INSTALL}")
+    return "xgrammar"
 
 
 def _cache(args: EngineArgs, dtype: str) -> CacheConfig:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from atom_core.kv_cache.config import PrefixHash
     from atom_core.scheduler import SchedulerConfig
+    from atom_core.structured_output.choice import BackendSetting
 
 
 GraphMode = Literal["none", "full"]
@@ -77,6 +78,14 @@ class CompileConfig:
 
 
 @dataclass(frozen=True)
+class StructuredOutputConfig:
+    """Which library makes masks, and whether tokens without a choice are sampled all the same."""
+
+    backend: BackendSetting = "auto"
+    jump_forward: bool = True
+
+
+@dataclass(frozen=True)
 class ProfilerConfig:
     """Where traces go (None: profiling is not set up) and what they hold."""
 
@@ -96,4 +105,5 @@ class EngineConfig:
     compile: CompileConfig
     profiler: ProfilerConfig
     device: str
+    structured_output: StructuredOutputConfig = StructuredOutputConfig()
     choices: tuple[str, ...] = ()

@@ -66,7 +66,10 @@ class EngineCore:
         self._news: list[EngineOutput] = []
         self._failed_steps = 0
         self._constrained = ConstrainedRequests(
-            lambda: _open_tokenizer(config), vocab_size=runner.vocab_size, eos_token_ids=config.model.eos_token_ids
+            lambda: _open_tokenizer(config),
+            vocab_size=runner.vocab_size,
+            eos_token_ids=config.model.eos_token_ids,
+            config=config.structured_output,
         )
         self.info = EngineInfo(
             model=config.model.name,

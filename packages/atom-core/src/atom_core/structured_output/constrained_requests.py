@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from atom_core.config.sections import StructuredOutputConfig
 from atom_core.messages import EngineOutput, EngineRequest, SchedulerOutput
 from atom_core.structured_output.backend import Parser
-from atom_core.structured_output.choice import BackendSetting
 from atom_core.structured_output.compiler import DEADLINE_SECONDS, too_slow
 from atom_core.structured_output.compilers import Compilers
 from atom_core.structured_output.matcher import MAX_FORCED, Matcher
@@ -42,8 +42,7 @@ class ConstrainedRequests:
         open_tokenizer: reads the model's tokenizer; called in a thread, with the first constrained request.
         vocab_size: rows of the model's head.
         eos_token_ids: the model's.
-        backend: the setting `structured_output_backend`.
-        jump_forward: tokens without a choice are not sampled.
+        config: the settings.
         clock: seconds, for the deadline.
     """
 
@@ -53,14 +52,14 @@ class ConstrainedRequests:
         *,
         vocab_size: int,
         eos_token_ids: tuple[int, ...],
-        backend: BackendSetting = "auto",
-        jump_forward: bool = True,
+        config: StructuredOutputConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._vocab_size = vocab_size
-        self._jump_forward = jump_forward
+        config = config or StructuredOutputConfig()
+        self._jump_forward = config.jump_forward
         self._clock = clock
-        self._make_compilers = lambda: Compilers(open_tokenizer(), vocab_size, eos_token_ids, backend)
+        self._make_compilers = lambda: Compilers(open_tokenizer(), vocab_size, eos_token_ids, config.backend)
         self._compilers: Future[Compilers] | None = None
         self._waiting: dict[str, _Waiting] = {}
         self._matchers: dict[str, Matcher] = {}
