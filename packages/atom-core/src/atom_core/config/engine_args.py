@@ -182,6 +182,12 @@ class EngineArgs:
         section=COMPILE,
         minimum=1,
     )
+    batch_invariant: bool = option(
+        False,
+        "Give each request the same bits whatever else is in its batch; on a GPU this costs speed.",
+        kind="switch",
+        section=COMPILE,
+    )
     method: str | None = option(None, "Speculative decoding method.", section=SPECULATION, choices=("mtp",))
     num_speculative_tokens: int = option(
         1, "Draft tokens of each step, where `method` is set.", kind="integer", section=SPECULATION, minimum=1

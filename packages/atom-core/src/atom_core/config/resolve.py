@@ -128,7 +128,7 @@ def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> Compil
     if wants_graphs and args.enforce_eager:
         raise ConfigError("enforce_eager captures no graphs, and cudagraph settings ask for them: give one of them")
     if platform.device == "cpu" or args.enforce_eager or args.cudagraph_mode == "none":
-        return CompileConfig(level=args.level)
+        return CompileConfig(level=args.level, batch_invariant=args.batch_invariant)
     sizes = args.cudagraph_capture_sizes or default_capture_sizes(args.max_num_seqs)
     if max(sizes) > args.max_num_seqs:
         raise ConfigError(
@@ -138,7 +138,11 @@ def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> Compil
     if args.cudagraph_mode is None:
         choices.append(f"cudagraph_mode = full: decode steps of up to {max(sizes)} requests are captured")
     return CompileConfig(
-        level=args.level, graph_mode="full", capture_sizes=tuple(sorted(set(sizes))), graphs_required=wants_graphs
+        level=args.level,
+        graph_mode="full",
+        capture_sizes=tuple(sorted(set(sizes))),
+        graphs_required=wants_graphs,
+        batch_invariant=args.batch_invariant,
     )
 
 

@@ -68,6 +68,7 @@ class CompileConfig:
         level: 0 is eager; see `atom_core.worker.compilation`.
         graph_mode: "full" captures whole decode steps, "none" nothing.
         capture_sizes: batch sizes of the captured steps, in rising order.
+        batch_invariant: operators whose bits do not depend on the batch.
         graphs_required: they were asked for, so the engine does not go on without them.
     """
 
@@ -75,6 +76,7 @@ class CompileConfig:
     graph_mode: GraphMode = "none"
     capture_sizes: tuple[int, ...] = ()
     graphs_required: bool = False
+    batch_invariant: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ def load_engine_model(config: EngineConfig) -> EngineModel:
     """Build `config.model` on this machine's device and load its weights."""
     checkpoint = open_checkpoint(config.model.path)
     context = BuildContext(
-        platform=detect_platform(),
+        platform=replace(detect_platform(), batch_invariant=config.compile.batch_invariant),
         dtype=getattr(torch, config.model.dtype),
         device=torch.device(config.device),
         cache_dtype=config.cache.dtype,
