@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.linear import native, onednn
+from atom_kernels.linear.batch_invariant import BATCH_INVARIANT_BACKEND, why_not_cublas
 from atom_kernels.linear.contract import LinearProblem, linear
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 
@@ -75,9 +76,10 @@ OP = Op(
     schema="(Tensor x) -> Tensor",
     fake=lambda problem, x_TK: x_TK.new_empty((*x_TK.shape[:-1], problem.out_features), dtype=problem.result_dtype),
     backends=(
+        BATCH_INVARIANT_BACKEND,
         native.NATIVE_BACKEND,
         onednn.PREPACKED_BACKEND,
-        Backend(name="torch", implementation="torch linear", supports=lambda problem, platform: None, bind=_bind),
+        Backend(name="torch", implementation="torch linear", supports=why_not_cublas, bind=_bind),
     ),
     weights=_weights,
     make_inputs=_make_inputs,

@@ -23,6 +23,8 @@ _BUCKETS = (1, 8, 16, MAX_ROWS)
 def _supports(problem: FusedLinearProblem, platform: Any) -> str | None:
     if problem.dtype not in _DTYPES:
         return f"written for float32, bfloat16 and float16, not {problem.dtype}"
+    if platform.batch_invariant:
+        return "a row's sums depend on how many rows there are"
     return None
 
 

@@ -78,7 +78,8 @@ class Experts(Layer):
         if not isinstance(scheme, Dense):
             raise ValueError(f"{prefix}: experts cannot be held as {scheme.name} yet; leave them out of quantization")
         self._problem = ExpertsProblem(
-            num_experts, top_k, hidden_size, self._local_size, context.dtype, activation, bias, alpha, limit
+            *(num_experts, top_k, hidden_size, self._local_size, context.dtype, activation, bias, alpha, limit),
+            batch_invariant=context.platform.batch_invariant,
         )
         self._tensors: dict[str, torch.Tensor] = {}
         self._pieces = self._fused_pieces() if fused_transposed else self._single_pieces(_EXPERT_NAMES[0])
