@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 
 # Log-probabilities are reported to the last bit, so that equal ones mean equal logits.
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, logprobs=4)
-LENGTHS = (70, 1, 9, 33, 16, 64, 7, 130)
+LENGTHS = (70, 2, 9, 33, 16, 64, 7, 130)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
