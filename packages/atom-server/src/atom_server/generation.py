@@ -19,7 +19,7 @@ from atom_server.errors import APIError, engine_dead, shutting_down
 from atom_server.prompts import PromptTokens
 from atom_server.request_log import RequestRecord
 from atom_server.schemas.model_request import ModelRequest
-from atom_server.schemas.responses import PromptTokensDetails, Usage
+from atom_server.schemas.responses import CompletionTokensDetails, PromptTokensDetails, Usage
 from atom_server.state import ServerState
 
 
@@ -41,6 +41,7 @@ class Generation:
     Attributes:
         id: of the answer, e.g. "cmpl-5f2c...".
         prompts, model, created: for the answer.
+        num_reasoning_tokens: of the tokens so far; whoever reads the text tells.
     """
 
     def __init__(self, state: ServerState, id: str, model: str, prompts: Sequence[PromptTokens], n: int) -> None:
@@ -52,6 +53,7 @@ class Generation:
         self._state = state
         self._tallies = [Tally() for _ in range(len(prompts) * n)]
         self._num_cached = [0] * len(prompts)
+        self.num_reasoning_tokens = 0
         self._streams: list[RequestStream] = []
 
     @classmethod
@@ -123,6 +125,7 @@ class Generation:
             completion_tokens=num_outputs,
             total_tokens=self.num_prompt_tokens + num_outputs,
             prompt_tokens_details=PromptTokensDetails(sum(self._num_cached)),
+            completion_tokens_details=CompletionTokensDetails(self.num_reasoning_tokens),
             ttft_s=round(min((tally.ttft for tally in started), default=0.0), 6),
             tpot_s=round(sum(rates) / len(rates), 6) if rates else 0.0,
             latency_s=round(max((tally.latency for tally in self._tallies), default=0.0), 6),

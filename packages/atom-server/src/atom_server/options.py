@@ -8,6 +8,7 @@ from typing import Any
 
 from atom_core.config.options import add_options, option, options_of
 from atom_server import settings
+from atom_server.output.notation import FORMATS
 
 _SECTION = "Server"
 
@@ -40,7 +41,7 @@ class ServerOptions:
         "auto",
         "How the model writes tool calls; auto sees it in the chat template.",
         section=_SECTION,
-        choices=("auto", "hermes", "json"),
+        choices=("auto", *FORMATS),
     )
     reasoning_format: str = option(
         "auto",

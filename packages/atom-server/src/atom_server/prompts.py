@@ -89,7 +89,7 @@ async def encode_messages(
         raise APIError(400, message, param="messages", code="no_chat_template")
     text = await asyncio.to_thread(
         state.template.render,
-        messages,
+        state.history_style.applied(messages),
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         **(template_variables or {}),

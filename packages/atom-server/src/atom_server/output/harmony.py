@@ -14,6 +14,8 @@ MARKS = (START, CHANNEL, MESSAGE, CONSTRAIN, END, RETURN, CALL)
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=([\w.\-]+)")
 _PREFIX = "functions."
+# Around the reasoning; what comes after it is the header of the next message.
+THINKING = (f"{CHANNEL}analysis{MESSAGE}", f"{END}{START}assistant")
 
 
 class HarmonyParser:

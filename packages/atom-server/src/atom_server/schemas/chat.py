@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -47,24 +46,6 @@ def _no_reserved_keys(value: Any) -> Any:
         if reserved:
             raise ValueError(f"{', '.join(reserved)} cannot be set here")
     return value
-
-
-def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with the arguments of its earlier calls as objects: templates write those as JSON themselves."""
-    calls = message.get("tool_calls")
-    if isinstance(calls, list):
-        message["tool_calls"] = [_with_object(call) for call in calls]
-    return message
-
-
-def _with_object(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        return call | {"function": function | {"arguments": json.loads(function["arguments"] or "{}")}}
-    except ValueError:
-        return call
 
 
 def _messages(value: Any) -> Any:
@@ -114,8 +95,14 @@ class ChatCompletionRequest(GenerationRequest):
     tool_choice: ToolChoice | None = Field(
         None, description="Left out: auto with tools. required and a named function are enforced."
     )
-    parallel_tool_calls: bool = Field(True, description="Whether an enforced choice may make several calls.")
-    reasoning_effort: Annotated[str, Field(max_length=32)] | None = Field(None, description="For the template.")
+    parallel_tool_calls: bool = Field(True, description="Whether one turn may make several calls.")
+    reasoning_effort: Annotated[str, Field(max_length=32)] | None = Field(
+        None, description="For the template; none asks for no reasoning."
+    )
+    include_reasoning: bool = Field(True, description="Whether the answer shows the reasoning.")
+    thinking_token_budget: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = Field(
+        None, description="Tokens of reasoning after which it is ended."
+    )
 
     @property
     def active_tools(self) -> list[Tool]:
@@ -135,6 +122,9 @@ class ChatCompletionRequest(GenerationRequest):
         variables = dict(self.chat_template_kwargs)
         if self.reasoning_effort is not None:
             variables.setdefault("reasoning_effort", self.reasoning_effort)
+        if self.reasoning_effort == "none":
+            # The two names that templates know this by.
+            variables = {"enable_thinking": False, "thinking": False} | variables
         if self.documents:
             variables["documents"] = self.documents
         if self.active_tools:
@@ -145,10 +135,7 @@ class ChatCompletionRequest(GenerationRequest):
 
     def template_messages(self) -> list[dict[str, Any]]:
         """The messages as a template expects them."""
-        return [
-            _with_objects(message.model_dump(exclude_unset=True) | {"content": message.content or ""})
-            for message in self.messages
-        ]
+        return [message.model_dump(exclude_unset=True) | {"content": message.content} for message in self.messages]
 
     @property
     def echoed(self) -> str:

@@ -19,6 +19,12 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    """How many generated tokens were reasoning."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct):
     """Token counts, and seconds: to the first token, for each later one, in all."""
 
@@ -26,6 +32,7 @@ class Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
     ttft_s: float
     tpot_s: float
     latency_s: float
