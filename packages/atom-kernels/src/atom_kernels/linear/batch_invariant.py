@@ -63,11 +63,10 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
         tile = _tile(dtype, num_rows)
         num_tiles = -(-num_rows // tile["BLOCK_M"]) * -(-out_features // tile["BLOCK_N"])
         # Small tiles leave room for two programs on a processor.
-        programs = num_processors * (2 if tile["num_warps"] == 4 else 1)
+        launch: dict[str, Any] = {"NUM_PROGRAMS": num_processors * (2 if tile["num_warps"] == 4 else 1)}
+        grid = (min(num_tiles, launch["NUM_PROGRAMS"]),)
         if num_rows:
-            invariant_linear_kernel[(min(num_tiles, programs),)](
-                x, weight, bias, out, num_rows, NUM_PROGRAMS=programs, **constants, **tile
-            )
+            invariant_linear_kernel[grid](x, weight, bias, out, num_rows, **launch, **constants, **tile)
         return out
 
     return run
