@@ -60,8 +60,8 @@ def measure_memory(config: EngineConfig, model: EngineModel, pages: CachePages) 
     activations = torch.cuda.max_memory_allocated() - weights
     torch.cuda.empty_cache()
     sizes = config.compile.capture_sizes
-    # Logits of the largest batch: where graphs leave them, and twice in the making.
-    graphs = len(sizes) * GRAPH_BYTES + 3 * 4 * config.model.vocab_size * max(sizes) if sizes else 0
+    # All graphs share the memory of the largest: mostly its logits, and once more in the making.
+    graphs = len(sizes) * GRAPH_BYTES + 2 * 4 * config.model.vocab_size * max(sizes) if sizes else 0
     return DeviceMemory(
         limit=int(total * config.cache.memory_utilization),
         others=total - free - reserved,

@@ -67,7 +67,6 @@ class DeviceSteps:
                 draw=lambda logits, slots, positions, filters: draw(logits, states, slots, positions, filters=filters),
                 shapes=shapes,
                 max_seq_len=max_model_len,
-                vocab_size=config.model.vocab_size,
                 capture=capture,
             )
 
@@ -123,7 +122,8 @@ class DeviceSteps:
 
     def _run_model(self, batch: ModelInput) -> torch.Tensor:
         hidden_TD = self._model.forward(batch.input_ids, batch.positions, batch.geometries)
-        return self._model.compute_logits(hidden_TD if batch.last_tokens is None else hidden_TD[batch.last_tokens])
+        rows_nD = hidden_TD if batch.last_tokens is None else hidden_TD[batch.last_tokens]
+        return self._model.compute_logits(rows_nD).contiguous()
 
     def _shapes(self, config: EngineConfig, num_weights: int) -> GraphShapes | None:
         if config.compile.graph_mode == "none":

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from atom_core.worker.cuda_capture import Capture, Replayable, free_memory
+from atom_core.worker.cuda_capture import Capture, Captured, free_memory
 from atom_core.worker.device_inputs import DeviceInputs
 from atom_core.worker.graph_shapes import GraphShape, GraphShapes
 from atom_core.worker.input_batch import NO_ROWS, ModelInput, StepRows
@@ -22,14 +22,13 @@ Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
 
 
 class StepGraphs:
-    """Graphs over the buffers of `inputs`; all share their memory, since one runs at a time.
+    """Graphs over the buffers of `inputs`; all share their memory, since one shape runs at a time.
 
     Args:
         inputs: builds the batches.
         run_model, draw: what is captured.
         shapes: of the batches. Every row of them samples; those not asked to do it into the row for padding.
         max_seq_len: of a request, ever: graphs hold for every length.
-        vocab_size: of the logits.
         capture: makes the graphs.
     """
 
@@ -41,16 +40,12 @@ class StepGraphs:
         draw: Draw,
         shapes: GraphShapes,
         max_seq_len: int,
-        vocab_size: int,
         capture: Capture,
     ) -> None:
         self._inputs, self._run_model, self._draw = inputs, run_model, draw
         self._shapes, self._max_seq_len, self._capture = shapes, max_seq_len, capture
-        num_rows = max(shape.num_reqs for shape in shapes.all)
-        self._logits = torch.empty(num_rows, vocab_size, dtype=torch.float32, device=inputs.device)
-        self._ids = torch.empty(num_rows, dtype=torch.int64, device=inputs.device)
-        self._models: dict[GraphShape, Replayable] = {}
-        self._samplers: dict[tuple[int, bool], Replayable] = {}
+        self._models: dict[GraphShape, Captured] = {}
+        self._samplers: dict[tuple[GraphShape, bool], Captured] = {}
         self._seconds, self._bytes = 0.0, 0
 
     def shape_of(self, rows: StepRows) -> GraphShape | None:
@@ -83,7 +78,7 @@ class StepGraphs:
     def replay_model(self, shape: GraphShape) -> torch.Tensor:
         """Logits ``[shape.num_reqs, vocab]`` of the batch that the inputs were filled with."""
         self._models[shape].replay()
-        return self._logits[: shape.num_reqs]
+        return self._models[shape].output
 
     def replay_sampler(self, shape: GraphShape, *, filters: bool) -> torch.Tensor:
         """Int64 ids ``[shape.num_reqs]``, drawn from the logits and appended to the histories.
@@ -91,8 +86,8 @@ class StepGraphs:
         Args:
             filters: a row has top-k, top-p or min-p.
         """
-        self._samplers[shape.num_reqs, filters].replay()
-        return self._ids[: shape.num_reqs]
+        self._samplers[shape, filters].replay()
+        return self._samplers[shape, filters].output
 
     def _capture_shape(self, shape: GraphShape) -> None:
         num_rows = shape.num_reqs
@@ -106,15 +101,13 @@ class StepGraphs:
             max_query_len=1 if shape.is_decode else shape.num_tokens,
             max_seq_len=self._max_seq_len,
         )
-        logits, ids = self._logits[:num_rows], self._ids[:num_rows]
+        model = self._capture(lambda: self._run_model(batch))
 
-        def run_model() -> None:
-            logits.copy_(self._run_model(batch))
+        def draw(filters: bool) -> torch.Tensor:
+            return self._draw(model.output, batch.sample_slots, batch.sample_positions, filters)
 
-        def draw(filters: bool) -> None:
-            ids.copy_(self._draw(logits, batch.sample_slots, batch.sample_positions, filters))
-
-        self._models[shape] = self._capture(run_model)
-        for filters in (False, True):
-            if (num_rows, filters) not in self._samplers:
-                self._samplers[num_rows, filters] = self._capture(lambda filters=filters: draw(filters))
+        samplers = {filters: self._capture(lambda filters=filters: draw(filters)) for filters in (False, True)}
+        for captured in (model, *samplers.values()):
+            captured.share()
+        self._samplers |= {(shape, filters): sampler for filters, sampler in samplers.items()}
+        self._models[shape] = model
