@@ -43,6 +43,9 @@ def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
             "context_length_exceeded",
         )
     vocab_size = limits.vocab_size
+    # Prompts are long: only one that is wrong is gone through for what is wrong.
+    if set(map(type, token_ids)) == {int} and min(token_ids) >= 0 and max(token_ids) < vocab_size:
+        return
     for token_id in token_ids:
         if type(token_id) is not int or not 0 <= token_id < vocab_size:
             raise InvalidRequestError(
