@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field
-from typing_extensions import TypedDict
+from pydantic import BaseModel, BeforeValidator, Field
 
 from atom_server.errors import APIError
 from atom_server.schemas.model_request import ModelRequest, as_list
@@ -16,7 +15,9 @@ MAX_TEXTS = 2048
 Text = Annotated[str, Field(min_length=1)]
 
 
-class _TextObject(TypedDict):
+class TextObject(BaseModel):
+    """A document with other fields beside its text."""
+
     text: Text
 
 
@@ -27,7 +28,7 @@ def _document(value: Any) -> Any:
 
 _TextList = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
 Texts = Annotated[_TextList, BeforeValidator(as_list, json_schema_input_type=Text | _TextList)]
-Document = Annotated[Text, BeforeValidator(_document, json_schema_input_type=Text | _TextObject)]
+Document = Annotated[Text, BeforeValidator(_document, json_schema_input_type=Text | TextObject)]
 
 
 class ScoreRequest(ModelRequest):
