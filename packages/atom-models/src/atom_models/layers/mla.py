@@ -100,7 +100,6 @@ class MLAAttention(Layer):
             dtype=context.dtype_name,
             cache_dtype=context.kv_cache_dtype,
             block_size=context.block_size,
-            batch_invariant=context.platform.batch_invariant,
         )
         self.attn = LatentAttention(
             problem, context=context, prefix=f"{prefix}.attn", rotary=rotary, norm=self.kv_a_layernorm
