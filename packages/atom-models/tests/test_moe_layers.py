@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from atom_kernels.platform import detect_platform
 from atom_models import BuildContext
-from atom_models.layers import Experts, MoE, RoutingConfig, SharedExpertsConfig
+from atom_models.layers import Experts, MoE, RMSNorm, RoutingConfig, SharedExpertsConfig
 from atom_models.quantization import choose_quantization
 from atom_models.weights import load_dummy_weights
 
@@ -136,6 +139,23 @@ def test_a_gate_scales_the_shared_expert_by_its_sigmoid():
     shared = moe.shared_experts
     ungated = shared.down_proj(shared.act(shared.gate_up_proj(x)))
     assert torch.allclose(shared(x), torch.sigmoid(shared.gate(x)) * ungated)
+
+
+@pytest.mark.parametrize("shared", [None, SharedExpertsConfig(10), SharedExpertsConfig(10, gate="shared_gate")])
+def test_the_norm_that_follows_gets_the_same_sum_whoever_adds_the_residual(shared):
+    x, residual = torch.randn(2, 3, D, generator=torch.Generator().manual_seed(0))
+    here = detect_platform()
+    results = []
+    for device in ("cpu", "cuda"):
+        # Kernels of a GPU add up all at once; here the platform only says that it is one.
+        context = BuildContext(platform=replace(here, device=device))
+        norm = RMSNorm(D, 1e-6, context, prefix="norm")
+        moe = make_moe(context=context, shared_experts=shared, then=norm)
+        load_dummy_weights(moe)
+        load_dummy_weights(norm)
+        results.append(moe(x, residual))
+    for one, other in zip(*results, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
 
 
 def test_a_router_in_float32_chooses_by_float32_logits_in_a_bfloat16_model():

@@ -24,17 +24,21 @@ def here(weights):
     return {name: None if tensor is None else tensor.to(HERE.device) for name, tensor in weights.items()}
 
 
+def on_device(inputs):
+    return tuple(None if tensor is None else tensor.to(HERE.device) for tensor in inputs)
+
+
 def make_experts(problem, num_tokens, seed=0):
     return MOE_EXPERTS.make_inputs(problem, num_tokens, torch.Generator().manual_seed(seed))
 
 
 def triton_mismatch(problem, num_tokens, tile, few_pairs, ids=None):
     """What differs from the reference, with both products in tiles of that configuration."""
-    weights, (x, gates, chosen) = make_experts(problem, num_tokens)
-    ids = chosen if ids is None else ids
+    weights, (x, gates, chosen, base) = make_experts(problem, num_tokens)
+    inputs = (x, gates, chosen if ids is None else ids, base)
     kernel = TritonExperts(problem, here(weights), lambda _: ExpertsConfig(tile, tile), few_pairs)
-    got = kernel(x.to(HERE.device), gates.to(HERE.device), ids.to(HERE.device))
-    return mismatch(got, experts(problem, weights, x, gates, ids), MOE_EXPERTS.tolerance(problem))
+    got = kernel(*on_device(inputs))
+    return mismatch(got, experts(problem, weights, *inputs), MOE_EXPERTS.tolerance(problem))
 
 
 @pytest.mark.parametrize("op", [MOE_ROUTE, MOE_EXPERTS], ids=lambda op: op.name)
@@ -76,10 +80,11 @@ def test_ids_of_no_expert_add_nothing(few_pairs, num_tokens):
 @pytest.mark.parametrize("rules", [{}, {"activation": "swiglu_oai", "bias": True}], ids=["silu", "swiglu_oai"])
 def test_grouped_products_of_sorted_rows_agree_and_leave_strangers_out(rules):
     problem = ExpertsProblem(5, 2, 24, 16, torch.bfloat16, **rules)
-    weights, (x, gates, ids) = make_experts(problem, 19)
+    weights, inputs = make_experts(problem, 19)
+    ids = inputs[2]
     ids[3], ids[7, 1] = -1, 5
-    got = GroupedExperts(problem, here(weights))(*(tensor.to(HERE.device) for tensor in (x, gates, ids)))
-    assert mismatch(got, experts(problem, weights, x, gates, ids), MOE_EXPERTS.tolerance(problem)) is None
+    got = GroupedExperts(problem, here(weights))(*on_device(inputs))
+    assert mismatch(got, experts(problem, weights, *inputs), MOE_EXPERTS.tolerance(problem)) is None
 
 
 def test_a_step_without_tokens_is_empty():
@@ -87,7 +92,7 @@ def test_a_step_without_tokens_is_empty():
     kernel = select(MOE_EXPERTS, ExpertsProblem(4, 2, 24, 16, torch.float32), only_backend="triton").prepare(
         here(weights)
     )
-    assert kernel(*(tensor.to(HERE.device)[:0] for tensor in inputs)).shape == (0, 24)
+    assert kernel(*(tensor[:0] for tensor in on_device(inputs))).shape == (0, 24)
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice encountered:RuntimeWarning")

@@ -30,10 +30,13 @@ class GroupedExperts:
         self._activation_block = min(_ACTIVATION_BLOCK, power_of_two(problem.intermediate_size))
         self._combine_block = min(_COMBINE_BLOCK, power_of_two(problem.hidden_size))
 
-    def __call__(self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, base_TD: torch.Tensor | None = None
+    ) -> torch.Tensor:
         problem, kernels = self._problem, self._kernels
-        check_experts_inputs(problem, x_TD, weights_TK, ids_TK)
+        check_experts_inputs(problem, x_TD, weights_TK, ids_TK, base_TD)
         x_TD, weights_TK, ids_TK = x_TD.contiguous(), weights_TK.contiguous(), ids_TK.contiguous()
+        base_TD = None if base_TD is None else base_TD.contiguous()
         out_TD, count = torch.empty_like(x_TD), ids_TK.numel()
         if count == 0:
             return out_TD
@@ -54,7 +57,7 @@ class GroupedExperts:
         )  # fmt: skip
         partial = torch.nn.functional.grouped_mm(hidden, self._down, offs=starts[1:])
         kernels.combine_kernel[(x_TD.shape[0], -(-hidden_size // self._combine_block))](
-            partial, self._down_bias, places, weights_TK, ids_TK, out_TD,
+            partial, self._down_bias, places, weights_TK, ids_TK, base_TD, out_TD,
             NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=hidden_size, BLOCK=self._combine_block,
             **self._launch,
         )  # fmt: skip

@@ -110,9 +110,15 @@ def _experts_bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.
     row_bytes = problem.hidden_size * problem.dtype.itemsize
     top_k, empty_like, uint8 = problem.top_k, torch.empty_like, torch.uint8
 
-    def run(x: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, _keep_alive: Any = held) -> torch.Tensor:
+    def run(
+        x: torch.Tensor,
+        weights_TK: torch.Tensor,
+        ids_TK: torch.Tensor,
+        base: torch.Tensor | None = None,
+        _keep_alive: Any = held,
+    ) -> torch.Tensor:
         num_tokens = x.shape[0]
-        check_experts_inputs(problem, x, weights_TK, ids_TK)
+        check_experts_inputs(problem, x, weights_TK, ids_TK, base)
         x, weights_TK, ids_TK = x.contiguous(), weights_TK.contiguous(), ids_TK.contiguous()
         out = empty_like(x)
         workspace = x.new_empty(workspace_bytes(min(num_tokens, passing), *sizes, item_size), dtype=uint8)
@@ -123,7 +129,7 @@ def _experts_bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.
                 out.data_ptr() + row, min(num_tokens - start, passing), *sizes, activation, alpha, limit,
                 workspace.data_ptr(),
             )  # fmt: skip
-        return out
+        return out if base is None else out.add_(base)
 
     return run
 

@@ -253,6 +253,7 @@ def combine_kernel(
     places_ptr,
     weights_ptr,
     ids_ptr,
+    base_ptr,
     out_ptr,
     NUM_EXPERTS: tl.constexpr,
     TOP_K: tl.constexpr,
@@ -260,9 +261,10 @@ def combine_kernel(
     BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """``out[t] = sum over k of weights[t, k] * (partial + bias)``, in this order; strangers' ids add nothing.
+    """``out[t] = sum over k of weights[t, k] * (partial + bias) + base[t]``, in this order; strangers add nothing.
 
-    The partial result of pair ``t * K + k`` lies in its own row, or in row ``places[pair]``; bias [E, WIDTH] or None.
+    The partial result of pair ``t * K + k`` lies in its own row, or in row ``places[pair]``; bias is [E, WIDTH], and it
+    and base may be None.
     """
     wait_for_inputs(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
@@ -280,4 +282,6 @@ def combine_kernel(
         if bias_ptr is not None:
             partial += tl.load(bias_ptr + expert * WIDTH + columns, mask=inside & here, other=0.0).to(tl.float32)
         total += tl.load(weights_ptr + pair) * partial
+    if base_ptr is not None:
+        total += tl.load(base_ptr + token * WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + token * WIDTH + columns, total.to(out_ptr.dtype.element_ty), mask=inside)

@@ -60,9 +60,12 @@ class TritonExperts:
             "UPCAST": triton_interpret() and problem.dtype is not torch.float32,
         }
 
-    def __call__(self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
-        check_experts_inputs(self._problem, x_TD, weights_TK, ids_TK)
+    def __call__(
+        self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, base_TD: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        check_experts_inputs(self._problem, x_TD, weights_TK, ids_TK, base_TD)
         x_TD, weights_TK, ids_TK = x_TD.contiguous(), weights_TK.contiguous(), ids_TK.contiguous()
+        base_TD = None if base_TD is None else base_TD.contiguous()
         num_tokens, problem = x_TD.shape[0], self._problem
         out_TD = torch.empty_like(x_TD)
         if num_tokens == 0:
@@ -74,7 +77,7 @@ class TritonExperts:
         self._product("down", hidden, partial, pairs, config.down, "none")
         block = min(1024, self._power_of_two(problem.hidden_size))
         self._kernels.combine_kernel[(num_tokens, -(-problem.hidden_size // block))](
-            partial, None, None, weights_TK, ids_TK, out_TD,
+            partial, None, None, weights_TK, ids_TK, base_TD, out_TD,
             NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=problem.hidden_size, BLOCK=block,
             **self._dependent,
         )  # fmt: skip

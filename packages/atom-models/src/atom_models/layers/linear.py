@@ -86,6 +86,8 @@ class Linear(Layer):
         formats = [part.input_format for part in self._parts]
         same = all(other == formats[0] for other in formats)
         self.input_format: InputFormat = formats[0] if same else DENSE_INPUT
+        # Up to here the kernel adds a base by itself.
+        self._max_rows_to_add = formats[0].max_rows if same and isinstance(formats[0], UnnormedInput) else 0
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
     def _add_part(self, names: Sequence[str], shards: Sequence[Shard], scheme: Any, context: BuildContext) -> None:
@@ -101,8 +103,11 @@ class Linear(Layer):
                 self._placements[f"{name}.bias"] = _Placement(part, "bias", start, shard)
             start += size
 
-    def forward(self, x: Any) -> torch.Tensor:
-        return self._apply(x)
+    def forward(self, x: Any, base: torch.Tensor | None = None) -> torch.Tensor:
+        """``x [T, in_features] -> [T, outputs]``, plus `base` if there is one."""
+        if base is None:
+            return self._apply(x)
+        return self._apply(x, base) if x.shape[0] <= self._max_rows_to_add else self._apply(x) + base
 
     def end_with_silu_and_mul(self) -> bool:
         """Before loading: asks for ``silu(first half) * second half`` of the outputs; False if it cannot do that."""
@@ -255,13 +260,10 @@ class RowParallelLinear(Linear):
         super().__init__(in_features, (shard,), context, prefix=prefix, bias=bias, split_input=True)
         # In a tuple, so that the norm stays a module of its own place in the model alone.
         self._then = (then,)
-        takes = self.input_format
-        alone = then is not None and self._ranks.size == 1
-        self._max_rows_to_add = takes.max_rows if alone and isinstance(takes, UnnormedInput) else 0
 
     def forward(self, x: Any, residual: torch.Tensor | None = None) -> Any:
         then = self._then[0]
-        if then is not None and x.shape[0] <= self._max_rows_to_add:
+        if then is not None and self._ranks.size == 1 and x.shape[0] <= self._max_rows_to_add:
             total = self._apply(x, residual)
             return then(total), total
         y = self._apply(x)
