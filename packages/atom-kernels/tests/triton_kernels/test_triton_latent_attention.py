@@ -40,7 +40,7 @@ def test_a_mixed_batch_agrees(options, dtype):
     assert_agrees(make_problem(*SHAPE, dtype), MIXED, **options)
 
 
-@pytest.mark.parametrize("shape", [(1, 72, 40, 2, 33), (40, 16, 8, 4, 8)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 72, 40, 2, 33), (40, 16, 8, 4, 8), (16, 512, 8, 4, 8)], ids=str)
 def test_any_number_of_heads_over_latents_of_any_size(shape):
     assert_agrees(make_problem(*shape, block_size=1), [(1, 33), (1, 100), (2, 20)])
 

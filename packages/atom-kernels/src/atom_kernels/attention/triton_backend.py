@@ -54,11 +54,12 @@ class TritonAttention:
         # Triton is imported where a plan uses it, and only there.
         from atom_kernels.attention.triton_launch import PagedKernels
         from atom_kernels.attention.triton_prologue import prologue_kernel
+        from atom_kernels.triton_support import dependent_launch
 
         self.problem = problem
         self.layout = layout
         self._dtype = getattr(torch, problem.dtype)
-        self._prologue_kernel = prologue_kernel
+        self._prologue_kernel, self._dependent_launch = prologue_kernel, dependent_launch
         self._kernels = PagedKernels(
             num_heads=problem.num_heads,
             group=problem.group_size,
@@ -134,6 +135,7 @@ class TritonAttention:
             BLOCK_H=block_h,
             BLOCK_D=block_d,
             num_warps=4 if block_h * block_d >= 1024 else 2,
+            **self._dependent_launch(),
         )  # fmt: skip
         return q_out
 

@@ -62,7 +62,7 @@ def prefill_config(problem: AttentionProblem) -> PrefillConfig:
 def latent_decode_config(problem: MlaProblem) -> DecodeConfig:
     if triton_interpret():
         return DecodeConfig(block_n=32, programs=1, num_warps=4, num_stages=2)
-    config = DecodeConfig(block_n=32 if problem.dtype != "float32" else 16, programs=1, num_warps=8, num_stages=3)
+    config = DecodeConfig(block_n=64 if problem.dtype != "float32" else 16, programs=1, num_warps=8, num_stages=3)
     return replace(config, **_tuned("latent_decode", _latent_key(problem)))
 
 
@@ -70,7 +70,7 @@ def latent_prefill_config(problem: MlaProblem) -> PrefillConfig:
     if triton_interpret():
         return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
     wide = problem.dtype == "float32"
-    config = PrefillConfig(32, 16, num_warps=8, num_stages=2) if wide else PrefillConfig(64, 32, 8, 3)
+    config = PrefillConfig(32, 16, num_warps=8, num_stages=2) if wide else PrefillConfig(64, 64, 8, 2)
     return replace(config, **_tuned("latent_prefill", _latent_key(problem)))
 
 
@@ -90,7 +90,7 @@ def num_programs(config: DecodeConfig, device: torch.device) -> int:
 
 
 def next_power_of_two(number: int) -> int:
-    """The least power of two that is not less."""
+    """The least power of two that is not less; the one of `triton_support` where Triton may be missing."""
     return 1 << (number - 1).bit_length()
 
 

@@ -10,17 +10,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.triton_configs import DecodeConfig, PrefillConfig, next_power_of_two
-from atom_kernels.attention.triton_decode import decode_kernel
+from atom_kernels.attention.triton_configs import DecodeConfig, PrefillConfig
+from atom_kernels.attention.triton_decode import decode_kernel, merge_kernel
 from atom_kernels.attention.triton_prefill import prefill_kernel
 from atom_kernels.attention.triton_shares import DecodeShares, DecodeSharing
 from atom_kernels.settings import triton_interpret
+from atom_kernels.triton_support import dependent_launch, power_of_two
 
 if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry
 
 _MAX_REQUESTS = 8192
 _LOG2_E = 1.4426950408889634
+# Elements of all pieces' rows that a program merges at a time.
+_MERGED_ELEMENTS = 8192
+# Of one piece, up to which the program that stores the last one merges all.
+_MAX_PIECE_ELEMENTS = 4096
 
 
 @dataclass(frozen=True)
@@ -147,8 +152,8 @@ class PagedKernels:
             "PRECISION": "ieee",
             # The interpreter multiplies float32 matrices only.
             "UPCAST": triton_interpret() and self.dtype is not torch.float32,
-            "BLOCK_D": max(16, next_power_of_two(self.head_dim)),
-            "BLOCK_E": max(16, next_power_of_two(max(self.rope_dim, 1))),
+            "BLOCK_D": max(16, power_of_two(self.head_dim)),
+            "BLOCK_E": max(16, power_of_two(max(self.rope_dim, 1))),
         }
 
     def _decode(
@@ -159,24 +164,38 @@ class PagedKernels:
         shares: DecodeShares,
     ) -> None:
         rules = self._rules
+        block_d = max(16, power_of_two(self.head_dim))
+        merge = shares.rows * block_d <= _MAX_PIECE_ELEMENTS
+        rows_merged = shares.rows if merge else 1
+        merging = {"BLOCK_P": shares.rows, "BLOCK_C": max(1, _MERGED_ELEMENTS // (block_d * rows_merged))}
         decode_kernel[(self._num_groups, shares.num_ranges)](
             *tensors, metadata.query_start_loc, metadata.seq_lens, metadata.block_table,
             shares.ranges, shares.requests, shares.arrivals, shares.sums, shares.stats,
             *self._factors, *strides, metadata.block_table.stride(0),
             **rules,
+            **merging,
             BLOCK_M=max(16, shares.rows),
             BLOCK_N=self.decode.block_n,
-            BLOCK_P=shares.rows,
-            BLOCK_C=max(1, 8192 // (int(rules["BLOCK_D"]) * shares.rows)),
+            MERGE=merge,
             num_warps=self.decode.num_warps,
             num_stages=self.decode.num_stages,
+            **dependent_launch(),
         )  # fmt: skip
+        if not merge:
+            *_, sinks, out_THD = tensors
+            merge_kernel[(shares.rows, self._num_groups, metadata.num_decodes)](
+                shares.sums, shares.stats, sinks, out_THD, metadata.query_start_loc, shares.requests,
+                **{name: rules[name] for name in ("NUM_HEADS", "GROUP", "HEAD_DIM", "BLOCK_D")},
+                **merging,
+                num_warps=4,
+                **dependent_launch(),
+            )  # fmt: skip
 
     def _prefill(
         self, tensors: tuple[torch.Tensor | None, ...], strides: tuple[int, ...], metadata: TritonMetadata
     ) -> None:
         first = metadata.num_decodes
-        block_m = max(self.prefill.block_m, next_power_of_two(self.group))
+        block_m = max(self.prefill.block_m, power_of_two(self.group))
         block_t = block_m // self.group
         # Decodes may be padding of no token: all tokens may be of prompts.
         tiles = metadata.num_tokens // block_t + metadata.num_prefills
@@ -184,7 +203,7 @@ class PagedKernels:
             *tensors, metadata.query_start_loc[first:], metadata.seq_lens[first:], metadata.block_table[first:],
             *self._factors, *strides, metadata.block_table.stride(0), metadata.num_prefills,
             **self._rules,
-            BLOCK_R=max(16, next_power_of_two(metadata.num_prefills)),
+            BLOCK_R=max(16, power_of_two(metadata.num_prefills)),
             BLOCK_T=block_t,
             BLOCK_M=block_m,
             BLOCK_N=self.prefill.block_n,

@@ -70,13 +70,13 @@ def prefill_kernel(
         best = tl.full([BLOCK_M], NOTHING, tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        block_ids = load_block_ids(table, aligned, begin, end, BLOCK_SIZE, WINDOW, BLOCK_N)
+        block_ids = load_block_ids(table, aligned, table_stride, BLOCK_SIZE, BLOCK_N)
         # Keys up to the first query are seen by all rows, unless there is a window.
         clear = aligned
         if WINDOW == 0:
             clear = tl.maximum(first_position + 1, 0) // BLOCK_N * BLOCK_N
             for at in range(aligned, clear, BLOCK_N):
-                next_ids = load_block_ids(table, at + BLOCK_N, begin, end, BLOCK_SIZE, WINDOW, BLOCK_N)
+                next_ids = load_block_ids(table, at + BLOCK_N, table_stride, BLOCK_SIZE, BLOCK_N)
                 best, total, sums = attend_tile(
                     q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, end, positions, best, total, sums,
                     scale, cap, block_stride, token_stride,
@@ -85,7 +85,7 @@ def prefill_kernel(
                 )  # fmt: skip
                 block_ids = next_ids
         for at in range(clear, end, BLOCK_N):
-            next_ids = load_block_ids(table, at + BLOCK_N, begin, end, BLOCK_SIZE, WINDOW, BLOCK_N)
+            next_ids = load_block_ids(table, at + BLOCK_N, table_stride, BLOCK_SIZE, BLOCK_N)
             best, total, sums = attend_tile(
                 q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, end, positions, best, total, sums,
                 scale, cap, block_stride, token_stride,

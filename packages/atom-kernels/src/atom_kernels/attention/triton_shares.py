@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from atom_kernels.attention.triton_configs import DecodeConfig, next_power_of_two, num_programs
+from atom_kernels.attention.triton_configs import DecodeConfig, num_programs
 from atom_kernels.attention.triton_schedule import share_apart, share_evenly
+from atom_kernels.triton_support import power_of_two
 
 # Of a request whose result must not depend on its neighbors.
 _OWN_RANGES = 16
@@ -20,7 +21,7 @@ class DecodeShares:
 
     Attributes:
         rows: of a piece that are kept: tokens of a request times heads of a group, a power of two.
-        ranges, requests: int32 ``[num_ranges, 3]`` and ``[num_decodes, 3]``, written on the device.
+        ranges, requests: int32 ``[num_ranges, 3]`` and ``[num_decodes, 2]``, written on the device.
         arrivals: int32 ``[num_decodes, num_kv_heads]``, zeros between kernels.
         sums, stats: float32 ``[2 * num_ranges, num_kv_heads, rows, value_dim]`` and ``[..., rows, 2]``.
     """
@@ -64,13 +65,13 @@ class DecodeSharing:
         num_ranges = max(1, num_programs(self.config, device) // self.num_kv_heads)
         if self.apart:
             num_ranges = num_decodes * _OWN_RANGES
-        rows = next_power_of_two(self.group * tokens)
-        numbers = torch.empty(3 * (num_ranges + num_decodes), dtype=torch.int32, device=device)
+        rows = power_of_two(self.group * tokens)
+        numbers = torch.empty(3 * num_ranges + 2 * num_decodes, dtype=torch.int32, device=device)
         pieces = (2 * num_ranges, self.num_kv_heads, rows)
         shares = DecodeShares(
             rows=rows,
             ranges=numbers[: 3 * num_ranges].view(num_ranges, 3),
-            requests=numbers[3 * num_ranges :].view(num_decodes, 3),
+            requests=numbers[3 * num_ranges :].view(num_decodes, 2),
             arrivals=torch.empty((num_decodes, self.num_kv_heads), dtype=torch.int32, device=device),
             sums=torch.empty((*pieces, self.value_dim), dtype=torch.float32, device=device),
             stats=torch.empty((*pieces, 2), dtype=torch.float32, device=device),

@@ -23,15 +23,11 @@ def visible_keys(queries, length, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def load_block_ids(
-    table_ptr, at, begin, end, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr
-):  # fmt: skip
-    """The block of each of the keys ``at:at + N`` that lie in ``begin:end``."""
-    n = at + tl.arange(0, BLOCK_N)
-    present = n < end
-    if WINDOW > 0:
-        present &= n >= begin
-    return tl.load(table_ptr + n // BLOCK_SIZE, mask=present, other=0)
+def load_block_ids(table_ptr, at, table_width, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The block of each of the keys ``at:at + N``, where `at` is a multiple of N; past the table's end any block."""
+    n = tl.arange(0, BLOCK_N)
+    column = at // BLOCK_SIZE + n // BLOCK_SIZE if BLOCK_N % BLOCK_SIZE == 0 else (at + n) // BLOCK_SIZE
+    return tl.load(table_ptr + tl.minimum(column, table_width - 1))
 
 
 @triton.jit
@@ -53,12 +49,13 @@ def load_queries(
 
 @triton.jit
 def _load_rows(
-    rows_ptr, present, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, MASKED: tl.constexpr, UPCAST: tl.constexpr,
-    DTYPE: tl.constexpr,
+    cache_ptr, within, blocks, present, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, MASKED: tl.constexpr,
+    UPCAST: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """``[N, W]``, of which some rows (MASKED) and columns may be absent: zeros."""
     columns = tl.arange(0, BLOCK_W)
-    at = rows_ptr[:, None] + columns[None, :]
+    # What changes from tile to tile comes last: the rest is computed once.
+    at = (cache_ptr + within[:, None] + columns[None, :]) + blocks[:, None]
     if MASKED:
         x = tl.load(at, mask=present[:, None] & (columns < WIDTH)[None, :], other=0.0)
     elif WIDTH == BLOCK_W:
@@ -91,12 +88,15 @@ def attend_tile(
     present = n < end
     if WINDOW > 0:
         present &= n >= begin
-    rows = block_ids.to(tl.int64) * block_stride + (n % BLOCK_SIZE) * token_stride
-    k = _load_rows(k_cache_ptr + rows, present, HEAD_DIM, BLOCK_D, MASKED, UPCAST, DTYPE)
-    v = k if LATENT else _load_rows(v_cache_ptr + rows, present, HEAD_DIM, BLOCK_D, MASKED, UPCAST, DTYPE)
+    blocks = block_ids.to(tl.int64) * block_stride
+    within = (tl.arange(0, BLOCK_N) if BLOCK_N % BLOCK_SIZE == 0 else n) % BLOCK_SIZE * token_stride
+    k = _load_rows(k_cache_ptr, within, blocks, present, HEAD_DIM, BLOCK_D, MASKED, UPCAST, DTYPE)
+    v = k if LATENT else _load_rows(v_cache_ptr, within, blocks, present, HEAD_DIM, BLOCK_D, MASKED, UPCAST, DTYPE)
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if ROPE_DIM > 0:
-        behind = _load_rows(k_cache_ptr + rows + HEAD_DIM, present, ROPE_DIM, BLOCK_E, MASKED, UPCAST, DTYPE)
+        behind = _load_rows(
+            k_cache_ptr + HEAD_DIM, within, blocks, present, ROPE_DIM, BLOCK_E, MASKED, UPCAST, DTYPE
+        )  # fmt: skip
         scores = tl.dot(q_behind, tl.trans(behind), scores, input_precision=PRECISION)
     if SOFT_CAP:
         # tanh by exp2, which has an instruction of its own.

@@ -72,10 +72,11 @@ class TritonMla:
     def __init__(self, problem: MlaProblem) -> None:
         from atom_kernels.attention.mla.triton_prologue import latent_prologue_kernel
         from atom_kernels.attention.triton_launch import PagedKernels
+        from atom_kernels.triton_support import dependent_launch
 
         self.problem = problem
         self._dtype = getattr(torch, problem.dtype)
-        self._prologue_kernel = latent_prologue_kernel
+        self._prologue_kernel, self._dependent_launch = latent_prologue_kernel, dependent_launch
         self._latents = PagedKernels(
             num_heads=problem.num_heads,
             group=max(size for size in range(1, _MAX_GROUP + 1) if problem.num_heads % size == 0),
@@ -182,6 +183,7 @@ class TritonMla:
             BLOCK_C=next_power_of_two(problem.kv_lora_rank),
             BLOCK_E=block_e,
             num_warps=4,
+            **self._dependent_launch(),
         )  # fmt: skip
         return query
 

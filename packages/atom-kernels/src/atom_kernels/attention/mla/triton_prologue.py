@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from atom_kernels.attention.triton_prologue import norm_and_rotate
+from atom_kernels.triton_support import wait_for_inputs
 
 
 @triton.jit
@@ -17,12 +18,13 @@ def latent_prologue_kernel(
     q_stride, kv_stride, block_stride, token_stride,
     NUM_HEADS: tl.constexpr, RANK: tl.constexpr, NOPE_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, OUT_DIM: tl.constexpr,
     ROTATE: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_SIZE: tl.constexpr, SATURATE: tl.constexpr,
-    BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One program a token and `BLOCK_H` heads, whose rotary parts go to q_out ``[T, H, OUT_DIM + E]``, at their ends.
 
     The last program of a token writes its latent and key to their slot.
     """
+    wait_for_inputs(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     num_parts: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H
