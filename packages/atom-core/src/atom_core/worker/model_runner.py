@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,18 +12,14 @@ from atom_core.config.sections import EngineConfig
 from atom_core.executor.protocol import Masks, PendingOutput, RunnerInfo
 from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
 from atom_core.profiling import TorchProfiler
-from atom_core.worker.cache_memory import available_memory, size_cache
-from atom_core.worker.cache_pages import plan_pages
 from atom_core.worker.cuda_capture import Capture, CudaCapture
-from atom_core.worker.device_memory import measure_memory
 from atom_core.worker.device_steps import DeviceSteps
 from atom_core.worker.device_tables import DeviceTables
 from atom_core.worker.graph_shapes import GraphShape
 from atom_core.worker.input_batch import ModelInput, StepRows, build_input
-from atom_core.worker.kv_caches import allocate_caches
 from atom_core.worker.logprobs import prompt_logprobs_of_step
-from atom_core.worker.model_loading import EngineModel, load_engine_model
-from atom_core.worker.paged_model import PagedModel
+from atom_core.worker.model_loading import load_engine_model
+from atom_core.worker.paged_loading import LoadedPagedModel, LoadModel, load_paged_model
 from atom_core.worker.pooling import Pooler, with_embeddings
 from atom_core.worker.request_states import RequestStates
 from atom_core.worker.sampler import report, sample_step
@@ -68,7 +63,7 @@ class ModelRunner:
     def __init__(
         self,
         config: EngineConfig,
-        load_model: Callable[[EngineConfig], EngineModel] = load_engine_model,
+        load_model: LoadModel = load_engine_model,
         *,
         rank: int = 0,
         capture: Capture | None = None,
@@ -88,44 +83,15 @@ class ModelRunner:
         if config.device == "cpu":
             # OpenMP counts threads for each thread that starts work, so this must happen in the worker's own.
             torch.set_num_threads(config.parallel.num_threads)
-        started = time.perf_counter()
-        model = self._load_model(config)
-        loaded = time.perf_counter()
-        pages = plan_pages(model.attention_layers, config.model.max_model_len)
-        choices: list[str] = []
-        if config.device == "cpu":
-            memory, num_weights = available_memory(), 0
-        else:
-            measured = measure_memory(config, model, pages)
-            memory, num_weights = measured.for_cache, measured.weights // getattr(torch, config.model.dtype).itemsize
-            choices.append(measured.describe())
-        measured_at = time.perf_counter()
-        size = size_cache(
-            config.cache,
-            block_bytes=max(pages.page_bytes, 1),
-            max_num_seqs=config.scheduler.max_num_seqs,
-            max_model_len=config.model.max_model_len,
-            max_model_len_given=config.model.max_model_len_given,
-            memory=memory,
-            on_cpu=config.device == "cpu",
-            windows=pages.windows,
-            token_bytes=pages.token_bytes or None,
-            max_step_tokens=config.scheduler.max_num_batched_tokens,
-        )
-        caches = allocate_caches(model.attention_layers, pages, size.num_blocks, config.device)
-        self._model = PagedModel(model, caches, [group.layers for group in pages.groups])
-        choices += [*size.choices, *self._make_states(size.max_model_len, len(pages.groups), num_weights)]
-        allocated = time.perf_counter()
+        loaded = load_paged_model(config, self._load_model)
+        self._model = loaded.model
+        choices = [*loaded.choices, *self._make_states(loaded)]
         return RunnerInfo(
-            num_blocks=size.num_blocks,
-            windows=pages.windows,
-            max_model_len=size.max_model_len,
+            num_blocks=loaded.size.num_blocks,
+            windows=loaded.pages.windows,
+            max_model_len=loaded.size.max_model_len,
             vocab_size=config.model.vocab_size,
-            timings={
-                "load weights": loaded - started,
-                "measure memory": measured_at - loaded,
-                "allocate cache": allocated - measured_at,
-            },
+            timings=loaded.timings,
             choices=choices,
         )
 
@@ -190,24 +156,20 @@ class ModelRunner:
         vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
         return Forward(step, batch, logits_nV, prompt_logprobs, vectors)
 
-    def _make_states(self, max_model_len: int, num_groups: int, num_weights: int) -> list[str]:
+    def _make_states(self, loaded: LoadedPagedModel) -> list[str]:
         """What is kept of requests, and on a GPU the graphs over it; a line for each choice."""
         config = self._config
-        max_num_seqs, block_size = config.scheduler.max_num_seqs, config.cache.block_size
+        max_num_seqs, max_model_len = config.scheduler.max_num_seqs, loaded.size.max_model_len
+        size = {"block_size": config.cache.block_size, "num_groups": len(loaded.pages.groups)}
         capture = self._capture if config.device == "cpu" else self._capture or CudaCapture()
-        tables = None
-        if capture is not None:
-            tables = DeviceTables(
-                max_num_seqs, max_model_len, block_size=block_size, num_groups=num_groups, device=config.device
-            )
+        tables = None if capture is None else DeviceTables(max_num_seqs, max_model_len, device=config.device, **size)
         self._states = RequestStates(
             max_num_seqs,
             max_model_len,
-            block_size=block_size,
             device=config.device,
             vocab_size=config.model.vocab_size,
-            num_groups=num_groups,
             tables=tables,
+            **size,
         )
         if capture is None or tables is None:
             return []
@@ -217,7 +179,7 @@ class ModelRunner:
             self._states,
             tables,
             max_model_len=max_model_len,
-            num_weights=num_weights,
+            num_weights=loaded.num_weights,
             capture=capture,
         )
         return self._device_steps.choices
