@@ -42,6 +42,8 @@ def supports(problem: MlaProblem, platform: Platform) -> str | None:
     reason = why_not_dtypes(problem.dtype, problem.cache_dtype, platform)
     if reason is None and problem.kv_lora_rank > _MAX_RANK:
         reason = f"written for kv_lora_rank up to {_MAX_RANK}, not {problem.kv_lora_rank}"
+    if reason is None and platform.batch_invariant:
+        reason = "absorbs queries by cuBLAS, whose order of sums depends on the batch"
     return reason
 
 
