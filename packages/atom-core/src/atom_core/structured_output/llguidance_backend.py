@@ -16,11 +16,14 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from atom_core.messages import StructuredOutputParams
 from atom_core.structured_output.grammar import GrammarError, json_value, kind_of, one_line
 from atom_core.structured_output.lark import Split, json_of, lark_of
+from atom_core.structured_output.slices import slices_of
 from atom_core.structured_output.structural_tag import format_of
 from atom_core.structured_output.vocabulary import Vocabulary
 
 # A state of the lexer takes 1 to 2 kB.
 MAX_LEXER_STATES = 50_000
+# Tokenizers with slices of their own. Making one stops all threads for a tenth of a second, so there is an end to it.
+MAX_SLICED = 8
 LIMITS = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
 
 
@@ -38,12 +41,26 @@ class LLGuidanceBackend:
         wrapper = TokenizerWrapper(_ForLLGuidance(vocabulary, eos_token_ids[0]))
         self._split = vocabulary.split
         self._tokenizer = LLTokenizer(wrapper, n_vocab=len(vocabulary.tokens), eos_token=list(eos_token_ids))
+        self._sliced: dict[tuple[str, ...], LLTokenizer] = {}
 
     def compile(self, params: StructuredOutputParams) -> LLGuidanceGrammar:
-        start = LLMatcher(self._tokenizer, grammar_of(params, self._split), log_level=0, limits=LIMITS)
+        start = LLMatcher(self._tokenizer_with(slices_of(params)), grammar_of(params, self._split), log_level=0, limits=LIMITS)
         if start.is_error():
             raise GrammarError(f"{kind_of(params)} is not valid: {one_line(start.get_error())}")
         return LLGuidanceGrammar(start)
+
+    def _tokenizer_with(self, slices: tuple[str, ...]) -> LLTokenizer:
+        """The tokenizer with these slices before its own; without, where too many others were asked for before."""
+        tokenizer = self._sliced.get(slices)
+        if tokenizer is None:
+            if not slices or len(self._sliced) >= MAX_SLICED:
+                return self._tokenizer
+            try:
+                tokenizer = self._tokenizer.with_slices([*slices, *LLTokenizer.general_slices()])
+            except RuntimeError:  # what looked like a class is none
+                tokenizer = self._tokenizer
+            self._sliced[slices] = tokenizer
+        return tokenizer
 
 
 class LLGuidanceGrammar:
