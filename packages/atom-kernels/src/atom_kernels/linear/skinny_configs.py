@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atom_kernels.tuned import pick_row, tuned_rows
+from atom_kernels.tuned import tuned_rows
 
 if TYPE_CHECKING:
     from atom_kernels.linear.contract import FusedLinearProblem
 
 # From here on cuBLAS, whose blocks are of 64 rows and more, is as good.
 MAX_ROWS = 32
+# Rows that have a configuration each where none was tuned.
+_BUCKETS = (1, 16, MAX_ROWS)
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class SkinnyConfig:
     Attributes:
         block_m: rows: 1 does without tensor cores.
         num_warps, num_stages: of a program, and of its loads in flight.
+        prefetch: steps whose weights a program asks for while the kernel before is still running.
     """
 
     block_m: int
@@ -29,6 +32,7 @@ class SkinnyConfig:
     split_k: int = 1
     num_warps: int = 4
     num_stages: int = 4
+    prefetch: int = 1
 
     def launch(self) -> dict[str, Any]:
         """As the kernel's constants."""
@@ -37,6 +41,7 @@ class SkinnyConfig:
             "BLOCK_N": self.block_n,
             "BLOCK_K": self.block_k,
             "SPLIT_K": self.split_k,
+            "PREFETCH": self.prefetch,
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,
         }
@@ -48,10 +53,12 @@ def tuning_key(problem: FusedLinearProblem) -> str:
     return f"{problem.in_features}x{problem.out_features}{gated} {problem.dtype}".replace("torch.", "")
 
 
-def skinny_config(problem: FusedLinearProblem, num_rows: int, device_name: str) -> SkinnyConfig:
-    """The configuration for up to `num_rows` rows of a problem on a device."""
-    row = pick_row(tuned_rows("fused_linear", tuning_key(problem), device_name), num_rows)
-    return default_config(problem, num_rows) if row is None else SkinnyConfig(**row.config)
+def skinny_configs(problem: FusedLinearProblem, device_name: str) -> dict[int, SkinnyConfig]:
+    """By the most rows that each serves, rising; past the last of them cuBLAS is faster."""
+    tuned = tuned_rows("fused_linear", tuning_key(problem), device_name)
+    if tuned:
+        return {row.max_rows or MAX_ROWS: SkinnyConfig(**row.config) for row in tuned}
+    return {rows: default_config(problem, rows) for rows in _BUCKETS}
 
 
 def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:

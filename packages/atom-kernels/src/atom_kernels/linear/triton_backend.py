@@ -9,15 +9,13 @@ import torch
 
 from atom_kernels.activation import SILU_AND_MUL, GatedActivationProblem
 from atom_kernels.linear.contract import FusedLinearProblem
-from atom_kernels.linear.skinny_configs import MAX_ROWS, SkinnyConfig, skinny_config
+from atom_kernels.linear.skinny_configs import SkinnyConfig, skinny_configs
 from atom_kernels.operator import Backend
 from atom_kernels.platform import detect_platform
 from atom_kernels.select import select
 from atom_kernels.settings import triton_interpret
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# Numbers of rows that have a configuration each; the kernel is compiled for each of them once.
-_BUCKETS = (1, 8, 16, MAX_ROWS)
 
 
 def _supports(problem: FusedLinearProblem, platform: Any) -> str | None:
@@ -28,14 +26,18 @@ def _supports(problem: FusedLinearProblem, platform: Any) -> str | None:
     return None
 
 
+def _max_rows(problem: FusedLinearProblem, platform: Any) -> int:
+    return max(skinny_configs(problem, platform.name))
+
+
 def _bind_skinny(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
-    launches = {
-        rows: SkinnyLinear(problem, weights, skinny_config(problem, rows, detect_platform().name)) for rows in _BUCKETS
-    }
-    by_rows = [launches[next(bucket for bucket in _BUCKETS if rows <= bucket)] for rows in range(MAX_ROWS + 1)]
+    configs = skinny_configs(problem, detect_platform().name)
+    launches = {rows: SkinnyLinear(problem, weights, config) for rows, config in configs.items()}
+    most = max(launches)
+    by_rows = [launches[min(limit for limit in launches if rows <= limit)] for rows in range(most + 1)]
 
     def run(x: torch.Tensor, *rest: Any) -> torch.Tensor:
-        return by_rows[min(x.shape[0], MAX_ROWS)](x, *rest)
+        return by_rows[min(x.shape[0], most)](x, *rest)
 
     return run
 
@@ -51,13 +53,11 @@ class SkinnyLinear:
         problem: FusedLinearProblem,
         weights: Any,
         config: SkinnyConfig,
-        out_dtype: torch.dtype | None = None,
     ) -> None:
         from atom_kernels.triton_support import dependent_launch
 
         self._problem, self._config = problem, config
         self._weight, self._bias = weights["weight"].contiguous(), weights["bias"]
-        self._out_dtype = out_dtype or problem.dtype
         self._num_blocks = -(-problem.out_features // config.block_n)
         self._constants = config.launch() | dependent_launch() | {
             "N": problem.out_features,
@@ -86,7 +86,7 @@ class SkinnyLinear:
             raise TypeError(f"fused_linear was planned for {planned}, got {list(x.shape)} {x.dtype}")
         if x.stride(1) != 1:
             x = x.contiguous()
-        out = torch.empty(x.shape[0], problem.out_features, dtype=self._out_dtype, device=x.device)
+        out = torch.empty(x.shape[0], problem.out_features, dtype=problem.dtype, device=x.device)
         if residual is not None:
             residual = residual.contiguous()
         parts = squares = None
@@ -140,7 +140,7 @@ SKINNY_BACKEND = Backend(
     implementation="Triton, the weight passes once",
     supports=_supports,
     bind=_bind_skinny,
-    max_rows=MAX_ROWS,
+    max_rows=_max_rows,
 )
 COMPOSED_BACKEND = Backend(
     name="triton",

@@ -17,8 +17,9 @@ from atom_kernels.triton_support import prefetch_to_l2, wait_for_inputs
 def skinny_linear_kernel(
     x_ptr, weight_ptr, bias_ptr, norm_weight_ptr, residual_ptr, out_ptr, part_ptr, square_ptr, counter_ptr,
     num_rows, x_stride, eps, norm_offset,
-    N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, PRECISION: tl.constexpr, DEPENDENT: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
+    PREFETCH: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """``out[M, N] = act(rms_norm(x) @ weight.T + bias) + residual``; more rows than BLOCK_M read the weight again."""
     block, part = tl.program_id(0), tl.program_id(1)
@@ -29,9 +30,10 @@ def skinny_linear_kernel(
     begin = part * steps * BLOCK_K
     weight_at = weight_ptr + tl.where(outputs < N, outputs, 0).to(tl.int64) * K
     if DEPENDENT:
-        _prefetch(weight_at, begin, steps, K, BLOCK_N, BLOCK_K)
+        # Weights do not depend on other kernels.
+        _prefetch(weight_at, begin, PREFETCH, K, BLOCK_N, BLOCK_K)
         if GATED:
-            _prefetch(weight_at + N * K, begin, steps, K, BLOCK_N, BLOCK_K)
+            _prefetch(weight_at + N * K, begin, PREFETCH, K, BLOCK_N, BLOCK_K)
     wait_for_inputs(DEPENDENT)
     if BLOCK_M == 1:
         gate, up, squares = _products_of_one_row(
@@ -81,7 +83,7 @@ def skinny_linear_kernel(
 
 @triton.jit
 def _prefetch(weight_at, begin, STEPS: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
-    """Brings this program's weights to the L2 cache; they do not depend on other kernels."""
+    """Brings the weights of this program's first steps to the L2 cache."""
     lines: tl.constexpr = BLOCK_K * weight_at.dtype.element_ty.primitive_bitwidth // 1024
     if lines > 0:
         columns = tl.arange(0, lines) * (BLOCK_K // lines)

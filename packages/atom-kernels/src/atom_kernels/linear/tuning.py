@@ -30,6 +30,8 @@ _FEW_ROWS = (
     *((16, 256, 4, 4), (32, 128, 4, 4), (32, 256, 4, 3), (64, 64, 4, 6), (64, 128, 4, 4), (64, 256, 4, 3)),
     *((128, 64, 4, 4), (128, 128, 8, 3)),
 )
+# Of a program's weights, asked for ahead: what all programs ask for together must stay in the L2 cache.
+_AHEAD_BYTES = 32768
 # Programs below which a large GPU is not full, and above which splitting more cannot help.
 _FEWEST, _MOST = 120, 1300
 
@@ -48,7 +50,12 @@ def candidates(problem: FusedLinearProblem, num_rows: int) -> list[SkinnyConfig]
             for split in (1, 2, 3, 4, 6, 8, 12)
             if blocks * split >= _FEWEST and steps >= split and (split == 1 or blocks * split <= _MOST)
         ]
-        found += [SkinnyConfig(block_m, block_n, block_k, split, num_warps, num_stages) for split in splits[:2]]
+        tile_bytes = block_n * block_k * problem.dtype.itemsize * (2 if problem.gated else 1)
+        ahead = max(1, _AHEAD_BYTES // tile_bytes)
+        found += [
+            SkinnyConfig(block_m, block_n, block_k, split, num_warps, num_stages, min(ahead, -(-steps // split)))
+            for split in splits[:2]
+        ]
     return found
 
 
@@ -86,7 +93,7 @@ class LinearTuning:
     """`Tuning` of the operator ``fused_linear``."""
 
     operator = "fused_linear"
-    rows = (1, 8, 16, MAX_ROWS)
+    rows = (1, 16, MAX_ROWS)
 
     def problems(self) -> Mapping[str, FusedLinearProblem]:
         """The projections of a layer each."""
