@@ -10,6 +10,7 @@ import torch
 
 from atom_kernels.graph_timing import num_copies
 from atom_kernels.operator import Op, Work
+from atom_kernels.plan import Plan, PlanRow
 from atom_kernels.select import select
 
 DTYPE = torch.bfloat16
@@ -65,10 +66,14 @@ def operator_case(
             inputs = make_inputs()
             ours.append(bind(plan.prepare(weights), inputs))
             theirs.append(bind(plain.prepare(weights), inputs))
-        row = next(row for row in plan.rows if row.max_rows is None or num_rows <= row.max_rows)
-        return Sides(row.implementation, ours, theirs)
+        return Sides(serving_row(plan, num_rows).implementation, ours, theirs)
 
     return KernelCase(op.name, model, f"{label}, rows {num_rows}", work, build)
+
+
+def serving_row(plan: Plan, num_rows: int) -> PlanRow:
+    """The row of a plan that serves a call of so many rows."""
+    return next(row for row in plan.rows if row.max_rows is None or num_rows <= row.max_rows)
 
 
 def bind(function: Callable[..., Any], inputs: Sequence[Any]) -> Call:

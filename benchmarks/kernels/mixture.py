@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from atom_kernels.graph_timing import num_copies
 from atom_kernels.moe import MOE_EXPERTS, MOE_ROUTE, ExpertsProblem, RoutingProblem
 from atom_kernels.select import select
-from benchmarks.kernels.case import DTYPE, KernelCase, Sides, bind, operator_case, random
+from benchmarks.kernels.case import DTYPE, KernelCase, Sides, bind, operator_case, random, serving_row
 from benchmarks.kernels.shapes import ModelShape
 
 
@@ -46,8 +46,8 @@ def _experts_case(model: str, problem: ExpertsProblem, routing: RoutingProblem, 
         steps = []
         for _ in range(max(4, num_copies(work.num_bytes))):
             steps.append((random(num_rows, problem.hidden_size), *route(random(num_rows, problem.num_experts))))
-        row = next(row for row in plan.rows if row.max_rows is None or num_rows <= row.max_rows)
-        return Sides(row.implementation, [bind(kernel, step) for step in steps], [bind(plain, step) for step in steps])
+        name = serving_row(plan, num_rows).implementation
+        return Sides(name, [bind(kernel, step) for step in steps], [bind(plain, step) for step in steps])
 
     label = f"{problem.num_experts} experts, top {problem.top_k}, rows {num_rows}"
     return KernelCase("moe_experts", model, label, work, build)

@@ -13,12 +13,12 @@ CHARTED = (
     ("attention", "decode 32 x 1k"),
     ("latent_attention", "decode 32 x 1k"),
     ("moe_experts", "rows 32"),
-    ("linear", "gate_up_proj, rows 32"),
+    ("linear", "norm, gate_up_proj, silu, rows 32"),
     ("linear", "lm_head, rows 32"),
     ("attention", "prompt of 8k"),
     ("latent_attention", "prompt of 8k"),
     ("moe_experts", "rows 2048"),
-    ("linear", "gate_up_proj, rows 2048"),
+    ("linear", "norm, gate_up_proj, silu, rows 2048"),
 )
 BAR, GAP, LEFT, FULL, WIDTH, TOP = 16, 14, 330, 300, 860, 66
 

@@ -9,12 +9,14 @@ import torch
 
 from atom_kernels.attention.mla.cases import make_problem as make_latent_problem
 from atom_kernels.attention.ops import make_problem
+from atom_kernels.linear import FusedLinearProblem, fused_linear
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.contract import experts
 from benchmarks import kernels
 from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.kernels import page
 from benchmarks.kernels.attention import latent_work, paged_work
+from benchmarks.kernels.dense import plain_linear
 from benchmarks.kernels.mixture import plain_experts
 from benchmarks.kernels.shapes import MODELS
 
@@ -87,6 +89,17 @@ def test_the_plain_experts_are_the_contract_so_that_the_ratio_to_torch_is_fair()
     )
 
 
+def test_the_plain_linear_is_the_contract_as_well():
+    generator = torch.Generator().manual_seed(0)
+    problem = FusedLinearProblem(16, 8, torch.float32, bias=True, gated=True)
+    x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((3, 16), (16, 16), (16,)))
+    norm, residual = torch.randn(16, generator=generator), torch.randn(3, 8, generator=generator)
+    expected = fused_linear(
+        x, weight, bias, norm_weight_K=norm, eps=1e-6, norm_offset=0.0, gated=True, residual_TN=residual
+    )
+    torch.testing.assert_close(plain_linear(problem, weight, bias)(x, norm, residual), expected)
+
+
 def test_a_kernel_that_fails_is_told_and_the_rest_is_kept():
     failed = {"operator": "linear", "model": "Qwen3-8B", "case": "lm_head, rows 1", "failure": "RuntimeError: no"}
     document = kernels.make_document([RESULT, failed], CEILINGS)
@@ -101,9 +114,15 @@ def test_a_kernel_that_fails_is_told_and_the_rest_is_kept():
 
 def test_the_chart_shows_the_better_share_of_the_charted_cases_by_model():
     results = [
-        RESULT | {"case": "gate_up_proj, rows 32"},
-        RESULT | {"case": "gate_up_proj, rows 2048", "model": "Llama-3-8B", "copy_share": 0.2, "matmul_share": 0.7},
-        RESULT | {"case": "gate_up_proj, rows 32", "model": "Llama-3-8B", "failure": "RuntimeError: no"},
+        RESULT | {"case": "norm, gate_up_proj, silu, rows 32"},
+        RESULT
+        | {
+            "case": "norm, gate_up_proj, silu, rows 2048",
+            "model": "Llama-3-8B",
+            "copy_share": 0.2,
+            "matmul_share": 0.7,
+        },
+        RESULT | {"case": "norm, gate_up_proj, silu, rows 32", "model": "Llama-3-8B", "failure": "RuntimeError: no"},
         RESULT,
     ]
     document = kernels.make_document(results, CEILINGS)
