@@ -12,6 +12,7 @@ from atom_core.messages import ModelOutput, RequestStepOutput, SchedulerOutput, 
 from atom_core.worker.input_batch import ModelInput
 from atom_core.worker.logprobs import rank_tokens
 from atom_core.worker.request_states import RequestStates
+from atom_core.worker.token_masks import ban_tokens
 from atom_kernels.sampling import sample_slots
 
 
@@ -60,20 +61,20 @@ def _process(
 
     Masks come first: what bans tokens after them leaves at least one of those that a grammar allows.
     """
-    raw: dict[int, tuple[int, torch.Tensor]] = {}
     rows = batch.rows
-    for row, (index, slot) in enumerate(zip(rows.sampling.tolist(), rows.sampled_slots.tolist(), strict=True)):
-        extras = states.extras[slot]
-        if extras is None and not masks:
-            continue
-        logits_V = logits_nV[row]
-        if extras is not None and extras.logprobs is not None:
-            raw[row] = (extras.logprobs, logits_V.clone())
-        if masks and (words := masks.get(step.scheduled[index].request_id)) is not None:
-            is_banned = np.unpackbits(~words.view(np.uint8), count=len(logits_V), bitorder="little").view(np.bool_)
-            logits_V.masked_fill_(_on(states, is_banned), float("-inf"))
-        if extras is not None:
-            extras.process(logits_V, states.history[slot, : int(rows.sampled_positions[row])])
+    extras = [states.extras[slot] for slot in rows.sampled_slots.tolist()]
+    raw = {
+        row: (found.logprobs, logits_nV[row].clone())
+        for row, found in enumerate(extras)
+        if found is not None and found.logprobs is not None
+    }
+    if masks:
+        request_ids = [step.scheduled[index].request_id for index in rows.sampling.tolist()]
+        ban_tokens(logits_nV, [masks.get(request_id) for request_id in request_ids])
+    for row, found in enumerate(extras):
+        if found is not None:
+            history = states.history[int(rows.sampled_slots[row]), : int(rows.sampled_positions[row])]
+            found.process(logits_nV[row], history)
     return raw
 
 
@@ -122,8 +123,3 @@ def report(
             )
         )
     return ModelOutput(step.step_id, requests)
-
-
-def _on(states: RequestStates, array: np.ndarray) -> torch.Tensor:
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor if states.device == "cpu" else tensor.to(states.device, non_blocking=True)
