@@ -12,7 +12,7 @@ from atom_kernels.moe import MOE_EXPERTS, MOE_ROUTE, ExpertsProblem, RoutingProb
 from atom_kernels.moe.grouped_backend import GroupedExperts
 from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig
 from atom_kernels.moe.triton_experts_backend import TritonExperts
-from atom_kernels.platform import detect_platform
+from atom_kernels.platform import Facts, detect_platform, platform_from_facts
 from atom_kernels.select import select
 
 HERE = detect_platform()
@@ -87,6 +87,15 @@ def test_grouped_products_of_sorted_rows_agree_and_leave_strangers_out(rules):
     assert mismatch(got, experts(problem, weights, *inputs), MOE_EXPERTS.tolerance(problem)) is None
 
 
+def test_many_rows_go_to_the_grouped_product_on_gpus_that_have_one():
+    facts = Facts(torch_build="cuda", num_devices=1, device_name="a GPU", device_arch="sm_90", triton_version="3.6.0")
+    problem = ExpertsProblem(128, 8, 2048, 768, torch.bfloat16)
+    rows = select(MOE_EXPERTS, problem, platform_from_facts(facts)).rows
+    assert [(row.max_rows, "grouped_mm" in row.implementation) for row in rows] == [(768, False), (None, True)]
+    older = platform_from_facts(replace(facts, device_arch="sm_80"))
+    assert [row.max_rows for row in select(MOE_EXPERTS, problem, older).rows] == [None]
+
+
 def test_a_step_without_tokens_is_empty():
     weights, inputs = make_experts(ExpertsProblem(4, 2, 24, 16, torch.float32), 3)
     kernel = select(MOE_EXPERTS, ExpertsProblem(4, 2, 24, 16, torch.float32), only_backend="triton").prepare(
@@ -147,7 +156,7 @@ def test_shapes_of_real_models_agree_on_a_gpu_and_can_be_captured(name):
     route = select(
         MOE_ROUTE, RoutingProblem(problem.num_experts, problem.top_k, problem.dtype, renormalize=True)
     ).prepare()
-    for num_tokens in (1, 7, 32, 128, 1024):
+    for num_tokens in (1, 7, 32, 128, 1024, 2000):
         x, logits = random(num_tokens, problem.hidden_size), random(num_tokens, problem.num_experts)
         kernel(x, *route(logits))
         graph = torch.cuda.CUDAGraph()

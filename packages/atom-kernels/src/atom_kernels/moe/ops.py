@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.moe import native, triton_experts_backend, triton_route_backend
+from atom_kernels.moe import grouped_backend, native, triton_experts_backend, triton_route_backend
 from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, experts, route
 from atom_kernels.moe.sorted_rows import TORCH_BACKEND
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
@@ -160,7 +160,12 @@ MOE_EXPERTS = Op(
     reference=experts,
     schema="(Tensor x, Tensor weights, Tensor ids, Tensor? base=None) -> Tensor",
     fake=lambda problem, x_TD, *rest: torch.empty_like(x_TD),
-    backends=(triton_experts_backend.EXPERTS_BACKEND, native.EXPERTS_BACKEND, TORCH_BACKEND),
+    backends=(
+        triton_experts_backend.EXPERTS_BACKEND,
+        grouped_backend.GROUPED_BACKEND,
+        native.EXPERTS_BACKEND,
+        TORCH_BACKEND,
+    ),
     weights=_expert_weights,
     make_inputs=_expert_inputs,
     parity_problems=_expert_problems,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from atom_kernels.triton_support import prefetch_to_l2, wait_for_inputs
+from atom_kernels.triton_support import wait_for_inputs
 
 
 @triton.jit(do_not_specialize=["num_pairs"])
@@ -78,9 +77,6 @@ def experts_kernel(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     SWAP: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-    PREFETCH: tl.constexpr,
-    LINES_BLOCK: tl.constexpr,
 ):
     """``out[pair] = activation(weight[expert of pair] @ x[pair // PAIRS_PER_ROW] + bias)`` for one tile.
 
@@ -92,8 +88,8 @@ def experts_kernel(
     expert's pairs by itself: a decode starts without a sort. Otherwise pairs are sorted: slot s is the s-th of all
     blocks of BLOCK_M pairs that have one expert.
 
-    Launched while its predecessor runs (DEPENDENT), the second product knows the pairs already, since the first lets
-    it start no sooner; with PREFETCH it asks for its weights before it waits for the first's results.
+    It is not launched while its predecessor runs: programs that wait would take places on processors, and those that
+    work would be shared out unevenly.
     """
     num_tiles: tl.constexpr = (WIDTH + BLOCK_N - 1) // BLOCK_N
     group = tl.program_id(0) // (GROUP_M * num_tiles)
@@ -101,10 +97,6 @@ def experts_kernel(
     within = tl.program_id(0) % (GROUP_M * num_tiles)
     slot, tile = group * GROUP_M + within % group_size, within // group_size
 
-    if DEPENDENT:
-        if ACTIVATION != "none":
-            gdc_wait()
-        gdc_launch_dependents()
     if PAIRS_BLOCK > 0:
         pairs_P = tl.arange(0, PAIRS_BLOCK)
         ids_P = tl.load(ids_ptr + pairs_P, mask=pairs_P < num_pairs, other=-1)
@@ -137,13 +129,6 @@ def experts_kernel(
     # A tile past the end computes its last row again instead of masking every load.
     weight_rows_N = tl.where(columns_N < WIDTH, weight_rows_N, WIDTH - 1)
     weight_ptrs_N = weight_ptr + expert.to(tl.int64) * (WIDTH * DEPTH) + weight_rows_N * DEPTH
-    if DEPENDENT and ACTIVATION == "none":
-        if PREFETCH:
-            line: tl.constexpr = 128 // weight_ptr.dtype.element_ty.itemsize
-            inputs_L = tl.arange(0, LINES_BLOCK) * line
-            inside_NL = (columns_N < WIDTH)[:, None] & (inputs_L < DEPTH)[None, :] & (last > first)
-            prefetch_to_l2(weight_ptrs_N[:, None] + inputs_L[None, :], inside_NL)
-        gdc_wait()
 
     for start in range(first, last, BLOCK_M):
         places_M = start + tl.arange(0, BLOCK_M)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
+from atom_kernels.moe.grouped_backend import why_not_grouped
 from atom_kernels.moe.triton_configs import FEW_PAIRS, ExpertsConfig, ExpertsConfigs, TileConfig
 from atom_kernels.operator import Backend
 from atom_kernels.platform import detect_platform
@@ -16,7 +17,9 @@ from atom_kernels.settings import triton_interpret
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Every program adds up how many pairs each expert has.
 _MAX_EXPERTS = 1024
-_SORT_BLOCK = 1024
+_SORT_BLOCK, _COMBINE_BLOCK = 1024, 1024
+# With so many pairs an expert, on average, torch's grouped product of sorted rows is faster where there is one.
+_PAIRS_FOR_GROUPED = 48
 
 
 class _Pairs(NamedTuple):
@@ -37,14 +40,13 @@ class TritonExperts:
         weights: Mapping[str, torch.Tensor | None],
         config_for: Callable[[int], ExpertsConfig],
         few_pairs: int = FEW_PAIRS,
-        prefetch: bool = True,
     ) -> None:
         # Triton is imported where a plan uses it, and only there.
         from atom_kernels.moe import triton_experts
         from atom_kernels.triton_support import dependent_launch, power_of_two
 
-        self._kernels, self._power_of_two, self._dependent = triton_experts, power_of_two, dependent_launch()
-        self._prefetch = prefetch
+        self._kernels, self._dependent = triton_experts, dependent_launch()
+        self._combine_block = min(_COMBINE_BLOCK, power_of_two(problem.hidden_size))
         self._problem, self._config_for, self._few_pairs = problem, config_for, few_pairs
         self._weights = {name: None if tensor is None else tensor.contiguous() for name, tensor in weights.items()}
         size, hidden_size = problem.intermediate_size, problem.hidden_size
@@ -75,11 +77,10 @@ class TritonExperts:
         self._product("gate_up", x_TD, hidden, pairs, config.gate_up, problem.activation)
         partial = x_TD.new_empty(pairs.count, problem.hidden_size)
         self._product("down", hidden, partial, pairs, config.down, "none")
-        block = min(1024, self._power_of_two(problem.hidden_size))
-        self._kernels.combine_kernel[(num_tokens, -(-problem.hidden_size // block))](
+        self._kernels.combine_kernel[(num_tokens, -(-problem.hidden_size // self._combine_block))](
             partial, None, None, weights_TK, ids_TK, base_TD, out_TD,
-            NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=problem.hidden_size, BLOCK=block,
-            **self._dependent,
+            NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=problem.hidden_size,
+            BLOCK=self._combine_block, **self._dependent,
         )  # fmt: skip
         return out_TD
 
@@ -121,9 +122,6 @@ class TritonExperts:
             PAIRS_BLOCK=pairs_block,
             BY_PAIR=pairs.count < problem.num_experts,
             ACTIVATION=activation,
-            PREFETCH=self._prefetch and pairs.order is None,
-            LINES_BLOCK=self._power_of_two(-(-shape["DEPTH"] * problem.dtype.itemsize // 128)),
-            **self._dependent,
         )  # fmt: skip
 
 
@@ -141,6 +139,16 @@ def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
     return TritonExperts(problem, weights, ExpertsConfigs(problem, detect_platform().name).for_tokens)
 
 
+def _max_rows(problem: ExpertsProblem, platform: Any) -> int | None:
+    if why_not_grouped(problem, platform) is not None:
+        return None
+    return max(1, _PAIRS_FOR_GROUPED * problem.num_experts // problem.top_k)
+
+
 EXPERTS_BACKEND = Backend(
-    name="triton", implementation="Triton grouped products, activation in the first", supports=_supports, bind=_bind
+    name="triton",
+    implementation="Triton grouped products, activation in the first",
+    supports=_supports,
+    bind=_bind,
+    max_rows=_max_rows,
 )
