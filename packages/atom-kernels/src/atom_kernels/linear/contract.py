@@ -44,10 +44,15 @@ class FusedLinearProblem:
     dtype: torch.dtype
     bias: bool = False
     gated: bool = False
+    out_dtype: torch.dtype | None = None
 
     @property
     def weight_rows(self) -> int:
         return self.out_features * (2 if self.gated else 1)
+
+    @property
+    def result_dtype(self) -> torch.dtype:
+        return self.out_dtype or self.dtype
 
 
 @dataclass(frozen=True)
@@ -81,11 +86,12 @@ def fused_linear(
     norm_offset: float = 0.0,
     gated: bool = False,
     residual_TN: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """A linear with what stands before and after it: ``residual + act(rms_norm(x) @ weight.T + bias)``.
 
     The norm (`rms_norm`; without `norm_weight_K` there is none), the activation (`silu_and_mul`, if `gated`) and the
-    residual may each be left out. Rounded once to x's dtype, at the end.
+    residual may each be left out. Rounded once to `out_dtype`, by default x's, at the end.
     """
     x = x_TK.float()
     if norm_weight_K is not None:
@@ -93,7 +99,7 @@ def fused_linear(
     out = linear(x, weight_NK, bias_N)
     if gated:
         out = silu_and_mul(out)
-    return (out if residual_TN is None else out + residual_TN.float()).to(x_TK.dtype)
+    return (out if residual_TN is None else out + residual_TN.float()).to(out_dtype or x_TK.dtype)
 
 
 def linear_int8(

@@ -31,7 +31,7 @@ def _reference(
 ) -> torch.Tensor:
     return fused_linear(
         x_TK, weights["weight"], weights["bias"], norm_weight_K=norm_weight_K, eps=eps, norm_offset=norm_offset,
-        gated=problem.gated, residual_TN=residual_TN,
+        gated=problem.gated, residual_TN=residual_TN, out_dtype=problem.out_dtype,
     )  # fmt: skip
 
 
@@ -55,12 +55,13 @@ def _make_inputs(problem: FusedLinearProblem, num_rows: int, generator: torch.Ge
 def _problems() -> tuple[FusedLinearProblem, ...]:
     shapes = ((1, 1), (7, 3), (48, 33), (96, 130), (520, 70))
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
-    return tuple(
+    same = tuple(
         FusedLinearProblem(k, n, dtype, bias, gated)
         for k, n in shapes
         for dtype in dtypes
         for bias, gated in ((False, False), (True, True))
     )
+    return (*same, FusedLinearProblem(48, 33, torch.bfloat16, out_dtype=torch.float32))
 
 
 def _tolerance(problem: FusedLinearProblem) -> Tolerance:
@@ -74,7 +75,8 @@ def _tolerance(problem: FusedLinearProblem) -> Tolerance:
 
 def _work(problem: FusedLinearProblem, num_rows: int) -> Work:
     k, n, rows = problem.in_features, problem.out_features, problem.weight_rows
-    return Work((k * rows + num_rows * (k + n)) * problem.dtype.itemsize, 2 * num_rows * k * rows)
+    num_bytes = (k * rows + num_rows * k) * problem.dtype.itemsize + num_rows * n * problem.result_dtype.itemsize
+    return Work(num_bytes, 2 * num_rows * k * rows)
 
 
 FUSED_LINEAR = Op(
@@ -82,7 +84,9 @@ FUSED_LINEAR = Op(
     contract=fused_linear,
     reference=_reference,
     schema="(Tensor x, Tensor? norm_weight, float eps, float norm_offset, Tensor? residual) -> Tensor",
-    fake=lambda problem, x_TK, *rest: x_TK.new_empty((*x_TK.shape[:-1], problem.out_features)),
+    fake=lambda problem, x_TK, *rest: x_TK.new_empty(
+        (*x_TK.shape[:-1], problem.out_features), dtype=problem.result_dtype
+    ),
     backends=(
         triton_backend.SKINNY_BACKEND,
         triton_backend.COMPOSED_BACKEND,
@@ -96,6 +100,7 @@ FUSED_LINEAR = Op(
         FusedLinearProblem(1024, 3072, torch.bfloat16, gated=True),
         FusedLinearProblem(4096, 12288, torch.bfloat16, gated=True),
         FusedLinearProblem(12288, 4096, torch.bfloat16),
+        FusedLinearProblem(1024, 151936, torch.bfloat16, out_dtype=torch.float32),
     ),
     tolerance=_tolerance,
     work=_work,

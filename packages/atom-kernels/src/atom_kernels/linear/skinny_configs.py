@@ -50,7 +50,8 @@ class SkinnyConfig:
 def tuning_key(problem: FusedLinearProblem) -> str:
     """What tuned configurations of a problem are filed under."""
     gated = " gated" if problem.gated else ""
-    return f"{problem.in_features}x{problem.out_features}{gated} {problem.dtype}".replace("torch.", "")
+    to = f" to {problem.out_dtype}" if problem.out_dtype else ""
+    return f"{problem.in_features}x{problem.out_features}{gated} {problem.dtype}{to}".replace("torch.", "")
 
 
 def skinny_configs(problem: FusedLinearProblem, device_name: str) -> dict[int, SkinnyConfig]:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from atom_kernels.activation import SILU_AND_MUL, GatedActivationProblem
-from atom_kernels.linear.contract import FusedLinearProblem
+from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem
+from atom_kernels.linear.dense import OP
 from atom_kernels.linear.skinny_configs import SkinnyConfig, skinny_configs
 from atom_kernels.operator import Backend
 from atom_kernels.platform import detect_platform
@@ -86,7 +87,7 @@ class SkinnyLinear:
             raise TypeError(f"fused_linear was planned for {planned}, got {list(x.shape)} {x.dtype}")
         if x.stride(1) != 1:
             x = x.contiguous()
-        out = torch.empty(x.shape[0], problem.out_features, dtype=problem.dtype, device=x.device)
+        out = torch.empty(x.shape[0], problem.out_features, dtype=problem.result_dtype, device=x.device)
         if residual is not None:
             residual = residual.contiguous()
         parts = squares = None
@@ -112,7 +113,8 @@ class SkinnyLinear:
 def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
     from atom_kernels.norm.triton_backend import rms_norm_by_triton
 
-    weight, bias, linear = weights["weight"], weights["bias"], torch.nn.functional.linear
+    product = LinearProblem(problem.in_features, problem.weight_rows, problem.dtype, problem.bias, problem.out_dtype)
+    linear = select(OP, product).prepare(weights)
     activate = None
     if problem.gated:
         activation = GatedActivationProblem(problem.out_features, problem.dtype)
@@ -127,7 +129,7 @@ def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., t
     ) -> torch.Tensor:
         if norm_weight is not None:
             x = rms_norm_by_triton(x, norm_weight, eps, norm_offset)
-        out = linear(x, weight, bias)
+        out = linear(x)
         if activate is not None:
             out = activate(out)
         return out if residual is None else out + residual

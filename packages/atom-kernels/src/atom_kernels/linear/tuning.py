@@ -96,14 +96,18 @@ class LinearTuning:
     rows = (1, 16, MAX_ROWS)
 
     def problems(self) -> Mapping[str, FusedLinearProblem]:
-        """The projections of a layer each."""
+        """The projections of a layer, and heads."""
         # hidden, outputs of queries, keys and values, inputs of the output projection, intermediate
         models = {
             "Qwen3-0.6B": (1024, 4096, 2048, 3072),
             "Qwen3-8B": (4096, 6144, 4096, 12288),
             "Llama-3-8B": (4096, 6144, 4096, 14336),
         }
-        return {
+        heads = {
+            f"{model} lm_head": FusedLinearProblem(hidden, 151936, torch.bfloat16, out_dtype=torch.float32)
+            for model, hidden in (("Qwen3-0.6B", 1024), ("Qwen3-8B", 4096))
+        }
+        projections = {
             f"{model} {name}": FusedLinearProblem(k, n, torch.bfloat16, gated=gated)
             for model, (hidden, qkv, heads, intermediate) in models.items()
             for name, k, n, gated in (
@@ -113,6 +117,7 @@ class LinearTuning:
                 ("down_proj", intermediate, hidden, False),
             )
         }
+        return projections | heads
 
     def key(self, problem: FusedLinearProblem) -> str:
         return tuning_key(problem)
