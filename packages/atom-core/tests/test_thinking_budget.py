@@ -77,21 +77,38 @@ def test_a_budget_of_nothing_ends_the_thinking_at_once():
     assert allowed(feed(make_parser(max_tokens=0), "<think>")) == ["</think>"]
 
 
+class Grammar:
+    """Allows what it is told to."""
+
+    is_accepting, error = False, None
+
+    def __init__(self, *texts):
+        self.texts = texts
+        self.accepted = []
+
+    def fill(self, words):
+        words.fill(sum(1 << IDS[text] for text in self.texts))
+
+    def accept(self, token_id):
+        self.accepted.append(token_id)
+
+
 def test_a_grammar_goes_on_beside_it():
-    class Inner:
-        accepted: list[int] = []  # noqa: RUF012
-        is_accepting, error = False, None
-
-        def fill(self, words):
-            words.fill(1 << IDS["a"])
-
-        def accept(self, token_id):
-            self.accepted.append(token_id)
-
-    parser = make_parser(max_tokens=1, inner=Inner())
-    assert allowed(parser) == ["a"]
+    grammar = Grammar("a", "</think>")
+    parser = make_parser(max_tokens=1, inner=grammar)
+    assert allowed(parser) == ["a", "</think>"]
     feed(parser, "<think>", "a")
     assert allowed(parser) == ["</think>"]
     feed(parser, "</think>")
+    assert allowed(parser) == ["a", "</think>"]
+    assert grammar.accepted == [IDS["<think>"], IDS["a"], IDS["</think>"]]
+
+
+def test_the_end_mark_waits_until_the_grammar_lets_it_begin():
+    grammar = Grammar("a")
+    parser = make_parser(max_tokens=1, is_open=True, inner=grammar)
+    feed(parser, "a")
     assert allowed(parser) == ["a"]
-    assert Inner.accepted == [IDS["<think>"], IDS["a"], IDS["</think>"]]
+    feed(parser, "a")
+    grammar.texts = ("a", "</think>")
+    assert allowed(parser) == ["</think>"]

@@ -38,24 +38,24 @@ class ThinkingParser:
 
     def fill(self, words: np.ndarray) -> None:
         """Write the tokens that may come next, see `Parser`."""
-        if self._forced:
-            token_id = self._forced[0]
-            words.fill(0)
-            words.view(np.uint32)[token_id // 32] = np.uint32(1 << (token_id % 32))
-        elif self._inner is not None:
+        if self._inner is not None:
             self._inner.fill(words)
         else:
             words.fill(-1)
+        if self._forced and self._is_allowed(words):
+            words.fill(0)
+            words.view(np.uint32)[self._forced[0] // 32] = np.uint32(1 << (self._forced[0] % 32))
 
     def accept(self, token_id: int) -> None:
         """Follow a token."""
         if self._inner is not None:
             self._inner.accept(token_id)
-        if self._forced:
+        if self._forced and token_id == self._forced[0]:
             self._forced.popleft()
             if not self._forced:
                 self._state = "over"
             return
+        self._forced.clear()
         text = self._tail + self._vocabulary.tokens[token_id]
         if self._state == "before":
             self._look_for_begin(text)
@@ -73,6 +73,11 @@ class ThinkingParser:
     def error(self) -> str | None:
         """Why the text cannot be followed any further, None while it can."""
         return None if self._inner is None else self._inner.error
+
+    def _is_allowed(self, words: np.ndarray) -> bool:
+        """Whether the mark can begin here: a grammar does not let it stand inside a character."""
+        token_id = self._forced[0]
+        return bool(words.view(np.uint32)[token_id // 32] >> np.uint32(token_id % 32) & 1)
 
     def _look_for_begin(self, text: bytes) -> None:
         text = text.lstrip()

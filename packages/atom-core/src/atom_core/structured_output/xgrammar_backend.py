@@ -17,8 +17,6 @@ from atom_core.structured_output import structural_tag as st
 from atom_core.structured_output.grammar import GrammarError, json_value, kind_of, one_line
 from atom_core.structured_output.vocabulary import Vocabulary
 
-# What the compiler keeps of earlier grammars, for the parts that a new one shares with them.
-CACHE_BYTES = 64 << 20
 # No text has this byte: a token that begins with it is met as a token only.
 NO_TEXT = b"\xff"
 
@@ -43,7 +41,8 @@ class XGrammarBackend:
                 tokens, xgrammar.VocabType.RAW, vocab_size=len(tokens), stop_token_ids=list(eos_token_ids)
             ),
             max_threads=num_threads,
-            cache_limit_bytes=CACHE_BYTES,
+            # Its memory takes rules for one another that differ in their special tokens; `GrammarCompiler` has its own.
+            cache_enabled=False,
         )
 
     def compile(self, params: StructuredOutputParams) -> XGrammarGrammar:
