@@ -6,7 +6,6 @@ It reads one `Launch` as a line of JSON from standard input, which stays open fo
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import queue
@@ -63,9 +62,6 @@ def main() -> int:
         _close(context, sender)
         return 1
     try:
-        # What stays for good is not looked through for garbage between steps.
-        gc.collect()
-        gc.freeze()
         sender.send(Ready(core.info))
         _EngineLoop(core, context, sender, launch.folder).run()
     except Exception as error:

@@ -109,4 +109,5 @@ def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
         return node
     if "$ref" in node:
         return _inlined(definitions[node["$ref"].rsplit("/", 1)[-1]], definitions)
-    return {key: _inlined(value, definitions) for key, value in node.items()}
+    # A discriminator names what it tells apart by reference; the types say the same.
+    return {key: _inlined(value, definitions) for key, value in node.items() if key != "discriminator"}

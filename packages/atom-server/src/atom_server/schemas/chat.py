@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -52,15 +52,23 @@ def _messages(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
+class TextPart(BaseModel):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+TextOrParts = Annotated[str, BeforeValidator(text_of_parts, json_schema_input_type=str | list[TextPart])]
+
+
 class ChatMessage(BaseModel):
     """One turn. Fields besides these (``tool_call_id``, ``reasoning_content``, ...) reach the template as they are."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
     role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: Annotated[str | None, BeforeValidator(text_of_parts)] = Field(
-        None, description="A string, or a list of parts of type text."
-    )
+    content: TextOrParts | None = Field(None, description="A string, or a list of parts of type text.")
 
 
 class ChatCompletionRequest(GenerationRequest):

@@ -58,13 +58,16 @@ class Reasoning(BaseModel):
     summary: Annotated[str, Field(max_length=32)] | None = Field(None, description="Ignored: the reasoning is shown.")
 
 
+Items = Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES)]
+
+
 class CreateResponseRequest(BaseModel):
     """A response to make. `input` is a string or a list of items."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
     model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
-    input: Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES), BeforeValidator(typed_items)]
+    input: Annotated[Items, BeforeValidator(typed_items, json_schema_input_type=str | Items)]
     instructions: str | None = Field(None, description="A system prompt for this response alone.")
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
         None, description="Left out: whatever the context has left after the prompt."

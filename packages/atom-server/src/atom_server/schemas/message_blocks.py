@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from atom_server.schemas.chat import text_of_parts
+from atom_server.schemas.chat import TextOrParts
 
 MAX_BLOCKS = 4096
 ToolUseId = Annotated[str, Field(min_length=1, max_length=256)]
@@ -62,9 +62,7 @@ class ToolResultBlock(BaseModel):
 
     type: Literal["tool_result"]
     tool_use_id: ToolUseId
-    content: Annotated[str, BeforeValidator(text_of_parts)] = Field(
-        "", description="A string, or a list of blocks of type text."
-    )
+    content: TextOrParts = Field("", description="A string, or a list of blocks of type text.")
     is_error: bool | None = None
 
 
@@ -73,13 +71,16 @@ Block = Annotated[
 ]
 
 
+Blocks = Annotated[list[Block], Field(max_length=MAX_BLOCKS)]
+
+
 class InputMessage(BaseModel):
     """One turn."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
     role: Literal["user", "assistant"]
-    content: Annotated[list[Block], Field(max_length=MAX_BLOCKS), BeforeValidator(text_blocks)] = Field(
+    content: Annotated[Blocks, BeforeValidator(text_blocks, json_schema_input_type=str | Blocks)] = Field(
         description="A string, or a list of blocks of type text, thinking, tool_use or tool_result."
     )
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from atom_server.body import parse_object
 from atom_server.errors import APIError, unsupported
-from atom_server.schemas.chat import MAX_MESSAGES, MAX_TOOLS, ChatCompletionRequest, text_of_parts
+from atom_server.schemas.chat import MAX_MESSAGES, MAX_TOOLS, ChatCompletionRequest, TextPart, text_of_parts
 from atom_server.schemas.message_blocks import InputMessage, chat_messages
 from atom_server.schemas.sampling import MAX_TOKENS, StopStrings
 from atom_server.schemas.tools import FunctionName
@@ -17,6 +17,9 @@ from atom_server.schemas.tools import FunctionName
 def _text_of_system(value: Any) -> Any:
     """The blocks of a system prompt, a paragraph each."""
     return "\n".join(text_of_parts([block]) for block in value) if isinstance(value, list) else value
+
+
+_SystemText = BeforeValidator(_text_of_system, json_schema_input_type=str | list[TextPart])
 
 
 class ToolDefinition(BaseModel):
@@ -85,9 +88,7 @@ class CountTokensRequest(BaseModel):
     messages: Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)] = Field(
         description="The assistant's turn goes on inside the last message where that is the assistant's."
     )
-    system: Annotated[str | None, BeforeValidator(_text_of_system)] = Field(
-        None, description="A string, or a list of blocks of type text."
-    )
+    system: Annotated[str, _SystemText] | None = Field(None, description="A string, or a list of blocks of type text.")
     tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)] = []
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None

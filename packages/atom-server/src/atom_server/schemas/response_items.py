@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-_TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+_TextType = Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
+_TEXT_PARTS = get_args(_TextType)
 Identifier = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -32,6 +33,16 @@ def typed_items(value: Any) -> Any:
     return [{"type": "message", **item} if isinstance(item, dict) else item for item in value]
 
 
+class TextPart(BaseModel):
+    """A part of an item's content."""
+
+    type: _TextType
+    text: str
+
+
+TextOrParts = Annotated[str, BeforeValidator(text_of_parts, json_schema_input_type=str | list[TextPart])]
+
+
 class _Item(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -41,17 +52,15 @@ class MessageItem(_Item):
 
     type: Literal["message"]
     role: Literal["user", "assistant", "system", "developer"]
-    content: Annotated[str, BeforeValidator(text_of_parts)] = Field(
-        description="A string, or a list of parts of type input_text or output_text."
-    )
+    content: TextOrParts = Field(description="A string, or a list of parts of type input_text or output_text.")
 
 
 class ReasoningItem(_Item):
     """What the assistant thought. Encrypted reasoning cannot be read here and is left out."""
 
     type: Literal["reasoning"]
-    content: Annotated[str | None, BeforeValidator(text_of_parts)] = None
-    summary: Annotated[str, BeforeValidator(text_of_parts)] = ""
+    content: TextOrParts | None = None
+    summary: TextOrParts = ""
 
     @property
     def text(self) -> str:
@@ -73,7 +82,7 @@ class FunctionCallOutputItem(_Item):
 
     type: Literal["function_call_output"]
     call_id: Identifier
-    output: Annotated[str, BeforeValidator(text_of_parts)]
+    output: TextOrParts
 
 
 Item = Annotated[MessageItem | ReasoningItem | FunctionCallItem | FunctionCallOutputItem, Field(discriminator="type")]
