@@ -181,6 +181,7 @@ def expected_names(moe):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 @pytest.mark.parametrize(
     "options",
     [
@@ -198,8 +199,8 @@ def test_a_layer_on_a_gpu_never_makes_the_host_wait_and_can_be_captured(options)
     load_dummy_weights(moe)
     x = torch.randn(5, D, generator=torch.Generator().manual_seed(0)).to("cuda", torch.bfloat16)
     moe(x)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         expected = moe(x)
     finally:
         torch.cuda.set_sync_debug_mode("default")
