@@ -11,6 +11,7 @@ from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
 from atom_kernels.linear.skinny_configs import SkinnyConfig
 from atom_kernels.linear.triton_backend import SkinnyLinear
+from atom_kernels.operator import Tolerance
 from atom_kernels.platform import detect_platform
 from atom_kernels.select import select
 
@@ -64,15 +65,31 @@ def test_rows_of_another_width_or_dtype_are_refused():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("num_rows", [1, 2, 7, 16, 31, 32, 33, 200])
-@pytest.mark.parametrize(
-    ("in_features", "out_features"),
-    [(1024, 4096), (2048, 1024), (3072, 1024), (4096, 6144), (12288, 4096), (2880, 5120)],
-)
-def test_shapes_of_real_models_agree_on_a_gpu(in_features, out_features, num_rows):
+@pytest.mark.parametrize("num_rows", [1, 7, 32, 33])
+@pytest.mark.parametrize("sizes", ["1024x4096", "2048x1024", "4096x6144", "12288x4096", "2880x5120"])
+def test_shapes_of_real_models_agree_on_a_gpu(sizes, num_rows):
+    in_features, out_features = (int(size) for size in sizes.split("x"))
     for gated in (False, True):
-        problem = FusedLinearProblem(in_features, out_features, torch.bfloat16, gated=gated)
-        weights, inputs, _ = make_case(problem, num_rows)
-        got = select(FUSED_LINEAR, problem).prepare(weights)(*inputs)
-        found = mismatch(got, FUSED_LINEAR.reference(problem, weights, *inputs), FUSED_LINEAR.tolerance(problem))
-        assert found is None, f"gated={gated}: {found}"
+        check_on_gpu(FusedLinearProblem(in_features, out_features, torch.bfloat16, gated=gated), num_rows)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_rows", [1, 16, 40])
+def test_logits_of_a_real_vocabulary_keep_their_float32_sums_on_a_gpu(num_rows):
+    problem = FusedLinearProblem(1024, 151936, torch.bfloat16, out_dtype=torch.float32)
+    check_on_gpu(problem, num_rows, Tolerance(1e-4, 1e-4))
+
+
+def check_on_gpu(problem, num_rows, tolerance=None):
+    generator = torch.Generator("cuda").manual_seed(num_rows)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator, device="cuda").to(problem.dtype)
+
+    weights = {"weight": random(problem.weight_rows, problem.in_features) * problem.in_features**-0.5, "bias": None}
+    x, norm = random(num_rows, problem.in_features), random(problem.in_features) * 0.1 + 1
+    inputs = (x, None if problem.out_dtype else norm, 1e-6, 0.0, random(num_rows, problem.out_features))
+    got = select(FUSED_LINEAR, problem).prepare(weights)(*inputs)
+    expected = FUSED_LINEAR.reference(problem, weights, *inputs)
+    found = mismatch(got, expected, tolerance or FUSED_LINEAR.tolerance(problem))
+    assert found is None, f"{problem}: {found}"
