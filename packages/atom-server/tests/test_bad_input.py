@@ -98,6 +98,42 @@ def test_a_wrong_method_is_told_which_one_works(server):
     assert "POST" in error["message"]
 
 
+def exchange(server, sent):
+    """What comes back for raw bytes, up to the end of the connection."""
+    with socket.create_connection(server.url.removeprefix("http://").split(":")) as connection:
+        connection.settimeout(10)
+        connection.sendall(sent)
+        answer = b""
+        while data := connection.recv(4096):
+            answer += data
+    return answer
+
+
+@pytest.mark.parametrize("sent", [b"hello\r\n\r\n", b"GET / HTTP/9.9.9\r\n\r\n", b"GET /\xe4 HTTP/1.1\r\n\r\n"])
+def test_what_is_not_http_is_told_in_the_same_shape(server, sent):
+    head, _, body = exchange(server, sent).partition(b"\r\n\r\n")
+    answer = httpx.Response(int(head.split()[1]), content=body)
+    assert_is_an_openai_error(answer, 400, None, "invalid_http")
+
+
+WHOLE = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", WHOLE[:30], WHOLE + WHOLE[:8]], ids=["nothing", "half", "one and a half"])
+def test_a_client_that_does_not_finish_its_headers_is_not_waited_for(server, sent, monkeypatch):
+    monkeypatch.setattr("atom_server.connection.HEADER_TIMEOUT_S", 0.2)
+    answer = exchange(server, sent)
+    assert answer.count(b"HTTP/1.1 200 ") == sent.count(WHOLE)
+    assert b"HTTP/1.1 408 " in answer
+    assert b'"code":"timeout"' in answer
+
+
+def test_a_request_may_take_longer_than_its_headers(server, monkeypatch):
+    monkeypatch.setattr("atom_server.connection.HEADER_TIMEOUT_S", 0.05)
+    answer = server.post(TEXT, prompt="hello", max_tokens=300, ignore_eos=True)
+    assert answer.json()["usage"]["completion_tokens"] == 300
+
+
 def test_a_body_that_says_it_is_too_large_is_refused_unread(server):
     with socket.create_connection(server.url.removeprefix("http://").split(":")) as connection:
         connection.settimeout(10)

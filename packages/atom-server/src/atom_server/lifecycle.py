@@ -10,12 +10,14 @@ import signal
 import socket
 import time
 from collections.abc import Generator
+from typing import Any
 
 import uvicorn
 
 from atom_core import AsyncEngine, EngineArgs, EngineDeadError
 from atom_server.app import create_app
 from atom_server.banner import show_banner
+from atom_server.connection import Connection
 from atom_server.listen import url_of
 from atom_server.options import ServerOptions
 from atom_server.state import ServerState
@@ -102,6 +104,22 @@ class Lifecycle:
         return True
 
 
+def uvicorn_settings(app: Any, options: ServerOptions) -> uvicorn.Config:
+    """How uvicorn serves `app`."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=options.timeout_keep_alive,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+
+
 def serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, *, started: float) -> int:
     """Run a server on `listener` until a signal or the engine's death; the exit code.
 
@@ -111,10 +129,7 @@ def serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, *, 
     Raises:
         EngineStartError, ConfigError, ValueError, OSError: it could not start.
     """
-    server_settings = uvicorn.Config(
-        "unused", log_config=None, log_level="warning", access_log=False, server_header=False,
-        timeout_keep_alive=options.timeout_keep_alive, timeout_graceful_shutdown=_GRACE_S, lifespan="off", ws="none",
-    )  # fmt: skip
+    server_settings = uvicorn_settings("unused", options)
     with asyncio.Runner(loop_factory=server_settings.get_loop_factory()) as runner:
         return runner.run(_serve(args, options, listener, server_settings, started))
 
