@@ -50,9 +50,14 @@ class OutputWriter:
                 logprobs = [] if kind == "message" else logprobs
         return data
 
-    def end(self, status: str) -> bytes:
-        """The end of the last item, which is "completed" or "incomplete". There is one item at least."""
+    def end(self, status: str, logprobs: list[dict[str, Any]]) -> bytes:
+        """The end of the last item, which is "completed" or "incomplete". There is one item at least.
+
+        `logprobs` are of last tokens without text.
+        """
         data = b"" if self.items else self._begin_text("message")
+        if self.items[-1]["type"] == "message":
+            self.items[-1]["content"][0]["logprobs"] += logprobs
         return data + self._end(status)
 
     def _begin_call(self, name: str) -> bytes:

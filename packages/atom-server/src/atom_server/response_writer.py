@@ -14,6 +14,7 @@ from atom_server.collect import Collected
 from atom_server.errors import APIError, as_api_error
 from atom_server.generation import Generation
 from atom_server.logprobs import chat_logprobs
+from atom_server.output.parts import Part
 from atom_server.response_output import OutputWriter
 from atom_server.schemas.create_response import CreateResponseRequest
 from atom_server.streaming import named_event
@@ -36,6 +37,7 @@ class ResponseWriter:
         self._reader = reader
         self._tokenizer = tokenizer
         self._output = OutputWriter(self._event, reader.call_ids)
+        self._logprobs: list[dict[str, Any]] = []
         self._created = int(time.time())
         self._num_events = 0
 
@@ -74,15 +76,23 @@ class ResponseWriter:
         yield data + self._event(f"response.{response['status']}", response=response)
 
     def _take(self, text: str, num_tokens: int, logprobs: Iterable[CompletionLogprobs]) -> bytes:
-        return self._output.take(self._reader.take(text, num_tokens), self._logprobs(logprobs))
+        self._logprobs += self._told(logprobs)
+        return self._write(self._reader.take(text, num_tokens))
+
+    def _write(self, parts: list[Part]) -> bytes:
+        """Tokens whose text is held back wait for it with their log-probabilities; only the answer's are told."""
+        logprobs: list[dict[str, Any]] = []
+        if parts:
+            logprobs, self._logprobs = self._logprobs, []
+        return self._output.take(parts, logprobs)
 
     def _finish(self, finish_reason: str | None, generation: Generation) -> tuple[bytes, dict[str, Any]]:
         status = "incomplete" if finish_reason == "length" else "completed"
-        data = self._output.take(self._reader.take("", finished=True), []) + self._output.end(status)
+        data = self._write(self._reader.take("", finished=True)) + self._output.end(status, self._logprobs)
         generation.num_reasoning_tokens = self._reader.num_reasoning_tokens
         return data, self._response(status, self._output.items, generation=generation)
 
-    def _logprobs(self, entries: Iterable[CompletionLogprobs]) -> list[dict[str, Any]]:
+    def _told(self, entries: Iterable[CompletionLogprobs]) -> list[dict[str, Any]]:
         if self._body.num_logprobs is None:
             return []
         return msgspec.to_builtins(chat_logprobs(list(entries), self._tokenizer, self._body.num_logprobs).content)
