@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from benchmarks.kernels.case import KernelCase
 
 ROWS = (1, 32, 128, 2048)
+# Operators whose cases say by their label alone what they are.
+NAMED_BY_SIZE = ("rms_norm", "add_rms_norm", "silu_and_mul", "sample")
 # Bytes that torch may hold for reuse before a case: giving memory back and asking for it again takes time.
 MOST_RESERVED = 32 << 30
 
@@ -56,15 +58,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def all_cases(models: list[str], rows: tuple[int, ...]) -> Iterator[KernelCase]:
-    """Each operator at each model's shapes."""
+    """Each operator at each model's shapes, those that several models share under the first."""
     from benchmarks.kernels import attention, dense, mixture, sampling
 
+    seen: set[tuple[str, str]] = set()
     for model in models:
         shape = MODELS[model]
         yield from attention.cases(model, shape)
         yield from mixture.cases(model, shape, rows)
-        yield from dense.cases(model, shape, rows)
-        yield from sampling.cases(model, shape, rows)
+        for case in (*dense.cases(model, shape, rows), *sampling.cases(model, shape, rows)):
+            key = (case.operator, case.label)
+            if case.operator not in NAMED_BY_SIZE or key not in seen:
+                yield case
+            seen.add(key)
 
 
 def measure(case: KernelCase, ceilings: Ceilings) -> dict[str, Any]:
