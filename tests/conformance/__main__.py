@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -35,6 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help="these alone, in place of all")
     parser.add_argument("--cache", type=Path, default=ROOT / ".conformance", help="folder of environments and logs")
+    parser.add_argument("--serve", default="", metavar="FLAGS", help="more flags for atom serve, in one argument")
     parser.add_argument("--skip-unavailable", action="store_true", help="pass where a client cannot be installed")
     parser.add_argument("--list", action="store_true", help="print the suites, as docs/conformance.md has them")
     args = parser.parse_args()
@@ -45,13 +47,13 @@ def main() -> int:
     if args.list:
         print(markdown_table(suites))
         return 0
-    results = run_all(suites, args.cache.resolve())
+    results = run_all(suites, args.cache.resolve(), [*FLAGS, *shlex.split(args.serve)])
     print_table(results)
     failed = [result for result in results if not result.passed and (result.available or not args.skip_unavailable)]
     return 1 if failed else 0
 
 
-def run_all(suites: list[Suite], cache: Path) -> list[Result]:
+def run_all(suites: list[Suite], cache: Path, flags: list[str]) -> list[Result]:
     """Makes every environment first, so that the server does not wait for installers; then runs suite after suite."""
     logs = cache / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -66,7 +68,7 @@ def run_all(suites: list[Suite], cache: Path) -> list[Result]:
             say(f"{suite.name}: {error}")
     results = []
     say("server ...")
-    with running_server(FLAGS, logs / "server.log") as url:
+    with running_server(flags, logs / "server.log") as url:
         facts = {"ATOM_URL": url, "ATOM_MODEL": MODEL, "ATOM_CHECKPOINT": str(checkpoint)}
         for suite in suites:
             environment = environments[suite.name]
