@@ -22,6 +22,7 @@ SHOWN = {
     "deepseek-v3": "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + type + '<｜tool▁sep｜>' + name}}\n```json\n",
     "deepseek-v31": "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>'+ name + '<｜tool▁sep｜>'}}",
     "glm": "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>",
+    "glm-47": "<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key><arg_value>",
     "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>{{ id }}<|tool_call_argument_begin|>",
     "qwen3-coder": "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>",
     "minimax": "<minimax:tool_call>\n<invoke name=\"tool-name-1\">",
