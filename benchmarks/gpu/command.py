@@ -1,4 +1,4 @@
-"""Whole engines on one GPU, with dummy weights: throughput, decode steps, prefills and start-up, beside vLLM."""
+"""The command `python -m benchmarks gpu`: what is measured, and how the results are put together."""
 
 from __future__ import annotations
 

@@ -1,0 +1,6 @@
+"""Whole engines on one GPU, with dummy weights: throughput, decode steps, prefills and start-up, beside vLLM."""
+
+from benchmarks.gpu.command import add_arguments, run, summarize
+from benchmarks.gpu.tables import gpu_table
+
+__all__ = ["add_arguments", "gpu_table", "run", "summarize"]
