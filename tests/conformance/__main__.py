@@ -13,7 +13,7 @@ from pathlib import Path
 from atom_models import resolve_model
 from tests.conformance.checkpoint_folder import write_checkpoint_folder
 from tests.conformance.environments import EnvironmentUnavailableError, command_of, environment_of
-from tests.conformance.results import Result, markdown_table, print_table, result_of_run
+from tests.conformance.results import Result, failures, markdown_table, print_table, result_of_run
 from tests.conformance.server import running_server
 from tests.conformance.suite import Suite, chosen_suites
 
@@ -49,8 +49,7 @@ def main() -> int:
         return 0
     results = run_all(suites, args.cache.resolve(), [*FLAGS, *shlex.split(args.serve)])
     print_table(results)
-    failed = [result for result in results if not result.passed and (result.available or not args.skip_unavailable)]
-    return 1 if failed else 0
+    return 1 if failures(results, skip_unavailable=args.skip_unavailable) else 0
 
 
 def run_all(suites: list[Suite], cache: Path, flags: list[str]) -> list[Result]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tests.conformance.suite import Suite
 
@@ -40,6 +41,11 @@ def result_of_run(suite: Suite, returncode: int, report: Path, seconds: float) -
     return Result(suite, outcome + (f", {skipped} skipped" if skipped else ""), passed, seconds)
 
 
+def failures(results: Sequence[Result], *, skip_unavailable: bool) -> list[Result]:
+    """What did not pass; a client that could not be installed counts unless it is to be skipped."""
+    return [result for result in results if not result.passed and (result.available or not skip_unavailable)]
+
+
 def print_table(results: Sequence[Result]) -> None:
     """One row for each suite."""
     table = Table(title="Outside clients of our server", title_justify="left")
@@ -49,7 +55,7 @@ def print_table(results: Sequence[Result]) -> None:
     for result in results:
         name, version = result.suite.client
         color = "green" if result.passed else "red" if result.available else "yellow"
-        outcome = f"[{color}]{result.outcome}[/{color}]"
+        outcome = Text(result.outcome, style=color)  # an installer's words may look like markup
         table.add_row(result.suite.name, f"{name} {version}", result.suite.proves, outcome, f"{result.seconds:.0f}")
     Console(width=None if Console().is_terminal else 160).print(table)
 

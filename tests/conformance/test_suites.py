@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.environments import EnvironmentUnavailableError, environment_of
-from tests.conformance.results import markdown_table, result_of_run
+from tests.conformance.results import Result, failures, markdown_table, result_of_run
 from tests.conformance.suite import Suite, all_suites, chosen_suites
 
 DOCS = Path(__file__).parents[2] / "docs" / "conformance.md"
@@ -62,6 +62,13 @@ def test_a_run_passes_only_if_tests_ran_and_none_failed(tmp_path: Path):
 def test_a_run_that_left_no_report_failed(tmp_path: Path):
     result = judge(tmp_path, None, returncode=2)
     assert (result.passed, result.outcome) == (False, "FAILED: ended with 2")
+
+
+def test_a_client_that_cannot_be_installed_is_a_failure_unless_skipped(tmp_path: Path):
+    missing = Result(make_suite(tmp_path), "UNAVAILABLE", passed=False, seconds=0.0, available=False)
+    failed = Result(make_suite(tmp_path), "FAILED: 1 of 2", passed=False, seconds=1.0)
+    assert failures([missing, failed], skip_unavailable=False) == [missing, failed]
+    assert failures([missing, failed], skip_unavailable=True) == [failed]
 
 
 def test_an_environment_that_cannot_be_made_says_so_and_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
