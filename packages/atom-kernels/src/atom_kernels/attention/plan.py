@@ -118,21 +118,33 @@ def select_attention(
         UnsupportedAttentionError: nothing fits; it lists the reason of each backend.
     """
     platform = platform or detect_platform()
-    layout = problem.nhd_layout
-    if offered is not None and layout not in offered:
-        given = ", ".join(f"{other.name} of {other.block_size} tokens" for other in offered) or "none"
-        raise UnsupportedAttentionError(
-            f"attention needs the cache layout {layout.name} of {layout.block_size} tokens with tensors "
-            f"{[tensor.shape for tensor in layout.tensors]} in {problem.cache_dtype}; the host offers {given}"
-        )
+    layout = _agree(problem, offered)
     reasons: list[tuple[str, str]] = []
     for module in BACKENDS:
         if only_backend is not None and only_backend != module.NAME:
             continue
         reason = platform.why_not(module.NAME) or module.supports(problem, platform)
+        if reason is None and layout != problem.nhd_layout and not module.READS_STRIDES:
+            reason = f"reads blocks of layout {problem.nhd_layout.name} only, not {layout.name}"
         if reason is None:
             return AttentionPlan(problem, module.NAME, layout, tuple(reasons), module.create(problem, layout))
         reasons.append((module.NAME, reason))
     known = ", ".join(module.NAME for module in BACKENDS)
     tried = "; ".join(f"{name}: {reason}" for name, reason in reasons) or f"{only_backend!r} is not one of {known}"
     raise UnsupportedAttentionError(f"nothing can run {problem} on {platform.name}: {tried}")
+
+
+def _agree(problem: AttentionProblem, offered: Sequence[CacheLayout] | None) -> CacheLayout:
+    """Our own layout where the host can give it, else one of the same tensors with other strides."""
+    usual = problem.nhd_layout
+    if offered is None or usual in offered:
+        return usual
+    parts = [(tensor.shape, tensor.dtype) for tensor in usual.tensors]
+    for layout in offered:
+        if [(tensor.shape, tensor.dtype) for tensor in layout.tensors] == parts:
+            return layout
+    given = ", ".join(f"{other.name} of {other.block_size} tokens" for other in offered) or "none"
+    raise UnsupportedAttentionError(
+        f"attention needs the cache layout {usual.name} of {usual.block_size} tokens with tensors "
+        f"{[tensor.shape for tensor in usual.tensors]} in {problem.cache_dtype}; the host offers {given}"
+    )
