@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import blocks, chart, gpu, http_overhead, masks, offline, overhead
+from benchmarks import blocks, chart, gpu, http_overhead, jump_forward, kernels, masks, offline, overhead
 
 COMMANDS = {
     "offline": offline,
@@ -13,7 +13,9 @@ COMMANDS = {
     "http": http_overhead,
     "blocks": blocks,
     "masks": masks,
+    "jump": jump_forward,
     "gpu": gpu,
+    "kernels": kernels,
     "chart": chart,
 }
 

@@ -1,4 +1,4 @@
-"""Draw the saved results as SVG into docs/images, and put their table into README.md."""
+"""Draw the saved results as SVG into docs/images, and put their tables into README.md and docs/kernels.md."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
+from benchmarks.kernels import page
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- measured: begin (python -m benchmarks chart) -->", "<!-- measured: end -->"
@@ -18,11 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `python -m benchmarks chart`."""
     parser.add_argument("--results", type=Path, default=report.RESULTS, help="folder of JSON results")
     parser.add_argument("--images", type=Path, default=ROOT / "docs" / "images", help="folder to draw into")
+    parser.add_argument(
+        "--kernels", type=Path, default=ROOT / "docs" / "kernels.md", help="page of the kernels, likewise"
+    )
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="file whose measured part is replaced")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Draw every result and update the README."""
+    """Draw every result and update the pages that show them."""
     documents = report.load_all("offline", options.results)
     if not documents:
         print(f"No results in {options.results}: run `python -m benchmarks offline --vs transformers` first.")
@@ -33,6 +37,9 @@ def run(options: argparse.Namespace) -> int:
     blocks = report.load_all("blocks", options.results)
     options.readme.write_text(with_tables(options.readme.read_text(), documents, overhead, blocks))
     print(f"drawn: {options.images / 'offline.svg'}; tables: {options.readme}")
+    if kernels := report.load_all("kernels", options.results):
+        page.write_page(kernels, options.kernels, options.images)
+        print(f"drawn: {options.images / 'kernels.svg'}; tables: {options.kernels}")
     return 0
 
 

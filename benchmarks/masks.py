@@ -1,4 +1,4 @@
-"""What grammars cost in a step: masks of a batch over a real vocabulary, and their use on logits."""
+"""What grammars cost in a step: masks of a batch over a real vocabulary, by each library, and their use on logits."""
 
 from __future__ import annotations
 
@@ -6,33 +6,46 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from atom_core.structured_output import Matcher
+
+TEXT = "the quick brown fox jumps over the lazy dog and runs away from home to find a good place to sleep "
+ANSWER = {"name": TEXT[:40], "age": 36, "tags": ["maths", "engines"], "home": {"street": "St James", "zip": 12345}}
+HOME = {"type": "object", "properties": {"street": {"type": "string"}, "zip": {"type": "integer", "minimum": 0}}}
 SCHEMA = {
     "type": "object",
     "properties": {
-        "name": {"type": "string", "maxLength": 40},
+        "name": {"type": "string"},
         "age": {"type": "integer"},
-        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 5},
-        "address": {
-            "type": "object",
-            "properties": {"street": {"type": "string"}, "zip": {"type": "string", "pattern": "^[0-9]{5}$"}},
-            "required": ["street", "zip"],
-        },
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "home": {**HOME, "required": ["street", "zip"], "additionalProperties": False},
     },
-    "required": ["name", "age", "tags", "address"],
+    "required": ["name", "age", "tags", "home"],
+    "additionalProperties": False,
 }
-ANSWER = {
-    "name": "Ada Lovelace of London",
-    "age": 36,
-    "tags": ["mathematics", "engines", "poetry"],
-    "address": {"street": "12 St James's Square", "zip": "12345"},
+TAGS = {
+    "structures": [{"begin": f"<call={name}>", "schema": SCHEMA, "end": "</call>"} for name in "abcdefgh"],
+    "triggers": ["<call="],
 }
-PATTERN = r"[0-9]{4}-[0-9]{2}-[0-9]{2}( [A-Za-z]+)+"
-CASES = {
+# A constraint, and a text that follows it.
+CASES: dict[str, tuple[dict[str, Any], str]] = {
     "JSON schema": ({"json": SCHEMA}, json.dumps(ANSWER)),
     "any JSON object": ({"json_object": True}, json.dumps(ANSWER)),
-    "regex": ({"regex": PATTERN}, "2031-05-17 and the quick brown fox jumps over the lazy dog"),
+    "8 tools, free text": ({"structural_tag": TAGS}, f"{TEXT}<call=c>{json.dumps(ANSWER)}</call>{TEXT}"),
+    "500 choices": ({"choice": [f"word number {number}" for number in range(500)]}, "word number 321"),
+    "maxItems 100": ({"json": {"type": "array", "items": {"type": "integer"}, "maxItems": 100}}, str([*range(50)])),
+    "maxLength 400": ({"json": {"type": "string", "maxLength": 400}}, json.dumps(TEXT * 2)),
+    "pattern {1,400}": ({"json": {"type": "string", "pattern": "^[a-z ]{1,400}$"}}, json.dumps(TEXT * 2)),
+    "[a-z ]{1,400}": ({"regex": "[a-z ]{1,400}"}, TEXT * 2),
+    ".{1,400}": ({"regex": ".{1,400}"}, TEXT * 2),
+    "([a-z]+ ){1,400}": ({"regex": "([a-z]+ ){1,400}"}, TEXT * 2),
+    "date and words": ({"regex": r"[0-9]{4}-[0-9]{2}-[0-9]{2}( [a-z]+)+"}, f"2031-05-17 {TEXT}".strip()),
 }
+# Stop measuring a case that is this slow.
+MOST_SECONDS = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,40 +55,75 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print a line for each kind of grammar, in milliseconds for the whole batch."""
-    import numpy as np
+    """Measure and print a line for each kind of grammar and library, in milliseconds for the whole batch."""
     import torch
 
     from atom_core import StructuredOutputParams
-    from atom_core.structured_output import GrammarCompiler, Matcher
-    from atom_core.structured_output.vocabulary import make_parser_vocabulary
+    from atom_core.structured_output import Compilers, GrammarError, Matcher
+    from atom_core.structured_output.choice import choose, has_xgrammar
     from atom_core.tokenization import Tokenizer
     from atom_models import open_checkpoint, resolve_model
 
     checkpoint = open_checkpoint(resolve_model(options.model))
     tokenizer = Tokenizer.from_checkpoint(checkpoint)
     vocab_size = int(checkpoint.config["vocab_size"])
-    compiler = GrammarCompiler(make_parser_vocabulary(tokenizer, vocab_size, checkpoint.eos_token_ids))
-    logits = torch.randn(options.batch_size, vocab_size)
-    print(f"{options.model}: {vocab_size} tokens, batch {options.batch_size}; milliseconds a step")
+    compilers = Compilers(tokenizer, vocab_size, checkpoint.eos_token_ids)
+    backends = ["llguidance", "xgrammar"] if has_xgrammar() else ["llguidance"]
+    for backend in backends:  # libraries are imported and vocabularies read with the first grammar
+        compilers.submit(backend, StructuredOutputParams(choice=["a"])).result()
+    print(f"{options.model}: {vocab_size} tokens, batch {options.batch_size}; ms, * marks what auto takes")
     for name, (constraint, text) in CASES.items():
-        started = time.perf_counter()
-        grammar = compiler.submit(StructuredOutputParams(**constraint)).result()
-        compiled = time.perf_counter() - started
-        matchers = [Matcher(grammar, vocab_size, checkpoint.eos_token_ids) for _ in range(options.batch_size)]
-        making, using = [], []
-        for token_id in tokenizer.encode(text, add_special_tokens=False):
+        params = StructuredOutputParams(**constraint)
+        (chosen, *_), _ = choose(params, "auto", has_xgrammar())
+        for backend in backends:
+            label = f"{name:20s} {backend + '*' if backend == chosen else backend:12s}"
             started = time.perf_counter()
-            masks = [matcher.mask() for matcher in matchers]
-            for matcher in matchers:
-                matcher.accept([token_id])
-            done = time.perf_counter()
-            for row, words in zip(logits, masks, strict=True):
-                is_banned = np.unpackbits(~words.view(np.uint8), count=vocab_size, bitorder="little").view(np.bool_)
-                row.masked_fill_(torch.from_numpy(is_banned), float("-inf"))
-            using.append(1e3 * (time.perf_counter() - done))
-            making.append(1e3 * (done - started))
-        made = f"mean {statistics.mean(making):.2f}, median {statistics.median(making):.2f}, most {max(making):.2f}"
-        used = f"median {statistics.median(using):.2f}"
-        print(f"{name:16s} compiled in {1e3 * compiled:.1f}; masks: {made}; use: {used}")
+            try:
+                grammar = compilers.submit(backend, params).result()
+            except GrammarError as error:
+                print(f"{label} {str(error)[:60]}")
+                continue
+            compiled = time.perf_counter() - started
+            token_ids = tokenizer.encode(text, add_special_tokens=False)
+            batch = [Matcher(grammar.start(), vocab_size, checkpoint.eos_token_ids) for _ in range(options.batch_size)]
+            times = [1e3 * seconds for seconds in make_masks(batch, token_ids)]
+            made = f"median {statistics.median(times):.2f}, mean {statistics.mean(times):.2f}, most {max(times):.2f}"
+            print(f"{label} compiled in {1e3 * compiled:8.1f}; masks: {made}")
+    print(f"using masks on logits: median {use_masks(torch.randn(options.batch_size, vocab_size)):.2f}")
     return 0
+
+
+def make_masks(batch: list[Matcher], token_ids: list[int]) -> Iterator[float]:
+    """Seconds of each step that has a full batch; each text is a few tokens behind the one before it."""
+    lag = max(1, min(3, len(token_ids) // (2 * len(batch))))
+    spent = 0.0
+    for step in range(len(token_ids) + lag * (len(batch) - 1)):
+        rows = [(row, step - lag * index) for index, row in enumerate(batch)]
+        rows = [(row, place) for row, place in rows if 0 <= place < len(token_ids)]
+        started = time.perf_counter()
+        for row, _ in rows:
+            row.mask()
+        for row, place in rows:
+            row.accept([token_ids[place]])
+        seconds = time.perf_counter() - started
+        spent += seconds
+        if len(rows) >= min(len(batch), len(token_ids) // lag):
+            yield seconds
+        if spent > MOST_SECONDS:
+            return
+
+
+def use_masks(logits: Any) -> float:
+    """Milliseconds that the sampler takes to apply a batch of masks."""
+    import numpy as np
+    import torch
+
+    words = np.full(-(-logits.shape[1] // 32), 0x55555555, dtype=np.int32)
+    times = []
+    for _ in range(20):
+        started = time.perf_counter()
+        for row in logits:
+            is_banned = np.unpackbits(~words.view(np.uint8), count=len(row), bitorder="little").view(np.bool_)
+            row.masked_fill_(torch.from_numpy(is_banned), float("-inf"))
+        times.append(1e3 * (time.perf_counter() - started))
+    return statistics.median(times)

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help=f"what to measure: {', '.join(SCENARIOS)}")  # fmt: skip
     parser.add_argument("--model", action="append", choices=sorted(MODELS), help="shape of the model; may be repeated")
     parser.add_argument("--vs", choices=ENGINES[1:], help="engine to measure between two runs of ours")
+    parser.add_argument("--once", action="store_true", help="run ours once, not again after the other engine")
     parser.add_argument("--peer-path", help="PYTHONPATH of the other engine, where it is not installed beside ours")
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each scenario, after an untimed one")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 32, 128], help="of the decode steps")
@@ -46,19 +47,20 @@ def run(options: argparse.Namespace) -> int:
         print(f"unknown scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}", file=sys.stderr)
         return 2
     ceilings = measure_ceilings()
-    results: list[dict[str, Any]] = []
-    for model in options.model or ["qwen3-0.6b"]:
-        results += summarize(take_turns(model, options))
-    document = {
+    document: dict[str, Any] = {
         "benchmark": "gpu",
         "machine": machine.describe() | {"device": ceilings.device},
         "settings": {"dtype": "bfloat16", "max_model_len": options.max_model_len, "repeats": options.repeats},
         "copy_tb_per_s": round(ceilings.copy_bytes_per_second / 1e12, 3),
         "matmul_tflop_per_s": round(ceilings.operations_per_second / 1e12, 1),
-        "results": results,
+        "results": [],
     }
+    path = options.output or tables.result_path(document)
+    for model in options.model or ["qwen3-0.6b"]:
+        document["results"] += summarize(take_turns(model, options))
+        report.save(document, path)  # after each model: the next one may take long
     print(tables.gpu_table(document))
-    print(f"\nwritten: {report.save(document, options.output or tables.result_path(document))}")
+    print(f"\nwritten: {path}")
     return 0
 
 

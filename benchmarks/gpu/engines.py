@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,9 +18,9 @@ class Atom:
     name = "atom"
 
     def __init__(self, model: Path, *, max_model_len: int, prefix_caching: bool, settings: dict[str, Any]) -> None:
-        from atom_core import LLMEngine
+        from atom_core import LLMEngine, __version__
 
-        self.version = importlib.metadata.version("atom-core")
+        self.version = __version__
         self._engine = LLMEngine(
             str(model),
             load_dummy=True,

@@ -24,7 +24,9 @@ ROOT = Path(__file__).parents[2]
 
 def take_turns(model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure `model` with ours, the peer and ours again: the figures of every turn (see `summarize`)."""
-    order = ["atom", options.vs, "atom"] if options.vs else ["atom"]
+    order = ["atom"]
+    if options.vs:
+        order += [options.vs] if options.once else [options.vs, "atom"]
     figures: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         path = write_config(model, Path(folder), options.num_layers)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-SCENARIOS = ("start", "offline", "decode", "greedy", "prefill", "prefix")
+SCENARIOS = ("start", "offline", "decode", "greedy", "prefill", "prefix", "idle")
 SHORT, LONG = 8, 136
 TEMPERATURE = 0.6
 
@@ -57,6 +57,8 @@ def measure(engine: Engine, scenarios: Sequence[str], sizes: Sizes) -> Iterator[
                 yield _prefill(engine, numbers, length, sizes.repeats)
         elif scenario == "prefix":
             yield from _prefix(engine, numbers)
+        elif scenario == "idle":
+            yield _idle(engine, numbers)
 
 
 def random_prompt(numbers: random.Random, length: int) -> list[int]:
@@ -106,6 +108,31 @@ def _prefix(engine: Engine, numbers: random.Random) -> Iterator[Figure]:
         started = time.perf_counter()
         engine.generate(prompts, [128] * 64, TEMPERATURE)
         yield Figure(f"64 prompts of one prefix, {state}", "s", [time.perf_counter() - started])
+
+
+def _idle(engine: Engine, numbers: random.Random, batch_size: int = 32, context: int = 1024) -> Figure:
+    """Share of the time in which the GPU runs nothing, over the last half of a run of decode steps."""
+    import torch
+
+    prompts = [random_prompt(numbers, context) for _ in range(batch_size)]
+    engine.generate(prompts, [SHORT] * batch_size, TEMPERATURE)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        engine.generate(prompts, [LONG] * batch_size, TEMPERATURE)
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in profile.events() or ()
+        if str(event.device_type).endswith("CUDA")
+    )
+    return Figure(f"GPU idle in decode, batch {batch_size}", "%", [100 * (1 - busy_share(spans[len(spans) // 2 :]))])
+
+
+def busy_share(spans: Sequence[tuple[float, float]]) -> float:
+    """Of the time from the first start to the last end, how much lies in any of `spans`, which are sorted."""
+    busy, reached = 0.0, spans[0][0]
+    for start, end in spans:
+        busy += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return busy / (reached - spans[0][0])
 
 
 def _timed(action: Callable[[], None], repeats: int) -> list[float]:

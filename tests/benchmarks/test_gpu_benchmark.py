@@ -11,7 +11,7 @@ import pytest
 from benchmarks import gpu
 from benchmarks.gpu import engines, tables
 from benchmarks.gpu.models import MODELS, write_config
-from benchmarks.gpu.workloads import Sizes, measure, random_prompt
+from benchmarks.gpu.workloads import Sizes, busy_share, measure, random_prompt
 
 SIZES = Sizes(batch_sizes=(2,), contexts=(16,), prompts=(32,), repeats=1)
 
@@ -91,3 +91,7 @@ def test_every_shape_is_a_model_that_this_version_builds(name: str, tmp_path) ->
 
 def test_random_prompts_stay_in_small_vocabularies() -> None:
     assert max(random_prompt(random.Random(0), 1000)) <= 10000
+
+
+def test_kernels_that_overlap_count_once() -> None:
+    assert busy_share([(0, 4), (1, 3), (3, 5), (8, 10)]) == 0.7

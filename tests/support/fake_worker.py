@@ -61,6 +61,10 @@ class FakeWorker:
                 sample_index=new.sample_index,
                 tables=[[] for _ in self.windows],
             )
+        for forced in step.forced_tokens:
+            state = self.states[forced.request_id]
+            assert forced.position == len(state.token_ids)
+            state.token_ids += forced.token_ids
         touched = Touched()
         self.unreported.append((step.step_id, touched))
         results = []

@@ -46,7 +46,7 @@ def as_published(config: dict[str, Any], model_type: str | None = None) -> dict[
     if kind == "qwen3_moe":
         config["num_experts"] = config.pop("num_local_experts")
     if kind == "gpt_oss":
-        config.pop("swiglu_alpha")
+        config.pop("swiglu_alpha", None)
         config |= {"experts_per_token": config["num_experts_per_tok"], "initial_context_length": 32}
     if model_type is not None:
         config["model_type"] = model_type

@@ -64,9 +64,8 @@ def vllm_environment() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def smollm2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The default model in float32, as a folder of safetensors."""
-    from tests.conformance.checkpoint_folder import write_checkpoint_folder
-
     from atom_models import resolve_model
+    from tests.conformance.checkpoint_folder import write_checkpoint_folder
 
     return write_checkpoint_folder(resolve_model("smollm2"), tmp_path_factory.mktemp("smollm2") / "smollm2")
 

@@ -126,6 +126,8 @@ def test_the_longest_request_is_what_fits_behind_windows_too():
     assert make_size((None, 32), cache={"num_blocks": 20}).max_model_len == 33 * 16
     with pytest.raises(ConfigError, match="hold 528, max_model_len is 1024"):
         make_size((None, 32), cache={"num_blocks": 20}, max_model_len_given=True)
+    with pytest.raises(ConfigError, match="hold 528, max_model_len is 1024"):
+        make_size((None, 32), cache={"num_blocks": 20, "strict_memory": True})
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2-window", "gemma3", "gpt_oss"])

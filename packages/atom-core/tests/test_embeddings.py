@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModel
 
 from atom_core import InvalidRequestError, SamplingParams
+from atom_core.engine.embedding_model import EmbeddingModel, shortened
 
 PROMPTS = [[5], [7, 8, 9], list(range(20, 90)), list(range(30, 230))]
 
@@ -58,6 +59,38 @@ def test_embeddings_run_beside_generation(engine, expected):
     while not engine.is_finished():
         finished += engine.step()
     assert [output["token_ids"] for output in finished] == [alone["token_ids"]]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_a_preempted_prompt_is_embedded_as_if_it_had_not_been(make_engine, expected, pooling):
+    # Of 20 blocks the long prompt needs 13, and the tokens that are generated before it grow into them.
+    engine = make_engine(num_kv_blocks=20, max_num_batched_tokens=9)
+    engine.add_request([list(range(100))], SamplingParams(temperature=0, max_tokens=200, ignore_eos=True))
+    for _ in range(16):
+        engine.step()
+    [vector] = engine.embed([PROMPTS[3]], pooling)
+    torch.testing.assert_close(torch.tensor(vector), expected[pooling, 3], atol=1e-5, rtol=1e-4)
+    assert engine.stats.num_preemptions > 0
+
+
+def test_the_folder_of_a_model_says_how_its_prompts_become_vectors(tmp_path):
+    assert EmbeddingModel.read(tmp_path) == EmbeddingModel("mean")
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}')
+    (tmp_path / "modules.json").write_text('[{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]')
+    (tmp_path / "config.json").write_text('{"matryoshka_dimensions": [4, 8]}')
+    model = EmbeddingModel.read(tmp_path)
+    assert (model.pooling, model.shorter) == ("last", (4, 8))
+    model.check_dimensions(8)
+    with pytest.raises(InvalidRequestError, match="can be cut to 4, 8"):
+        model.check_dimensions(5)
+    (tmp_path / "config.json").write_text('{"is_matryoshka": true}')
+    EmbeddingModel.read(tmp_path).check_dimensions(5)
+
+
+def test_a_shortened_vector_points_where_its_first_numbers_do():
+    assert shortened([0.6, 0.0, 0.8], 2) == [1.0, 0.0]
+    assert shortened([0.6, 0.8], None) == [0.6, 0.8]
 
 
 def test_embeddings_have_length_one_and_leave_nothing_behind(engine):

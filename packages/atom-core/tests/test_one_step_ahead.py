@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import time
@@ -66,6 +67,9 @@ class FakeDevice:
             for request, token_ids in zip(self._step.scheduled, tokens, strict=True)
         ]
         return ReadyOutput(ModelOutput(self._step.step_id, reports))
+
+    def prepare(self) -> bool:
+        return False
 
     def start_profile(self) -> None: ...
     def stop_profile(self) -> None: ...
@@ -172,3 +176,11 @@ def run_until_finished(core: EngineCore, *requests: EngineRequest) -> dict:
     while core.has_unfinished():
         last.update({output.request_id: output for output in core.step() if output.finish_reason})
     return last
+
+
+def test_collections_of_garbage_pass_over_what_a_start_left_until_the_engine_is_closed():
+    before = gc.get_freeze_count()
+    core = EngineCore(make_config(), InlineExecutor(FakeDevice(delay=0.0)))
+    assert gc.get_freeze_count() > before
+    core.close()
+    assert gc.get_freeze_count() == 0

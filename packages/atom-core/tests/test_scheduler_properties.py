@@ -142,6 +142,16 @@ class AnyInterleaving(RuleBasedStateMachine):
     def abort(self, data):
         self.engine.abort(data.draw(st.sampled_from(sorted(self.requests))))
 
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data(), count=st.integers(1, 12))
+    def force(self, data, count):
+        """What a grammar would do that leaves no choice: the tokens that come are known before they are sampled."""
+        request = self.requests[data.draw(st.sampled_from(sorted(self.requests)))]
+        if request.sampling_params.logprobs is None:
+            num_known = len(self.engine.tokens[request.request_id])
+            coming = tokens_alone(request, self.engine.worker.windows)[num_known:]
+            self.engine.scheduler.force(request.request_id, coming[:count])
+
     @precondition(lambda self: len(self.engine.in_flight) <= self.engine.ahead)
     @rule()
     def submit(self):

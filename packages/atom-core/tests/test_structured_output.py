@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from atom_core import InvalidRequestError, LLMEngine, SamplingParams, StructuredOutputParams
-from atom_core.structured_output import GrammarCompiler, GrammarError, Matcher
+from atom_core.structured_output import Compilers, GrammarCompiler, GrammarError, Matcher
+from atom_core.structured_output.checking import check_grammar
 from atom_core.structured_output.compiler import NUM_THREADS
-from atom_core.structured_output.vocabulary import make_parser_vocabulary
 from atom_models import load_model
 
 PROMPT = [5, 6, 7, 8, 9]
@@ -101,11 +101,13 @@ def conforms(value, schema: dict) -> bool:
     )
 
 
-def make_matcher(engine: LLMEngine, constraint: StructuredOutputParams) -> Matcher:
+def make_matcher(
+    engine: LLMEngine, constraint: StructuredOutputParams, backend: str = "llguidance", vocab_size: int | None = None
+) -> Matcher:
     assert engine.tokenizer is not None
-    vocabulary = make_parser_vocabulary(engine.tokenizer, engine.info.vocab_size, engine.info.eos_token_ids)
-    start = GrammarCompiler(vocabulary).submit(constraint).result(5)
-    return Matcher(start, engine.info.vocab_size, engine.info.eos_token_ids)
+    compilers = Compilers(engine.tokenizer, vocab_size or engine.info.vocab_size, engine.info.eos_token_ids)
+    parser = compilers.submit(backend, constraint).result(5).start()
+    return Matcher(parser, vocab_size or engine.info.vocab_size, engine.info.eos_token_ids)
 
 
 def unpacked(words: np.ndarray, vocab_size: int) -> np.ndarray:
@@ -363,7 +365,7 @@ def test_a_failed_step_ends_its_constrained_requests_and_nothing_more(make_engin
 
 
 def test_compiled_grammars_are_kept_up_to_a_number():
-    compiler = GrammarCompiler(max_grammars=3)
+    compiler = GrammarCompiler(check_grammar, max_grammars=3)
     first = compiler.submit(StructuredOutputParams(regex="a"))
     assert compiler.submit(StructuredOutputParams(regex="a")) is first
     for text in "bcd":
@@ -373,7 +375,7 @@ def test_compiled_grammars_are_kept_up_to_a_number():
 
 
 def test_a_deadline_is_kept():
-    compiler = GrammarCompiler()
+    compiler = GrammarCompiler(check_grammar)
     release = threading.Event()
     for _ in range(NUM_THREADS):  # both threads are busy with something slow
         compiler._threads.submit(release.wait)
@@ -386,9 +388,8 @@ def test_a_deadline_is_kept():
 def test_padding_rows_of_the_head_are_never_allowed(engine):
     assert engine.tokenizer is not None
     padded = engine.tokenizer.vocab_size + 40
-    vocabulary = make_parser_vocabulary(engine.tokenizer, padded, engine.info.eos_token_ids)
-    start = GrammarCompiler(vocabulary).submit(StructuredOutputParams(regex="(?s:.)*")).result(5)
-    allowed = unpacked(Matcher(start, padded, engine.info.eos_token_ids).mask(), padded)
+    matcher = make_matcher(engine, StructuredOutputParams(regex="(?s:.)*"), vocab_size=padded)
+    allowed = unpacked(matcher.mask(), padded)
     assert allowed.any()
     assert not allowed[engine.tokenizer.vocab_size :].any()
 

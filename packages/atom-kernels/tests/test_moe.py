@@ -28,7 +28,8 @@ def route_all(logits, bias=None, **rules):
 
 
 def make_experts(problem, num_tokens, seed=0):
-    return MOE_EXPERTS.make_inputs(problem, num_tokens, torch.Generator().manual_seed(seed))
+    weights, (x, gates, ids, _) = MOE_EXPERTS.make_inputs(problem, num_tokens, torch.Generator().manual_seed(seed))
+    return weights, (x, gates, ids)
 
 
 def test_renormalized_softmax_is_the_softmax_of_the_chosen_logits():

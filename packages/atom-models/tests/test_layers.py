@@ -145,7 +145,9 @@ class WantsPerToken(Dense):
     """A scheme whose linears take values and scales."""
 
     name: str = "wants-per-token"
-    input_format: PerToken = PerToken()
+
+    def input_format(self, spec):
+        return PerToken()
 
     def finish(self, spec, weights):
         weight = weights["weight"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from atom_kernels.platform import detect_platform
 from atom_models import BuildContext
-from atom_models.layers import Experts, MoE, RoutingConfig, SharedExpertsConfig
+from atom_models.layers import Experts, MoE, RMSNorm, RoutingConfig, SharedExpertsConfig
 from atom_models.quantization import choose_quantization
 from atom_models.weights import load_dummy_weights
 
@@ -138,6 +141,23 @@ def test_a_gate_scales_the_shared_expert_by_its_sigmoid():
     assert torch.allclose(shared(x), torch.sigmoid(shared.gate(x)) * ungated)
 
 
+@pytest.mark.parametrize("shared", [None, SharedExpertsConfig(10), SharedExpertsConfig(10, gate="shared_gate")])
+def test_the_norm_that_follows_gets_the_same_sum_whoever_adds_the_residual(shared):
+    x, residual = torch.randn(2, 3, D, generator=torch.Generator().manual_seed(0))
+    here = detect_platform()
+    results = []
+    for device in ("cpu", "cuda"):
+        # Kernels of a GPU add up all at once; here the platform only says that it is one.
+        context = BuildContext(platform=replace(here, device=device))
+        norm = RMSNorm(D, 1e-6, context, prefix="norm")
+        moe = make_moe(context=context, shared_experts=shared, then=norm)
+        load_dummy_weights(moe)
+        load_dummy_weights(norm)
+        results.append(moe(x, residual))
+    for one, other in zip(*results, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
 def test_a_router_in_float32_chooses_by_float32_logits_in_a_bfloat16_model():
     logits = []
     for float32 in (True, False):
@@ -158,3 +178,35 @@ def test_names_of_router_and_bias_are_the_models():
 
 def expected_names(moe):
     return [name for layer in moe.modules() if hasattr(layer, "expected_weights") for name in layer.expected_weights()]
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"routing": RoutingConfig(renormalize=True)},
+        {"routing": RoutingConfig(linear_bias=True), "expert_bias": True, "hidden_act": "swiglu_oai"},
+        {
+            "routing": RoutingConfig("sigmoid", True, 2, 1, "top2", 2.5, correction_bias="bias", float32=True),
+            "shared_experts": SharedExpertsConfig(10, gate="shared_gate"),
+        },
+    ],
+    ids=["softmax", "swiglu_oai", "groups"],
+)
+def test_a_layer_on_a_gpu_never_makes_the_host_wait_and_can_be_captured(options):
+    moe = make_moe(context=BuildContext(device="cuda", dtype=torch.bfloat16), **options)
+    load_dummy_weights(moe)
+    x = torch.randn(5, D, generator=torch.Generator().manual_seed(0)).to("cuda", torch.bfloat16)
+    moe(x)
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        expected = moe(x)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = moe(x)
+    graph.replay()
+    assert torch.equal(captured, expected)
+    assert captured.float().abs().max() > 0

@@ -14,12 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from openai import OpenAI
 
 from atom_core import AsyncEngine, EngineArgs
 from atom_server import ServerOptions, create_app
-from atom_server.lifecycle import SignalFreeServer
+from atom_server.lifecycle import SignalFreeServer, uvicorn_settings
 from atom_server.listen import open_socket, url_of
 
 NUM_BLOCKS = 640
@@ -84,8 +83,7 @@ class RunningServer:
             self.url = url_of(listener)
             app = create_app(self.engine, self._options)
             self.state = app.state.server
-            settings = uvicorn.Config(app, log_config=None, log_level="warning", lifespan="off", ws="none")
-            self._server = SignalFreeServer(settings)
+            self._server = SignalFreeServer(uvicorn_settings(app, self._options))
             serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
             self._started.set()
             await serving
@@ -108,10 +106,12 @@ def client(server: RunningServer) -> OpenAI:
 
 @pytest.fixture(scope="session")
 def make_server(tiny_llama: Path) -> Callable[..., RunningServer]:
-    """Builds servers with other settings, for ``with``."""
+    """Builds servers with other settings, or of another model, for ``with``."""
 
-    def make(options: ServerOptions | None = None, **engine_settings: Any) -> RunningServer:
-        return RunningServer(tiny_llama, options, **engine_settings)
+    def make(
+        options: ServerOptions | None = None, *, model: Path = tiny_llama, **engine_settings: Any
+    ) -> RunningServer:
+        return RunningServer(model, options, **engine_settings)
 
     return make
 

@@ -1,156 +1,58 @@
-# ruff: noqa: E501  (a table reads best with a row a line)
 """Everything that a client can get wrong: an answer in OpenAI's shape, and a server that goes on serving."""
 
 from __future__ import annotations
 
 import json
+import re
 import socket
+from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import pytest
 
-MESSAGES = [{"role": "user", "content": "hello"}]
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+GOOD = {
+    "chat": (CHAT, {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}),
+    "text": (TEXT, {"prompt": "hello", "max_tokens": 1}),
+}
 CONTEXT = 512
 
 
-def chat(**fields):
-    return CHAT, json.dumps({"messages": MESSAGES, "max_tokens": 1} | fields).encode()
+class BadRequest(NamedTuple):
+    """A row of the table."""
+
+    method: str
+    path: str
+    content: bytes
+    content_type: str
+    status: int
+    error: dict[str, str | None]
 
 
-def text(**fields):
-    return TEXT, json.dumps({"prompt": "hello", "max_tokens": 1} | fields).encode()
+def read_table():
+    """The rows of bad_requests.md, by what is wrong."""
+    lines = (Path(__file__).parent / "bad_requests.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
+    return {name.strip(): bad_request(*cells) for name, *cells in rows}
 
 
-def raw(body, path=CHAT):
-    return path, body
+def bad_request(request, body, status, kind, param, code):
+    """What a row stands for."""
+    body = re.sub(r"<(\d+) ([^>]+)>", lambda repeated: repeated[2] * int(repeated[1]), body.strip("` "))
+    content_type = "application/json"
+    if request in GOOD:
+        method, (path, fields) = "POST", GOOD[request]
+        body = json.dumps(fields | json.loads(body))
+    else:
+        method, path, *given = request.split()
+        content_type = given[0].strip("()") if given else content_type
+    content = body.encode().replace(rb"\xff", b"\xff")
+    error = {"type": kind, "param": param.strip() or None, "code": code}
+    return BadRequest(method, path, content, content_type, int(status), error)
 
 
-def without(fields, path):
-    return path, json.dumps(fields).encode()
-
-
-# what is wrong: (path, body), status, param, code
-BAD = {
-    "unknown model": (chat(model="gpt-4o"), 404, "model", "model_not_found"),
-    "unknown model for text": (text(model="gpt-4o"), 404, "model", "model_not_found"),
-    "model of the wrong type": (chat(model=5), 400, "model", "invalid_type"),
-    "no messages": (without({"max_tokens": 1}, CHAT), 400, "messages", "missing_required_parameter"),
-    "empty messages": (chat(messages=[]), 400, "messages", "invalid_value"),
-    "messages of the wrong type": (chat(messages=7), 400, "messages", "invalid_type"),
-    "a message of the wrong type": (chat(messages=["hi"]), 400, "messages[0]", "invalid_type"),
-    "a message without a role": (chat(messages=[{"content": "hi"}]), 400, "messages[0].role", "missing_required_parameter"),
-    "content of the wrong type": (chat(messages=[{"role": "user", "content": 1}]), 400, "messages[0].content", "invalid_type"),
-    "an image": (
-        chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]),
-        400, "messages[0].content", "invalid_value",
-    ),
-    "messages and prompt": (chat(prompt=MESSAGES), 400, "prompt", "invalid_value"),
-    "messages over the context": (
-        chat(messages=[{"role": "user", "content": "word " * 2000}]), 400, "prompt", "context_length_exceeded",
-    ),
-    "no prompt": (without({"max_tokens": 1}, TEXT), 400, "prompt", "missing_required_parameter"),
-    "an empty list of prompts": (text(prompt=[]), 400, "prompt", "invalid_value"),
-    "an empty list of token ids": (text(prompt=[[]]), 400, "prompt", "empty_prompt"),
-    "a prompt of the wrong type": (text(prompt={"a": 1}), 400, "prompt", "invalid_value"),
-    "a token id over the vocabulary": (text(prompt=[1, 99999]), 400, "prompt", "invalid_token_id"),
-    "a negative token id": (text(prompt=[1, -1]), 400, "prompt", "invalid_value"),
-    "a fraction as token id": (text(prompt=[1, 1.5]), 400, "prompt", "invalid_value"),
-    "true as token id": (text(prompt=[True]), 400, "prompt", "invalid_value"),
-    "a prompt over the context": (text(prompt=[5] * 600), 400, "prompt", "context_length_exceeded"),
-    "one prompt of several over the context": (text(prompt=[[5], [5] * 600]), 400, "prompt", "context_length_exceeded"),
-    "a text that no tokenizer could make fit": (text(prompt="a" * 400_000), 400, "prompt", "context_length_exceeded"),
-    "max_tokens over the context": (chat(max_tokens=CONTEXT), 400, "max_tokens", "context_length_exceeded"),
-    "max_tokens 0": (text(max_tokens=0), 400, "max_tokens", "invalid_value"),
-    "max_tokens 0 in chat": (chat(max_tokens=0), 400, "max_tokens", "invalid_value"),
-    "max_tokens negative": (chat(max_tokens=-1), 400, "max_tokens", "invalid_value"),
-    "max_tokens a string": (chat(max_tokens="9"), 400, "max_tokens", "invalid_type"),
-    "max_tokens a fraction": (chat(max_tokens=1.5), 400, "max_tokens", "invalid_type"),
-    "max_tokens beyond any integer": (chat(max_tokens=10**40), 400, "max_tokens", "invalid_value"),
-    "min_tokens over max_tokens": (chat(min_tokens=2), 400, "min_tokens", "invalid_value"),
-    "temperature negative": (chat(temperature=-1), 400, "temperature", "invalid_value"),
-    "temperature a string": (chat(temperature="hot"), 400, "temperature", "invalid_type"),
-    "temperature a boolean": (chat(temperature=True), 400, "temperature", "invalid_type"),
-    "temperature NaN": (raw(b'{"messages": [], "temperature": NaN}'), 400, None, "invalid_json"),
-    "temperature infinite": (raw(b'{"messages": [], "temperature": Infinity}'), 400, None, "invalid_json"),
-    "temperature beyond any float": (raw(b'{"messages": [], "temperature": 1e999}'), 400, None, "invalid_json"),
-    "top_p 0": (chat(top_p=0), 400, "top_p", "invalid_value"),
-    "top_p over 1": (chat(top_p=1.1), 400, "top_p", "invalid_value"),
-    "top_k below -1": (chat(top_k=-2), 400, "top_k", "invalid_value"),
-    "min_p over 1": (chat(min_p=2), 400, "min_p", "invalid_value"),
-    "n huge": (chat(n=20000), 400, "n", "invalid_value"),
-    "n 0": (chat(n=0), 400, "n", "invalid_value"),
-    "n a string": (chat(n="2"), 400, "n", "invalid_type"),
-    "a seed beyond 64 bits": (chat(seed=2**64), 400, "seed", "invalid_value"),
-    "presence_penalty over 2": (chat(presence_penalty=3), 400, "presence_penalty", "invalid_value"),
-    "frequency_penalty below -2": (chat(frequency_penalty=-3), 400, "frequency_penalty", "invalid_value"),
-    "repetition_penalty 0": (chat(repetition_penalty=0), 400, "repetition_penalty", "invalid_value"),
-    "logit_bias of a word": (chat(logit_bias={"word": 1}), 400, "logit_bias", "invalid_value"),
-    "logit_bias over the vocabulary": (chat(logit_bias={"99999": 1}), 400, "logit_bias", "invalid_token_id"),
-    "logit_bias over 100": (chat(logit_bias={"5": 101}), 400, "logit_bias[5]", "invalid_value"),
-    "logit_bias a list": (chat(logit_bias=[1]), 400, "logit_bias", "invalid_type"),
-    "allowed_token_ids empty": (chat(allowed_token_ids=[]), 400, "allowed_token_ids", "invalid_value"),
-    "allowed_token_ids over the vocabulary": (chat(allowed_token_ids=[99999]), 400, "allowed_token_ids", "invalid_token_id"),
-    "stop a number": (chat(stop=5), 400, "stop", "invalid_type"),
-    "an empty stop string": (chat(stop=""), 400, "stop", "invalid_value"),
-    "too many stop strings": (chat(stop=["x"] * 17), 400, "stop", "invalid_value"),
-    "a very long stop string": (chat(stop="x" * 257), 400, "stop[0]", "invalid_value"),
-    "a stop token id over the vocabulary": (chat(stop_token_ids=[99999]), 400, "stop_token_ids", "invalid_token_id"),
-    "logprobs over 20": (text(logprobs=100), 400, "logprobs", "invalid_value"),
-    "logprobs true for text": (text(logprobs=True), 400, "logprobs", "invalid_type"),
-    "logprobs a number in chat": (chat(logprobs=3), 400, "logprobs", "invalid_type"),
-    "top_logprobs over 20": (chat(logprobs=True, top_logprobs=21), 400, "top_logprobs", "invalid_value"),
-    "top_logprobs without logprobs": (chat(top_logprobs=2), 400, "top_logprobs", "invalid_value"),
-    "prompt_logprobs streamed": (text(prompt_logprobs=1, stream=True), 400, "prompt_logprobs", "unsupported_parameter"),
-    "stream a string": (chat(stream="yes"), 400, "stream", "invalid_type"),
-    "stream_options without stream": (chat(stream_options={"include_usage": True}), 400, "stream_options", "unsupported_parameter"),
-    "stream_options of the wrong type": (chat(stream=True, stream_options=[]), 400, "stream_options", "invalid_type"),
-    "priority beyond 32 bits": (chat(priority=2**40), 400, "priority", "invalid_value"),
-    "a cache_salt with spaces": (chat(cache_salt="a b"), 400, "cache_salt", "invalid_value"),
-    "reserved template variables": (
-        chat(chat_template_kwargs={"messages": []}), 400, "chat_template_kwargs", "invalid_value",
-    ),
-    "a final message that ends and goes on": (
-        chat(continue_final_message=True, add_generation_prompt=True), 400, "continue_final_message", "invalid_value",
-    ),
-    "a final message of nothing to go on with": (
-        chat(messages=[{"role": "assistant", "content": ""}], continue_final_message=True), 400, "messages", "invalid_value",
-    ),
-    "tools": (chat(tools=[{"type": "function"}]), 400, "tools[0].function", "missing_required_parameter"),
-    "an unknown response format": (chat(response_format={"type": "xml"}), 400, "response_format.type", "invalid_value"),
-    "a response format of the wrong type": (chat(response_format="json"), 400, "response_format", "invalid_type"),
-    "a response format without its schema": (chat(response_format={"type": "json_schema"}), 400, "response_format", "invalid_value"),
-    "a schema that is none": (
-        chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "objct"}}}),
-        400, "response_format", "invalid_grammar",
-    ),
-    "a bad regex": (text(structured_outputs={"regex": "(a"}), 400, "structured_outputs", "invalid_grammar"),
-    "a bad grammar": (text(structured_outputs={"grammar": "start: foo"}), 400, "structured_outputs", "invalid_grammar"),
-    "an empty choice": (text(structured_outputs={"choice": []}), 400, "structured_outputs.choice", "invalid_value"),
-    "two constraints": (text(structured_outputs={"choice": ["a"], "regex": "a"}), 400, "structured_outputs", "invalid_value"),
-    "no constraint": (text(structured_outputs={}), 400, "structured_outputs", "invalid_value"),
-    "an unknown constraint": (text(structured_outputs={"xml": "a"}), 400, "structured_outputs.xml", "invalid_value"),
-    "a constraint and a format": (
-        chat(structured_outputs={"regex": "a"}, response_format={"type": "json_object"}), 400, "structured_outputs", "unsupported_parameter",
-    ),
-    "a constraint and allowed tokens": (text(structured_outputs={"regex": "a"}, allowed_token_ids=[5]), 400, "structured_outputs", "invalid_value"),
-    "an older name of a constraint": (text(guided_regex="a"), 400, "guided_regex", "unsupported_parameter"),
-    "an empty bad word": (text(bad_words=[""]), 400, "bad_words[0]", "invalid_value"),
-    "bad words of the wrong type": (text(bad_words="x"), 400, "bad_words", "invalid_type"),
-    "best_of": (text(best_of=3), 400, "best_of", "unsupported_parameter"),
-    "echo in chat": (chat(echo=True), 400, "echo", "unsupported_parameter"),
-    "malformed JSON": (raw(b'{"messages": [}'), 400, None, "invalid_json"),
-    "truncated JSON": (raw(b'{"messages": ['), 400, None, "invalid_json"),
-    "no body": (raw(b""), 400, None, "invalid_json"),
-    "an array as body": (raw(b"[1]"), 400, None, "invalid_json"),
-    "invalid UTF-8": (raw(b'{"messages": "\xff"}'), 400, None, "invalid_utf8"),
-    "half a surrogate pair": (raw(rb'{"prompt": "\ud800"}', TEXT), 400, None, "invalid_json"),
-    "endless nesting": (raw(b"[" * 200_000), 400, None, "invalid_json"),
-    "tokenize without anything": (without({}, "/tokenize"), 400, None, "invalid_value"),
-    "detokenize over the vocabulary": (without({"tokens": [99999]}, "/detokenize"), 400, "tokens", "invalid_value"),
-    "an unknown path": (without({}, "/v1/nothing"), 404, None, "not_found"),
-    "profiling that was not set up": (without({}, "/start_profile"), 409, None, "profiler_not_ready"),
-}  # fmt: skip
+BAD = read_table()
 
 
 def assert_is_an_openai_error(answer, status, param, code):
@@ -166,10 +68,11 @@ def assert_is_an_openai_error(answer, status, param, code):
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_answered_and_the_server_goes_on(server, name):
-    (path, body), status, param, code = BAD[name]
-    answer = httpx.post(server.url + path, content=body, timeout=30)
-    error = assert_is_an_openai_error(answer, status, param, code)
-    assert error["type"] == "invalid_request_error"
+    row = BAD[name]
+    headers = {"content-type": row.content_type}
+    answer = httpx.request(row.method, server.url + row.path, content=row.content, headers=headers, timeout=30)
+    error = assert_is_an_openai_error(answer, row.status, row.error["param"], row.error["code"])
+    assert error["type"] == row.error["type"]
     assert server.post(TEXT, prompt="hello", max_tokens=1).status_code == 200
 
 
@@ -193,6 +96,42 @@ def test_a_wrong_method_is_told_which_one_works(server):
     error = assert_is_an_openai_error(answer, 405, None, "method_not_allowed")
     assert answer.headers["allow"] == "POST"
     assert "POST" in error["message"]
+
+
+def exchange(server, sent):
+    """What comes back for raw bytes, up to the end of the connection."""
+    with socket.create_connection(server.url.removeprefix("http://").split(":")) as connection:
+        connection.settimeout(10)
+        connection.sendall(sent)
+        answer = b""
+        while data := connection.recv(4096):
+            answer += data
+    return answer
+
+
+@pytest.mark.parametrize("sent", [b"hello\r\n\r\n", b"GET / HTTP/9.9.9\r\n\r\n", b"GET /\xe4 HTTP/1.1\r\n\r\n"])
+def test_what_is_not_http_is_told_in_the_same_shape(server, sent):
+    head, _, body = exchange(server, sent).partition(b"\r\n\r\n")
+    answer = httpx.Response(int(head.split()[1]), content=body)
+    assert_is_an_openai_error(answer, 400, None, "invalid_http")
+
+
+WHOLE = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", WHOLE[:30], WHOLE + WHOLE[:8]], ids=["nothing", "half", "one and a half"])
+def test_a_client_that_does_not_finish_its_headers_is_not_waited_for(server, sent, monkeypatch):
+    monkeypatch.setattr("atom_server.connection.HEADER_TIMEOUT_S", 0.2)
+    answer = exchange(server, sent)
+    assert answer.count(b"HTTP/1.1 200 ") == sent.count(WHOLE)
+    assert b"HTTP/1.1 408 " in answer
+    assert b'"code":"timeout"' in answer
+
+
+def test_a_request_may_take_longer_than_its_headers(server, monkeypatch):
+    monkeypatch.setattr("atom_server.connection.HEADER_TIMEOUT_S", 0.05)
+    answer = server.post(TEXT, prompt="hello", max_tokens=300, ignore_eos=True)
+    assert answer.json()["usage"]["completion_tokens"] == 300
 
 
 def test_a_body_that_says_it_is_too_large_is_refused_unread(server):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
+import shutil
 import struct
 
 import pytest
@@ -46,6 +48,32 @@ def test_the_pooling_can_be_chosen(client):
     mean, last = (vectors(embed(client, "Hello world", extra_body={"pooling": kind})) for kind in ("mean", "last"))
     assert mean[0] != pytest.approx(last[0], abs=1e-3)
     assert vectors(embed(client, "Hello world"))[0] == pytest.approx(mean[0], abs=1e-5)
+
+
+def test_the_models_own_pooling_and_lengths_are_used(make_server, tiny_llama, tmp_path):
+    folder = tmp_path / "matryoshka"
+    shutil.copytree(tiny_llama, folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}')
+    (folder / "modules.json").write_text('[{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]')
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"matryoshka_dimensions": [4]}))
+    with make_server(model=folder) as server:
+        client = server.client()
+        plain, last, short = (
+            vectors(embed(client, "Hello world", encoding_format="float", **fields))[0]
+            for fields in ({}, {"extra_body": {"pooling": "last"}}, {"dimensions": 4})
+        )
+    assert plain == pytest.approx(last, abs=1e-6)
+    length = math.sqrt(sum(x * x for x in plain[:4]))
+    assert short == pytest.approx([x / length for x in plain[:4]], abs=1e-5)
+
+
+def test_long_prompts_are_cut_where_that_is_asked_for(server, client):
+    ids = list(range(5, 50))
+    [cut] = vectors(embed(client, [ids], encoding_format="float", extra_body={"truncate_prompt_tokens": 9}))
+    [end] = vectors(embed(client, [ids[-9:]], encoding_format="float"))
+    assert cut == pytest.approx(end, abs=1e-5)
 
 
 def test_nothing_is_left_running(server, client):

@@ -91,11 +91,11 @@ def test_tokens_are_counted_as_they_are_used(claude):
         ({"max_tokens": 4000}, anthropic.BadRequestError, "invalid_request_error", "max_tokens"),
         ({"messages": []}, anthropic.BadRequestError, "invalid_request_error", "messages"),
         ({"temperature": -1}, anthropic.BadRequestError, "invalid_request_error", "temperature"),
-        ({"stop_sequences": [""]}, anthropic.BadRequestError, "invalid_request_error", "stop_sequences"),
-        ({"tools": [{"name": "f", "input_schema": {}}]}, anthropic.BadRequestError, "invalid_request_error", "tools"),
+        ({"stop_sequences": [""]}, anthropic.BadRequestError, "invalid_request_error", "stop_sequences[0]"),
+        ({"tools": [{"type": "web_search_20260101", "name": "f"}]}, anthropic.BadRequestError, "invalid_request_error", "tools[0].type"),
         ({"messages": [{"role": "tool", "content": "x"}]}, anthropic.BadRequestError, "invalid_request_error", "messages[0].role"),
         ({"messages": [{"role": "assistant", "content": " "}]}, anthropic.BadRequestError, "invalid_request_error", "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, anthropic.BadRequestError, "invalid_request_error", "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, anthropic.BadRequestError, "invalid_request_error", "messages[0].content[0]"),
     ],
 )  # fmt: skip
 def test_errors_have_anthropics_shape(claude, fields, error, kind, param):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -97,7 +98,8 @@ CASES = {
     ),
     "qwen3 coder": (
         calls_of("qwen3-coder"),
-        'So\n<tool_call>\n<function=f>\n<parameter=city>\nA "b"\n < c\n</parameter>\n<parameter=days>\n3\n</parameter>\n'
+        'So\n<tool_call>\n<function=f>\n<parameter=city>\nA "b"\n < c\n</parameter>\n'
+        "<parameter=days>\n3\n</parameter>\n"
         "<parameter=exact>true</parameter>\n<parameter=note>\n5\n</parameter>\n"
         '<parameter=tags>\n["x"]\n</parameter>\n</function>\n</tool_call>\n'
         "<tool_call>\n<function=g>\n</function>\n</tool_call>",
@@ -171,7 +173,7 @@ def test_even_a_broken_text_gives_the_same_whatever_its_pieces(name, data):
     text = "".join(data.draw(st.lists(slices, max_size=6)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     bounds = [0, *cuts, len(text)]
-    pieces = [text[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    pieces = [text[start:end] for start, end in itertools.pairwise(bounds)]
     assert parsed(make, pieces) == parsed(make, [text])
 
 

@@ -9,7 +9,7 @@ from atom_server.response_store import ResponseStore, StoredResponse
 
 
 def make_response(name, status="completed", text="x"):
-    return StoredResponse({"id": name, "status": status}, [{"role": "user", "content": text}])
+    return StoredResponse({"id": name, "status": status, "output": []}, [{"content": text}])
 
 
 def test_the_oldest_finished_response_makes_room():

@@ -171,10 +171,11 @@ def test_a_port_in_use_is_told_in_one_line_before_anything_is_loaded(tiny_llama)
     assert "--server-port" in line
 
 
-def test_with_a_key_everything_but_health_asks_for_it(serve_process):
+def test_with_a_key_everything_but_health_and_ready_asks_for_it(serve_process):
     with serve_process("--host", "0.0.0.0", environment={"ATOM_API_KEY": "right,other"}) as running:
-        assert httpx.get(running.url + "/health").status_code == 200
-        for path in ("/v1/models", "/docs", "/openapi.json", "/version", "/ready", "/nothing"):
+        for path in ("/health", "/ready"):
+            assert httpx.get(running.url + path).status_code == 200
+        for path in ("/v1/models", "/docs", "/openapi.json", "/version", "/load", "/nothing"):
             answer = httpx.get(running.url + path)
             assert answer.status_code == 401
             assert answer.json()["error"]["code"] == "invalid_api_key"

@@ -49,6 +49,7 @@ def test_the_server_tells_its_settings_but_no_secrets(make_server):
 def test_load_counts_requests_and_cache(server):
     server.wait_until_idle()
     idle = get(server, "/load").json()
+    assert idle.pop("max_num_queued_requests") == 4 * server.engine.info.max_num_seqs
     assert idle == {"server_load": 0, "num_requests_running": 0, "num_requests_waiting": 0, "kv_cache_usage": 0.0}
     request = {"prompt": "hello", "max_tokens": 400, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", server.url + "/v1/completions", json=request, timeout=30) as answer:
@@ -78,13 +79,38 @@ def test_a_conversation_is_tokenized_through_the_template(server):
     assert text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
 
+def body_schema(document, path):
+    schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert "$ref" not in str(schema)
+    return schema["properties"]
+
+
 def test_the_openapi_document_describes_the_request_bodies(server):
     document = get(server, "/openapi.json").json()
-    post = document["paths"]["/v1/chat/completions"]["post"]
-    schema = post["requestBody"]["content"]["application/json"]["schema"]
-    assert schema["properties"]["temperature"]["minimum"] == 0
-    assert "$ref" not in str(schema)
+    fields = body_schema(document, "/v1/chat/completions")
+    assert fields["temperature"]["anyOf"] == [{"type": "number", "minimum": 0, "maximum": 100}, {"type": "null"}]
+    assert fields["messages"]["type"] == "array"
+    assert len(body_schema(document, "/v1/completions")["prompt"]["anyOf"]) == 3
     assert "/health" in document["paths"]
+
+
+def test_the_openapi_document_tells_the_limits_of_the_engine(server):
+    document = get(server, "/openapi.json").json()
+    info = server.engine.info
+    fields = body_schema(document, "/v1/completions")
+    assert fields["max_tokens"]["anyOf"][0]["maximum"] == info.max_model_len - 1
+    assert fields["n"]["anyOf"][0]["maximum"] == info.max_num_seqs
+    assert fields["stop_token_ids"]["anyOf"][0]["items"]["maximum"] == info.vocab_size - 1
+    assert body_schema(document, "/detokenize")["tokens"]["items"]["maximum"] == info.vocab_size - 1
+
+
+def test_the_openapi_document_has_the_errors_that_are_sent_and_no_others(server):
+    document = get(server, "/openapi.json").json()
+    for path in document["paths"].values():
+        for operation in path.values():
+            assert "422" not in operation["responses"]
+            error = operation["responses"]["default"]["content"]["application/json"]["schema"]
+            assert set(error["properties"]["error"]["required"]) == {"message", "type", "param", "code"}
 
 
 def test_request_ids_are_given_back_or_made_up(server):

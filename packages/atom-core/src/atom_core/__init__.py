@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         SamplingParams,
         StepStats,
         StructuredOutputParams,
+        ThinkingBudget,
     )
     from atom_core.tokenization import Tokenizer
 
@@ -47,6 +48,7 @@ _HOMES = {
     "SamplingParams": "messages",
     "StepStats": "messages",
     "StructuredOutputParams": "messages",
+    "ThinkingBudget": "messages",
     "Tokenizer": "tokenization",
 }
 
@@ -66,6 +68,7 @@ __all__ = [
     "SamplingParams",
     "StepStats",
     "StructuredOutputParams",
+    "ThinkingBudget",
     "Tokenizer",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
 def profiler_dir() -> str | None:
@@ -30,3 +31,17 @@ def omp_num_threads() -> int | None:
 def child_environment(num_threads: int | None) -> dict[str, str]:
     """The environment of the engine's process; `num_threads` None leaves its threads to what this one was given."""
     return {**os.environ} if num_threads is None else {**os.environ, "OMP_NUM_THREADS": str(num_threads)}
+
+
+def cache_dir() -> Path:
+    """What can be made again: ``ATOM_CACHE_DIR``, ``$XDG_CACHE_HOME/atom`` or ``~/.cache/atom``."""
+    own = os.environ.get("ATOM_CACHE_DIR", "").strip()
+    if own:
+        return Path(own).expanduser()
+    root = os.environ.get("XDG_CACHE_HOME", "").strip()
+    return (Path(root) if root else Path.home() / ".cache") / "atom"
+
+
+def keep_compiled_in(folder: Path) -> None:
+    """Have inductor keep its files in `folder`, unless ``TORCHINDUCTOR_CACHE_DIR`` names another."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))

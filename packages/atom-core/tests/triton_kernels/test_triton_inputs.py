@@ -10,6 +10,7 @@ import torch
 from atom_core.messages import NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 from atom_core.worker.device_inputs import DeviceInputs
 from atom_core.worker.device_tables import DeviceTables
+from atom_core.worker.graph_shapes import GraphShape
 from atom_core.worker.input_batch import ModelInput, StepRows, build_input
 from atom_core.worker.request_states import RequestStates
 from atom_kernels.platform import detect_platform
@@ -123,7 +124,7 @@ def test_padding_has_no_tokens_cached_writes_nothing_and_samples_into_a_row_of_i
     new = [new_request("a", 3), new_request("b", 2)]
     sides.build([entry(r.request_id, 0, len(r.token_ids), blocks=blocks_of(4, 9)) for r in new], new)
     rows = StepRows.of(SchedulerOutput(1, [entry("a", 3, 1), entry("b", 2, 1)], [], []), sides.device.slots)
-    sides.inputs.fill(rows, num_padding=3)
+    sides.inputs.fill(rows, GraphShape(num_reqs=5, num_tokens=5))
     padded = sides.inputs.view(
         rows, num_reqs=5, num_tokens=5, num_decodes=5, num_samples=5, max_query_len=1, max_seq_len=MAX_MODEL_LEN
     )
@@ -138,18 +139,43 @@ def test_padding_has_no_tokens_cached_writes_nothing_and_samples_into_a_row_of_i
     assert padded.sample_positions.tolist() == [4, 3, 0, 0, 0]
 
 
+def test_a_step_with_prompts_is_padded_by_one_request_that_has_all_missing_tokens():
+    sides = Sides()
+    new = [new_request("a", 3), new_request("b", 9), new_request("c", 2)]
+    lengths = {"a": 3, "b": 5, "c": 2}
+    scheduled = [entry(key, 0, size, blocks=blocks_of(8, 9), samples=key != "b") for key, size in lengths.items()]
+    for states in (sides.host, sides.device):
+        states.update(SchedulerOutput(0, scheduled, new, []))
+    rows = StepRows.of(SchedulerOutput(0, scheduled, new, []), sides.device.slots)
+    sides.inputs.fill(rows, GraphShape(num_reqs=5, num_tokens=16))
+    padded = sides.inputs.view(
+        rows, num_reqs=5, num_tokens=16, num_decodes=0, num_samples=5, max_query_len=16, max_seq_len=MAX_MODEL_LEN
+    )
+    host = build_input(rows, sides.host, BLOCK_SIZE)
+    assert padded.input_ids.tolist() == host.input_ids.tolist() + [0] * 6
+    assert padded.positions.tolist() == host.positions.tolist() + [0] * 6
+    assert padded.geometry.query_start_loc.tolist() == [0, 3, 8, 10, 16, 16]
+    assert padded.geometry.seq_lens.tolist() == [3, 5, 2, 0, 0]
+    assert padded.geometry.slot_mapping.tolist() == host.geometry.slot_mapping.tolist() + [-1] * 6
+    slots, padding = sides.device.slots, sides.tables.padding_slot
+    assert padded.sample_slots.tolist() == [slots["a"], slots["c"], padding, padding, padding]
+    assert padded.last_tokens is not None
+    assert padded.last_tokens.tolist()[:2] == [2, 9]
+    assert all(0 <= token < 16 for token in padded.last_tokens.tolist())
+
+
 def test_sampling_parameters_reach_the_tables_of_the_device():
     sides = Sides()
     params = {"temperature": 0.7, "top_k": 9, "top_p": 0.25, "min_p": 0.125, "seed": 2**62 + 3}
     sides.build([entry("a", 0, 2, blocks=blocks_of(2, 0))], [new_request("a", 2, **params)])
     slot = sides.device.slots["a"]
     for name, value in params.items():
-        assert getattr(sides.tables, name)[slot].item() == pytest.approx(value), name
-    assert sides.tables.seed[slot].item() == 2**62 + 3
+        assert getattr(sides.tables.sampling, name)[slot].item() == pytest.approx(value), name
+    assert sides.tables.sampling.seed[slot].item() == 2**62 + 3
 
 
 def test_a_greedy_and_a_random_draw_by_the_tables_are_those_of_the_host():
-    from atom_core.worker.sampler import draw_by_tables, sample_step
+    from atom_core.worker.sampler import draw, sample_step
 
     sides = Sides()
     new = [new_request("a", 3, temperature=0.0), new_request("b", 2, temperature=0.9, top_k=5, seed=11)]
@@ -158,7 +184,7 @@ def test_a_greedy_and_a_random_draw_by_the_tables_are_those_of_the_host():
     logits = torch.randn(2, 100, generator=torch.Generator().manual_seed(1))
     step = SchedulerOutput(0, scheduled, [], [])
     expected = sample_step(step, host, logits.clone(), states=sides.host).token_ids
-    found = draw_by_tables(logits.to(DEVICE), sides.tables, device.sample_slots, device.sample_positions)
+    found = draw(logits.to(DEVICE), sides.device, device.sample_slots, device.sample_positions, filters=True)
     assert found.tolist() == expected.tolist()
     for name, position in (("a", 3), ("b", 2)):
         slot = sides.host.slots[name]

@@ -71,6 +71,7 @@ class Platform:
         bf16_reason: how that was decided.
         num_cores: host cores this process may use.
         cpu_features: instruction sets of the host.
+        batch_invariant: operators must give a row the same bits in any batch; asked for by who builds a model.
     """
 
     device: str
@@ -83,6 +84,7 @@ class Platform:
     bf16_reason: str
     num_cores: int
     cpu_features: frozenset[str] = frozenset()
+    batch_invariant: bool = False
 
     @property
     def preferred_dtype(self) -> str:

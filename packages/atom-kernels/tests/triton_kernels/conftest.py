@@ -2,28 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
+from triton_interpreter import what_to_ignore
 
-import torch
-
-from atom_kernels.settings import triton_interpret
-
-if not (triton_interpret() or torch.cuda.is_available()):
-    collect_ignore_glob = ["test_*.py"]
-
-
-def _let_loops_run_to_loaded_numbers() -> None:
-    """Triton 3.6 interprets a loop's bound by `int(array of one number)`, which NumPy has refused since 2.4."""
-    from triton.runtime import interpreter
-
-    patch_tensor = interpreter._patch_lang_tensor
-
-    def patched(tensor: Any, scope: Any) -> None:
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = patched
-
-
-if triton_interpret():
-    _let_loops_run_to_loaded_numbers()
+collect_ignore_glob = what_to_ignore()

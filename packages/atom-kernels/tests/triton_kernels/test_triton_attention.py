@@ -121,6 +121,32 @@ def test_padding_requests_write_nothing_and_give_zeros(rules):
     assert torch.equal(kv_cache[0][block], step.kv_cache[0][block])
 
 
+@pytest.mark.parametrize("window", [None, 40])
+def test_a_padded_mixed_batch_agrees_with_the_same_requests_alone(window):
+    problem = make_problem(4, 2, 16, sliding_window=window)
+    plan = select_attention(problem, only_backend="triton")
+    step = make_step_here(problem, [(1, 90), (40, 40), (9, 77)])
+    geometry = step.geometry
+    # Room for three decodes and four prompts in 64 tokens: absent decodes have none, an absent prompt those left.
+    padded = replace(
+        geometry,
+        query_start_loc=torch.tensor([0, 1, 1, 1, 41, 50, 64, 64], dtype=torch.int32, device=DEVICE),
+        seq_lens=torch.tensor([90, 0, 0, 40, 77, 0, 0], dtype=torch.int32, device=DEVICE),
+        block_table=geometry.block_table[[0, 0, 0, 1, 2, 0, 0]],
+        slot_mapping=torch.cat((geometry.slot_mapping, geometry.slot_mapping.new_full((14,), -1))),
+        num_reqs=7,
+        num_tokens=64,
+        num_decodes=3,
+        max_query_len=64,
+    )
+    q, k, v = (torch.cat((x, torch.full_like(x[:14], float("nan")))) for x in (step.q_THD, step.k_TKD, step.v_TKD))
+    out, *kv_cache = replace(step, q_THD=q, k_TKD=k, v_TKD=v, geometry=padded).run(plan)
+    expected, *expected_cache = step.run(plan)
+    assert mismatch(out[:50], expected, TOLERANCES["float32"]) is None
+    assert torch.equal(out[50:], torch.zeros_like(out[50:]))
+    assert all(torch.equal(one, other) for one, other in zip(kv_cache, expected_cache, strict=True))
+
+
 @pytest.mark.parametrize("window", [None, 20])
 def test_drafts_of_a_request_are_read_over_one_pass_of_its_keys(window):
     problem = make_problem(6, 2, 16, sliding_window=window, has_sinks=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.moe import MOE_EXPERTS, MOE_ROUTE, ExpertsProblem, RoutingProblem, experts
+from atom_kernels.moe.grouped_backend import GroupedExperts
 from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig
 from atom_kernels.moe.triton_experts_backend import TritonExperts
-from atom_kernels.platform import detect_platform
+from atom_kernels.platform import Facts, detect_platform, platform_from_facts
 from atom_kernels.select import select
 
 HERE = detect_platform()
@@ -21,29 +24,35 @@ def here(weights):
     return {name: None if tensor is None else tensor.to(HERE.device) for name, tensor in weights.items()}
 
 
+def on_device(inputs):
+    return tuple(None if tensor is None else tensor.to(HERE.device) for tensor in inputs)
+
+
 def make_experts(problem, num_tokens, seed=0):
     return MOE_EXPERTS.make_inputs(problem, num_tokens, torch.Generator().manual_seed(seed))
 
 
 def triton_mismatch(problem, num_tokens, tile, few_pairs, ids=None):
     """What differs from the reference, with both products in tiles of that configuration."""
-    weights, (x, gates, chosen) = make_experts(problem, num_tokens)
-    ids = chosen if ids is None else ids
+    weights, (x, gates, chosen, base) = make_experts(problem, num_tokens)
+    inputs = (x, gates, chosen if ids is None else ids, base)
     kernel = TritonExperts(problem, here(weights), lambda _: ExpertsConfig(tile, tile), few_pairs)
-    got = kernel(x.to(HERE.device), gates.to(HERE.device), ids.to(HERE.device))
-    return mismatch(got, experts(problem, weights, x, gates, ids), MOE_EXPERTS.tolerance(problem))
+    got = kernel(*on_device(inputs))
+    return mismatch(got, experts(problem, weights, *inputs), MOE_EXPERTS.tolerance(problem))
 
 
 @pytest.mark.parametrize("op", [MOE_ROUTE, MOE_EXPERTS], ids=lambda op: op.name)
 def test_odd_shapes_in_every_dtype_agree_with_the_reference(op):
     count = 0
     for case in parity_cases(op, HERE):
-        rows = ("rows=1", "rows=5", "rows=17") if op is MOE_ROUTE or "float32" in case.label else ("rows=5",)
-        if case.backend.startswith("triton") and case.label.endswith(rows):
+        # The interpreter takes its time: long sums once, and one number of rows for what is narrower than float32.
+        wide, long = "float32" in case.label or op is MOE_ROUTE, "hidden_size=2100" in case.label
+        rows = ("rows=1",) if long else ("rows=1", "rows=5") if wide else ("rows=5",)
+        if case.backend.startswith("triton (Triton") and case.label.endswith(rows):
             problem = mismatch(case.run(), case.expected(), case.tolerance)
             assert problem is None, f"{case.label}: {problem}"
             count += 1
-    assert count >= 30
+    assert count >= 20
 
 
 @pytest.mark.parametrize("few_pairs", [0, 64])
@@ -70,12 +79,31 @@ def test_ids_of_no_expert_add_nothing(few_pairs, num_tokens):
     assert triton_mismatch(problem, num_tokens, TileConfig(block_n=32, block_k=16), few_pairs, ids) is None
 
 
+@pytest.mark.parametrize("rules", [{}, {"activation": "swiglu_oai", "bias": True}], ids=["silu", "swiglu_oai"])
+def test_grouped_products_of_sorted_rows_agree_and_leave_strangers_out(rules):
+    problem = ExpertsProblem(5, 2, 24, 16, torch.bfloat16, **rules)
+    weights, inputs = make_experts(problem, 19)
+    ids = inputs[2]
+    ids[3], ids[7, 1] = -1, 5
+    got = GroupedExperts(problem, here(weights))(*on_device(inputs))
+    assert mismatch(got, experts(problem, weights, *inputs), MOE_EXPERTS.tolerance(problem)) is None
+
+
+def test_many_rows_go_to_the_grouped_product_on_gpus_that_have_one():
+    facts = Facts(torch_build="cuda", num_devices=1, device_name="a GPU", device_arch="sm_90", triton_version="3.6.0")
+    problem = ExpertsProblem(128, 8, 2048, 768, torch.bfloat16)
+    rows = select(MOE_EXPERTS, problem, platform_from_facts(facts)).rows
+    assert [(row.max_rows, "grouped_mm" in row.implementation) for row in rows] == [(768, False), (None, True)]
+    older = platform_from_facts(replace(facts, device_arch="sm_80"))
+    assert [row.max_rows for row in select(MOE_EXPERTS, problem, older).rows] == [None]
+
+
 def test_a_step_without_tokens_is_empty():
     weights, inputs = make_experts(ExpertsProblem(4, 2, 24, 16, torch.float32), 3)
     kernel = select(MOE_EXPERTS, ExpertsProblem(4, 2, 24, 16, torch.float32), only_backend="triton").prepare(
         here(weights)
     )
-    assert kernel(*(tensor.to(HERE.device)[:0] for tensor in inputs)).shape == (0, 24)
+    assert kernel(*(tensor[:0] for tensor in on_device(inputs))).shape == (0, 24)
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice encountered:RuntimeWarning")
@@ -97,24 +125,40 @@ REAL_SHAPES = {
 }
 
 
+def random(*shape):
+    return torch.randn(*shape, device="cuda").to(torch.bfloat16)
+
+
+def random_weights(problem):
+    torch.manual_seed(0)
+    return {
+        name: None if spec.optional else random(*spec.shape) * spec.shape[-1] ** -0.5
+        for name, spec in MOE_EXPERTS.weights(problem).items()
+    }
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", REAL_SHAPES)
+def test_a_token_has_the_same_bits_in_any_batch_where_that_is_asked_for(name):
+    problem = replace(REAL_SHAPES[name], batch_invariant=True)
+    kernel = select(MOE_EXPERTS, problem).prepare(random_weights(problem))
+    route = select(MOE_ROUTE, RoutingProblem(problem.num_experts, problem.top_k, problem.dtype)).prepare()
+    x, logits = random(1500, problem.hidden_size), random(1500, problem.num_experts)
+    whole = kernel(x, *route(logits))
+    for num_tokens in (1, 3, 32, 33, 200):
+        assert torch.equal(kernel(x[:num_tokens], *route(logits[:num_tokens])), whole[:num_tokens])
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", REAL_SHAPES)
 def test_shapes_of_real_models_agree_on_a_gpu_and_can_be_captured(name):
     problem = REAL_SHAPES[name]
-    generator = torch.Generator("cuda").manual_seed(0)
-
-    def random(*shape):
-        return torch.randn(*shape, generator=generator, device="cuda").to(problem.dtype)
-
-    specs = MOE_EXPERTS.weights(problem)
-    weights = {
-        key: None if spec.optional else random(*spec.shape) * spec.shape[-1] ** -0.5 for key, spec in specs.items()
-    }
+    weights = random_weights(problem)
     kernel = select(MOE_EXPERTS, problem).prepare(weights)
     route = select(
         MOE_ROUTE, RoutingProblem(problem.num_experts, problem.top_k, problem.dtype, renormalize=True)
     ).prepare()
-    for num_tokens in (1, 7, 32, 128, 1024):
+    for num_tokens in (1, 7, 32, 128, 1024, 2000):
         x, logits = random(num_tokens, problem.hidden_size), random(num_tokens, problem.num_experts)
         kernel(x, *route(logits))
         graph = torch.cuda.CUDAGraph()

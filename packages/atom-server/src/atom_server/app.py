@@ -11,6 +11,7 @@ from atom_server.errors import install_error_handlers
 from atom_server.middleware import ApiKeys, RequestContext
 from atom_server.options import ServerOptions
 from atom_server.routes import ROUTERS
+from atom_server.routes.openapi import document_limits
 from atom_server.state import ServerState
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
     app.state.server = ServerState.create(engine, options)
     for router in ROUTERS:
         app.include_router(router)
+    document_limits(app, engine.info)
     install_error_handlers(app)
     # The last one added is the outermost.
     if options.api_keys:

@@ -17,6 +17,7 @@ READ_TIMEOUT_S = 30.0
 _LONGEST_QUOTE = 60
 _HEADER_SAFE = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _MOST_NAMED_FIELDS = 16
+_SUBJECT = re.compile(r"^\w+ should (?=be|have|match)")
 _BYTE = re.compile(r"\(byte (\d+)\)")
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -80,13 +81,18 @@ def parse_object(schema: type[Schema], values: dict[str, Any]) -> tuple[Schema, 
     try:
         body = schema.model_validate(given)
     except ValidationError as error:
-        raise _explain_bad_field(error) from None
+        raise _explain_bad_field(error, given) from None
     known = set(schema.model_fields) | getattr(schema, "also_accepted", frozenset())
     return body, [name for name in given if name not in known]
 
 
 async def read_request(request: Request, schema: type[Schema], max_bytes: int) -> Parsed:
-    """Read, decode and check a request: the schema's instance and the headers that name what was ignored."""
+    """Read, decode and check a request: the schema's instance and the headers that name what was ignored.
+
+    Raises:
+        APIError: 400, 408, 413 or 415; see `read_body`, `decode_json_object` and `parse_object`.
+    """
+    _check_is_json(request)
     values = decode_json_object(await read_body(request, max_bytes))
     body, ignored = parse_object(schema, values)
     return Parsed(body, _ignored_header(ignored))
@@ -99,6 +105,15 @@ def quoted(value: Any) -> str:
     except (TypeError, ValueError):
         text = str(value)
     return text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 3] + "..."
+
+
+def _check_is_json(request: Request) -> None:
+    """Refuse other types: a web page may send those to any address without being asked whether it may."""
+    given = request.headers.get("content-type", "application/json")
+    kind = given.partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        message = f"the body is of type {quoted(kind)}; send JSON, with the header 'content-type: application/json'"
+        raise APIError(415, message)
 
 
 def _declared_length(request: Request) -> int:
@@ -133,15 +148,14 @@ def _explain_bad_json(body: bytes, complaint: str) -> APIError:
     return APIError(400, f"the body is not valid JSON: {reason}", code="invalid_json")
 
 
-def _explain_bad_field(error: ValidationError) -> APIError:
+def _explain_bad_field(error: ValidationError, values: dict[str, Any]) -> APIError:
     problems = error.errors(include_url=False, include_context=False)
     problem = problems[0]
-    param = _field_path(problem["loc"])
+    param = _field_path(problem["loc"], values, is_missing=problem["type"] == "missing")
     if problem["type"] == "missing":
         message = f"'{param}' is required"
     else:
-        text = problem["msg"].removeprefix("Value error, ")
-        text = text.replace("Input should be", "must be", 1)
+        text = _SUBJECT.sub("must ", problem["msg"].removeprefix("Value error, "))
         subject = f"'{param}' " if text.startswith("must ") else f"'{param}': " if param else ""
         message = f"{subject}{text}"
         if param:
@@ -154,10 +168,19 @@ def _explain_bad_field(error: ValidationError) -> APIError:
     return APIError(400, message, param=param, code=code)
 
 
-def _field_path(location: tuple[int | str, ...]) -> str | None:
-    """``("messages", 0, "content")`` -> ``messages[0].content``."""
+def _field_path(location: tuple[int | str, ...], values: Any, *, is_missing: bool) -> str | None:
+    """``("messages", 0, "content")`` -> ``messages[0].content``.
+
+    Where a field may be of several types, the location names the type too: parts that `values` has not are left out.
+    """
     path = ""
-    for part in location:
+    for place, part in enumerate(location, start=1):
+        if isinstance(values, list) and isinstance(part, int):
+            values = values[part]
+        elif isinstance(values, dict) and str(part) in values:
+            values = values[str(part)]
+        elif not (is_missing and place == len(location)):
+            continue
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     return path or None
 

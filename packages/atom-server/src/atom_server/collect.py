@@ -18,6 +18,8 @@ class Collected:
 
     index: int
     text: str = ""
+    pieces: list[tuple[str, int]] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
     logprobs: list[CompletionLogprobs] = field(default_factory=list)
     prompt_logprobs: list[CompletionLogprobs] = field(default_factory=list)
     finish_reason: Finish = "stop"
@@ -27,12 +29,12 @@ class Collected:
 async def collect(request: Request, generation: Generation) -> list[Collected]:
     """Every choice of `generation`, in order; closes it, however it ends."""
     choices = [Collected(index) for index in range(generation.num_choices)]
-    texts: list[list[str]] = [[] for _ in choices]
     try:
         async with contextlib.aclosing(generation.outputs()) as outputs:
             async for index, output in outputs:
                 choice = choices[index]
-                texts[index].append(output.text_delta)
+                choice.pieces.append((output.text_delta, len(output.output_tokens)))
+                choice.token_ids += output.output_tokens
                 choice.logprobs += output.logprobs or ()
                 if output.prompt_logprobs is not None:
                     choice.prompt_logprobs = output.prompt_logprobs
@@ -42,8 +44,8 @@ async def collect(request: Request, generation: Generation) -> list[Collected]:
     finally:
         generation.report(request.state.record)
         await generation.close()
-    for choice, parts in zip(choices, texts, strict=True):
-        choice.text = "".join(parts)
+    for choice in choices:
+        choice.text = "".join(text for text, _ in choice.pieces)
         # Samples of one prompt share its log-probabilities, which come with the first sample's news.
         choice.prompt_logprobs = (
             choice.prompt_logprobs or choices[choice.index - choice.index % generation.n].prompt_logprobs

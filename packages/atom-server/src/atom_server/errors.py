@@ -26,7 +26,13 @@ _MESSAGE_TYPES = {
     503: "overloaded_error",
 }
 MESSAGES_PATH = "/v1/messages"
-_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large", 500: "internal_error"}
+_CODES = {
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "request_too_large",
+    415: "unsupported_media_type",
+    500: "internal_error",
+}
 
 
 class APIError(Exception):
@@ -102,8 +108,7 @@ def as_api_error(error: Exception) -> APIError:
         case InvalidRequestError(code="queue_full"):
             return APIError(503, error.message, param=error.param, code=error.code, headers=RETRY_AFTER)
         case InvalidRequestError():
-            param = _FIELD_NAMES.get(error.param or "", error.param)
-            return APIError(400, error.message, param=param, code=error.code)
+            return APIError(400, error.message, param=error.param, code=error.code)
         case EngineDeadError():
             return engine_dead(error)
         case ProfilerError():
@@ -119,10 +124,6 @@ def as_api_error(error: Exception) -> APIError:
             return APIError(error.status_code, str(error.detail), headers=dict(error.headers or {}))
     logger.error("a request failed unexpectedly", exc_info=error)
     return APIError(500, "internal error; the server's log has the details")
-
-
-# The engine speaks of its own parameters; clients know them by the names of the API.
-_FIELD_NAMES = {"stop_strings": "stop", "prompt_token_ids": "prompt"}
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from starlette.requests import Request
 
@@ -19,8 +18,8 @@ from atom_server.disconnect import cancel_all
 from atom_server.errors import APIError, engine_dead, shutting_down
 from atom_server.prompts import PromptTokens
 from atom_server.request_log import RequestRecord
-from atom_server.schemas.responses import PromptTokensDetails, Usage
-from atom_server.schemas.sampling import GenerationRequest
+from atom_server.schemas.model_request import ModelRequest
+from atom_server.schemas.responses import CompletionTokensDetails, PromptTokensDetails, Usage
 from atom_server.state import ServerState
 
 
@@ -34,14 +33,6 @@ class Tally:
     finish_reason: str | None = None
 
 
-class Admission(Protocol):
-    """What every request for the engine tells of itself."""
-
-    model: str | None
-    priority: int
-    cache_salt: str
-
-
 class Generation:
     """Submits a request's prompts at once and merges their news.
 
@@ -50,6 +41,7 @@ class Generation:
     Attributes:
         id: of the answer, e.g. "cmpl-5f2c...".
         prompts, model, created: for the answer.
+        num_reasoning_tokens: of the tokens so far; whoever reads the text tells.
     """
 
     def __init__(self, state: ServerState, id: str, model: str, prompts: Sequence[PromptTokens], n: int) -> None:
@@ -61,13 +53,14 @@ class Generation:
         self._state = state
         self._tallies = [Tally() for _ in range(len(prompts) * n)]
         self._num_cached = [0] * len(prompts)
+        self.num_reasoning_tokens = 0
         self._streams: list[RequestStream] = []
 
     @classmethod
     async def submit(
         cls,
         request: Request,
-        body: Admission,
+        body: ModelRequest,
         prompts: Sequence[PromptTokens],
         params: SamplingParams,
         *,
@@ -81,19 +74,13 @@ class Generation:
         """
         state: ServerState = request.app.state.server
         state.check_takes_requests()
-        most = state.engine.info.max_num_seqs
-        if params.n > most:
-            raise APIError(400, f"'n' must be at most {most} (--max-num-seqs); got {params.n}", param="n")
-        await _check_grammar(state, body, params)
-        # A single prompt is checked when it is submitted; of several, none may run before all were checked.
-        for prompt in prompts if len(prompts) > 1 else ():
-            state.engine.validate(prompt.token_ids, params)
-        generation = cls(state, f"{kind}-{uuid.uuid4().hex}", state.check_model(body.model), prompts, params.n)
+        id = f"{kind}-{body.request_id or uuid.uuid4().hex}"
+        generation = cls(state, id, state.check_model(body.model), prompts, params.n)
         try:
+            await state.engine.check_grammar(params)
             generation._start(params, body, pooling)
-        except Exception:
-            await generation.close()
-            raise
+        except InvalidRequestError as error:
+            raise _in_words_of(body, error) from None
         request.state.record.prompt_tokens = generation.num_prompt_tokens
         return generation
 
@@ -138,6 +125,7 @@ class Generation:
             completion_tokens=num_outputs,
             total_tokens=self.num_prompt_tokens + num_outputs,
             prompt_tokens_details=PromptTokensDetails(sum(self._num_cached)),
+            completion_tokens_details=CompletionTokensDetails(self.num_reasoning_tokens),
             ttft_s=round(min((tally.ttft for tally in started), default=0.0), 6),
             tpot_s=round(sum(rates) / len(rates), 6) if rates else 0.0,
             latency_s=round(max((tally.latency for tally in self._tallies), default=0.0), 6),
@@ -152,20 +140,17 @@ class Generation:
         record.ttft, record.tpot = usage.ttft_s, usage.tpot_s
         record.finish_reasons = [tally.finish_reason or "abort" for tally in self._tallies]
 
-    def _start(self, params: SamplingParams, body: Admission, pooling: Pooling | None) -> None:
-        engine = self._state.engine
-        for index, prompt in enumerate(self.prompts):
-            names: dict[str, Any] = {
-                "request_id": f"{self.id}-{index}",
-                "priority": body.priority,
-                "cache_salt": body.cache_salt,
-            }
-            if pooling is None:
-                stream = engine.generate(prompt.token_ids, params, **names)
-            else:
-                stream = engine.embed(prompt.token_ids, pooling, **names)
-            self._streams.append(stream)
-        self._state.active[self.id] = [stream.request_id for stream in self._streams]
+    def _start(self, params: SamplingParams, body: ModelRequest, pooling: Pooling | None) -> None:
+        prompts = [prompt.token_ids for prompt in self.prompts]
+        request_ids = [f"{self.id}-{index}" for index in range(len(prompts))]
+        self._streams = self._state.engine.submit(
+            prompts,
+            params if pooling is None else pooling,
+            request_ids=request_ids,
+            priority=body.priority,
+            cache_salt=body.cache_salt,
+        )
+        self._state.active[self.id] = request_ids
 
     async def _only_prompt(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         async for output in self._streams[0]:
@@ -214,13 +199,10 @@ class Generation:
         return APIError(500, f"the request failed in the engine: {output.error or 'no reason is known'}")
 
 
-async def _check_grammar(state: ServerState, body: Admission, params: SamplingParams) -> None:
-    """Compile what the text must follow, beside the event loop; errors name the field that the client used."""
-    try:
-        await state.engine.check_grammar(params)
-    except InvalidRequestError as error:
-        says_it_that_way = isinstance(body, GenerationRequest) and body.structured_outputs is not None
-        if says_it_that_way or error.param != "structured_outputs":
-            raise
-        message = error.message.replace("structured_outputs", "response_format")
-        raise APIError(400, message, param="response_format", code=error.code) from None
+def _in_words_of(body: ModelRequest, error: InvalidRequestError) -> InvalidRequestError:
+    """The engine's complaint with the names that the client used."""
+    name = body.name_of(error.param)
+    if name is None or name == error.param:
+        return error
+    message = error.message if error.param == "prompt" else error.message.replace(error.param or "", name)
+    return InvalidRequestError(message, name, error.code)

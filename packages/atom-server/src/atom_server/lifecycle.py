@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
 import time
 from collections.abc import Generator
+from typing import Any
 
 import uvicorn
 
 from atom_core import AsyncEngine, EngineArgs, EngineDeadError
 from atom_server.app import create_app
 from atom_server.banner import show_banner
+from atom_server.connection import Connection
 from atom_server.listen import url_of
 from atom_server.options import ServerOptions
 from atom_server.state import ServerState
@@ -101,6 +104,22 @@ class Lifecycle:
         return True
 
 
+def uvicorn_settings(app: Any, options: ServerOptions) -> uvicorn.Config:
+    """How uvicorn serves `app`."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=options.timeout_keep_alive,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+
+
 def serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, *, started: float) -> int:
     """Run a server on `listener` until a signal or the engine's death; the exit code.
 
@@ -110,10 +129,7 @@ def serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, *, 
     Raises:
         EngineStartError, ConfigError, ValueError, OSError: it could not start.
     """
-    server_settings = uvicorn.Config(
-        "unused", log_config=None, log_level="warning", access_log=False, server_header=False,
-        timeout_keep_alive=options.timeout_keep_alive, timeout_graceful_shutdown=_GRACE_S, lifespan="off", ws="none",
-    )  # fmt: skip
+    server_settings = uvicorn_settings("unused", options)
     with asyncio.Runner(loop_factory=server_settings.get_loop_factory()) as runner:
         return runner.run(_serve(args, options, listener, server_settings, started))
 
@@ -137,6 +153,9 @@ async def _serve(
         _handle_signals(life.on_signal)
         watching = asyncio.ensure_future(life.watch_engine())
         show_banner(state, url_of(listener), seconds=time.time() - started)
+        # What stays for good is not looked through for garbage while streams wait.
+        gc.collect()
+        gc.freeze()
         await server.serve(sockets=[listener])
         watching.cancel()
         return life.exit_code

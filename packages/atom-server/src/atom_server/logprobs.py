@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from atom_core import CompletionLogprobs, Tokenizer
@@ -13,23 +13,41 @@ from atom_server.schemas.responses import ChatLogprobs, TextLogprobs, TokenLogpr
 _LOWEST = -9999.0
 
 
+# (token id, its text) -> what stands for the token in an answer.
+Spelling = Callable[[int, str], str]
+
+
+def by_text(token_id: int, text: str) -> str:
+    """Tokens as their texts; several may read alike."""
+    return text
+
+
+def by_id(token_id: int, text: str) -> str:
+    """Tokens as "token_id:17", which `return_tokens_as_token_ids` asks for."""
+    return f"token_id:{token_id}"
+
+
 def text_logprobs(
-    entries: Sequence[CompletionLogprobs | None], *, first_token: str = "", offset: int = 0
+    entries: Sequence[CompletionLogprobs | None],
+    *,
+    first_token: tuple[int, str] = (0, ""),
+    offset: int = 0,
+    spelling: Spelling = by_text,
 ) -> TextLogprobs:
     """The parallel lists of a text completion.
 
     Args:
-        entries: one for each token; None for a prompt's first token, of which `first_token` is the text.
+        entries: one for each token; None for a prompt's first token, which is `first_token`.
         offset: characters before the first of these tokens.
     """
     result = TextLogprobs([], [], [], [])
     for entry in entries:
-        token = first_token if entry is None else entry.token
-        result.tokens.append(token)
+        token_id, text = first_token if entry is None else (entry.token_id, entry.token)
+        result.tokens.append(spelling(token_id, text))
         result.text_offset.append(offset)
         result.token_logprobs.append(None if entry is None else _finite(entry.logprob))
-        result.top_logprobs.append(None if entry is None else _by_text(entry))
-        offset += len(token)
+        result.top_logprobs.append(None if entry is None else _top(entry, spelling))
+        offset += len(text)
     return result
 
 
@@ -43,7 +61,9 @@ def joined(parts: Sequence[TextLogprobs]) -> TextLogprobs:
     )
 
 
-def chat_logprobs(entries: Sequence[CompletionLogprobs], tokenizer: Tokenizer | None, num_top: int) -> ChatLogprobs:
+def chat_logprobs(
+    entries: Sequence[CompletionLogprobs], tokenizer: Tokenizer | None, num_top: int, spelling: Spelling = by_text
+) -> ChatLogprobs:
     """The nested lists of a chat completion. `bytes` are exact where a token holds part of a character."""
 
     def spelt(token_id: int, text: str) -> list[int]:
@@ -52,11 +72,11 @@ def chat_logprobs(entries: Sequence[CompletionLogprobs], tokenizer: Tokenizer | 
     return ChatLogprobs(
         [
             TokenLogprob(
-                token=entry.token,
+                token=spelling(entry.token_id, entry.token),
                 logprob=_finite(entry.logprob),
                 bytes=spelt(entry.token_id, entry.token),
                 top_logprobs=[
-                    TopLogprob(text, _finite(logprob), spelt(token_id, text))
+                    TopLogprob(spelling(token_id, text), _finite(logprob), spelt(token_id, text))
                     for token_id, text, logprob in entry.top[:num_top]
                 ],
             )
@@ -82,12 +102,12 @@ def prompt_logprobs(entries: Sequence[CompletionLogprobs]) -> list[dict[str, Any
     return result
 
 
-def _by_text(entry: CompletionLogprobs) -> dict[str, float]:
-    """Text -> logprob of the likely tokens and the chosen one. Of tokens that read alike the likeliest counts."""
+def _top(entry: CompletionLogprobs, spelling: Spelling) -> dict[str, float]:
+    """Logprobs of the likely tokens and the chosen one. Of tokens that read alike the likeliest counts."""
     top: dict[str, float] = {}
-    for _, text, logprob in entry.top:
-        top.setdefault(text, _finite(logprob))
-    top.setdefault(entry.token, _finite(entry.logprob))
+    for token_id, text, logprob in entry.top:
+        top.setdefault(spelling(token_id, text), _finite(logprob))
+    top.setdefault(spelling(entry.token_id, entry.token), _finite(entry.logprob))
     return top
 
 

@@ -16,7 +16,8 @@ from atom_server.errors import APIError, as_api_error
 from atom_server.request_log import RequestRecord
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
-_OPEN_PATHS = frozenset(("/health",))
+# Whoever watches a server must not need its key.
+_OPEN_PATHS = frozenset(("/health", "/ready"))
 
 
 class RequestContext:
@@ -55,7 +56,7 @@ class RequestContext:
 
 class ApiKeys:
     """Asks for ``Authorization: Bearer <key>``, or ``x-api-key: <key>`` as Anthropic's clients send it, on every path
-    but ``/health``; compares in constant time.
+    but ``/health`` and ``/ready``; compares in constant time.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:

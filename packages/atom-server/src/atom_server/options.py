@@ -8,6 +8,7 @@ from typing import Any
 
 from atom_core.config.options import add_options, option, options_of
 from atom_server import settings
+from atom_server.output.notation import FORMATS
 
 _SECTION = "Server"
 
@@ -31,7 +32,7 @@ class ServerOptions:
     )
     api_key: str | None = option(
         None,
-        "Bearer token that every request but GET /health must carry, or several separated by commas; "
+        "Bearer token that every request but GET /health and /ready must carry, or several separated by commas; "
         "unset takes ATOM_API_KEY, and where that is unset too, no key is asked for.",
         section=_SECTION,
     )
@@ -40,7 +41,7 @@ class ServerOptions:
         "auto",
         "How the model writes tool calls; auto sees it in the chat template.",
         section=_SECTION,
-        choices=("auto", "hermes", "json"),
+        choices=("auto", *FORMATS),
     )
     reasoning_format: str = option(
         "auto",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from atom_server.errors import APIError
+from atom_server.schemas.model_request import PromptRequest
 from atom_server.state import ServerState
 
 # Up to here tokenizing takes well under a millisecond; longer texts go to a thread.
@@ -41,16 +42,31 @@ async def encode_text(
 
 
 async def encode_prompts(
-    state: ServerState, prompts: Sequence[str | list[int]], *, param: str = "prompt"
+    state: ServerState,
+    body: PromptRequest,
+    prompts: Sequence[str | list[int]],
+    *,
+    param: str = "prompt",
+    max_tokens: int | None = None,
 ) -> list[PromptTokens]:
-    """Token ids of each of several prompts."""
+    """Token ids of each of several prompts, cut as `body` says."""
+    special = body.add_special_tokens is not False
     encoded = []
     for prompt in prompts:
         if isinstance(prompt, str):
-            encoded.append(PromptTokens(await encode_text(state, prompt, param=param), prompt))
+            token_ids = await encode_text(state, prompt, add_special_tokens=special, param=param)
+            encoded.append(cut_prompt(state, body, PromptTokens(token_ids, prompt), max_tokens))
         else:
-            encoded.append(PromptTokens(prompt))
+            encoded.append(cut_prompt(state, body, PromptTokens(prompt), max_tokens))
     return encoded
+
+
+def cut_prompt(state: ServerState, body: PromptRequest, prompt: PromptTokens, max_tokens: int | None) -> PromptTokens:
+    """The prompt as far as `body` keeps it."""
+    kept = body.cut(prompt.token_ids, state.engine.info.max_model_len, max_tokens)
+    if len(kept) == len(prompt.token_ids):
+        return prompt
+    return PromptTokens(kept, None if prompt.text is None else state.tokenizer.decode(kept))
 
 
 async def encode_messages(
@@ -73,7 +89,7 @@ async def encode_messages(
         raise APIError(400, message, param="messages", code="no_chat_template")
     text = await asyncio.to_thread(
         state.template.render,
-        messages,
+        state.history_style.applied(messages),
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         **(template_variables or {}),

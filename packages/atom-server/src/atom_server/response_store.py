@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from atom_server.errors import RETRY_AFTER, APIError
+from atom_server.event_log import EventLog
 
 MAX_RESPONSES = 1024
 MAX_CHARACTERS = 64 * 2**20
@@ -19,12 +21,14 @@ class StoredResponse:
 
     Attributes:
         response: the JSON object; replaced when a background response comes to its end.
-        turns: messages before and in it, for a response that goes on from it.
+        items: the input, all that came before it included.
+        events: of its stream; None where it was not streamed.
         task: makes it in the background; None where nothing is to be awaited.
     """
 
     response: dict[str, Any]
-    turns: list[dict[str, str]]
+    items: list[dict[str, Any]]
+    events: EventLog | None = None
     task: asyncio.Task[None] | None = None
 
     @property
@@ -33,9 +37,24 @@ class StoredResponse:
         return self.response["status"] in ("queued", "in_progress")
 
     @property
+    def conversation(self) -> list[dict[str, Any]]:
+        """All items, for a response that goes on from this one."""
+        return [*self.items, *self.response["output"]]
+
+    @property
     def size(self) -> int:
-        """Characters of its text."""
-        return sum(len(turn["content"]) for turn in self.turns)
+        """About how many characters it takes."""
+        events = 0 if self.events is None else self.events.size
+        return events + sum(len(text) for item in self.conversation for text in _texts(item))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
 
 
 class ResponseStore:

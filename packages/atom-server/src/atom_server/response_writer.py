@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
+import msgspec
+
+from atom_core import CompletionLogprobs, Tokenizer
+from atom_server.collect import Collected
 from atom_server.errors import APIError, as_api_error
 from atom_server.generation import Generation
+from atom_server.logprobs import chat_logprobs
+from atom_server.output.parts import Part
+from atom_server.response_output import OutputWriter
 from atom_server.schemas.create_response import CreateResponseRequest
 from atom_server.streaming import named_event
+from atom_server.tool_messages import ReplyReader
 
 
 class ResponseWriter:
@@ -20,11 +28,16 @@ class ResponseWriter:
         id: of the response, e.g. "resp_5f2c...".
     """
 
-    def __init__(self, body: CreateResponseRequest, model: str) -> None:
+    def __init__(
+        self, body: CreateResponseRequest, model: str, reader: ReplyReader, tokenizer: Tokenizer | None
+    ) -> None:
         self.id = f"resp_{uuid.uuid4().hex}"
-        self._item_id = f"msg_{uuid.uuid4().hex}"
         self._body = body
         self._model = model
+        self._reader = reader
+        self._tokenizer = tokenizer
+        self._output = OutputWriter(self._event, reader.call_ids)
+        self._logprobs: list[dict[str, Any]] = []
         self._created = int(time.time())
         self._num_events = 0
 
@@ -32,49 +45,61 @@ class ResponseWriter:
         """The response without output: "queued", "in_progress", "cancelled" or "failed"."""
         return self._response(status, [], error=error)
 
-    def finished(self, text: str, finish_reason: str | None, generation: Generation) -> dict[str, Any]:
-        """The response with its text: "completed", or "incomplete" where a limit ended it."""
-        status = "incomplete" if finish_reason == "length" else "completed"
-        return self._response(status, [self._item(status, text)], generation=generation)
+    def whole(self, choice: Collected, generation: Generation) -> dict[str, Any]:
+        """The finished response: "completed", or "incomplete" where a limit ended it."""
+        position = 0
+        for text, num_tokens in choice.pieces:
+            self._take(text, num_tokens, choice.logprobs[position : position + num_tokens])
+            position += num_tokens
+        return self._finish(choice.finish_reason, generation)[1]
 
-    async def events(self, generation: Generation, on_end: Any) -> AsyncGenerator[bytes, None]:
-        """Every event of a stream; `on_end` is called with the finished response before the last one."""
+    async def events(
+        self, generation: Generation, on_end: Callable[[dict[str, Any]], None]
+    ) -> AsyncGenerator[bytes, None]:
+        """Every event of a stream; `on_end` is called with the finished response before the last ones."""
         started = self.unfinished("in_progress")
-        yield self._event("response.created", response=started) + self._event("response.in_progress", response=started)
-        where = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
-        yield (
-            self._event("response.output_item.added", output_index=0, item=self._item("in_progress"))
-            + self._event("response.content_part.added", **where, part=_part(""))
-        )
-        texts: list[str] = []
+        yield self._event("response.created", response=started)
+        yield self._event("response.in_progress", response=started)
         reason: str | None = None
         try:
             async for _, output in generation.outputs():
-                if output.text_delta:
-                    texts.append(output.text_delta)
-                    yield self._event("response.output_text.delta", **where, delta=output.text_delta, logprobs=[])
+                if data := self._take(output.text_delta, len(output.output_tokens), output.logprobs or ()):
+                    yield data
                 reason = output.finish_reason
         except Exception as error:
             failed = self.unfinished("failed", as_api_error(error))
+            on_end(failed)
             yield self._event("response.failed", response=failed)
             return
-        text = "".join(texts)
-        response = self.finished(text, reason, generation)
+        data, response = self._finish(reason, generation)
         on_end(response)
-        yield (
-            self._event("response.output_text.done", **where, text=text, logprobs=[])
-            + self._event("response.content_part.done", **where, part=_part(text))
-            + self._event("response.output_item.done", output_index=0, item=response["output"][0])
-            + self._event(f"response.{response['status']}", response=response)
-        )
+        yield data + self._event(f"response.{response['status']}", response=response)
+
+    def _take(self, text: str, num_tokens: int, logprobs: Iterable[CompletionLogprobs]) -> bytes:
+        self._logprobs += self._told(logprobs)
+        return self._write(self._reader.take(text, num_tokens))
+
+    def _write(self, parts: list[Part]) -> bytes:
+        """Tokens whose text is held back wait for it with their log-probabilities; only the answer's are told."""
+        logprobs: list[dict[str, Any]] = []
+        if parts:
+            logprobs, self._logprobs = self._logprobs, []
+        return self._output.take(parts, logprobs)
+
+    def _finish(self, finish_reason: str | None, generation: Generation) -> tuple[bytes, dict[str, Any]]:
+        status = "incomplete" if finish_reason == "length" else "completed"
+        data = self._write(self._reader.take("", finished=True)) + self._output.end(status, self._logprobs)
+        generation.num_reasoning_tokens = self._reader.num_reasoning_tokens
+        return data, self._response(status, self._output.items, generation=generation)
+
+    def _told(self, entries: Iterable[CompletionLogprobs]) -> list[dict[str, Any]]:
+        if self._body.num_logprobs is None:
+            return []
+        return msgspec.to_builtins(chat_logprobs(list(entries), self._tokenizer, self._body.num_logprobs).content)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         number, self._num_events = self._num_events, self._num_events + 1
         return named_event(kind, {"type": kind, "sequence_number": number, **fields})
-
-    def _item(self, status: str, text: str | None = None) -> dict[str, Any]:
-        content = [] if text is None else [_part(text)]
-        return {"type": "message", "id": self._item_id, "status": status, "role": "assistant", "content": content}
 
     def _response(
         self,
@@ -85,6 +110,7 @@ class ResponseWriter:
         error: APIError | None = None,
     ) -> dict[str, Any]:
         body = self._body
+        choice = body.tool_choice
         return {
             "id": self.id,
             "object": "response",
@@ -95,25 +121,24 @@ class ResponseWriter:
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
+            "max_tool_calls": body.max_tool_calls,
             "metadata": body.metadata,
             "model": self._model,
             "output": output,
             "parallel_tool_calls": body.parallel_tool_calls,
             "previous_response_id": body.previous_response_id,
+            "reasoning": {} if body.reasoning is None else body.reasoning.model_dump(),
             "store": body.store,
             "temperature": body.temperature,
             "text": body.text or {"format": {"type": "text"}},
-            "tool_choice": body.tool_choice,
-            "tools": [],
+            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+            "tools": [tool.model_dump() for tool in body.tools],
+            "top_logprobs": body.top_logprobs,
             "top_p": body.top_p,
             "truncation": body.truncation,
             "usage": None if generation is None else _usage(generation),
             "user": body.user,
         }
-
-
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _usage(generation: Generation) -> dict[str, Any]:
@@ -123,6 +148,6 @@ def _usage(generation: Generation) -> dict[str, Any]:
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.completion_tokens_details.reasoning_tokens},
         "total_tokens": usage.total_tokens,
     }

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atom_server.call_history import HistoryStyle
 from atom_server.chat_template import ChatTemplate
 from atom_server.errors import APIError, engine_dead, shutting_down
 from atom_server.options import ServerOptions
+from atom_server.output.output_format import OutputFormat
 from atom_server.response_store import ResponseStore
 
 if TYPE_CHECKING:
@@ -62,6 +65,24 @@ class ServerState:
             message = "this server has no tokenizer (--skip-tokenizer-init): send prompts as token ids"
             raise APIError(400, message, param="prompt", code="no_tokenizer")
         return tokenizer
+
+    @cached_property
+    def output_format(self) -> OutputFormat | None:
+        """How the model writes reasoning and calls; None without a template."""
+        if self.template is None:
+            return None
+        options = self.options
+        return OutputFormat.infer(
+            self.template.source,
+            self.engine.tokenizer,
+            calls=options.tool_call_format,
+            reasoning=options.reasoning_format,
+        )
+
+    @cached_property
+    def history_style(self) -> HistoryStyle:
+        """How the template takes earlier calls."""
+        return HistoryStyle() if self.template is None else HistoryStyle.of(self.template)
 
     def check_model(self, name: str | None) -> str:
         """The name to answer with; APIError 404 for one that is not served."""

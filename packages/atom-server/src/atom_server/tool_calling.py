@@ -1,28 +1,20 @@
-"""What a chat's tools and its template mean for the text: the constraint on it, and the parser of it."""
+"""What a chat's tools ask of the text: checks of the request, and the grammar that holds the model to them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from atom_core import StructuredOutputParams
-from atom_server.chat_template import ChatTemplate
 from atom_server.errors import APIError
-from atom_server.options import ServerOptions
-from atom_server.output.call_parser import CallParser
-from atom_server.output.notation import NOTATIONS
-from atom_server.output.parts import Parser
-from atom_server.output.plain_json import JsonParser
-from atom_server.output.reasoning import MARKERS, ReasoningParser
+from atom_server.output import enforcement
+from atom_server.output.notation import NOTATIONS, TaggedStyle
+from atom_server.output.output_format import OutputFormat
+from atom_server.output.tagged_grammar import can_be_tagged
 from atom_server.schemas.chat import ChatCompletionRequest
-from atom_server.schemas.tools import NamedToolChoice, Tool
-
-# Marker in a chat template -> how models with such a template write calls.
-_CALL_MARKERS = (("<tool_call>", "hermes"), ("<|python_tag|>", "json"))
-# Templates whose calls are written in ways that are not read here.
-_UNREAD = ("<arg_key>", "[TOOL_CALLS]", "<｜tool▁calls▁begin｜>", "<|tool_calls_section_begin|>", "<function=")
+from atom_server.schemas.tools import NamedToolChoice
 
 
-def check_tools(body: ChatCompletionRequest, template: ChatTemplate | None, options: ServerOptions) -> None:
+def check_tools(body: ChatCompletionRequest) -> None:
     """Refuse what cannot be done with these tools.
 
     Raises:
@@ -37,92 +29,63 @@ def check_tools(body: ChatCompletionRequest, template: ChatTemplate | None, opti
         raise APIError(400, message, param="tool_choice")
     if choice not in (None, "none", "auto") and not names:
         raise APIError(400, "'tool_choice' needs 'tools'", param="tool_choice")
-    if not body.active_tools:
-        return
     if body.is_call_enforced and body.constraint() is not None:
         message = "an enforced 'tool_choice' and a constraint on the text exclude each other"
         raise APIError(400, message, param="tool_choice")
-    if not body.is_call_enforced and template is not None and call_format(template, options) is None:
-        message = (
-            "this model writes calls in a way that is not read here: give \"tool_choice\": \"required\", "
-            "or start the server with --tool-call-format"
-        )  # fmt: skip
-        raise APIError(400, message, param="tools", code="unsupported_parameter")
 
 
-def call_format(template: ChatTemplate, options: ServerOptions) -> str | None:
-    """ "hermes" or "json", as set or as the template shows; None for a format that is not read."""
-    if options.tool_call_format != "auto":
-        return options.tool_call_format
-    if any(marker in template.source for marker in _UNREAD):
-        return None
-    return next((name for marker, name in _CALL_MARKERS if marker in template.source), "json")
+def schemas_of(body: ChatCompletionRequest) -> dict[str, Any]:
+    """Parameters of each function that may be called."""
+    return {tool.function.name: tool.function.parameters or {} for tool in body.active_tools}
 
 
-def call_constraint(body: ChatCompletionRequest) -> StructuredOutputParams | None:
-    """A list of calls as JSON where `tool_choice` enforces one, else what the request asks for."""
-    if not body.is_call_enforced:
-        return body.constraint()
-    tools = body.active_tools
-    several = body.parallel_tool_calls and not isinstance(body.tool_choice, NamedToolChoice)
-    definitions = {f"call{index}": _arguments_schema(tool, index) for index, tool in enumerate(tools)}
-    calls = [_call_schema(tool, index) for index, tool in enumerate(tools)]
-    items = calls[0] if len(calls) == 1 else {"anyOf": calls}
-    schema = {"type": "array", "items": items, "minItems": 1, "$defs": definitions}
-    return StructuredOutputParams(json=schema if several else schema | {"maxItems": 1})
+def is_written_as_json(body: ChatCompletionRequest, output: OutputFormat) -> bool:
+    """Whether enforced calls are bare JSON: where tags cannot be held to a schema."""
+    if not body.is_call_enforced or output.is_harmony or not isinstance(output.notation.style, TaggedStyle):
+        return False
+    return not all(can_be_tagged(output.notation.style, schema) for schema in schemas_of(body).values())
 
 
-def output_parser(
-    body: ChatCompletionRequest, template: ChatTemplate | None, prompt: str, options: ServerOptions
-) -> Parser | None:
-    """Reads one choice's text; None where all of it is content."""
-    if template is None:
-        return None
-    names = [tool.function.name for tool in body.active_tools]
+def makes_several(body: ChatCompletionRequest) -> bool:
+    """Whether one turn may hold several calls."""
+    return body.parallel_tool_calls and not isinstance(body.tool_choice, NamedToolChoice)
+
+
+def reply_constraint(body: ChatCompletionRequest, output: OutputFormat, prompt: str) -> StructuredOutputParams | None:
+    """The grammar of the whole reply: thinking, where the model thinks, and then what the request asks for."""
+    asked = body.constraint()
+    if asked is not None and (body.continue_final_message or (output.reasoning is None and not output.is_harmony)):
+        return asked
+    form = _call_format(body, output) if asked is None else enforcement.constraint_format(asked)
+    if form is None:
+        return asked
+    if asked is not None and output.is_harmony:
+        form = enforcement.harmony_answer(form)
+    if output.reasoning is None or body.continue_final_message:
+        return enforcement.as_constraint(form)
+    begin, end = output.reasoning
+    if not prompt.rstrip().endswith(end):
+        form = enforcement.after_thinking(begin, end, form, is_open=prompt.rstrip().endswith(begin))
+    return enforcement.as_constraint(form)
+
+
+def _call_format(body: ChatCompletionRequest, output: OutputFormat) -> dict[str, Any] | None:
+    """The grammar of calls, where there is something to enforce."""
+    tools, several = body.active_tools, makes_several(body)
     if body.is_call_enforced:
-        return JsonParser(names)
-    calls = (
-        (CallParser(NOTATIONS["hermes"]) if call_format(template, options) == "hermes" else JsonParser(names))
-        if names
-        else None
-    )
-    if body.constraint() is not None or body.continue_final_message:
-        return calls
-    chosen = options.reasoning_format
-    if chosen == "auto":
-        chosen = next((name for name, (_, end) in MARKERS.items() if end in template.source), "none")
-    if chosen == "none":
-        return calls
-    begin, end = MARKERS[chosen]
-    return ReasoningParser(begin, end, calls, is_open=prompt.rstrip().endswith(begin))
-
-
-def _call_schema(tool: Tool, index: int) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {"name": {"const": tool.function.name}, "arguments": {"$ref": f"#/$defs/call{index}"}},
-        "required": ["name", "arguments"],
-        "additionalProperties": False,
-    }
-
-
-def _arguments_schema(tool: Tool, index: int) -> Any:
-    schema = tool.function.parameters
-    if not schema:
-        return {"type": "object", "properties": {}, "additionalProperties": False}
-    return _moved(
-        schema if "type" in schema or "$ref" in schema else {"type": "object", **schema}, f"#/$defs/call{index}"
-    )
-
-
-def _moved(schema: Any, to: str) -> Any:
-    """`schema` with its references to itself pointing to where it now is."""
-    if isinstance(schema, list):
-        return [_moved(entry, to) for entry in schema]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {key: _moved(value, to) for key, value in schema.items()}
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
-        moved["$ref"] = to + reference[1:]
-    return moved
+        if output.is_harmony:
+            return enforcement.harmony_call(tools)
+        notation = NOTATIONS["json"] if is_written_as_json(body, output) else output.notation
+        return enforcement.required_calls(notation, tools, several=several)
+    strict = [tool for tool in tools if tool.function.strict]
+    if not strict:
+        return None
+    if output.is_harmony:
+        call, answer = enforcement.harmony_call(tools), enforcement.harmony_answer(enforcement.ANY_TEXT)
+        return enforcement.either(answer, call)
+    style = output.notation.style
+    if not output.notation.trigger or (
+        isinstance(style, TaggedStyle) and not all(can_be_tagged(style, tool.function.parameters) for tool in strict)
+    ):
+        return None
+    return enforcement.text_or_calls(output.notation, tools, several=several)

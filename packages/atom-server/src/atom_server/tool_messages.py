@@ -1,21 +1,86 @@
-"""From parsed output to messages and to the deltas of a stream."""
+"""From parsed output to messages, and to the deltas of a stream."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterable
 
 from msgspec import UNSET
 
-from atom_server.output.parts import Parser, Part, assemble
+from atom_server.output.parts import Parser, Part, assemble, joined
 from atom_server.schemas.responses import Delta, FunctionCall, Message, ToolCall
 
+# (function's name, number of the call) -> the id that clients refer to the call by.
+CallIds = Callable[[str, int], str]
 
-def message_of(parser: Parser, text: str) -> Message:
-    """The message that a whole text is."""
-    whole = assemble(parser.feed(text) + parser.finish())
+
+def random_call_id(name: str, number: int) -> str:
+    """An id in OpenAI's shape."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+class ReplyReader:
+    """Reads one choice as its news come.
+
+    Args:
+        parser: None where all text is content.
+        several: whether calls after the first count.
+        keeps_reasoning: whether it is told at all.
+        call_ids: makes the ids of calls.
+
+    Attributes:
+        num_calls: that have begun.
+        num_reasoning_tokens: of the tokens so far.
+    """
+
+    def __init__(
+        self,
+        parser: Parser | None = None,
+        *,
+        several: bool = True,
+        keeps_reasoning: bool = True,
+        call_ids: CallIds = random_call_id,
+    ) -> None:
+        self.num_calls = 0
+        self.num_reasoning_tokens = 0
+        self.call_ids = call_ids
+        self._parser = parser
+        self._most_calls = None if several else 1
+        self._keeps_reasoning = keeps_reasoning
+
+    def take(self, text: str, num_tokens: int = 0, *, finished: bool = False) -> list[Part]:
+        """What new text of `num_tokens` tokens tells."""
+        parser = self._parser
+        if parser is None:
+            return [Part("content", text)] if text else []
+        was_reasoning = parser.is_reasoning
+        parts = parser.feed(text)
+        if was_reasoning or parser.is_reasoning or any(part.kind == "reasoning" for part in parts):
+            self.num_reasoning_tokens += num_tokens
+        if finished:
+            parts = parts + parser.finish()
+        return [part for part in joined(parts) if self._counts(part)]
+
+    def _counts(self, part: Part) -> bool:
+        if part.kind == "reasoning":
+            return self._keeps_reasoning
+        self.num_calls += part.kind == "name"
+        is_call = part.kind in ("name", "arguments")
+        return not is_call or self._most_calls is None or self.num_calls <= self._most_calls
+
+
+def read_whole(reader: ReplyReader, pieces: Iterable[tuple[str, int]]) -> list[Part]:
+    """The parts of a whole reply; `pieces` are texts and their numbers of tokens."""
+    parts = [part for text, num_tokens in pieces for part in reader.take(text, num_tokens)]
+    return parts + reader.take("", finished=True)
+
+
+def message_of(reader: ReplyReader, pieces: Iterable[tuple[str, int]]) -> Message:
+    """The message that a whole reply is."""
+    whole = assemble(read_whole(reader, pieces))
     calls = [
-        ToolCall(id=_new_id(), type="function", function=FunctionCall(name, arguments))
-        for name, arguments in whole.calls
+        ToolCall(id=reader.call_ids(name, number), type="function", function=FunctionCall(name, arguments))
+        for number, (name, arguments) in enumerate(whole.calls)
     ]
     reasoning = whole.reasoning or UNSET
     return Message(
@@ -33,22 +98,22 @@ class DeltaWriter:
         has_calls: a call has begun.
     """
 
-    def __init__(self, parser: Parser | None) -> None:
-        self._parser = parser
+    def __init__(self, reader: ReplyReader) -> None:
+        self._reader = reader
         self._num_calls = 0
 
     @property
     def has_calls(self) -> bool:
         return self._num_calls > 0
 
-    def deltas(self, text: str, finished: bool, always: bool) -> list[Delta]:
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Of the tokens so far."""
+        return self._reader.num_reasoning_tokens
+
+    def deltas(self, text: str, num_tokens: int, finished: bool, always: bool) -> list[Delta]:
         """What is new. `always`: one delta at least, for something that goes with it."""
-        if self._parser is None:
-            return [Delta(content=text)] if text or always else []
-        parts = self._parser.feed(text)
-        if finished:
-            parts = parts + self._parser.finish()
-        deltas = [self._delta(part) for part in _joined(parts)]
+        deltas = [self._delta(part) for part in self._reader.take(text, num_tokens, finished=finished)]
         return deltas or ([Delta(content="")] if always else [])
 
     def _delta(self, part: Part) -> Delta:
@@ -60,20 +125,7 @@ class DeltaWriter:
             call = ToolCall(index=self._num_calls - 1, function=FunctionCall(arguments=part.text))
         else:
             function = FunctionCall(part.text)
-            call = ToolCall(index=self._num_calls, id=_new_id(), type="function", function=function)
+            call_id = self._reader.call_ids(part.text, self._num_calls)
+            call = ToolCall(index=self._num_calls, id=call_id, type="function", function=function)
             self._num_calls += 1
         return Delta(tool_calls=[call])
-
-
-def _joined(parts: list[Part]) -> list[Part]:
-    """Neighbors of one kind as one; every name stays its own."""
-    joined: list[Part] = []
-    for part in parts:
-        if joined and joined[-1].kind == part.kind != "name":
-            part = Part(part.kind, joined.pop().text + part.text)
-        joined.append(part)
-    return joined
-
-
-def _new_id() -> str:
-    return f"call_{uuid.uuid4().hex[:24]}"

@@ -4,10 +4,10 @@ vLLM gives each layer one tensor, logically ``[num_blocks, num_kv_heads, block_s
 values, of any strides. Our kernels take the two halves as strided views.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -20,10 +20,20 @@ from atom_vllm.cache_view import plan_over_view, split_view
 
 @dataclass(frozen=True)
 class AtomMetadata:
-    """One step: the batch, and what each plan of the group's layers made of it."""
+    """One step: the batch, and what each plan of the group's layers made of it.
 
-    num_tokens: int
-    by_problem: Mapping[AttentionProblem, Any]
+    A plan's part is made when the first of its layers asks for it: then whatever it launches is captured with the layer
+    where vLLM captures a graph.
+    """
+
+    geometry: BatchGeometry
+    by_problem: dict[AttentionProblem, Any] = field(default_factory=dict)
+
+    def of(self, plan: AttentionPlan) -> Any:
+        """What `plan` needs to know about the step."""
+        if plan.problem not in self.by_problem:
+            self.by_problem[plan.problem] = plan.build_metadata(self.geometry)
+        return self.by_problem[plan.problem]
 
 
 class AtomAttentionBackend(AttentionBackend):
@@ -39,8 +49,8 @@ class AtomAttentionBackend(AttentionBackend):
         return "CUSTOM"  # the name that vLLM keeps for backends from outside
 
     @staticmethod
-    def get_impl_cls() -> type[AtomAttentionImpl]:
-        return AtomAttentionImpl
+    def get_impl_cls() -> type[AtomAttention]:
+        return AtomAttention
 
     @staticmethod
     def get_builder_cls() -> type[AtomMetadataBuilder]:
@@ -77,18 +87,9 @@ class AtomMetadataBuilder(AttentionMetadataBuilder[Any]):
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        layers = vllm_config.compilation_config.static_forward_context
-        self._block_size = kv_cache_spec.block_size
-        self._impls: dict[AttentionProblem, AtomAttentionImpl] = {}
-        for name in layers.keys() & set(layer_names):
-            impl = layers[name].impl
-            self._impls.setdefault(impl.plan_for(self._block_size).problem, impl)
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> AtomMetadata:
-        geometry = geometry_of(common_attn_metadata)
-        plans = {problem: impl.plan_for(self._block_size) for problem, impl in self._impls.items()}
-        metadata = {problem: plan.build_metadata(geometry) for problem, plan in plans.items()}
-        return AtomMetadata(geometry.num_tokens, metadata)
+        return AtomMetadata(geometry_of(common_attn_metadata))
 
 
 def geometry_of(common: Any) -> BatchGeometry:
@@ -113,7 +114,7 @@ def geometry_of(common: Any) -> BatchGeometry:
     )
 
 
-class AtomAttentionImpl(AttentionImpl[Any]):
+class AtomAttention(AttentionImpl[Any]):
     """One layer's attention."""
 
     def __init__(
@@ -185,12 +186,11 @@ class AtomAttentionImpl(AttentionImpl[Any]):
         if attn_metadata is None:  # vLLM measures memory
             return output.zero_()
         plan = self.plan_for(kv_cache.shape[2])
-        metadata = attn_metadata.by_problem[plan.problem]
-        num_tokens = attn_metadata.num_tokens
+        new = slice(0, attn_metadata.geometry.num_tokens)
         out = plan.forward(
-            query[:num_tokens], key[:num_tokens], value[:num_tokens], self._views(kv_cache), metadata, sinks=self.sinks
+            query[new], key[new], value[new], self._views(kv_cache), attn_metadata.of(plan), sinks=self.sinks
         )
-        output.view(-1, self.num_heads, self.head_size)[:num_tokens].copy_(out)
+        output.view(-1, self.num_heads, self.head_size)[new].copy_(out)
         return output
 
     def _views(self, kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

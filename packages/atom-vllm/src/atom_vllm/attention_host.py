@@ -1,5 +1,6 @@
 """vLLM's attention layer in the place of ours: it owns the cache, whoever attends in it."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -7,14 +8,14 @@ from typing import Any
 
 import torch
 
-from atom_kernels.attention import AttentionProblem, AttentionPrologue, apply_prologue
+from atom_kernels.attention import AttentionPlan, AttentionProblem, AttentionPrologue, apply_prologue
 from atom_models import BuildContext
 
 
 class VllmAttentionHost:
     """`AttentionHost` over a layer that is known to vLLM by its name."""
 
-    plan = None
+    plan: AttentionPlan | None = None  # the cache is vLLM's
 
     def __init__(self, layer: Any, sinks: torch.Tensor | None) -> None:
         self.layer = layer

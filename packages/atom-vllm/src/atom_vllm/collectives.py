@@ -1,5 +1,6 @@
 """vLLM's tensor-parallel group as the collectives that our layers ask for."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,6 @@
 """Everything that differs between versions of vLLM; no other file knows a version."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import importlib.metadata

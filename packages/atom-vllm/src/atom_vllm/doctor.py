@@ -1,5 +1,6 @@
 """`atom-vllm doctor MODEL`: what vLLM would run here for a model, and why, without its weights."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import argparse
@@ -60,8 +61,8 @@ def _why_inactive() -> str | None:
 def _platform() -> Iterator[Line]:
     from vllm.platforms import current_platform
 
-    platform = type(current_platform)
-    yield "platform", f"{platform.__module__}.{platform.__name__} over {platform.__base__.__name__}"
+    ours, over = type(current_platform).__mro__[:2]
+    yield "platform", f"{ours.__module__}.{ours.__name__} over {over.__name__}"
 
 
 def _model(options: argparse.Namespace) -> Iterator[Line]:

@@ -48,7 +48,7 @@ class ATOMModelBase(nn.Module):
             block_size=self.settings.block_size,
             max_model_len=self.settings.max_model_len,
         )
-        self.model = build_model(self._checkpoint, context)
+        self.model: Any = build_model(self._checkpoint, context)
         if vllm_config.load_config.load_format == "dummy":
             load_dummy_weights(self.model, self._checkpoint)
 

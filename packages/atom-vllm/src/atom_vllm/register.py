@@ -1,5 +1,6 @@
 """The two functions that vLLM calls, in each of its processes, because this package is installed."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import importlib.metadata

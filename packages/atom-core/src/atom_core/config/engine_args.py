@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MODEL, CACHE, SCHEDULER, PARALLEL = "Model", "KV cache", "Scheduler", "Parallelism"
 COMPILE, SPECULATION, PROFILER = "Compilation", "Speculation", "Profiling"
+STRUCTURED = "Structured output"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,11 +107,24 @@ class EngineArgs:
         section=CACHE,
         minimum=1,
     )
+    strict_memory: bool = option(
+        False,
+        "Refuse to start where the KV cache cannot hold a request of max_model_len tokens, instead of lowering it.",
+        kind="switch",
+        section=CACHE,
+    )
     num_kv_blocks: int | None = option(
         None, "Blocks of the KV cache, in place of kv_cache_memory.", kind="integer", section=CACHE, minimum=1
     )
     max_num_seqs: int = option(
         512, "Requests that run at once, at most.", kind="integer", section=SCHEDULER, minimum=1, maximum=65536
+    )
+    max_num_queued_requests: int | None = option(
+        None,
+        "Requests that may wait beside those that run: a server refuses more. Unset takes 4 times max_num_seqs.",
+        kind="integer",
+        section=SCHEDULER,
+        minimum=0,
     )
     max_num_batched_tokens: int | None = option(
         None,
@@ -148,7 +162,13 @@ class EngineArgs:
     enforce_eager: bool = option(
         False, "Capture no graphs: every step is launched kernel by kernel.", kind="switch", section=COMPILE
     )
-    level: int = option(0, "Compilation level; 0 is eager.", kind="integer", section=COMPILE, choices=(0, 1, 2, 3))
+    level: int = option(
+        0,
+        "Compilation level: 0 eager, 1 traced as one graph, 2 compiled by inductor, 3 compiled between attentions.",
+        kind="integer",
+        section=COMPILE,
+        choices=(0, 1, 2, 3),
+    )
     cudagraph_mode: str | None = option(
         None,
         "What is captured in graphs on a GPU: none, or whole decode steps (full); unset takes full where it can.",
@@ -162,9 +182,27 @@ class EngineArgs:
         section=COMPILE,
         minimum=1,
     )
+    batch_invariant: bool = option(
+        False,
+        "Give each request the same bits whatever else is in its batch; on a GPU this costs speed.",
+        kind="switch",
+        section=COMPILE,
+    )
     method: str | None = option(None, "Speculative decoding method.", section=SPECULATION, choices=("mtp",))
     num_speculative_tokens: int = option(
         1, "Draft tokens of each step, where `method` is set.", kind="integer", section=SPECULATION, minimum=1
+    )
+    structured_output_backend: str = option(
+        "auto",
+        "Library that makes grammars' masks; auto takes xgrammar where it is installed, enforces all and is quick.",
+        section=STRUCTURED,
+        choices=("auto", "xgrammar", "llguidance"),
+    )
+    jump_forward: bool = option(
+        True,
+        "Take tokens that a grammar leaves no choice about without sampling them, several in one step.",
+        kind="switch",
+        section=STRUCTURED,
     )
     torch_profiler_dir: str | None = option(
         None, "Folder for profiler traces; unset takes ATOM_TORCH_PROFILER_DIR.", section=PROFILER

@@ -14,11 +14,13 @@ from atom_core.config.sections import (
     ModelConfig,
     ParallelConfig,
     ProfilerConfig,
+    StructuredOutputConfig,
 )
 
 if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
     from atom_core.scheduler import SchedulerConfig
+    from atom_core.structured_output.choice import BackendSetting
     from atom_kernels.platform import Platform
     from atom_models import Checkpoint
 
@@ -46,6 +48,7 @@ def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform)
             mark_trace=args.mark_trace,
         ),
         device=platform.device,
+        structured_output=StructuredOutputConfig(_backend(args), args.jump_forward),
         choices=tuple(choices),
     )
 
@@ -76,6 +79,18 @@ def _model(args: EngineArgs, checkpoint: Checkpoint, platform: Platform, choices
     )
 
 
+def _backend(args: EngineArgs) -> BackendSetting:
+    from atom_core.structured_output.choice import INSTALL, has_xgrammar
+
+    if args.structured_output_backend == "llguidance":
+        return "llguidance"
+    if args.structured_output_backend == "auto":
+        return "auto"
+    if not has_xgrammar():
+        raise ConfigError(f"structured_output_backend is xgrammar, which is not installed: {INSTALL}")
+    return "xgrammar"
+
+
 def _cache(args: EngineArgs, dtype: str) -> CacheConfig:
     return CacheConfig(
         block_size=args.block_size,
@@ -85,6 +100,7 @@ def _cache(args: EngineArgs, dtype: str) -> CacheConfig:
         memory_utilization=args.gpu_memory_utilization,
         memory_bytes=args.kv_cache_memory,
         num_blocks=args.num_kv_blocks,
+        strict_memory=args.strict_memory,
     )
 
 
@@ -112,7 +128,7 @@ def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> Compil
     if wants_graphs and args.enforce_eager:
         raise ConfigError("enforce_eager captures no graphs, and cudagraph settings ask for them: give one of them")
     if platform.device == "cpu" or args.enforce_eager or args.cudagraph_mode == "none":
-        return CompileConfig(level=args.level)
+        return CompileConfig(level=args.level, batch_invariant=args.batch_invariant)
     sizes = args.cudagraph_capture_sizes or default_capture_sizes(args.max_num_seqs)
     if max(sizes) > args.max_num_seqs:
         raise ConfigError(
@@ -121,7 +137,13 @@ def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> Compil
         )
     if args.cudagraph_mode is None:
         choices.append(f"cudagraph_mode = full: decode steps of up to {max(sizes)} requests are captured")
-    return CompileConfig(level=args.level, graph_mode="full", capture_sizes=tuple(sorted(set(sizes))))
+    return CompileConfig(
+        level=args.level,
+        graph_mode="full",
+        capture_sizes=tuple(sorted(set(sizes))),
+        graphs_required=wants_graphs,
+        batch_invariant=args.batch_invariant,
+    )
 
 
 def default_capture_sizes(max_num_seqs: int) -> tuple[int, ...]:

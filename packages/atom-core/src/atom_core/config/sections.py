@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from atom_core.kv_cache.config import PrefixHash
     from atom_core.scheduler import SchedulerConfig
+    from atom_core.structured_output.choice import BackendSetting
 
 
 GraphMode = Literal["none", "full"]
@@ -34,7 +35,10 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """How the KV cache is laid out and sized; None is for the worker to work out from free memory."""
+    """How the KV cache is laid out and sized; None is for the worker to work out from free memory.
+
+    `strict_memory` refuses to start where the longest request would not fit, instead of lowering its length.
+    """
 
     block_size: int
     dtype: str
@@ -43,6 +47,7 @@ class CacheConfig:
     memory_utilization: float
     memory_bytes: int | None = None
     num_blocks: int | None = None
+    strict_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,14 +65,26 @@ class CompileConfig:
     """How the model is compiled, and which of its steps are captured as graphs.
 
     Attributes:
-        level: 0 is eager.
+        level: 0 is eager; see `atom_core.worker.compilation`.
         graph_mode: "full" captures whole decode steps, "none" nothing.
         capture_sizes: batch sizes of the captured steps, in rising order.
+        batch_invariant: operators whose bits do not depend on the batch.
+        graphs_required: they were asked for, so the engine does not go on without them.
     """
 
     level: int = 0
     graph_mode: GraphMode = "none"
     capture_sizes: tuple[int, ...] = ()
+    graphs_required: bool = False
+    batch_invariant: bool = False
+
+
+@dataclass(frozen=True)
+class StructuredOutputConfig:
+    """Which library makes masks, and whether tokens without a choice are sampled all the same."""
+
+    backend: BackendSetting = "auto"
+    jump_forward: bool = True
 
 
 @dataclass(frozen=True)
@@ -90,4 +107,5 @@ class EngineConfig:
     compile: CompileConfig
     profiler: ProfilerConfig
     device: str
+    structured_output: StructuredOutputConfig = StructuredOutputConfig()
     choices: tuple[str, ...] = ()

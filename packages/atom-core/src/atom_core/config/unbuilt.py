@@ -19,7 +19,6 @@ def refuse_unbuilt(args: EngineArgs) -> None:
         "enable_dp_attention": args.enable_dp_attention,
         f"method {args.method}": args.method is not None,
         f"num_speculative_tokens {args.num_speculative_tokens}": args.num_speculative_tokens > 1,
-        f"level {args.level}": args.level > 0,
         f"cudagraph_mode {args.cudagraph_mode}": args.cudagraph_mode in ("piecewise", "full-and-piecewise"),
     }
     for what, is_asked in asked.items():
@@ -34,6 +33,4 @@ def _what_runs(what: str) -> str:
         return "tokens are generated without speculation"
     if what.startswith("cudagraph"):
         return "whole decode steps are captured: full"
-    if what.startswith("level"):
-        return "the model runs without compilation, level 0"
     return "one device runs the whole model"

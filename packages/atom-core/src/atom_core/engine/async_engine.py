@@ -8,10 +8,12 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from atom_core.config.engine_args import EngineArgs
+from atom_core.engine.embedding_model import EmbeddingModel
 from atom_core.engine.engine_link import EngineLink
 from atom_core.engine.errors import EngineDeadError, EngineStartError, InvalidRequestError, ProfilerError
 from atom_core.engine.info import EngineInfo
@@ -32,13 +34,15 @@ from atom_core.engine.wire import (
     Reply,
     Shutdown,
 )
-from atom_core.messages import Pooling, RequestOutput, SamplingParams, StepStats
+from atom_core.messages import EngineRequest, Pooling, RequestOutput, SamplingParams, StepStats
 from atom_core.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 5.0
 SILENCE_SECONDS = 60.0
+# So many times `max_num_seqs` may wait where nothing else is set.
+QUEUE_FACTOR = 4
 
 
 class AsyncEngine:
@@ -48,9 +52,13 @@ class AsyncEngine:
         info: what the engine resolved at start.
         tokenizer: None with `skip_tokenizer_init`.
         stats: counts after the engine's last step; None before the first news.
+        embedding_model: how its prompts become vectors.
+        max_num_queued_requests: how many may wait beside the `info.max_num_seqs` that run.
     """
 
     info: EngineInfo
+    embedding_model: EmbeddingModel
+    max_num_queued_requests: int
     tokenizer: Tokenizer | None
     stats: StepStats | None
 
@@ -113,51 +121,75 @@ class AsyncEngine:
             EngineDeadError: where the engine is already dead. If it dies later, each sample gets an output with
                 finish_reason "error".
         """
-        self.check_health()
-        samples = self._inputs.process(
-            prompt_token_ids, sampling_params, request_id=request_id, priority=priority, cache_salt=cache_salt
+        [stream] = self.submit(
+            [prompt_token_ids],
+            sampling_params,
+            request_ids=[request_id],
+            priority=priority,
+            cache_salt=cache_salt,
         )
-        self._check_stop_strings(sampling_params)
-        caller_id = samples[0].parent_id or samples[0].request_id
-        if caller_id in self._streams:
-            raise InvalidRequestError(f"request id {caller_id!r} is in use", "request_id", "duplicate_request_id")
-        stream = self._streams[caller_id] = RequestStream(caller_id, len(samples), self._forget)
-        self._idle.clear()
-        for sample in samples:
-            self._outputs.add(sample)
-        self._link.send(AddRequests(samples))
         return stream
 
     def embed(
         self,
         prompt_token_ids: Sequence[int],
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         *,
         request_id: str | None = None,
         priority: int = 0,
         cache_salt: str = "",
     ) -> RequestStream:
-        """The embedding of a prompt: one `RequestOutput` with `embedding`.
+        """The embedding of a prompt, by the model's own pooling without another: a `RequestOutput` with `embedding`.
 
         Raises:
             InvalidRequestError, EngineDeadError: as `generate`.
         """
-        self.check_health()
-        request = self._inputs.process_embedding(
-            prompt_token_ids, pooling, request_id=request_id, priority=priority, cache_salt=cache_salt
+        [stream] = self.submit(
+            [prompt_token_ids],
+            pooling or self.embedding_model.pooling,
+            request_ids=[request_id],
+            priority=priority,
+            cache_salt=cache_salt,
         )
-        if request.request_id in self._streams:
-            raise InvalidRequestError(f"request id {request_id!r} is in use", "request_id", "duplicate_request_id")
-        stream = self._streams[request.request_id] = RequestStream(request.request_id, 1, self._forget)
-        self._idle.clear()
-        self._outputs.add(request)
-        self._link.send(AddRequests([request]))
         return stream
 
-    def validate(self, prompt_token_ids: Sequence[int], sampling_params: SamplingParams) -> None:
-        """Raise InvalidRequestError where `generate` would."""
-        self._inputs.validate(prompt_token_ids, sampling_params)
-        self._check_stop_strings(sampling_params)
+    def submit(
+        self,
+        prompts: Sequence[Sequence[int]],
+        wanted: SamplingParams | Pooling,
+        *,
+        request_ids: Sequence[str | None] | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> list[RequestStream]:
+        """A stream for each of several prompts, all of which are checked before any of them runs.
+
+        Args:
+            wanted: how to generate, as `generate`, or how to make embeddings, as `embed`.
+
+        Raises:
+            InvalidRequestError, EngineDeadError: as `generate`. With code "queue_full" as many requests wait already
+                as may: try again later. Several prompts are taken together while there is any room.
+        """
+        self.check_health()
+        self._check_room()
+        submitted = [
+            self._samples(prompt, wanted, request_id=request_id, priority=priority, cache_salt=cache_salt)
+            for prompt, request_id in zip(prompts, request_ids or [None] * len(prompts), strict=True)
+        ]
+        caller_ids = [_caller_id(samples) for samples in submitted]
+        for caller_id in caller_ids:
+            if caller_id in self._streams:
+                raise InvalidRequestError(f"request id {caller_id!r} is in use", "request_id", "duplicate_request_id")
+        streams = []
+        for caller_id, samples in zip(caller_ids, submitted, strict=True):
+            stream = self._streams[caller_id] = RequestStream(caller_id, len(samples), self._forget)
+            streams.append(stream)
+            for sample in samples:
+                self._outputs.add(sample)
+        self._idle.clear()
+        self._link.send(AddRequests([sample for samples in submitted for sample in samples]))
+        return streams
 
     async def check_grammar(self, sampling_params: SamplingParams) -> None:
         """Compile a request's grammar, beside the event loop; `generate` only looks at its size.
@@ -236,6 +268,9 @@ class AsyncEngine:
         info = await self._ready
         self._last_pulse = time.monotonic()
         self.info = msgspec.structs.replace(info, timings={**info.timings, "total": time.perf_counter() - started})
+        self.embedding_model = EmbeddingModel.read(info.model_path)
+        given = self._args.max_num_queued_requests
+        self.max_num_queued_requests = QUEUE_FACTOR * info.max_num_seqs if given is None else given
         limits = RequestLimits(info.max_model_len, info.vocab_size, info.max_num_seqs)
         self._inputs = InputProcessor(
             limits, eos_token_ids=info.eos_token_ids, seed=self._args.seed, tokenizer=self.tokenizer
@@ -306,6 +341,20 @@ class AsyncEngine:
         if (error := await call) is not None:
             raise ProfilerError(error)
 
-    def _check_stop_strings(self, params: SamplingParams) -> None:
-        if self.tokenizer is None and params.stop_strings:
+    def _samples(self, prompt: Sequence[int], wanted: SamplingParams | Pooling, **names: Any) -> list[EngineRequest]:
+        """The checked requests for one prompt."""
+        if isinstance(wanted, str):
+            return [self._inputs.process_embedding(prompt, wanted, **names)]
+        if self.tokenizer is None and isinstance(wanted, SamplingParams) and wanted.stop_strings:
             raise InvalidRequestError("stop strings need a tokenizer, and skip_tokenizer_init left it out", "stop")
+        return self._inputs.process(prompt, wanted, **names)
+
+    def _check_room(self) -> None:
+        """Raise InvalidRequestError where as many requests wait as may; those admitted are not touched."""
+        if self._outputs.num_open >= self.info.max_num_seqs + self.max_num_queued_requests:
+            message = f"{self.info.max_num_seqs} requests run and {self.max_num_queued_requests} wait: try again later"
+            raise InvalidRequestError(f"{message} (max_num_queued_requests)", code="queue_full")
+
+
+def _caller_id(samples: list[EngineRequest]) -> str:
+    return samples[0].parent_id or samples[0].request_id

@@ -107,6 +107,8 @@ class _EngineLoop:
         while self._running:
             if not core.has_unfinished():
                 self._last_step = None
+                while self._inbox.empty() and self._core.prepare():
+                    pass
                 self._handle(self._inbox.get())
                 self._last_step = time.monotonic()
             with contextlib.suppress(queue.Empty):
@@ -142,7 +144,8 @@ class _EngineLoop:
 
     def _receive(self, folder: str) -> None:
         socket = self._context.socket(zmq.PULL)
-        socket.connect(request_address(folder))
+        socket.set_hwm(0)
+        socket.bind(request_address(folder))
         with contextlib.suppress(zmq.ContextTerminated), contextlib.closing(socket):
             while True:
                 data = socket.recv()

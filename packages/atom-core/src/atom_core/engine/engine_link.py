@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import zmq
-import zmq.asyncio
 
 from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.engine_process import EngineProcess
@@ -40,37 +39,40 @@ class EngineLink:
         self._loop = asyncio.get_running_loop()
         self._on_message = on_message
         self._on_exit = on_exit
-        self._context = zmq.asyncio.Context()
-        self._requests = self._socket(zmq.PUSH, request_address(self.process.folder))
-        self._news = self._socket(zmq.PULL, news_address(self.process.folder))
-        self._receiver: asyncio.Task[None] | None = None
+        self._context = zmq.Context()
+        self._requests = self._socket(zmq.PUSH)
+        # The engine binds this one: what is sent before it does waits here, and sending never blocks.
+        self._requests.connect(request_address(self.process.folder))
+        self._news = self._socket(zmq.PULL)
+        self._news.bind(news_address(self.process.folder))
 
     def open(self, model_path: Path) -> None:
         """Start the process; it says `Ready` or `Failed` when it knows."""
-        self._receiver = asyncio.create_task(self._receive())
+        self._loop.add_reader(self._news.fileno(), self._receive)
         self.process.spawn(model_path, self._exited)
 
     def send(self, message: ToEngine) -> None:
         """Send at once: without a limit on its queue the socket never waits."""
-        self._requests.send(ENCODER.encode(message))
+        self._requests.send(ENCODER.encode(message), zmq.NOBLOCK)
 
     async def close(self, grace: float) -> None:
         """Give the process `grace` seconds to end by itself, then end it; remove the sockets' files."""
         await asyncio.to_thread(self.process.stop, grace)
-        if self._receiver is not None:
-            self._receiver.cancel()
-            await asyncio.gather(self._receiver, return_exceptions=True)
+        self._loop.remove_reader(self._news.fileno())
         self._context.destroy(linger=0)
 
-    def _socket(self, kind: int, address: str) -> zmq.asyncio.Socket:
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
         socket.set_hwm(0)
-        socket.bind(address)
         return socket
 
-    async def _receive(self) -> None:
+    def _receive(self) -> None:
+        """Take everything that has come: the descriptor tells only that something has."""
         while True:
-            data = await self._news.recv()
+            try:
+                data = self._news.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
             try:
                 self._on_message(FROM_ENGINE.decode(data))
             except Exception:

@@ -17,8 +17,10 @@ from atom_core.engine.validation import (
     check_prompt,
     check_sampling_params,
     check_structured_outputs,
+    check_thinking_budget,
 )
 from atom_core.messages import EngineRequest, Pooling, SamplingParams
+from atom_core.structured_output.checking import check_grammar
 from atom_core.structured_output.compiler import GrammarCompiler
 from atom_core.structured_output.grammar import GrammarError
 from atom_core.tokenization import Tokenizer, bad_words_token_ids
@@ -47,7 +49,7 @@ class InputProcessor:
     ) -> None:
         self.limits = limits
         self._tokenizer = tokenizer
-        self._grammars = GrammarCompiler()
+        self._grammars = GrammarCompiler(check_grammar)
         self._eos_token_ids = tuple(eos_token_ids)
         self._random = random.Random(seed)
 
@@ -63,6 +65,7 @@ class InputProcessor:
         """Raise InvalidRequestError for a constraint that is refused by its looks; `check_grammar` compiles it."""
         has_eos, has_tokenizer = bool(self._eos_token_ids), self._tokenizer is not None
         check_structured_outputs(params, has_eos=has_eos, has_tokenizer=has_tokenizer)
+        check_thinking_budget(params, has_tokenizer=has_tokenizer)
 
     def check_grammar(self, params: SamplingParams) -> None:
         """Compile the grammar of `params`, if it has one: blocks, for no longer than a few seconds.

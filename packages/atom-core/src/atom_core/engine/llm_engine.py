@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.completion import Completion
+from atom_core.engine.embedding_model import EmbeddingModel
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.errors import EngineDeadError, InvalidRequestError
 from atom_core.engine.info import EngineInfo
@@ -57,6 +58,7 @@ class LLMEngine:
         core = EngineCore(config)
         self._core = core
         self.info: EngineInfo = core.info
+        self.embedding_model = EmbeddingModel.read(self.info.model_path)
         limits = RequestLimits(self.info.max_model_len, self.info.vocab_size, self.info.max_num_seqs)
         self._inputs = InputProcessor(
             limits, eos_token_ids=self.info.eos_token_ids, seed=args.seed, tokenizer=self.tokenizer
@@ -111,14 +113,17 @@ class LLMEngine:
             raise
         return sorted(mine, key=lambda output: (order[output["request_id"]], output["index"]))
 
-    def embed(self, prompts: Prompt | Sequence[Prompt], pooling: Pooling = "mean") -> list[list[float]]:
+    def embed(self, prompts: Prompt | Sequence[Prompt], pooling: Pooling | None = None) -> list[list[float]]:
         """A vector of length 1 for each prompt: the "mean" of the hidden states of its tokens, or that of the "last".
+
+        Without `pooling` it is the model's own; "mean" where the model's folder does not say.
 
         Raises:
             InvalidRequestError: before anything is computed.
             RuntimeError: a prompt failed in the engine.
         """
         core = self._open_core()
+        pooling = pooling or self.embedding_model.pooling
         tokens = [self._encode(prompt, SamplingParams()) for prompt in _as_prompts(prompts)]
         requests = [self._inputs.process_embedding(token_ids, pooling) for token_ids in tokens]
         for request in requests:

@@ -88,7 +88,12 @@ class _Sample:
         self.caller_id = request.parent_id or request.request_id
         self._tokenizer = tokenizer
         self._detokenizer = (
-            IncrementalDetokenizer(tokenizer, request.token_ids, skip_special_tokens=params.skip_special_tokens)
+            IncrementalDetokenizer(
+                tokenizer,
+                request.token_ids,
+                skip_special_tokens=params.skip_special_tokens,
+                kept_special_token_ids=params.kept_special_token_ids or (),
+            )
             if tokenizer is not None
             else None
         )

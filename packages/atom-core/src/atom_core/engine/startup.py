@@ -25,11 +25,13 @@ def open_model(args: EngineArgs) -> Checkpoint:
 
 
 def open_tokenizer(args: EngineArgs, checkpoint: Checkpoint) -> Tokenizer | None:
-    """The tokenizer of `args`, or the model's own; None with `skip_tokenizer_init`."""
+    """The tokenizer of `args`, or the model's own; None with `skip_tokenizer_init`, or for dummy weights without one."""
     if args.skip_tokenizer_init:
         return None
     if args.tokenizer is not None:
         return Tokenizer.from_folder(args.tokenizer)
+    if args.load_dummy and checkpoint.format != "gguf" and not (checkpoint.path / "tokenizer.json").exists():
+        return None
     return Tokenizer.from_checkpoint(checkpoint)
 
 

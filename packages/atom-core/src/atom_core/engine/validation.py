@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atom_core.engine.errors import InvalidRequestError
-from atom_core.messages import SamplingParams
+from atom_core.messages import SamplingParams, ThinkingBudget
 from atom_core.structured_output.grammar import GrammarError, check_limits
 
 MAX_LOGPROBS = 20
@@ -43,6 +43,9 @@ def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
             "context_length_exceeded",
         )
     vocab_size = limits.vocab_size
+    # Prompts are long: only one that is wrong is gone through for what is wrong.
+    if set(map(type, token_ids)) == {int} and min(token_ids) >= 0 and max(token_ids) < vocab_size:
+        return
     for token_id in token_ids:
         if type(token_id) is not int or not 0 <= token_id < vocab_size:
             raise InvalidRequestError(
@@ -76,12 +79,26 @@ def check_sampling_params(params: SamplingParams, limits: RequestLimits, *, num_
     _check_texts("stop", params.stop_strings, MAX_STOP_STRINGS, MAX_STOP_LENGTH)
     _check_texts("bad_words", params.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH)
     _token_ids("stop_token_ids", params.stop_token_ids, limits, MAX_STOP_TOKENS)
+    _token_ids("kept_special_token_ids", params.kept_special_token_ids, limits, MAX_STOP_TOKENS)
     _token_ids("allowed_token_ids", params.allowed_token_ids, limits, limits.vocab_size)
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
         raise InvalidRequestError(
             "allowed_token_ids is empty; leave it out, or name at least one token", "allowed_token_ids"
         )
     _check_logit_bias(params.logit_bias, limits)
+
+
+def check_thinking_budget(params: SamplingParams, *, has_tokenizer: bool) -> None:
+    """Raise InvalidRequestError unless a thinking budget, if any, has a length and marks."""
+    budget, name = params.thinking_budget, "thinking_budget"
+    if budget is None:
+        return
+    if not isinstance(budget, ThinkingBudget):
+        raise InvalidRequestError(f"{name} is a {type(budget).__name__}; it must be ThinkingBudget", name)
+    _integer(name, budget.max_tokens, 0, None)
+    _check_texts(name, [budget.begin, budget.end], 2, MAX_STOP_LENGTH)
+    if not has_tokenizer:
+        raise InvalidRequestError(f"{name} needs a tokenizer, and skip_tokenizer_init left it out", name)
 
 
 def check_structured_outputs(params: SamplingParams, *, has_eos: bool, has_tokenizer: bool) -> None:
@@ -118,8 +135,8 @@ def _check_lengths(params: SamplingParams, limits: RequestLimits, num_prompt_tok
         _integer("max_tokens", params.max_tokens, 0, None)
         if params.max_tokens > room:
             raise InvalidRequestError(
-                f"max_tokens is {params.max_tokens} the prompt has {num_prompt_tokens} tokens; this model's context "
-                f"is {limits.max_model_len} tokens, prompt and output together: ask for at most {room}",
+                f"max_tokens is {params.max_tokens} and the prompt has {num_prompt_tokens} tokens; this model's "
+                f"context is {limits.max_model_len} tokens, prompt and output together: ask for at most {room}",
                 "max_tokens",
                 "context_length_exceeded",
             )

@@ -24,6 +24,9 @@ class InlineExecutor:
     def submit(self, step: SchedulerOutput) -> InlineStepHandle:
         return InlineStepHandle(self._runner, self._thread, step)
 
+    def prepare(self) -> bool:
+        return self._thread.submit(self._runner.prepare).result()
+
     def start_profile(self) -> None:
         self._thread.submit(self._runner.start_profile).result()
 

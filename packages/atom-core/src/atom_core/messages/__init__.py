@@ -8,14 +8,28 @@ from atom_core.messages.outputs import (
     StepStats,
     TokenLogprobs,
 )
-from atom_core.messages.requests import EngineRequest, Pooling, SamplingParams, StructuredOutputParams
-from atom_core.messages.steps import ModelOutput, NewRequest, RequestStepOutput, ScheduledRequest, SchedulerOutput
+from atom_core.messages.requests import (
+    EngineRequest,
+    Pooling,
+    SamplingParams,
+    StructuredOutputParams,
+    ThinkingBudget,
+)
+from atom_core.messages.steps import (
+    ForcedTokens,
+    ModelOutput,
+    NewRequest,
+    RequestStepOutput,
+    ScheduledRequest,
+    SchedulerOutput,
+)
 
 __all__ = [
     "CompletionLogprobs",
     "EngineOutput",
     "EngineRequest",
     "FinishReason",
+    "ForcedTokens",
     "ModelOutput",
     "NewRequest",
     "Pooling",
@@ -26,5 +40,6 @@ __all__ = [
     "SchedulerOutput",
     "StepStats",
     "StructuredOutputParams",
+    "ThinkingBudget",
     "TokenLogprobs",
 ]

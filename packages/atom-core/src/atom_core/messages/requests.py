@@ -28,6 +28,21 @@ class StructuredOutputParams(msgspec.Struct, frozen=True, omit_defaults=True):
     structural_tag: Any = None
 
 
+class ThinkingBudget(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How long a model may think: then the mark that ends its thinking is all that can be sampled.
+
+    Attributes:
+        max_tokens: of thinking, its marks not counted.
+        begin, end: the marks. Thinking begins where the text does, or not at all.
+        is_open: the prompt ends inside the thinking.
+    """
+
+    max_tokens: int
+    begin: str
+    end: str
+    is_open: bool = False
+
+
 Pooling = Literal["mean", "last"]
 
 
@@ -54,9 +69,11 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
         logprobs: report the chosen token and this many most likely ones; None reports nothing.
         prompt_logprobs: the same for each prompt token.
         skip_special_tokens: leave special tokens out of the text.
+        kept_special_token_ids: special tokens that stay in the text although the others are left out.
         bad_words: texts that are never generated, alone or after a space.
         bad_words_token_ids: the same as token ids; the engine fills it in from `bad_words`.
         structured_outputs: a grammar that the text follows; it ends where the grammar can, also with ignore_eos.
+        thinking_budget: ends a model's thinking; the grammar, if any, has to allow thinking.
     """
 
     temperature: float = 1.0
@@ -79,9 +96,16 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    kept_special_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     bad_words_token_ids: list[list[int]] | None = None
     structured_outputs: StructuredOutputParams | None = None
+    thinking_budget: ThinkingBudget | None = None
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether masks say which tokens may be sampled."""
+        return self.structured_outputs is not None or self.thinking_budget is not None
 
 
 class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):

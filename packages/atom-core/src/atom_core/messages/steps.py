@@ -40,17 +40,26 @@ class ScheduledRequest(msgspec.Struct, frozen=True):
     samples: bool
 
 
+class ForcedTokens(msgspec.Struct, frozen=True):
+    """Output tokens of a request that nothing sampled: they stand at `position` and after it, prompt included."""
+
+    request_id: str
+    position: int
+    token_ids: list[int]
+
+
 class SchedulerOutput(msgspec.Struct, frozen=True):
     """One step. `scheduled` is in batch order: decodes first, then prefills.
 
     `dropped_request_ids` were finished, aborted or preempted since the last step: the worker forgets them
-    before it looks at `new_requests`.
+    before it looks at `new_requests`. It enters `forced_tokens` into its history before it computes anything.
     """
 
     step_id: int
     scheduled: list[ScheduledRequest]
     new_requests: list[NewRequest]
     dropped_request_ids: list[str]
+    forced_tokens: list[ForcedTokens] = []
 
     @property
     def num_tokens(self) -> int:

@@ -7,7 +7,7 @@ import enum
 import msgspec
 
 from atom_core.kv_cache import BlockTable
-from atom_core.messages import EngineRequest, FinishReason, NewRequest, TokenLogprobs
+from atom_core.messages import EngineRequest, FinishReason, ForcedTokens, NewRequest, TokenLogprobs
 
 
 class RequestStatus(enum.Enum):
@@ -24,10 +24,13 @@ class Request:
     Attributes:
         key: order among requests, ``(priority, arrival)``; lower goes first.
         token_ids: prompt and the output tokens whose values have arrived.
-        max_computed_tokens: tokens that will ever be computed (the last sampled one never is).
+        max_tokens: output tokens at most.
+        max_computed_tokens: tokens that will ever be computed (the last output token never is).
         num_computed_tokens: tokens computed in the cache, those of steps in flight included.
         num_reported_tokens: the same without steps in flight.
         num_samples_in_flight: tokens sampled by steps in flight; their values are not known.
+        forced_token_ids: output tokens that need no sampling; they join `token_ids` when the samples before them arrive.
+        num_samples_before_forced: of those in flight.
         num_steps_in_flight, last_step_id: steps scheduled with this request and not reported; the last of them.
         num_cached_tokens: prompt tokens found in the prefix cache when the request first ran.
         is_at_worker: the worker knows the request.
@@ -37,16 +40,20 @@ class Request:
         "arrival",
         "block_table",
         "engine_request",
+        "forced_for_worker",
+        "forced_token_ids",
         "has_run",
         "is_at_worker",
         "is_reported_prompt",
         "key",
         "last_step_id",
         "max_computed_tokens",
+        "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_prompt_tokens",
         "num_reported_tokens",
+        "num_samples_before_forced",
         "num_samples_in_flight",
         "num_steps_in_flight",
         "prompt_logprobs",
@@ -75,6 +82,7 @@ class Request:
         self.token_ids = list(engine_request.token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.samples = max_tokens > 0
+        self.max_tokens = max_tokens
         self.max_computed_tokens = self.num_prompt_tokens + max(max_tokens, 1) - 1
         self.stop_token_ids = frozenset(params.stop_token_ids or ())
         self.block_table = block_table
@@ -82,6 +90,9 @@ class Request:
         self.num_computed_tokens = 0
         self.num_reported_tokens = 0
         self.num_samples_in_flight = 0
+        self.forced_token_ids: list[int] = []
+        self.forced_for_worker: ForcedTokens | None = None
+        self.num_samples_before_forced = 0
         self.num_steps_in_flight = 0
         self.last_step_id = -1
         self.num_cached_tokens = 0
@@ -91,8 +102,8 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that exist, those sampled in flight included."""
-        return len(self.token_ids) + self.num_samples_in_flight
+        """Tokens that exist, those sampled in flight and those forced among them included."""
+        return len(self.token_ids) + self.num_samples_in_flight + len(self.forced_token_ids)
 
     @property
     def num_output_tokens(self) -> int:
@@ -102,7 +113,7 @@ class Request:
     @property
     def num_uncomputed_tokens(self) -> int:
         """Tokens to compute now; 0 for a request that its steps in flight will finish."""
-        num_tokens = len(self.token_ids) + self.num_samples_in_flight
+        num_tokens = len(self.token_ids) + self.num_samples_in_flight + len(self.forced_token_ids)
         return min(num_tokens, self.max_computed_tokens) - self.num_computed_tokens
 
     @property
@@ -129,6 +140,7 @@ class Request:
         self.status = status
         self.num_computed_tokens = self.num_reported_tokens = 0
         self.is_at_worker = False
+        self.forced_for_worker = None
 
     def for_worker(self) -> NewRequest:
         """The state that the worker must create. All token ids are known by now."""
@@ -158,10 +170,37 @@ class Request:
         entries, self.prompt_logprobs = self.prompt_logprobs, []
         return entries
 
+    def force(self, token_ids: list[int]) -> None:
+        """The samples in flight will be the first of `token_ids`; the others follow without being sampled."""
+        num_known = len(self.token_ids)
+        for place, token_id in enumerate(token_ids):
+            if self._end_at(token_id, num_known + place + 1)[0] is not None:
+                # Nothing is sampled any more, so nothing needs to be computed.
+                self.max_computed_tokens = self.num_computed_tokens
+                token_ids = token_ids[: place + 1]
+                break
+        self.num_samples_before_forced = self.num_samples_in_flight
+        self.forced_token_ids = token_ids[self.num_samples_in_flight :]
+        if self.forced_token_ids and self.is_at_worker:
+            position = num_known + self.num_samples_in_flight
+            self.forced_for_worker = ForcedTokens(self.request_id, position, self.forced_token_ids)
+
+    def take_forced(self) -> list[int]:
+        """A sample arrived: the forced tokens that follow it."""
+        self.num_samples_before_forced -= 1
+        if self.num_samples_before_forced != 0:
+            return []
+        token_ids, self.forced_token_ids = self.forced_token_ids, []
+        return token_ids
+
     def append(self, token_id: int) -> tuple[FinishReason | None, int | None]:
         """An output token arrived: whether it ends the request, and the stop token id that did."""
         self.token_ids.append(token_id)
-        num_output_tokens = len(self.token_ids) - self.num_prompt_tokens
+        return self._end_at(token_id, len(self.token_ids))
+
+    def _end_at(self, token_id: int, num_tokens: int) -> tuple[FinishReason | None, int | None]:
+        """Whether `token_id` ends the request as the last of `num_tokens` tokens."""
+        num_output_tokens = num_tokens - self.num_prompt_tokens
         params = self.engine_request.sampling_params
         # The sampler masks stop tokens before min_tokens others have come, unless a grammar is at its end.
         if num_output_tokens > params.min_tokens or params.structured_outputs is not None:
@@ -169,6 +208,4 @@ class Request:
                 return "stop", None
             if token_id in self.stop_token_ids:
                 return "stop", token_id
-        if len(self.token_ids) > self.max_computed_tokens:
-            return "length", None
-        return None, None
+        return ("length", None) if num_output_tokens >= self.max_tokens else (None, None)

@@ -81,6 +81,17 @@ class Scheduler:
                 outputs.append(make_output(request, finish_reason="abort"))
         return outputs
 
+    def force(self, request_id: str, token_ids: list[int]) -> None:
+        """The next output tokens of a request are known before they are sampled, e.g. from its grammar.
+
+        Args:
+            token_ids: from the first token on whose value has not arrived. Those beyond the samples in flight are not
+                sampled: the next step computes them together, and they are reported with the last of those samples.
+        """
+        request = self._book.by_id.get(request_id)
+        if request is not None and request.num_samples_in_flight and not request.forced_token_ids:
+            request.force(token_ids)
+
     def schedule(self) -> SchedulerOutput | None:
         """The next step; None where nothing can run now (with steps in flight: before one is reported)."""
         if self._in_flight and not self.config.async_scheduling:

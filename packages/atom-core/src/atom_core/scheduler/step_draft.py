@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atom_core.messages import NewRequest, ScheduledRequest, SchedulerOutput
+from atom_core.messages import ForcedTokens, NewRequest, ScheduledRequest, SchedulerOutput
 from atom_core.scheduler.request import Request
 
 
@@ -50,10 +50,14 @@ class StepDraft:
         """Count the step's tokens as computed, and describe the step to the worker."""
         scheduled: list[ScheduledRequest] = []
         new_requests: list[NewRequest] = []
+        forced_tokens: list[ForcedTokens] = []
         for request, num_new_tokens in zip(self.requests, self.num_new_tokens, strict=True):
             if not request.is_at_worker:
                 new_requests.append(request.for_worker())
                 request.is_at_worker = True
+            elif request.forced_for_worker is not None:
+                forced_tokens.append(request.forced_for_worker)
+                request.forced_for_worker = None
             table = request.block_table
             first = request.num_computed_tokens
             request.num_computed_tokens = first + num_new_tokens
@@ -75,4 +79,5 @@ class StepDraft:
             scheduled=scheduled,
             new_requests=new_requests,
             dropped_request_ids=dropped_request_ids,
+            forced_tokens=forced_tokens,
         )

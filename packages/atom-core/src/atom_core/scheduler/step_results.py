@@ -22,7 +22,8 @@ def take_result(
     new_token_ids: list[int] = []
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
-    for token_id in result.token_ids:
+    arrived = result.token_ids + request.take_forced() if result.token_ids else []
+    for token_id in arrived:
         new_token_ids.append(token_id)
         finish_reason, stop_reason = request.append(token_id)
         if finish_reason is not None:

@@ -1,7 +1,6 @@
-"""Structured output: grammars that a request's text must follow, as masks over the vocabulary. Torch-free.
+"""Structured output: grammars that a request's text must follow, as masks over the vocabulary.
 
-llguidance does the parsing. It needs no torch, builds its automata as text arrives, and counts fuel: no pattern can
-take more than a set amount of work, neither when a grammar is checked nor in a step.
+Two libraries do the parsing, each in one file behind the protocols of `backend`; `choice` says which one, and why.
 """
 
 from __future__ import annotations
@@ -11,20 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from atom_core.structured_output.compiler import GrammarCompiler
+    from atom_core.structured_output.compilers import Compilers
     from atom_core.structured_output.constrained_requests import ConstrainedRequests
-    from atom_core.structured_output.grammar import GrammarError, check_limits, grammar_of
+    from atom_core.structured_output.grammar import GrammarError, check_limits
     from atom_core.structured_output.matcher import Matcher
 
 _HOMES = {
+    "Compilers": "compilers",
     "ConstrainedRequests": "constrained_requests",
     "GrammarCompiler": "compiler",
     "GrammarError": "grammar",
     "Matcher": "matcher",
     "check_limits": "grammar",
-    "grammar_of": "grammar",
 }
 
-__all__ = ["ConstrainedRequests", "GrammarCompiler", "GrammarError", "Matcher", "check_limits", "grammar_of"]
+__all__ = ["Compilers", "ConstrainedRequests", "GrammarCompiler", "GrammarError", "Matcher", "check_limits"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as DeadlineError
 from typing import Any
@@ -11,41 +12,46 @@ from typing import Any
 import msgspec
 
 from atom_core.messages import StructuredOutputParams
-from atom_core.structured_output.grammar import GrammarError, grammar_of, kind_of
+from atom_core.structured_output.grammar import GrammarError, kind_of
 
 DEADLINE_SECONDS = 5.0
 MAX_GRAMMARS = 256
+MAX_BYTES = 256 << 20
 NUM_THREADS = 2
-LONGEST_MESSAGE = 300
-# A state of the lexer takes 1 to 2 kB.
-MAX_LEXER_STATES = 50_000
 
 
 class GrammarCompiler:
-    """Turns constraints into matchers at their start, each constraint once.
+    """Turns constraints into grammars, each constraint once.
 
     Args:
-        tokenizer: llguidance's; None checks grammars without a vocabulary.
-        max_grammars: kept in memory; the one unused for longest goes first.
+        compile_grammar: does the work, in one of the threads.
+        max_grammars, max_bytes: kept in memory; the one unused for longest goes first.
     """
 
-    def __init__(self, tokenizer: Any = None, *, max_grammars: int = MAX_GRAMMARS) -> None:
-        self._tokenizer = tokenizer
+    def __init__(
+        self,
+        compile_grammar: Callable[[StructuredOutputParams], Any],
+        *,
+        max_grammars: int = MAX_GRAMMARS,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._compile = compile_grammar
         self._max_grammars = max_grammars
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._grammars: OrderedDict[bytes, Future[Any]] = OrderedDict()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="grammar")
 
     def submit(self, params: StructuredOutputParams) -> Future[Any]:
-        """The matcher of `params` at its start, to be copied; the future fails with GrammarError."""
+        """What `compile_grammar` makes of `params`; the future fails with what it raises, GrammarError as a rule."""
         key = msgspec.json.encode(params)
         with self._lock:
             future = self._grammars.get(key)
             if future is None:
                 future = self._grammars[key] = self._threads.submit(self._compile, params)
-                while len(self._grammars) > self._max_grammars:
-                    self._grammars.popitem(last=False)
             self._grammars.move_to_end(key)
+            while len(self._grammars) > self._max_grammars or self._num_bytes() > self._max_bytes:
+                self._grammars.popitem(last=False)
         return future
 
     def check(self, params: StructuredOutputParams, deadline: float = DEADLINE_SECONDS) -> None:
@@ -62,35 +68,11 @@ class GrammarCompiler:
     def __len__(self) -> int:
         return len(self._grammars)
 
-    def _compile(self, params: StructuredOutputParams) -> Any:
-        from llguidance import LLMatcher
-
-        limits = parser_limits()
-        grammar = grammar_of(params)
-        if self._tokenizer is None:
-            is_bad, messages = LLMatcher.validate_grammar_with_warnings(grammar, None, limits=limits)
-            complaint = messages[0] if is_bad and messages else ""
-            matcher = None
-        else:
-            matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
-            complaint = matcher.get_error() if matcher.is_error() else ""
-        if complaint:
-            raise GrammarError(f"{kind_of(params)} is not valid: {_one_line(complaint)}")
-        return matcher
-
-
-def parser_limits() -> Any:
-    """How much work and memory one grammar may take."""
-    from llguidance import LLParserLimits
-
-    return LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+    def _num_bytes(self) -> int:
+        done = (future for future in self._grammars.values() if future.done() and future.exception() is None)
+        return sum(getattr(future.result(), "num_bytes", 0) for future in done)
 
 
 def too_slow(params: StructuredOutputParams) -> str:
     """What to say of a grammar that missed its deadline."""
     return f"{kind_of(params)} took longer than {DEADLINE_SECONDS:g} s to compile; make it simpler"
-
-
-def _one_line(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."

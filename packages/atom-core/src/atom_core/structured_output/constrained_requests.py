@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from atom_core.config.sections import StructuredOutputConfig
 from atom_core.messages import EngineOutput, EngineRequest, SchedulerOutput
-from atom_core.structured_output.compiler import DEADLINE_SECONDS, GrammarCompiler, too_slow
-from atom_core.structured_output.matcher import Matcher
-from atom_core.structured_output.vocabulary import make_parser_vocabulary
+from atom_core.structured_output.backend import Parser
+from atom_core.structured_output.compiler import DEADLINE_SECONDS, too_slow
+from atom_core.structured_output.compilers import Compilers
+from atom_core.structured_output.matcher import MAX_FORCED, Matcher
+from atom_core.structured_output.thinking import ThinkingParser
 from atom_core.tokenization import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
 class _Waiting:
-    """A request whose grammar is being compiled."""
+    """A request whose grammar is being compiled, by the first of `backends` since `since`."""
 
     request: EngineRequest
     since: float
     grammar: Future[Any] | None = None
+    backends: list[str] = field(default_factory=list)
 
 
 class ConstrainedRequests:
@@ -35,6 +42,7 @@ class ConstrainedRequests:
         open_tokenizer: reads the model's tokenizer; called in a thread, with the first constrained request.
         vocab_size: rows of the model's head.
         eos_token_ids: the model's.
+        config: the settings.
         clock: seconds, for the deadline.
     """
 
@@ -44,21 +52,24 @@ class ConstrainedRequests:
         *,
         vocab_size: int,
         eos_token_ids: tuple[int, ...],
+        config: StructuredOutputConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._open_tokenizer = open_tokenizer
         self._vocab_size = vocab_size
-        self._eos_token_ids = eos_token_ids
+        config = config or StructuredOutputConfig()
+        self._jump_forward = config.jump_forward
         self._clock = clock
-        self._compiler: Future[GrammarCompiler] | None = None
+        self._make_compilers = lambda: Compilers(open_tokenizer(), vocab_size, eos_token_ids, config.backend)
+        self._compilers: Future[Compilers] | None = None
         self._waiting: dict[str, _Waiting] = {}
         self._matchers: dict[str, Matcher] = {}
+        self._free_after_thinking: dict[str, ThinkingParser] = {}
 
     def hold(self, request: EngineRequest) -> None:
         """Begin to compile the grammar of `request`; `take_ready` gives it back."""
-        if self._compiler is None:
+        if self._compilers is None:
             starter = ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
-            self._compiler = starter.submit(self._make_compiler)
+            self._compilers = starter.submit(self._make_compilers)
             starter.shutdown(wait=False)
         self._waiting[request.request_id] = _Waiting(request, self._clock())
 
@@ -105,37 +116,75 @@ class ConstrainedRequests:
                 del masks[request_id]
         return masks, errors
 
+    def take_forced(self, request_ids: Iterable[str]) -> dict[str, list[int]]:
+        """The next tokens of each request, from the one about to be sampled on, as far as its grammar has one way."""
+        found = {}
+        for request_id in request_ids:
+            matcher = self._matchers.get(request_id)
+            if matcher is not None and (token_ids := matcher.take_forced()):
+                found[request_id] = token_ids
+        return found
+
     def follow(self, news: Iterable[EngineOutput]) -> None:
         """Take in the tokens that the scheduler reported; forget requests that ended."""
         if not self._matchers:
             return
         for output in news:
             if output.finish_reason is not None:
-                self._matchers.pop(output.request_id, None)
+                self._forget(output.request_id)
             elif (matcher := self._matchers.get(output.request_id)) is not None:
                 matcher.accept(output.new_token_ids)
+                thinking = self._free_after_thinking.get(output.request_id)
+                if thinking is not None and thinking.is_over:
+                    self._forget(output.request_id)
 
     def close(self) -> None:
-        """Let the compiler's threads end."""
-        if self._compiler is not None and self._compiler.done() and self._compiler.exception() is None:
-            self._compiler.result().close()
+        """Let the compilers' threads end."""
+        if self._compilers is not None and self._compilers.done() and self._compilers.exception() is None:
+            self._compilers.result().close()
+
+    def _forget(self, request_id: str) -> None:
+        self._matchers.pop(request_id, None)
+        self._free_after_thinking.pop(request_id, None)
 
     def _try(self, waiting: _Waiting) -> bool:
         """Make the matcher if the grammar is ready; raises what went wrong with it."""
         params = waiting.request.sampling_params
-        if self._compiler is None or params.structured_outputs is None or not self._compiler.done():
+        if self._compilers is None or not self._compilers.done():
             return False
+        compilers = self._compilers.result()
+        if params.structured_outputs is None:
+            self._start(waiting.request, None)
+            return True
         if waiting.grammar is None:
             waiting.since = self._clock()
-            waiting.grammar = self._compiler.result().submit(params.structured_outputs)
-        if not waiting.grammar.done():
-            if self._clock() - waiting.since > DEADLINE_SECONDS:
-                raise TimeoutError(too_slow(params.structured_outputs))
+            waiting.backends = waiting.backends or list(compilers.choose(params.structured_outputs))
+            waiting.grammar = compilers.submit(waiting.backends[0], params.structured_outputs)
+        is_late = not waiting.grammar.done() and self._clock() - waiting.since > DEADLINE_SECONDS
+        has_failed = waiting.grammar.done() and waiting.grammar.exception() is not None
+        if (is_late or has_failed) and len(waiting.backends) > 1:
+            failed = waiting.backends.pop(0)
+            logger.info("structured output: %s failed at a constraint; %s takes it", failed, waiting.backends[0])
+            waiting.grammar = None
             return False
-        ends = {*waiting.request.eos_token_ids, *(params.stop_token_ids or ())}
-        self._matchers[waiting.request.request_id] = Matcher(waiting.grammar.result(), self._vocab_size, sorted(ends))
+        if is_late:
+            raise TimeoutError(too_slow(params.structured_outputs))
+        if not waiting.grammar.done():
+            return False
+        self._start(waiting.request, waiting.grammar.result().start())
         return True
 
-    def _make_compiler(self) -> GrammarCompiler:
-        tokenizer = self._open_tokenizer()
-        return GrammarCompiler(make_parser_vocabulary(tokenizer, self._vocab_size, self._eos_token_ids))
+    def _start(self, request: EngineRequest, parser: Parser | None) -> None:
+        """Follow a request from now on; `parser` is at the start of its grammar, where it has one."""
+        params = request.sampling_params
+        if params.thinking_budget is not None and self._compilers is not None:
+            thinking = ThinkingParser(params.thinking_budget, self._compilers.result().vocabulary, parser)
+            if parser is None:
+                self._free_after_thinking[request.request_id] = thinking
+            parser = thinking
+        if parser is not None:
+            ends = {*request.eos_token_ids, *(params.stop_token_ids or ())}
+            # What is not sampled has no logprobs.
+            max_forced = MAX_FORCED if self._jump_forward and params.logprobs is None else 0
+            matcher = Matcher(parser, self._vocab_size, sorted(ends), max_forced=max_forced)
+            self._matchers[request.request_id] = matcher

@@ -1,8 +1,7 @@
-"""From a request's constraint to a grammar in llguidance's notation, within limits of size and depth."""
+"""Constraints of requests: which kind, of the right shape, within limits of size and depth."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
@@ -14,11 +13,9 @@ MAX_REGEX_LENGTH = 8_192
 MAX_DEPTH = 64
 MAX_CHOICES = 1_024
 MAX_TAGS = 128
+LONGEST_MESSAGE = 300
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
-
-# One layout, that of Python's json.dumps: free white space would let a model emit blanks without end.
-JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 class GrammarError(ValueError):
@@ -57,7 +54,7 @@ def check_limits(params: StructuredOutputParams) -> None:
     ):
         raise GrammarError(f"choice must be a list of 1 to {MAX_CHOICES} texts that are not empty")
     if kind in ("json", "structural_tag"):
-        value = _as_json(kind, value)
+        value = json_value(kind, value)
         _check_depth(kind, value)
     try:
         size = len(msgspec.json.encode(value))
@@ -67,46 +64,8 @@ def check_limits(params: StructuredOutputParams) -> None:
         raise GrammarError(f"{kind} has {size} bytes; at most {MAX_BYTES} are allowed")
 
 
-def grammar_of(params: StructuredOutputParams) -> str:
-    """The grammar of a constraint that passed `check_limits`.
-
-    Raises:
-        GrammarError: it cannot be put into a grammar. That the grammar itself is sound shows when it is compiled.
-    """
-    import llguidance
-
-    kind = kind_of(params)
-    value = getattr(params, kind)
-    try:
-        match kind:
-            case "json":
-                return llguidance.LLMatcher.grammar_from_json_schema(
-                    _schema_text(_as_json(kind, value)), overrides=JSON_LAYOUT
-                )
-            case "json_object":
-                return llguidance.LLMatcher.grammar_from_json_schema('{"type": "object"}', overrides=JSON_LAYOUT)
-            case "regex":
-                return llguidance.LLMatcher.grammar_from_regex(value)
-            case "choice":
-                return llguidance.grammar_from("choice", json.dumps(list(value)))
-            case "grammar":
-                return llguidance.grammar_from("grammar", value)
-            case _:
-                return _tags_grammar(_as_json(kind, value))
-    except GrammarError:
-        raise
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise GrammarError(f"{kind}: {error}") from None
-
-
-def _schema_text(schema: Any) -> str:
-    """A schema as JSON. Its own layout options are dropped: the layout is ours."""
-    if isinstance(schema, dict):
-        schema = {name: value for name, value in schema.items() if name != "x-guidance"}
-    return json.dumps(schema)
-
-
-def _as_json(kind: str, value: Any) -> Any:
+def json_value(kind: str, value: Any) -> Any:
+    """A schema or a structural tag as an object, given as one or as text; raises GrammarError for anything else."""
     if isinstance(value, str):
         try:
             value = msgspec.json.decode(value)
@@ -132,25 +91,7 @@ def _children(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else []
 
 
-def _tags_grammar(tag: dict[str, Any]) -> str:
-    """``{"structures": [{"begin", "schema", "end"}], "triggers": [...]}``: free text with tags that hold JSON."""
-    from llguidance import StructTag
-
-    structures, triggers = tag.get("structures"), tag.get("triggers")
-    if not isinstance(structures, list) or not isinstance(triggers, list) or not structures or not triggers:
-        raise GrammarError("structural_tag must have the lists 'structures' and 'triggers', neither of them empty")
-    if len(structures) > MAX_TAGS or len(triggers) > MAX_TAGS:
-        raise GrammarError(f"structural_tag may have at most {MAX_TAGS} structures and triggers")
-    if not all(isinstance(trigger, str) and trigger for trigger in triggers):
-        raise GrammarError("structural_tag: 'triggers' must be texts that are not empty")
-    tags = []
-    for item in structures:
-        item = item if isinstance(item, dict) else {}
-        begin, schema, end = item.get("begin"), item.get("schema", {}), item.get("end", "")
-        if not isinstance(begin, str) or not isinstance(schema, dict) or not isinstance(end, str):
-            raise GrammarError("structural_tag: a structure has the texts 'begin' and 'end', and 'schema', an object")
-        trigger = next((trigger for trigger in triggers if begin.startswith(trigger)), None)
-        if trigger is None:
-            raise GrammarError(f"structural_tag: {begin[:60]!r} begins with none of the triggers")
-        tags.append(StructTag(trigger=trigger, begin=begin, grammar={**schema, "x-guidance": JSON_LAYOUT}, end=end))
-    return StructTag.to_grammar(tags, assume_special=False)
+def one_line(text: str) -> str:
+    """A library's message, short enough to pass on."""
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."

@@ -1,52 +1,106 @@
-"""`Matcher`: where one request's text stands in its grammar."""
+"""`Matcher`: where one request's text stands in its grammar, and which tokens can only come next."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+
+from atom_core.structured_output.backend import Parser
+
+# A run longer than this is followed in several steps, so that none of them takes long.
+MAX_FORCED = 128
 
 
 class Matcher:
     """Follows the tokens of one request.
 
     Args:
-        start: llguidance's matcher at the grammar's start; copied, not changed.
+        parser: at the grammar's start; it is the matcher's from now on.
         vocab_size: rows of the model's head.
         end_token_ids: tokens that end the request: sampled only where the grammar can end.
+        max_forced: tokens without a choice are followed this far at once; 0 leaves all to be sampled.
     """
 
-    def __init__(self, start: Any, vocab_size: int, end_token_ids: Sequence[int]) -> None:
-        self._parser = start.deep_copy()
-        self._num_words = -(-vocab_size // 32)
-        ends = np.zeros(self._num_words, dtype=np.uint32)
+    def __init__(
+        self, parser: Parser, vocab_size: int, end_token_ids: Sequence[int], *, max_forced: int = MAX_FORCED
+    ) -> None:
+        self._max_forced = max_forced
+        self._parser = parser
+        self._end_token_ids = frozenset(end_token_ids)
+        self._ends = np.zeros(-(-vocab_size // 32), dtype=np.int32)
         for token_id in end_token_ids:
             if token_id < vocab_size:
-                ends[token_id // 32] |= np.uint32(1 << (token_id % 32))
-        self._ends = ends.view(np.int32)
+                self._ends |= one_token(token_id, len(self._ends))
+        self._mask: np.ndarray | None = None
+        self._ahead: deque[int] = deque()
+        self._error: str | None = None
 
     def mask(self) -> np.ndarray:
         """Tokens that may come next: int32 ``[ceil(vocab / 32)]``, bit ``i % 32`` of word ``i // 32`` is token i."""
-        words = np.zeros(self._num_words, dtype=np.int32)
-        self._parser.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-        if self._parser.is_accepting():
-            return words | self._ends
-        inner = words & ~self._ends
-        # A stop token that is the grammar's only way on is text here.
-        return inner if inner.any() else words
+        return one_token(self._ahead[0], len(self._ends)) if self._ahead else self._parser_mask()
+
+    def take_forced(self) -> list[int]:
+        """Follow tokens for as long as the mask leaves one only, and return them; `accept` then expects these."""
+        if self._ahead:
+            return []
+        while len(self._ahead) < self._max_forced and self.error is None:
+            token_id = only_token(self._parser_mask())
+            if token_id is None:
+                break
+            self._ahead.append(token_id)
+            if token_id in self._end_token_ids:
+                break
+            self._follow(token_id)
+        return list(self._ahead)
 
     def accept(self, token_ids: Sequence[int]) -> None:
         """Follow tokens that were sampled under `mask`; see `error` for one that the grammar does not take."""
         for token_id in token_ids:
-            self._parser.consume_token(token_id)
+            if not self._ahead:
+                self._follow(token_id)
+            elif (expected := self._ahead.popleft()) != token_id:
+                self._error = f"token {token_id} came where only {expected} could"
 
     @property
     def is_accepting(self) -> bool:
         """Whether the text so far is complete."""
-        return self._parser.is_accepting()
+        return self._parser.is_accepting
 
     @property
     def error(self) -> str | None:
         """Why the grammar cannot be followed any further, None while it can."""
-        return self._parser.get_error().splitlines()[0] if self._parser.is_error() else None
+        return self._error or self._parser.error
+
+    def _follow(self, token_id: int) -> None:
+        self._parser.accept(token_id)
+        self._mask = None
+
+    def _parser_mask(self) -> np.ndarray:
+        if self._mask is None:
+            words = np.zeros_like(self._ends)
+            self._parser.fill(words)
+            if self._parser.is_accepting:
+                self._mask = words | self._ends
+            else:
+                inner = words & ~self._ends
+                # A stop token that is the grammar's only way on is text here.
+                self._mask = inner if inner.any() else words
+        return self._mask
+
+
+def one_token(token_id: int, num_words: int) -> np.ndarray:
+    """The mask that allows this token alone."""
+    words = np.zeros(num_words, dtype=np.uint32)
+    words[token_id // 32] = np.uint32(1 << (token_id % 32))
+    return words.view(np.int32)
+
+
+def only_token(words: np.ndarray) -> int | None:
+    """The one token that a mask allows; None where it allows none, or several."""
+    (found,) = words.nonzero()
+    if len(found) != 1:
+        return None
+    word = int(words[found[0]]) & 0xFFFFFFFF
+    return None if word & (word - 1) else int(found[0]) * 32 + word.bit_length() - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tokenizers.decoders import DecodeStream
 
@@ -19,13 +19,23 @@ class IncrementalDetokenizer:
 
     The texts that `add` and the final `flush` return join to what decoding all tokens at once gives, less an
     unfinished character at the very end. Bytes that can never be a character come out as U+FFFD.
+
+    Args:
+        skip_special_tokens: leave special tokens out, but for `kept_special_token_ids`.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = (), *, skip_special_tokens: bool = True
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int] = (),
+        *,
+        skip_special_tokens: bool = True,
+        kept_special_token_ids: Collection[int] = (),
     ) -> None:
         self._tokenizer = tokenizer
-        self._skip_special_tokens = skip_special_tokens
+        # The library leaves out all special tokens or none: where some are kept, the others are left out here.
+        self._skipped = tokenizer.special_token_ids.difference(kept_special_token_ids) if skip_special_tokens else ()
+        self._skip_special_tokens = skip_special_tokens and not kept_special_token_ids
         self._pending: list[int] = []
         # Decoders that strip a leading space must know that text came before; byte-level ones need no context.
         self._context = [] if tokenizer.is_byte_level else list(prompt_token_ids[-PRIMING_TOKENS:])
@@ -33,6 +43,8 @@ class IncrementalDetokenizer:
 
     def add(self, token_id: int) -> str:
         """Text that `token_id` settles: its own, that of tokens held back before it, or "" when it must wait."""
+        if token_id in self._skipped:
+            return ""
         try:
             text = self._stream.step(self._tokenizer.backend, token_id)
         except Exception:  # the library raises bare Exception where bytes make no sense together
@@ -41,8 +53,6 @@ class IncrementalDetokenizer:
         if text is not None:
             self._pending.clear()
             return text
-        if self._skip_special_tokens and token_id in self._tokenizer.special_token_ids:
-            return ""
         self._pending.append(token_id)
         return self._give_up_on_old_tokens() if len(self._pending) > PATIENCE else ""
 

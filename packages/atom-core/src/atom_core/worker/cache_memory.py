@@ -47,7 +47,8 @@ def size_cache(
         max_step_tokens: most tokens of a request that a step computes.
 
     Raises:
-        ConfigError: the cache would hold less than one request of `max_model_len` tokens.
+        ConfigError: the cache would hold less than one request of `max_model_len` tokens, and that was given, or
+            memory is strict.
     """
     choices: list[str] = []
     blocks_of_one = blocks_of_request(windows, max_model_len, cache.block_size, max_step_tokens)
@@ -67,7 +68,7 @@ def size_cache(
     capacity = longest_request(
         windows, num_blocks, cache.block_size, step_tokens=max_step_tokens, limit=max(max_model_len, 2)
     )
-    if capacity < 2 or (capacity < max_model_len and max_model_len_given):
+    if capacity < 2 or (capacity < max_model_len and (max_model_len_given or cache.strict_memory)):
         raise ConfigError(
             f"the KV cache is too small for one request: {num_blocks} blocks of {cache.block_size} tokens "
             f"hold {capacity}, max_model_len is {max_model_len} "

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 
 from atom_core.worker.device_tables import DeviceTables
+from atom_core.worker.graph_shapes import GraphShape
 from atom_core.worker.input_batch import ModelInput, StepRows
 from atom_kernels.protocols import BatchGeometry
 
 # Tokens and blocks that a program takes at a time.
 BLOCK = 256
-NUM_FIELDS = 5
+NUM_FIELDS = 6
 
 
 class DeviceInputs:
@@ -48,9 +49,9 @@ class DeviceInputs:
         self._last_tokens, self._sample_slots = buffer(max_num_seqs), buffer(max_num_seqs)
         self._sample_positions = buffer(max_num_seqs)
 
-    def build(self, rows: StepRows, num_padding: int = 0) -> ModelInput:
-        """The batch of a step, after `states.update(step)`; its buffers hold padding behind it (see `fill`)."""
-        self.fill(rows, num_padding)
+    def build(self, rows: StepRows, shape: GraphShape | None = None) -> ModelInput:
+        """The batch of a step, after `states.update(step)`; behind it the buffers hold padding (see `fill`)."""
+        self.fill(rows, shape)
         return self.view(
             rows,
             num_reqs=rows.num_reqs,
@@ -61,17 +62,14 @@ class DeviceInputs:
             max_seq_len=int((rows.starts + rows.lengths).max()),
         )
 
-    def fill(self, rows: StepRows, num_padding: int = 0) -> None:
-        """Launch what writes the buffers, with so many rows of one token behind those of `rows`."""
-        num_rows = rows.num_reqs + num_padding
-        fields = np.zeros((NUM_FIELDS, num_rows), dtype=np.int32)
-        fields[0, : rows.num_reqs], fields[0, rows.num_reqs :] = rows.slots, self._tables.padding_slot
-        fields[1, : rows.num_reqs] = rows.starts
-        fields[2, : rows.num_reqs], fields[2, rows.num_reqs :] = rows.lengths, 1
-        fields[3, 1:] = np.cumsum(fields[2, :-1])
-        fields[4, : rows.num_reqs] = -1
-        fields[4, rows.sampling] = np.arange(len(rows.sampling))
-        fields[4, rows.num_reqs :] = len(rows.sampling) + np.arange(num_padding)
+    def fill(self, rows: StepRows, shape: GraphShape | None = None) -> None:
+        """Launch what writes the buffers.
+
+        To have the shape of a graph the batch is padded with requests that have nothing cached: of one token each in a
+        decode, else the first of them has all tokens that are missing, and the others none. Requests that do not sample
+        do it too then, after the others and into the row for padding, as padding does.
+        """
+        fields = self._fields(rows, shape)
         writes, values = self._tables.take_writes()
         upload = torch.from_numpy(np.concatenate([writes.view(np.int32).ravel(), fields.ravel(), values]))
         if self.device.type == "cuda":
@@ -85,7 +83,27 @@ class DeviceInputs:
                 upload[after_writes + fields.size :],
                 BLOCK=BLOCK,
             )
-        self._launch(upload[after_writes:], rows.num_reqs, num_rows, int(fields[2].max()))
+        self._launch(upload[after_writes:], rows.num_reqs, fields.shape[1], int(fields[2].max()))
+
+    def _fields(self, rows: StepRows, shape: GraphShape | None) -> np.ndarray:
+        """Int32 ``[NUM_FIELDS, requests]``, as `build_inputs_kernel` reads them."""
+        num_reqs = rows.num_reqs
+        fields = np.zeros((NUM_FIELDS, num_reqs if shape is None else shape.num_reqs), dtype=np.int32)
+        slots, starts, lengths, firsts, sample_rows, sample_slots = fields
+        slots[:num_reqs], slots[num_reqs:] = rows.slots, self._tables.padding_slot
+        starts[:num_reqs], lengths[:num_reqs] = rows.starts, rows.lengths
+        if shape is not None and shape.is_decode:
+            lengths[num_reqs:] = 1
+        elif shape is not None and num_reqs < shape.num_reqs:
+            lengths[num_reqs] = shape.num_tokens - rows.num_tokens
+        np.cumsum(lengths[:-1], out=firsts[1:])
+        sample_rows[:] = -1
+        sample_rows[rows.sampling] = np.arange(len(rows.sampling))
+        sample_slots[:] = self._tables.padding_slot
+        sample_slots[rows.sampling] = rows.sampled_slots
+        if shape is not None:
+            sample_rows[sample_rows < 0] = np.arange(len(rows.sampling), shape.num_reqs)
+        return fields
 
     def _launch(self, fields: torch.Tensor, num_reqs: int, num_rows: int, longest: int) -> None:
         tables = self._tables

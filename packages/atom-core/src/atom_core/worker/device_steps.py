@@ -1,17 +1,24 @@
-"""`DeviceSteps`: how a GPU takes a step: inputs built there, and decodes replayed from captured graphs."""
+"""`DeviceSteps`: how a GPU takes a step: inputs built there, and those of captured shapes replayed."""
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
+from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
-from atom_core.worker.decode_graphs import DecodeGraphs
+from atom_core.worker.cuda_capture import Capture
 from atom_core.worker.device_inputs import DeviceInputs
 from atom_core.worker.device_tables import DeviceTables
+from atom_core.worker.graph_shapes import PROMPT_REQS, GraphShape, GraphShapes, prompt_sizes
 from atom_core.worker.input_batch import ModelInput, StepRows
 from atom_core.worker.paged_model import PagedModel
 from atom_core.worker.request_states import RequestStates
-from atom_core.worker.sampler import draw_by_tables
+from atom_core.worker.sampler import draw
+from atom_core.worker.step_graphs import StepGraphs
+
+logger = logging.getLogger(__name__)
 
 
 class DeviceSteps:
@@ -20,75 +27,116 @@ class DeviceSteps:
     Args:
         config: of the engine.
         model: what runs.
-        tables: of the requests.
+        states, tables: of the requests.
         max_model_len: of a request.
+        num_weights: of the model, about.
+        capture: makes graphs.
 
     Attributes:
         choices: a line for each value that was chosen for the user.
     """
 
-    def __init__(self, config: EngineConfig, model: PagedModel, tables: DeviceTables, *, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: PagedModel,
+        states: RequestStates,
+        tables: DeviceTables,
+        *,
+        max_model_len: int,
+        num_weights: int,
+        capture: Capture,
+    ) -> None:
         self.choices: list[str] = []
-        self._model, self._tables = model, tables
-        sizes = self._capture_sizes(config)
-        max_num_seqs = config.scheduler.max_num_seqs
+        self._model, self._states = model, states
+        self._graphs_required = config.compile.graphs_required
+        max_num_seqs, max_num_tokens = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
         self._inputs = DeviceInputs(
             tables,
             block_size=config.cache.block_size,
-            max_num_seqs=max_num_seqs,
-            max_num_tokens=max(config.scheduler.max_num_batched_tokens, max_num_seqs),
+            # Room for the padding of graphs.
+            max_num_seqs=max(max_num_seqs, PROMPT_REQS),
+            max_num_tokens=max(max_num_tokens, max_num_seqs),
         )
-        self._graphs: DecodeGraphs | None = None
-        if sizes:
-            self._graphs = DecodeGraphs(
+        shapes = self._shapes(config, num_weights)
+        self._graphs: StepGraphs | None = None
+        if shapes is not None:
+            self._graphs = StepGraphs(
                 self._inputs,
-                run_model=lambda batch, metadata: model.compute_logits(model.forward(batch, metadata)),
-                draw=self._draw,
-                build_metadata=model.build_metadata,
-                sizes=sizes,
+                run_model=self._run_model,
+                draw=lambda logits, slots, positions, filters: draw(logits, states, slots, positions, filters=filters),
+                shapes=shapes,
                 max_seq_len=max_model_len,
-                vocab_size=config.model.vocab_size,
+                capture=capture,
             )
 
-    def graph_size(self, rows: StepRows, states: RequestStates) -> int | None:
-        """Which graph runs a step: None unless each request decodes one token, and asks for nothing else."""
-        if self._graphs is None or len(rows.sampling) != rows.num_tokens:
+    def capture_next(self) -> bool:
+        """Capture a graph ahead of its use; False where none is left."""
+        if self._graphs is None:
+            return False
+        try:
+            return self._graphs.capture_next()
+        except Exception as error:
+            self._do_without_graphs(error)
+            return False
+
+    def shape_of(self, rows: StepRows, *, needs_hidden_states: bool) -> GraphShape | None:
+        """Of the graph that runs a step; None where none does: it is too large, or its hidden states are asked for."""
+        if self._graphs is None or needs_hidden_states or not len(rows.sampling):
             return None
-        extras = states.extras
-        for slot in rows.slots.tolist():
-            found = extras[slot]
-            if found is not None and found.prompt_logprobs is not None:
-                return None
-        return self._graphs.size_for(rows.num_reqs)
+        try:
+            return self._graphs.shape_of(rows)
+        except Exception as error:
+            self._do_without_graphs(error)
+            return None
 
-    def build(self, rows: StepRows, graph_size: int | None) -> ModelInput:
-        """The batch of a step, padded to the size of its graph."""
-        if graph_size is not None and self._graphs is not None:
-            self._graphs.capture_all()
-        return self._inputs.build(rows, 0 if graph_size is None else graph_size - rows.num_reqs)
+    def build(self, rows: StepRows, shape: GraphShape | None) -> ModelInput:
+        """The batch of a step, padded to the shape of its graph."""
+        return self._inputs.build(rows, shape)
 
-    def replay_model(self, rows: StepRows, graph_size: int) -> torch.Tensor:
+    def replay_model(self, rows: StepRows, shape: GraphShape) -> torch.Tensor:
         """Logits ``[n, vocab]`` of the batch that was built last."""
+        return self._open_graphs().replay_model(shape)[: len(rows.sampling)]
+
+    def replay_sampler(self, rows: StepRows, shape: GraphShape) -> torch.Tensor | None:
+        """Ids ``[n]`` of the logits that were computed last; None where a row asks for more than drawing."""
+        states, slots = self._states, rows.sampled_slots
+        if any(states.extras[slot] is not None for slot in slots.tolist()):
+            return None
+        ids = self._open_graphs().replay_sampler(shape, filters=bool(states.filters[slots].any()))
+        return ids[: len(slots)]
+
+    def _do_without_graphs(self, error: Exception) -> None:
+        """Go on eagerly where a step cannot be captured, unless graphs were asked for."""
+        if self._graphs_required:
+            raise ConfigError(
+                f"a step cannot be captured: {type(error).__name__}: {error}; cudagraph_mode none runs without graphs"
+            ) from error
+        logger.warning("steps run without graphs, since capturing one failed: %s: %s", type(error).__name__, error)
+        self._graphs = None
+
+    def _open_graphs(self) -> StepGraphs:
         if self._graphs is None:
             raise RuntimeError("there are no graphs to replay")
-        return self._graphs.replay_model(graph_size)[: rows.num_reqs]
+        return self._graphs
 
-    def replay_sampler(self, rows: StepRows, graph_size: int, states: RequestStates) -> torch.Tensor | None:
-        """Ids ``[n]`` of the logits that were computed last; None where a row asks for more than drawing."""
-        slots = rows.slots
-        if self._graphs is None or any(states.extras[slot] is not None for slot in slots.tolist()):
-            return None
-        filters = (states.top_k[slots] > 0).any() or (states.top_p[slots] < 1).any() or (states.min_p[slots] > 0).any()
-        return self._graphs.replay_sampler(graph_size, bool(filters))[: rows.num_reqs]
+    def _run_model(self, batch: ModelInput) -> torch.Tensor:
+        hidden_TD = self._model.forward(batch.input_ids, batch.positions, batch.geometries)
+        rows_nD = hidden_TD if batch.last_tokens is None else hidden_TD[batch.last_tokens]
+        return self._model.compute_logits(rows_nD).contiguous()
 
-    def _draw(self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, filters: bool) -> torch.Tensor:
-        return draw_by_tables(logits, self._tables, slots, positions)
-
-    def _capture_sizes(self, config: EngineConfig) -> tuple[int, ...]:
+    def _shapes(self, config: EngineConfig, num_weights: int) -> GraphShapes | None:
         if config.compile.graph_mode == "none":
-            return ()
+            return None
         reason = self._model.why_not_capturable()
+        if reason is not None and config.compile.graphs_required:
+            raise ConfigError(f"steps cannot be captured: {reason}; leave the cudagraph settings out")
         if reason is not None:
             self.choices.append(f"cudagraph_mode = none: {reason}")
-            return ()
-        return config.compile.capture_sizes
+            return None
+        tokens = prompt_sizes(num_weights, config.scheduler.max_num_batched_tokens)
+        if config.compile.batch_invariant:
+            tokens = ()  # decodes beside prompts would be computed as prompts of one token
+        if tokens:
+            self.choices.append(f"prompts of up to {max(tokens)} tokens are captured too: their launches take longest")
+        return GraphShapes(config.compile.capture_sizes, tokens)

@@ -8,8 +8,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from atom_kernels.sampling import SamplingTables
+
 # Every table begins at a multiple of so many words, which kernels read in wide loads.
 ALIGNMENT = 32
+# Those of 64 bits come first, where any number of rows leaves them aligned.
+SAMPLING_DTYPES = {
+    "seed": torch.int64,
+    "sample_index": torch.int64,
+    "temperature": torch.float32,
+    "top_k": torch.int32,
+    "top_p": torch.float32,
+    "min_p": torch.float32,
+}
+NUMPY_DTYPES: dict[torch.dtype, Any] = {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float32}
 
 
 class DeviceTables:
@@ -22,9 +34,7 @@ class DeviceTables:
         padding_slot: the row that padding reads and writes.
         history: int32 ``[num_rows, max_tokens]``.
         block_tables: int32 ``[num_groups, num_rows, max_blocks]``.
-        temperature, top_p, min_p: float32 ``[num_rows]``.
-        top_k: int32 ``[num_rows]``.
-        seed, sample_index: int64 ``[num_rows]``.
+        sampling: parameters ``[num_rows]``.
     """
 
     def __init__(self, max_num_seqs: int, max_model_len: int, *, block_size: int, num_groups: int, device: str) -> None:
@@ -33,12 +43,7 @@ class DeviceTables:
         max_tokens = _aligned(max_model_len + 1)
         max_blocks = _aligned(-(-(max_model_len + 1) // block_size))
         shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
-            "seed": (torch.int64, (num_rows,)),
-            "sample_index": (torch.int64, (num_rows,)),
-            "temperature": (torch.float32, (num_rows,)),
-            "top_k": (torch.int32, (num_rows,)),
-            "top_p": (torch.float32, (num_rows,)),
-            "min_p": (torch.float32, (num_rows,)),
+            **{name: (dtype, (num_rows,)) for name, dtype in SAMPLING_DTYPES.items()},
             "history": (torch.int32, (num_rows, max_tokens)),
             "block_tables": (torch.int32, (num_groups, num_rows, max_blocks)),
         }
@@ -51,17 +56,16 @@ class DeviceTables:
             self._starts[name] = start
             tables[name] = self.words[start : start + words_of[name]].view(dtype).view(shape)
             start += words_of[name]
+        self._tables = tables
         self.history, self.block_tables = tables["history"], tables["block_tables"]
-        self.temperature, self.top_k = tables["temperature"], tables["top_k"]
-        self.top_p, self.min_p = tables["top_p"], tables["min_p"]
-        self.seed, self.sample_index = tables["seed"], tables["sample_index"]
+        self.sampling = SamplingTables(**{name: tables[name] for name in SAMPLING_DTYPES})
         self._writes: list[tuple[int, np.ndarray]] = []
 
     def write(self, name: str, index: Sequence[int], values: Any) -> None:
         """Have `values` written to the table `name` from `index` on, along its last dimension."""
-        table: torch.Tensor = getattr(self, name)
+        table = self._tables[name]
         place = sum(position * stride for position, stride in zip(index, table.stride(), strict=True))
-        array = np.atleast_1d(np.asarray(values, dtype=_numpy_dtype(table))).view(np.int32)
+        array = np.atleast_1d(np.asarray(values, dtype=NUMPY_DTYPES[table.dtype])).view(np.int32)
         self._writes.append((self._starts[name] + place * table.element_size() // 4, array))
 
     def take_writes(self) -> tuple[np.ndarray, np.ndarray]:
@@ -76,7 +80,3 @@ class DeviceTables:
 
 def _aligned(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
-
-
-def _numpy_dtype(table: torch.Tensor) -> Any:
-    return {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float32}[table.dtype]

@@ -139,3 +139,8 @@ def build_input(rows: StepRows, states: RequestStates, block_size: int) -> Model
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array))
+
+
+_NOTHING = np.zeros(0, dtype=np.int64)
+NO_ROWS = StepRows(_NOTHING, _NOTHING, _NOTHING, np.zeros(1, dtype=np.int64), _NOTHING)
+"""Of a batch that is all padding."""

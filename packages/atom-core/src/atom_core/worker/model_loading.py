@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from atom_core.config.sections import EngineConfig
+from atom_core.worker.compilation import compile_model
 from atom_kernels.platform import detect_platform
 from atom_models import (
     BuildContext,
@@ -51,7 +52,7 @@ def load_engine_model(config: EngineConfig) -> EngineModel:
     """Build `config.model` on this machine's device and load its weights."""
     checkpoint = open_checkpoint(config.model.path)
     context = BuildContext(
-        platform=detect_platform(),
+        platform=replace(detect_platform(), batch_invariant=config.compile.batch_invariant),
         dtype=getattr(torch, config.model.dtype),
         device=torch.device(config.device),
         cache_dtype=config.cache.dtype,
@@ -60,9 +61,9 @@ def load_engine_model(config: EngineConfig) -> EngineModel:
     )
     model = build_model(checkpoint, context)
     if config.model.load_dummy:
-        load_dummy_weights(model, checkpoint)
+        load_dummy_weights(model, checkpoint, device=config.device)
     else:
         load_weights(model, checkpoint, progress=sys.stderr.isatty())
     model.eval()
     compute_logits: Any = model.compute_logits
-    return EngineModel(model, compute_logits, attention_layers(model))
+    return EngineModel(compile_model(model, config), compute_logits, attention_layers(model))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,15 +12,14 @@ from atom_core.config.sections import EngineConfig
 from atom_core.executor.protocol import Masks, PendingOutput, RunnerInfo
 from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
 from atom_core.profiling import TorchProfiler
-from atom_core.worker.cache_memory import available_memory, size_cache
-from atom_core.worker.cache_pages import plan_pages
+from atom_core.worker.cuda_capture import Capture, CudaCapture
 from atom_core.worker.device_steps import DeviceSteps
 from atom_core.worker.device_tables import DeviceTables
+from atom_core.worker.graph_shapes import GraphShape
 from atom_core.worker.input_batch import ModelInput, StepRows, build_input
-from atom_core.worker.kv_caches import allocate_caches
 from atom_core.worker.logprobs import prompt_logprobs_of_step
-from atom_core.worker.model_loading import EngineModel, load_engine_model
-from atom_core.worker.paged_model import PagedModel
+from atom_core.worker.model_loading import load_engine_model
+from atom_core.worker.paged_loading import LoadedPagedModel, LoadModel, load_paged_model
 from atom_core.worker.pooling import Pooler, with_embeddings
 from atom_core.worker.request_states import RequestStates
 from atom_core.worker.sampler import report, sample_step
@@ -37,7 +35,7 @@ class Forward:
     Attributes:
         logits_nV: float32, of the rows that sample.
         prompt_logprobs, vectors: by index in the batch, of the requests that ask for them.
-        graph_size: of the graph that ran it; None where none did.
+        shape: of the graph that ran it; None where none did.
     """
 
     step: SchedulerOutput
@@ -45,7 +43,7 @@ class Forward:
     logits_nV: torch.Tensor
     prompt_logprobs: Mapping[int, list[TokenLogprobs]]
     vectors: Mapping[int, list[float]]
-    graph_size: int | None = None
+    shape: GraphShape | None = None
 
     def report(self, token_ids: list[int], logprobs: Mapping[int, TokenLogprobs]) -> ModelOutput:
         """What came out of it."""
@@ -59,17 +57,20 @@ class ModelRunner:
     Args:
         config: of the engine.
         load_model: gives the model; tests and benchmarks put another in its place.
+        capture: makes graphs of steps on a device; None captures CUDA graphs on a GPU, and nothing on a CPU.
     """
 
     def __init__(
         self,
         config: EngineConfig,
-        load_model: Callable[[EngineConfig], EngineModel] = load_engine_model,
+        load_model: LoadModel = load_engine_model,
         *,
         rank: int = 0,
+        capture: Capture | None = None,
     ) -> None:
         self._config = config
         self._load_model = load_model
+        self._capture = capture
         self._profiler = TorchProfiler(config.profiler, rank)
         self._pooler = Pooler()
         self._device_steps: DeviceSteps | None = None
@@ -82,32 +83,15 @@ class ModelRunner:
         if config.device == "cpu":
             # OpenMP counts threads for each thread that starts work, so this must happen in the worker's own.
             torch.set_num_threads(config.parallel.num_threads)
-        started = time.perf_counter()
-        model = self._load_model(config)
-        loaded = time.perf_counter()
-        pages = plan_pages(model.attention_layers, config.model.max_model_len)
-        size = size_cache(
-            config.cache,
-            block_bytes=max(pages.page_bytes, 1),
-            max_num_seqs=config.scheduler.max_num_seqs,
-            max_model_len=config.model.max_model_len,
-            max_model_len_given=config.model.max_model_len_given,
-            memory=self._memory_for_cache(),
-            on_cpu=config.device == "cpu",
-            windows=pages.windows,
-            token_bytes=pages.token_bytes or None,
-            max_step_tokens=config.scheduler.max_num_batched_tokens,
-        )
-        caches = allocate_caches(model.attention_layers, pages, size.num_blocks, config.device)
-        self._model = PagedModel(model, caches, [group.layers for group in pages.groups])
-        choices = list(size.choices) + self._make_states(size.max_model_len, len(pages.groups))
-        allocated = time.perf_counter()
+        loaded = load_paged_model(config, self._load_model)
+        self._model = loaded.model
+        choices = [*loaded.choices, *self._make_states(loaded)]
         return RunnerInfo(
-            num_blocks=size.num_blocks,
-            windows=pages.windows,
-            max_model_len=size.max_model_len,
+            num_blocks=loaded.size.num_blocks,
+            windows=loaded.pages.windows,
+            max_model_len=loaded.size.max_model_len,
             vocab_size=config.model.vocab_size,
-            timings={"load weights": loaded - started, "allocate cache": allocated - loaded},
+            timings=loaded.timings,
             choices=choices,
         )
 
@@ -115,16 +99,16 @@ class ModelRunner:
     def forward(self, step: SchedulerOutput) -> None:
         """Compute the step's tokens and the logits of the rows that sample; `sample` must follow."""
         self._states.update(step)
+        self._pooler.update(step)
         rows = StepRows.of(step, self._states.slots)
         if self._device_steps is None:
-            batch, graph_size = build_input(rows, self._states, self._config.cache.block_size), None
+            batch, shape = build_input(rows, self._states, self._config.cache.block_size), None
         else:
-            graph_size = self._device_steps.graph_size(rows, self._states)
-            batch = self._device_steps.build(rows, graph_size)
+            shape = self._device_steps.shape_of(rows, needs_hidden_states=self._needs_hidden_states(rows))
+            batch = self._device_steps.build(rows, shape)
         with self._profiler.mark(_step_name(rows)):
-            if self._device_steps is not None and graph_size is not None:
-                logits_nV = self._device_steps.replay_model(rows, graph_size)
-                self._forward = Forward(step, batch, logits_nV, {}, {}, graph_size)
+            if self._device_steps is not None and shape is not None:
+                self._forward = Forward(step, batch, self._device_steps.replay_model(rows, shape), {}, {}, shape)
             else:
                 self._forward = self._run_eagerly(step, batch)
 
@@ -135,12 +119,17 @@ class ModelRunner:
             raise RuntimeError("sample() before forward(): there is no step to sample")
         forward, self._forward = self._forward, None
         with self._profiler.mark("sample"):
-            if self._device_steps is not None and forward.graph_size is not None and not masks:
-                ids = self._device_steps.replay_sampler(forward.batch.rows, forward.graph_size, self._states)
+            if self._device_steps is not None and forward.shape is not None and not masks:
+                ids = self._device_steps.replay_sampler(forward.batch.rows, forward.shape)
                 if ids is not None:
                     return deliver(ids, lambda token_ids: forward.report(token_ids, {}))
             sampled = sample_step(forward.step, forward.batch, forward.logits_nV, states=self._states, masks=masks)
             return deliver(sampled.token_ids, lambda token_ids: forward.report(token_ids, sampled.logprobs))
+
+    @torch.inference_mode()
+    def prepare(self) -> bool:
+        """Capture a graph before a step needs it; False where none is left."""
+        return self._device_steps is not None and self._device_steps.capture_next()
 
     def start_profile(self) -> None:
         """Begin a trace (see `TorchProfiler.start`)."""
@@ -150,8 +139,16 @@ class ModelRunner:
         """End the trace and write it."""
         logger.info("wrote the trace %s", self._profiler.stop())
 
+    def _needs_hidden_states(self, rows: StepRows) -> bool:
+        """Whether somebody wants more of a step than the logits of the rows that sample."""
+        extras = self._states.extras
+        judged = any(
+            (found := extras[slot]) is not None and found.prompt_logprobs is not None for slot in rows.slots.tolist()
+        )
+        return judged or self._pooler.is_open
+
     def _run_eagerly(self, step: SchedulerOutput, batch: ModelInput) -> Forward:
-        hidden_TD = self._model.forward(batch)
+        hidden_TD = self._model.forward(batch.input_ids, batch.positions, batch.geometries)
         pooled = self._pooler.pool(step, batch, hidden_TD)
         prompt_logprobs = prompt_logprobs_of_step(batch, hidden_TD, self._states, self._model.compute_logits)
         rows_nD = hidden_TD if batch.last_tokens is None else hidden_TD[batch.last_tokens]
@@ -159,36 +156,33 @@ class ModelRunner:
         vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
         return Forward(step, batch, logits_nV, prompt_logprobs, vectors)
 
-    def _make_states(self, max_model_len: int, num_groups: int) -> list[str]:
+    def _make_states(self, loaded: LoadedPagedModel) -> list[str]:
         """What is kept of requests, and on a GPU the graphs over it; a line for each choice."""
         config = self._config
-        on_cpu = config.device == "cpu"
-        tables = None
-        max_num_seqs, block_size = config.scheduler.max_num_seqs, config.cache.block_size
-        if not on_cpu:
-            tables = DeviceTables(
-                max_num_seqs, max_model_len, block_size=block_size, num_groups=num_groups, device=config.device
-            )
+        max_num_seqs, max_model_len = config.scheduler.max_num_seqs, loaded.size.max_model_len
+        size = {"block_size": config.cache.block_size, "num_groups": len(loaded.pages.groups)}
+        capture = self._capture if config.device == "cpu" else self._capture or CudaCapture()
+        tables = None if capture is None else DeviceTables(max_num_seqs, max_model_len, device=config.device, **size)
         self._states = RequestStates(
             max_num_seqs,
             max_model_len,
-            block_size=block_size,
             device=config.device,
             vocab_size=config.model.vocab_size,
-            num_groups=num_groups,
             tables=tables,
+            **size,
         )
-        if tables is None:
+        if capture is None or tables is None:
             return []
-        self._device_steps = DeviceSteps(config, self._model, tables, max_model_len=max_model_len)
+        self._device_steps = DeviceSteps(
+            config,
+            self._model,
+            self._states,
+            tables,
+            max_model_len=max_model_len,
+            num_weights=loaded.num_weights,
+            capture=capture,
+        )
         return self._device_steps.choices
-
-    def _memory_for_cache(self) -> int:
-        """Bytes that the cache may take: what is free on a CPU, what the utilization leaves on a GPU."""
-        if self._config.device == "cpu":
-            return available_memory()
-        free, total = torch.cuda.mem_get_info()
-        return max(int(total * self._config.cache.memory_utilization) - (total - free), 0)
 
 
 def _step_name(rows: StepRows) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from atom_core.worker.input_batch import ModelInput
 from atom_core.worker.model_loading import EngineModel
+from atom_kernels.protocols import BatchGeometry
 from atom_models.forward_context import ForwardContext, set_forward_context
 
 
@@ -41,19 +41,20 @@ class PagedModel:
     def why_not_capturable(self) -> str | None:
         """What of attention cannot be captured in a graph; None if all can."""
         for plan, _, layers in self.plans:
-            if not getattr(plan.runner, "capturable", False):
+            if not plan.capturable:
                 return f"the {plan.backend} backend of {layers[0]} cannot be captured"
         return None
 
-    def build_metadata(self, batch: ModelInput) -> dict[str, Any]:
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, geometries: Sequence[BatchGeometry]
+    ) -> torch.Tensor:
+        """Hidden states ``[T, D]`` of int64 ``[T]`` ids at `positions`; `geometries` has one for each group."""
+        with set_forward_context(ForwardContext(self.kv_caches, self._build_metadata(geometries))):
+            return self._forward(input_ids, positions)
+
+    def _build_metadata(self, geometries: Sequence[BatchGeometry]) -> dict[str, Any]:
         """What attention needs to know of a batch, by layer name."""
         metadata: dict[str, Any] = {}
         for plan, group, names in self.plans:
-            metadata.update(dict.fromkeys(names, plan.build_metadata(batch.geometries[group])))
+            metadata.update(dict.fromkeys(names, plan.build_metadata(geometries[group])))
         return metadata
-
-    def forward(self, batch: ModelInput, metadata: Mapping[str, Any] | None = None) -> torch.Tensor:
-        """Hidden states ``[T, D]``; `metadata` is built unless given."""
-        context = ForwardContext(self.kv_caches, self.build_metadata(batch) if metadata is None else metadata)
-        with set_forward_context(context):
-            return self._forward(batch.input_ids, batch.positions)

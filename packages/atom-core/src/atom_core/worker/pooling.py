@@ -21,9 +21,22 @@ class Pooler:
         self._open: dict[str, tuple[Pooling, int]] = {}
         self._sums: dict[str, torch.Tensor] = {}
 
+    @property
+    def is_open(self) -> bool:
+        """Whether any request that was taken in has pooling."""
+        return bool(self._open)
+
+    def update(self, step: SchedulerOutput) -> None:
+        """Forget the requests that `step` drops, and take in those that are new."""
+        for request_id in step.dropped_request_ids:
+            self._open.pop(request_id, None)
+            self._sums.pop(request_id, None)
+        for request in step.new_requests:
+            if request.pooling is not None:
+                self._open[request.request_id] = (request.pooling, request.num_prompt_tokens)
+
     def pool(self, step: SchedulerOutput, batch: ModelInput, hidden_TD: torch.Tensor) -> dict[int, torch.Tensor]:
-        """Take a step's hidden states: float32 ``[D]`` for each prompt that it completes, by index in the batch."""
-        self._update(step)
+        """Take a step's hidden states, after `update`: float32 ``[D]`` for each prompt that it completes, by index."""
         if not self._open:
             return {}
         pooled: dict[int, torch.Tensor] = {}
@@ -43,14 +56,6 @@ class Pooler:
                 # The length of a sum and of a mean differ, but not their direction.
                 pooled[index] = torch.nn.functional.normalize(total_D, dim=0).float()
         return pooled
-
-    def _update(self, step: SchedulerOutput) -> None:
-        for request_id in step.dropped_request_ids:
-            self._open.pop(request_id, None)
-            self._sums.pop(request_id, None)
-        for request in step.new_requests:
-            if request.pooling is not None:
-                self._open[request.request_id] = (request.pooling, request.num_prompt_tokens)
 
 
 def with_embeddings(output: ModelOutput, vectors: Mapping[int, list[float]]) -> ModelOutput:

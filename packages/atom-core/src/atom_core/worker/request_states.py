@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 from atom_core.messages import NewRequest, SchedulerOutput
-from atom_core.worker.device_tables import DeviceTables
+from atom_core.worker.device_tables import SAMPLING_DTYPES, DeviceTables
 from atom_core.worker.sampling_extras import SamplingExtras
+from atom_kernels.sampling import SamplingTables
 
 
 class RequestStates:
@@ -19,7 +20,8 @@ class RequestStates:
         block_tables: int32 ``[num_groups, max_num_seqs, max_blocks]`` on the host, as far as `num_blocks` of each row.
             Entries behind a group's window mean nothing. Empty where `tables` has them.
         num_prompt_tokens: int32 ``[max_num_seqs]`` on the host.
-        temperature, top_k, top_p, min_p, seed, sample_index: a host array each, ``[max_num_seqs]``.
+        sampling: parameters ``[max_num_seqs]``, on the device.
+        filters: bool ``[max_num_seqs]`` on the host, whether top-k, top-p or min-p leave tokens out.
         tables: what kernels read of the above, on a GPU; None on a CPU.
         extras: what only some requests pay for (penalties, biases, logprobs ...); None for the others.
     """
@@ -45,12 +47,8 @@ class RequestStates:
         self.block_tables = np.zeros((num_groups, max_num_seqs, max_blocks), dtype=np.int32)
         self.num_blocks = np.zeros((num_groups, max_num_seqs), dtype=np.int32)
         self.num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int32)
-        self.temperature = np.zeros(max_num_seqs, dtype=np.float32)
-        self.top_k = np.zeros(max_num_seqs, dtype=np.int64)
-        self.top_p = np.ones(max_num_seqs, dtype=np.float32)
-        self.min_p = np.zeros(max_num_seqs, dtype=np.float32)
-        self.seed = np.zeros(max_num_seqs, dtype=np.int64)
-        self.sample_index = np.zeros(max_num_seqs, dtype=np.int64)
+        self.sampling = _sampling_tables(max_num_seqs) if tables is None else tables.sampling
+        self.filters = np.zeros(max_num_seqs, dtype=np.bool_)
         self.extras: list[SamplingExtras | None] = [None] * max_num_seqs
         self.slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs - 1, -1, -1))
@@ -64,6 +62,8 @@ class RequestStates:
                 self._free.append(slot)
         for request in step.new_requests:
             self._admit(request)
+        for forced in step.forced_tokens:
+            self._write_history(self.slots[forced.request_id], forced.position, forced.token_ids)
         for scheduled in step.scheduled:
             if scheduled.new_block_ids:
                 self._extend_tables(self.slots[scheduled.request_id], scheduled.new_block_ids)
@@ -78,15 +78,20 @@ class RequestStates:
                     self.tables.write("block_tables", (group, slot, start), block_ids)
                 self.num_blocks[group, slot] = start + len(block_ids)
 
+    def _write_history(self, slot: int, position: int, token_ids: list[int]) -> None:
+        if self.tables is None:
+            tokens = torch.tensor(token_ids, dtype=torch.int32)
+            self.history[slot, position : position + len(token_ids)] = tokens
+        else:
+            self.tables.write("history", (slot, position), token_ids)
+
     def _admit(self, request: NewRequest) -> None:
         slot = self.slots[request.request_id] = self._free.pop()
         params = request.sampling_params
-        if self.tables is None:
-            self.history[slot, : len(request.token_ids)] = torch.tensor(request.token_ids, dtype=torch.int32)
-        else:
-            self.tables.write("history", (slot, 0), request.token_ids)
+        self._write_history(slot, 0, request.token_ids)
         self.num_blocks[:, slot] = 0
         self.num_prompt_tokens[slot] = request.num_prompt_tokens
+        self.filters[slot] = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
         values = {
             "temperature": params.temperature,
             "top_k": params.top_k,
@@ -96,7 +101,12 @@ class RequestStates:
             "sample_index": request.sample_index,
         }
         for name, value in values.items():
-            getattr(self, name)[slot] = value
-            if self.tables is not None:
+            if self.tables is None:
+                getattr(self.sampling, name)[slot] = value
+            else:
                 self.tables.write(name, (slot,), value)
         self.extras[slot] = SamplingExtras.of(request, self.vocab_size, self.device)
+
+
+def _sampling_tables(num_rows: int) -> SamplingTables:
+    return SamplingTables(**{name: torch.zeros(num_rows, dtype=dtype) for name, dtype in SAMPLING_DTYPES.items()})

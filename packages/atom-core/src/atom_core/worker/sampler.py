@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from atom_core.messages import ModelOutput, RequestStepOutput, SchedulerOutput, TokenLogprobs
-from atom_core.worker.device_tables import DeviceTables
 from atom_core.worker.input_batch import ModelInput
 from atom_core.worker.logprobs import rank_tokens
 from atom_core.worker.request_states import RequestStates
-from atom_kernels.sampling import philox_uniform, sample
+from atom_core.worker.token_masks import ban_tokens
+from atom_kernels.sampling import sample_slots
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ def sample_step(
     if not len(batch.rows.sampling):
         return Sampled(torch.empty(0, dtype=torch.int64), {})
     raw = _process(step, batch, logits_nV, states=states, masks=masks)
-    sampled = _draw(logits_nV, batch, states)
+    filters = bool(states.filters[batch.rows.sampled_slots].any())
+    sampled = draw(logits_nV, states, batch.sample_slots, batch.sample_positions, filters=filters)
     logprobs = {
         row: rank_tokens(logits_V[None], sampled[row : row + 1], count)[0] for row, (count, logits_V) in raw.items()
     }
@@ -60,59 +61,37 @@ def _process(
 
     Masks come first: what bans tokens after them leaves at least one of those that a grammar allows.
     """
-    raw: dict[int, tuple[int, torch.Tensor]] = {}
     rows = batch.rows
-    for row, (index, slot) in enumerate(zip(rows.sampling.tolist(), rows.sampled_slots.tolist(), strict=True)):
-        extras = states.extras[slot]
-        if extras is None and not masks:
-            continue
-        logits_V = logits_nV[row]
-        if extras is not None and extras.logprobs is not None:
-            raw[row] = (extras.logprobs, logits_V.clone())
-        if masks and (words := masks.get(step.scheduled[index].request_id)) is not None:
-            is_banned = np.unpackbits(~words.view(np.uint8), count=len(logits_V), bitorder="little").view(np.bool_)
-            logits_V.masked_fill_(_on(states, is_banned), float("-inf"))
-        if extras is not None:
-            extras.process(logits_V, states.history[slot, : int(rows.sampled_positions[row])])
+    extras = [states.extras[slot] for slot in rows.sampled_slots.tolist()]
+    raw = {
+        row: (found.logprobs, logits_nV[row].clone())
+        for row, found in enumerate(extras)
+        if found is not None and found.logprobs is not None
+    }
+    if masks:
+        request_ids = [step.scheduled[index].request_id for index in rows.sampling.tolist()]
+        ban_tokens(logits_nV, [masks.get(request_id) for request_id in request_ids])
+    for row, found in enumerate(extras):
+        if found is not None:
+            history = states.history[int(rows.sampled_slots[row]), : int(rows.sampled_positions[row])]
+            found.process(logits_nV[row], history)
     return raw
 
 
-def _draw(logits_nV: torch.Tensor, batch: ModelInput, states: RequestStates) -> torch.Tensor:
-    if states.tables is not None:
-        return draw_by_tables(logits_nV, states.tables, batch.sample_slots, batch.sample_positions)
-    slots = batch.rows.sampled_slots
-
-    def of_rows(values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values[slots])
-
-    if states.temperature[slots].any():
-        uniform = philox_uniform(of_rows(states.seed), of_rows(states.sample_index), batch.sample_positions)
-    else:  # greedy rows use no random numbers
-        uniform = torch.zeros(len(slots), dtype=torch.float64)
-    ids = sample(
-        logits_nV,
-        uniform,
-        *(of_rows(values) for values in (states.temperature, states.top_k, states.top_p, states.min_p)),
-    )
-    states.history[batch.sample_slots, batch.sample_positions] = ids.int()
-    return ids
-
-
-def draw_by_tables(
-    logits_nV: torch.Tensor, tables: DeviceTables, slots_n: torch.Tensor, positions_n: torch.Tensor
+def draw(
+    logits_nV: torch.Tensor, states: RequestStates, slots_n: torch.Tensor, positions_n: torch.Tensor, *, filters: bool
 ) -> torch.Tensor:
-    """Draw a token for each row by the parameters of its slot, and append it there; the host takes no part.
+    """Draw a token for each row by the parameters of its slot, and append it there; can be captured on a GPU.
 
     Args:
-        slots_n, positions_n: int64, rows of the tables, and where the tokens will stand.
+        slots_n, positions_n: int64 on the device, rows of the states, and where the tokens will stand.
+        filters: a row leaves tokens out by top-k, top-p or min-p.
 
     Returns:
         int64 ``[n]``.
     """
-    uniform = philox_uniform(tables.seed[slots_n], tables.sample_index[slots_n], positions_n)
-    parameters = (tables.temperature, tables.top_k, tables.top_p, tables.min_p)
-    ids = sample(logits_nV, uniform, *(values[slots_n] for values in parameters))
-    tables.history[slots_n, positions_n] = ids.int()
+    ids = sample_slots(logits_nV, states.sampling, slots_n, positions_n, filters=filters)
+    states.history[slots_n, positions_n] = ids.int()
     return ids
 
 
@@ -144,8 +123,3 @@ def report(
             )
         )
     return ModelOutput(step.step_id, requests)
-
-
-def _on(states: RequestStates, array: np.ndarray) -> torch.Tensor:
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor if states.device == "cpu" else tensor.to(states.device, non_blocking=True)

@@ -35,8 +35,8 @@ def build_inputs_kernel(
 ):  # fmt: skip
     """Programs ``[rows, chunks of BLOCK tokens]``; rows from `num_reqs` on pad the batch, and have no tokens cached.
 
-    `rows_ptr` has int32 ``[5, row_stride]``: slot, start, length, first token in the batch, and place among the rows
-    that sample (-1: does not).
+    `rows_ptr` has int32 ``[6, row_stride]``: slot, start, length, first token in the batch, place among the rows that
+    sample (-1: does not), and the slot into which it samples.
     """
     row = tl.program_id(0)
     chunk = tl.program_id(1)
@@ -54,7 +54,7 @@ def build_inputs_kernel(
         tl.store(seq_lens_ptr + row, seq_len)
         if sample_row >= 0:
             tl.store(last_tokens_ptr + sample_row, (first + length - 1).to(tl.int64))
-            tl.store(sample_slots_ptr + sample_row, slot)
+            tl.store(sample_slots_ptr + sample_row, tl.load(rows_ptr + 5 * row_stride + row).to(tl.int64))
             tl.store(sample_positions_ptr + sample_row, seq_len.to(tl.int64))
         for group in tl.static_range(NUM_GROUPS):
             source = tables_ptr + tl.full([], group, tl.int64) * table_group_stride + slot * table_stride

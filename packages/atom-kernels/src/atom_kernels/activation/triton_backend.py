@@ -31,10 +31,11 @@ def triton_activation(kind: str) -> Backend:
 
 def _bind(problem: GatedActivationProblem, kind: str) -> Callable[[torch.Tensor], torch.Tensor]:
     from atom_kernels.activation.triton_kernels import gated_activation_kernel
+    from atom_kernels.triton_support import dependent_launch, power_of_two
 
     size, dtype = problem.intermediate_size, problem.dtype
-    block = min(_BLOCK, 1 << max(size - 1, 1).bit_length())
-    num_blocks = -(-size // block)
+    block = min(_BLOCK, power_of_two(size))
+    num_blocks, launch = -(-size // block), dependent_launch()
 
     def run(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != 2 * size:
@@ -44,7 +45,7 @@ def _bind(problem: GatedActivationProblem, kind: str) -> Callable[[torch.Tensor]
         num_rows = x.numel() // (2 * size)
         if num_rows:
             gated_activation_kernel[(num_rows, num_blocks)](
-                x, out, problem.alpha, problem.limit, SIZE=size, KIND=kind, BLOCK=block
+                x, out, problem.alpha, problem.limit, SIZE=size, KIND=kind, BLOCK=block, **launch
             )
         return out
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom_kernels.triton_support import wait_for_inputs
+
 
 @triton.jit
-def gated_activation_kernel(x_ptr, out_ptr, alpha, limit, SIZE: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def gated_activation_kernel(
+    x_ptr, out_ptr, alpha, limit,
+    SIZE: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
     """KIND: "silu", "gelu" (erf) or "gelu_tanh" of the first half times the second; "swiglu_oai" of pairs."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < SIZE
     gates = x_ptr + row * 2 * SIZE
+    wait_for_inputs(DEPENDENT)
     if KIND == "swiglu_oai":
         gate = tl.load(gates + 2 * columns, mask=inside, other=0.0).to(tl.float32)
         up = tl.load(gates + 2 * columns + 1, mask=inside, other=0.0).to(tl.float32)

@@ -15,6 +15,19 @@ from atom_kernels.protocols import BatchGeometry
 _MIN_POSITIONS = 1024
 
 
+def bench_requests(device: str) -> list[list[tuple[int, int]]]:
+    """Steps to measure, as requests of (queries, tokens in all): decodes and a prompt, as many as fill the device."""
+    if device == "cpu":
+        return [[(1, 512)], [(1, 512)] * 16, [(512, 512)]]
+    return [[(1, 1024)], [(1, 1024)] * 32, [(1, 1024)] * 128, [(1, 8192)] * 8, [(1024, 1024)], [(8192, 8192)]]
+
+
+def describe_requests(requests: Sequence[tuple[int, int]]) -> str:
+    """The label of such a step, as `bench` picks rows."""
+    queries, length = requests[0]
+    return f"{len(requests)} requests of {length} tokens rows={queries * len(requests)}"
+
+
 @dataclass(frozen=True)
 class AttentionStep:
     """Everything that one layer is given in one step."""
@@ -29,7 +42,7 @@ class AttentionStep:
 
     def to(self, device: str) -> AttentionStep:
         """The same step with every tensor on `device`."""
-        return _moved(self, device)
+        return moved(self, device)
 
     def run(self, plan: AttentionPlan) -> tuple[torch.Tensor, ...]:
         """The output, and the cache as the step leaves it; the cache of the step itself is left alone."""
@@ -128,11 +141,12 @@ def make_step(
     )
 
 
-def _moved(value: Any, device: str) -> Any:
+def moved(value: Any, device: str) -> Any:
+    """A struct, tuple or tensor with every tensor in it on `device`."""
     if isinstance(value, torch.Tensor):
         return value.to(device)
     if isinstance(value, tuple):
-        return tuple(_moved(item, device) for item in value)
+        return tuple(moved(item, device) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: _moved(getattr(value, field.name), device) for field in fields(value)})
+        return replace(value, **{field.name: moved(getattr(value, field.name), device) for field in fields(value)})
     return value

@@ -177,7 +177,7 @@ def _strides(layout: CacheLayout) -> tuple[int, int, int]:
     keys = layout.tensors[0]
     block_size, num_heads, head_dim = keys.shape
     if keys.strides is not None:
-        return keys.strides[:3]
+        return keys.strides[0], keys.strides[1], keys.strides[2]
     return block_size * num_heads * head_dim, num_heads * head_dim, head_dim
 
 

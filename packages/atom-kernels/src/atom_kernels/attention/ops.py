@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from atom_kernels.attention.cases import make_step
+from atom_kernels.attention.cases import bench_requests, describe_requests, make_step
 from atom_kernels.attention.plan import BACKENDS, AttentionPlan, UnsupportedAttentionError, select_attention
 from atom_kernels.attention.problem import AttentionProblem
 from atom_kernels.attention.reference import paged_attention
@@ -72,13 +72,13 @@ class PagedAttentionOperator:
             problem = make_problem(*shape, platform.preferred_dtype)
             plans = _usable_plans(problem, platform)
             baseline = next(plan for plan in plans if plan.backend == "torch")
-            for rows, requests in {1: [(1, 512)], 16: [(1, 512)] * 16, 512: [(512, 512)]}.items():
+            for requests in bench_requests(platform.device):
                 step = make_step(problem, requests, rotary_dim=shape[2]).to(platform.device)
                 for plan in plans:
                     if plan.backend != "reference":
                         yield BenchCase(
                             backend=plan.backend,
-                            label=f"{label} {len(requests)} requests of 512 tokens rows={rows}",
+                            label=f"{label} {describe_requests(requests)}",
                             run=lambda plan=plan, step=step: step.run_in_place(plan, step.kv_cache),
                             baseline=lambda step=step, plan=baseline: step.run_in_place(plan, step.kv_cache),
                             work=_work(problem, requests),

@@ -12,6 +12,7 @@ from atom_kernels.platform import detect_platform
 if TYPE_CHECKING:
     import torch
 
+    from atom_kernels.attention.mla.problem import MlaProblem
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, CacheLayout
@@ -117,26 +118,17 @@ def select_attention(
     Raises:
         UnsupportedAttentionError: nothing fits; it lists the reason of each backend.
     """
-    platform = platform or detect_platform()
-    layout = _agree(problem, offered)
-    reasons: list[tuple[str, str]] = []
-    for module in BACKENDS:
-        if only_backend is not None and only_backend != module.NAME:
-            continue
-        reason = platform.why_not(module.NAME) or module.supports(problem, platform)
-        if reason is None and layout != problem.nhd_layout and not module.READS_STRIDES:
-            reason = f"reads blocks of layout {problem.nhd_layout.name} only, not {layout.name}"
-        if reason is None:
-            return AttentionPlan(problem, module.NAME, layout, tuple(reasons), module.create(problem, layout))
-        reasons.append((module.NAME, reason))
-    known = ", ".join(module.NAME for module in BACKENDS)
-    tried = "; ".join(f"{name}: {reason}" for name, reason in reasons) or f"{only_backend!r} is not one of {known}"
-    raise UnsupportedAttentionError(f"nothing can run {problem} on {platform.name}: {tried}")
+    layout = agree_on_layout(problem.nhd_layout, offered)
+    module, reasons = choose_backend(BACKENDS, problem, layout, platform=platform, only_backend=only_backend)
+    return AttentionPlan(problem, module.NAME, layout, reasons, module.create(problem, layout))
 
 
-def _agree(problem: AttentionProblem, offered: Sequence[CacheLayout] | None) -> CacheLayout:
-    """Our own layout where the host can give it, else one of the same tensors with other strides."""
-    usual = problem.nhd_layout
+def agree_on_layout(usual: CacheLayout, offered: Sequence[CacheLayout] | None) -> CacheLayout:
+    """Our own layout where the host can give it, else one of the same tensors with other strides.
+
+    Raises:
+        UnsupportedAttentionError: the host offers neither.
+    """
     if offered is None or usual in offered:
         return usual
     parts = [(tensor.shape, tensor.dtype) for tensor in usual.tensors]
@@ -146,5 +138,35 @@ def _agree(problem: AttentionProblem, offered: Sequence[CacheLayout] | None) -> 
     given = ", ".join(f"{other.name} of {other.block_size} tokens" for other in offered) or "none"
     raise UnsupportedAttentionError(
         f"attention needs the cache layout {usual.name} of {usual.block_size} tokens with tensors "
-        f"{[tensor.shape for tensor in usual.tensors]} in {problem.cache_dtype}; the host offers {given}"
+        f"{[(tensor.shape, tensor.dtype) for tensor in usual.tensors]}; the host offers {given}"
     )
+
+
+def choose_backend(
+    backends: Sequence[Any],
+    problem: AttentionProblem | MlaProblem,
+    layout: CacheLayout,
+    *,
+    platform: Platform | None,
+    only_backend: str | None,
+) -> tuple[Any, tuple[tuple[str, str], ...]]:
+    """The first of `backends` that can run `problem` here, and why those before it cannot; see `select_attention`.
+
+    A backend is a module with ``NAME``, ``supports(problem, platform) -> None or the reason why not``, and ``create``;
+    ``READS_STRIDES`` where its blocks may lie in any way.
+    """
+    platform = platform or detect_platform()
+    is_strided = any(tensor.strides is not None for tensor in layout.tensors)
+    reasons: list[tuple[str, str]] = []
+    for module in backends:
+        if only_backend is not None and only_backend != module.NAME:
+            continue
+        reason = platform.why_not(module.NAME) or module.supports(problem, platform)
+        if reason is None and is_strided and not getattr(module, "READS_STRIDES", False):
+            reason = f"reads contiguous blocks only, not the layout {layout.name}"
+        if reason is None:
+            return module, tuple(reasons)
+        reasons.append((module.NAME, reason))
+    known = ", ".join(module.NAME for module in backends)
+    tried = "; ".join(f"{name}: {reason}" for name, reason in reasons) or f"{only_backend!r} is not one of {known}"
+    raise UnsupportedAttentionError(f"nothing can run {problem} on {platform.name}: {tried}")

@@ -13,6 +13,7 @@ from atom_kernels.settings import triton_interpret
 from atom_kernels.tuned import tuned_rows
 
 if TYPE_CHECKING:
+    from atom_kernels.attention.mla.problem import MlaProblem
     from atom_kernels.attention.problem import AttentionProblem
 
 # Of keys and of values each that are on the way at a time for one pipeline stage, in bytes.
@@ -33,7 +34,7 @@ class DecodeConfig:
 
 @dataclass(frozen=True)
 class PrefillConfig:
-    """Of `prefill_kernel`: queries and keys of a tile."""
+    """Of `prefill_kernel`: query rows (tokens x heads of a group) and keys of a tile."""
 
     block_m: int
     block_n: int
@@ -47,7 +48,7 @@ def decode_config(problem: AttentionProblem) -> DecodeConfig:
     tile = _TILE_BYTES // (next_power_of_two(problem.head_dim) * DTYPE_BYTES[problem.cache_dtype])
     wide = problem.dtype == "float32"
     config = DecodeConfig(min(max(tile, 16), 128), programs=2, num_warps=4, num_stages=2 if wide else 3)
-    return replace(config, **_tuned("attention_decode", problem))
+    return replace(config, **_tuned("attention_decode", _key(problem)))
 
 
 def prefill_config(problem: AttentionProblem) -> PrefillConfig:
@@ -55,7 +56,30 @@ def prefill_config(problem: AttentionProblem) -> PrefillConfig:
         return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
     wide = problem.dtype == "float32" or problem.head_dim > 128
     config = PrefillConfig(64, 32, num_warps=4, num_stages=2) if wide else PrefillConfig(128, 64, 8, 3)
-    return replace(config, **_tuned("attention_prefill", problem))
+    return replace(config, **_tuned("attention_prefill", _key(problem)))
+
+
+def latent_decode_config(problem: MlaProblem) -> DecodeConfig:
+    if triton_interpret():
+        return DecodeConfig(block_n=32, programs=1, num_warps=4, num_stages=2)
+    config = DecodeConfig(block_n=64 if problem.dtype != "float32" else 16, programs=1, num_warps=8, num_stages=3)
+    return replace(config, **_tuned("latent_decode", _latent_key(problem)))
+
+
+def latent_prefill_config(problem: MlaProblem) -> PrefillConfig:
+    if triton_interpret():
+        return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
+    wide = problem.dtype == "float32"
+    config = PrefillConfig(32, 16, num_warps=8, num_stages=2) if wide else PrefillConfig(64, 64, 8, 2)
+    return replace(config, **_tuned("latent_prefill", _latent_key(problem)))
+
+
+def expanded_prefill_config(problem: MlaProblem) -> PrefillConfig:
+    if triton_interpret():
+        return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
+    wide = problem.dtype == "float32" or problem.v_head_dim > 128
+    config = PrefillConfig(64, 32, num_warps=4, num_stages=2) if wide else PrefillConfig(128, 64, 8, 2)
+    return replace(config, **_tuned("expanded_prefill", _latent_key(problem)))
 
 
 def num_programs(config: DecodeConfig, device: torch.device) -> int:
@@ -66,11 +90,18 @@ def num_programs(config: DecodeConfig, device: torch.device) -> int:
 
 
 def next_power_of_two(number: int) -> int:
-    """The least power of two that is not less."""
+    """The least power of two that is not less; the one of `triton_support` where Triton may be missing."""
     return 1 << (number - 1).bit_length()
 
 
-def _tuned(operator: str, problem: AttentionProblem) -> dict[str, int]:
-    key = f"group={problem.group_size} head_dim={problem.head_dim} {problem.dtype} cache={problem.cache_dtype}"
+def _key(problem: AttentionProblem) -> str:
+    return f"group={problem.group_size} head_dim={problem.head_dim} {problem.dtype} cache={problem.cache_dtype}"
+
+
+def _latent_key(problem: MlaProblem) -> str:
+    return f"heads={problem.num_heads} latent={problem.latent_dim} {problem.dtype} cache={problem.cache_dtype}"
+
+
+def _tuned(operator: str, key: str) -> dict[str, int]:
     rows = tuned_rows(operator, key, detect_platform().name)
     return dict(rows[0].config) if rows else {}

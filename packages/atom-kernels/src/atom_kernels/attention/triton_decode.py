@@ -9,8 +9,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.attention.triton_schedule import RANGE_FIELDS, REQUEST_FIELDS, count_tiles
-from atom_kernels.attention.triton_tile import NOTHING, attend_tile, finish_rows, load_block_ids, visible_keys
+from atom_kernels.attention.triton_schedule import RANGE_FIELDS, REQUEST_FIELDS
+from atom_kernels.attention.triton_tile import (
+    NOTHING,
+    attend_tile,
+    finish_rows,
+    load_block_ids,
+    load_queries,
+    visible_keys,
+)
+from atom_kernels.triton_support import wait_for_inputs
 
 
 # What changes from step to step must not make Triton compile again.
@@ -22,55 +30,57 @@ def decode_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, block_table_ptr,
     ranges_ptr, requests_ptr, arrivals_ptr, sums_ptr, stats_ptr,
     scale, cap, q_stride, block_stride, token_stride, head_stride, table_stride,
-    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
+    PRECISION: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, MERGE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One program a key head and range of tiles; parts of requests go to ``sums [2 * ranges, K, P, D]`` and `stats`.
 
     A range begins at most one request that it does not end, and ends at most one that it does not begin: its two slots.
+    With MERGE, the last program to store a part of a request merges them all; else `merge_kernel` must follow.
     """
+    wait_for_inputs(DEPENDENT)
     kv_head = tl.program_id(0)
     piece_range = tl.program_id(1)
-    request = tl.load(ranges_ptr + piece_range * RANGE_FIELDS)
-    tile = tl.load(ranges_ptr + piece_range * RANGE_FIELDS + 1)
-    last_tile = tl.load(ranges_ptr + piece_range * RANGE_FIELDS + 2)
+    ranges_ptr += piece_range * RANGE_FIELDS
+    request = tl.load(ranges_ptr)
+    first_key = tl.load(ranges_ptr + 1)
+    tiles_left = tl.load(ranges_ptr + 2)
     k_cache_ptr += kv_head * head_stride
     v_cache_ptr += kv_head * head_stride
     m = tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_D)
     heads = kv_head * GROUP + m % GROUP
-    while tile < last_tile:
+    while tiles_left > 0:
+        # Nothing that this waits for but the range: the first keys are on their way early.
+        table = block_table_ptr + request.to(tl.int64) * table_stride
+        block_ids = load_block_ids(table, first_key, table_stride, BLOCK_SIZE, BLOCK_N)
         start = tl.load(query_start_loc_ptr + request)
         queries = tl.load(query_start_loc_ptr + request + 1) - start
         length = tl.load(seq_lens_ptr + request)
-        first_tile = tl.load(requests_ptr + request * REQUEST_FIELDS)
-        first_range = tl.load(requests_ptr + request * REQUEST_FIELDS + 1)
-        last_range = tl.load(requests_ptr + request * REQUEST_FIELDS + 2)
-        table = block_table_ptr + request.to(tl.int64) * table_stride
-        stop_tile = tl.minimum(first_tile + count_tiles(queries, length, WINDOW, BLOCK_N), last_tile)
-        begin, aligned = visible_keys(queries, length, WINDOW, BLOCK_N)
+        first_range = tl.load(requests_ptr + request * REQUEST_FIELDS)
+        last_range = tl.load(requests_ptr + request * REQUEST_FIELDS + 1)
+        begin, _ = visible_keys(queries, length, WINDOW, BLOCK_N)
+        tiles = tl.minimum(tl.maximum(tl.cdiv(length - first_key, BLOCK_N), 1), tiles_left)
         tokens = (start + m // GROUP).to(tl.int64)
         present = m // GROUP < queries
         inside = present[:, None] & (columns < HEAD_DIM)[None, :]
-        q_at = q_ptr + tokens[:, None] * q_stride + heads[:, None] * HEAD_DIM + columns[None, :]
-        q = tl.load(q_at, mask=inside, other=0.0)
-        if UPCAST:
-            q = q.to(tl.float32)
+        q, q_behind = load_queries(
+            q_ptr, tokens, heads, present, q_stride, HEAD_DIM, ROPE_DIM, UPCAST, BLOCK_D, BLOCK_E
+        )  # fmt: skip
         positions = length - queries + m // GROUP
         best = tl.full([BLOCK_M], NOTHING, tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        stop_at = aligned + (stop_tile - first_tile) * BLOCK_N
-        start_at = aligned + (tile - first_tile) * BLOCK_N
-        block_ids = load_block_ids(table, start_at, begin, length, BLOCK_SIZE, WINDOW, BLOCK_N)
-        for at in range(start_at, stop_at, BLOCK_N):
-            next_ids = load_block_ids(table, at + BLOCK_N, begin, length, BLOCK_SIZE, WINDOW, BLOCK_N)
+        for at in range(first_key, first_key + tiles * BLOCK_N, BLOCK_N):
+            next_ids = load_block_ids(table, at + BLOCK_N, table_stride, BLOCK_SIZE, BLOCK_N)
             best, total, sums = attend_tile(
-                q, k_cache_ptr, v_cache_ptr, block_ids, at, begin, length, positions, best, total, sums,
+                q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, length, positions, best, total, sums,
                 scale, cap, block_stride, token_stride,
-                HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION, UPCAST, True, BLOCK_N, BLOCK_D,
-                q_ptr.dtype.element_ty,
+                HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION, UPCAST,
+                True, BLOCK_N, BLOCK_D, BLOCK_E, q_ptr.dtype.element_ty,
             )  # fmt: skip
             block_ids = next_ids
         if first_range == last_range:
@@ -83,36 +93,61 @@ def decode_kernel(
             tl.store(sums_ptr + row[:, None] * HEAD_DIM + columns[None, :], sums, mask=inside)
             tl.store(stats_ptr + row * 2, best, mask=present)
             tl.store(stats_ptr + row * 2 + 1, total, mask=present)
-            # All threads have stored their part before one says so.
-            tl.debug_barrier()
-            arrivals = arrivals_ptr + request * tl.num_programs(0) + kv_head
-            if tl.atomic_add(arrivals, 1, sem="acq_rel") == last_range - first_range:
-                tl.store(arrivals, 0)
-                _merge(
-                    sums_ptr, stats_ptr, sinks_ptr, out_ptr, start, queries, kv_head, first_range, last_range,
-                    NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_P, BLOCK_C,
-                )  # fmt: skip
-        tile = stop_tile
+            if MERGE:
+                # All threads have stored their part before one says so.
+                tl.debug_barrier()
+                arrivals = arrivals_ptr + request * tl.num_programs(0) + kv_head
+                if tl.atomic_add(arrivals, 1, sem="acq_rel") == last_range - first_range:
+                    tl.store(arrivals, 0)
+                    _merge(
+                        sums_ptr, stats_ptr, sinks_ptr, out_ptr, start, queries, kv_head, tl.num_programs(0), 0,
+                        first_range, last_range, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_P, BLOCK_P, BLOCK_C,
+                    )  # fmt: skip
+        tiles_left -= tiles
         request += 1
+        first_key = 0
+        if WINDOW > 0 and tiles_left > 0:
+            queries = tl.load(query_start_loc_ptr + request + 1) - tl.load(query_start_loc_ptr + request)
+            _, first_key = visible_keys(queries, tl.load(seq_lens_ptr + request), WINDOW, BLOCK_N)
+
+
+@triton.jit(do_not_specialize_on_alignment=["query_start_loc_ptr"])
+def merge_kernel(
+    sums_ptr, stats_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, requests_ptr,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """One program a kept row, key head and request: where pieces are so wide that one program for all rows is slow."""
+    wait_for_inputs(DEPENDENT)
+    request = tl.program_id(2)
+    first_range = tl.load(requests_ptr + request * REQUEST_FIELDS)
+    last_range = tl.load(requests_ptr + request * REQUEST_FIELDS + 1)
+    if first_range < last_range:
+        start = tl.load(query_start_loc_ptr + request)
+        queries = tl.load(query_start_loc_ptr + request + 1) - start
+        _merge(
+            sums_ptr, stats_ptr, sinks_ptr, out_ptr, start, queries, tl.program_id(1), tl.num_programs(1),
+            tl.program_id(0), first_range, last_range, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_P, 1, BLOCK_C,
+        )  # fmt: skip
 
 
 @triton.jit
 def _merge(
-    sums_ptr, stats_ptr, sinks_ptr, out_ptr, start, queries, kv_head, first_range, last_range,
-    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    sums_ptr, stats_ptr, sinks_ptr, out_ptr, start, queries, kv_head, num_kv_heads, first_row, first_range, last_range,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_P: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """A request's pieces in order, weighted by their share of the softmax's sum."""
-    p = tl.arange(0, BLOCK_P)
+    """A request's pieces in order, weighted by their share of the softmax's sum: ROWS of the P rows of each."""
+    p = first_row + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK_D)
     present = p // GROUP < queries
-    best = tl.full([BLOCK_P], NOTHING, tl.float32)
-    total = tl.zeros([BLOCK_P], tl.float32)
-    sums = tl.zeros([BLOCK_P, BLOCK_D], tl.float32)
+    best = tl.full([ROWS], NOTHING, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
     for at in range(first_range, last_range + 1, BLOCK_C):
         pieces = at + tl.arange(0, BLOCK_C)
         slots = 2 * pieces + (pieces == first_range).to(tl.int32)
-        rows = (slots * tl.num_programs(0) + kv_head).to(tl.int64)[:, None] * BLOCK_P + p[None, :]
+        rows = (slots * num_kv_heads + kv_head).to(tl.int64)[:, None] * BLOCK_P + p[None, :]
         inside = (pieces <= last_range)[:, None] & present[None, :]
         # Past the cache of this multiprocessor, which others' stores do not reach.
         piece_best = tl.load(stats_ptr + rows * 2, mask=inside, other=NOTHING, cache_modifier=".cg")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom_kernels.triton_support import wait_for_inputs
+
 
 @triton.jit
 def prologue_kernel(
@@ -16,12 +18,13 @@ def prologue_kernel(
     q_stride, k_stride, v_stride, block_stride, token_stride, head_stride,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, INTERLEAVED: tl.constexpr, WRITE_Q: tl.constexpr, SATURATE: tl.constexpr,
-    BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One program a token and `BLOCK_H` heads; first those of queries (with WRITE_Q), then of keys with their values.
 
     ROTARY_DIM 0 rotates nothing; norm pointers that are None norm nothing. Queries go to q_out ``[T, H, D]``.
     """
+    wait_for_inputs(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     num_q_parts: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H if WRITE_Q else 0
@@ -29,9 +32,9 @@ def prologue_kernel(
     if part < num_q_parts:
         heads = part * BLOCK_H + tl.arange(0, BLOCK_H)
         inside = (heads < NUM_HEADS)[:, None] & (columns < HEAD_DIM)[None, :]
-        x = _norm_and_rotate(
+        x = norm_and_rotate(
             q_ptr + token * q_stride, heads, inside, q_norm_ptr, norm_eps, token, positions_ptr, cos_sin_ptr,
-            HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D,
+            HEAD_DIM, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D,
         )  # fmt: skip
         out = token * (NUM_HEADS * HEAD_DIM) + heads[:, None] * HEAD_DIM + columns[None, :]
         tl.store(q_out_ptr + out, x.to(q_out_ptr.dtype.element_ty), mask=inside)
@@ -40,9 +43,9 @@ def prologue_kernel(
         if slot >= 0:
             heads = (part - num_q_parts) * BLOCK_H + tl.arange(0, BLOCK_H)
             inside = (heads < NUM_KV_HEADS)[:, None] & (columns < HEAD_DIM)[None, :]
-            k = _norm_and_rotate(
+            k = norm_and_rotate(
                 k_ptr + token * k_stride, heads, inside, k_norm_ptr, norm_eps, token, positions_ptr, cos_sin_ptr,
-                HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D,
+                HEAD_DIM, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D,
             )  # fmt: skip
             v = tl.load(v_ptr + token * v_stride + heads[:, None] * HEAD_DIM + columns[None, :], mask=inside, other=0.0)
             at = (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * token_stride
@@ -55,13 +58,14 @@ def prologue_kernel(
 
 
 @triton.jit
-def _norm_and_rotate(
+def norm_and_rotate(
     token_ptr, heads, inside, norm_ptr, norm_eps, token, positions_ptr, cos_sin_ptr,
-    HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_D: tl.constexpr,
+    HEAD_STRIDE: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, INTERLEAVED: tl.constexpr,
+    BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Heads ``[BLOCK_H, BLOCK_D]`` of one token, rounded after the norm and again after the rotation."""
     columns = tl.arange(0, BLOCK_D)
-    rows = token_ptr + heads[:, None] * HEAD_DIM
+    rows = token_ptr + heads[:, None] * HEAD_STRIDE
     dtype = token_ptr.dtype.element_ty
     raw = tl.load(rows + columns[None, :], mask=inside, other=0.0)
     x = raw.to(tl.float32)

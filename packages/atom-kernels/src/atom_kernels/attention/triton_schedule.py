@@ -12,26 +12,23 @@ import triton.language as tl
 
 from atom_kernels.attention.triton_tile import visible_keys
 
-# int32 fields of a range: the request of its first tile, that tile, and one past its last.
+# int32 fields of a range: its first request, the first key of that which it holds, and its number of tiles.
 RANGE_FIELDS = tl.constexpr(3)
-# int32 fields of a request: its first tile, the first range that holds a piece of it, and the last.
-REQUEST_FIELDS = tl.constexpr(3)
+# int32 fields of a request: the first range that holds a piece of it, and the last.
+REQUEST_FIELDS = tl.constexpr(2)
 
 
 @triton.jit
-def count_tiles(queries, length, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Tiles of keys that the last `queries` tokens of a request see, at least one."""
-    _, begin = visible_keys(queries, length, WINDOW, BLOCK_N)
-    return tl.maximum(tl.cdiv(length - begin, BLOCK_N), 1)
-
-
-@triton.jit
-def _load_tiles(query_start_loc_ptr, seq_lens_ptr, requests, num_requests, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
+def _load_tiles(
+    query_start_loc_ptr, seq_lens_ptr, requests, num_requests, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """Where the first tile of each request begins, and its number of tiles; none past the last request."""
     inside = requests < num_requests
     start = tl.load(query_start_loc_ptr + requests, mask=inside, other=0)
     stop = tl.load(query_start_loc_ptr + requests + 1, mask=inside, other=0)
     length = tl.load(seq_lens_ptr + requests, mask=inside, other=0)
-    return tl.where(inside, count_tiles(stop - start, length, WINDOW, BLOCK_N), 0)
+    _, first_key = visible_keys(stop - start, length, WINDOW, BLOCK_N)
+    return first_key, tl.where(inside, tl.maximum(tl.cdiv(length - first_key, BLOCK_N), 1), 0)
 
 
 @triton.jit
@@ -57,31 +54,34 @@ def share_evenly(
     all_tiles = 0
     for at in range(0, num_requests, BLOCK_R):
         requests = at + tl.arange(0, BLOCK_R)
-        all_tiles += tl.sum(_load_tiles(query_start_loc_ptr, seq_lens_ptr, requests, num_requests, WINDOW, BLOCK_N))
+        _, tiles = _load_tiles(query_start_loc_ptr, seq_lens_ptr, requests, num_requests, WINDOW, BLOCK_N)
+        all_tiles += tl.sum(tiles)
     narrow, num_wide = all_tiles // num_ranges, all_tiles % num_ranges
     begin = ranges * narrow + tl.minimum(ranges, num_wide)
-    end = begin + narrow + (ranges < num_wide).to(tl.int32)
     first_request = tl.zeros([BLOCK_J], tl.int32)
+    first_key = tl.zeros([BLOCK_J], tl.int32)
     before = 0
     for at in range(0, num_requests, BLOCK_R):
         requests = at + tl.arange(0, BLOCK_R)
         inside = requests < num_requests
-        tiles = _load_tiles(query_start_loc_ptr, seq_lens_ptr, requests, num_requests, WINDOW, BLOCK_N)
+        first, tiles = _load_tiles(query_start_loc_ptr, seq_lens_ptr, requests, num_requests, WINDOW, BLOCK_N)
         stop = before + tl.cumsum(tiles)
         over = (stop[None, :] <= begin[:, None]) & inside[None, :]
         first_request += tl.sum(over.to(tl.int32), axis=1)
+        here = ((stop - tiles)[None, :] <= begin[:, None]) & (stop[None, :] > begin[:, None])
+        key = first[None, :] + (begin[:, None] - (stop - tiles)[None, :]) * BLOCK_N
+        first_key += tl.sum(tl.where(here, key, 0), axis=1)
         if tl.program_id(0) == 0:
             row = requests_ptr + requests * REQUEST_FIELDS
-            tl.store(row, stop - tiles, mask=inside)
-            tl.store(row + 1, _range_of(stop - tiles, narrow, num_wide), mask=inside)
-            tl.store(row + 2, _range_of(stop - 1, narrow, num_wide), mask=inside)
+            tl.store(row, _range_of(stop - tiles, narrow, num_wide), mask=inside)
+            tl.store(row + 1, _range_of(stop - 1, narrow, num_wide), mask=inside)
             for head in range(NUM_KV_HEADS):
                 tl.store(arrivals_ptr + requests * NUM_KV_HEADS + head, 0, mask=inside)
         before += tl.sum(tiles)
     row = ranges_ptr + ranges * RANGE_FIELDS
     tl.store(row, first_request, mask=ranges < num_ranges)
-    tl.store(row + 1, begin, mask=ranges < num_ranges)
-    tl.store(row + 2, end, mask=ranges < num_ranges)
+    tl.store(row + 1, first_key, mask=ranges < num_ranges)
+    tl.store(row + 2, narrow + (ranges < num_wide).to(tl.int32), mask=ranges < num_ranges)
 
 
 @triton.jit(do_not_specialize=["num_requests"], do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr"])
@@ -94,16 +94,15 @@ def share_apart(
     A range is four tiles or more, unless a request is shorter.
     """
     request = tl.program_id(0)
-    tiles = _load_tiles(query_start_loc_ptr, seq_lens_ptr, request, num_requests, WINDOW, BLOCK_N)
+    first_key, tiles = _load_tiles(query_start_loc_ptr, seq_lens_ptr, request, num_requests, WINDOW, BLOCK_N)
     width = tl.maximum(tl.cdiv(tiles, RANGES), 4)
     ranges = tl.arange(0, RANGES)
     row = ranges_ptr + (request * RANGES + ranges) * RANGE_FIELDS
     tl.store(row, request + tl.zeros([RANGES], tl.int32))
-    tl.store(row + 1, tl.minimum(ranges * width, tiles))
-    tl.store(row + 2, tl.minimum((ranges + 1) * width, tiles))
+    tl.store(row + 1, first_key + ranges * width * BLOCK_N)
+    tl.store(row + 2, tl.maximum(tl.minimum(tiles - ranges * width, width), 0))
     row = requests_ptr + request * REQUEST_FIELDS
-    tl.store(row, 0)
-    tl.store(row + 1, request * RANGES)
-    tl.store(row + 2, request * RANGES + tl.cdiv(tiles, width) - 1)
+    tl.store(row, request * RANGES)
+    tl.store(row + 1, request * RANGES + tl.cdiv(tiles, width) - 1)
     for head in range(NUM_KV_HEADS):
         tl.store(arrivals_ptr + request * NUM_KV_HEADS + head, 0)

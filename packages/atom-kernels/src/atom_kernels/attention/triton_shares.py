@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.triton_configs import DecodeConfig, decode_config, next_power_of_two, num_programs
+from atom_kernels.attention.triton_configs import DecodeConfig, num_programs
 from atom_kernels.attention.triton_schedule import share_apart, share_evenly
-
-if TYPE_CHECKING:
-    from atom_kernels.attention.problem import AttentionProblem
+from atom_kernels.triton_support import power_of_two
 
 # Of a request whose result must not depend on its neighbors.
 _OWN_RANGES = 16
@@ -24,7 +21,7 @@ class DecodeShares:
 
     Attributes:
         rows: of a piece that are kept: tokens of a request times heads of a group, a power of two.
-        ranges, requests: int32 ``[num_ranges, 3]`` and ``[num_decodes, 3]``, written on the device.
+        ranges, requests: int32 ``[num_ranges, 3]`` and ``[num_decodes, 2]``, written on the device.
         arrivals: int32 ``[num_decodes, num_kv_heads]``, zeros between kernels.
         sums, stats: float32 ``[2 * num_ranges, num_kv_heads, rows, value_dim]`` and ``[..., rows, 2]``.
     """
@@ -43,7 +40,15 @@ class DecodeShares:
 
 @dataclass(frozen=True)
 class DecodeSharing:
-    """What one layer's decodes have in common: key heads (or blocks of query heads), heads and values of a program."""
+    """What one layer's decodes have in common.
+
+    Attributes:
+        config: of the kernel that takes the shares.
+        num_kv_heads: programs for each range of keys, with `group` query heads each.
+        value_dim: elements of a value.
+        window: of keys, 0 for none.
+        apart: requests do not share programs, so that one's bits do not depend on the others.
+    """
 
     config: DecodeConfig
     num_kv_heads: int
@@ -51,17 +56,6 @@ class DecodeSharing:
     value_dim: int
     window: int
     apart: bool
-
-    @classmethod
-    def of_attention(cls, problem: AttentionProblem) -> DecodeSharing:
-        return cls(
-            config=decode_config(problem),
-            num_kv_heads=problem.num_kv_heads,
-            group=problem.group_size,
-            value_dim=problem.head_dim,
-            window=problem.sliding_window or 0,
-            apart=problem.batch_invariant,
-        )
 
     def share(
         self, query_start_loc: torch.Tensor, seq_lens: torch.Tensor, num_decodes: int, tokens: int
@@ -71,13 +65,13 @@ class DecodeSharing:
         num_ranges = max(1, num_programs(self.config, device) // self.num_kv_heads)
         if self.apart:
             num_ranges = num_decodes * _OWN_RANGES
-        rows = next_power_of_two(self.group * tokens)
-        numbers = torch.empty(3 * (num_ranges + num_decodes), dtype=torch.int32, device=device)
+        rows = power_of_two(self.group * tokens)
+        numbers = torch.empty(3 * num_ranges + 2 * num_decodes, dtype=torch.int32, device=device)
         pieces = (2 * num_ranges, self.num_kv_heads, rows)
         shares = DecodeShares(
             rows=rows,
             ranges=numbers[: 3 * num_ranges].view(num_ranges, 3),
-            requests=numbers[3 * num_ranges :].view(num_decodes, 3),
+            requests=numbers[3 * num_ranges :].view(num_decodes, 2),
             arrivals=torch.empty((num_decodes, self.num_kv_heads), dtype=torch.int32, device=device),
             sums=torch.empty((*pieces, self.value_dim), dtype=torch.float32, device=device),
             stats=torch.empty((*pieces, 2), dtype=torch.float32, device=device),
@@ -90,6 +84,3 @@ class DecodeSharing:
             grid = (-(-num_ranges // _BLOCK_J),)
             share_evenly[grid](*arguments, num_ranges, **rules, BLOCK_J=_BLOCK_J, BLOCK_R=_BLOCK_R, num_warps=8)
         return shares
-
-
-__all__ = ["DecodeShares", "DecodeSharing"]

@@ -23,63 +23,93 @@ def visible_keys(queries, length, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def load_block_ids(
-    table_ptr, at, begin, end, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr
+def load_block_ids(table_ptr, at, table_width, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The block of each of the keys ``at:at + N``, where `at` is a multiple of N; past the table's end any block."""
+    n = tl.arange(0, BLOCK_N)
+    column = at // BLOCK_SIZE + n // BLOCK_SIZE if BLOCK_N % BLOCK_SIZE == 0 else (at + n) // BLOCK_SIZE
+    return tl.load(table_ptr + tl.minimum(column, table_width - 1))
+
+
+@triton.jit
+def load_queries(
+    q_ptr, tokens, heads, present, q_stride,
+    HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, UPCAST: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """The block of each of the keys ``at:at + N`` that lie in ``begin:end``."""
-    n = at + tl.arange(0, BLOCK_N)
-    present = n < end
-    if WINDOW > 0:
-        present &= n >= begin
-    return tl.load(table_ptr + n // BLOCK_SIZE, mask=present, other=0)
+    """Rows ``[M, D]`` of queries, and what lies behind them ``[M, E]`` that meets the second part of keys."""
+    columns, behind = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
+    row = q_ptr + tokens[:, None] * q_stride + heads[:, None] * (HEAD_DIM + ROPE_DIM)
+    q = tl.load(row + columns[None, :], mask=present[:, None] & (columns < HEAD_DIM)[None, :], other=0.0)
+    inside = present[:, None] & (behind < ROPE_DIM)[None, :]
+    q_behind = tl.load(row + HEAD_DIM + behind[None, :], mask=inside, other=0.0)
+    if UPCAST:
+        q = q.to(tl.float32)
+        q_behind = q_behind.to(tl.float32)
+    return q, q_behind
+
+
+@triton.jit
+def _load_rows(
+    cache_ptr, within, blocks, present, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, MASKED: tl.constexpr,
+    UPCAST: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """``[N, W]``, of which some rows (MASKED) and columns may be absent: zeros."""
+    columns = tl.arange(0, BLOCK_W)
+    # What changes from tile to tile comes last: the rest is computed once.
+    at = (cache_ptr + within[:, None] + columns[None, :]) + blocks[:, None]
+    if MASKED:
+        x = tl.load(at, mask=present[:, None] & (columns < WIDTH)[None, :], other=0.0)
+    elif WIDTH == BLOCK_W:
+        x = tl.load(at)
+    else:
+        x = tl.load(at, mask=(columns < WIDTH)[None, :], other=0.0)
+    x = x.to(DTYPE)
+    if UPCAST:
+        x = x.to(tl.float32)
+    return x
 
 
 @triton.jit
 def attend_tile(
-    q, k_cache_ptr, v_cache_ptr, block_ids, at, begin, end, positions, best, total, sums,
+    q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, end, positions, best, total, sums,
     scale, cap, block_stride, token_stride,
-    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
-    PRECISION: tl.constexpr, UPCAST: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    DTYPE: tl.constexpr,
+    HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """Keys ``at:at + N`` folded into each row's maximum `best`, sum of exponentials `total` and of values `sums`.
 
     Rows at ``positions [M]`` see keys up to their own. MASKED: some keys lie outside ``begin:end`` or are not seen by
     all rows; otherwise nothing is checked. Block ids come from outside, where they are read a tile ahead: a load whose
     address waits for another load takes twice the pipeline stages.
+
+    ROPE_DIM elements of keys that are no elements of values lie behind the others; LATENT: those others are the values.
     """
-    columns = tl.arange(0, BLOCK_D)
     n = at + tl.arange(0, BLOCK_N)
-    offset = block_ids.to(tl.int64) * block_stride + (n % BLOCK_SIZE) * token_stride
-    k_at = k_cache_ptr + offset[:, None] + columns[None, :]
-    v_at = v_cache_ptr + offset[:, None] + columns[None, :]
-    if MASKED:
-        present = n < end
-        if WINDOW > 0:
-            present &= n >= begin
-        inside = present[:, None] & (columns < HEAD_DIM)[None, :]
-        k = tl.load(k_at, mask=inside, other=0.0).to(DTYPE)
-        v = tl.load(v_at, mask=inside, other=0.0).to(DTYPE)
-    elif HEAD_DIM == BLOCK_D:
-        k = tl.load(k_at).to(DTYPE)
-        v = tl.load(v_at).to(DTYPE)
-    else:
-        k = tl.load(k_at, mask=(columns < HEAD_DIM)[None, :], other=0.0).to(DTYPE)
-        v = tl.load(v_at, mask=(columns < HEAD_DIM)[None, :], other=0.0).to(DTYPE)
-    if UPCAST:
-        k = k.to(tl.float32)
-        v = v.to(tl.float32)
-    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+    present = n < end
+    if WINDOW > 0:
+        present &= n >= begin
+    blocks = block_ids.to(tl.int64) * block_stride
+    within = (tl.arange(0, BLOCK_N) if BLOCK_N % BLOCK_SIZE == 0 else n) % BLOCK_SIZE * token_stride
+    k = _load_rows(k_cache_ptr, within, blocks, present, HEAD_DIM, BLOCK_D, MASKED, UPCAST, DTYPE)
+    v = k if LATENT else _load_rows(v_cache_ptr, within, blocks, present, HEAD_DIM, BLOCK_D, MASKED, UPCAST, DTYPE)
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    if ROPE_DIM > 0:
+        behind = _load_rows(
+            k_cache_ptr + HEAD_DIM, within, blocks, present, ROPE_DIM, BLOCK_E, MASKED, UPCAST, DTYPE
+        )  # fmt: skip
+        scores = tl.dot(q_behind, tl.trans(behind), scores, input_precision=PRECISION)
     if SOFT_CAP:
         # tanh by exp2, which has an instruction of its own.
-        scores = cap * (2.0 / (1.0 + tl.exp2(-2.0 * LOG2_E * scores)) - 1.0)
+        scores = cap * (2.0 / (1.0 + tl.exp2(-2.0 * LOG2_E * scale * scores)) - 1.0)
+        scale = 1.0
     if MASKED:
         seen = (n[None, :] <= positions[:, None]) & present[None, :]
         if WINDOW > 0:
             seen &= n[None, :] > positions[:, None] - WINDOW
         scores = tl.where(seen, scores, NOTHING)
-    higher = tl.maximum(best, tl.max(scores, axis=1))
-    weights = tl.exp2(scores - higher[:, None])
+    higher = tl.maximum(best, tl.max(scores, axis=1) * scale)
+    # Scaled here and not before: the product and the difference are one instruction.
+    weights = tl.exp2(scores * scale - higher[:, None])
     if MASKED:
         weights = tl.where(seen, weights, 0.0)
     shrink = tl.exp2(best - higher)

@@ -6,15 +6,53 @@ from dataclasses import dataclass
 
 import torch
 
+from atom_kernels.activation.contract import silu_and_mul
+from atom_kernels.norm.contract import rms_norm
+
 
 @dataclass(frozen=True)
 class LinearProblem:
-    """``[T, in_features] -> [T, out_features]``, everything in `dtype`."""
+    """``[T, in_features] -> [T, out_features]`` in `dtype`; the result in `out_dtype` where one is given.
+
+    `out_dtype` is float32: logits keep the sums as they are.
+    """
 
     in_features: int
     out_features: int
     dtype: torch.dtype
     bias: bool = False
+    out_dtype: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        if self.out_dtype not in (None, torch.float32):
+            raise ValueError(f"out_dtype is {self.out_dtype}; a linear gives its input's dtype or float32")
+
+    @property
+    def result_dtype(self) -> torch.dtype:
+        return self.out_dtype or self.dtype
+
+
+@dataclass(frozen=True)
+class FusedLinearProblem:
+    """As `LinearProblem`, with its neighbors.
+
+    `gated`: the weight's first out_features rows give the gate, as many more give up, and silu(gate) * up is left.
+    """
+
+    in_features: int
+    out_features: int
+    dtype: torch.dtype
+    bias: bool = False
+    gated: bool = False
+    out_dtype: torch.dtype | None = None
+
+    @property
+    def weight_rows(self) -> int:
+        return self.out_features * (2 if self.gated else 1)
+
+    @property
+    def result_dtype(self) -> torch.dtype:
+        return self.out_dtype or self.dtype
 
 
 @dataclass(frozen=True)
@@ -27,10 +65,41 @@ class Int8LinearProblem:
     bias: bool = False
 
 
-def linear(x_TK: torch.Tensor, weight_NK: torch.Tensor, bias_N: torch.Tensor | None = None) -> torch.Tensor:
-    """``x @ weight.T + bias`` -> [T, N], summed in float32, rounded once to x's dtype."""
+def linear(
+    x_TK: torch.Tensor,
+    weight_NK: torch.Tensor,
+    bias_N: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """``x @ weight.T + bias`` -> [T, N], summed in float32, rounded once to `out_dtype`, by default x's."""
     out = x_TK.float() @ weight_NK.float().t()
-    return (out if bias_N is None else out + bias_N.float()).to(x_TK.dtype)
+    return (out if bias_N is None else out + bias_N.float()).to(out_dtype or x_TK.dtype)
+
+
+def fused_linear(
+    x_TK: torch.Tensor,
+    weight_NK: torch.Tensor,
+    bias_N: torch.Tensor | None = None,
+    *,
+    norm_weight_K: torch.Tensor | None = None,
+    eps: float = 0.0,
+    norm_offset: float = 0.0,
+    gated: bool = False,
+    residual_TN: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """A linear with what stands before and after it: ``residual + act(rms_norm(x) @ weight.T + bias)``.
+
+    The norm (`rms_norm`; without `norm_weight_K` there is none), the activation (`silu_and_mul`, if `gated`) and the
+    residual may each be left out. Rounded once to `out_dtype`, by default x's, at the end.
+    """
+    x = x_TK.float()
+    if norm_weight_K is not None:
+        x = rms_norm(x, norm_weight_K, eps, weight_offset=norm_offset)
+    out = linear(x, weight_NK, bias_N)
+    if gated:
+        out = silu_and_mul(out)
+    return (out if residual_TN is None else out + residual_TN.float()).to(out_dtype or x_TK.dtype)
 
 
 def linear_int8(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.linear import native, onednn
+from atom_kernels.linear.batch_invariant import BATCH_INVARIANT_BACKEND, why_not_cublas
 from atom_kernels.linear.contract import LinearProblem, linear
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 
@@ -19,7 +20,11 @@ def _weights(problem: LinearProblem) -> dict[str, WeightSpec]:
 
 def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     weight, bias, function = weights["weight"], weights["bias"], torch.nn.functional.linear
-    return lambda x_TK: function(x_TK, weight, bias)
+    if problem.result_dtype == problem.dtype:
+        return lambda x_TK: function(x_TK, weight, bias)
+    if weight.is_cuda and bias is None:
+        return lambda x_TK: torch.mm(x_TK, weight.t(), out_dtype=problem.result_dtype)
+    return lambda x_TK: function(x_TK, weight, bias).to(problem.result_dtype)
 
 
 def _make_inputs(problem: LinearProblem, num_rows: int, generator: torch.Generator) -> Any:
@@ -35,13 +40,16 @@ def _problems() -> tuple[LinearProblem, ...]:
     # The last is longer than a kernel keeps in its caches at once.
     shapes = ((1, 1), (7, 3), (33, 65), (64, 128), (576, 192), (1536, 50), (4300, 20))
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
-    return tuple(LinearProblem(k, n, dtype, bias) for k, n in shapes for dtype in dtypes for bias in (False, True))
+    same = tuple(LinearProblem(k, n, dtype, bias) for k, n in shapes for dtype in dtypes for bias in (False, True))
+    wide = (LinearProblem(k, n, torch.bfloat16, bias, torch.float32) for k, n in shapes[1:] for bias in (False, True))
+    return (*same, *wide)
 
 
 def _examples() -> tuple[LinearProblem, ...]:
     shapes = ((576, 960), (576, 576), (576, 3072), (1536, 576), (576, 49152))
     return (
         *(LinearProblem(k, n, torch.bfloat16) for k, n in shapes),
+        LinearProblem(576, 49152, torch.bfloat16, out_dtype=torch.float32),
         LinearProblem(4096, 6144, torch.bfloat16),
         LinearProblem(576, 3072, torch.float32),
     )
@@ -57,19 +65,21 @@ def _tolerance(problem: LinearProblem) -> Tolerance:
 
 def _work(problem: LinearProblem, num_rows: int) -> Work:
     k, n = problem.in_features, problem.out_features
-    return Work((k * n + num_rows * (k + n)) * problem.dtype.itemsize, 2 * num_rows * k * n)
+    num_bytes = (k * n + num_rows * k) * problem.dtype.itemsize + num_rows * n * problem.result_dtype.itemsize
+    return Work(num_bytes, 2 * num_rows * k * n)
 
 
 OP = Op(
     name="linear",
     contract=linear,
-    reference=lambda problem, weights, x_TK: linear(x_TK, weights["weight"], weights["bias"]),
+    reference=lambda problem, weights, x_TK: linear(x_TK, weights["weight"], weights["bias"], problem.out_dtype),
     schema="(Tensor x) -> Tensor",
-    fake=lambda problem, x_TK: x_TK.new_empty((*x_TK.shape[:-1], problem.out_features)),
+    fake=lambda problem, x_TK: x_TK.new_empty((*x_TK.shape[:-1], problem.out_features), dtype=problem.result_dtype),
     backends=(
+        BATCH_INVARIANT_BACKEND,
         native.NATIVE_BACKEND,
         onednn.PREPACKED_BACKEND,
-        Backend(name="torch", implementation="torch linear", supports=lambda problem, platform: None, bind=_bind),
+        Backend(name="torch", implementation="torch linear", supports=why_not_cublas, bind=_bind),
     ),
     weights=_weights,
     make_inputs=_make_inputs,

@@ -16,15 +16,20 @@ from atom_kernels.operator import Backend
 _LONG = 2048
 _FEW_ROWS = 32
 
-_SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
-_SIGNATURES = {"linear_f32": "pppplll", "linear_bf16": "pppplll", "has_linear_bf16": "->l"}
+# By the dtypes of input and result.
+_FUNCTIONS = {
+    (torch.float32, torch.float32): "linear_f32",
+    (torch.bfloat16, torch.bfloat16): "linear_bf16",
+    (torch.bfloat16, torch.float32): "linear_bf16_f32",
+}
+_SIGNATURES = dict.fromkeys(_FUNCTIONS.values(), "pppplll") | {"has_linear_bf16": "->l"}
 
 
 def _supports(problem: LinearProblem, platform: Any) -> str | None:
-    if problem.dtype not in _SUFFIXES:
+    if (problem.dtype, problem.result_dtype) not in _FUNCTIONS:
         return f"written for float32 and bfloat16, not {problem.dtype}"
     bfloat16 = problem.dtype == torch.bfloat16
-    if bfloat16 and "amx_bf16" in platform.cpu_features:
+    if problem.result_dtype == torch.bfloat16 and "amx_bf16" in platform.cpu_features:
         return "oneDNN's packed layout uses amx_bf16 and serves any number of rows from one copy"
     reason = native_unavailable("linear")
     if reason is None and bfloat16 and not load_native("linear", _SIGNATURES).has_linear_bf16():
@@ -34,15 +39,15 @@ def _supports(problem: LinearProblem, platform: Any) -> str | None:
 
 def _max_rows(problem: LinearProblem, platform: Any) -> int | None:
     # In float32 every row count: results that do not depend on the batch are worth more than the last percent.
-    short = problem.in_features <= _LONG or problem.dtype == torch.float32
+    short = problem.in_features <= _LONG or problem.result_dtype == torch.float32
     return None if short else _FEW_ROWS
 
 
 def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    function = getattr(load_native("linear", _SIGNATURES), f"linear_{_SUFFIXES[problem.dtype]}")
+    function = getattr(load_native("linear", _SIGNATURES), _FUNCTIONS[problem.dtype, problem.result_dtype])
     weight, bias = weights["weight"].contiguous(), weights["bias"]
     bias = None if bias is None else bias.contiguous()
-    k, n, dtype = problem.in_features, problem.out_features, problem.dtype
+    k, n, dtype, result_dtype = problem.in_features, problem.out_features, problem.dtype, problem.result_dtype
     # What never changes is converted for C once.
     weight_pointer, bias_pointer = c_void_p(weight.data_ptr()), c_void_p(None if bias is None else bias.data_ptr())
     c_k, c_n = c_int64(k), c_int64(n)
@@ -53,7 +58,7 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
         if not x.is_contiguous():
             x = x.contiguous()
         num_rows = x.numel() // k
-        out = x.new_empty(num_rows, n)
+        out = torch.empty(num_rows, n, dtype=result_dtype)
         function(x.data_ptr(), weight_pointer, bias_pointer, out.data_ptr(), num_rows, c_k, c_n)
         return out if x.dim() == 2 else out.view(*x.shape[:-1], n)
 

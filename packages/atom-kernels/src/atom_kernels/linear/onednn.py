@@ -20,6 +20,8 @@ def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None
 def _bind(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     weight, bias, function = packed["weight"], packed["bias"], torch.ops.mkldnn._linear_pointwise.default
     no_scalars: list[Any] = []
+    if problem.result_dtype != problem.dtype:
+        return lambda x_TK: function(x_TK, weight, bias, "none", no_scalars, "").to(problem.result_dtype)
     return lambda x_TK: function(x_TK, weight, bias, "none", no_scalars, "")
 
 

@@ -66,6 +66,7 @@ class ExpertsProblem:
     activation: one of `ACTIVATIONS`.
     bias: both products of an expert have one.
     alpha, limit: swiglu_oai only.
+    batch_invariant: the bits of a token's result depend on no other token.
     """
 
     num_experts: int
@@ -77,6 +78,7 @@ class ExpertsProblem:
     bias: bool = False
     alpha: float = 1.702
     limit: float = 7.0
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -117,12 +119,13 @@ def experts(
     x_TD: torch.Tensor,
     weights_TK: torch.Tensor,
     ids_TK: torch.Tensor,
+    base_TD: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The weighted sum of what the chosen experts make of each token -> [T, D].
+    """The weighted sum of what the chosen experts make of each token, plus `base` if there is one -> [T, D].
 
     An expert is ``down(activation(gate(x), up(x)))``. Sums are float32; what is between two products is rounded to x's
-    dtype, as is the result. The experts of a token are added in the order of `ids_TK`; an id that is no expert's (-1)
-    adds nothing.
+    dtype, as is the result. The experts of a token are added in the order of `ids_TK`, and the base at last; an id that
+    is no expert's (-1) adds nothing.
 
     Args:
         problem: sizes and activation.
@@ -130,6 +133,7 @@ def experts(
             ``gate_up_bias`` [E, 2I] and ``down_bias`` [E, D].
         x_TD: tokens.
         weights_TK, ids_TK: float32 and int32, as `route` gives them.
+        base_TD: in x's dtype: the residual, or what shared experts made of x, or both.
     """
     gate_up, down = weights["gate_up"], weights["down"]
     gate_up_bias, down_bias = weights.get("gate_up_bias"), weights.get("down_bias")
@@ -148,7 +152,27 @@ def experts(
             if down_bias is not None:
                 partial = partial + down_bias[expert].float()
             out_TD[tokens] += partial * weights_TK[tokens, slot, None].float()
-    return out_TD.to(x_TD.dtype)
+    return (out_TD if base_TD is None else out_TD + base_TD.float()).to(x_TD.dtype)
+
+
+def check_experts_inputs(
+    problem: ExpertsProblem,
+    x_TD: torch.Tensor,
+    weights_TK: torch.Tensor,
+    ids_TK: torch.Tensor,
+    base_TD: torch.Tensor | None = None,
+) -> None:
+    """Raises TypeError for inputs of other sizes or dtypes than `experts` takes for the problem."""
+    pairs = (x_TD.shape[0], problem.top_k)
+    if x_TD.dtype is not problem.dtype or x_TD.shape[1] != problem.hidden_size or ids_TK.shape != pairs:
+        raise TypeError(
+            f"moe_experts was planned for [T, {problem.hidden_size}] {problem.dtype} and [T, {problem.top_k}] "
+            f"experts, got {list(x_TD.shape)} {x_TD.dtype} and {list(ids_TK.shape)}"
+        )
+    if weights_TK.dtype is not torch.float32 or ids_TK.dtype is not torch.int32:
+        raise TypeError(f"moe_experts takes float32 weights and int32 ids, not {weights_TK.dtype}, {ids_TK.dtype}")
+    if base_TD is not None and (base_TD.shape != x_TD.shape or base_TD.dtype is not x_TD.dtype):
+        raise TypeError(f"moe_experts takes a base like x, not {list(base_TD.shape)} {base_TD.dtype}")
 
 
 def activation_of(problem: ExpertsProblem) -> Callable[[torch.Tensor], torch.Tensor]:

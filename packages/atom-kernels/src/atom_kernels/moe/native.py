@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem
+from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, check_experts_inputs
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend
 
@@ -108,17 +108,17 @@ def _experts_bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.
     activation, alpha, limit = c_int64(problem.activation != "silu"), c_float(problem.alpha), c_float(problem.limit)
     passing = max(_PASSING_TOKENS, _PASSING_ROWS * problem.num_experts // problem.top_k)
     row_bytes = problem.hidden_size * problem.dtype.itemsize
-    dtype, top_k, empty_like, uint8 = problem.dtype, problem.top_k, torch.empty_like, torch.uint8
+    top_k, empty_like, uint8 = problem.top_k, torch.empty_like, torch.uint8
 
-    def run(x: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, _keep_alive: Any = held) -> torch.Tensor:
+    def run(
+        x: torch.Tensor,
+        weights_TK: torch.Tensor,
+        ids_TK: torch.Tensor,
+        base: torch.Tensor | None = None,
+        _keep_alive: Any = held,
+    ) -> torch.Tensor:
         num_tokens = x.shape[0]
-        if x.dtype is not dtype or x.shape[1] != problem.hidden_size or ids_TK.shape != (num_tokens, top_k):
-            raise TypeError(
-                f"moe_experts was planned for [T, {problem.hidden_size}] {dtype} and [T, {top_k}] experts, "
-                f"got {list(x.shape)} {x.dtype} and {list(ids_TK.shape)}"
-            )
-        if weights_TK.dtype is not torch.float32 or ids_TK.dtype is not torch.int32:
-            raise TypeError(f"moe_experts takes float32 weights and int32 ids, not {weights_TK.dtype}, {ids_TK.dtype}")
+        check_experts_inputs(problem, x, weights_TK, ids_TK, base)
         x, weights_TK, ids_TK = x.contiguous(), weights_TK.contiguous(), ids_TK.contiguous()
         out = empty_like(x)
         workspace = x.new_empty(workspace_bytes(min(num_tokens, passing), *sizes, item_size), dtype=uint8)
@@ -129,7 +129,7 @@ def _experts_bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.
                 out.data_ptr() + row, min(num_tokens - start, passing), *sizes, activation, alpha, limit,
                 workspace.data_ptr(),
             )  # fmt: skip
-        return out
+        return out if base is None else out.add_(base)
 
     return run
 

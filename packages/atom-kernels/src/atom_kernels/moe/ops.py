@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.moe import native, triton_experts_backend, triton_route_backend
+from atom_kernels.moe import grouped_backend, native, triton_experts_backend, triton_route_backend
 from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, experts, route
 from atom_kernels.moe.sorted_rows import TORCH_BACKEND
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
@@ -110,7 +110,7 @@ def _expert_weights(problem: ExpertsProblem) -> dict[str, WeightSpec]:
 
 
 def _expert_inputs(problem: ExpertsProblem, num_rows: int, generator: torch.Generator) -> Any:
-    """Experts as uneven as in life: the first ones are chosen more often, some by nobody."""
+    """Experts as uneven as in life, the first ones chosen more often, some by nobody; a base for odd rows."""
 
     def random(*shape: int, scale: float = 1.0) -> torch.Tensor:
         return (torch.randn(*shape, generator=generator) * scale).to(problem.dtype)
@@ -122,7 +122,8 @@ def _expert_inputs(problem: ExpertsProblem, num_rows: int, generator: torch.Gene
     slope = torch.linspace(2.0, -2.0, problem.num_experts)
     logits = torch.randn(num_rows, problem.num_experts, generator=generator) + slope
     routing = RoutingProblem(problem.num_experts, problem.top_k, renormalize=True)
-    return weights, (random(num_rows, problem.hidden_size), *route(routing, logits))
+    base = random(num_rows, problem.hidden_size) if num_rows % 2 else None
+    return weights, (random(num_rows, problem.hidden_size), *route(routing, logits), base)
 
 
 def _expert_problems() -> tuple[ExpertsProblem, ...]:
@@ -157,9 +158,14 @@ MOE_EXPERTS = Op(
     name="moe_experts",
     contract=experts,
     reference=experts,
-    schema="(Tensor x, Tensor weights, Tensor ids) -> Tensor",
-    fake=lambda problem, x_TD, weights_TK, ids_TK: torch.empty_like(x_TD),
-    backends=(triton_experts_backend.EXPERTS_BACKEND, native.EXPERTS_BACKEND, TORCH_BACKEND),
+    schema="(Tensor x, Tensor weights, Tensor ids, Tensor? base=None) -> Tensor",
+    fake=lambda problem, x_TD, *rest: torch.empty_like(x_TD),
+    backends=(
+        triton_experts_backend.EXPERTS_BACKEND,
+        grouped_backend.GROUPED_BACKEND,
+        native.EXPERTS_BACKEND,
+        TORCH_BACKEND,
+    ),
     weights=_expert_weights,
     make_inputs=_expert_inputs,
     parity_problems=_expert_problems,

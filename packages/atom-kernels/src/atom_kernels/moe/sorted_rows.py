@@ -19,9 +19,11 @@ Product = Callable[[torch.Tensor, int], torch.Tensor]
 def run_sorted(
     problem: ExpertsProblem, gate_up: Product, down: Product, activate: Callable[[torch.Tensor], torch.Tensor]
 ) -> Callable[..., torch.Tensor]:
-    """The kernel made of an expert's two products: ``(x, weights, ids) -> [T, D]``."""
+    """The kernel made of an expert's two products: ``(x, weights, ids, base) -> [T, D]``."""
 
-    def run(x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
+    def run(
+        x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, base_TD: torch.Tensor | None = None
+    ) -> torch.Tensor:
         num_tokens, top_k = ids_TK.shape
         flat_ids = ids_TK.flatten().long()
         order = flat_ids.argsort(stable=True)
@@ -33,7 +35,8 @@ def run_sorted(
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order), device=order.device)
         pairs = sorted_out[place].view(num_tokens, top_k, x_TD.shape[1])
-        return (pairs.float() * weights_TK.unsqueeze(-1)).sum(dim=1).to(x_TD.dtype)
+        out_TD = (pairs.float() * weights_TK.unsqueeze(-1)).sum(dim=1)
+        return (out_TD if base_TD is None else out_TD + base_TD).to(x_TD.dtype)
 
     return run
 

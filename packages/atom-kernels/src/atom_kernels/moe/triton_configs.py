@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atom_kernels.moe.contract import ExpertsProblem
-from atom_kernels.tuned import pick_row, tuned_rows
+from atom_kernels.tuned import tuned_rows
 
 # Up to this many pairs of a token and an expert, programs find their pairs themselves.
 FEW_PAIRS = 256
@@ -63,16 +63,28 @@ def tuning_key(problem: ExpertsProblem) -> str:
     return f"{sizes} {problem.dtype}".replace("torch.", "")
 
 
+# Sums of a row are made in one order by tiles of one kind, however many rows there are.
+_INVARIANT_TILE = TileConfig(block_m=32, block_n=64, block_k=64, swap=True)
+
+
 class ExpertsConfigs:
     """The configuration for a call's number of tokens, on one device."""
 
     def __init__(self, problem: ExpertsProblem, device_name: str) -> None:
         self._problem = problem
-        self._tuned = tuned_rows("moe_experts", tuning_key(problem), device_name)
+        if problem.batch_invariant and problem.dtype.itemsize < 4:
+            self._rows: tuple[tuple[int | None, ExpertsConfig], ...] = (
+                (None, ExpertsConfig(_INVARIANT_TILE, _INVARIANT_TILE)),
+            )
+        else:
+            tuned = tuned_rows("moe_experts", tuning_key(problem), device_name)
+            self._rows = tuple((row.max_rows, ExpertsConfig.parse(row.config)) for row in tuned)
 
     def for_tokens(self, num_tokens: int) -> ExpertsConfig:
-        row = pick_row(self._tuned, num_tokens)
-        return default_config(self._problem, num_tokens) if row is None else ExpertsConfig.parse(row.config)
+        for max_rows, config in self._rows:
+            if max_rows is None or num_tokens <= max_rows:
+                return config
+        return default_config(self._problem, num_tokens)
 
 
 def default_config(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfig:

@@ -9,13 +9,26 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom_kernels.triton_support import wait_for_inputs
+
 
 @triton.jit(do_not_specialize=["num_pairs"])
-def sort_pairs_kernel(ids_ptr, order_ptr, starts_ptr, num_pairs, NUM_EXPERTS: tl.constexpr, BLOCK: tl.constexpr):
+def sort_pairs_kernel(
+    ids_ptr,
+    order_ptr,
+    places_ptr,
+    starts_ptr,
+    num_pairs,
+    NUM_EXPERTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """Pairs by expert, each expert's in their own order: program e counts what comes before e, and places its own.
 
+    `places`, the inverse of `order`, is left out where it is None.
     Every program reads all ids, from the L2 cache: cheaper than a second launch or atomics, and always the same order.
     """
+    wait_for_inputs(DEPENDENT)
     expert = tl.program_id(0)
     before = tl.zeros([BLOCK], tl.int32)
     for first in range(0, num_pairs, BLOCK):
@@ -27,7 +40,10 @@ def sort_pairs_kernel(ids_ptr, order_ptr, starts_ptr, num_pairs, NUM_EXPERTS: tl
     for first in range(0, num_pairs, BLOCK):
         pairs = first + tl.arange(0, BLOCK)
         own = (tl.load(ids_ptr + pairs, mask=pairs < num_pairs, other=-1) == expert).to(tl.int32)
-        tl.store(order_ptr + start + tl.cumsum(own, axis=0) - 1, pairs, mask=own > 0)
+        places = start + tl.cumsum(own, axis=0) - 1
+        tl.store(order_ptr + places, pairs, mask=own > 0)
+        if places_ptr is not None:
+            tl.store(places_ptr + pairs, places, mask=own > 0)
         start += tl.sum(own, axis=0)
     if expert == NUM_EXPERTS - 1:
         tl.store(starts_ptr + NUM_EXPERTS, start)
@@ -71,6 +87,9 @@ def experts_kernel(
     pairs, a slot is an expert (or with BY_PAIR the pair in which an expert is named first) and the program finds the
     expert's pairs by itself: a decode starts without a sort. Otherwise pairs are sorted: slot s is the s-th of all
     blocks of BLOCK_M pairs that have one expert.
+
+    It is not launched while its predecessor runs: programs that wait would take places on processors, and those that
+    work would be shared out unevenly.
     """
     num_tiles: tl.constexpr = (WIDTH + BLOCK_N - 1) // BLOCK_N
     group = tl.program_id(0) // (GROUP_M * num_tiles)
@@ -183,17 +202,56 @@ def gated(gate, up, alpha, limit, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
+def activation_kernel(
+    sums_ptr,
+    bias_ptr,
+    out_ptr,
+    order_ptr,
+    ids_ptr,
+    num_sorted_ptr,
+    alpha,
+    limit,
+    WIDTH: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """``out[r] = activation(sums[r] + bias[expert of r])`` for sorted rows; sums and bias have gate and then up."""
+    wait_for_inputs(DEPENDENT)
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = (columns < WIDTH) & (row < tl.load(num_sorted_ptr))
+    gate = tl.load(sums_ptr + row * 2 * WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(sums_ptr + row * 2 * WIDTH + WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
+    if bias_ptr is not None:
+        expert = tl.load(ids_ptr + tl.load(order_ptr + row))
+        gate += tl.load(bias_ptr + expert * 2 * WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
+        up += tl.load(bias_ptr + expert * 2 * WIDTH + WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
+    out = gated(gate, up, alpha, limit, ACTIVATION)
+    tl.store(out_ptr + row * WIDTH + columns, out.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def combine_kernel(
     partial_ptr,
+    bias_ptr,
+    places_ptr,
     weights_ptr,
     ids_ptr,
+    base_ptr,
     out_ptr,
     NUM_EXPERTS: tl.constexpr,
     TOP_K: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
-    """``out[t] = sum over k of weights[t, k] * partial[t * K + k]``, in this order; strangers' ids add nothing."""
+    """``out[t] = sum over k of weights[t, k] * (partial + bias) + base[t]``, in this order; strangers add nothing.
+
+    The partial result of pair ``t * K + k`` lies in its own row, or in row ``places[pair]``; bias is [E, WIDTH], and it
+    and base may be None.
+    """
+    wait_for_inputs(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < WIDTH
@@ -202,6 +260,13 @@ def combine_kernel(
         pair = token * TOP_K + k
         expert = tl.load(ids_ptr + pair)
         here = (expert >= 0) & (expert < NUM_EXPERTS)
-        partial = tl.load(partial_ptr + pair * WIDTH + columns, mask=inside & here, other=0.0).to(tl.float32)
+        row = pair
+        if places_ptr is not None:
+            row = tl.load(places_ptr + pair, mask=here, other=0).to(tl.int64)
+        partial = tl.load(partial_ptr + row * WIDTH + columns, mask=inside & here, other=0.0).to(tl.float32)
+        if bias_ptr is not None:
+            partial += tl.load(bias_ptr + expert * WIDTH + columns, mask=inside & here, other=0.0).to(tl.float32)
         total += tl.load(weights_ptr + pair) * partial
+    if base_ptr is not None:
+        total += tl.load(base_ptr + token * WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + token * WIDTH + columns, total.to(out_ptr.dtype.element_ty), mask=inside)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from atom_kernels.moe.contract import ExpertsProblem
+from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
+from atom_kernels.moe.grouped_backend import why_not_grouped
 from atom_kernels.moe.triton_configs import FEW_PAIRS, ExpertsConfig, ExpertsConfigs, TileConfig
 from atom_kernels.operator import Backend
 from atom_kernels.platform import detect_platform
@@ -16,7 +17,9 @@ from atom_kernels.settings import triton_interpret
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Every program adds up how many pairs each expert has.
 _MAX_EXPERTS = 1024
-_SORT_BLOCK = 1024
+_SORT_BLOCK, _COMBINE_BLOCK = 1024, 1024
+# With so many pairs an expert, on average, torch's grouped product of sorted rows is faster where there is one.
+_PAIRS_FOR_GROUPED = 48
 
 
 class _Pairs(NamedTuple):
@@ -40,8 +43,10 @@ class TritonExperts:
     ) -> None:
         # Triton is imported where a plan uses it, and only there.
         from atom_kernels.moe import triton_experts
+        from atom_kernels.triton_support import dependent_launch, power_of_two
 
-        self._kernels = triton_experts
+        self._kernels, self._dependent = triton_experts, dependent_launch()
+        self._combine_block = min(_COMBINE_BLOCK, power_of_two(problem.hidden_size))
         self._problem, self._config_for, self._few_pairs = problem, config_for, few_pairs
         self._weights = {name: None if tensor is None else tensor.contiguous() for name, tensor in weights.items()}
         size, hidden_size = problem.intermediate_size, problem.hidden_size
@@ -51,15 +56,18 @@ class TritonExperts:
         }
         self._constants = {
             "NUM_EXPERTS": problem.num_experts,
-            "EXPERTS_BLOCK": _power_of_two(problem.num_experts),
+            "EXPERTS_BLOCK": power_of_two(problem.num_experts),
             "HAS_BIAS": problem.bias,
             # The interpreter multiplies float32 matrices only.
             "UPCAST": triton_interpret() and problem.dtype is not torch.float32,
         }
 
-    def __call__(self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
-        self._check(x_TD, weights_TK, ids_TK)
+    def __call__(
+        self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, base_TD: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        check_experts_inputs(self._problem, x_TD, weights_TK, ids_TK, base_TD)
         x_TD, weights_TK, ids_TK = x_TD.contiguous(), weights_TK.contiguous(), ids_TK.contiguous()
+        base_TD = None if base_TD is None else base_TD.contiguous()
         num_tokens, problem = x_TD.shape[0], self._problem
         out_TD = torch.empty_like(x_TD)
         if num_tokens == 0:
@@ -69,10 +77,10 @@ class TritonExperts:
         self._product("gate_up", x_TD, hidden, pairs, config.gate_up, problem.activation)
         partial = x_TD.new_empty(pairs.count, problem.hidden_size)
         self._product("down", hidden, partial, pairs, config.down, "none")
-        block = min(1024, _power_of_two(problem.hidden_size))
-        self._kernels.combine_kernel[(num_tokens, -(-problem.hidden_size // block))](
-            partial, weights_TK, ids_TK, out_TD,
-            NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=problem.hidden_size, BLOCK=block,
+        self._kernels.combine_kernel[(num_tokens, -(-problem.hidden_size // self._combine_block))](
+            partial, None, None, weights_TK, ids_TK, base_TD, out_TD,
+            NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=problem.hidden_size,
+            BLOCK=self._combine_block, **self._dependent,
         )  # fmt: skip
         return out_TD
 
@@ -91,7 +99,7 @@ class TritonExperts:
         order = ids_TK.new_empty(count)
         starts = ids_TK.new_empty(num_experts + 1)
         self._kernels.sort_pairs_kernel[(num_experts,)](
-            ids_TK, order, starts, count, NUM_EXPERTS=num_experts, BLOCK=_SORT_BLOCK
+            ids_TK, order, None, starts, count, NUM_EXPERTS=num_experts, BLOCK=_SORT_BLOCK, **self._dependent
         )
         return _Pairs(ids_TK, order, starts, count)
 
@@ -116,17 +124,6 @@ class TritonExperts:
             ACTIVATION=activation,
         )  # fmt: skip
 
-    def _check(self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor) -> None:
-        problem = self._problem
-        pairs = (x_TD.shape[0], problem.top_k)
-        if x_TD.dtype is not problem.dtype or x_TD.shape[1] != problem.hidden_size or ids_TK.shape != pairs:
-            raise TypeError(
-                f"moe_experts was planned for [T, {problem.hidden_size}] {problem.dtype} and [T, {problem.top_k}] "
-                f"experts, got {list(x_TD.shape)} {x_TD.dtype} and {list(ids_TK.shape)}"
-            )
-        if weights_TK.dtype is not torch.float32 or ids_TK.dtype is not torch.int32:
-            raise TypeError(f"moe_experts takes float32 weights and int32 ids, not {weights_TK.dtype}, {ids_TK.dtype}")
-
 
 def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
     if problem.dtype not in _DTYPES:
@@ -142,10 +139,16 @@ def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
     return TritonExperts(problem, weights, ExpertsConfigs(problem, detect_platform().name).for_tokens)
 
 
-def _power_of_two(size: int) -> int:
-    return 1 << max(size - 1, 0).bit_length()
+def _max_rows(problem: ExpertsProblem, platform: Any) -> int | None:
+    if why_not_grouped(problem, platform) is not None:
+        return None
+    return max(1, _PAIRS_FOR_GROUPED * problem.num_experts // problem.top_k)
 
 
 EXPERTS_BACKEND = Backend(
-    name="triton", implementation="Triton grouped products, activation in the first", supports=_supports, bind=_bind
+    name="triton",
+    implementation="Triton grouped products, activation in the first",
+    supports=_supports,
+    bind=_bind,
+    max_rows=_max_rows,
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom_kernels.triton_support import wait_for_inputs
+
 
 @triton.jit
 def route_kernel(
@@ -25,8 +27,10 @@ def route_kernel(
     GROUP_SIZE: tl.constexpr,
     SIZE_BLOCK: tl.constexpr,
     GROUP_BY_TWO: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """`route`; experts lie as [groups, experts of a group], GS, and without groups as one row."""
+    wait_for_inputs(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     groups_G, places_S = tl.arange(0, GROUPS_BLOCK), tl.arange(0, SIZE_BLOCK)
     inside_GS = (groups_G < NUM_GROUPS)[:, None] & (places_S < GROUP_SIZE)[None, :]

@@ -25,6 +25,7 @@ def _supports(problem: RoutingProblem, platform: Any) -> str | None:
 
 def _bind(problem: RoutingProblem, weights: Any) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
     from atom_kernels.moe.triton_route import route_kernel
+    from atom_kernels.triton_support import dependent_launch, power_of_two
 
     bias = weights.get("correction_bias")
     bias = None if bias is None else bias.contiguous()
@@ -34,18 +35,19 @@ def _bind(problem: RoutingProblem, weights: Any) -> Callable[[torch.Tensor], tup
     size = count // num_groups
     constants = {
         "TOP_K": top_k,
-        "TOP_K_BLOCK": _power_of_two(top_k),
+        "TOP_K_BLOCK": power_of_two(top_k),
         "SIGMOID": problem.scoring == "sigmoid",
         "RENORMALIZE": problem.renormalize,
         "HAS_BIAS": bias is not None,
         "BY_LOGITS": bias is None and problem.scoring == "softmax" and problem.group_score == "max",
         "NUM_GROUPS": num_groups,
-        "GROUPS_BLOCK": _power_of_two(num_groups),
+        "GROUPS_BLOCK": power_of_two(num_groups),
         "TOP_GROUPS": min(problem.top_groups, num_groups),
         "GROUP_SIZE": size,
-        "SIZE_BLOCK": _power_of_two(size),
+        "SIZE_BLOCK": power_of_two(size),
         "GROUP_BY_TWO": problem.group_score == "top2",
         "num_warps": 1 if count <= 256 else 4,
+        **dependent_launch(),
     }
 
     def run(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,10 +62,6 @@ def _bind(problem: RoutingProblem, weights: Any) -> Callable[[torch.Tensor], tup
         return out, ids
 
     return run
-
-
-def _power_of_two(size: int) -> int:
-    return 1 << max(size - 1, 0).bit_length()
 
 
 ROUTE_BACKEND = Backend(

@@ -13,11 +13,8 @@ from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig, tuning_ke
 from atom_kernels.moe.triton_experts_backend import TritonExperts
 
 # block_n, block_k, num_warps, num_stages
-_FEW = (
-    *((32, 128, 4, 5), (32, 256, 4, 4), (64, 64, 4, 6), (64, 128, 4, 3), (64, 128, 4, 4), (64, 256, 4, 3)),
-    *((128, 64, 4, 4), (128, 128, 4, 3), (128, 128, 8, 3)),
-)
-_FEW_SWAPPED = ((64, 64, 4, 6), (64, 128, 4, 4), (128, 64, 4, 4), (128, 128, 4, 3), (128, 64, 8, 5))
+_FEW = ((32, 128, 4, 5), (32, 256, 4, 4), (64, 128, 4, 4), (64, 256, 4, 3), (128, 128, 4, 3), (128, 128, 8, 3))
+_FEW_SWAPPED = ((64, 128, 4, 4), (64, 256, 4, 3), (128, 64, 4, 4), (128, 64, 8, 5), (128, 128, 4, 3))
 # block_m, block_n, block_k, num_warps, num_stages
 _MANY = (
     *((64, 128, 64, 4, 4), (64, 128, 128, 8, 3), (64, 256, 64, 8, 3), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3)),
@@ -90,7 +87,7 @@ class ExpertsTuning:
     """`Tuning` of the operator ``moe_experts``."""
 
     operator = "moe_experts"
-    rows = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+    rows = (1, 8, 32, 128, 512, 2048)
 
     def problems(self) -> Mapping[str, ExpertsProblem]:
         bf16 = torch.bfloat16

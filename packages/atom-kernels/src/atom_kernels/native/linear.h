@@ -1,4 +1,5 @@
-/* out[M,N] = x[M,K] . weight[N,K]^T + bias[N] in float32 or bfloat16: float32 sums, the weight as loaded.
+/* out[M,N] = x[M,K] . weight[N,K]^T + bias[N] in float32 or bfloat16, or bfloat16 with a float32 result: float32 sums, the
+ * weight as loaded.
  *
  * A tile holds VL sums of VL lanes over K, (rows of weight) x (rows of x), and adds up their lanes at the end. Each thread
  * walks over its own panels of weight rows, which stay in its L2 while the rows of x pass. Every sum is added in an order
@@ -55,6 +56,7 @@ INLINE vf load_tail_f32(const float *p, int64_t count) {
 }
 
 #define T float
+#define OUT float
 #define NAME(x) x##_f32
 #define VEC vf
 #define STEP VL
@@ -65,6 +67,7 @@ INLINE vf load_tail_f32(const float *p, int64_t count) {
 #define ROUND(p, v) vf_store(p, v)
 #include "linear_tile.h"
 #undef T
+#undef OUT
 #undef NAME
 #undef VEC
 #undef STEP
@@ -78,6 +81,7 @@ INLINE vf load_tail_f32(const float *p, int64_t count) {
 int64_t has_linear_bf16(void) { return 1; }
 
 #define T bf16
+#define OUT bf16
 #define NAME(x) x##_bf16
 #define VEC __m512i
 #define STEP 32
@@ -87,7 +91,15 @@ int64_t has_linear_bf16(void) { return 1; }
 #define WIDEN(p) vf_load_bf16(p)
 #define ROUND(p, v) vf_store_bf16(p, v)
 #include "linear_tile.h"
+#undef OUT
+#undef NAME
+#undef ROUND
+#define OUT float
+#define NAME(x) x##_bf16_f32
+#define ROUND(p, v) vf_store(p, v)
+#include "linear_tile.h"
 #undef T
+#undef OUT
 #undef NAME
 #undef VEC
 #undef STEP
@@ -100,4 +112,6 @@ int64_t has_linear_bf16(void) { return 1; }
 int64_t has_linear_bf16(void) { return 0; }
 void linear_bf16(const bf16 *x, const bf16 *weight, const bf16 *bias, bf16 *out, int64_t m_size, int64_t k_size,
                  int64_t n_size) {}
+void linear_bf16_f32(const bf16 *x, const bf16 *weight, const bf16 *bias, float *out, int64_t m_size, int64_t k_size,
+                     int64_t n_size) {}
 #endif

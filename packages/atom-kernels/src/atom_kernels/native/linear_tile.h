@@ -1,8 +1,8 @@
 /* The linear kernel for one element type; include once for each, after defining
- *   T, NAME(x)            the element and the name of x for it
+ *   T, OUT, NAME(x)       the elements of what comes in and what goes out, and the name of x for them
  *   VEC, STEP             a register of elements and how many it holds
  *   LOAD(p), LOAD_TAIL(p, count), DOT(sum, a, b)
- *   WIDEN(p), ROUND(p, v) VL elements to and from floats */
+ *   WIDEN(p), ROUND(p, v) VL elements of T to floats, floats to VL elements of OUT */
 
 /* The products of NR rows of weight with MR rows of x, [m * NR + n], over `k_size` elements of rows that lie `stride`
  * apart. `ahead` asks for the weight that many rows further on: few streams alone do not keep the memory busy. */
@@ -30,19 +30,20 @@ INLINE vf NAME(tile)(const int NR, const int MR, const int ahead, const T *const
 }
 
 /* Adds the bias, rounds and stores the first `rows` rows of a tile. */
-INLINE void NAME(finish)(const int NR, const int MR, vf total, const T *bias, T *out, int64_t rows, int64_t n_size) {
-    T lanes[TILE];
+INLINE void NAME(finish)(const int NR, const int MR, vf total, const T *bias, OUT *out, int64_t rows, int64_t n_size) {
     if (bias) {
-        for (int m = 0; m < MR; m++) memcpy(lanes + m * NR, bias, NR * sizeof(T));
-        total += WIDEN(lanes);
+        T biases[TILE];
+        for (int m = 0; m < MR; m++) memcpy(biases + m * NR, bias, NR * sizeof(T));
+        total += WIDEN(biases);
     }
+    OUT lanes[TILE];
     ROUND(lanes, total);
-    for (int m = 0; m < MR && m < rows; m++) memcpy(out + m * n_size, lanes + m * NR, NR * sizeof(T));
+    for (int m = 0; m < MR && m < rows; m++) memcpy(out + m * n_size, lanes + m * NR, NR * sizeof(OUT));
 }
 
 /* Rows [from, to) of weight, a multiple of TILE, with `rows` rows of x; those past it up to MR repeat the last one and are
  * not stored. Long rows are cut, so that the pieces of x stay in the L1 while the panel passes. */
-INLINE void NAME(block)(const int NR, const int MR, const int ahead, const T *x, const T *weight, const T *bias, T *out,
+INLINE void NAME(block)(const int NR, const int MR, const int ahead, const T *x, const T *weight, const T *bias, OUT *out,
                         int64_t from, int64_t to, int64_t rows, int64_t k_size, int64_t n_size) {
     const int64_t chunk = CHUNK_BYTES / (int64_t)sizeof(T);
     float totals[MAX_MR * PANEL_ROWS];
@@ -62,11 +63,11 @@ INLINE void NAME(block)(const int NR, const int MR, const int ahead, const T *x,
     }
 }
 
-static void NAME(panel)(const T *x, const T *weight, const T *bias, T *out, int64_t from, int64_t to, int64_t m_size,
+static void NAME(panel)(const T *x, const T *weight, const T *bias, OUT *out, int64_t from, int64_t to, int64_t m_size,
                         int64_t k_size, int64_t n_size) {
     for (int64_t m = 0; m < m_size; m += MAX_MR) {
         const T *x_block = x + m * k_size;
-        T *out_block = out + m * n_size;
+        OUT *out_block = out + m * n_size;
         int64_t rows = m_size - m;
         if (rows == 1)
             NAME(block)(TILE, 1, 0, x_block, weight, bias, out_block, from, to, rows, k_size, n_size);
@@ -81,17 +82,18 @@ static void NAME(panel)(const T *x, const T *weight, const T *bias, T *out, int6
 }
 
 /* One sum, for the rows of weight that fill no tile. */
-static T NAME(single)(const T *x, const T *weight, const T *bias, int64_t k_size) {
+static OUT NAME(single)(const T *x, const T *weight, const T *bias, int64_t k_size) {
     vf sum = vf_set(0.0f);
     int64_t k = 0;
     for (; k + STEP <= k_size; k += STEP) sum = DOT(sum, LOAD(x + k), LOAD(weight + k));
     if (k < k_size) sum = DOT(sum, LOAD_TAIL(x + k, k_size - k), LOAD_TAIL(weight + k, k_size - k));
-    T lanes[TILE] = {bias ? *bias : 0};
-    ROUND(lanes, vf_set(vf_hsum(sum)) + WIDEN(lanes));
+    T biases[TILE] = {bias ? *bias : 0};
+    OUT lanes[TILE];
+    ROUND(lanes, vf_set(vf_hsum(sum)) + WIDEN(biases));
     return lanes[0];
 }
 
-void NAME(linear)(const T *x, const T *weight, const T *bias, T *out, int64_t m_size, int64_t k_size, int64_t n_size) {
+void NAME(linear)(const T *x, const T *weight, const T *bias, OUT *out, int64_t m_size, int64_t k_size, int64_t n_size) {
     int64_t tiles = n_size / TILE, rows = PANEL_BYTES / ((int64_t)sizeof(T) * k_size) / TILE * TILE;
     rows = rows > PANEL_ROWS ? PANEL_ROWS : rows < TILE ? TILE : rows;
 #pragma omp parallel if (n_size * k_size > PARALLEL_ELEMENTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -23,10 +24,13 @@ def _supports(problem: RMSNormProblem, platform: Any) -> str | None:
     return None
 
 
-def _block(size: int) -> tuple[int, int]:
-    """Elements and warps of one program."""
-    block = 1 << max(size - 1, 1).bit_length()
-    return block, min(max(block // 512, 1), 16)
+@functools.cache
+def _launch_options(size: int) -> dict[str, Any]:
+    """Elements and warps of one program, and how it is launched."""
+    from atom_kernels.triton_support import dependent_launch, power_of_two
+
+    block = power_of_two(size)
+    return {"SIZE": size, "BLOCK": block, "num_warps": min(max(block // 512, 1), 16)} | dependent_launch()
 
 
 def _refuse(problem: RMSNormProblem, x: torch.Tensor) -> NoReturn:
@@ -36,23 +40,26 @@ def _refuse(problem: RMSNormProblem, x: torch.Tensor) -> NoReturn:
 
 
 def _bind_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    from atom_kernels.norm.triton_kernels import rms_norm_kernel
-
-    weight = weights["weight"].contiguous()
-    size, dtype, eps, offset = problem.hidden_size, problem.dtype, problem.eps, problem.weight_offset
-    block, num_warps = _block(size)
+    weight, eps, offset = weights["weight"].contiguous(), problem.eps, problem.weight_offset
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype is not dtype or x.shape[-1] != size:
+        if x.dtype is not problem.dtype or x.shape[-1] != problem.hidden_size:
             _refuse(problem, x)
-        x = x.contiguous()
-        out = torch.empty_like(x)
-        num_rows = x.numel() // size
-        if num_rows:
-            rms_norm_kernel[(num_rows,)](x, weight, out, eps, offset, SIZE=size, BLOCK=block, num_warps=num_warps)
-        return out
+        return rms_norm_by_triton(x, weight, eps, offset)
 
     return run
+
+
+def rms_norm_by_triton(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float) -> torch.Tensor:
+    """`rms_norm` of x, contiguous or not, over its last dimension."""
+    from atom_kernels.norm.triton_kernels import rms_norm_kernel
+
+    x, size = x.contiguous(), x.shape[-1]
+    out = torch.empty_like(x)
+    num_rows = x.numel() // size
+    if num_rows:
+        rms_norm_kernel[(num_rows,)](x, weight, out, eps, offset, **_launch_options(size))
+    return out
 
 
 def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
@@ -60,7 +67,6 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
 
     weight = weights["weight"].contiguous()
     size, dtype, eps, offset = problem.hidden_size, problem.dtype, problem.eps, problem.weight_offset
-    block, num_warps = _block(size)
 
     def run(x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if x.dtype is not dtype or x.shape[-1] != size:
@@ -71,9 +77,7 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
         out, total = torch.empty_like(x), torch.empty_like(x)
         num_rows = x.numel() // size
         if num_rows:
-            add_rms_norm_kernel[(num_rows,)](
-                x, residual, weight, out, total, eps, offset, SIZE=size, BLOCK=block, num_warps=num_warps
-            )
+            add_rms_norm_kernel[(num_rows,)](x, residual, weight, out, total, eps, offset, **_launch_options(size))
         return out, total
 
     return run

@@ -5,28 +5,35 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom_kernels.triton_support import wait_for_inputs
+
 
 @triton.jit
-def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, eps, offset, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def rms_norm_kernel(
+    x_ptr, weight_ptr, out_ptr, eps, offset, SIZE: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64) * SIZE
     columns = tl.arange(0, BLOCK)
     inside = columns < SIZE
-    x = tl.load(x_ptr + row + columns, mask=inside, other=0.0).to(tl.float32)
     weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32) + offset
+    wait_for_inputs(DEPENDENT)
+    x = tl.load(x_ptr + row + columns, mask=inside, other=0.0).to(tl.float32)
     scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / SIZE + eps)
     tl.store(out_ptr + row + columns, (x * scale * weight).to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def add_rms_norm_kernel(
-    x_ptr, residual_ptr, weight_ptr, out_ptr, total_ptr, eps, offset, SIZE: tl.constexpr, BLOCK: tl.constexpr
-):
+    x_ptr, residual_ptr, weight_ptr, out_ptr, total_ptr, eps, offset,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * SIZE
     columns = tl.arange(0, BLOCK)
     inside = columns < SIZE
+    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32) + offset
+    wait_for_inputs(DEPENDENT)
     x = tl.load(x_ptr + row + columns, mask=inside, other=0.0).to(tl.float32)
     residual = tl.load(residual_ptr + row + columns, mask=inside, other=0.0).to(tl.float32)
-    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32) + offset
     # What is carried on is what is normed: the sum is rounded first.
     rounded = (x + residual).to(total_ptr.dtype.element_ty)
     tl.store(total_ptr + row + columns, rounded, mask=inside)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from atom_kernels.sampling.slots import SamplingTables
 
 # Logits of one program.
-_CHUNK = 4096
+_CHUNK = 1024
 # Candidates that a chunk may hand on to the search of a threshold.
-_REGION = 1024
+_REGION = 256
 
 
 @functools.cache
@@ -67,13 +67,15 @@ def _draw(
     filters: bool,
 ) -> torch.Tensor:
     from atom_kernels.sampling.triton_draw import chunk_kernel, draw_kernel, kept_mass_kernel
+    from atom_kernels.triton_support import dependent_launch, power_of_two
 
     if logits_BV.stride(1) != 1:
         logits_BV = logits_BV.contiguous()
     num_rows, vocab_size = logits_BV.shape
-    chunk = min(_CHUNK, _power_of_two(vocab_size))
+    chunk = min(_CHUNK, power_of_two(vocab_size))
     num_chunks = -(-vocab_size // chunk)
-    sizes = {"CHUNK": chunk, "CHUNKS": _power_of_two(num_chunks)}
+    launch = dependent_launch()
+    sizes = {"CHUNK": chunk, "CHUNKS": power_of_two(num_chunks)} | launch
     new = functools.partial(torch.empty, device=logits_BV.device)
     tokens_B = new(num_rows, dtype=torch.int64)
     if not num_rows:
@@ -83,15 +85,15 @@ def _draw(
     grid = (num_chunks, num_rows)
     rows = (logits_BV, logits_BV.stride(0))
     slots, temperature, top_k, top_p, min_p = parameters
-    chunk_kernel[grid](*rows, slots, temperature, best, best_id, mass, vocab_size, CHUNK=chunk, num_warps=8)
+    chunk_kernel[grid](*rows, slots, temperature, best, best_id, mass, vocab_size, CHUNK=chunk, **launch)
     if filters:
         _find_thresholds(rows, parameters[:-1], best, mass, threshold, vocab_size, sizes)
         kept_mass_kernel[grid](
-            *rows, slots, temperature, top_k, top_p, min_p, threshold, best, mass, vocab_size, **sizes, num_warps=8
+            *rows, slots, temperature, top_k, top_p, min_p, threshold, best, mass, vocab_size, **sizes
         )
     draw_kernel[(num_rows,)](
         *rows, slots, temperature, min_p, threshold, *random, best, best_id, mass, tokens_B, vocab_size, num_chunks,
-        FILTERS=filters, **sizes, num_warps=8,
+        FILTERS=filters, **sizes,
     )  # fmt: skip
     return tokens_B
 
@@ -103,26 +105,32 @@ def _find_thresholds(
     mass: torch.Tensor,
     threshold: torch.Tensor,
     vocab_size: int,
-    sizes: dict[str, int],
+    sizes: dict[str, Any],
 ) -> None:
-    from atom_kernels.sampling.triton_filters import PIVOTS, pivot_kernel, search_kernel, window_kernel
+    from atom_kernels.sampling.triton_filters import (
+        PIVOTS,
+        pivot_kernel,
+        pivot_sum_kernel,
+        search_kernel,
+        window_kernel,
+    )
 
     num_rows, num_chunks = best.shape
-    num_pivots, region = PIVOTS.value, min(_REGION, sizes["CHUNK"])
+    chunk = {name: size for name, size in sizes.items() if name != "CHUNKS"}
+    chunks = {name: size for name, size in sizes.items() if name != "CHUNK"}
+    region = min(_REGION, sizes["CHUNK"])
     new = functools.partial(torch.empty, device=best.device)
-    pivots = new(num_rows, num_pivots, dtype=torch.float32)
-    sums = new(num_rows, num_pivots, num_chunks, dtype=torch.float32)
+    row_best, total = new(num_rows, dtype=torch.float32), new(num_rows, dtype=torch.float64)
+    pivots, sums = (new(num_rows, PIVOTS.value, dtype=torch.float32) for _ in range(2))
     candidates = new(num_rows, num_chunks, region, dtype=torch.float32)
-    counts = new(num_rows, num_chunks, dtype=torch.int32)
-    above, total = new(num_rows, num_chunks, dtype=torch.float64), new(num_rows, num_chunks, dtype=torch.float64)
+    counts, above = new(num_rows, num_chunks, dtype=torch.int32), new(num_rows, num_chunks, dtype=torch.float64)
+    guess = (best, row_best, total, pivots, sums)
+    windows = (*rows, *parameters, *guess, candidates, counts, above)
     grid = (num_chunks, num_rows)
-    lanes = min(512, sizes["CHUNK"])
-    pivot_kernel[grid](*rows, *parameters, best, mass, pivots, sums, vocab_size, **sizes, LANES=lanes, num_warps=4)
-    windows = (*rows, *parameters, best, pivots, sums, candidates, counts, above, total)
-    window_kernel[grid](*windows, vocab_size, REGION=region, **sizes, num_warps=8)
-    search_kernel[(num_rows,)](
-        *windows, threshold, vocab_size, num_chunks, REGION=region, **sizes, LANES=min(64, region), num_warps=16
-    )
+    pivot_kernel[(num_rows,)](*parameters, best, mass, row_best, total, pivots, sums, vocab_size, num_chunks, **chunks)
+    pivot_sum_kernel[grid](*rows, *parameters, *guess, vocab_size, **chunk, LANES=min(512, sizes["CHUNK"]))
+    window_kernel[grid](*windows, vocab_size, REGION=region, **chunk)
+    search_kernel[(num_rows,)](*windows, threshold, vocab_size, num_chunks, REGION=region, **sizes, num_warps=16)
 
 
 def philox_by_triton(seed_B: torch.Tensor, sample_index_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
@@ -136,10 +144,6 @@ def philox_by_triton(seed_B: torch.Tensor, sample_index_B: torch.Tensor, positio
             seed_B, sample_index_B, position_B, uniform_B, uniform_B.numel(), BLOCK=128
         )
     return uniform_B
-
-
-def _power_of_two(size: int) -> int:
-    return 1 << (size - 1).bit_length()
 
 
 def _as(x_B: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

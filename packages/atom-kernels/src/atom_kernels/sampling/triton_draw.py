@@ -16,6 +16,7 @@ from atom_kernels.sampling.triton_rows import (
     slot_of,
     weights_of,
 )
+from atom_kernels.triton_support import wait_for_inputs
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -43,9 +44,10 @@ def _uniform(seed, sample, position):
 @triton.jit
 def chunk_kernel(
     logits_ptr, row_stride, slots_ptr, temperature_ptr, best_ptr, best_id_ptr, mass_ptr, vocab_size,
-    CHUNK: tl.constexpr,
+    CHUNK: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Of each chunk: the highest logit, the lowest id that has it, and the sum of weights relative to it."""
+    wait_for_inputs(DEPENDENT)
     chunk, row = tl.program_id(0), tl.program_id(1)
     ids, x = load_chunk(logits_ptr, row, row_stride, chunk, vocab_size, CHUNK)
     best = tl.max(x, axis=0)
@@ -68,9 +70,10 @@ def _kept_weights(x, ids, vocab_size, best, chunk_best, temperature, threshold, 
 @triton.jit
 def kept_mass_kernel(
     logits_ptr, row_stride, slots_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, threshold_ptr, best_ptr,
-    mass_ptr, vocab_size, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    mass_ptr, vocab_size, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Replaces the sum of each chunk by that of what the filters keep."""
+    wait_for_inputs(DEPENDENT)
     chunk, row = tl.program_id(0), tl.program_id(1)
     slot = slot_of(slots_ptr, row)
     _, _, by_rank = load_filters(temperature_ptr, top_k_ptr, top_p_ptr, slot, vocab_size)
@@ -79,20 +82,23 @@ def kept_mass_kernel(
         num_chunks = tl.num_programs(0)
         best = tl.max(load_of_chunks(best_ptr, row, num_chunks, float("-inf"), CHUNKS), axis=0)
         at = row.to(tl.int64) * num_chunks + chunk
-        ids, x = load_chunk(logits_ptr, row, row_stride, chunk, vocab_size, CHUNK)
-        weights = _kept_weights(
-            x, ids, vocab_size, best, tl.load(best_ptr + at), temperature, tl.load(threshold_ptr + row), min_p
-        )
-        tl.store(mass_ptr + at, tl.sum(weights, axis=0))
+        threshold, chunk_best = tl.load(threshold_ptr + row), tl.load(best_ptr + at)
+        if (key_of(chunk_best) >= threshold) & (weights_of(chunk_best, best, temperature) >= min_p):
+            ids, x = load_chunk(logits_ptr, row, row_stride, chunk, vocab_size, CHUNK)
+            weights = _kept_weights(x, ids, vocab_size, best, chunk_best, temperature, threshold, min_p)
+            tl.store(mass_ptr + at, tl.sum(weights, axis=0))
+        else:
+            tl.store(mass_ptr + at, tl.zeros([], tl.float64))
 
 
 @triton.jit
 def draw_kernel(
     logits_ptr, row_stride, slots_ptr, temperature_ptr, min_p_ptr, threshold_ptr, uniform_ptr, seed_ptr,
     sample_index_ptr, position_ptr, best_ptr, best_id_ptr, mass_ptr, out_ptr, vocab_size, num_chunks,
-    FILTERS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    FILTERS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """The token of each row. The uniform number is given, or made from seed, sample index and position."""
+    wait_for_inputs(DEPENDENT)
     row = tl.program_id(0)
     slot = slot_of(slots_ptr, row)
     bests = load_of_chunks(best_ptr, row, num_chunks, float("-inf"), CHUNKS)

@@ -1,7 +1,7 @@
 """What the sampling kernels share: a request's parameters, logits in their order, weights of tokens.
 
-Shapes: B rows, V tokens of the vocabulary, C chunks of a row. A row is always cut into the same chunks, so that its sums
-do not depend on how many rows there are.
+Shapes: B rows, V tokens of the vocabulary, C chunks of a row. A row is always cut into the same chunks, so that its
+sums do not depend on how many rows there are.
 """
 
 from __future__ import annotations

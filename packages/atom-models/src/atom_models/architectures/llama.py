@@ -122,7 +122,9 @@ class LlamaMLP(Layer):
             bias=config.mlp_bias,
         )
         self.input_format = self.gate_up_proj.input_format
-        self.act = GatedActivation(config.hidden_act, self.gate_up_proj.out_features // 2, context)
+        self.act = GatedActivation(
+            config.hidden_act, self.gate_up_proj.out_features // 2, context, after=self.gate_up_proj
+        )
         self.down_proj = RowParallelLinear(
             size, config.hidden_size, context, prefix=f"{prefix}.down_proj", bias=config.mlp_bias, then=then
         )

@@ -74,6 +74,7 @@ class Attention(Layer):
             sliding_window=sliding_window,
             has_sinks=sinks,
             soft_cap=soft_cap,
+            batch_invariant=context.platform.batch_invariant,
         )
         self.kv_cache_spec = KVCacheSpec(num_kv_heads, head_dim, context.kv_cache_dtype, sliding_window)
         self._host = context.attention(problem, prefix, context)

@@ -78,7 +78,7 @@ class LMHead(nn.Module):
         self._ranks, self._context, self._prefix = context.collectives, context, prefix
         self._rows = -(-vocab_size // self._ranks.size)
         scheme = context.quantization.scheme_for(prefix)
-        spec = LinearSpec(hidden_size, self._rows, context.dtype, False, context.platform)
+        spec = LinearSpec(hidden_size, self._rows, context.dtype, False, context.platform, out_dtype=torch.float32)
         self._weights = SchemeWeights(scheme, spec, context.device)
         self._tied = tied_to is not None
         # Some checkpoints store the tied weight twice.

@@ -38,11 +38,11 @@ class _Piece:
 
 
 class Experts(Layer):
-    """``forward(x [T, D], weights [T, K], ids [T, K]) -> [T, D]``: this rank's share of the chosen experts' sum.
+    """``forward(x [T, D], weights [T, K], ids [T, K], base [T, D] or None) -> [T, D]``: the chosen experts' sum.
 
-    Ranks share the intermediate size of every expert; the caller adds up their results. The checkpoint may hold each
-    expert by itself (``<prefix>.0.gate_proj.weight`` or ``<prefix>.0.w1.weight``) or all of them in one tensor
-    (``<prefix>.gate_up_proj``), which `choose_names` finds out.
+    Ranks share the intermediate size of every expert; the caller adds up their results. A base is added to them. The
+    checkpoint may hold each expert by itself (``<prefix>.0.gate_proj.weight`` or ``<prefix>.0.w1.weight``) or all of
+    them in one tensor (``<prefix>.gate_up_proj``), which `choose_names` finds out.
 
     Args:
         bias: both products have one.
@@ -78,14 +78,17 @@ class Experts(Layer):
         if not isinstance(scheme, Dense):
             raise ValueError(f"{prefix}: experts cannot be held as {scheme.name} yet; leave them out of quantization")
         self._problem = ExpertsProblem(
-            num_experts, top_k, hidden_size, self._local_size, context.dtype, activation, bias, alpha, limit
+            *(num_experts, top_k, hidden_size, self._local_size, context.dtype, activation, bias, alpha, limit),
+            batch_invariant=context.platform.batch_invariant,
         )
         self._tensors: dict[str, torch.Tensor] = {}
         self._pieces = self._fused_pieces() if fused_transposed else self._single_pieces(_EXPERT_NAMES[0])
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
-    def forward(self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        return self._apply(x, weights, ids)
+    def forward(
+        self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, base: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return self._apply(x, weights, ids, base)
 
     def choose_names(self, available: Collection[str]) -> None:
         """Expects the names that a checkpoint with those tensors uses."""

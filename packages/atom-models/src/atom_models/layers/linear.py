@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import ExpectedWeight, SchemeWeights, check_shape, not_loaded
-from atom_models.quantization import DENSE_INPUT, InputFormat, LinearSpec
+from atom_models.quantization import DENSE_INPUT, InputFormat, LinearSpec, UnnormedInput
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -83,9 +83,12 @@ class Linear(Layer):
         self.ignored_weights = frozenset(
             f"{name}.{suffix}" for name, scheme in zip(names, schemes, strict=True) for suffix in scheme.ignored_weights
         )
-        formats = {part.scheme.input_format.name for part in self._parts}
-        self.input_format: InputFormat = self._parts[0].scheme.input_format if len(formats) == 1 else DENSE_INPUT
-        self._apply: Callable[[Any], torch.Tensor] = not_loaded(prefix)
+        formats = [part.input_format for part in self._parts]
+        same = all(other == formats[0] for other in formats)
+        self.input_format: InputFormat = formats[0] if same else DENSE_INPUT
+        # Up to here the kernel adds a base by itself.
+        self._max_rows_to_add = formats[0].max_rows if same and isinstance(formats[0], UnnormedInput) else 0
+        self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
     def _add_part(self, names: Sequence[str], shards: Sequence[Shard], scheme: Any, context: BuildContext) -> None:
         sizes = [shard.out_features // shard.num_pieces for shard in shards]
@@ -100,8 +103,19 @@ class Linear(Layer):
                 self._placements[f"{name}.bias"] = _Placement(part, "bias", start, shard)
             start += size
 
-    def forward(self, x: Any) -> torch.Tensor:
-        return self._apply(x)
+    def forward(self, x: Any, base: torch.Tensor | None = None) -> torch.Tensor:
+        """``x [T, in_features] -> [T, outputs]``, plus `base` if there is one."""
+        if base is None:
+            return self._apply(x)
+        return self._apply(x, base) if x.shape[0] <= self._max_rows_to_add else self._apply(x) + base
+
+    def end_with_silu_and_mul(self) -> bool:
+        """Before loading: asks for ``silu(first half) * second half`` of the outputs; False if it cannot do that."""
+        if len(self._parts) > 1 or not isinstance(self.input_format, UnnormedInput):
+            return False
+        part = self._parts[0]
+        part.spec = replace(part.spec, gated=True)
+        return True
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         return {name: self._expected(placement) for name, placement in self._placements.items()}
@@ -248,8 +262,11 @@ class RowParallelLinear(Linear):
         self._then = (then,)
 
     def forward(self, x: Any, residual: torch.Tensor | None = None) -> Any:
+        then = self._then[0]
+        if then is not None and self._ranks.size == 1 and x.shape[0] <= self._max_rows_to_add:
+            total = self._apply(x, residual)
+            return then(total), total
         y = self._apply(x)
         if self._ranks.size > 1:
             y = self._ranks.all_reduce(y)
-        then = self._then[0]
         return y if then is None else then(y, residual)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from atom_models.checkpoint import CheckpointError
-from atom_models.quantization import LinearScheme, LinearSpec
+from atom_models.quantization import DENSE_INPUT, InputFormat, LinearScheme, LinearSpec, UnnormedInput
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,15 @@ class SchemeWeights:
         """Uses a tensor that is there already (a tied embedding) without copying it."""
         self._tensors[slot] = tensor
 
-    def finish(self) -> Callable[[Any], torch.Tensor]:
+    @property
+    def input_format(self) -> InputFormat:
+        return self.scheme.input_format(self.spec)
+
+    def finish(self) -> Callable[..., torch.Tensor]:
         """The scheme's `apply`, with a plain tensor encoded first where the scheme wants another form."""
         tensors, self._tensors = self._tensors, {}
-        apply, input_format = self.scheme.finish(self.spec, tensors), self.scheme.input_format
-        if input_format.name == "dense":
+        apply, input_format = self.scheme.finish(self.spec, tensors), self.input_format
+        if input_format == DENSE_INPUT or isinstance(input_format, UnnormedInput):
             return apply
         return lambda x: apply(input_format.encode(x) if isinstance(x, torch.Tensor) else x)
 

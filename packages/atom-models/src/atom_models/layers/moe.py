@@ -183,20 +183,25 @@ class MoE(Layer):
         self._ranks = context.collectives
         # In a tuple: the norm is a module of its own place in the model.
         self._then = (then,)
+        # Kernels of a GPU that add up the experts add the residual too; elsewhere the norm does.
+        self._adds_residual = then is not None and self._ranks.size == 1 and context.platform.device == "cuda"
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
         weights, ids = self.router(x)
-        y = self.experts(x, weights, ids)
+        base = residual if self._adds_residual else None
         if self.shared_experts is not None:
-            y = y + self.shared_experts(x)
+            base = self.shared_experts(x, base)
+        y = self.experts(x, weights, ids, base)
         if self._ranks.size > 1:
             y = self._ranks.all_reduce(y)
         then = self._then[0]
-        return y if then is None else then(y, residual)
+        if then is None:
+            return y
+        return (then(y), y) if self._adds_residual and residual is not None else then(y, residual)
 
 
 class SharedExperts(Layer):
-    """This rank's share of a gated MLP: ``[T, D] -> [T, D]``, to be summed over ranks."""
+    """This rank's share of a gated MLP: ``[T, D] -> [T, D]``, to be summed over ranks; plus a base if one is given."""
 
     def __init__(
         self, hidden_size: int, shared: SharedExpertsConfig, hidden_act: str, *, context: BuildContext, prefix: str
@@ -206,7 +211,8 @@ class SharedExperts(Layer):
         self.gate_up_proj = MergedColumnParallelLinear(
             hidden_size, {"gate_proj": size, "up_proj": size}, context, prefix=f"{name}.gate_up_proj"
         )
-        self.act = GatedActivation(hidden_act, self.gate_up_proj.out_features // 2, context)
+        size_here = self.gate_up_proj.out_features // 2
+        self.act = GatedActivation(hidden_act, size_here, context, after=self.gate_up_proj)
         # Not a RowParallelLinear: the sum over ranks comes later, together with that of the routed experts.
         self.down_proj = Linear(
             size, (Shard("down_proj", hidden_size, 1),), context, prefix=f"{name}.down_proj", split_input=True
@@ -216,6 +222,9 @@ class SharedExperts(Layer):
             dense = replace(context, quantization=UNQUANTIZED)
             self.gate = ReplicatedLinear(hidden_size, 1, dense, prefix=f"{prefix}.{shared.gate}")
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.down_proj(self.act(self.gate_up_proj(x)))
-        return y if self.gate is None else y * torch.sigmoid(self.gate(x))
+    def forward(self, x: torch.Tensor, base: torch.Tensor | None = None) -> torch.Tensor:
+        hidden = self.act(self.gate_up_proj(x))
+        if self.gate is None:
+            return self.down_proj(hidden, base)
+        y = self.down_proj(hidden) * torch.sigmoid(self.gate(x))
+        return y if base is None else y + base

@@ -11,7 +11,7 @@ from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
 from atom_kernels.select import select
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import ExpectedWeight, check_shape, not_loaded
-from atom_models.quantization import DENSE_INPUT, InputFormat
+from atom_models.quantization import DENSE_INPUT, InputFormat, Unnormed, UnnormedInput
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -25,6 +25,8 @@ class TakesFormat(Protocol):
 
 class RMSNorm(Layer):
     """``forward(x) -> y``, or ``forward(x, residual) -> (y, x + residual)``.
+
+    Where the consumer norms by itself (few rows on a GPU), y is x or the sum, with this norm's weight beside it.
 
     Args:
         hidden_size: of the last dimension.
@@ -81,8 +83,11 @@ class RMSNorm(Layer):
         weights, platform = {"weight": self._weight}, self._context.platform
         norm = select(RMS_NORM, self._problem, platform).prepare(weights)
         add_norm = select(ADD_RMS_NORM, self._problem, platform).prepare(weights)
-        if self._format.name == "dense":
+        if self._format == DENSE_INPUT:
             self._norm, self._add_norm = norm, add_norm
+            return
+        if isinstance(self._format, UnnormedInput):
+            self._norm_many_rows(self._format.max_rows, norm, add_norm)
             return
         encode = self._format.encode
 
@@ -91,3 +96,22 @@ class RMSNorm(Layer):
             return encode(y), new_residual
 
         self._norm, self._add_norm = lambda x: encode(norm(x)), add_norm_encoded
+
+    def _norm_many_rows(self, max_rows: int, norm: Callable[..., Any], add_norm: Callable[..., Any]) -> None:
+        """Up to `max_rows` rows go to the consumer as they are."""
+
+        def norm_many(x: torch.Tensor) -> Any:
+            return self._hand_on(x) if x.shape[0] <= max_rows else norm(x)
+
+        def add_norm_many(x: torch.Tensor, residual: torch.Tensor) -> Any:
+            if x.shape[0] > max_rows:
+                return add_norm(x, residual)
+            total = x + residual
+            return self._hand_on(total), total
+
+        self._norm, self._add_norm = norm_many, add_norm_many
+
+    def _hand_on(self, x: torch.Tensor) -> Unnormed:
+        if self._weight is None:
+            raise RuntimeError(f"{self._name} is not loaded")
+        return Unnormed(x, self._weight, self._problem.eps, self._problem.weight_offset)

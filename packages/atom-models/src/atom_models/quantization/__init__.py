@@ -15,6 +15,8 @@ from atom_models.quantization.scheme import (
     LinearScheme,
     LinearSpec,
     Quantization,
+    Unnormed,
+    UnnormedInput,
     WeightSlot,
 )
 
@@ -31,6 +33,8 @@ __all__ = [
     "LinearSpec",
     "OneScheme",
     "Quantization",
+    "Unnormed",
+    "UnnormedInput",
     "UnsupportedQuantizationError",
     "WeightSlot",
     "choose_quantization",

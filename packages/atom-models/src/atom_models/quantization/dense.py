@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from atom_kernels.linear import OP, LinearProblem
+from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem, LinearProblem
+from atom_kernels.plan import Plan
 from atom_kernels.select import select
-from atom_models.quantization.scheme import DENSE_INPUT, DenseInput, LinearSpec, WeightSlot, dense_slots
+from atom_models.quantization.scheme import (
+    DENSE_INPUT,
+    InputFormat,
+    LinearSpec,
+    Unnormed,
+    UnnormedInput,
+    WeightSlot,
+    dense_slots,
+)
 
 
 @dataclass(frozen=True)
@@ -17,12 +27,39 @@ class Dense:
     """Weights in the model's dtype, packed as the platform likes them."""
 
     name: str = "dense"
-    input_format: DenseInput = DENSE_INPUT
     ignored_weights: tuple[str, ...] = ()
+
+    def input_format(self, spec: LinearSpec) -> InputFormat:
+        """Before its norm where the linear's kernel norms by itself."""
+        plan = _fused_plan(spec)
+        limit = None if plan is None else plan.rows[0].max_rows
+        return DENSE_INPUT if limit is None else UnnormedInput(limit)
 
     def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
         return dense_slots(spec)
 
-    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-        problem = LinearProblem(spec.in_features, spec.out_features, spec.dtype, spec.bias)
+    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
+        fused = _fused_plan(spec)
+        if fused is not None:
+            return _apply_fused(fused, weights)
+        problem = LinearProblem(spec.in_features, spec.out_features, spec.dtype, spec.bias, spec.out_dtype)
         return select(OP, problem, spec.platform).prepare(weights)
+
+
+def _fused_plan(spec: LinearSpec) -> Plan | None:
+    """The plan of a linear with its neighbors, where it is more than the operators one after the other."""
+    outputs = spec.out_features // 2 if spec.gated else spec.out_features
+    problem = FusedLinearProblem(spec.in_features, outputs, spec.dtype, spec.bias, spec.gated, spec.out_dtype)
+    plan = select(FUSED_LINEAR, problem, spec.platform)
+    return None if plan.rows[0].backend == "torch" else plan
+
+
+def _apply_fused(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
+    run = plan.prepare(weights)
+
+    def apply(x: Any, residual: torch.Tensor | None = None) -> torch.Tensor:
+        if isinstance(x, Unnormed):
+            return run(*x, residual)
+        return run(x, None, 0.0, 0.0, residual)
+
+    return apply

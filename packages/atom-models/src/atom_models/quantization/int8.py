@@ -12,7 +12,7 @@ from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProble
 from atom_kernels.operator import Layout
 from atom_kernels.plan import Plan, PlanRow
 from atom_kernels.select import select
-from atom_models.quantization.scheme import DENSE_INPUT, DenseInput, LinearSpec, WeightSlot, bias_slot, dense_slots
+from atom_models.quantization.scheme import DENSE_INPUT, InputFormat, LinearSpec, WeightSlot, bias_slot, dense_slots
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,10 @@ class Int8WeightOnly:
     """Loads dense weights and rounds them to int8 once they are complete."""
 
     name: str = "int8"
-    input_format: DenseInput = DENSE_INPUT
     ignored_weights: tuple[str, ...] = ()
+
+    def input_format(self, spec: LinearSpec) -> InputFormat:
+        return DENSE_INPUT
 
     def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
         return dense_slots(spec)
@@ -40,8 +42,10 @@ class Int8Checkpoint:
     """
 
     name: str = "int8-checkpoint"
-    input_format: DenseInput = DENSE_INPUT
     ignored_weights: tuple[str, ...] = ("weight_format",)
+
+    def input_format(self, spec: LinearSpec) -> InputFormat:
+        return DENSE_INPUT
 
     def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
         return {
@@ -63,8 +67,10 @@ class Int8FewRows:
 
     max_rows: int = 4
     name: str = "int8-few-rows"
-    input_format: DenseInput = DENSE_INPUT
     ignored_weights: tuple[str, ...] = ()
+
+    def input_format(self, spec: LinearSpec) -> InputFormat:
+        return DENSE_INPUT
 
     def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
         return dense_slots(spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -13,13 +13,21 @@ from atom_kernels.platform import Platform
 
 @dataclass(frozen=True)
 class LinearSpec:
-    """One linear as this rank holds it: ``[T, in_features] -> [T, out_features]`` in `dtype`."""
+    """One linear as this rank holds it: ``[T, in_features] -> [T, out_features]`` in `dtype`.
+
+    Attributes:
+        out_dtype: float32 for a head whose sums are not to be rounded; None is `dtype`. A scheme may give `dtype` then.
+        gated: silu(first half) * second half of the outputs is what `apply` gives; asked for only of schemes whose
+            linears take an `UnnormedInput`.
+    """
 
     in_features: int
     out_features: int
     dtype: torch.dtype
     bias: bool
     platform: Platform
+    out_dtype: torch.dtype | None = None
+    gated: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,16 +67,41 @@ class DenseInput:
 DENSE_INPUT = DenseInput()
 
 
+class Unnormed(NamedTuple):
+    """Activations that the linear is to norm by itself, and the norm: see `atom_kernels.norm.rms_norm`."""
+
+    x_TD: torch.Tensor
+    weight_D: torch.Tensor
+    eps: float
+    weight_offset: float
+
+
+@dataclass(frozen=True)
+class UnnormedInput:
+    """Up to `max_rows` rows it pays to leave the norm to the linear, as `Unnormed`, and to let it add the residual.
+
+    A plain tensor is taken as it is.
+    """
+
+    max_rows: int
+    name: str = "unnormed"
+
+    def encode(self, x_TD: torch.Tensor) -> torch.Tensor:
+        return x_TD
+
+
 class LinearScheme(Protocol):
     """One way to hold the weights of a linear. Equal schemes may be stacked: implementations are frozen dataclasses."""
 
     @property
     def name(self) -> str: ...
     @property
-    def input_format(self) -> InputFormat: ...
-    @property
     def ignored_weights(self) -> tuple[str, ...]:
         """Names that may follow the layer's in the checkpoint and are not needed."""
+        ...
+
+    def input_format(self, spec: LinearSpec) -> InputFormat:
+        """What the linear takes."""
         ...
 
     def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
@@ -77,6 +110,8 @@ class LinearScheme(Protocol):
 
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[Any], torch.Tensor]:
         """Pack or quantize what was loaded and return `apply`: activations in `input_format` -> output.
+
+        With an `UnnormedInput` it is ``apply(x, residual=None)``.
 
         Called once, after the last tensor came; the caller then drops `weights`.
         """

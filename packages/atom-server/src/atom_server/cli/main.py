@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from atom_core import __version__
 from atom_server import settings
-from atom_server.cli import chat, doctor, generate, models, plan, serve
+from atom_server.cli import bench, chat, doctor, generate, models, plan, serve
 
-_COMMANDS = (serve, chat, generate, models, plan, doctor)
+_COMMANDS = (serve, chat, generate, models, plan, doctor, bench)
 
 _DESCRIPTION = "ATOM, an inference engine for large language models."
 _EXAMPLES = """\
@@ -21,6 +21,7 @@ examples:
   atom generate "The capital of France is"  complete one prompt
   atom plan --model ./my-model              what a model needs, and whether it fits
   atom doctor                               what this machine has, and what each operator runs on
+  atom bench serve --max-concurrency 16     measure a running server under load
 
 `atom COMMAND --help` explains each command.
 """

@@ -14,6 +14,8 @@ MARKS = (START, CHANNEL, MESSAGE, CONSTRAIN, END, RETURN, CALL)
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=([\w.\-]+)")
 _PREFIX = "functions."
+# Around the reasoning; what comes after it is the header of the next message.
+THINKING = (f"{CHANNEL}analysis{MESSAGE}", f"{END}{START}assistant")
 
 
 class HarmonyParser:
@@ -53,12 +55,7 @@ class HarmonyParser:
 
     def _step(self) -> list[Part]:
         if self._state == "body":
-            text, self._rest, mark = cut(self._rest, END, RETURN, CALL, START)
-            parts = self._in_body(text)
-            if mark:
-                parts += self._close()
-                self._state = "header" if mark == START else "between"
-            return parts
+            return self._to_mark()
         if self._state == "between":
             _, self._rest, mark = cut(self._rest, START)
             self._state = "header" if mark else "between"
@@ -67,6 +64,16 @@ class HarmonyParser:
             self._state, self._kind = "body", "content"
             return []
         return self._in_header()
+
+    def _to_mark(self) -> list[Part]:
+        text, self._rest, mark = cut(self._rest, *MARKS)
+        parts = self._in_body(text)
+        if mark in ("", MESSAGE, CONSTRAIN):
+            return parts  # out of place, and no content
+        if mark == CHANNEL:
+            self._rest = CHANNEL + self._rest
+        self._state = "header" if mark in (START, CHANNEL) else "between"
+        return parts + self._close()
 
     def _may_be_header(self) -> bool:
         text = self._rest.lstrip()

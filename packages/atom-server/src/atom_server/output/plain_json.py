@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Container
 
 from atom_server.output.call_object import CallObject
 from atom_server.output.parts import Part, as_parts
 
 _SEPARATORS = "[,;]"
-_PYTHON_TAG = "<|python_tag|>"
+PYTHON_TAG = "<|python_tag|>"
 
 
 class JsonParser:
@@ -16,7 +16,7 @@ class JsonParser:
 
     is_reasoning = False
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, names: Container[str]) -> None:
         self._names = names
         self._state = "start"
         self._held = ""
@@ -42,13 +42,13 @@ class JsonParser:
     def _start(self, character: str) -> list[Part]:
         self._held += character
         json_text = self._held.lstrip()
-        if _PYTHON_TAG.startswith(json_text):
+        if PYTHON_TAG.startswith(json_text):
             return []
-        json_text = json_text.removeprefix(_PYTHON_TAG)
+        json_text = json_text.removeprefix(PYTHON_TAG)
         try:
             if json_text in ("", "[") or (not self._key_begun() and (character.isspace() or character == "[")):
                 return []
-            if character == ">" and self._held.endswith(_PYTHON_TAG):
+            if character == ">" and self._held.endswith(PYTHON_TAG):
                 return []
             self._parts += self._call.feed(character)
         except ValueError:

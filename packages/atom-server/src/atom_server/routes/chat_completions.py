@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -13,11 +14,10 @@ from atom_core import CompletionLogprobs, Tokenizer
 from atom_server.body import read_request
 from atom_server.collect import Collected, collect
 from atom_server.disconnect import until_disconnect
-from atom_server.errors import APIError, unsupported
+from atom_server.errors import APIError
 from atom_server.generation import Generation
-from atom_server.logprobs import chat_logprobs, prompt_logprobs
-from atom_server.output.parts import Parser
-from atom_server.prompts import encode_messages
+from atom_server.logprobs import by_id, by_text, chat_logprobs, prompt_logprobs
+from atom_server.reply_plan import ReplyPlan, encode_chat, plan_reply
 from atom_server.routes.openapi import described
 from atom_server.schemas.chat import ChatCompletionRequest
 from atom_server.schemas.responses import (
@@ -27,12 +27,10 @@ from atom_server.schemas.responses import (
     ChatCompletion,
     ChatLogprobs,
     Delta,
-    Message,
 )
 from atom_server.state import server_state
 from atom_server.streaming import EventStream, event
-from atom_server.tool_calling import call_constraint, check_tools, output_parser
-from atom_server.tool_messages import DeltaWriter, message_of
+from atom_server.tool_messages import DeltaWriter, ReplyReader, message_of
 
 router = APIRouter(tags=["chat"])
 
@@ -45,30 +43,25 @@ async def chat_completions(request: Request) -> Response:
     body, headers = await read_request(request, ChatCompletionRequest, state.options.max_body_bytes)
     state.check_model(body.model)
     _check(body)
-    check_tools(body, state.template, state.options)
-    prompt = await encode_messages(
-        state,
-        body.template_messages(),
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        template_variables=body.template_variables(),
-    )
-    params = msgspec.structs.replace(body.chat_sampling_params(), structured_outputs=call_constraint(body))
-    generation = await Generation.submit(request, body, [prompt], params, kind="chatcmpl")
-
-    def make_parser() -> Parser | None:
-        return output_parser(body, state.template, prompt.text or "", state.options)
-
+    prompt = await encode_chat(state, body)
+    plan = plan_reply(state, body, prompt)
+    generation = await Generation.submit(request, body, [prompt], plan.params, kind="chatcmpl")
     if body.stream:
-        events = _events(generation, body, state.engine.tokenizer, make_parser)
+        events = _events(generation, body, state.engine.tokenizer, plan)
         return EventStream(request, generation, events, headers=headers)
-    choices = await until_disconnect(request, collect(request, generation))
+    collected = await until_disconnect(request, collect(request, generation))
+    readers = [plan.make_reader() for _ in collected]
+    choices = [
+        _choice(body, choice, state.engine.tokenizer, reader) for choice, reader in zip(collected, readers, strict=True)
+    ]
+    generation.num_reasoning_tokens = sum(reader.num_reasoning_tokens for reader in readers)
     answer = ChatCompletion(
         id=generation.id,
         created=generation.created,
         model=generation.model,
-        choices=[_choice(body, choice, state.engine.tokenizer, make_parser()) for choice in choices],
+        choices=choices,
         usage=generation.usage(),
+        prompt_token_ids=prompt.token_ids if body.return_token_ids else UNSET,
     )
     return Response(msgspec.json.encode(answer), headers=headers, media_type="application/json")
 
@@ -77,19 +70,19 @@ def _check(body: ChatCompletionRequest) -> None:
     body.refuse_what_is_missing()
     if "prompt" in (body.model_extra or {}):
         raise APIError(400, "'prompt' is another name for 'messages'; give one of them", param="prompt")
-    if body.echo:
-        raise unsupported("chat completions cannot repeat the prompt; leave 'echo' out", "echo")
     if body.continue_final_message and body.add_generation_prompt and "add_generation_prompt" in body.model_fields_set:
         message = "'continue_final_message' and 'add_generation_prompt' exclude each other"
         raise APIError(400, message, param="continue_final_message")
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise APIError(400, "'top_logprobs' needs \"logprobs\": true", param="top_logprobs")
 
 
 def _choice(
-    body: ChatCompletionRequest, choice: Collected, tokenizer: Tokenizer | None, parser: Parser | None
+    body: ChatCompletionRequest, choice: Collected, tokenizer: Tokenizer | None, reader: ReplyReader
 ) -> ChatChoice:
-    message = Message(choice.text) if parser is None else message_of(parser, choice.text)
+    message = message_of(reader, choice.pieces)
+    if body.echoed:
+        message.content = body.echoed + (message.content or "")
     has_calls = message.tool_calls is not UNSET
     return ChatChoice(
         index=choice.index,
@@ -98,40 +91,51 @@ def _choice(
         stop_reason=choice.stop_reason,
         logprobs=_logprobs(body, choice.logprobs, tokenizer),
         prompt_logprobs=UNSET if body.prompt_logprobs is None else prompt_logprobs(choice.prompt_logprobs),
+        token_ids=choice.token_ids if body.return_token_ids else UNSET,
     )
 
 
 def _logprobs(
     body: ChatCompletionRequest, entries: list[CompletionLogprobs] | None, tokenizer: Tokenizer | None
 ) -> ChatLogprobs | None:
-    return chat_logprobs(entries or [], tokenizer, body.top_logprobs or 0) if body.logprobs else None
+    if not body.logprobs:
+        return None
+    spelling = by_id if body.return_tokens_as_token_ids else by_text
+    return chat_logprobs(entries or [], tokenizer, body.top_logprobs or 0, spelling)
 
 
 async def _events(
     generation: Generation,
     body: ChatCompletionRequest,
     tokenizer: Tokenizer | None,
-    make_parser: Callable[[], Parser | None],
+    plan: ReplyPlan,
 ) -> AsyncGenerator[bytes, None]:
     """The role with each choice's first news, then text, then the finish reason, then the usage where asked for."""
     options = body.stream_options
     running_usage = options is not None and options.continuous_usage_stats
     wants_usage = options is not None and options.include_usage
 
-    def chunk(choices: list[ChatChunkChoice], with_usage: bool = running_usage) -> bytes:
+    prompt_token_ids = generation.prompts[0].token_ids if body.return_token_ids else UNSET
+
+    def chunk(choices: list[ChatChunkChoice], with_usage: bool = running_usage, **more: Any) -> bytes:
         usage = generation.usage() if with_usage else None if wants_usage else UNSET
-        return event(ChatChunk(generation.id, generation.created, generation.model, choices, usage=usage))
+        return event(ChatChunk(generation.id, generation.created, generation.model, choices, usage=usage, **more))
 
     writers: dict[int, DeltaWriter] = {}
     async for index, output in generation.outputs():
         data = b""
         if index not in writers:
-            writers[index] = DeltaWriter(make_parser())
-            data += chunk([ChatChunkChoice(index, Delta(role="assistant", content=""))])
+            writers[index] = DeltaWriter(plan.make_reader())
+            first = ChatChunkChoice(index, Delta(role="assistant", content=body.echoed))
+            data += chunk([first], prompt_token_ids=prompt_token_ids)
         logprobs = _logprobs(body, output.logprobs, tokenizer)
-        for delta in writers[index].deltas(output.text_delta, output.finished, logprobs is not None):
-            data += chunk([ChatChunkChoice(index, delta, logprobs)])
-            logprobs = None
+        token_ids = output.output_tokens if body.return_token_ids else UNSET
+        always = logprobs is not None or body.return_token_ids
+        deltas = writers[index].deltas(output.text_delta, len(output.output_tokens), output.finished, always)
+        generation.num_reasoning_tokens = sum(writer.num_reasoning_tokens for writer in writers.values())
+        for delta in deltas:
+            data += chunk([ChatChunkChoice(index, delta, logprobs, token_ids=token_ids)])
+            logprobs, token_ids = None, UNSET
         if output.finished:
             ended = "tool_calls" if writers[index].has_calls else "stop"
             reason = "length" if output.finish_reason == "length" else ended

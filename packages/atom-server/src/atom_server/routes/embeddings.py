@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from atom_core import SamplingParams
+from atom_core.engine.embedding_model import shortened
 from atom_server.body import read_request
 from atom_server.disconnect import until_disconnect
 from atom_server.errors import APIError
@@ -20,6 +21,7 @@ from atom_server.generation import Generation
 from atom_server.prompts import encode_prompts
 from atom_server.routes.openapi import described
 from atom_server.schemas.embeddings import EmbeddingRequest
+from atom_server.schemas.unsupported import refuse_unsupported
 from atom_server.state import server_state
 
 router = APIRouter(tags=["embeddings"])
@@ -35,21 +37,19 @@ async def embeddings(request: Request) -> Response:
     state.check_takes_requests()
     body, headers = await read_request(request, EmbeddingRequest, state.options.max_body_bytes)
     state.check_model(body.model)
-    body.refuse_what_is_missing()
-    prompts = await encode_prompts(state, body.input, param="input")
-    try:
-        generation = await Generation.submit(request, body, prompts, _PARAMS, kind="embd", pooling=body.pooling)
-    except ValueError as error:
-        if getattr(error, "param", None) == "prompt":
-            error.param = "input"  # type: ignore[attr-defined]
-        raise
+    refuse_unsupported(body.model_extra)
+    model = state.engine.embedding_model
+    model.check_dimensions(body.dimensions)
+    prompts = await encode_prompts(state, body, body.input, param="input")
+    pooling = body.pooling or model.pooling
+    generation = await Generation.submit(request, body, prompts, _PARAMS, kind="embd", pooling=pooling)
     vectors = await until_disconnect(request, _collect(request, generation))
     num_tokens = generation.num_prompt_tokens
     answer: dict[str, Any] = {
         "object": "list",
         "data": [
             {"object": "embedding", "index": index, "embedding": encode_vector(vector, body.encoding_format)}
-            for index, vector in enumerate(vectors)
+            for index, vector in enumerate(shortened(vector, body.dimensions) for vector in vectors)
         ],
         "model": generation.model,
         "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},

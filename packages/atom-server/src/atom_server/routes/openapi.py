@@ -1,10 +1,15 @@
-"""How routes that read their own body appear in the OpenAPI document."""
+"""The OpenAPI document: how routes that read their own body appear in it, and what this server's model allows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
+
+from atom_core import EngineInfo
 
 _ERROR = {
     "type": "object",
@@ -22,21 +27,78 @@ _ERROR = {
         }
     },
 }
-_CLIENT_ERRORS = {"400": "The request is wrong", "404": "No such model", "413": "Too large", "503": "Try again later"}
+_CLIENT_ERRORS = {
+    "400": "The request is wrong",
+    "404": "No such model",
+    "413": "Too large",
+    "415": "Not JSON",
+    "503": "Try again later",
+}
 
 
 def described(schema: type[BaseModel]) -> dict[str, Any]:
     """The `openapi_extra` of a route whose body is `schema`."""
     body = schema.model_json_schema(ref_template="#/components/schemas/{model}")
     body = _inlined(body, body.pop("$defs", {}))
-    errors = {
-        status: {"description": text, "content": {"application/json": {"schema": _ERROR}}}
-        for status, text in _CLIENT_ERRORS.items()
+    required = body.get("required", ())
+    body["properties"] = {
+        name: value if name in required else _or_null(value) for name, value in body["properties"].items()
     }
     return {
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": errors,
+        "responses": {status: _error_response(text) for status, text in _CLIENT_ERRORS.items()},
     }
+
+
+def document_limits(app: FastAPI, info: EngineInfo) -> None:
+    """Make the document of `app` tell the limits of its engine, and errors as they are sent."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            for operation in _operations(schema):
+                operation["responses"].pop("422", None)  # which FastAPI adds, and nothing here answers
+                operation["responses"]["default"] = _error_response("An error")
+                body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+                _set_maxima(body.get("schema", {}), info)
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = document
+
+
+def _set_maxima(body: dict[str, Any], info: EngineInfo) -> None:
+    tokens, token_id = info.max_model_len - 1, info.vocab_size - 1
+    maxima = dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens"), tokens)
+    maxima |= {"n": info.max_num_seqs, "stop_token_ids": token_id, "allowed_token_ids": token_id, "tokens": token_id}
+    for name, schema in body.get("properties", {}).items():
+        for integer in _integers(schema) if name in maxima else ():
+            integer["maximum"] = maxima[name]
+
+
+def _integers(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schemas of integers in a field, which may be null or a list."""
+    if schema.get("type") == "integer":
+        yield schema
+    for part in [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else ())]:
+        yield from _integers(part)
+
+
+def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for path in document["paths"].values():
+        yield from path.values()
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A field given as null counts as left out."""
+    if any(part.get("type") == "null" for part in schema.get("anyOf", ())):
+        return schema
+    about = {key: schema[key] for key in ("title", "description", "default") if key in schema}
+    return {"anyOf": [{key: schema[key] for key in schema if key not in about}, {"type": "null"}], **about}
+
+
+def _error_response(text: str) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"schema": _ERROR}}}
 
 
 def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
@@ -47,4 +109,5 @@ def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
         return node
     if "$ref" in node:
         return _inlined(definitions[node["$ref"].rsplit("/", 1)[-1]], definitions)
-    return {key: _inlined(value, definitions) for key, value in node.items()}
+    # A discriminator names what it tells apart by reference; the types say the same.
+    return {key: _inlined(value, definitions) for key, value in node.items() if key != "discriminator"}

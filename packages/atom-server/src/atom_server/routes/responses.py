@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Request
-from starlette.responses import Response
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response, StreamingResponse
 
 from atom_server.body import read_request
 from atom_server.collect import collect
 from atom_server.disconnect import cancel_all, until_disconnect
-from atom_server.errors import APIError, as_api_error
+from atom_server.errors import APIError
 from atom_server.generation import Generation
-from atom_server.prompts import encode_messages
+from atom_server.reply_plan import encode_chat, plan_reply
+from atom_server.response_run import ResponseRun
 from atom_server.response_store import StoredResponse
 from atom_server.response_writer import ResponseWriter
 from atom_server.routes.openapi import described
@@ -24,7 +24,8 @@ from atom_server.streaming import EventStream
 
 router = APIRouter(tags=["responses"])
 
-Turns = list[dict[str, str]]
+Items = list[dict[str, Any]]
+_STREAM = "text/event-stream"
 
 
 @router.post("/v1/responses", response_class=Response, openapi_extra=described(CreateResponseRequest))
@@ -34,32 +35,66 @@ async def create_response(request: Request) -> Response:
     state.check_takes_requests()
     body, headers = await read_request(request, CreateResponseRequest, state.options.max_body_bytes)
     model = state.check_model(body.model)
-    earlier = _earlier_turns(state, body)
+    earlier = _earlier_items(state, body)
     chat = body.to_chat(earlier)
-    prompt = await encode_messages(state, chat.template_messages())
-    generation = await Generation.submit(request, chat, [prompt], chat.chat_sampling_params(), kind="resp")
-    writer = ResponseWriter(body, model)
-    turns = [*earlier, *body.turns()]
-
-    def keep(response: dict[str, Any]) -> None:
-        if body.store:
-            state.responses.put(StoredResponse(response, _with_answer(turns, response)))
-
-    if body.stream:
-        return EventStream(request, generation, writer.events(generation, keep), headers=headers, end=b"")
+    prompt = await encode_chat(state, chat)
+    plan = plan_reply(state, chat, prompt)
+    generation = await Generation.submit(request, chat, [prompt], plan.params, kind="resp")
+    writer = ResponseWriter(body, model, plan.make_reader(), state.engine.tokenizer)
+    stored = StoredResponse(writer.unfinished("in_progress"), [*earlier, *body.input_items(writer.id)])
+    run = ResponseRun(request, generation, writer, stored, state.responses if body.store else None)
     if body.background:
-        response = await _start_in_background(request, generation, writer, turns)
+        await run.start(streams=body.stream)
+        if stored.events is not None:
+            return StreamingResponse(stored.events.follow(), headers=headers, media_type=_STREAM)
+    elif body.stream:
+        return EventStream(request, generation, run.events(), headers=headers, end=b"")
     else:
         [choice] = await until_disconnect(request, collect(request, generation))
-        response = writer.finished(choice.text, choice.finish_reason, generation)
-        keep(response)
-    return Response(msgspec.json.encode(response), headers=headers, media_type="application/json")
+        run.keep(writer.whole(choice, generation))
+    return Response(msgspec.json.encode(stored.response), headers=headers, media_type="application/json")
 
 
-@router.get("/v1/responses/{response_id}")
-async def get_response(request: Request, response_id: str) -> dict[str, Any]:
-    """A stored response, as it stands."""
-    return server_state(request).responses.find(response_id).response
+@router.get("/v1/responses/{response_id}", response_class=Response)
+async def get_response(
+    request: Request,
+    response_id: str,
+    stream: bool = False,
+    starting_after: Annotated[int, Query(ge=-1, le=2**53)] = -1,
+) -> Response:
+    """A stored response, as it stands, or the events of its stream after a number, to come included."""
+    stored = server_state(request).responses.find(response_id)
+    if not stream:
+        return Response(msgspec.json.encode(stored.response), media_type="application/json")
+    if stored.events is None:
+        raise APIError(400, "this response was not created as a stream", param="stream", code="not_streamed")
+    return StreamingResponse(stored.events.follow(starting_after), media_type=_STREAM)
+
+
+@router.get("/v1/responses/{response_id}/input_items")
+async def list_input_items(
+    request: Request,
+    response_id: str,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: Annotated[str | None, Query(max_length=256)] = None,
+) -> dict[str, Any]:
+    """What a stored response was made from, a page at a time."""
+    items = server_state(request).responses.find(response_id).items
+    items = items if order == "asc" else items[::-1]
+    if after is not None:
+        ids = [item["id"] for item in items]
+        if after not in ids:
+            raise APIError(400, f"there is no item {after!r} in the input", param="after")
+        items = items[ids.index(after) + 1 :]
+    page = items[:limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(items) > limit,
+    }
 
 
 @router.delete("/v1/responses/{response_id}")
@@ -81,7 +116,7 @@ async def cancel_response(request: Request, response_id: str) -> dict[str, Any]:
     return stored.response
 
 
-def _earlier_turns(state: ServerState, body: CreateResponseRequest) -> Turns:
+def _earlier_items(state: ServerState, body: CreateResponseRequest) -> Items:
     if body.previous_response_id is None:
         return []
     previous = state.responses.get(body.previous_response_id)
@@ -89,40 +124,4 @@ def _earlier_turns(state: ServerState, body: CreateResponseRequest) -> Turns:
         what = "there is no stored response" if previous is None else "there is no finished response"
         message = f"{what} {body.previous_response_id!r} to go on from"
         raise APIError(400, message, param="previous_response_id", code="previous_response_not_found")
-    return previous.turns
-
-
-def _with_answer(turns: Turns, response: dict[str, Any]) -> Turns:
-    return [*turns, {"role": "assistant", "content": response["output"][0]["content"][0]["text"]}]
-
-
-async def _start_in_background(
-    request: Request, generation: Generation, writer: ResponseWriter, turns: Turns
-) -> dict[str, Any]:
-    stored = StoredResponse(writer.unfinished("in_progress"), turns)
-    try:
-        server_state(request).responses.put(stored)
-    except APIError:
-        await generation.close()
-        raise
-
-    async def finish() -> None:
-        try:
-            [choice] = await collect(request, generation)
-        except Exception as error:
-            stored.response = writer.unfinished("failed", as_api_error(error))
-            return
-        stored.response = writer.finished(choice.text, choice.finish_reason, generation)
-        stored.turns = _with_answer(turns, stored.response)
-
-    async def run() -> None:
-        try:
-            await finish()
-        except asyncio.CancelledError:
-            stored.response = writer.unfinished("cancelled")
-            raise
-        finally:
-            await generation.close()
-
-    stored.task = asyncio.ensure_future(run())
-    return stored.response
+    return previous.conversation

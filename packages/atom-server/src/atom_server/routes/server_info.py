@@ -39,5 +39,6 @@ async def load(request: Request) -> dict[str, Any]:
         "server_load": len(state.active),
         "num_requests_running": stats.num_running if stats else 0,
         "num_requests_waiting": stats.num_waiting if stats else 0,
+        "max_num_queued_requests": state.engine.max_num_queued_requests,
         "kv_cache_usage": used / stats.num_blocks if stats and stats.num_blocks else 0.0,
     }

@@ -23,11 +23,12 @@ async def tokenize(request: Request) -> dict[str, Any]:
     state = server_state(request)
     body, _ = await read_request(request, TokenizeRequest, state.options.max_body_bytes)
     state.check_model(body.model)
+    body.check()
     if body.prompt is not None:
         special = True if body.add_special_tokens is None else body.add_special_tokens
         token_ids = await encode_text(state, body.prompt, add_special_tokens=special)
     else:
-        messages = [message.model_dump(exclude_unset=True) for message in body.messages]
+        messages = [message.model_dump(exclude_unset=True) for message in body.messages or ()]
         prompt = await encode_messages(
             state,
             messages,

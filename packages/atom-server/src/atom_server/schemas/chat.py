@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -13,6 +13,7 @@ from atom_server.schemas.tools import NamedToolChoice, Tool, ToolChoice
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
+MAX_DOCUMENTS = 1024
 # A template would take these for its own arguments: a client could pass a second conversation or template by them.
 RESERVED_TEMPLATE_KEYS = frozenset(
     [
@@ -47,26 +48,18 @@ def _no_reserved_keys(value: Any) -> Any:
     return value
 
 
-def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with the arguments of its earlier calls as objects: templates write those as JSON themselves."""
-    calls = message.get("tool_calls")
-    if isinstance(calls, list):
-        message["tool_calls"] = [_with_object(call) for call in calls]
-    return message
-
-
-def _with_object(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        return call | {"function": function | {"arguments": json.loads(function["arguments"] or "{}")}}
-    except ValueError:
-        return call
-
-
 def _messages(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
+
+
+class TextPart(BaseModel):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+TextOrParts = Annotated[str, BeforeValidator(text_of_parts, json_schema_input_type=str | list[TextPart])]
 
 
 class ChatMessage(BaseModel):
@@ -75,15 +68,14 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: Annotated[str | None, BeforeValidator(text_of_parts)] = Field(
-        None, description="A string, or a list of parts of type text."
-    )
+    content: TextOrParts | None = Field(None, description="A string, or a list of parts of type text.")
 
 
 class ChatCompletionRequest(GenerationRequest):
     """A conversation to continue. `prompt` is another name for `messages`, or a string for a single user turn."""
 
     also_accepted: ClassVar[frozenset[str]] = frozenset(("prompt",))
+    engine_names: ClassVar[Mapping[str, str]] = {"stop_strings": "stop", "prompt": "messages"}
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES), BeforeValidator(_messages)] = (
         Field(validation_alias=AliasChoices("messages", "prompt"))
@@ -96,7 +88,7 @@ class ChatCompletionRequest(GenerationRequest):
     )
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    echo: bool = Field(False, description="Only text completions can repeat the prompt.")
+    echo: bool = Field(False, description="Begin with the last message, where that is the assistant's.")
     add_generation_prompt: bool = Field(True, description="End the prompt where the assistant's turn begins.")
     continue_final_message: bool = Field(
         False, description="Go on inside the last message instead of beginning a new turn."
@@ -104,13 +96,21 @@ class ChatCompletionRequest(GenerationRequest):
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64), BeforeValidator(_no_reserved_keys)] = Field(
         {}, description="Variables for the model's template, such as enable_thinking."
     )
-
+    documents: Annotated[list[dict[str, Any]], Field(max_length=MAX_DOCUMENTS)] = Field(
+        [], description="Texts with titles, for templates that know what to do with them."
+    )
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field([], description="Functions to be called.")
     tool_choice: ToolChoice | None = Field(
         None, description="Left out: auto with tools. required and a named function are enforced."
     )
-    parallel_tool_calls: bool = Field(True, description="Whether an enforced choice may make several calls.")
-    reasoning_effort: Annotated[str, Field(max_length=32)] | None = Field(None, description="For the template.")
+    parallel_tool_calls: bool = Field(True, description="Whether one turn may make several calls.")
+    reasoning_effort: Annotated[str, Field(max_length=32)] | None = Field(
+        None, description="For the template; none asks for no reasoning."
+    )
+    include_reasoning: bool = Field(True, description="Whether the answer shows the reasoning.")
+    thinking_token_budget: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = Field(
+        None, description="Tokens of reasoning after which it is ended."
+    )
 
     @property
     def active_tools(self) -> list[Tool]:
@@ -130,6 +130,11 @@ class ChatCompletionRequest(GenerationRequest):
         variables = dict(self.chat_template_kwargs)
         if self.reasoning_effort is not None:
             variables.setdefault("reasoning_effort", self.reasoning_effort)
+        if self.reasoning_effort == "none":
+            # The two names that templates know this by.
+            variables = {"enable_thinking": False, "thinking": False} | variables
+        if self.documents:
+            variables["documents"] = self.documents
         if self.active_tools:
             variables["tools"] = [
                 tool.model_dump(exclude_unset=True) | {"type": tool.type} for tool in self.active_tools
@@ -138,13 +143,25 @@ class ChatCompletionRequest(GenerationRequest):
 
     def template_messages(self) -> list[dict[str, Any]]:
         """The messages as a template expects them."""
-        return [
-            _with_objects(message.model_dump(exclude_unset=True) | {"content": message.content or ""})
-            for message in self.messages
-        ]
+        return [message.model_dump(exclude_unset=True) | {"content": message.content} for message in self.messages]
+
+    @property
+    def echoed(self) -> str:
+        """What the answer begins with."""
+        last = self.messages[-1]
+        return last.content or "" if self.echo and last.role == "assistant" else ""
+
+    @property
+    def most_tokens(self) -> int | None:
+        """How many may be generated; `max_completion_tokens` wins over `max_tokens`."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def name_of(self, parameter: str | None) -> str | None:
+        if parameter == "max_tokens" and self.max_completion_tokens is not None:
+            return "max_completion_tokens"
+        return super().name_of(parameter)
 
     def chat_sampling_params(self) -> SamplingParams:
-        """The engine's parameters; `max_completion_tokens` wins over `max_tokens`."""
-        max_tokens = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        """The engine's parameters."""
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        return self.sampling_params(max_tokens=max_tokens, logprobs=logprobs)
+        return self.sampling_params(max_tokens=self.most_tokens, logprobs=logprobs)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from atom_server.schemas.model_request import MAX_INTEGER
 from atom_server.schemas.sampling import MAX_LOGPROBS, GenerationRequest
 
 MAX_PROMPTS = 2048
@@ -38,13 +39,20 @@ def _token_ids(value: Any) -> list[int]:
 
 
 def _is_token_id(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**31
+    return type(value) is int and 0 <= value <= MAX_INTEGER
+
+
+_TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]], Field(min_length=1)]
+_Text = Annotated[str, Field(min_length=1)]
+_Many = Annotated[list[_Text | _TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+# Told apart by hand: an error must name the prompt, not each of the types that it could have been.
+Prompts = Annotated[list[Any], BeforeValidator(list_of_prompts, json_schema_input_type=_Text | _TokenIds | _Many)]
 
 
 class CompletionRequest(GenerationRequest):
     """Text to continue, once or (a list) several times in one request."""
 
-    prompt: Annotated[list[Any], BeforeValidator(list_of_prompts)] = Field(
+    prompt: Prompts = Field(
         description="A string, a list of token ids, or a list of either.",
     )
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None

@@ -1,55 +1,73 @@
-"""The body of ``POST /v1/responses``: OpenAI's Responses API, for text."""
+"""The body of ``POST /v1/responses``: OpenAI's Responses API, for text and functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 
 from atom_server.body import parse_object
 from atom_server.errors import unsupported
-from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest
-from atom_server.schemas.sampling import MAX_TOKENS
+from atom_server.schemas.chat import MAX_MESSAGES, MAX_TOOLS, ChatCompletionRequest
+from atom_server.schemas.response_items import Item, chat_messages, typed_items
+from atom_server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS
+from atom_server.schemas.tools import FunctionDefinition, FunctionName
 
-_TEXT_PARTS = ("input_text", "output_text", "text")
-_UNSUPPORTED = ("tools", "top_logprobs", "include", "conversation", "prompt", "max_tool_calls")
+LOGPROBS = "message.output_text.logprobs"
+_UNSUPPORTED = ("conversation", "prompt")
+_ITEMS = TypeAdapter(list[Item])
 
 
-def _text_of_parts(value: Any) -> Any:
-    if not isinstance(value, list):
+class FunctionTool(FunctionDefinition):
+    """A function that the model may call; tools that OpenAI runs are not here."""
+
+    type: Literal["function"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_a_function(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("type") != "function":
+            raise ValueError("only tools of type 'function' can be called here")
         return value
-    texts = []
-    for part in value:
-        if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS or not isinstance(part.get("text"), str):
-            raise ValueError("parts must be of type 'input_text' or 'output_text', with a string 'text'")
-        texts.append(part["text"])
-    return "".join(texts)
+
+    def as_tool(self) -> dict[str, Any]:
+        """As chat completions spell it."""
+        return {"type": "function", "function": self.model_dump(exclude={"type"}, exclude_none=True)}
 
 
-def _items(value: Any) -> Any:
-    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+class FunctionChoice(BaseModel):
+    """The one function that has to be called."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["function"]
+    name: FunctionName
+
+    def as_choice(self) -> dict[str, Any]:
+        """As chat completions spell it."""
+        return {"type": "function", "function": {"name": self.name}}
 
 
-class InputItem(BaseModel):
-    """One turn of the input."""
+class Reasoning(BaseModel):
+    """How much to think."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
-    type: Literal["message"] = "message"
-    role: Literal["user", "assistant", "system", "developer"]
-    content: Annotated[str, BeforeValidator(_text_of_parts)] = Field(
-        description="A string, or a list of parts of type input_text or output_text."
-    )
+    effort: Annotated[str, Field(max_length=32)] | None = None
+    summary: Annotated[str, Field(max_length=32)] | None = Field(None, description="Ignored: the reasoning is shown.")
+
+
+Items = Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES)]
 
 
 class CreateResponseRequest(BaseModel):
-    """A response to make. `input` is a string or a list of messages."""
+    """A response to make. `input` is a string or a list of items."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
     model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
-    input: Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES), BeforeValidator(_items)]
+    input: Annotated[Items, BeforeValidator(typed_items, json_schema_input_type=str | Items)]
     instructions: str | None = Field(None, description="A system prompt for this response alone.")
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
         None, description="Left out: whatever the context has left after the prompt."
@@ -66,17 +84,33 @@ class CreateResponseRequest(BaseModel):
         dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
     ] = {}
     text: dict[str, Any] | None = Field(None, description='{"format": {"type": ...}}')
-    tool_choice: Literal["none", "auto"] = "auto"
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] = []
+    tool_choice: Literal["none", "auto", "required"] | FunctionChoice = "auto"
     parallel_tool_calls: bool = True
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = Field(None, description="Ignored: it counts OpenAI's tools.")
+    reasoning: Reasoning | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = Field(
+        None, description="Tokens of reasoning after which it is ended."
+    )
+    include: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=16)] = Field(
+        [], description=f"{LOGPROBS} gives log-probabilities; others are ignored."
+    )
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     truncation: Literal["disabled"] = "disabled"
     user: str | None = Field(None, max_length=1024, description="Ignored.")
 
-    def turns(self) -> list[dict[str, str]]:
-        """The input as messages of a chat."""
-        return [{"role": item.role, "content": item.content} for item in self.input]
+    @property
+    def num_logprobs(self) -> int | None:
+        """Likely tokens to tell of each; None where none were asked for."""
+        return (self.top_logprobs or 0) if LOGPROBS in self.include or self.top_logprobs else None
 
-    def to_chat(self, earlier: Sequence[dict[str, str]]) -> ChatCompletionRequest:
-        """The chat completion that answers this after the `earlier` messages.
+    def input_items(self, response_id: str) -> list[dict[str, Any]]:
+        """The input as the store keeps it: every item with an id."""
+        given = [item.model_dump(exclude_unset=True) for item in self.input]
+        return [_as_stored(item, f"{response_id}_{number}") for number, item in enumerate(given)]
+
+    def to_chat(self, earlier: Sequence[dict[str, Any]]) -> ChatCompletionRequest:
+        """The chat completion that answers this after the `earlier` items.
 
         Raises:
             APIError: 400; it asks for what is not supported.
@@ -84,13 +118,12 @@ class CreateResponseRequest(BaseModel):
         for name in _UNSUPPORTED:
             if (self.model_extra or {}).get(name):
                 raise unsupported(f"{name!r} is not supported here; leave it out", name)
-        if self.background and self.stream:
-            raise unsupported("a response in the background cannot be streamed; choose one", "background")
         if self.background and not self.store:
             raise unsupported("a response in the background must be stored", "store")
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        choice = self.tool_choice
         values: dict[str, Any] = {
-            "messages": [*system, *earlier, *self.turns()],
+            "messages": [*system, *chat_messages([*_ITEMS.validate_python(list(earlier)), *self.input])],
             "model": self.model,
             "max_tokens": self.max_output_tokens,
             "temperature": self.temperature,
@@ -98,10 +131,31 @@ class CreateResponseRequest(BaseModel):
             "top_k": self.top_k,
             "seed": self.seed,
             "response_format": _response_format((self.text or {}).get("format")),
+            "tools": [tool.as_tool() for tool in self.tools],
+            "tool_choice": choice if isinstance(choice, str) else choice.as_choice(),
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
+            "thinking_token_budget": self.thinking_token_budget,
+            "logprobs": self.num_logprobs is not None,
+            "top_logprobs": self.num_logprobs,
         }
         chat, _ = parse_object(ChatCompletionRequest, values)
         chat.refuse_what_is_missing()
         return chat
+
+
+def _as_stored(item: dict[str, Any], item_id: str) -> dict[str, Any]:
+    """As clients expect items to be listed: texts are parts."""
+    item = {"id": item_id, **item}
+    if item["type"] == "message":
+        kind = "output_text" if item["role"] == "assistant" else "input_text"
+        more: dict[str, Any] = {"annotations": []} if kind == "output_text" else {}
+        item |= {"content": [{"type": kind, "text": item["content"], **more}], "status": "completed"}
+    elif item["type"] == "reasoning":
+        texts = [{"type": "reasoning_text", "text": item["content"]}] if item.get("content") else []
+        summary = [{"type": "summary_text", "text": item["summary"]}] if item.get("summary") else []
+        item |= {"content": texts, "summary": summary}
+    return item
 
 
 def _response_format(form: Any) -> Any:

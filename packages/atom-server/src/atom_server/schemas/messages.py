@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from atom_server.body import parse_object
 from atom_server.errors import APIError, unsupported
-from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest, text_of_parts
+from atom_server.schemas.chat import MAX_MESSAGES, MAX_TOOLS, ChatCompletionRequest, TextPart, text_of_parts
+from atom_server.schemas.message_blocks import InputMessage, chat_messages
 from atom_server.schemas.sampling import MAX_TOKENS, StopStrings
+from atom_server.schemas.tools import FunctionName
 
 
 def _text_of_system(value: Any) -> Any:
@@ -16,15 +19,64 @@ def _text_of_system(value: Any) -> Any:
     return "\n".join(text_of_parts([block]) for block in value) if isinstance(value, list) else value
 
 
-class InputMessage(BaseModel):
-    """One turn."""
+_SystemText = BeforeValidator(_text_of_system, json_schema_input_type=str | list[TextPart])
+
+
+class ToolDefinition(BaseModel):
+    """A tool of the client's; those that Anthropic runs are not here."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
-    role: Literal["user", "assistant"]
-    content: Annotated[str, BeforeValidator(text_of_parts)] = Field(
-        description="A string, or a list of blocks of type text."
-    )
+    type: Literal["custom"] = "custom"
+    name: FunctionName
+    description: str | None = Field(None, max_length=65_536)
+    input_schema: dict[str, Any]
+    strict: bool | None = None
+
+    def function(self) -> dict[str, Any]:
+        """As chat completions spell it."""
+        function = {"name": self.name, "description": self.description or "", "parameters": self.input_schema}
+        return {"type": "function", "function": function | ({} if self.strict is None else {"strict": self.strict})}
+
+
+class ToolChoice(BaseModel):
+    """Whether a tool is to be used, and which."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: FunctionName | None = None
+    disable_parallel_tool_use: bool = False
+
+    @model_validator(mode="after")
+    def _names_a_tool(self) -> ToolChoice:
+        if self.type == "tool" and self.name is None:
+            raise ValueError("type 'tool' needs the name of one")
+        return self
+
+    def choice(self) -> Any:
+        """As chat completions spell it."""
+        if self.type == "tool":
+            return {"type": "function", "function": {"name": self.name}}
+        return "required" if self.type == "any" else self.type
+
+
+class Thinking(BaseModel):
+    """Whether to think, and for how long."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+
+
+class OutputConfig(BaseModel):
+    """The shape of the answer, and how much effort goes into it."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    effort: Annotated[str, Field(max_length=32)] | None = None
+    format: dict[str, Any] | None = Field(None, description='{"type": "json_schema", "schema": {...}}')
 
 
 class CountTokensRequest(BaseModel):
@@ -36,9 +88,11 @@ class CountTokensRequest(BaseModel):
     messages: Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)] = Field(
         description="The assistant's turn goes on inside the last message where that is the assistant's."
     )
-    system: Annotated[str | None, BeforeValidator(_text_of_system)] = Field(
-        None, description="A string, or a list of blocks of type text."
-    )
+    system: Annotated[str, _SystemText] | None = Field(None, description="A string, or a list of blocks of type text.")
+    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)] = []
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
 
     def as_chat(self, **fields: Any) -> ChatCompletionRequest:
         """The same conversation as a chat completion.
@@ -46,19 +100,34 @@ class CountTokensRequest(BaseModel):
         Raises:
             APIError: 400; it asks for what is not supported.
         """
-        extra = self.model_extra or {}
-        for name in ("tools", "mcp_servers"):
-            if extra.get(name):
-                raise unsupported(f"tools are not supported here; leave {name!r} out", name)
-        if isinstance(thinking := extra.get("thinking"), dict) and thinking.get("type") == "enabled":
-            raise unsupported("a thinking budget is not supported; leave 'thinking' out", "thinking")
+        if (self.model_extra or {}).get("mcp_servers"):
+            raise unsupported("servers of tools are not supported here; leave 'mcp_servers' out", "mcp_servers")
         last = self.messages[-1]
-        if last.role == "assistant" and not last.content.strip():
+        if last.role == "assistant" and (last.has_calls or not last.text.strip()):
             raise APIError(400, "the last message has no text to be continued", param="messages")
+        choice, config = self.tool_choice, self.output_config
         system = [{"role": "system", "content": self.system}] if self.system else []
-        turns = [{"role": message.role, "content": message.content} for message in self.messages]
-        values = {"messages": system + turns, "continue_final_message": last.role == "assistant", **fields}
-        return ChatCompletionRequest.model_validate({k: v for k, v in values.items() if v is not None})
+        values: dict[str, Any] = {
+            "messages": system + chat_messages(self.messages),
+            "continue_final_message": last.role == "assistant",
+            "tools": [tool.function() for tool in self.tools],
+            "tool_choice": None if choice is None else choice.choice(),
+            "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
+            "reasoning_effort": None if config is None else config.effort,
+            "response_format": None if config is None else _response_format(config.format),
+            **self._thinking_fields(),
+            **fields,
+        }
+        chat, _ = parse_object(ChatCompletionRequest, values)
+        return chat
+
+    def _thinking_fields(self) -> dict[str, Any]:
+        if self.thinking is None or self.thinking.type == "adaptive":
+            return {}
+        thinks = self.thinking.type == "enabled"
+        # The two names that templates know this by.
+        fields: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": thinks, "thinking": thinks}}
+        return fields | {"include_reasoning": thinks, "thinking_token_budget": self.thinking.budget_tokens}
 
 
 class MessagesRequest(CountTokensRequest):
@@ -83,3 +152,9 @@ class MessagesRequest(CountTokensRequest):
             top_k=self.top_k,
             stream=self.stream,
         )
+
+
+def _response_format(form: dict[str, Any] | None) -> dict[str, Any] | None:
+    if form is None or form.get("type") != "json_schema":
+        return form
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.get("schema")}}

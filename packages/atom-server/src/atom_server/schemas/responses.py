@@ -19,6 +19,12 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    """How many generated tokens were reasoning."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct):
     """Token counts, and seconds: to the first token, for each later one, in all."""
 
@@ -26,6 +32,7 @@ class Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
     ttft_s: float
     tpot_s: float
     latency_s: float
@@ -49,6 +56,8 @@ class TextChoice(msgspec.Struct):
     finish_reason: Finish | None = None
     stop_reason: int | str | None = None
     prompt_logprobs: list[Any] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class TextCompletion(msgspec.Struct):
@@ -122,6 +131,7 @@ class ChatChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     stop_reason: int | str | None = None
     prompt_logprobs: list[Any] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct):
@@ -133,6 +143,7 @@ class ChatCompletion(msgspec.Struct):
     choices: list[ChatChoice]
     usage: Usage
     object: str = "chat.completion"
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct):
@@ -153,6 +164,7 @@ class ChatChunkChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: Finish | None = None
     stop_reason: int | str | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct):
@@ -164,3 +176,4 @@ class ChatChunk(msgspec.Struct):
     choices: list[ChatChunkChoice]
     object: str = "chat.completion.chunk"
     usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from atom_core import SamplingParams, StructuredOutputParams
 from atom_server.errors import unsupported
+from atom_server.schemas.model_request import MAX_INTEGER, PromptRequest, as_list
 from atom_server.schemas.structured import ResponseFormat, StructuredOutputs
+from atom_server.schemas.unsupported import refuse_unsupported
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
@@ -16,29 +19,7 @@ MAX_STOP_LENGTH = 256
 MAX_STOP_TOKENS = 128
 MAX_BIASES = 1024
 MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH = 128, 256
-MAX_TOKENS = 2**31 - 1
-
-_UNSUPPORTED = {
-    "tools": "tool calls are not supported; leave 'tools' out",
-    "functions": "function calls are not supported; leave 'functions' out",
-    "suffix": "text after the completion is not supported; leave 'suffix' out",
-    "modalities": "only text is supported; leave 'modalities' out or give [\"text\"]",
-    "guided_json": 'say "structured_outputs": {"json": ...} instead',
-    "guided_regex": 'say "structured_outputs": {"regex": ...} instead',
-    "guided_choice": 'say "structured_outputs": {"choice": ...} instead',
-    "guided_grammar": 'say "structured_outputs": {"grammar": ...} instead',
-    "best_of": "'best_of' is not supported; use 'n', and choose by logprobs",
-}
-
-
-def _strings(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def _no_empty_stop(stops: list[str]) -> list[str]:
-    if any(not stop for stop in stops):
-        raise ValueError("an empty stop string would end every output at once")
-    return stops
+MAX_TOKENS = MAX_INTEGER
 
 
 def _integer_keys(value: Any) -> Any:
@@ -54,21 +35,9 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0, allow_inf_nan=False)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)]
-Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="Lower goes first.")]
-CacheSalt = Annotated[
-    str,
-    Field(
-        pattern=r"^[A-Za-z0-9_.\-]{1,64}$",
-        description="Prompts share cached prefixes only within one salt.",
-        validate_default=False,
-    ),
-]
-StopStrings = Annotated[
-    list[Annotated[str, Field(max_length=MAX_STOP_LENGTH)]],
-    Field(max_length=MAX_STOP_STRINGS),
-    BeforeValidator(_strings),
-    AfterValidator(_no_empty_stop),
-]
+_StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
+_StopList = Annotated[list[_StopString], Field(max_length=MAX_STOP_STRINGS)]
+StopStrings = Annotated[_StopList, BeforeValidator(as_list, json_schema_input_type=_StopString | _StopList)]
 
 
 class StreamOptions(BaseModel):
@@ -80,12 +49,11 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool = Field(False, description="The usage so far in every chunk.")
 
 
-class GenerationRequest(BaseModel):
-    """Fields of every request that generates text. Types are strict; a field given as null counts as left out."""
+class GenerationRequest(PromptRequest):
+    """Fields of every request that generates text."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    engine_names: ClassVar[Mapping[str, str]] = {"stop_strings": "stop"}
 
-    model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
     temperature: Annotated[float, Field(ge=0.0, le=100.0, allow_inf_nan=False)] = 1.0
     top_p: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 1.0
     top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] = Field(-1, description="-1 and 0 keep every token.")
@@ -95,7 +63,7 @@ class GenerationRequest(BaseModel):
     )
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
     stop: StopStrings = Field([], description="A string or a list of strings.")
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS)] = []
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS)] = Field([])
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
@@ -116,9 +84,15 @@ class GenerationRequest(BaseModel):
     ] = Field([], description="Texts that are never generated.")
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    priority: Priority = 0
-    cache_salt: CacheSalt = ""
-    user: str | None = Field(None, max_length=1024, description="Ignored.")
+    return_token_ids: bool = Field(False, description="Token ids of prompt and output, beside the text.")
+    return_tokens_as_token_ids: bool = Field(False, description='Tokens of logprobs as "token_id:17".')
+    metadata: dict[str, Any] | None = Field(None, description="Ignored.")
+    store: bool = Field(False, description="Ignored: only responses are kept.")
+
+    def name_of(self, parameter: str | None) -> str | None:
+        if parameter == "structured_outputs" and self.structured_outputs is None:
+            return "response_format"
+        return super().name_of(parameter)
 
     def sampling_params(self, **overrides: Any) -> SamplingParams:
         """The engine's parameters for this request; `overrides` are those that chat and text spell differently."""
@@ -154,15 +128,12 @@ class GenerationRequest(BaseModel):
         return None if self.response_format is None else self.response_format.constraint()
 
     def refuse_what_is_missing(self) -> None:
-        """Refuse known fields that would change the answer and are not built; other unknown fields are harmless.
+        """Refuse what is not built, and fields that exclude each other.
 
         Raises:
             APIError: 400 with code "unsupported_parameter".
         """
-        extra = self.model_extra or {}
-        for name, message in _UNSUPPORTED.items():
-            if extra.get(name) not in (None, [], "", ["text"]) and not (name == "best_of" and extra[name] == self.n):
-                raise unsupported(message, name)
+        refuse_unsupported(self.model_extra)
         if self.structured_outputs is not None and self.response_format and self.response_format.type != "text":
             raise unsupported("'structured_outputs' and 'response_format' exclude each other", "structured_outputs")
         if self.stream and self.prompt_logprobs is not None:

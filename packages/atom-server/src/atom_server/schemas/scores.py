@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from atom_server.errors import APIError
-from atom_server.schemas.sampling import CacheSalt, Priority
+from atom_server.schemas.model_request import ModelRequest, as_list
 
 MAX_TEXTS = 2048
 
+Text = Annotated[str, Field(min_length=1)]
 
-def _texts(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+
+class TextObject(BaseModel):
+    """A document with other fields beside its text."""
+
+    text: Text
 
 
 def _document(value: Any) -> Any:
@@ -21,21 +26,18 @@ def _document(value: Any) -> Any:
     return value["text"] if isinstance(value, dict) and isinstance(value.get("text"), str) else value
 
 
-Text = Annotated[str, Field(min_length=1)]
-Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS), BeforeValidator(_texts)]
-Document = Annotated[Text, BeforeValidator(_document)]
+_TextList = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+Texts = Annotated[_TextList, BeforeValidator(as_list, json_schema_input_type=Text | _TextList)]
+Document = Annotated[Text, BeforeValidator(_document, json_schema_input_type=Text | TextObject)]
 
 
-class ScoreRequest(BaseModel):
+class ScoreRequest(ModelRequest):
     """Pairs of texts: one with each of a list, or two lists of one length, pair by pair."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    engine_names: ClassVar[Mapping[str, str]] = {"prompt": "text_2"}
 
-    model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
     text_1: Texts = Field(description="What comes first: a string, or a list of strings.")
     text_2: Texts = Field(description="What is judged after it: a string, or a list of strings.")
-    priority: Priority = 0
-    cache_salt: CacheSalt = ""
 
     def pairs(self) -> list[tuple[str, str]]:
         """Every pair, in order; APIError 400 where the lists do not pair up."""
@@ -46,20 +48,17 @@ class ScoreRequest(BaseModel):
         return list(zip(firsts, self.text_2, strict=True))
 
 
-class RerankRequest(BaseModel):
+class RerankRequest(ModelRequest):
     """Documents to put in order by how likely the query is after each of them."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    engine_names: ClassVar[Mapping[str, str]] = {"prompt": "documents"}
 
-    model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
     query: Text
     documents: Annotated[list[Document], Field(min_length=1, max_length=MAX_TEXTS)] = Field(
         description="Strings, or objects with a string 'text'."
     )
     top_n: Annotated[int, Field(ge=1)] | None = Field(None, description="How many to return; left out, all.")
     return_documents: bool = True
-    priority: Priority = 0
-    cache_salt: CacheSalt = ""
 
     def pairs(self) -> list[tuple[str, str]]:
         """Each document, and the query to be judged after it."""

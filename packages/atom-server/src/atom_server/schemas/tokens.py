@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
+from atom_server.errors import APIError
 from atom_server.schemas.chat import MAX_MESSAGES, ChatMessage
 from atom_server.schemas.sampling import TokenId
 
@@ -22,11 +23,10 @@ class TokenizeRequest(BaseModel):
     add_generation_prompt: bool = True
     return_token_strs: bool = False
 
-    @model_validator(mode="after")
-    def _needs_one_of_both(self) -> TokenizeRequest:
+    def check(self) -> None:
+        """Raise APIError 400 unless there is one thing to tokenize."""
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("give either 'prompt' or 'messages'")
-        return self
+            raise APIError(400, "give either 'prompt' or 'messages'", param="prompt")
 
 
 class DetokenizeRequest(BaseModel):

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from atom_kernels.attention.cases import make_geometry
+from atom_kernels.attention.cases import make_geometry, moved
 from atom_kernels.attention.mla.plan import MlaPlan
 from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
 from atom_kernels.protocols import BatchGeometry
 
-_NUM_POSITIONS = 4096
+_NUM_POSITIONS = 16384
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,10 @@ class MlaStep:
     kv_cache: tuple[torch.Tensor, ...]
     geometry: BatchGeometry
     prologue: MlaPrologue | None
+
+    def to(self, device: str) -> MlaStep:
+        """The same step with every tensor on `device`."""
+        return moved(self, device)
 
     def run(self, plan: MlaPlan) -> tuple[torch.Tensor, ...]:
         """The output, and the cache as the step leaves it; the cache of the step itself is left alone."""

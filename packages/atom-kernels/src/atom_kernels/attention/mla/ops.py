@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from atom_kernels.attention.cases import bench_requests, describe_requests
 from atom_kernels.attention.mla.cases import MlaStep, make_problem, make_step
 from atom_kernels.attention.mla.plan import BACKENDS, MlaPlan, select_mla
 from atom_kernels.attention.mla.reference import latent_attention
@@ -53,6 +54,7 @@ class LatentAttentionOperator:
                     problem = make_problem(*shape, dtype, block_size=block_size)
                     odd = bool((index + turn) % 2)
                     step = make_step(problem, MIXED, scattered=odd, prologue=turn != 1, interleaved=not odd, seed=index)
+                    step = step.to(platform.device)
                     reference = select_mla(problem, platform, only_backend="reference")
                     for plan in usable_plans(problem, platform):
                         if plan.backend != "reference":
@@ -69,13 +71,13 @@ class LatentAttentionOperator:
             problem = make_problem(*shape, platform.preferred_dtype)
             plans = usable_plans(problem, platform)
             baseline = next(plan for plan in plans if plan.backend == "torch")
-            for rows, requests in {1: [(1, 512)], 16: [(1, 512)] * 16, 512: [(512, 512)]}.items():
-                step = make_step(problem, requests)
+            for requests in bench_requests(platform.device):
+                step = make_step(problem, requests).to(platform.device)
                 for plan in plans:
                     if plan.backend != "reference":
                         yield BenchCase(
                             backend=plan.backend,
-                            label=f"{label} {len(requests)} requests of 512 tokens rows={rows}",
+                            label=f"{label} {describe_requests(requests)}",
                             run=_runner(plan, step),
                             baseline=_runner(baseline, step),
                             work=_work(problem, requests),

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atom_kernels.attention.mla import native_backend, reference, torch_backend
-from atom_kernels.attention.plan import UnsupportedAttentionError
-from atom_kernels.platform import detect_platform
+from atom_kernels.attention.mla import native_backend, reference, torch_backend, triton_backend
+from atom_kernels.attention.plan import agree_on_layout, choose_backend
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry, CacheLayout
 
 # In the order in which they are tried.
-BACKENDS = (native_backend, torch_backend, reference)
+BACKENDS = (triton_backend, native_backend, torch_backend, reference)
 
 
 class MlaBackend(Protocol):
@@ -116,22 +115,6 @@ def select_mla(
     Raises:
         UnsupportedAttentionError: nothing fits; it lists the reason of each backend.
     """
-    platform = platform or detect_platform()
-    layout = problem.layout
-    if offered is not None and layout not in offered:
-        given = ", ".join(f"{other.name} of {other.block_size} tokens" for other in offered) or "none"
-        raise UnsupportedAttentionError(
-            f"latent attention needs the cache layout {layout.name} of {layout.block_size} tokens with a tensor "
-            f"{layout.tensors[0].shape} in {problem.cache_dtype}; the host offers {given}"
-        )
-    reasons: list[tuple[str, str]] = []
-    for module in BACKENDS:
-        if only_backend is not None and only_backend != module.NAME:
-            continue
-        reason = platform.why_not(module.NAME) or module.supports(problem, platform)
-        if reason is None:
-            return MlaPlan(problem, module.NAME, layout, tuple(reasons), module.create(problem))
-        reasons.append((module.NAME, reason))
-    known = ", ".join(module.NAME for module in BACKENDS)
-    tried = "; ".join(f"{name}: {reason}" for name, reason in reasons) or f"{only_backend!r} is not one of {known}"
-    raise UnsupportedAttentionError(f"nothing can run {problem} on {platform.name}: {tried}")
+    layout = agree_on_layout(problem.layout, offered)
+    module, reasons = choose_backend(BACKENDS, problem, layout, platform=platform, only_backend=only_backend)
+    return MlaPlan(problem, module.NAME, layout, reasons, module.create(problem))

@@ -50,6 +50,12 @@ class TorchMlaWeights:
     value: torch.Tensor
 
 
+def split_kv_b(problem: MlaProblem, kv_b_weight: torch.Tensor) -> TorchMlaWeights:
+    """The two halves of a checkpoint's kv_b_proj, by head."""
+    weight = kv_b_weight.view(problem.num_heads, -1, problem.kv_lora_rank)
+    return TorchMlaWeights(*weight.split([problem.qk_nope_head_dim, problem.v_head_dim], dim=1))
+
+
 class TorchMla:
     """See the module's docstring."""
 
@@ -59,9 +65,7 @@ class TorchMla:
         self._absorbed = paged.TorchAttention(absorbed, absorbed.nhd_layout)
 
     def prepare(self, kv_b_weight: torch.Tensor) -> TorchMlaWeights:
-        weight = kv_b_weight.view(self.problem.num_heads, -1, self.problem.kv_lora_rank)
-        key, value = weight.split([self.problem.qk_nope_head_dim, self.problem.v_head_dim], dim=1)
-        return TorchMlaWeights(key, value)
+        return split_kv_b(self.problem, kv_b_weight)
 
     def build_metadata(self, geometry: BatchGeometry) -> TorchMlaMetadata:
         metadata = self._absorbed.build_metadata(geometry)

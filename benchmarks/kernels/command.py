@@ -1,0 +1,127 @@
+"""The command line of `python -m benchmarks kernels`, and the measuring of one case after the other."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import machine, report
+from benchmarks.kernels.shapes import MODELS
+from benchmarks.kernels.table import kernels_table
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.ceilings import Ceilings
+    from benchmarks.kernels.case import KernelCase
+
+ROWS = (1, 32, 128, 2048)
+# Operators whose cases say by their label alone what they are.
+NAMED_BY_SIZE = ("rms_norm", "add_rms_norm", "silu_and_mul", "sample")
+# Bytes that torch may hold for reuse before a case: giving memory back and asking for it again takes time.
+MOST_RESERVED = 32 << 30
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `python -m benchmarks kernels`."""
+    parser.add_argument("operators", nargs="*", metavar="OPERATOR", help="only these, e.g. linear attention")
+    parser.add_argument("--model", action="append", choices=list(MODELS), help="only these shapes; may be repeated")
+    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS), help="tokens of a call")
+    parser.add_argument("--seconds", type=float, default=600.0, help="stop before a case once so much time has passed")
+    parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by GPU)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure every case, print as it goes, write the JSON; 1 if a kernel failed."""
+    import torch
+
+    from benchmarks.gpu.ceilings import measure_ceilings
+
+    ceilings = measure_ceilings()
+    torch.manual_seed(0)
+    started, results = time.perf_counter(), []
+    with torch.inference_mode():
+        for case in all_cases(options.model or list(MODELS), tuple(options.rows)):
+            if options.operators and case.operator not in options.operators:
+                continue
+            if time.perf_counter() - started > options.seconds:
+                print(f"stopped after {options.seconds:.0f} s, before {case.operator} {case.model} {case.label}")
+                break
+            results.append(measure(case, ceilings))
+            print(describe(results[-1]), flush=True)
+    document = make_document(results, ceilings)
+    print("\n" + kernels_table(document))
+    print(f"\nwritten: {report.save(document, options.output or result_path(ceilings.device))}")
+    return 1 if any("failure" in result for result in results) else 0
+
+
+def all_cases(models: list[str], rows: tuple[int, ...]) -> Iterator[KernelCase]:
+    """Each operator at each model's shapes, those that several models share under the first."""
+    from benchmarks.kernels import attention, dense, mixture, sampling
+
+    seen: set[tuple[str, str]] = set()
+    for model in models:
+        shape = MODELS[model]
+        yield from attention.cases(model, shape)
+        yield from mixture.cases(model, shape, rows)
+        for case in (*dense.cases(model, shape, rows), *sampling.cases(model, shape, rows)):
+            key = (case.operator, case.label)
+            if case.operator not in NAMED_BY_SIZE or key not in seen:
+                yield case
+            seen.add(key)
+
+
+def measure(case: KernelCase, ceilings: Ceilings) -> dict[str, Any]:
+    """One case as JSON values; a kernel that cannot run is a finding, and the others still are measured."""
+    import torch
+
+    from atom_kernels.graph_timing import graph_seconds
+
+    result = {"operator": case.operator, "model": case.model, "case": case.label}
+    try:
+        sides = case.build()
+        backend, seconds = sides.backend, graph_seconds(sides.ours)
+        plain = graph_seconds(sides.torch) if sides.torch else None
+    except Exception as error:
+        return result | {"failure": f"{type(error).__name__}: {error}".splitlines()[0]}
+    finally:
+        sides = None
+        if torch.cuda.memory_reserved() > MOST_RESERVED:
+            torch.cuda.empty_cache()
+    return result | {
+        "backend": backend,
+        "us": round(1e6 * seconds, 2),
+        "copy_share": round(case.work.num_bytes / seconds / ceilings.copy_bytes_per_second, 3),
+        "matmul_share": round(case.work.flops / seconds / ceilings.operations_per_second, 3),
+        "torch_us": None if plain is None else round(1e6 * plain, 2),
+    }
+
+
+def make_document(results: list[dict[str, Any]], ceilings: Ceilings) -> dict[str, Any]:
+    """The JSON document of a run."""
+    return {
+        "benchmark": "kernels",
+        "machine": machine.describe() | {"device": ceilings.device},
+        "settings": {"dtype": "bfloat16"},
+        "copy_tb_per_s": round(ceilings.copy_bytes_per_second / 1e12, 3),
+        "matmul_tflop_per_s": round(ceilings.operations_per_second / 1e12, 1),
+        "results": results,
+    }
+
+
+def describe(result: dict[str, Any]) -> str:
+    """One line about a case."""
+    start = f"{result['operator']:<17}{result['model']:<17}{result['case']:<44}"
+    if "failure" in result:
+        return start + "FAILED " + result["failure"]
+    plain = "" if result["torch_us"] is None else f"{result['torch_us'] / result['us']:6.2f}x torch"
+    shares = f"{result['copy_share']:5.0%} of copy {result['matmul_share']:5.0%} of matmul"
+    return f"{start}{result['us']:10.1f} us {shares} {plain}  {result['backend']}"
+
+
+def result_path(device: str) -> Path:
+    """One file for each GPU (git keeps the history)."""
+    slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    return report.RESULTS / f"kernels-{slug}.json"

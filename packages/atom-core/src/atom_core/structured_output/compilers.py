@@ -1,0 +1,73 @@
+"""`Compilers`: the backends over one model's vocabulary, each with its own threads and memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from atom_core.messages import StructuredOutputParams
+from atom_core.structured_output.backend import Backend, Grammar
+from atom_core.structured_output.choice import BackendSetting, choose, has_xgrammar
+from atom_core.structured_output.compiler import GrammarCompiler
+from atom_core.structured_output.grammar import kind_of
+from atom_core.structured_output.llguidance_backend import LLGuidanceBackend
+from atom_core.structured_output.vocabulary import Vocabulary
+from atom_core.tokenization import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+class Compilers:
+    """Compiles each constraint with the backend that suits it. A backend that hangs holds up no other.
+
+    Args:
+        tokenizer, vocab_size, eos_token_ids: of the model.
+        setting: `structured_output_backend`.
+
+    Attributes:
+        vocabulary: of the model.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int], setting: BackendSetting = "auto"
+    ) -> None:
+        self.vocabulary = Vocabulary(tokenizer, vocab_size)
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._setting: BackendSetting = setting
+        self._has_xgrammar = setting != "llguidance" and has_xgrammar()
+        self._lock = threading.Lock()
+        self._xgrammar: Backend | None = None
+        self._told: set[tuple[str, ...]] = set()
+        llguidance = LLGuidanceBackend(self.vocabulary, eos_token_ids)
+        self._compilers = {
+            "llguidance": GrammarCompiler(llguidance.compile),
+            "xgrammar": GrammarCompiler(self._compile_with_xgrammar),
+        }
+
+    def choose(self, params: StructuredOutputParams) -> tuple[str, ...]:
+        """Backends to try for a constraint, in this order (see `choice.choose`); each reason is logged once."""
+        names, why = choose(params, self._setting, self._has_xgrammar)
+        told = (kind_of(params), names[0], why)
+        if told not in self._told:
+            self._told.add(told)
+            logger.info("structured output: %s goes to %s: %s", *told)
+        return names
+
+    def submit(self, backend: str, params: StructuredOutputParams) -> Future[Grammar]:
+        """The grammar of `params`, from the threads of a backend."""
+        return self._compilers[backend].submit(params)
+
+    def close(self) -> None:
+        """Let the threads end."""
+        for compiler in self._compilers.values():
+            compiler.close()
+
+    def _compile_with_xgrammar(self, params: StructuredOutputParams) -> Grammar:
+        with self._lock:
+            if self._xgrammar is None:
+                from atom_core.structured_output.xgrammar_backend import XGrammarBackend
+
+                self._xgrammar = XGrammarBackend(self.vocabulary, self._eos_token_ids)
+        return self._xgrammar.compile(params)

@@ -1,0 +1,185 @@
+"""xgrammar: compiles a grammar against the whole vocabulary first, and looks masks up afterwards.
+
+It brings torch and transformers along and takes half a second to import: imported with the engine's first constraint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xgrammar
+
+from atom_core.messages import StructuredOutputParams
+from atom_core.structured_output import structural_tag as st
+from atom_core.structured_output.grammar import GrammarError, json_value, kind_of, one_line
+from atom_core.structured_output.vocabulary import Vocabulary
+
+# No text has this byte: a token that begins with it is met as a token only.
+NO_TEXT = b"\xff"
+
+
+class XGrammarBackend:
+    """See `Backend`.
+
+    Args:
+        vocabulary: of the model.
+        eos_token_ids: tokens that end a sequence.
+        num_threads: threads of one compilation.
+    """
+
+    name = "xgrammar"
+
+    def __init__(self, vocabulary: Vocabulary, eos_token_ids: Sequence[int], num_threads: int = 1) -> None:
+        special = set(vocabulary.special_token_ids)
+        tokens = [NO_TEXT + text if i in special and text else text for i, text in enumerate(vocabulary.tokens)]
+        self._split = vocabulary.split
+        self._compiler = xgrammar.GrammarCompiler(
+            xgrammar.TokenizerInfo(
+                tokens, xgrammar.VocabType.RAW, vocab_size=len(tokens), stop_token_ids=list(eos_token_ids)
+            ),
+            max_threads=num_threads,
+            # Its memory takes rules for one another that differ in their special tokens; `GrammarCompiler` has its own.
+            cache_enabled=False,
+        )
+
+    def compile(self, params: StructuredOutputParams) -> XGrammarGrammar:
+        kind = kind_of(params)
+        try:
+            return XGrammarGrammar(self._compile(kind, getattr(params, kind)))
+        except GrammarError:
+            raise
+        except (RuntimeError, ValueError, TypeError) as error:  # the library's errors are all of these
+            raise GrammarError(
+                f"{kind} is not valid: {one_line(str(error).partition('] ')[2] or str(error))}"
+            ) from None
+
+    def _compile(self, kind: str, value: Any) -> xgrammar.CompiledGrammar:
+        compiler = self._compiler
+        match kind:
+            case "json":
+                return compiler.compile_json_schema(
+                    json.dumps(json_value(kind, value)), any_whitespace=False, strict_mode=False
+                )
+            case "json_object":
+                return compiler.compile_json_schema('{"type": "object"}', any_whitespace=False, strict_mode=False)
+            case "regex":
+                return compiler.compile_regex(value)
+            case "choice":
+                texts = [st.ConstString(text) for text in value]
+                return compiler.compile_structural_tag(_tag(self._written(st.Or(list(texts)))))
+            case "grammar":
+                return compiler.compile_grammar(value) if "::=" in value else compiler.compile_lark(value)
+            case _:
+                format_ = st.format_of(json_value(kind, value))
+                return compiler.compile_structural_tag(
+                    _tag(format_ if isinstance(format_, dict) else self._written(format_))
+                )
+
+    def _written(self, node: st.Format) -> dict[str, Any]:
+        """A format in xgrammar's notation, with our JSON layout, and special tokens as tokens."""
+        match node:
+            case st.ConstString():
+                return self._text(node.value)
+            case st.JsonSchema():
+                grammar = xgrammar.Grammar.from_json_schema(
+                    json.dumps(node.json_schema), any_whitespace=False, strict_mode=False
+                )
+                return {"type": "grammar", "grammar": str(grammar)}
+            case st.Regex():
+                return {"type": "regex", "pattern": node.pattern}
+            case st.AnyText():
+                return {"type": "any_text", "excludes": node.excludes}
+            case st.Sequence() | st.Or():
+                kind = "or" if isinstance(node, st.Or) else "sequence"
+                return {"type": kind, "elements": [self._written(element) for element in node.elements]}
+            case st.Optional() | st.Star() | st.Plus():
+                return {"type": type(node).__name__.lower(), "content": self._written(node.content)}
+            case st.Tag():
+                return self._tagged(node)
+            case st.TriggeredTags():
+                return self._triggered(node)
+            case _:
+                first, more = self._any_of(node.tags), {"type": "sequence", "elements": []}
+                if node.stop_after_first:
+                    return first if node.at_least_one else {"type": "optional", "content": first}
+                more = {"type": "sequence", "elements": [self._text(node.separator), first]}
+                tags = {"type": "sequence", "elements": [first, {"type": "star", "content": more}]}
+                return tags if node.at_least_one else {"type": "optional", "content": tags}
+
+    def _text(self, text: str) -> dict[str, Any]:
+        parts = [
+            {"type": "token", "token": part} if isinstance(part, int) else {"type": "const_string", "value": part}
+            for part in self._split(text)
+        ]
+        return parts[0] if len(parts) == 1 else {"type": "sequence", "elements": parts} if parts else _EMPTY
+
+    def _tagged(self, tag: st.Tag) -> dict[str, Any]:
+        content = self._written(tag.content)
+        if all(isinstance(part, str) for text in (tag.begin, tag.end) for part in self._split(text)):
+            return {"type": "tag", "begin": tag.begin, "content": content, "end": tag.end}
+        return {"type": "sequence", "elements": [self._text(tag.begin), content, self._text(tag.end)]}
+
+    def _any_of(self, tags: list[st.Tag]) -> dict[str, Any]:
+        return {"type": "or", "elements": [self._tagged(tag) for tag in tags]}
+
+    def _triggered(self, node: st.TriggeredTags) -> dict[str, Any]:
+        tags = [self._tagged(tag) for tag in node.tags]
+        if all(tag["type"] == "tag" for tag in tags):
+            fields = {
+                name: getattr(node, name) for name in ("triggers", "at_least_one", "stop_after_first", "excludes")
+            }
+            return {"type": "triggered_tags", "tags": tags, **fields}
+        # A special token cannot be part of free text, so it ends there by itself.
+        first: dict[str, Any] = {"type": "or", "elements": tags}
+        text = {"type": "any_text", "excludes": [*node.excludes, *self._text_triggers(node)]}
+        more = {"type": "sequence", "elements": [text, first]}
+        if node.stop_after_first:
+            return first if node.at_least_one else {"type": "or", "elements": [more, text]}
+        rest = [{"type": "star", "content": more}, text]
+        return {"type": "sequence", "elements": [first, *rest] if node.at_least_one else rest}
+
+    def _text_triggers(self, node: st.TriggeredTags) -> list[str]:
+        return [trigger for trigger in node.triggers if self._split(trigger) == [trigger]]
+
+
+class XGrammarGrammar:
+    """See `Grammar`."""
+
+    def __init__(self, compiled: xgrammar.CompiledGrammar) -> None:
+        self._compiled = compiled
+        self.num_bytes = int(compiled.memory_size_bytes)
+
+    def start(self) -> XGrammarParser:
+        return XGrammarParser(xgrammar.GrammarMatcher(self._compiled))
+
+
+class XGrammarParser:
+    """See `Parser`."""
+
+    def __init__(self, matcher: xgrammar.GrammarMatcher) -> None:
+        self._matcher = matcher
+        self.error: str | None = None
+
+    def fill(self, words: np.ndarray) -> None:
+        try:
+            self._matcher.fill_next_token_bitmask(words[None])
+        except RuntimeError as error:
+            self.error = one_line(str(error))
+
+    def accept(self, token_id: int) -> None:
+        if not self._matcher.accept_token(token_id) and self.error is None:
+            self.error = f"token {token_id} does not follow it"
+
+    @property
+    def is_accepting(self) -> bool:
+        return self._matcher.is_completed()
+
+
+_EMPTY: dict[str, Any] = {"type": "const_string", "value": ""}
+
+
+def _tag(format_: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "structural_tag", "format": format_}

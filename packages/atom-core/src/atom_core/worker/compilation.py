@@ -1,0 +1,74 @@
+"""Compile levels: what torch makes of a model before it runs, and where that is kept.
+
+Operators of ours are opaque to the compiler: it sees one node for each, and can fuse only what lies between them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from atom_core import settings
+from atom_core.config.sections import EngineConfig
+
+EAGER, TRACED, WHOLE, PIECEWISE = range(4)
+# Between these the pieces of level 3 lie.
+PARTITION_OPS = ["atom_models::attention", "atom_models::latent_attention"]
+# What a compiled model calls; a change there makes the artefacts of before useless.
+OUR_SOURCES = ("atom_kernels", "atom_models")
+
+
+def compile_model(model: Any, config: EngineConfig) -> Any:
+    """The model as `config.compile.level` asks for; compiled at its first call, for any number of tokens.
+
+    Levels: 0 leaves it as it is; 1 traces it as one graph and runs that; 2 has inductor compile the graph;
+    3 has inductor compile the pieces between attention layers.
+    """
+    level = config.compile.level
+    if level == EAGER:
+        return model
+    if level == TRACED:
+        return torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+    settings.keep_compiled_in(artefacts_folder(config))
+    options = {"graph_partition": True, "custom_should_partition_ops": PARTITION_OPS} if level == PIECEWISE else None
+    return torch.compile(model, fullgraph=True, dynamic=True, backend="inductor", options=options)
+
+
+def artefacts_folder(config: EngineConfig) -> Path:
+    """Where inductor's files for this model, machine, torch and source of ours are kept."""
+    return settings.cache_dir() / "compiled" / _key(config)
+
+
+def _key(config: EngineConfig) -> str:
+    device = torch.cuda.get_device_name() if config.device != "cpu" else torch.backends.cpu.get_cpu_capability()
+    model, compiled = config.model, config.compile
+    facts = [
+        *(str(part) for part in (model.architecture, model.dtype, model.max_model_len, config.cache, compiled)),
+        _digest([model.path / "config.json"]),
+        device,
+        torch.__version__,
+        version("triton") if find_spec("triton") else "no triton",
+        *(_digest(sorted(_folder_of(package).rglob("*.py"))) for package in OUR_SOURCES),
+    ]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:24]
+
+
+def _folder_of(package: str) -> Path:
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        raise ImportError(f"{package} has no folder of sources")
+    return Path(found.origin).parent
+
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        if file.is_file():
+            digest.update(file.read_bytes())
+    return digest.hexdigest()

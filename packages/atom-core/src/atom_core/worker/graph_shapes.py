@@ -1,0 +1,71 @@
+"""`GraphShapes`: which batches are captured, and to which of them a step is padded. Torch-free."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atom_core.worker.input_batch import StepRows
+
+# Requests of a captured batch with prompts in it.
+PROMPT_REQS = 16
+# Below so many tokens times weights a step with prompts is launched more slowly than it is computed, about 5 ms.
+LAUNCH_BOUND = 2e12
+
+
+@dataclass(frozen=True)
+class GraphShape:
+    """A batch of exactly so many requests and tokens; one token each makes it a decode."""
+
+    num_reqs: int
+    num_tokens: int
+
+    @property
+    def is_decode(self) -> bool:
+        return self.num_reqs == self.num_tokens
+
+
+class GraphShapes:
+    """The shapes that an engine captures.
+
+    Args:
+        decode_sizes: requests of decodes.
+        prompt_sizes: tokens of batches with prompts.
+        prompt_reqs: requests of these.
+
+    Attributes:
+        all: those of most tokens first.
+    """
+
+    def __init__(
+        self, decode_sizes: Sequence[int], prompt_sizes: Sequence[int] = (), prompt_reqs: int = PROMPT_REQS
+    ) -> None:
+        self._decode_sizes, self._prompt_reqs = sorted(decode_sizes), prompt_reqs
+        self._prompt_sizes = sorted(size for size in prompt_sizes if size > prompt_reqs)
+        shapes = [GraphShape(size, size) for size in self._decode_sizes]
+        shapes += [GraphShape(prompt_reqs, size) for size in self._prompt_sizes]
+        self.all = sorted(shapes, key=lambda shape: shape.num_tokens, reverse=True)
+
+    def of_step(self, rows: StepRows) -> GraphShape | None:
+        """The shape that a step is padded to; None where it is larger than all."""
+        num_reqs, num_tokens = rows.num_reqs, rows.num_tokens
+        if num_tokens == num_reqs and len(rows.sampling) == num_reqs:
+            size = _at_least(self._decode_sizes, num_reqs)
+            return None if size is None else GraphShape(size, size)
+        size = _at_least(self._prompt_sizes, num_tokens)
+        # Tokens that are left over go to a request of padding.
+        if size is None or num_reqs + (num_tokens < size) > self._prompt_reqs:
+            return None
+        return GraphShape(self._prompt_reqs, size)
+
+
+def prompt_sizes(num_weights: int, max_num_tokens: int) -> tuple[int, ...]:
+    """Tokens of the batches with prompts that are worth capturing for a model of so many weights."""
+    sizes = [*range(64, 256, 64), *range(256, 1024, 128), *range(1024, 2049, 256)]
+    return tuple(size for size in sizes if size <= max_num_tokens and size * num_weights <= LAUNCH_BOUND)
+
+
+def _at_least(sizes: Sequence[int], number: int) -> int | None:
+    place = bisect.bisect_left(sizes, number)
+    return sizes[place] if place < len(sizes) else None

@@ -1,0 +1,87 @@
+"""Loads a model, sizes the KV cache by the memory that is left, and puts the two together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from atom_core.config.sections import EngineConfig
+from atom_core.worker.cache_memory import CacheSize, available_memory, size_cache
+from atom_core.worker.cache_pages import CachePages, plan_pages
+from atom_core.worker.device_memory import measure_memory
+from atom_core.worker.kv_caches import allocate_caches
+from atom_core.worker.model_loading import EngineModel
+from atom_core.worker.paged_model import PagedModel
+
+LoadModel = Callable[[EngineConfig], EngineModel]
+
+
+@dataclass(frozen=True)
+class LoadedPagedModel:
+    """A model that is ready to run.
+
+    Attributes:
+        model: with its cache.
+        pages: how its layers share it.
+        size: of the cache.
+        num_weights: about; 0 on a CPU, where nobody asks.
+        timings: seconds of each phase, by name.
+        choices: a line for each value that was chosen for the user.
+    """
+
+    model: PagedModel
+    pages: CachePages
+    size: CacheSize
+    num_weights: int
+    timings: dict[str, float]
+    choices: tuple[str, ...]
+
+
+def load_paged_model(config: EngineConfig, load_model: LoadModel) -> LoadedPagedModel:
+    """Load the weights, measure the memory, allocate the cache.
+
+    Raises:
+        ConfigError: the cache cannot hold a request.
+    """
+    times = [time.perf_counter()]
+    model = load_model(config)
+    times.append(time.perf_counter())
+    pages = plan_pages(model.attention_layers, config.model.max_model_len)
+    choices: list[str] = []
+    if config.device == "cpu":
+        memory, num_weights = available_memory(), 0
+    else:
+        measured = measure_memory(config, model, pages)
+        memory, num_weights = measured.for_cache, measured.weights // getattr(torch, config.model.dtype).itemsize
+        choices.append(measured.describe())
+    times.append(time.perf_counter())
+    size = size_cache(
+        config.cache,
+        block_bytes=max(pages.page_bytes, 1),
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_model_len=config.model.max_model_len,
+        max_model_len_given=config.model.max_model_len_given,
+        memory=memory,
+        on_cpu=config.device == "cpu",
+        windows=pages.windows,
+        token_bytes=pages.token_bytes or None,
+        max_step_tokens=config.scheduler.max_num_batched_tokens,
+    )
+    caches = allocate_caches(model.attention_layers, pages, size.num_blocks, config.device)
+    times.append(time.perf_counter())
+    return LoadedPagedModel(
+        model=PagedModel(model, caches, [group.layers for group in pages.groups]),
+        pages=pages,
+        size=size,
+        num_weights=num_weights,
+        timings={
+            name: after - before
+            for name, before, after in zip(
+                ("load weights", "measure memory", "allocate cache"), times[:-1], times[1:], strict=True
+            )
+        },
+        choices=(*choices, *size.choices),
+    )

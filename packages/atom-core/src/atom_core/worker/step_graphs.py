@@ -1,0 +1,113 @@
+"""`StepGraphs`: steps captured once for each shape of a batch, and replayed with a launch or two."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import torch
+
+from atom_core.worker.cuda_capture import Capture, Captured, free_memory
+from atom_core.worker.device_inputs import DeviceInputs
+from atom_core.worker.graph_shapes import GraphShape, GraphShapes
+from atom_core.worker.input_batch import NO_ROWS, ModelInput, StepRows
+
+logger = logging.getLogger(__name__)
+
+RunModel = Callable[[ModelInput], torch.Tensor]
+"""Float32 logits ``[n, vocab]`` of the rows of a batch that sample."""
+Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
+"""``(logits [n, vocab], slots [n], positions [n], filters) -> int64 [n]``: draws tokens, and appends them."""
+
+
+class StepGraphs:
+    """Graphs over the buffers of `inputs`; all share their memory, since one shape runs at a time.
+
+    Args:
+        inputs: builds the batches.
+        run_model, draw: what is captured.
+        shapes: of the batches. Every row of them samples; those not asked to do it into the row for padding.
+        max_seq_len: of a request, ever: graphs hold for every length.
+        capture: makes the graphs.
+    """
+
+    def __init__(
+        self,
+        inputs: DeviceInputs,
+        *,
+        run_model: RunModel,
+        draw: Draw,
+        shapes: GraphShapes,
+        max_seq_len: int,
+        capture: Capture,
+    ) -> None:
+        self._inputs, self._run_model, self._draw = inputs, run_model, draw
+        self._shapes, self._max_seq_len, self._capture = shapes, max_seq_len, capture
+        self._models: dict[GraphShape, Captured] = {}
+        self._samplers: dict[tuple[GraphShape, bool], Captured] = {}
+        self._seconds, self._bytes = 0.0, 0
+
+    def shape_of(self, rows: StepRows) -> GraphShape | None:
+        """The shape of the graph for a step. The first decode has everything captured: not to delay first tokens.
+
+        None where no graph is for it, or none was captured yet.
+        """
+        shape = self._shapes.of_step(rows)
+        if shape is not None and shape.is_decode:
+            while self.capture_next():
+                pass
+        return shape if shape in self._models else None
+
+    def capture_next(self) -> bool:
+        """Capture the largest shape that is left, since smaller ones fit into its memory; False where none is left."""
+        shape = next((shape for shape in self._shapes.all if shape not in self._models), None)
+        if shape is None:
+            return False
+        started, free = time.perf_counter(), free_memory()
+        self._capture_shape(shape)
+        self._seconds += time.perf_counter() - started
+        self._bytes += free - free_memory()
+        if len(self._models) == len(self._shapes.all):
+            size = self._bytes / (1 << 20)
+            logger.info(
+                "captured graphs of %d batch shapes in %.1f s, %.0f MiB", len(self._models), self._seconds, size
+            )
+        return True
+
+    def replay_model(self, shape: GraphShape) -> torch.Tensor:
+        """Logits ``[shape.num_reqs, vocab]`` of the batch that the inputs were filled with."""
+        self._models[shape].replay()
+        return self._models[shape].output
+
+    def replay_sampler(self, shape: GraphShape, *, filters: bool) -> torch.Tensor:
+        """Int64 ids ``[shape.num_reqs]``, drawn from the logits and appended to the histories.
+
+        Args:
+            filters: a row has top-k, top-p or min-p.
+        """
+        self._samplers[shape, filters].replay()
+        return self._samplers[shape, filters].output
+
+    def _capture_shape(self, shape: GraphShape) -> None:
+        num_rows = shape.num_reqs
+        self._inputs.fill(NO_ROWS, shape)
+        batch = self._inputs.view(
+            NO_ROWS,
+            num_reqs=num_rows,
+            num_tokens=shape.num_tokens,
+            num_decodes=num_rows if shape.is_decode else 0,
+            num_samples=num_rows,
+            max_query_len=1 if shape.is_decode else shape.num_tokens,
+            max_seq_len=self._max_seq_len,
+        )
+        model = self._capture(lambda: self._run_model(batch))
+
+        def draw(filters: bool) -> torch.Tensor:
+            return self._draw(model.output, batch.sample_slots, batch.sample_positions, filters)
+
+        samplers = {filters: self._capture(lambda filters=filters: draw(filters)) for filters in (False, True)}
+        for captured in (model, *samplers.values()):
+            captured.share()
+        self._samplers |= {(shape, filters): sampler for filters, sampler in samplers.items()}
+        self._models[shape] = model

@@ -1,0 +1,43 @@
+"""Masks of tokens, a bit for each of the vocabulary, applied to logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+BLOCK = 4096
+
+
+def ban_tokens(logits_nV: torch.Tensor, masks: Sequence[np.ndarray | None]) -> None:
+    """Set logits to -inf, in place, where the mask of a row does not allow the token; None allows all.
+
+    Args:
+        logits_nV: float32.
+        masks: for each row int32 ``[ceil(V / 32)]``; bit ``i % 32`` of word ``i // 32`` allows token i.
+    """
+    if logits_nV.device.type == "cpu":
+        for logits_V, words in zip(logits_nV, masks, strict=True):
+            if words is not None:
+                banned = np.unpackbits(~words.view(np.uint8), count=len(logits_V), bitorder="little").view(np.bool_)
+                logits_V.masked_fill_(torch.from_numpy(banned), float("-inf"))
+        return
+    num_words = -(-logits_nV.shape[1] // 32)
+    words = torch.full((len(masks), num_words), -1, dtype=torch.int32, pin_memory=True)
+    for row, mask in enumerate(masks):
+        if mask is not None:
+            words.numpy()[row] = mask
+    ban_by_triton(logits_nV, words.to(logits_nV.device, non_blocking=True))
+
+
+def ban_by_triton(logits_nV: torch.Tensor, words: torch.Tensor) -> None:
+    """`ban_tokens` with the masks of all rows, int32 ``[n, ceil(V / 32)]``, on the device of the logits."""
+    from atom_core.worker.triton_masks import ban_kernel
+
+    kernel: Any = ban_kernel
+    num_rows, vocab_size = logits_nV.shape
+    kernel[(num_rows, -(-vocab_size // BLOCK))](
+        logits_nV, logits_nV.stride(0), words, words.stride(0), vocab_size, BLOCK=BLOCK
+    )

@@ -1,0 +1,79 @@
+"""An engine that takes steps the way a GPU does gives the tokens of one that takes them on the host."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from atom_core import SamplingParams
+from atom_core.config import CompileConfig, EngineArgs
+from atom_core.engine.engine_core import EngineCore
+from atom_core.engine.startup import open_model, resolve
+from atom_core.executor import InlineExecutor
+from atom_core.messages import EngineRequest
+from atom_core.worker.model_runner import ModelRunner
+
+PROMPTS = [[5, 9, 13], list(range(20, 31)), [7]]
+PARAMS = [
+    {"temperature": 0.0},
+    {"temperature": 0.9, "top_k": 30, "top_p": 0.9, "seed": 4},
+    {"temperature": 1.1, "seed": 5, "presence_penalty": 0.4, "logprobs": 1},
+]
+
+
+class Repeated:
+    """Stands for a captured graph where there are none: the work is done again over the same memory."""
+
+    captured = 0
+    replayed = 0
+
+    def __init__(self, work: Callable[[], torch.Tensor]) -> None:
+        type(self).captured += 1
+        self._work = work
+        self.output = work()
+
+    def replay(self) -> None:
+        type(self).replayed += 1
+        self.output = self._work()
+
+    def share(self) -> None:
+        pass
+
+
+def tokens_of(folder: Path, *, rounds: Sequence[Sequence[int]], **runner: Any) -> list[list[int]]:
+    """Tokens of the requests `rounds` of `PROMPTS`, by number; those of a round begin together."""
+    sizes = {"num_kv_blocks": 32, "max_num_seqs": 2, "max_num_batched_tokens": 64, "enable_prefix_caching": False}
+    args = EngineArgs(model=str(folder), dtype="float32", num_threads=1, **sizes)
+    config = resolve(args, open_model(args))
+    if runner:
+        config = dataclasses.replace(config, compile=CompileConfig(graph_mode="full", capture_sizes=(2,)))
+    core = EngineCore(config, InlineExecutor(ModelRunner(config, **runner)))
+    tokens: list[list[int]] = []
+    for numbers in rounds:
+        found: dict[str, list[int]] = {str(number): [] for number in numbers}
+        for number in numbers:
+            params = SamplingParams(**PARAMS[number], max_tokens=3, ignore_eos=True)
+            core.add_request(EngineRequest(str(number), PROMPTS[number], params))
+        while core.has_unfinished():
+            for news in core.step():
+                assert news.error is None
+                found[news.request_id] += news.new_token_ids
+        tokens += found.values()
+    assert core.stats().num_free_blocks == core.stats().num_blocks
+    core.close()
+    return tokens
+
+
+def test_captured_steps_draw_the_tokens_of_steps_on_the_host(tiny_llama: Path) -> None:
+    rounds = [(0, 1), (1, 2)]
+    expected = tokens_of(tiny_llama, rounds=rounds)
+    Repeated.captured = Repeated.replayed = 0
+    assert tokens_of(tiny_llama, rounds=rounds, capture=Repeated) == expected
+    # Decodes of two requests, and prompts of up to 64 tokens: each a model and two samplers.
+    assert Repeated.captured == 2 * 3
+    # The first prompts run before anything is captured. Rows that report logprobs are drawn by the host's way.
+    assert Repeated.replayed == 2 * 2 + 1 + 2

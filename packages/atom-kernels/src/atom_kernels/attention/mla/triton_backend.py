@@ -1,0 +1,193 @@
+"""Latent attention by Triton: absorbed over the cached latents, or expanded for a step that is one whole prompt.
+
+Absorbed, queries take up what makes keys of latents: ordinary attention with one key head, whose values are the first
+parts of its keys. Expanded, every head has keys and values of its own, a third as long.
+
+Shapes: T tokens, H heads, N qk_nope_head_dim, E qk_rope_head_dim, D = N + E, V v_head_dim, C kv_lora_rank, L = C + E.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from atom_kernels.attention.mla.torch_backend import TorchMlaWeights, split_kv_b
+from atom_kernels.attention.triton_backend import FLOAT8, why_not_dtypes
+from atom_kernels.attention.triton_configs import (
+    expanded_prefill_config,
+    latent_decode_config,
+    latent_prefill_config,
+    next_power_of_two,
+)
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
+    from atom_kernels.attention.triton_launch import TritonMetadata
+    from atom_kernels.platform import Platform
+    from atom_kernels.protocols import BatchGeometry
+
+NAME = "triton"
+_MAX_RANK = 512
+# Heads of one program: their sums over latents fill its registers.
+_MAX_GROUP = 32
+# A block this long holds any prompt.
+_ENDLESS = 1 << 30
+# Tokens that are worth expanding.
+_LEAST_EXPANDED = 64
+
+
+def supports(problem: MlaProblem, platform: Platform) -> str | None:
+    reason = why_not_dtypes(problem.dtype, problem.cache_dtype, platform)
+    if reason is None and problem.kv_lora_rank > _MAX_RANK:
+        reason = f"written for kv_lora_rank up to {_MAX_RANK}, not {problem.kv_lora_rank}"
+    if reason is None and platform.batch_invariant:
+        reason = "absorbs queries by cuBLAS, whose order of sums depends on the batch"
+    return reason
+
+
+@dataclass(frozen=True)
+class TritonMlaMetadata:
+    """Of one step: over the cached latents, and, if it is one whole prompt, over its expanded keys and values."""
+
+    paged: TritonMetadata
+    whole: TritonMetadata | None
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What the layer was given, without padding."""
+
+    q: torch.Tensor
+    kv: torch.Tensor
+    cache: torch.Tensor
+    metadata: TritonMlaMetadata
+    prologue: MlaPrologue | None
+
+
+class TritonMla:
+    """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
+
+    capturable = True
+
+    def __init__(self, problem: MlaProblem) -> None:
+        from atom_kernels.attention.mla.triton_prologue import latent_prologue_kernel
+        from atom_kernels.attention.triton_launch import PagedKernels
+        from atom_kernels.triton_support import dependent_launch
+
+        self.problem = problem
+        self._dtype = getattr(torch, problem.dtype)
+        self._prologue_kernel, self._dependent_launch = latent_prologue_kernel, dependent_launch
+        self._latents = PagedKernels(
+            num_heads=problem.num_heads,
+            group=max(size for size in range(1, _MAX_GROUP + 1) if problem.num_heads % size == 0),
+            head_dim=problem.kv_lora_rank,
+            rope_dim=problem.qk_rope_head_dim,
+            latent=True,
+            block_size=problem.block_size,
+            scale=problem.scale,
+            dtype=self._dtype,
+            decode=latent_decode_config(problem),
+            prefill=latent_prefill_config(problem),
+        )
+        self._pairs = PagedKernels(
+            num_heads=problem.num_heads,
+            group=1,
+            head_dim=problem.v_head_dim,
+            rope_dim=problem.qk_rope_head_dim,
+            block_size=_ENDLESS,
+            scale=problem.scale,
+            dtype=self._dtype,
+            decode=latent_decode_config(problem),
+            prefill=expanded_prefill_config(problem),
+        )
+        self._may_expand = problem.qk_nope_head_dim == problem.v_head_dim and problem.cache_dtype == problem.dtype
+
+    def prepare(self, kv_b_weight: torch.Tensor) -> TorchMlaWeights:
+        return split_kv_b(self.problem, kv_b_weight)
+
+    def build_metadata(self, geometry: BatchGeometry) -> TritonMlaMetadata:
+        paged = self._latents.build_metadata(geometry)
+        # Exact on the host only for a request alone, of which all tokens are new.
+        alone = geometry.num_reqs == 1 and geometry.num_tokens == geometry.max_query_len == geometry.max_seq_len
+        if not (self._may_expand and alone and geometry.num_tokens >= _LEAST_EXPANDED):
+            return TritonMlaMetadata(paged, None)
+        return TritonMlaMetadata(paged, replace(paged, block_table=torch.zeros_like(paged.block_table[:, :1])))
+
+    def forward(
+        self,
+        q_THD: torch.Tensor,
+        kv_TL: torch.Tensor,
+        weights: TorchMlaWeights,
+        kv_cache: tuple[torch.Tensor, ...],
+        metadata: TritonMlaMetadata,
+        *,
+        prologue: MlaPrologue | None = None,
+    ) -> torch.Tensor:
+        problem, rows = self.problem, slice(0, metadata.paged.num_tokens)
+        if not q_THD.dtype is kv_TL.dtype is self._dtype:
+            raise TypeError(f"latent attention was planned for {self._dtype}, got {q_THD.dtype} and {kv_TL.dtype}")
+        if q_THD.stride()[1:] != (problem.query_dim, 1):
+            q_THD = q_THD.contiguous()
+        out_THV = q_THD.new_empty((*q_THD.shape[:2], problem.v_head_dim))
+        out_THV[metadata.paged.num_tokens :].zero_()
+        if metadata.paged.num_tokens:
+            step = _Step(q_THD[rows], kv_TL[rows], kv_cache[0], metadata, prologue)
+            (self._absorbed if metadata.whole is None else self._expanded)(step, weights, out_THV[rows])
+        return out_THV
+
+    def _absorbed(self, step: _Step, weights: TorchMlaWeights, out_THV: torch.Tensor) -> None:
+        rank, nope = self.problem.kv_lora_rank, self.problem.qk_nope_head_dim
+        query_THL = self._write_cache(step, rank)
+        torch.bmm(step.q[..., :nope].transpose(0, 1), weights.key, out=query_THL[..., :rank].transpose(0, 1))
+        found_THC = query_THL.new_empty((*query_THL.shape[:2], rank))
+        latents = step.cache.unsqueeze(2)
+        self._latents.attend(query_THL, latents, latents, found_THC, step.metadata.paged)
+        torch.bmm(found_THC.transpose(0, 1), weights.value.transpose(1, 2), out=out_THV.transpose(0, 1))
+
+    def _expanded(self, step: _Step, weights: TorchMlaWeights, out_THV: torch.Tensor) -> None:
+        problem, nope, query_dim = self.problem, self.problem.qk_nope_head_dim, self.problem.query_dim
+        query_THD = self._write_cache(step, nope)
+        query_THD[..., :nope] = step.q[..., :nope]
+        latent_TL = step.cache.flatten(0, 1).index_select(0, step.metadata.paged.slot_mapping)
+        latent_HTC = latent_TL[:, : problem.kv_lora_rank].expand(problem.num_heads, -1, -1)
+        # A head's key, and behind it its value.
+        pairs = latent_TL.new_empty((1, *out_THV.shape[:2], query_dim + problem.v_head_dim))
+        torch.bmm(latent_HTC, weights.key.transpose(1, 2), out=pairs[0, ..., :nope].transpose(0, 1))
+        torch.bmm(latent_HTC, weights.value.transpose(1, 2), out=pairs[0, ..., query_dim:].transpose(0, 1))
+        pairs[0, ..., nope:query_dim] = latent_TL[:, None, problem.kv_lora_rank :]
+        self._pairs.attend(query_THD, pairs[..., :query_dim], pairs[..., query_dim:], out_THV, step.metadata.whole)
+
+    def _write_cache(self, step: _Step, width: int) -> torch.Tensor:
+        """Latents to their slots; queries ``[T, H, width + E]``, of which only the rotated last part is filled."""
+        problem, prologue, q_THD, cache = self.problem, step.prologue, step.q, step.cache
+        positions = cos_sin = norm = None
+        if prologue is not None:
+            positions, cos_sin, norm = prologue.positions, prologue.cos_sin_cache, prologue.norm_weight
+        query = q_THD.new_empty((*q_THD.shape[:2], width + problem.qk_rope_head_dim))
+        block_e = next_power_of_two(problem.qk_rope_head_dim)
+        block_h = min(next_power_of_two(problem.num_heads), max(1, 1024 // block_e))
+        self._prologue_kernel[(q_THD.shape[0], -(-problem.num_heads // block_h) + 1)](
+            q_THD, step.kv, query, cache, step.metadata.paged.slot_mapping, positions, cos_sin, norm,
+            1e-6 if prologue is None else prologue.norm_eps,
+            q_THD.stride(0), step.kv.stride(0), cache.stride(0), cache.stride(1),
+            NUM_HEADS=problem.num_heads,
+            RANK=problem.kv_lora_rank,
+            NOPE_DIM=problem.qk_nope_head_dim,
+            ROPE_DIM=problem.qk_rope_head_dim,
+            OUT_DIM=width,
+            ROTATE=cos_sin is not None,
+            INTERLEAVED=prologue is not None and prologue.interleaved,
+            BLOCK_SIZE=problem.block_size,
+            SATURATE=problem.cache_dtype == FLOAT8,
+            BLOCK_H=block_h,
+            BLOCK_C=next_power_of_two(problem.kv_lora_rank),
+            BLOCK_E=block_e,
+            num_warps=4,
+            **self._dependent_launch(),
+        )  # fmt: skip
+        return query
+
+
+create = TritonMla

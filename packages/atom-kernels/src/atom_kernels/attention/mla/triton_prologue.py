@@ -1,0 +1,65 @@
+"""The norm of latents, rotation and the cache write of latent attention in one Triton launch.
+
+Shapes: T tokens, H heads, C kv_lora_rank, E qk_rope_head_dim.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from atom_kernels.attention.triton_prologue import norm_and_rotate
+from atom_kernels.triton_support import wait_for_inputs
+
+
+@triton.jit
+def latent_prologue_kernel(
+    q_ptr, kv_ptr, q_out_ptr, cache_ptr, slot_mapping_ptr, positions_ptr, cos_sin_ptr, norm_ptr, norm_eps,
+    q_stride, kv_stride, block_stride, token_stride,
+    NUM_HEADS: tl.constexpr, RANK: tl.constexpr, NOPE_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, OUT_DIM: tl.constexpr,
+    ROTATE: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_SIZE: tl.constexpr, SATURATE: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """One program a token and `BLOCK_H` heads, whose rotary parts go to q_out ``[T, H, OUT_DIM + E]``, at their ends.
+
+    The last program of a token writes its latent and key to their slot.
+    """
+    wait_for_inputs(DEPENDENT)
+    token = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    num_parts: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H
+    rotary_dim: tl.constexpr = ROPE_DIM if ROTATE else 0
+    behind = tl.arange(0, BLOCK_E)
+    if part < num_parts:
+        heads = part * BLOCK_H + tl.arange(0, BLOCK_H)
+        inside = (heads < NUM_HEADS)[:, None] & (behind < ROPE_DIM)[None, :]
+        x = norm_and_rotate(
+            q_ptr + token * q_stride + NOPE_DIM, heads, inside, None, norm_eps, token, positions_ptr, cos_sin_ptr,
+            NOPE_DIM + ROPE_DIM, ROPE_DIM, rotary_dim, INTERLEAVED, BLOCK_E,
+        )  # fmt: skip
+        out = (token * NUM_HEADS + heads[:, None]) * (OUT_DIM + ROPE_DIM) + OUT_DIM + behind[None, :]
+        tl.store(q_out_ptr + out, x, mask=inside)
+    else:
+        slot = tl.load(slot_mapping_ptr + token)
+        if slot >= 0:
+            row = cache_ptr + (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * token_stride
+            columns = tl.arange(0, BLOCK_C)
+            latent = tl.load(kv_ptr + token * kv_stride + columns, mask=columns < RANK, other=0.0)
+            if norm_ptr is not None:
+                x = latent.to(tl.float32)
+                weight = tl.load(norm_ptr + columns, mask=columns < RANK, other=0.0).to(tl.float32)
+                latent = (x / tl.sqrt(tl.sum(x * x, axis=0) / RANK + norm_eps) * weight).to(latent.dtype)
+            one = tl.arange(0, 1)
+            key_inside = (one == 0)[:, None] & (behind < ROPE_DIM)[None, :]
+            key = norm_and_rotate(
+                kv_ptr + token * kv_stride + RANK, one, key_inside, None, norm_eps, token, positions_ptr, cos_sin_ptr,
+                ROPE_DIM, ROPE_DIM, rotary_dim, INTERLEAVED, BLOCK_E,
+            )  # fmt: skip
+            if SATURATE:
+                latent = tl.minimum(tl.maximum(latent.to(tl.float32), -448.0), 448.0)
+                key = tl.minimum(tl.maximum(key.to(tl.float32), -448.0), 448.0)
+            tl.store(row + columns, latent.to(cache_ptr.dtype.element_ty), mask=columns < RANK)
+            key_at = row + RANK + one[:, None] + behind[None, :]
+            tl.store(
+                key_at, key.to(cache_ptr.dtype.element_ty), mask=(one == 0)[:, None] & (behind < ROPE_DIM)[None, :]
+            )

@@ -1,0 +1,212 @@
+"""Launches of attention's Triton kernels over pages: a step's metadata, its decodes and its chunks of prompts.
+
+Shapes: T tokens, H query heads, K key heads, D head_dim, E rope_dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from atom_kernels.attention.triton_configs import DecodeConfig, PrefillConfig
+from atom_kernels.attention.triton_decode import decode_kernel, merge_kernel
+from atom_kernels.attention.triton_prefill import prefill_kernel
+from atom_kernels.attention.triton_shares import DecodeShares, DecodeSharing
+from atom_kernels.settings import triton_interpret
+from atom_kernels.triton_support import dependent_launch, power_of_two
+
+if TYPE_CHECKING:
+    from atom_kernels.protocols import BatchGeometry
+
+_MAX_REQUESTS = 8192
+_LOG2_E = 1.4426950408889634
+# Elements of all pieces' rows that a program merges at a time.
+_MERGED_ELEMENTS = 8192
+# Of one piece, up to which the program that stores the last one merges all.
+_MAX_PIECE_ELEMENTS = 4096
+
+
+@dataclass(frozen=True)
+class TritonMetadata:
+    """One step: device tensors as the geometry has them, and the sizes of the launches, all known on the host."""
+
+    query_start_loc: torch.Tensor
+    seq_lens: torch.Tensor
+    block_table: torch.Tensor
+    slot_mapping: torch.Tensor
+    num_tokens: int
+    num_decodes: int
+    num_prefills: int
+    shares: DecodeShares | None
+
+
+@dataclass(frozen=True)
+class PagedKernels:
+    """Attention of one layer, written once for keys and values apart and for latents, which are both.
+
+    Attributes:
+        num_heads: query heads; `group` of them are in one program.
+        head_dim: elements of a value, and of the first part of a key.
+        rope_dim: elements of a key that lie behind its first part, 0 for none.
+        latent: values are the first parts of keys.
+        block_size: tokens of a cache block.
+        window: tokens visible to a query, 0 for all.
+        scale, soft_cap: of scores, see `AttentionProblem`.
+        dtype: of queries and outputs.
+        batch_invariant: see `AttentionProblem`.
+    """
+
+    num_heads: int
+    group: int
+    head_dim: int
+    block_size: int
+    scale: float
+    dtype: torch.dtype
+    decode: DecodeConfig
+    prefill: PrefillConfig
+    rope_dim: int = 0
+    latent: bool = False
+    window: int = 0
+    soft_cap: float | None = None
+    batch_invariant: bool = False
+
+    def build_metadata(self, geometry: BatchGeometry) -> TritonMetadata:
+        # Converting copies only what has another dtype or stride than the contract says.
+        query_start_loc = geometry.query_start_loc.to(torch.int32).contiguous()
+        seq_lens = geometry.seq_lens.to(torch.int32).contiguous()
+        block_table = geometry.block_table.to(torch.int32)
+        if block_table.stride(1) != 1:
+            block_table = block_table.contiguous()
+        num_decodes = min(geometry.num_decodes, geometry.num_reqs)
+        num_prefills = geometry.num_reqs - num_decodes
+        if num_prefills > _MAX_REQUESTS:
+            raise ValueError(f"a step may have up to {_MAX_REQUESTS} prompts, got {num_prefills}")
+        shares = None
+        if num_decodes:
+            shares = self._sharing.share(query_start_loc, seq_lens, num_decodes, geometry.max_decode_len)
+        return TritonMetadata(
+            query_start_loc=query_start_loc,
+            seq_lens=seq_lens,
+            block_table=block_table,
+            slot_mapping=geometry.slot_mapping.to(torch.int64).contiguous(),
+            num_tokens=min(geometry.num_tokens, geometry.slot_mapping.shape[0]),
+            num_decodes=num_decodes,
+            num_prefills=num_prefills,
+            shares=shares,
+        )
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        out_THD: torch.Tensor,
+        metadata: TritonMetadata,
+        sinks: torch.Tensor | None = None,
+    ) -> None:
+        """Fill `out_THD` for every token of the step.
+
+        Args:
+            q: ``[T, H, D + E]``.
+            k_cache: ``[num_blocks, block_size, K, D + E]``; for latents K is 1 and serves every group.
+            v_cache: ``[num_blocks, block_size, K, D]``, of the same strides.
+            out_THD: contiguous.
+        """
+        strides = (q.stride(0), k_cache.stride(0), k_cache.stride(1), 0 if self.latent else k_cache.stride(2))
+        if metadata.shares is not None:
+            self._decode((q, k_cache, v_cache, sinks, out_THD), strides, metadata, metadata.shares)
+        if metadata.num_prefills:
+            self._prefill((q, k_cache, v_cache, sinks, out_THD), strides, metadata)
+
+    @property
+    def _num_groups(self) -> int:
+        return self.num_heads // self.group
+
+    @property
+    def _sharing(self) -> DecodeSharing:
+        return DecodeSharing(
+            self.decode, self._num_groups, self.group, self.head_dim, self.window, self.batch_invariant
+        )
+
+    @property
+    def _factors(self) -> tuple[float, float]:
+        """Of a score before and after its soft cap; then it is in base 2."""
+        if self.soft_cap is None:
+            return self.scale * _LOG2_E, 1.0
+        return self.scale / self.soft_cap, self.soft_cap * _LOG2_E
+
+    @property
+    def _rules(self) -> dict[str, int | bool | str]:
+        return {
+            "NUM_HEADS": self.num_heads,
+            "GROUP": self.group,
+            "HEAD_DIM": self.head_dim,
+            "ROPE_DIM": self.rope_dim,
+            "LATENT": self.latent,
+            "BLOCK_SIZE": self.block_size,
+            "WINDOW": self.window,
+            "SOFT_CAP": self.soft_cap is not None,
+            # Exact products in float32, as the contract's; other dtypes have one kind.
+            "PRECISION": "ieee",
+            # The interpreter multiplies float32 matrices only.
+            "UPCAST": triton_interpret() and self.dtype is not torch.float32,
+            "BLOCK_D": max(16, power_of_two(self.head_dim)),
+            "BLOCK_E": max(16, power_of_two(max(self.rope_dim, 1))),
+        }
+
+    def _decode(
+        self,
+        tensors: tuple[torch.Tensor | None, ...],
+        strides: tuple[int, ...],
+        metadata: TritonMetadata,
+        shares: DecodeShares,
+    ) -> None:
+        rules = self._rules
+        block_d = max(16, power_of_two(self.head_dim))
+        merge = shares.rows * block_d <= _MAX_PIECE_ELEMENTS
+        rows_merged = shares.rows if merge else 1
+        merging = {"BLOCK_P": shares.rows, "BLOCK_C": max(1, _MERGED_ELEMENTS // (block_d * rows_merged))}
+        decode_kernel[(self._num_groups, shares.num_ranges)](
+            *tensors, metadata.query_start_loc, metadata.seq_lens, metadata.block_table,
+            shares.ranges, shares.requests, shares.arrivals, shares.sums, shares.stats,
+            *self._factors, *strides, metadata.block_table.stride(0),
+            **rules,
+            **merging,
+            BLOCK_M=max(16, shares.rows),
+            BLOCK_N=self.decode.block_n,
+            MERGE=merge,
+            num_warps=self.decode.num_warps,
+            num_stages=self.decode.num_stages,
+            **dependent_launch(),
+        )  # fmt: skip
+        if not merge:
+            *_, sinks, out_THD = tensors
+            merge_kernel[(shares.rows, self._num_groups, metadata.num_decodes)](
+                shares.sums, shares.stats, sinks, out_THD, metadata.query_start_loc, shares.requests,
+                **{name: rules[name] for name in ("NUM_HEADS", "GROUP", "HEAD_DIM", "BLOCK_D")},
+                **merging,
+                num_warps=4,
+                **dependent_launch(),
+            )  # fmt: skip
+
+    def _prefill(
+        self, tensors: tuple[torch.Tensor | None, ...], strides: tuple[int, ...], metadata: TritonMetadata
+    ) -> None:
+        first = metadata.num_decodes
+        block_m = max(self.prefill.block_m, power_of_two(self.group))
+        block_t = block_m // self.group
+        # Decodes may be padding of no token: all tokens may be of prompts.
+        tiles = metadata.num_tokens // block_t + metadata.num_prefills
+        prefill_kernel[(self._num_groups, tiles)](
+            *tensors, metadata.query_start_loc[first:], metadata.seq_lens[first:], metadata.block_table[first:],
+            *self._factors, *strides, metadata.block_table.stride(0), metadata.num_prefills,
+            **self._rules,
+            BLOCK_R=max(16, power_of_two(metadata.num_prefills)),
+            BLOCK_T=block_t,
+            BLOCK_M=block_m,
+            BLOCK_N=self.prefill.block_n,
+            num_warps=self.prefill.num_warps,
+            num_stages=self.prefill.num_stages,
+        )  # fmt: skip

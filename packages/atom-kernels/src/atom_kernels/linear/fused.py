@@ -1,0 +1,105 @@
+"""The linear with its neighbors: norm before, activation and residual after, as one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from atom_kernels.linear import triton_backend
+from atom_kernels.linear.contract import FusedLinearProblem, fused_linear
+from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
+
+
+def _weights(problem: FusedLinearProblem) -> dict[str, WeightSpec]:
+    rows = problem.weight_rows
+    return {
+        "weight": WeightSpec((rows, problem.in_features), problem.dtype),
+        "bias": WeightSpec((rows,), problem.dtype, optional=not problem.bias),
+    }
+
+
+def _reference(
+    problem: FusedLinearProblem,
+    weights: Any,
+    x_TK: torch.Tensor,
+    norm_weight_K: torch.Tensor | None = None,
+    eps: float = 0.0,
+    norm_offset: float = 0.0,
+    residual_TN: torch.Tensor | None = None,
+) -> torch.Tensor:
+    return fused_linear(
+        x_TK, weights["weight"], weights["bias"], norm_weight_K=norm_weight_K, eps=eps, norm_offset=norm_offset,
+        gated=problem.gated, residual_TN=residual_TN, out_dtype=problem.out_dtype,
+    )  # fmt: skip
+
+
+def _bind(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
+    return lambda *inputs: _reference(problem, weights, *inputs)
+
+
+def _make_inputs(problem: FusedLinearProblem, num_rows: int, generator: torch.Generator) -> Any:
+    """Norm and residual by turns of the number of rows, so that each is seen alone, both and neither."""
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(problem.dtype)
+
+    weight = random(problem.weight_rows, problem.in_features) / problem.in_features**0.5
+    weights = {"weight": weight, "bias": random(problem.weight_rows) if problem.bias else None}
+    norm = (random(problem.in_features) * 0.1 + 1, 1e-5, 0.5) if num_rows % 2 else (None, 0.0, 0.0)
+    residual = random(num_rows, problem.out_features) if num_rows % 3 else None
+    return weights, (random(num_rows, problem.in_features) * 3, *norm, residual)
+
+
+def _problems() -> tuple[FusedLinearProblem, ...]:
+    shapes = ((1, 1), (7, 3), (48, 33), (96, 130), (520, 70))
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+    same = tuple(
+        FusedLinearProblem(k, n, dtype, bias, gated)
+        for k, n in shapes
+        for dtype in dtypes
+        for bias, gated in ((False, False), (True, True))
+    )
+    return (*same, FusedLinearProblem(48, 33, torch.bfloat16, out_dtype=torch.float32))
+
+
+def _tolerance(problem: FusedLinearProblem) -> Tolerance:
+    # Inputs of about 3 that need not be normed: 3 times what a linear may be off, and products of two under `gated`.
+    return {
+        torch.float32: Tolerance(1e-4, 3e-5),
+        torch.bfloat16: Tolerance(0.15, 3e-2),
+        torch.float16: Tolerance(2e-2, 6e-3),
+    }[problem.dtype]
+
+
+def _work(problem: FusedLinearProblem, num_rows: int) -> Work:
+    k, n, rows = problem.in_features, problem.out_features, problem.weight_rows
+    num_bytes = (k * rows + num_rows * k) * problem.dtype.itemsize + num_rows * n * problem.result_dtype.itemsize
+    return Work(num_bytes, 2 * num_rows * k * rows)
+
+
+FUSED_LINEAR = Op(
+    name="fused_linear",
+    contract=fused_linear,
+    reference=_reference,
+    schema="(Tensor x, Tensor? norm_weight, float eps, float norm_offset, Tensor? residual) -> Tensor",
+    fake=lambda problem, x_TK, *rest: x_TK.new_empty(
+        (*x_TK.shape[:-1], problem.out_features), dtype=problem.result_dtype
+    ),
+    backends=(
+        triton_backend.SKINNY_BACKEND,
+        triton_backend.COMPOSED_BACKEND,
+        Backend(name="torch", implementation="torch, in float32", supports=lambda problem, platform: None, bind=_bind),
+    ),
+    weights=_weights,
+    make_inputs=_make_inputs,
+    parity_problems=_problems,
+    examples=lambda: (
+        FusedLinearProblem(1024, 4096, torch.bfloat16),
+        FusedLinearProblem(1024, 3072, torch.bfloat16, gated=True),
+        FusedLinearProblem(4096, 6144, torch.bfloat16),
+    ),
+    tolerance=_tolerance,
+    work=_work,
+)

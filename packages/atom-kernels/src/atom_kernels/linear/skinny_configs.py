@@ -1,0 +1,75 @@
+"""Block sizes of linears of few rows: tuned ones as data, and a rule for everywhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atom_kernels.tuned import tuned_rows
+
+if TYPE_CHECKING:
+    from atom_kernels.linear.contract import FusedLinearProblem
+
+# From here on cuBLAS, whose blocks are of 64 rows and more, is as good.
+MAX_ROWS = 32
+# Rows that have a configuration each where none was tuned.
+_BUCKETS = (1, 16, MAX_ROWS)
+
+
+@dataclass(frozen=True)
+class SkinnyConfig:
+    """Programs of block_n outputs and a split_k-th of the inputs, block_k inputs at a time.
+
+    Attributes:
+        block_m: rows: 1 does without tensor cores.
+        num_warps, num_stages: of a program, and of its loads in flight.
+        prefetch: steps whose weights a program asks for while the kernel before is still running.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    split_k: int = 1
+    num_warps: int = 4
+    num_stages: int = 4
+    prefetch: int = 1
+
+    def launch(self) -> dict[str, Any]:
+        """As the kernel's constants."""
+        return {
+            "BLOCK_M": self.block_m,
+            "BLOCK_N": self.block_n,
+            "BLOCK_K": self.block_k,
+            "SPLIT_K": self.split_k,
+            "PREFETCH": self.prefetch,
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+        }
+
+
+def tuning_key(problem: FusedLinearProblem) -> str:
+    """What tuned configurations of a problem are filed under."""
+    gated = " gated" if problem.gated else ""
+    to = f" to {problem.out_dtype}" if problem.out_dtype else ""
+    return f"{problem.in_features}x{problem.out_features}{gated} {problem.dtype}{to}".replace("torch.", "")
+
+
+def skinny_configs(problem: FusedLinearProblem, device_name: str) -> dict[int, SkinnyConfig]:
+    """By the most rows that each serves, rising; past the last of them cuBLAS is faster."""
+    tuned = tuned_rows("fused_linear", tuning_key(problem), device_name)
+    if tuned:
+        return {row.max_rows or MAX_ROWS: SkinnyConfig(**row.config) for row in tuned}
+    return {rows: default_config(problem, rows) for rows in _BUCKETS}
+
+
+def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:
+    """Enough programs for the memory of a large GPU, by blocks first and then by splits."""
+    if num_rows == 1:
+        return SkinnyConfig(1, 8 if problem.gated else 16, 256, 1, 4, 1)
+    block_m = 16 if num_rows <= 16 else 32
+    if problem.dtype.itemsize == 4:
+        # Float32 products do not use tensor cores.
+        return SkinnyConfig(block_m, 16, 32, 1, 4, 2)
+    blocks, steps = -(-problem.out_features // 64), -(-problem.in_features // 128)
+    split_k = next((split for split in (1, 2, 4, 8) if blocks * split >= 132), 8)
+    return SkinnyConfig(block_m, 64, 128, min(split_k, steps), 4, 3 if problem.gated else 4)

@@ -1,0 +1,152 @@
+"""Linears with their neighbors through Triton for few rows, and through cuBLAS between Triton kernels for many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from atom_kernels.activation import SILU_AND_MUL, GatedActivationProblem
+from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem
+from atom_kernels.linear.dense import OP
+from atom_kernels.linear.skinny_configs import SkinnyConfig, skinny_configs
+from atom_kernels.operator import Backend
+from atom_kernels.platform import detect_platform
+from atom_kernels.select import select
+from atom_kernels.settings import triton_interpret
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def _supports(problem: FusedLinearProblem, platform: Any) -> str | None:
+    if problem.dtype not in _DTYPES:
+        return f"written for float32, bfloat16 and float16, not {problem.dtype}"
+    if platform.batch_invariant:
+        return "a row's sums depend on how many rows there are"
+    return None
+
+
+def _max_rows(problem: FusedLinearProblem, platform: Any) -> int:
+    return max(skinny_configs(problem, platform.name))
+
+
+def _bind_skinny(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
+    configs = skinny_configs(problem, detect_platform().name)
+    launches = {rows: SkinnyLinear(problem, weights, config) for rows, config in configs.items()}
+    most = max(launches)
+    by_rows = [launches[min(limit for limit in launches if rows <= limit)] for rows in range(most + 1)]
+
+    def run(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+        return by_rows[min(x.shape[0], most)](x, *rest)
+
+    return run
+
+
+class SkinnyLinear:
+    """The kernel for one weight and one configuration; called with the inputs of `fused_linear`.
+
+    Splits of the inputs count their arrivals on the device, so that calls for one weight must follow each other.
+    """
+
+    def __init__(
+        self,
+        problem: FusedLinearProblem,
+        weights: Any,
+        config: SkinnyConfig,
+    ) -> None:
+        from atom_kernels.triton_support import dependent_launch
+
+        self._problem, self._config = problem, config
+        self._weight, self._bias = weights["weight"].contiguous(), weights["bias"]
+        self._num_blocks = -(-problem.out_features // config.block_n)
+        self._constants = config.launch() | dependent_launch() | {
+            "N": problem.out_features,
+            "K": problem.in_features,
+            "GATED": problem.gated,
+            # Triton's interpreter has no products of bfloat16.
+            "PRECISION": "ieee" if problem.dtype is torch.float32 or triton_interpret() else "tf32",
+        }  # fmt: skip
+        self._counter = None
+        if config.split_k > 1:
+            self._counter = torch.zeros(self._num_blocks, dtype=torch.int32, device=self._weight.device)
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        norm_weight: torch.Tensor | None = None,
+        eps: float = 0.0,
+        norm_offset: float = 0.0,
+        residual: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        from atom_kernels.linear.triton_skinny import skinny_linear_kernel
+
+        problem, config = self._problem, self._config
+        if x.dtype is not problem.dtype or x.dim() != 2 or x.shape[1] != problem.in_features:
+            planned = f"[T, {problem.in_features}] {problem.dtype}"
+            raise TypeError(f"fused_linear was planned for {planned}, got {list(x.shape)} {x.dtype}")
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        out = torch.empty(x.shape[0], problem.out_features, dtype=problem.result_dtype, device=x.device)
+        if residual is not None:
+            residual = residual.contiguous()
+        parts = squares = None
+        counter, row_blocks = self._counter, -(-x.shape[0] // config.block_m)
+        if config.split_k > 1:
+            programs = self._num_blocks * config.split_k * row_blocks
+            if row_blocks > 1:
+                counter = torch.zeros(self._num_blocks * row_blocks, dtype=torch.int32, device=x.device)
+            floats = torch.empty(
+                programs * config.block_m * ((2 if problem.gated else 1) * config.block_n + 1),
+                dtype=torch.float32,
+                device=x.device,
+            )
+            parts, squares = floats[programs * config.block_m :], floats
+        if x.shape[0]:
+            skinny_linear_kernel[(self._num_blocks, config.split_k, row_blocks)](
+                x, self._weight, self._bias, norm_weight, residual, out, parts, squares, counter,
+                x.shape[0], x.stride(0), eps, norm_offset, **self._constants,
+            )  # fmt: skip
+        return out
+
+
+def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
+    from atom_kernels.norm.triton_backend import rms_norm_by_triton
+
+    product = LinearProblem(problem.in_features, problem.weight_rows, problem.dtype, problem.bias, problem.out_dtype)
+    linear = select(OP, product).prepare(weights)
+    activate = None
+    if problem.gated:
+        activation = GatedActivationProblem(problem.out_features, problem.dtype)
+        activate = select(SILU_AND_MUL, activation, only_backend="triton").prepare()
+
+    def run(
+        x: torch.Tensor,
+        norm_weight: torch.Tensor | None = None,
+        eps: float = 0.0,
+        norm_offset: float = 0.0,
+        residual: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if norm_weight is not None:
+            x = rms_norm_by_triton(x, norm_weight, eps, norm_offset)
+        out = linear(x)
+        if activate is not None:
+            out = activate(out)
+        return out if residual is None else out + residual
+
+    return run
+
+
+SKINNY_BACKEND = Backend(
+    name="triton",
+    implementation="Triton, the weight passes once",
+    supports=_supports,
+    bind=_bind_skinny,
+    max_rows=_max_rows,
+)
+COMPOSED_BACKEND = Backend(
+    name="triton",
+    implementation="torch linear between Triton kernels",
+    supports=_supports,
+    bind=_bind_composed,
+)

@@ -1,0 +1,54 @@
+"""What launches of Triton kernels share: powers of two, and programmatic dependent launch.
+
+A kernel launched so starts while the one before it in the stream is still running. It may fetch weights at once, and
+calls `wait_for_inputs` before it touches anything that another kernel wrote.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from atom_kernels.platform import detect_platform
+
+
+@functools.cache
+def has_dependent_launch() -> bool:
+    """Whether this GPU overlaps the start of a kernel with the end of the one before (NVIDIA from Hopper on)."""
+    platform = detect_platform()
+    return platform.vendor == "nvidia" and int(platform.arch.removeprefix("sm_")) >= 90
+
+
+def dependent_launch() -> dict[str, Any]:
+    """Options of a launch whose kernel takes `DEPENDENT` and calls `wait_for_inputs` where that is set."""
+    return {"DEPENDENT": True, "launch_pdl": True} if has_dependent_launch() else {"DEPENDENT": False}
+
+
+def power_of_two(size: int) -> int:
+    """The smallest power of two that is not below `size`."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+@triton.jit
+def wait_for_inputs(DEPENDENT: tl.constexpr):
+    """Lets the next kernel start, and waits until all before this one are done and what they wrote can be read."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+
+
+@triton.jit
+def prefetch_to_l2(pointers, mask):
+    """Asks for the 128 bytes around each pointer, without waiting for them."""
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
+        "=r,l,r",
+        [pointers.to(tl.uint64), mask.to(tl.int32)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )

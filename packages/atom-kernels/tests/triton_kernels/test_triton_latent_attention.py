@@ -1,0 +1,114 @@
+"""Latent attention in Triton agrees with its reference: decodes shared out, prompts, padding, float8."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from atom_kernels.attention.mla import latent_attention, select_mla
+from atom_kernels.attention.mla.cases import MlaStep, make_problem, make_step
+from atom_kernels.cases import mismatch
+from atom_kernels.operator import Tolerance
+from atom_kernels.platform import detect_platform
+
+SHAPE = (6, 48, 24, 16, 20)
+TOLERANCES = {"float32": Tolerance(5e-5, 5e-5), "bfloat16": Tolerance(4e-2, 4e-2)}
+# Decodes around the borders of blocks and tiles; a short query; a prompt; chunks behind a prefix.
+MIXED = ((1, 1), (1, 64), (1, 257), (3, 70), (33, 33), (35, 65))
+DEVICE = detect_platform().device
+
+
+def make_step_here(problem, requests, **options) -> MlaStep:
+    return make_step(problem, requests, **options).to(DEVICE)
+
+
+def assert_agrees(problem, requests, **options):
+    step = make_step_here(problem, requests, **options)
+    got = step.run(select_mla(problem, only_backend="triton"))
+    expected = step.run(select_mla(problem, only_backend="reference"))
+    for name, one, other in zip(("output", "latents"), got, expected, strict=True):
+        assert (difference := mismatch(one.float(), other.float(), TOLERANCES[problem.dtype])) is None, (
+            f"{name}: {difference}"
+        )
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("options", [{}, {"interleaved": False, "scattered": True}, {"prologue": False}], ids=str)
+def test_a_mixed_batch_agrees(options, dtype):
+    assert_agrees(make_problem(*SHAPE, dtype), MIXED, **options)
+
+
+@pytest.mark.parametrize("shape", [(1, 72, 40, 2, 33), (40, 16, 8, 4, 8), (16, 512, 8, 4, 8)], ids=str)
+def test_any_number_of_heads_over_latents_of_any_size(shape):
+    assert_agrees(make_problem(*shape, block_size=1), [(1, 33), (1, 100), (2, 20)])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_a_whole_prompt_alone_is_expanded_and_agrees(dtype):
+    problem = make_problem(3, 40, 24, 8, 24, dtype)
+    step = make_step_here(problem, [(130, 130)], scattered=True)
+    assert select_mla(problem, only_backend="triton").build_metadata(step.geometry).whole is not None
+    assert_agrees(problem, [(130, 130)], scattered=True)
+
+
+def test_padding_requests_write_nothing_and_give_zeros():
+    problem = make_problem(*SHAPE)
+    plan = select_mla(problem, only_backend="triton")
+    step = make_step_here(problem, [(1, 5), (1, 300), (1, 7)], prologue=False)
+    whole = step.run(plan)[0]
+    mask = torch.tensor([1, 1, 0], device=DEVICE)
+    padded = replace(
+        step.geometry,
+        seq_lens=step.geometry.seq_lens * mask,
+        block_table=step.geometry.block_table * mask.unsqueeze(1),
+        slot_mapping=torch.where(mask.bool(), step.geometry.slot_mapping, -1),
+    )
+    out, cache = replace(step, geometry=padded).run(plan)
+    assert mismatch(out[:2], whole[:2], TOLERANCES["float32"]) is None
+    assert torch.equal(out[2], torch.zeros_like(out[2]))
+    block = step.geometry.block_table[2, 0]
+    assert torch.equal(cache[block], step.kv_cache[0][block])
+
+
+def test_nothing_past_the_end_of_a_request_is_read():
+    problem = make_problem(*SHAPE, block_size=8)
+    step = make_step_here(problem, [(1, 70), (5, 130)])
+    plan = select_mla(problem, only_backend="triton")
+    clean = step.run(plan)[0]
+    for request, length in enumerate([70, 130]):
+        first_block = int(step.geometry.block_table[request, 0])
+        step.kv_cache[0].flatten(0, 1)[first_block * 8 + length : (first_block + -(-length // 8)) * 8] = float("nan")
+    assert torch.equal(step.run(plan)[0], clean)
+
+
+def test_a_float8_cache_is_read_and_written_saturated():
+    problem = make_problem(*SHAPE, "bfloat16", cache_dtype="float8_e4m3fn")
+    step = make_step_here(problem, [(1, 40), (9, 20)], prologue=False)
+    out, cache = step.run(select_mla(problem, only_backend="triton"))
+    geometry = step.geometry
+    expected = latent_attention(
+        step.q_THD,
+        cache,
+        step.kv_b_weight,
+        geometry.query_start_loc,
+        geometry.seq_lens,
+        geometry.block_table,
+        v_head_dim=problem.v_head_dim,
+        scale=problem.scale,
+    )
+    assert mismatch(out, expected, TOLERANCES["bfloat16"]) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cache_dtype", ["bfloat16", "float8_e4m3fn"])
+@pytest.mark.parametrize("shape", [(16, 512, 128, 64, 128), (20, 512, 192, 64, 256), (128, 512, 128, 64, 128)], ids=str)
+def test_shapes_of_real_models_agree_on_a_gpu(shape, cache_dtype):
+    problem = make_problem(*shape, "bfloat16", cache_dtype=cache_dtype)
+    requests = [*[(1, 1 + 97 * i) for i in range(20)], (1, 9000), (500, 500), (130, 1300), (2, 77)]
+    step = make_step_here(problem, requests, scattered=True, prologue=cache_dtype == "bfloat16")
+    got = step.run(select_mla(problem, only_backend="triton"))
+    expected = step.run(select_mla(problem, only_backend="reference"))
+    error = (got[0].float() - expected[0].float()).norm() / expected[0].float().norm()
+    assert error < 1e-2

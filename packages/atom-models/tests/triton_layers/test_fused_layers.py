@@ -1,0 +1,68 @@
+"""Layers whose linears norm, activate and add by themselves give what they give one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from atom_kernels.platform import detect_platform
+from atom_models import BuildContext
+from atom_models.layers import GatedActivation, MergedColumnParallelLinear, RMSNorm, RowParallelLinear
+from atom_models.quantization import DENSE_INPUT, UnnormedInput
+
+HIDDEN, INTERMEDIATE = 24, 40
+
+
+def make_platform(*, fused):
+    """This machine, with or without its Triton."""
+    platform = detect_platform()
+    if fused:
+        return platform
+    rest = tuple(name for name in platform.backends if name != "triton")
+    return replace(platform, backends=rest, unavailable=(*platform.unavailable, ("triton", "left out")))
+
+
+class Block:
+    """A norm, an MLP that ends with a residual, and the norm after it, as decoder layers have them."""
+
+    def __init__(self, *, fused, hidden_act="silu", bias=False):
+        platform = make_platform(fused=fused)
+        context = BuildContext(dtype=torch.float32, platform=platform, device=platform.device)
+        sizes = {"gate_proj": INTERMEDIATE, "up_proj": INTERMEDIATE}
+        self.gate_up = MergedColumnParallelLinear(HIDDEN, sizes, context, prefix="mlp.gate_up_proj", bias=bias)
+        self.act = GatedActivation(hidden_act, INTERMEDIATE, context, after=self.gate_up)
+        self.norm = RMSNorm(HIDDEN, 1e-5, context, prefix="norm", feeds=self.gate_up, weight_offset=1.0)
+        self.last_norm = RMSNorm(HIDDEN, 1e-5, context, prefix="last_norm")
+        self.down = RowParallelLinear(
+            INTERMEDIATE, HIDDEN, context, prefix="mlp.down_proj", bias=bias, then=self.last_norm
+        )
+        generator = torch.Generator().manual_seed(0)
+        for layer in (self.gate_up, self.norm, self.last_norm, self.down):
+            for name, expected in layer.expected_weights().items():
+                layer.load_shard(name, torch.randn(expected.shape, generator=generator) * 0.3)
+            layer.finish()
+
+    def run(self, x, residual):
+        hidden, residual = self.norm(x, residual)
+        return self.down(self.act(self.gate_up(hidden)), residual)
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 37])
+@pytest.mark.parametrize(("hidden_act", "bias"), [("silu", False), ("silu", True), ("gelu", False)])
+def test_a_fused_block_equals_the_same_block_unfused(hidden_act, bias, num_rows):
+    fused, plain = (Block(fused=fused, hidden_act=hidden_act, bias=bias) for fused in (True, False))
+    assert (fused.gate_up.input_format, plain.gate_up.input_format) == (UnnormedInput(32), DENSE_INPUT)
+    x, residual = torch.randn(2, num_rows, HIDDEN, device=detect_platform().device)
+    for got, expected in zip(fused.run(x, residual), plain.run(x, residual), strict=True):
+        torch.testing.assert_close(got, expected, atol=2e-5, rtol=1e-5)
+
+
+def test_a_fused_norm_hands_its_input_on_and_the_linear_takes_normed_input_too():
+    block = Block(fused=True)
+    x = torch.randn(3, HIDDEN, device=detect_platform().device)
+    handed_on = block.norm(x)
+    assert handed_on.x_TD is x
+    normed = torch.nn.functional.rms_norm(x, (HIDDEN,), handed_on.weight_D + 1.0, 1e-5)
+    torch.testing.assert_close(block.gate_up(handed_on), block.gate_up(normed), atol=2e-5, rtol=1e-5)

@@ -1,0 +1,1 @@
+"""Load on a running server, measured from outside: `atom bench serve`."""

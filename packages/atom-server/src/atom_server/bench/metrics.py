@@ -1,0 +1,81 @@
+"""What a run amounts to, with the keys that the serving benchmarks of vLLM and ROCm/ATOM write."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from atom_server.bench.client import Outcome
+
+TITLES = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "itl": "inter-token latency",
+    "e2el": "end-to-end latency",
+}
+
+
+def summarize(outcomes: Sequence[Outcome], seconds: float, percentiles: Sequence[float]) -> dict[str, Any]:
+    """Counts, rates, and for each metric in milliseconds the mean, median, deviation and percentiles.
+
+    Args:
+        seconds: from the first request to the end of the last.
+        percentiles: from 0 to 100.
+    """
+    done = [outcome for outcome in outcomes if not outcome.error]
+    num_input = sum(outcome.num_input_tokens for outcome in done)
+    num_output = sum(outcome.num_output_tokens for outcome in done)
+    result: dict[str, Any] = {
+        "duration": seconds,
+        "completed": len(done),
+        "failed": len(outcomes) - len(done),
+        "total_input_tokens": num_input,
+        "total_output_tokens": num_output,
+        "request_throughput": len(done) / seconds,
+        "output_throughput": num_output / seconds,
+        "total_token_throughput": (num_input + num_output) / seconds,
+    }
+    several = [outcome for outcome in done if outcome.num_output_tokens > 1]
+    samples = {
+        "ttft": [outcome.ttft for outcome in done],
+        "tpot": [(outcome.latency - outcome.ttft) / (outcome.num_output_tokens - 1) for outcome in several],
+        "itl": [gap for outcome in done for gap in outcome.gaps],
+        "e2el": [outcome.latency for outcome in done],
+    }
+    for name, values in samples.items():
+        result |= _spread(name, [1e3 * value for value in values] or [0.0], percentiles)
+    return result
+
+
+def table(result: dict[str, Any], metrics: Sequence[str], percentiles: Sequence[float]) -> str:
+    """The result for people."""
+    rates = f"{result['request_throughput']:.2f} requests/s, {result['output_throughput']:.1f} output tokens/s"
+    rows = [
+        ("requests", f"{result['completed']} completed, {result['failed']} failed in {result['duration']:.2f} s"),
+        ("tokens", f"{result['total_input_tokens']} in, {result['total_output_tokens']} out"),
+        ("throughput", f"{rates}, {result['total_token_throughput']:.1f} tokens/s in all"),
+    ]
+    for name in metrics:
+        values = {"mean": result[f"mean_{name}_ms"], "median": result[f"median_{name}_ms"]}
+        values |= {f"p{percentile:g}": result[f"p{percentile:g}_{name}_ms"] for percentile in percentiles}
+        rows.append((TITLES[name], ", ".join(f"{label} {value:.2f} ms" for label, value in values.items())))
+    return "\n".join(f"{label:<22} {text}" for label, text in rows)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` percent of `values` lie, between neighbors by their distance."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * share / 100
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def _spread(name: str, values: list[float], percentiles: Sequence[float]) -> dict[str, float]:
+    spread = {
+        f"mean_{name}_ms": statistics.fmean(values),
+        f"median_{name}_ms": statistics.median(values),
+        f"std_{name}_ms": statistics.pstdev(values),
+    }
+    return spread | {f"p{share:g}_{name}_ms": percentile(values, share) for share in percentiles}

@@ -1,0 +1,1 @@
+"""A module that users of ROCm/ATOM know by name."""

@@ -1,0 +1,79 @@
+"""The grammar of arguments between tags: every parameter in the order of the schema, optional ones left out at will."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom_server.output.notation import TaggedStyle
+from atom_server.output.schema_types import property_schema, property_types, resolved
+
+# What a schema of parameters may say beside `properties`; anything else speaks of several parameters at once.
+_PLAIN_KEYS = frozenset(
+    [
+        *("type", "properties", "required", "additionalProperties", "description", "title", "strict", "default"),
+        *("examples", "$defs", "definitions", "$schema", "$id", "$comment", "$ref"),
+    ]
+)
+_LENGTHS = frozenset(("minLength", "maxLength"))
+_STRING_RULES = frozenset(("pattern", "format", "contentEncoding", "allOf", "anyOf", "oneOf", "not", "if"))
+
+
+def can_be_tagged(style: TaggedStyle, schema: Any) -> bool:
+    """Whether arguments in tags can be held to `schema`; where not, they have to be written as JSON."""
+    root = resolved(schema or {}, schema or {})
+    properties = root.get("properties", {})
+    if set(root) - _PLAIN_KEYS or not isinstance(properties, dict) or set(root.get("required", ())) - set(properties):
+        return False
+    if not properties:
+        return root.get("additionalProperties") is False or not root
+    return all(_is_plain(style, schema, name) for name in properties)
+
+
+def tagged_arguments(style: TaggedStyle, schema: Any) -> dict[str, Any]:
+    """The arguments of a schema that `can_be_tagged`."""
+    root = resolved(schema or {}, schema or {})
+    required = set(root.get("required", ()))
+    elements: list[dict[str, Any]] = []
+    for name in root.get("properties", {}):
+        parameter = _parameter(style, schema, name)
+        elements.append(parameter if name in required else {"type": "optional", "content": parameter})
+    return {"type": "sequence", "elements": elements} if elements else {"type": "const_string", "value": ""}
+
+
+def _is_plain(style: TaggedStyle, schema: Any, name: str) -> bool:
+    if property_types(schema, name) != {"string"}:
+        return True
+    node = _node(schema, name)
+    texts = [node["const"]] if "const" in node else node.get("enum", ())
+    end = style.after_value.strip()
+    return not _STRING_RULES.intersection(node) and not any(end in text for text in texts)
+
+
+def _parameter(style: TaggedStyle, schema: Any, name: str) -> dict[str, Any]:
+    line_break = "\n" if style.after_value.startswith("\n") else ""
+    return {
+        "type": "tag",
+        "begin": style.key + name + style.after_key + style.value + line_break,
+        "content": _value(style, schema, name),
+        "end": style.after_value,
+    }
+
+
+def _value(style: TaggedStyle, schema: Any, name: str) -> dict[str, Any]:
+    """Bare text for strings, JSON for everything else."""
+    if property_types(schema, name) != {"string"}:
+        return {"type": "json_schema", "json_schema": property_schema(schema, name)}
+    node = _node(schema, name)
+    if "const" in node:
+        return {"type": "const_string", "value": node["const"]}
+    if "enum" in node:
+        return {"type": "or", "elements": [{"type": "const_string", "value": text} for text in node["enum"]]}
+    if _LENGTHS.intersection(node):
+        # No regular expression counts characters and excludes a tag at once: so none that could begin one.
+        longest = node.get("maxLength", "")
+        return {"type": "regex", "pattern": f"[^<]{{{node.get('minLength', 0)},{longest}}}"}
+    return {"type": "any_text", "excludes": [style.after_value.strip()]}
+
+
+def _node(schema: Any, name: str) -> Any:
+    return resolved(resolved(schema, schema)["properties"][name], schema)

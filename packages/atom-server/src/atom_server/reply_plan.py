@@ -1,0 +1,96 @@
+"""`ReplyPlan`: how the reply to a chat is generated and read, the same for every route that chats."""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from atom_core import SamplingParams, ThinkingBudget
+from atom_server.output.notation import CallNotation
+from atom_server.output.output_format import OutputFormat
+from atom_server.prompts import PromptTokens, cut_prompt, encode_messages
+from atom_server.schemas.chat import ChatCompletionRequest
+from atom_server.state import ServerState
+from atom_server.tool_calling import check_tools, is_written_as_json, makes_several, reply_constraint, schemas_of
+from atom_server.tool_messages import CallIds, ReplyReader, random_call_id
+
+_LETTERS = string.ascii_letters + string.digits
+
+
+@dataclass(frozen=True)
+class ReplyPlan:
+    """For the engine, and for what it answers.
+
+    Attributes:
+        params: with the grammar of the reply, and the special tokens that its reader needs.
+        make_reader: a reader for each choice.
+    """
+
+    params: SamplingParams
+    make_reader: Callable[[], ReplyReader]
+
+
+async def encode_chat(state: ServerState, body: ChatCompletionRequest) -> PromptTokens:
+    """The prompt of a chat.
+
+    Raises:
+        APIError: 400; there is no template, it cannot render these messages, or the tools cannot be.
+    """
+    check_tools(body)
+    prompt = await encode_messages(
+        state,
+        body.template_messages(),
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        template_variables=body.template_variables(),
+        add_special_tokens=bool(body.add_special_tokens),
+    )
+    return cut_prompt(state, body, prompt, body.most_tokens)
+
+
+def plan_reply(state: ServerState, body: ChatCompletionRequest, prompt: PromptTokens) -> ReplyPlan:
+    """How to answer a request whose tools were checked and whose prompt is this."""
+    output = state.output_format
+    params = body.chat_sampling_params()
+    if output is None:
+        return ReplyPlan(params, ReplyReader)
+    text = prompt.text or ""
+    constraint = reply_constraint(body, output, text)
+    # A grammar that cannot be put behind thinking is all that there is.
+    asked = body.constraint()
+    reads_reasoning = not body.continue_final_message and (asked is None or constraint is not asked)
+    schemas, as_json = schemas_of(body), is_written_as_json(body, output)
+
+    def make_reader() -> ReplyReader:
+        parser = output.parser(schemas, text, reads_reasoning=reads_reasoning, as_json=as_json)
+        ids = random_call_id if output.is_harmony else _call_ids(output.notation, body)
+        return ReplyReader(parser, several=makes_several(body), keeps_reasoning=body.include_reasoning, call_ids=ids)
+
+    has_parser = output.parser(schemas, text, reads_reasoning=reads_reasoning, as_json=as_json) is not None
+    kept = list(output.kept_token_ids) if has_parser and params.skip_special_tokens else None
+    budget = _thinking_budget(body, output, text) if reads_reasoning else None
+    params = msgspec.structs.replace(
+        params, structured_outputs=constraint, kept_special_token_ids=kept or None, thinking_budget=budget
+    )
+    return ReplyPlan(params, make_reader)
+
+
+def _thinking_budget(body: ChatCompletionRequest, output: OutputFormat, prompt: str) -> ThinkingBudget | None:
+    if body.thinking_token_budget is None or output.reasoning is None:
+        return None
+    begin, end = output.reasoning
+    return ThinkingBudget(body.thinking_token_budget, begin, end, is_open=prompt.rstrip().endswith(begin))
+
+
+def _call_ids(notation: CallNotation, body: ChatCompletionRequest) -> CallIds:
+    """Ids that the template can show the model again."""
+    if notation.is_numbered:
+        earlier = sum(len((message.model_extra or {}).get("tool_calls") or ()) for message in body.messages)
+        return lambda name, number: f"functions.{name}:{earlier + number}"
+    if notation.id_length:
+        return lambda name, number: "".join(random.choices(_LETTERS, k=notation.id_length))
+    return random_call_id

@@ -1,0 +1,124 @@
+"""The turns of Anthropic's Messages API: blocks of text, thinking, tool use and tool results, as messages of a chat."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from atom_server.schemas.chat import TextOrParts
+
+MAX_BLOCKS = 4096
+ToolUseId = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def text_blocks(value: Any) -> Any:
+    """A string as one block of text."""
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+class TextBlock(BaseModel):
+    """Text."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingBlock(BaseModel):
+    """What the assistant thought."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["thinking"]
+    thinking: str
+
+
+class RedactedThinkingBlock(BaseModel):
+    """Thinking that nobody here can read; left out."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["redacted_thinking"]
+
+
+class ToolUseBlock(BaseModel):
+    """A call that the assistant made."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["tool_use"]
+    id: ToolUseId
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    input: dict[str, Any]
+
+
+class ToolResultBlock(BaseModel):
+    """What a call gave."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["tool_result"]
+    tool_use_id: ToolUseId
+    content: TextOrParts = Field("", description="A string, or a list of blocks of type text.")
+    is_error: bool | None = None
+
+
+Block = Annotated[
+    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")
+]
+
+
+Blocks = Annotated[list[Block], Field(max_length=MAX_BLOCKS)]
+
+
+class InputMessage(BaseModel):
+    """One turn."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    role: Literal["user", "assistant"]
+    content: Annotated[Blocks, BeforeValidator(text_blocks, json_schema_input_type=str | Blocks)] = Field(
+        description="A string, or a list of blocks of type text, thinking, tool_use or tool_result."
+    )
+
+    @property
+    def text(self) -> str:
+        """Of its blocks of text."""
+        return "".join(block.text for block in self.content if isinstance(block, TextBlock))
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether the assistant called a tool."""
+        return any(isinstance(block, ToolUseBlock) for block in self.content)
+
+
+def chat_messages(turns: list[InputMessage]) -> list[dict[str, Any]]:
+    """The turns as messages of a chat: each tool result is a message of its own, before the text of its turn."""
+    names = {block.id: block.name for turn in turns for block in turn.content if isinstance(block, ToolUseBlock)}
+    messages: list[dict[str, Any]] = []
+    for turn in turns:
+        results = [block for block in turn.content if isinstance(block, ToolResultBlock)]
+        for block in results:
+            result = {"role": "tool", "tool_call_id": block.tool_use_id, "content": block.content}
+            name = names.get(block.tool_use_id)
+            messages.append(result if name is None else {**result, "name": name})
+        if turn.role == "assistant" or turn.text or not results:
+            messages.append(_chat_message(turn))
+    return messages
+
+
+def _chat_message(turn: InputMessage) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": turn.role, "content": turn.text}
+    if calls := [_chat_call(block) for block in turn.content if isinstance(block, ToolUseBlock)]:
+        message["tool_calls"] = calls
+    if thoughts := [block.thinking for block in turn.content if isinstance(block, ThinkingBlock)]:
+        message["reasoning_content"] = "".join(thoughts)
+    return message
+
+
+def _chat_call(block: ToolUseBlock) -> dict[str, Any]:
+    arguments = json.dumps(block.input, ensure_ascii=False)
+    return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}

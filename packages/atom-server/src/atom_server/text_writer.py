@@ -1,0 +1,107 @@
+"""`TextWriter`: the choices of a text completion, whole or as news, with echo, logprobs and token ids as asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET
+
+from atom_core import CompletionLogprobs, RequestOutput, SamplingParams, Tokenizer
+from atom_server.collect import Collected
+from atom_server.logprobs import by_id, by_text, joined, prompt_logprobs, text_logprobs
+from atom_server.prompts import PromptTokens
+from atom_server.schemas.completions import CompletionRequest
+from atom_server.schemas.responses import TextChoice, TextLogprobs
+
+
+class TextWriter:
+    """Writes choices: the prompt first where `echo` asks for it, with logprobs to match."""
+
+    def __init__(self, body: CompletionRequest, prompts: list[PromptTokens], tokenizer: Tokenizer | None) -> None:
+        self._body = body
+        self._prompts = prompts
+        self._tokenizer = tokenizer
+        self._wants_logprobs = body.logprobs is not None
+        self._spelling = by_id if body.return_tokens_as_token_ids else by_text
+        # Characters of the tokens that each choice has told the logprobs of.
+        self._offsets: dict[int, int] = {}
+        self._started: set[int] = set()
+        # Of each prompt; they come with its first sample's news.
+        self._prompt_logprobs: dict[int, list[CompletionLogprobs]] = {}
+
+    def sampling_params(self) -> SamplingParams:
+        """The engine's parameters."""
+        body = self._body
+        overrides = {"logprobs": body.logprobs}
+        if body.echo and body.logprobs is not None:
+            overrides["prompt_logprobs"] = max(body.logprobs, body.prompt_logprobs or 0)
+        return body.sampling_params(**overrides)
+
+    def choice(self, choice: Collected) -> TextChoice:
+        """A whole choice."""
+        body = self._body
+        written = TextChoice(
+            index=choice.index,
+            text=self._echoed(choice.index) + choice.text,
+            logprobs=self._logprobs(choice.index, choice.prompt_logprobs, choice.logprobs),
+            finish_reason=choice.finish_reason,
+            stop_reason=choice.stop_reason,
+            prompt_logprobs=UNSET if body.prompt_logprobs is None else prompt_logprobs(choice.prompt_logprobs),
+        )
+        if body.return_token_ids:
+            written.prompt_token_ids = self._prompt(choice.index).token_ids
+            written.token_ids = choice.token_ids
+        return written
+
+    def news(self, index: int, output: RequestOutput) -> TextChoice | None:
+        """One sample's news; None where nothing of them is to be told."""
+        body = self._body
+        choice = TextChoice(index, output.text_delta)
+        is_first = index not in self._started
+        if is_first:
+            self._started.add(index)
+            choice.text = self._echoed(index) + output.text_delta
+        if self._wants_logprobs:
+            if output.prompt_logprobs is not None:
+                self._prompt_logprobs[index // body.n] = output.prompt_logprobs
+            of_prompt = self._prompt_logprobs.get(index // body.n, []) if is_first else None
+            choice.logprobs = self._logprobs(index, of_prompt, output.logprobs)
+        if output.finished:
+            choice.finish_reason = "length" if output.finish_reason == "length" else "stop"
+            choice.stop_reason = output.stop_reason
+        if body.return_token_ids:
+            choice.token_ids = output.output_tokens
+            if is_first:
+                choice.prompt_token_ids = self._prompt(index).token_ids
+        has_logprobs = choice.logprobs is not None and choice.logprobs.tokens
+        return choice if choice.text or output.finished or has_logprobs or body.return_token_ids else None
+
+    def _prompt(self, index: int) -> PromptTokens:
+        return self._prompts[index // self._body.n]
+
+    def _echoed(self, index: int) -> str:
+        """What a choice begins with."""
+        if not self._body.echo:
+            return ""
+        prompt = self._prompt(index)
+        if prompt.text is not None:
+            return prompt.text
+        return self._tokenizer.decode(prompt.token_ids) if self._tokenizer else ""
+
+    def _logprobs(
+        self, index: int, of_prompt: Sequence[CompletionLogprobs] | None, of_output: Sequence[CompletionLogprobs] | None
+    ) -> TextLogprobs | None:
+        """Of the prompt, where it is repeated and was not yet (None: it was), and of new tokens."""
+        if not self._wants_logprobs:
+            return None
+        offset = self._offsets.get(index, 0)
+        parts: list[TextLogprobs] = []
+        if self._body.echo and of_prompt is not None:
+            first_id = self._prompt(index).token_ids[0]
+            first = (first_id, self._tokenizer.id_to_text(first_id) if self._tokenizer else "")
+            parts.append(text_logprobs([None, *of_prompt], first_token=first, spelling=self._spelling))
+            offset = len(first[1]) + sum(len(entry.token) for entry in of_prompt)
+        entries = of_output or ()
+        parts.append(text_logprobs(entries, offset=offset, spelling=self._spelling))
+        self._offsets[index] = offset + sum(len(entry.token) for entry in entries)
+        return joined(parts)
