@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,10 +47,6 @@ class Vllm:
     name = "vllm"
 
     def __init__(self, model: Path, *, max_model_len: int, prefix_caching: bool, settings: dict[str, Any]) -> None:
-        os.environ |= {
-            "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        }  # fmt: skip
         import vllm  # pyright: ignore[reportMissingImports]
 
         self.version = vllm.__version__

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.models import write_config
+from benchmarks.gpu.settings import ROOT, environment_of
 from benchmarks.gpu.workloads import Figure, Sizes, measure, random_prompt
-
-ROOT = Path(__file__).parents[2]
 
 
 def take_turns(model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -40,11 +38,7 @@ def take_turns(model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _run_side(engine: str, model: Path, options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    environment = dict(os.environ)
-    if engine != "atom" and options.peer_path:
-        environment["PYTHONPATH"] = os.pathsep.join([options.peer_path, str(ROOT)])
-    if options.cold:
-        environment |= {name: str(folder / "cache") for name in ("TRITON_CACHE_DIR", "VLLM_CACHE_ROOT")}
+    environment = environment_of(engine, options.peer_path, folder / "cache" if options.cold else None)
     settings = {
         "engine": engine, "model": str(model), "scenarios": options.scenarios, "batch_sizes": options.batch_sizes,
         "contexts": options.contexts, "prompts": options.prompts, "repeats": options.repeats,

@@ -170,6 +170,15 @@ def test_logprobs_are_those_of_the_model_before_any_change(engine, reference):
         assert entry.token == engine.tokenizer.id_to_text(50)
 
 
+def test_logprobs_of_chosen_tokens_are_reported_in_place_of_the_likeliest(engine, reference):
+    output = run(engine, make_params(logprobs=0, logprob_token_ids=[9, 300, 7], max_tokens=2))
+    for count, entry in enumerate(output["logprobs"]):
+        expected = torch.log_softmax(reference(PROMPT + output["token_ids"][:count]), -1)
+        assert entry.logprob == pytest.approx(float(expected[entry.token_id]), abs=1e-4)
+        assert [token_id for token_id, _, _ in entry.top] == [9, 300, 7]
+        assert [logprob for _, _, logprob in entry.top] == pytest.approx(expected[[9, 300, 7]].tolist(), abs=1e-4)
+
+
 @pytest.mark.parametrize("budget", [512, 7])
 def test_prompt_logprobs_judge_every_prompt_token_but_the_first(budget, make_engine, reference):
     prompt = PROMPT * 6

@@ -77,5 +77,16 @@ def test_what_the_model_wrote_wrong_stays_as_it_was():
     assert message["tool_calls"][0]["function"]["arguments"] == '{"a": '
 
 
+def test_only_a_call_without_content_is_shown_with_its_thinking():
+    # GPT-OSS takes a message's thinking for what it is to say where there is no call.
+    for message in ({**MESSAGES[1], "content": "So"}, {"role": "assistant", "reasoning": "hm"}):
+        assert "thinking" not in HistoryStyle().applied([message])[0]
+
+
+@pytest.mark.parametrize("calls", [None, []])
+def test_a_message_without_calls_has_no_field_for_them(calls):
+    assert "tool_calls" not in HistoryStyle().applied([{"role": "assistant", "content": "x", "tool_calls": calls}])[0]
+
+
 def test_content_may_be_missing():
     assert HistoryStyle().applied([{"role": "assistant"}])[0]["content"] == ""

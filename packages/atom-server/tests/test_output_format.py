@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from atom_core import Tokenizer
-from atom_server import ServerOptions
+from atom_server.chat_template import ChatTemplate
 from atom_server.output.notation import FORMATS, format_of
 from atom_server.output.output_format import OutputFormat
 
@@ -22,6 +22,7 @@ SHOWN = {
     "deepseek-v3": "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + type + '<｜tool▁sep｜>' + name}}\n```json\n",
     "deepseek-v31": "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>'+ name + '<｜tool▁sep｜>'}}",
     "glm": "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>",
+    "glm-47": "<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key><arg_value>",
     "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>{{ id }}<|tool_call_argument_begin|>",
     "qwen3-coder": "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>",
     "minimax": "<minimax:tool_call>\n<invoke name=\"tool-name-1\">",
@@ -93,14 +94,15 @@ def test_reasoning_may_be_left_out_of_the_answer(server, writes):
     assert "reasoning_content" not in hidden
 
 
-def test_the_effort_reaches_the_template(make_server, tmp_path):
-    template = tmp_path / "template.jinja"
-    template.write_text("{{ reasoning_effort }} {{ enable_thinking }}{{ messages[0].content }}")
-
-    with make_server(ServerOptions(served_model_name="tiny", chat_template=str(template))) as server:
-        for effort, prompt in (("high", "high hi"), ("none", "none Falsehi")):
-            usage = server.post(
-                "/v1/chat/completions", messages=[{"role": "user", "content": "hi"}], max_tokens=1,
-                reasoning_effort=effort,
-            ).json()["usage"]  # fmt: skip
-            assert usage["prompt_tokens"] == len(server.engine.tokenizer.encode(prompt, add_special_tokens=False))
+@pytest.mark.parametrize(
+    ("calls", "effort", "prompt"),
+    [("hermes", "high", "high hi"), ("hermes", "none", "none Falsehi"), ("harmony", "none", "low Falsehi")],
+)
+def test_the_effort_reaches_the_template(server, writes, calls, effort, prompt):
+    writes(calls)
+    before = server.state.template
+    server.state.template = ChatTemplate("{{ reasoning_effort }} {{ enable_thinking }}{{ messages[0].content }}")
+    fields: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    usage = server.post("/v1/chat/completions", **fields, reasoning_effort=effort).json()["usage"]
+    server.state.template = before
+    assert usage["prompt_tokens"] == len(server.engine.tokenizer.encode(prompt, add_special_tokens=False))

@@ -241,7 +241,7 @@ TOLD_ELSEWHERE = {
     *("priority", "add_special_tokens", "stream", "stream_options", "return_tokens_as_token_ids", "echo", "logprobs"),
     *("prompt", "messages", "top_logprobs", "max_completion_tokens", "add_generation_prompt", "continue_final_message"),
     *("chat_template_kwargs", "documents", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort"),
-    *("include_reasoning", "thinking_token_budget"),
+    *("include_reasoning", "thinking_token_budget", "logprob_token_ids"),
 }
 
 
@@ -275,6 +275,18 @@ def test_tokens_of_logprobs_can_be_told_by_their_ids(server, kind):
     logprobs = reply.choice["logprobs"]
     tokens = [entry["token"] for entry in logprobs["content"]] if kind == "chat" else logprobs["tokens"]
     assert tokens == [f"token_id:{token_id}" for token_id in reply.token_ids]
+
+
+@pytest.mark.parametrize("kind", PATHS)
+def test_logprobs_of_chosen_tokens_are_told(server, kind):
+    wanted = {"logprobs": True} if kind == "chat" else {"logprobs": 0}
+    fields = {"logprob_token_ids": [30, 20], "return_tokens_as_token_ids": True, "max_tokens": 2}
+    logprobs = ask(server, kind, **wanted, **fields).choice["logprobs"]
+    if kind == "chat":
+        told = [[top["token"] for top in entry["top_logprobs"]] for entry in logprobs["content"]]
+    else:
+        told = [list(top)[:2] for top in logprobs["top_logprobs"]]
+    assert told == [["token_id:30", "token_id:20"]] * 2
 
 
 @pytest.mark.parametrize("kind", PATHS)

@@ -121,3 +121,9 @@ def test_reasoning_that_the_template_began_is_told_apart(make_server, tmp_path):
         news = [getattr(chunk.choices[0].delta, "reasoning_content", None) or "" for chunk in chunks]
         assert "".join(news) == whole.reasoning_content != ""
         assert server.client().chat.completions.create(**fields).choices[0].message.content
+        thinking["extra_body"] = {**thinking["extra_body"], "thinking_token_budget": 3}
+        ended = server.client().chat.completions.create(**thinking, max_completion_tokens=40)
+        assert ended.choices[0].message.content
+        assert whole.reasoning_content.startswith(ended.choices[0].message.reasoning_content)
+        # The mark that ends it counts too: it is several tokens of this vocabulary.
+        assert 3 < ended.usage.completion_tokens_details.reasoning_tokens < 40

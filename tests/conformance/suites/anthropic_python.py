@@ -2,10 +2,11 @@
 # requires-python = ">=3.11"
 # dependencies = ["anthropic==2.12.0"]
 # ///
-"""Anthropic's Python client: messages, streams of events, system prompts, stop sequences, counting, errors."""
+"""Anthropic's Python client: messages, streams of events, tools, system prompts, stop sequences, counting, errors."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,17 @@ import anthropic
 import pytest
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
+
+WEATHER: Any = {
+    "name": "weather",
+    "description": "The weather in a city.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 12}, "unit": {"enum": ["C", "F"]}},
+        "required": ["city", "unit"],
+        "additionalProperties": False,
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +62,32 @@ def test_a_raw_stream_has_the_events_in_order(client, settings):
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 
 
-async def collect(url: str, settings: dict[str, Any]) -> str:
-    async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0, timeout=120) as claude:
-        return (await claude.messages.create(**settings)).content[0].text
-
-
 def test_the_async_client_says_the_same(url, client, settings):
-    import asyncio
+    async def ask() -> str:
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0, timeout=120) as claude:
+            return (await claude.messages.create(**settings)).content[0].text
 
-    assert asyncio.run(collect(url, settings)) == client.messages.create(**settings).content[0].text
+    assert asyncio.run(ask()) == client.messages.create(**settings).content[0].text
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "weather"}])
+def test_a_tool_is_used_whole_and_in_a_stream(client, settings, choice):
+    fields = settings | {"tools": [WEATHER], "tool_choice": choice, "max_tokens": 120}
+    whole = client.messages.create(**fields)
+    with client.messages.stream(**fields) as stream:
+        built = stream.get_final_message()
+    (used,) = [block for block in whole.content if block.type == "tool_use"]
+    assert whole.stop_reason == "tool_use"
+    assert (used.name, used.input.keys()) == ("weather", {"city", "unit"})
+    assert [block.input for block in built.content if block.type == "tool_use"] == [used.input]
+
+
+def test_a_tools_result_is_taken_back(client, settings):
+    use = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Paris", "unit": "C"}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "21 C"}
+    turns = [*QUESTION, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    answer = client.messages.create(**(settings | {"messages": turns, "tools": [WEATHER]}))
+    assert answer.usage.output_tokens > 0
 
 
 def test_a_stop_sequence_is_told(client, settings):

@@ -159,6 +159,17 @@ def test_responses_are_created_streamed_kept_and_deleted(client: OpenAI, model: 
         client.responses.retrieve(whole.id)
 
 
+def test_a_response_calls_a_function_and_takes_its_result(client: OpenAI, model: str):
+    function = {"type": "function", "strict": True, **WEATHER["function"]}
+    settings: Any = {"model": model, "tools": [function], "max_output_tokens": 120, "temperature": 0}
+    first = client.responses.create(**settings, input="How is the weather?", tool_choice="required")
+    call = next(item for item in first.output if item.type == "function_call")
+    assert (call.name, json.loads(call.arguments).keys()) == ("weather", {"city", "unit"})
+    result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "21 C"}
+    second = client.responses.create(**settings, input=[result], previous_response_id=first.id, tool_choice="none")
+    assert second.usage.output_tokens > 0
+
+
 def test_embeddings_come_in_order_and_in_base64_by_default(client: OpenAI, model: str):
     both = client.embeddings.create(model=model, input=["a cat", "a dog"]).data
     plain = client.embeddings.create(model=model, input="a dog", encoding_format="float").data

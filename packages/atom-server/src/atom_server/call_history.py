@@ -40,17 +40,16 @@ class HistoryStyle:
         return [self._message(dict(message)) for message in messages]
 
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
-        calls = message.get("tool_calls")
-        if isinstance(calls, list) and calls:
+        calls = message.pop("tool_calls", None)
+        has_calls = isinstance(calls, list) and bool(calls)
+        if has_calls:
             message["tool_calls"] = [self._call(call) for call in calls]
-            message["content"] = message.get("content") or self.no_content
-        elif message.get("content") is None:
-            message["content"] = ""
+        message["content"] = message.get("content") or (self.no_content if has_calls else "")
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         if isinstance(reasoning, str) and message.get("role") == "assistant":
             message["reasoning_content"] = message["reasoning"] = reasoning
-            if not message["content"]:
-                message["thinking"] = reasoning
+            if has_calls and not message["content"]:
+                message["thinking"] = reasoning  # GPT-OSS shows it again before a call, and nowhere else
         return message
 
     def _call(self, call: Any) -> Any:

@@ -6,6 +6,7 @@ import random
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,8 @@ from atom_server.state import ServerState
 from atom_server.tool_calling import check_tools, is_written_as_json, makes_several, reply_constraint, schemas_of
 from atom_server.tool_messages import CallIds, ReplyReader, random_call_id
 
+# GPT-OSS knows low, medium and high.
+_HARMONY_EFFORTS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 _LETTERS = string.ascii_letters + string.digits
 
 
@@ -46,10 +49,18 @@ async def encode_chat(state: ServerState, body: ChatCompletionRequest) -> Prompt
         body.template_messages(),
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        template_variables=body.template_variables(),
+        template_variables=_template_variables(state, body),
         add_special_tokens=bool(body.add_special_tokens),
     )
     return cut_prompt(state, body, prompt, body.most_tokens)
+
+
+def _template_variables(state: ServerState, body: ChatCompletionRequest) -> dict[str, Any]:
+    variables = body.template_variables()
+    effort = body.reasoning_effort
+    if effort in _HARMONY_EFFORTS and state.output_format is not None and state.output_format.is_harmony:
+        variables["reasoning_effort"] = _HARMONY_EFFORTS[effort]
+    return variables
 
 
 def plan_reply(state: ServerState, body: ChatCompletionRequest, prompt: PromptTokens) -> ReplyPlan:

@@ -13,6 +13,7 @@ from atom_core.messages import SamplingParams, ThinkingBudget
 from atom_core.structured_output.grammar import GrammarError, check_limits
 
 MAX_LOGPROBS = 20
+MAX_LOGPROB_TOKENS = 128
 MAX_STOP_STRINGS, MAX_STOP_LENGTH = 16, 256
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKENS = 128
@@ -79,6 +80,9 @@ def check_sampling_params(params: SamplingParams, limits: RequestLimits, *, num_
     _check_texts("stop", params.stop_strings, MAX_STOP_STRINGS, MAX_STOP_LENGTH)
     _check_texts("bad_words", params.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH)
     _token_ids("stop_token_ids", params.stop_token_ids, limits, MAX_STOP_TOKENS)
+    _token_ids("logprob_token_ids", params.logprob_token_ids, limits, MAX_LOGPROB_TOKENS)
+    if params.logprob_token_ids is not None and params.logprobs is None:
+        raise InvalidRequestError("logprob_token_ids need logprobs", "logprob_token_ids")
     _token_ids("kept_special_token_ids", params.kept_special_token_ids, limits, MAX_STOP_TOKENS)
     _token_ids("allowed_token_ids", params.allowed_token_ids, limits, limits.vocab_size)
     if params.allowed_token_ids is not None and not params.allowed_token_ids:

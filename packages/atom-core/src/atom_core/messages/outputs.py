@@ -9,7 +9,7 @@ import msgspec
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprobs(msgspec.Struct, gc=False, frozen=True, array_like=True):
     """Log-probabilities at one position: of the chosen token, and of the most likely ones, best first.
 
     `top` never repeats an id. `rank` is 1 for the most likely token.
@@ -31,7 +31,7 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
     top: list[tuple[int, str, float]]
 
 
-class EngineOutput(msgspec.Struct, frozen=True, omit_defaults=True):
+class EngineOutput(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
     """News of one request from the scheduler. `stop_reason` is the stop token id where one ended it."""
 
     request_id: str
@@ -57,7 +57,7 @@ class StepStats(msgspec.Struct, frozen=True):
     prefix_cache_hits: int
 
 
-class RequestOutput(msgspec.Struct, frozen=True):
+class RequestOutput(msgspec.Struct, gc=False, frozen=True):
     """News of one sample of a request, as text.
 
     Attributes:

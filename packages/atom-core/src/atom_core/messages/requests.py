@@ -69,6 +69,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
         logprobs: report the chosen token and this many most likely ones; None reports nothing.
         prompt_logprobs: the same for each prompt token.
         skip_special_tokens: leave special tokens out of the text.
+        logprob_token_ids: with `logprobs`, report these tokens in place of the most likely ones, in this order.
         kept_special_token_ids: special tokens that stay in the text although the others are left out.
         bad_words: texts that are never generated, alone or after a space.
         bad_words_token_ids: the same as token ids; the engine fills it in from `bad_words`.
@@ -96,6 +97,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    logprob_token_ids: list[int] | None = None
     kept_special_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     bad_words_token_ids: list[list[int]] | None = None

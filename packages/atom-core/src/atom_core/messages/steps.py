@@ -1,4 +1,8 @@
-"""What crosses between scheduler and worker: one step to run, and what it produced."""
+"""What crosses between scheduler and worker: one step to run, and what it produced.
+
+What comes once for each request and step is kept from the garbage collector, which would go through thousands a second:
+it holds nothing that could hold it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ class NewRequest(msgspec.Struct, frozen=True):
     pooling: Pooling | None = None
 
 
-class ScheduledRequest(msgspec.Struct, frozen=True):
+class ScheduledRequest(msgspec.Struct, gc=False, frozen=True):
     """One request's share of a step: compute tokens ``[num_computed_tokens, num_computed_tokens + num_new_tokens)``.
 
     `new_block_ids` extend the worker's block tables, one list for each group of layers (the whole tables when the
@@ -66,7 +70,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
         return sum(request.num_new_tokens for request in self.scheduled)
 
 
-class RequestStepOutput(msgspec.Struct, frozen=True):
+class RequestStepOutput(msgspec.Struct, gc=False, frozen=True):
     """What one request got out of a step: no token unless it sampled, one logprob entry for each token.
 
     `prompt_logprobs` covers the prompt tokens ``num_computed_tokens + 1 .. num_computed_tokens + num_new_tokens``

@@ -43,9 +43,13 @@ def choose(params: StructuredOutputParams, setting: BackendSetting, installed: b
         if needs_xgrammar:
             raise GrammarError(f"{needs_xgrammar}, which is not installed: {INSTALL}")
         return ("llguidance",), "xgrammar is not installed"
+    objection = why_wrong(params)
     if needs_xgrammar:
+        if objection is not None:
+            raise GrammarError(f"{needs_xgrammar}, and xgrammar {objection}")
         return ("xgrammar",), needs_xgrammar
-    objection = why_wrong(params) or (why_slow(params) if setting == "auto" else None)
+    if objection is None and setting == "auto":
+        objection = why_slow(params)
     if objection is not None:
         return ("llguidance",), f"xgrammar {objection}"
     return ("xgrammar", "llguidance"), "it enforces all of this"

@@ -44,7 +44,8 @@ class LLGuidanceBackend:
         self._sliced: dict[tuple[str, ...], LLTokenizer] = {}
 
     def compile(self, params: StructuredOutputParams) -> LLGuidanceGrammar:
-        start = LLMatcher(self._tokenizer_with(slices_of(params)), grammar_of(params, self._split), log_level=0, limits=LIMITS)
+        tokenizer = self._tokenizer_with(slices_of(params))
+        start = LLMatcher(tokenizer, grammar_of(params, self._split), log_level=0, limits=LIMITS)
         if start.is_error():
             raise GrammarError(f"{kind_of(params)} is not valid: {one_line(start.get_error())}")
         return LLGuidanceGrammar(start)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from atom_core.structured_output.backend import Parser
+from atom_core.structured_output.bits import one_token, only_token
 
 # A run longer than this is followed in several steps, so that none of them takes long.
 MAX_FORCED = 128
@@ -87,20 +88,6 @@ class Matcher:
                 inner = words & ~self._ends
                 # A stop token that is the grammar's only way on is text here.
                 self._mask = inner if inner.any() else words
+            if not self._mask.any() and self.error is None:
+                self._error = "no token can come next"
         return self._mask
-
-
-def one_token(token_id: int, num_words: int) -> np.ndarray:
-    """The mask that allows this token alone."""
-    words = np.zeros(num_words, dtype=np.uint32)
-    words[token_id // 32] = np.uint32(1 << (token_id % 32))
-    return words.view(np.int32)
-
-
-def only_token(words: np.ndarray) -> int | None:
-    """The one token that a mask allows; None where it allows none, or several."""
-    (found,) = words.nonzero()
-    if len(found) != 1:
-        return None
-    word = int(words[found[0]]) & 0xFFFFFFFF
-    return None if word & (word - 1) else int(found[0]) * 32 + word.bit_length() - 1

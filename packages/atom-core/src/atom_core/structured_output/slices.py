@@ -14,7 +14,7 @@ from atom_core.messages import StructuredOutputParams
 from atom_core.structured_output.grammar import json_value, kind_of
 
 # A class of characters with a bound on its repeats.
-REPEATED_CLASS = re.compile(r"(\[(?:\\.|[^\]\\])+\]|\\[dswDSW])\{\d*,?(\d+)\}")
+REPEATED_CLASS = re.compile(r"(\[(?:\\.|[^\]\\])+\]|\\[dswDSW])\{(?:\d*,)?(\d+)\}")
 # Below this there are few states, and each is met once.
 LEAST_REPEATS = 20
 LONGEST_TOKEN = 30

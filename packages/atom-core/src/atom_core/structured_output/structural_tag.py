@@ -163,6 +163,33 @@ def nodes(format_: Format) -> Iterator[Format]:
         yield from nodes(child)
 
 
+def nodes_of_any(value: Any) -> Iterator[dict[str, Any]]:
+    """Every node of a format as an object, whichever library knows what it asks for."""
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.to_builtins(value)
+    if isinstance(value, dict):
+        yield value
+        for name, child in value.items():
+            if name != "json_schema":
+                yield from nodes_of_any(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from nodes_of_any(child)
+
+
+def first_text(format_: Format) -> str | None:
+    """The fixed text that a format begins with, if there is one."""
+    match format_:
+        case ConstString():
+            return format_.value
+        case Tag():
+            return format_.begin
+        case Sequence():
+            return first_text(format_.elements[0])
+        case _:
+            return None
+
+
 def tags_of_trigger(format_: TriggeredTags, trigger: str) -> list[Tag]:
     """Tags that begin with `trigger`; each tag belongs to the first trigger that it begins with."""
     return [tag for tag in format_.tags if trigger == _trigger_of(tag, format_.triggers)]
@@ -204,13 +231,6 @@ def _trigger_of(tag: Tag, triggers: list[str]) -> str | None:
     return next((trigger for trigger in triggers if tag.begin.startswith(trigger)), None)
 
 
-def _is_for_xgrammar(value: Any) -> bool:
-    """Whether a node somewhere in `value` has a type or field that xgrammar alone knows."""
-    if isinstance(value, dict):
-        if isinstance(value.get("type"), str) and value.get("type") != "json_schema":
-            if value["type"] in XGRAMMAR_TYPES or not XGRAMMAR_FIELDS.isdisjoint(value):
-                return True
-        elif value.get("type") == "json_schema":
-            return not XGRAMMAR_FIELDS.isdisjoint(value)
-        return any(_is_for_xgrammar(child) for child in value.values())
-    return isinstance(value, list) and any(_is_for_xgrammar(child) for child in value)
+def _is_for_xgrammar(value: dict[str, Any]) -> bool:
+    """Whether a node of `value` has a type or a field that xgrammar alone knows."""
+    return any(node.get("type") in XGRAMMAR_TYPES or XGRAMMAR_FIELDS & node.keys() for node in nodes_of_any(value))

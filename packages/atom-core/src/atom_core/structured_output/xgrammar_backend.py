@@ -6,7 +6,8 @@ It brings torch and transformers along and takes half a second to import: import
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,12 @@ import xgrammar
 
 from atom_core.messages import StructuredOutputParams
 from atom_core.structured_output import structural_tag as st
+from atom_core.structured_output.bits import one_token
 from atom_core.structured_output.grammar import GrammarError, json_value, kind_of, one_line
 from atom_core.structured_output.vocabulary import Vocabulary
 
+# Characters of text without a choice that are taken into tokens at once.
+LONGEST_RUN = 2_000
 # No text has this byte: a token that begins with it is met as a token only.
 NO_TEXT = b"\xff"
 
@@ -35,7 +39,7 @@ class XGrammarBackend:
     def __init__(self, vocabulary: Vocabulary, eos_token_ids: Sequence[int], num_threads: int = 1) -> None:
         special = set(vocabulary.special_token_ids)
         tokens = [NO_TEXT + text if i in special and text else text for i, text in enumerate(vocabulary.tokens)]
-        self._split = vocabulary.split
+        self._split, self._encode = vocabulary.split, vocabulary.encode
         self._compiler = xgrammar.GrammarCompiler(
             xgrammar.TokenizerInfo(
                 tokens, xgrammar.VocabType.RAW, vocab_size=len(tokens), stop_token_ids=list(eos_token_ids)
@@ -48,7 +52,7 @@ class XGrammarBackend:
     def compile(self, params: StructuredOutputParams) -> XGrammarGrammar:
         kind = kind_of(params)
         try:
-            return XGrammarGrammar(self._compile(kind, getattr(params, kind)))
+            return XGrammarGrammar(self._compile(kind, getattr(params, kind)), self._encode)
         except GrammarError:
             raise
         except (RuntimeError, ValueError, TypeError) as error:  # the library's errors are all of these
@@ -92,9 +96,13 @@ class XGrammarBackend:
                 return {"type": "regex", "pattern": node.pattern}
             case st.AnyText():
                 return {"type": "any_text", "excludes": node.excludes}
-            case st.Sequence() | st.Or():
-                kind = "or" if isinstance(node, st.Or) else "sequence"
-                return {"type": kind, "elements": [self._written(element) for element in node.elements]}
+            case st.Or():
+                return {"type": "or", "elements": [self._written(element) for element in node.elements]}
+            case st.Sequence():
+                followers = [*node.elements[1:], None]
+                pairs = zip(node.elements, followers, strict=True)
+                elements = [self._written(_ending_before(element, follower)) for element, follower in pairs]
+                return {"type": "sequence", "elements": elements}
             case st.Optional() | st.Star() | st.Plus():
                 return {"type": type(node).__name__.lower(), "content": self._written(node.content)}
             case st.Tag():
@@ -148,34 +156,61 @@ class XGrammarBackend:
 class XGrammarGrammar:
     """See `Grammar`."""
 
-    def __init__(self, compiled: xgrammar.CompiledGrammar) -> None:
-        self._compiled = compiled
+    def __init__(self, compiled: xgrammar.CompiledGrammar, encode: Callable[[str], list[int]]) -> None:
+        self._compiled, self._encode = compiled, encode
         self.num_bytes = int(compiled.memory_size_bytes)
 
     def start(self) -> XGrammarParser:
-        return XGrammarParser(xgrammar.GrammarMatcher(self._compiled))
+        return XGrammarParser(xgrammar.GrammarMatcher(self._compiled), self._encode)
 
 
 class XGrammarParser:
-    """See `Parser`."""
+    """See `Parser`. Text that can only be one is written in the tokenizer's own tokens, as llguidance does it.
 
-    def __init__(self, matcher: xgrammar.GrammarMatcher) -> None:
-        self._matcher = matcher
+    The library would let the model spell it in any pieces: more tokens, some of which models have hardly ever seen.
+    """
+
+    def __init__(self, matcher: xgrammar.GrammarMatcher, encode: Callable[[str], list[int]]) -> None:
+        self._matcher, self._encode = matcher, encode
+        self._coming: deque[int] = deque()
         self.error: str | None = None
 
     def fill(self, words: np.ndarray) -> None:
         try:
-            self._matcher.fill_next_token_bitmask(words[None])
+            if not self._coming:
+                self._look_ahead()
+            if self._coming:
+                words[:] = one_token(self._coming[0], len(words))
+            else:
+                self._matcher.fill_next_token_bitmask(words[None])
         except RuntimeError as error:
             self.error = one_line(str(error))
 
     def accept(self, token_id: int) -> None:
+        if self._coming and self._coming.popleft() != token_id:
+            self._coming.clear()
         if not self._matcher.accept_token(token_id) and self.error is None:
             self.error = f"token {token_id} does not follow it"
 
     @property
     def is_accepting(self) -> bool:
         return self._matcher.is_completed()
+
+    def _look_ahead(self) -> None:
+        """Find the tokens of text without a choice."""
+        try:
+            text = self._matcher.find_jump_forward_string()[:LONGEST_RUN]
+        except UnicodeDecodeError:  # it begins inside a character
+            return
+        if len(text) > 1:
+            # The last token may be the beginning of a longer one, with text that comes after.
+            self._coming.extend(self._encode(text)[:-1])
+
+
+def _ending_before(element: st.Format, follower: st.Format | None) -> st.Format:
+    """Free text ends where the text after it first occurs; the library would go on."""
+    text = None if follower is None else st.first_text(follower)
+    return st.AnyText([*element.excludes, text]) if isinstance(element, st.AnyText) and text else element
 
 
 _EMPTY: dict[str, Any] = {"type": "const_string", "value": ""}

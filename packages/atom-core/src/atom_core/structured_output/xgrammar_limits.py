@@ -41,7 +41,7 @@ def why_wrong(params: StructuredOutputParams) -> str | None:
         case "regex":
             return "reads patterns its own way"
         case "grammar":
-            return None if "::=" in str(params.grammar) else "reads Lark its own way"
+            return "sets no limit to the work that a grammar makes"
         case "structural_tag":
             return _in_tag(params, _schema_objection, "reads patterns its own way")
         case _:
@@ -55,23 +55,24 @@ def why_slow(params: StructuredOutputParams) -> str | None:
             return _slow_part(json_value("json", params.json))
         case "structural_tag":
             return _in_tag(params, _slow_part, None)
-        case "grammar":
-            return "may be slow at any grammar"
         case _:
             return None
 
 
 def _in_tag(params: StructuredOutputParams, judge: Any, of_pattern: str | None) -> str | None:
     format_ = st.format_of(json_value("structural_tag", params.structural_tag))
-    if isinstance(format_, dict):
-        return None
-    for node in st.nodes(format_):
-        objection = judge(node.json_schema) if isinstance(node, st.JsonSchema) else None
-        if isinstance(node, st.Regex):
-            objection = of_pattern
-        if objection is not None:
-            return objection
-    return None
+    found = (_in_node(node, judge, of_pattern) for node in st.nodes_of_any(format_))
+    return next((objection for objection in found if objection is not None), None)
+
+
+def _in_node(node: dict[str, Any], judge: Any, of_pattern: str | None) -> str | None:
+    match node.get("type"):
+        case "json_schema" | "qwen_xml_parameter":
+            return judge(node.get("json_schema"))
+        case "regex" | "grammar":
+            return of_pattern
+        case _:
+            return None
 
 
 def _schema_objection(schema: Any) -> str | None:

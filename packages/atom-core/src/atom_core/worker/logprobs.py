@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import torch
 
 from atom_core.messages import TokenLogprobs
 from atom_core.worker.input_batch import ModelInput
 from atom_core.worker.request_states import RequestStates
+from atom_core.worker.sampling_extras import SamplingExtras
 from atom_kernels.sampling import token_logprobs
 
 # Rows of logits that exist at once: a long prompt times a large vocabulary would fill the memory.
@@ -29,6 +31,15 @@ def rank_tokens(logits_nV: torch.Tensor, token_ids: torch.Tensor, count: int) ->
             strict=True,
         )
     ]
+
+
+def judge_token(logits_V: torch.Tensor, token_id: torch.Tensor, extras: SamplingExtras) -> TokenLogprobs:
+    """The entry for one sampled token (``[1]``): beside it the most likely ones, or those that were asked for."""
+    if extras.logprob_ids is None:
+        return rank_tokens(logits_V[None], token_id, extras.logprobs or 0)[0]
+    [entry] = rank_tokens(logits_V[None], token_id, 0)
+    logprobs = torch.log_softmax(logits_V.float(), dim=-1)[extras.logprob_ids]
+    return msgspec.structs.replace(entry, top=list(zip(extras.logprob_ids.tolist(), logprobs.tolist(), strict=True)))
 
 
 def prompt_logprobs_of_step(

@@ -10,8 +10,9 @@ import torch
 
 from atom_core.messages import ModelOutput, RequestStepOutput, SchedulerOutput, TokenLogprobs
 from atom_core.worker.input_batch import ModelInput
-from atom_core.worker.logprobs import rank_tokens
+from atom_core.worker.logprobs import judge_token
 from atom_core.worker.request_states import RequestStates
+from atom_core.worker.sampling_extras import SamplingExtras
 from atom_core.worker.token_masks import ban_tokens
 from atom_kernels.sampling import sample_slots
 
@@ -43,9 +44,7 @@ def sample_step(
     raw = _process(step, batch, logits_nV, states=states, masks=masks)
     filters = bool(states.filters[batch.rows.sampled_slots].any())
     sampled = draw(logits_nV, states, batch.sample_slots, batch.sample_positions, filters=filters)
-    logprobs = {
-        row: rank_tokens(logits_V[None], sampled[row : row + 1], count)[0] for row, (count, logits_V) in raw.items()
-    }
+    logprobs = {row: judge_token(logits_V, sampled[row : row + 1], extras) for row, (extras, logits_V) in raw.items()}
     return Sampled(sampled, logprobs)
 
 
@@ -56,7 +55,7 @@ def _process(
     *,
     states: RequestStates,
     masks: Mapping[str, np.ndarray] | None,
-) -> dict[int, tuple[int, torch.Tensor]]:
+) -> dict[int, tuple[SamplingExtras, torch.Tensor]]:
     """Masks, penalties and biases, in place; rows that report logprobs keep a copy of what the model said.
 
     Masks come first: what bans tokens after them leaves at least one of those that a grammar allows.
@@ -64,7 +63,7 @@ def _process(
     rows = batch.rows
     extras = [states.extras[slot] for slot in rows.sampled_slots.tolist()]
     raw = {
-        row: (found.logprobs, logits_nV[row].clone())
+        row: (found, logits_nV[row].clone())
         for row, found in enumerate(extras)
         if found is not None and found.logprobs is not None
     }

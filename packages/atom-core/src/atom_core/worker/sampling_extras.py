@@ -21,6 +21,7 @@ class SamplingExtras:
         bad_words: token ids; the last of each is banned after the others.
         min_tokens, num_prompt_tokens: lengths, in tokens.
         logprobs, prompt_logprobs: how many most likely tokens to report; None reports nothing.
+        logprob_ids: the tokens to report in their place; None reports the most likely.
     """
 
     presence_penalty: float
@@ -35,6 +36,7 @@ class SamplingExtras:
     num_prompt_tokens: int
     logprobs: int | None
     prompt_logprobs: int | None
+    logprob_ids: torch.Tensor | None
 
     @classmethod
     def of(cls, request: NewRequest, vocab_size: int, device: str) -> SamplingExtras | None:
@@ -63,6 +65,7 @@ class SamplingExtras:
             num_prompt_tokens=request.num_prompt_tokens,
             logprobs=params.logprobs,
             prompt_logprobs=params.prompt_logprobs,
+            logprob_ids=torch.tensor(params.logprob_token_ids, device=device) if params.logprob_token_ids else None,
         )
 
     @property

@@ -54,15 +54,20 @@ def decode_config(problem: AttentionProblem) -> DecodeConfig:
 def prefill_config(problem: AttentionProblem) -> PrefillConfig:
     if triton_interpret():
         return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
-    wide = problem.dtype == "float32" or problem.head_dim > 128
-    config = PrefillConfig(64, 32, num_warps=4, num_stages=2) if wide else PrefillConfig(128, 64, 8, 3)
+    if problem.dtype == "float32" or problem.head_dim > 128:
+        config = PrefillConfig(64, 32, num_warps=4, num_stages=2)
+    else:
+        config = PrefillConfig(128, 64, num_warps=8 if problem.head_dim > 64 else 4, num_stages=3)
     return replace(config, **_tuned("attention_prefill", _key(problem)))
 
 
-def latent_decode_config(problem: MlaProblem) -> DecodeConfig:
+def latent_decode_config(problem: MlaProblem, group: int) -> DecodeConfig:
+    """`group`: heads of a program."""
     if triton_interpret():
         return DecodeConfig(block_n=32, programs=1, num_warps=4, num_stages=2)
-    config = DecodeConfig(block_n=64 if problem.dtype != "float32" else 16, programs=1, num_warps=8, num_stages=3)
+    # Queries of many heads leave room for fewer stages.
+    stages = 3 if group <= 32 else 2
+    config = DecodeConfig(block_n=64 if problem.dtype != "float32" else 16, programs=1, num_warps=8, num_stages=stages)
     return replace(config, **_tuned("latent_decode", _latent_key(problem)))
 
 

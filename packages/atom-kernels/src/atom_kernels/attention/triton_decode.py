@@ -23,15 +23,16 @@ from atom_kernels.triton_support import wait_for_inputs
 
 # What changes from step to step must not make Triton compile again.
 @triton.jit(
-    do_not_specialize=["table_stride"],
+    do_not_specialize=["table_stride", "table_width"],
     do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "block_table_ptr"],
 )
 def decode_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, block_table_ptr,
     ranges_ptr, requests_ptr, arrivals_ptr, sums_ptr, stats_ptr,
-    scale, cap, q_stride, block_stride, token_stride, head_stride, table_stride,
+    scale, cap, q_stride, table_stride, table_width,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
+    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, MERGE: tl.constexpr, DEPENDENT: tl.constexpr,
@@ -48,15 +49,15 @@ def decode_kernel(
     request = tl.load(ranges_ptr)
     first_key = tl.load(ranges_ptr + 1)
     tiles_left = tl.load(ranges_ptr + 2)
-    k_cache_ptr += kv_head * head_stride
-    v_cache_ptr += kv_head * head_stride
+    k_cache_ptr += kv_head * HEAD_STRIDE
+    v_cache_ptr += kv_head * HEAD_STRIDE
     m = tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_D)
     heads = kv_head * GROUP + m % GROUP
     while tiles_left > 0:
         # Nothing that this waits for but the range: the first keys are on their way early.
         table = block_table_ptr + request.to(tl.int64) * table_stride
-        block_ids = load_block_ids(table, first_key, table_stride, BLOCK_SIZE, BLOCK_N)
+        block_ids = load_block_ids(table, first_key, table_width, BLOCK_SIZE, BLOCK_N)
         start = tl.load(query_start_loc_ptr + request)
         queries = tl.load(query_start_loc_ptr + request + 1) - start
         length = tl.load(seq_lens_ptr + request)
@@ -75,12 +76,11 @@ def decode_kernel(
         total = tl.zeros([BLOCK_M], tl.float32)
         sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
         for at in range(first_key, first_key + tiles * BLOCK_N, BLOCK_N):
-            next_ids = load_block_ids(table, at + BLOCK_N, table_stride, BLOCK_SIZE, BLOCK_N)
+            next_ids = load_block_ids(table, at + BLOCK_N, table_width, BLOCK_SIZE, BLOCK_N)
             best, total, sums = attend_tile(
                 q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, length, positions, best, total, sums,
-                scale, cap, block_stride, token_stride,
-                HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION, UPCAST,
-                True, BLOCK_N, BLOCK_D, BLOCK_E, q_ptr.dtype.element_ty,
+                scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE, TOKEN_STRIDE, WINDOW, SOFT_CAP,
+                PRECISION, UPCAST, True, BLOCK_N, BLOCK_D, BLOCK_E, q_ptr.dtype.element_ty,
             )  # fmt: skip
             block_ids = next_ids
         if first_range == last_range:

@@ -6,7 +6,7 @@ Shapes: T tokens, H query heads, K key heads, D head_dim, E rope_dim.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -114,11 +114,16 @@ class PagedKernels:
             v_cache: ``[num_blocks, block_size, K, D]``, of the same strides.
             out_THD: contiguous.
         """
-        strides = (q.stride(0), k_cache.stride(0), k_cache.stride(1), 0 if self.latent else k_cache.stride(2))
+        rules = self._rules | {
+            # Of a cache that is one block the stride means nothing, and may change from step to step.
+            "BLOCK_STRIDE": k_cache.stride(0) if k_cache.shape[0] > 1 else 0,
+            "TOKEN_STRIDE": k_cache.stride(1),
+            "HEAD_STRIDE": 0 if self.latent else k_cache.stride(2),
+        }
         if metadata.shares is not None:
-            self._decode((q, k_cache, v_cache, sinks, out_THD), strides, metadata, metadata.shares)
+            self._decode((q, k_cache, v_cache, sinks, out_THD), rules, metadata, metadata.shares)
         if metadata.num_prefills:
-            self._prefill((q, k_cache, v_cache, sinks, out_THD), strides, metadata)
+            self._prefill((q, k_cache, v_cache, sinks, out_THD), rules, metadata)
 
     @property
     def _num_groups(self) -> int:
@@ -138,7 +143,7 @@ class PagedKernels:
         return self.scale / self.soft_cap, self.soft_cap * _LOG2_E
 
     @property
-    def _rules(self) -> dict[str, int | bool | str]:
+    def _rules(self) -> dict[str, Any]:
         return {
             "NUM_HEADS": self.num_heads,
             "GROUP": self.group,
@@ -158,12 +163,11 @@ class PagedKernels:
 
     def _decode(
         self,
-        tensors: tuple[torch.Tensor | None, ...],
-        strides: tuple[int, ...],
+        tensors: tuple[Any, ...],
+        rules: dict[str, Any],
         metadata: TritonMetadata,
         shares: DecodeShares,
     ) -> None:
-        rules = self._rules
         block_d = max(16, power_of_two(self.head_dim))
         merge = shares.rows * block_d <= _MAX_PIECE_ELEMENTS
         rows_merged = shares.rows if merge else 1
@@ -171,7 +175,7 @@ class PagedKernels:
         decode_kernel[(self._num_groups, shares.num_ranges)](
             *tensors, metadata.query_start_loc, metadata.seq_lens, metadata.block_table,
             shares.ranges, shares.requests, shares.arrivals, shares.sums, shares.stats,
-            *self._factors, *strides, metadata.block_table.stride(0),
+            *self._factors, tensors[0].stride(0), metadata.block_table.stride(0), metadata.block_table.shape[1],
             **rules,
             **merging,
             BLOCK_M=max(16, shares.rows),
@@ -191,9 +195,7 @@ class PagedKernels:
                 **dependent_launch(),
             )  # fmt: skip
 
-    def _prefill(
-        self, tensors: tuple[torch.Tensor | None, ...], strides: tuple[int, ...], metadata: TritonMetadata
-    ) -> None:
+    def _prefill(self, tensors: tuple[Any, ...], rules: dict[str, Any], metadata: TritonMetadata) -> None:
         first = metadata.num_decodes
         block_m = max(self.prefill.block_m, power_of_two(self.group))
         block_t = block_m // self.group
@@ -201,8 +203,9 @@ class PagedKernels:
         tiles = metadata.num_tokens // block_t + metadata.num_prefills
         prefill_kernel[(self._num_groups, tiles)](
             *tensors, metadata.query_start_loc[first:], metadata.seq_lens[first:], metadata.block_table[first:],
-            *self._factors, *strides, metadata.block_table.stride(0), metadata.num_prefills,
-            **self._rules,
+            *self._factors, tensors[0].stride(0), metadata.block_table.stride(0), metadata.block_table.shape[1],
+            metadata.num_prefills,
+            **rules,
             BLOCK_R=max(16, power_of_two(metadata.num_prefills)),
             BLOCK_T=block_t,
             BLOCK_M=block_m,

@@ -20,14 +20,15 @@ from atom_kernels.attention.triton_tile import (
 
 # What changes from step to step must not make Triton compile again.
 @triton.jit(
-    do_not_specialize=["num_requests", "table_stride"],
+    do_not_specialize=["num_requests", "table_stride", "table_width"],
     do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "block_table_ptr"],
 )
 def prefill_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, block_table_ptr,
-    scale, cap, q_stride, block_stride, token_stride, head_stride, table_stride, num_requests,
+    scale, cap, q_stride, table_stride, table_width, num_requests,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
+    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_E: tl.constexpr,
@@ -51,8 +52,8 @@ def prefill_kernel(
     if first_query < num_queries:
         length = tl.load(seq_lens_ptr + request)
         table = block_table_ptr + request.to(tl.int64) * table_stride
-        k_cache_ptr += kv_head * head_stride
-        v_cache_ptr += kv_head * head_stride
+        k_cache_ptr += kv_head * HEAD_STRIDE
+        v_cache_ptr += kv_head * HEAD_STRIDE
         m = tl.arange(0, BLOCK_M)
         columns = tl.arange(0, BLOCK_D)
         queries = first_query + m // GROUP
@@ -70,27 +71,25 @@ def prefill_kernel(
         best = tl.full([BLOCK_M], NOTHING, tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        block_ids = load_block_ids(table, aligned, table_stride, BLOCK_SIZE, BLOCK_N)
+        block_ids = load_block_ids(table, aligned, table_width, BLOCK_SIZE, BLOCK_N)
         # Keys up to the first query are seen by all rows, unless there is a window.
         clear = aligned
         if WINDOW == 0:
             clear = tl.maximum(first_position + 1, 0) // BLOCK_N * BLOCK_N
             for at in range(aligned, clear, BLOCK_N):
-                next_ids = load_block_ids(table, at + BLOCK_N, table_stride, BLOCK_SIZE, BLOCK_N)
+                next_ids = load_block_ids(table, at + BLOCK_N, table_width, BLOCK_SIZE, BLOCK_N)
                 best, total, sums = attend_tile(
                     q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, end, positions, best, total, sums,
-                    scale, cap, block_stride, token_stride,
-                    HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION, UPCAST,
-                    False, BLOCK_N, BLOCK_D, BLOCK_E, q_ptr.dtype.element_ty,
+                    scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE, TOKEN_STRIDE, WINDOW, SOFT_CAP,
+                    PRECISION, UPCAST, False, BLOCK_N, BLOCK_D, BLOCK_E, q_ptr.dtype.element_ty,
                 )  # fmt: skip
                 block_ids = next_ids
         for at in range(clear, end, BLOCK_N):
-            next_ids = load_block_ids(table, at + BLOCK_N, table_stride, BLOCK_SIZE, BLOCK_N)
+            next_ids = load_block_ids(table, at + BLOCK_N, table_width, BLOCK_SIZE, BLOCK_N)
             best, total, sums = attend_tile(
                 q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, end, positions, best, total, sums,
-                scale, cap, block_stride, token_stride,
-                HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION, UPCAST,
-                True, BLOCK_N, BLOCK_D, BLOCK_E, q_ptr.dtype.element_ty,
+                scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE, TOKEN_STRIDE, WINDOW, SOFT_CAP,
+                PRECISION, UPCAST, True, BLOCK_N, BLOCK_D, BLOCK_E, q_ptr.dtype.element_ty,
             )  # fmt: skip
             block_ids = next_ids
         out = finish_rows(best, total, sums, sinks_ptr, heads, present)

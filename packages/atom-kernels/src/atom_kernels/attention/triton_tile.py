@@ -24,10 +24,10 @@ def visible_keys(queries, length, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def load_block_ids(table_ptr, at, table_width, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The block of each of the keys ``at:at + N``, where `at` is a multiple of N; past the table's end any block."""
+    """The block of each of the keys ``at:at + N``, where `at` is a multiple of N; past the table's end block 0."""
     n = tl.arange(0, BLOCK_N)
     column = at // BLOCK_SIZE + n // BLOCK_SIZE if BLOCK_N % BLOCK_SIZE == 0 else (at + n) // BLOCK_SIZE
-    return tl.load(table_ptr + tl.minimum(column, table_width - 1))
+    return tl.load(table_ptr + column, mask=column < table_width, other=0)
 
 
 @triton.jit
@@ -71,9 +71,10 @@ def _load_rows(
 @triton.jit
 def attend_tile(
     q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, end, positions, best, total, sums,
-    scale, cap, block_stride, token_stride,
+    scale, cap,
     HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
+    PRECISION: tl.constexpr, UPCAST: tl.constexpr, MASKED: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """Keys ``at:at + N`` folded into each row's maximum `best`, sum of exponentials `total` and of values `sums`.
@@ -88,8 +89,8 @@ def attend_tile(
     present = n < end
     if WINDOW > 0:
         present &= n >= begin
-    blocks = block_ids.to(tl.int64) * block_stride
-    within = (tl.arange(0, BLOCK_N) if BLOCK_N % BLOCK_SIZE == 0 else n) % BLOCK_SIZE * token_stride
+    blocks = block_ids.to(tl.int64) * BLOCK_STRIDE
+    within = (tl.arange(0, BLOCK_N) if BLOCK_N % BLOCK_SIZE == 0 else n) % BLOCK_SIZE * TOKEN_STRIDE
     k = _load_rows(k_cache_ptr, within, blocks, present, HEAD_DIM, BLOCK_D, MASKED, UPCAST, DTYPE)
     v = k if LATENT else _load_rows(v_cache_ptr, within, blocks, present, HEAD_DIM, BLOCK_D, MASKED, UPCAST, DTYPE)
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)

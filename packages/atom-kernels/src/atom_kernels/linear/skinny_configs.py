@@ -63,13 +63,13 @@ def skinny_configs(problem: FusedLinearProblem, device_name: str) -> dict[int, S
 
 
 def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:
-    """Enough programs for the memory of a large GPU, by blocks first and then by splits."""
+    """Small enough for any GPU; enough programs for a large one's memory, by blocks first and then by splits."""
     if num_rows == 1:
-        return SkinnyConfig(1, 8 if problem.gated else 16, 256, 1, 4, 1)
+        return SkinnyConfig(1, 4 if problem.gated else 8, 512, 1, 4, 1)
     block_m = 16 if num_rows <= 16 else 32
     if problem.dtype.itemsize == 4:
         # Float32 products do not use tensor cores.
         return SkinnyConfig(block_m, 16, 32, 1, 4, 2)
-    blocks, steps = -(-problem.out_features // 64), -(-problem.in_features // 128)
-    split_k = next((split for split in (1, 2, 4, 8) if blocks * split >= 132), 8)
-    return SkinnyConfig(block_m, 64, 128, min(split_k, steps), 4, 3 if problem.gated else 4)
+    blocks, steps = -(-problem.out_features // 64), -(-problem.in_features // 64)
+    split_k = next((split for split in (1, 2, 4, 8) if blocks * split >= 120), 8)
+    return SkinnyConfig(block_m, 64, 64, min(split_k, steps), 4, 3)

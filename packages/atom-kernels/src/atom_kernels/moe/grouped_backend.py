@@ -18,13 +18,16 @@ class GroupedExperts:
 
     def __init__(self, problem: ExpertsProblem, weights: Mapping[str, torch.Tensor | None]) -> None:
         # Triton is imported where a plan uses it, and only there.
-        from atom_kernels.moe import triton_experts
+        from atom_kernels.moe import triton_pairs, triton_rows
         from atom_kernels.triton_support import dependent_launch, power_of_two
 
         gate_up, down = weights["gate_up"], weights["down"]
         if gate_up is None or down is None:
             raise ValueError("experts need the weights gate_up and down")
-        self._kernels, self._problem, self._launch = triton_experts, problem, dependent_launch()
+        self._sort: Any = triton_pairs.sort_pairs_kernel
+        self._activate: Any = triton_rows.activation_kernel
+        self._combine: Any = triton_rows.combine_kernel
+        self._launch, self._problem = dependent_launch(), problem
         self._gate_up, self._down = gate_up.contiguous().transpose(1, 2), down.contiguous().transpose(1, 2)
         self._gate_up_bias, self._down_bias = weights["gate_up_bias"], weights["down_bias"]
         self._activation_block = min(_ACTIVATION_BLOCK, power_of_two(problem.intermediate_size))
@@ -33,7 +36,7 @@ class GroupedExperts:
     def __call__(
         self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, base_TD: torch.Tensor | None = None
     ) -> torch.Tensor:
-        problem, kernels = self._problem, self._kernels
+        problem = self._problem
         check_experts_inputs(problem, x_TD, weights_TK, ids_TK, base_TD)
         x_TD, weights_TK, ids_TK = x_TD.contiguous(), weights_TK.contiguous(), ids_TK.contiguous()
         base_TD = None if base_TD is None else base_TD.contiguous()
@@ -43,7 +46,7 @@ class GroupedExperts:
         # Places past the last expert's stay 0: rows that are computed by nobody, and read by nobody.
         order, places = ids_TK.new_zeros(count), ids_TK.new_empty(count)
         starts = ids_TK.new_empty(problem.num_experts + 1)
-        kernels.sort_pairs_kernel[(problem.num_experts,)](
+        self._sort[(problem.num_experts,)](
             ids_TK, order, places, starts, count,
             NUM_EXPERTS=problem.num_experts, BLOCK=_SORT_BLOCK, num_warps=8, **self._launch,
         )  # fmt: skip
@@ -51,12 +54,12 @@ class GroupedExperts:
         sums = torch.nn.functional.grouped_mm(sorted_x, self._gate_up, offs=starts[1:])
         size, hidden_size = problem.intermediate_size, problem.hidden_size
         hidden = x_TD.new_empty(count, size)
-        kernels.activation_kernel[(count, -(-size // self._activation_block))](
+        self._activate[(count, -(-size // self._activation_block))](
             sums, self._gate_up_bias, hidden, order, ids_TK, starts[-1:], problem.alpha, problem.limit,
             WIDTH=size, ACTIVATION=problem.activation, BLOCK=self._activation_block, **self._launch,
         )  # fmt: skip
         partial = torch.nn.functional.grouped_mm(hidden, self._down, offs=starts[1:])
-        kernels.combine_kernel[(x_TD.shape[0], -(-hidden_size // self._combine_block))](
+        self._combine[(x_TD.shape[0], -(-hidden_size // self._combine_block))](
             partial, self._down_bias, places, weights_TK, ids_TK, base_TD, out_TD,
             NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=hidden_size, BLOCK=self._combine_block,
             **self._launch,

@@ -42,10 +42,13 @@ class TritonExperts:
         few_pairs: int = FEW_PAIRS,
     ) -> None:
         # Triton is imported where a plan uses it, and only there.
-        from atom_kernels.moe import triton_experts
+        from atom_kernels.moe import triton_experts, triton_pairs, triton_rows
         from atom_kernels.triton_support import dependent_launch, power_of_two
 
-        self._kernels, self._dependent = triton_experts, dependent_launch()
+        self._sort: Any = triton_pairs.sort_pairs_kernel
+        self._product_kernel: Any = triton_experts.experts_kernel
+        self._combine: Any = triton_rows.combine_kernel
+        self._dependent = dependent_launch()
         self._combine_block = min(_COMBINE_BLOCK, power_of_two(problem.hidden_size))
         self._problem, self._config_for, self._few_pairs = problem, config_for, few_pairs
         self._weights = {name: None if tensor is None else tensor.contiguous() for name, tensor in weights.items()}
@@ -77,7 +80,7 @@ class TritonExperts:
         self._product("gate_up", x_TD, hidden, pairs, config.gate_up, problem.activation)
         partial = x_TD.new_empty(pairs.count, problem.hidden_size)
         self._product("down", hidden, partial, pairs, config.down, "none")
-        self._kernels.combine_kernel[(num_tokens, -(-problem.hidden_size // self._combine_block))](
+        self._combine[(num_tokens, -(-problem.hidden_size // self._combine_block))](
             partial, None, None, weights_TK, ids_TK, base_TD, out_TD,
             NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=problem.hidden_size,
             BLOCK=self._combine_block, **self._dependent,
@@ -98,7 +101,7 @@ class TritonExperts:
             return _Pairs(ids_TK, None, None, count)
         order = ids_TK.new_empty(count)
         starts = ids_TK.new_empty(num_experts + 1)
-        self._kernels.sort_pairs_kernel[(num_experts,)](
+        self._sort[(num_experts,)](
             ids_TK, order, None, starts, count, NUM_EXPERTS=num_experts, BLOCK=_SORT_BLOCK, **self._dependent
         )
         return _Pairs(ids_TK, order, starts, count)
@@ -116,7 +119,7 @@ class TritonExperts:
             num_slots = (pairs.count + reachable * (tile.block_m - 1)) // tile.block_m
             pairs_block = 0
         num_tiles = -(-shape["WIDTH"] // tile.block_n)
-        self._kernels.experts_kernel[(num_slots * num_tiles,)](
+        self._product_kernel[(num_slots * num_tiles,)](
             x, self._weights[name], self._weights[f"{name}_bias"], out, *pairs, num_slots, problem.alpha, problem.limit,
             **self._constants, **shape, **tile.launch(),
             PAIRS_BLOCK=pairs_block,

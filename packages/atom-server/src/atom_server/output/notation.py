@@ -63,6 +63,7 @@ class CallNotation:
 
 _QWEN_TAGS = TaggedStyle("<parameter=", ">", "", "\n</parameter>\n")
 _GLM_TAGS = TaggedStyle("<arg_key>", "</arg_key>\n", "<arg_value>", "</arg_value>\n")
+_GLM47_TAGS = TaggedStyle("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
 _MINIMAX_TAGS = TaggedStyle('<parameter name="', '">', "", "</parameter>\n")
 
 NOTATIONS: dict[str, CallNotation] = {
@@ -82,8 +83,9 @@ NOTATIONS: dict[str, CallNotation] = {
         "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>",
         begin="<｜tool▁calls▁begin｜>", end="<｜tool▁calls▁end｜>", style="json", separator="",
     ),
-    # GLM 4.5 and later
+    # GLM 4.5 and 4.6; 4.7 and later
     "glm": CallNotation("<tool_call>", "</tool_call>", "\n", style=_GLM_TAGS),
+    "glm-47": CallNotation("<tool_call>", "</tool_call>", separator="", style=_GLM47_TAGS),
     "kimi": CallNotation(
         "<|tool_call_begin|>functions.", "<|tool_call_end|>", "<|tool_call_argument_begin|>",
         begin="<|tool_calls_section_begin|>", end="<|tool_calls_section_end|>",
@@ -106,6 +108,7 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("deepseek-v3", ("<｜tool▁calls▁begin｜>", "```json")),
     ("deepseek-v31", ("<｜tool▁calls▁begin｜>",)),
     ("qwen3-coder", ("<function=",)),
+    ("glm-47", ("</arg_key><arg_value>",)),
     ("glm", ("<arg_key>",)),
     ("mistral", ("[TOOL_CALLS]", "[ARGS]")),
     ("mistral-json", ("[TOOL_CALLS]",)),

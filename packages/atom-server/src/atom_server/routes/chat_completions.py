@@ -101,7 +101,8 @@ def _logprobs(
     if not body.logprobs:
         return None
     spelling = by_id if body.return_tokens_as_token_ids else by_text
-    return chat_logprobs(entries or [], tokenizer, body.top_logprobs or 0, spelling)
+    num_top = len(body.logprob_token_ids) if body.logprob_token_ids else body.top_logprobs or 0
+    return chat_logprobs(entries or [], tokenizer, num_top, spelling)
 
 
 async def _events(

@@ -14,6 +14,7 @@ from atom_server.schemas.structured import ResponseFormat, StructuredOutputs
 from atom_server.schemas.unsupported import refuse_unsupported
 
 MAX_LOGPROBS = 20
+MAX_LOGPROB_TOKENS = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 MAX_STOP_TOKENS = 128
@@ -79,6 +80,9 @@ class GenerationRequest(PromptRequest):
     )
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKENS)] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    logprob_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_LOGPROB_TOKENS)] | None = Field(
+        None, description="With logprobs: tell those of these tokens, in place of the likeliest."
+    )
     bad_words: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_LENGTH)]], Field(max_length=MAX_BAD_WORDS)
     ] = Field([], description="Texts that are never generated.")
@@ -115,6 +119,7 @@ class GenerationRequest(PromptRequest):
             "include_stop_str_in_output": self.include_stop_str_in_output,
             "min_tokens": self.min_tokens,
             "prompt_logprobs": self.prompt_logprobs,
+            "logprob_token_ids": self.logprob_token_ids,
             "skip_special_tokens": self.skip_special_tokens,
             "bad_words": self.bad_words or None,
             "structured_outputs": self.constraint(),

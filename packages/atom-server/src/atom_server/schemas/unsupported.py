@@ -22,7 +22,6 @@ _REASONS = {
     "logits_processors": "code of requests is not run",
     "repetition_detection": "use the penalties",
     "watermarking": "there is no watermarking",
-    "logprob_token_ids": "use 'logprobs' or 'top_logprobs', which tell the likeliest 20",
     "mm_processor_kwargs": "only text is supported",
     "kv_transfer_params": "caches are not transferred",
     "guided_json": 'say "structured_outputs": {"json": ...} instead',

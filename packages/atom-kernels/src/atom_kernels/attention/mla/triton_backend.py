@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 NAME = "triton"
 _MAX_RANK = 512
 # Heads of one program: their sums over latents fill its registers.
-_MAX_GROUP = 32
+_MAX_GROUP = 64
 # A block this long holds any prompt.
 _ENDLESS = 1 << 30
 # Tokens that are worth expanding.
@@ -79,16 +79,17 @@ class TritonMla:
         self.problem = problem
         self._dtype = getattr(torch, problem.dtype)
         self._prologue_kernel, self._dependent_launch = latent_prologue_kernel, dependent_launch
+        group = max(size for size in range(1, _MAX_GROUP + 1) if problem.num_heads % size == 0)
         self._latents = PagedKernels(
             num_heads=problem.num_heads,
-            group=max(size for size in range(1, _MAX_GROUP + 1) if problem.num_heads % size == 0),
+            group=group,
             head_dim=problem.kv_lora_rank,
             rope_dim=problem.qk_rope_head_dim,
             latent=True,
             block_size=problem.block_size,
             scale=problem.scale,
             dtype=self._dtype,
-            decode=latent_decode_config(problem),
+            decode=latent_decode_config(problem, group),
             prefill=latent_prefill_config(problem),
         )
         self._pairs = PagedKernels(
@@ -99,7 +100,7 @@ class TritonMla:
             block_size=_ENDLESS,
             scale=problem.scale,
             dtype=self._dtype,
-            decode=latent_decode_config(problem),
+            decode=latent_decode_config(problem, group),
             prefill=expanded_prefill_config(problem),
         )
         self._may_expand = problem.qk_nope_head_dim == problem.v_head_dim and problem.cache_dtype == problem.dtype

@@ -1,0 +1,27 @@
+"""The environment of the process in which an engine is measured."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# Without a network, without telemetry, and with the engine in the process that measures it.
+VLLM = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+
+
+def environment_of(engine: str, peer_path: str | None, kernel_cache: Path | None) -> dict[str, str]:
+    """This process's own, with what `engine` needs; `kernel_cache` holds compiled kernels in place of the usual one."""
+    environment = dict(os.environ)
+    if engine != "atom":
+        environment |= VLLM
+        if peer_path:
+            environment["PYTHONPATH"] = os.pathsep.join([peer_path, str(ROOT)])
+    if kernel_cache is not None:
+        environment |= {name: str(kernel_cache) for name in ("TRITON_CACHE_DIR", "VLLM_CACHE_ROOT")}
+    return environment

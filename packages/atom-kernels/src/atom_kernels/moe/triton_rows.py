@@ -1,0 +1,93 @@
+"""What is done to rows between and after the products of experts, in Triton.
+
+A *pair* is a token and one of its experts; pair p belongs to token ``p // K``.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from atom_kernels.triton_support import wait_for_inputs
+
+
+@triton.jit
+def gated(gate, up, alpha, limit, ACTIVATION: tl.constexpr):
+    """The activation between the products, in float32."""
+    if ACTIVATION == "swiglu_oai":
+        gate = tl.minimum(gate, limit)
+        up = tl.minimum(tl.maximum(up, -limit), limit) + 1.0
+        return gate / (1.0 + tl.exp(-alpha * gate)) * up
+    else:
+        return gate / (1.0 + tl.exp(-gate)) * up
+
+
+@triton.jit
+def activation_kernel(
+    sums_ptr,
+    bias_ptr,
+    out_ptr,
+    order_ptr,
+    ids_ptr,
+    num_sorted_ptr,
+    alpha,
+    limit,
+    WIDTH: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """``out[r] = activation(sums[r] + bias[expert of r])`` for sorted rows; sums and bias have gate and then up."""
+    wait_for_inputs(DEPENDENT)
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = (columns < WIDTH) & (row < tl.load(num_sorted_ptr))
+    gate = tl.load(sums_ptr + row * 2 * WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(sums_ptr + row * 2 * WIDTH + WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
+    if bias_ptr is not None:
+        expert = tl.load(ids_ptr + tl.load(order_ptr + row))
+        gate += tl.load(bias_ptr + expert * 2 * WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
+        up += tl.load(bias_ptr + expert * 2 * WIDTH + WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
+    out = gated(gate, up, alpha, limit, ACTIVATION)
+    tl.store(out_ptr + row * WIDTH + columns, out.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def combine_kernel(
+    partial_ptr,
+    bias_ptr,
+    places_ptr,
+    weights_ptr,
+    ids_ptr,
+    base_ptr,
+    out_ptr,
+    NUM_EXPERTS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """``out[t] = sum over k of weights[t, k] * (partial + bias) + base[t]``, in this order; strangers add nothing.
+
+    The partial result of pair ``t * K + k`` lies in its own row, or in row ``places[pair]``; bias is [E, WIDTH], and it
+    and base may be None.
+    """
+    wait_for_inputs(DEPENDENT)
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < WIDTH
+    total = tl.zeros([BLOCK], tl.float32)
+    for k in tl.static_range(TOP_K):
+        pair = token * TOP_K + k
+        expert = tl.load(ids_ptr + pair)
+        here = (expert >= 0) & (expert < NUM_EXPERTS)
+        row = pair
+        if places_ptr is not None:
+            row = tl.load(places_ptr + pair, mask=here, other=0).to(tl.int64)
+        partial = tl.load(partial_ptr + row * WIDTH + columns, mask=inside & here, other=0.0).to(tl.float32)
+        if bias_ptr is not None:
+            partial += tl.load(bias_ptr + expert * WIDTH + columns, mask=inside & here, other=0.0).to(tl.float32)
+        total += tl.load(weights_ptr + pair) * partial
+    if base_ptr is not None:
+        total += tl.load(base_ptr + token * WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_ptr + token * WIDTH + columns, total.to(out_ptr.dtype.element_ty), mask=inside)
