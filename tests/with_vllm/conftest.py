@@ -12,29 +12,31 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PYTHON = os.environ.get("ATOM_TEST_VLLM_PYTHON", "")
 SECONDS = 600
 
 Tokens = list[list[int]]
 Generate = Callable[..., tuple[list[Tokens], str]]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not PYTHON:
-        for item in items:
-            if Path(__file__).parent in item.path.parents:
-                item.add_marker(pytest.mark.skip(reason="needs an environment with vLLM: make test-vllm"))
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--vllm-python", help="the Python of an environment with vLLM and our packages")
 
 
 @pytest.fixture(scope="session")
-def generate(tmp_path_factory: pytest.TempPathFactory) -> Generate:
+def vllm_python(request: pytest.FixtureRequest) -> str:
+    python = request.config.getoption("--vllm-python", default=None)
+    return python or pytest.skip("needs an environment with vLLM: make test-vllm")
+
+
+@pytest.fixture(scope="session")
+def generate(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Generate:
     """``generate(model, environment={}, **settings)``: the tokens of each round, and the log."""
     folder = tmp_path_factory.mktemp("tokens")
 
     def run(model: Path, environment: dict[str, str] | None = None, **settings: Any) -> tuple[list[Tokens], str]:
         output = folder / "tokens.json"
         output.unlink(missing_ok=True)
-        command = [PYTHON, str(Path(__file__).parent / "generate.py"), str(model), str(output)]
+        command = [vllm_python, str(Path(__file__).parent / "generate.py"), str(model), str(output)]
         done = subprocess.run(
             [*command, json.dumps({"num_tokens": 64} | settings)],
             env=vllm_environment() | (environment or {}),
