@@ -14,10 +14,11 @@ import numpy as np
 import xgrammar
 
 from atom_core.messages import StructuredOutputParams
-from atom_core.structured_output import structural_tag as st
 from atom_core.structured_output.bits import one_token
 from atom_core.structured_output.grammar import GrammarError, json_value, kind_of, one_line
+from atom_core.structured_output.structural_tag import format_of
 from atom_core.structured_output.vocabulary import Vocabulary
+from atom_core.structured_output.xgrammar_tags import xgrammar_format
 
 # Characters of text without a choice that are taken into tokens at once.
 LONGEST_RUN = 2_000
@@ -56,9 +57,8 @@ class XGrammarBackend:
         except GrammarError:
             raise
         except (RuntimeError, ValueError, TypeError) as error:  # the library's errors are all of these
-            raise GrammarError(
-                f"{kind} is not valid: {one_line(str(error).partition('] ')[2] or str(error))}"
-            ) from None
+            message = str(error).partition("] ")[2] or str(error)  # without the time of day
+            raise GrammarError(f"{kind} is not valid: {one_line(message)}") from None
 
     def _compile(self, kind: str, value: Any) -> xgrammar.CompiledGrammar:
         compiler = self._compiler
@@ -72,85 +72,14 @@ class XGrammarBackend:
             case "regex":
                 return compiler.compile_regex(value)
             case "choice":
-                texts = [st.ConstString(text) for text in value]
-                return compiler.compile_structural_tag(_tag(self._written(st.Or(list(texts)))))
+                texts = [{"type": "const_string", "value": text} for text in value]
+                return compiler.compile_structural_tag(_tag({"type": "or", "elements": texts}))
             case "grammar":
                 return compiler.compile_grammar(value) if "::=" in value else compiler.compile_lark(value)
             case _:
-                format_ = st.format_of(json_value(kind, value))
-                return compiler.compile_structural_tag(
-                    _tag(format_ if isinstance(format_, dict) else self._written(format_))
-                )
-
-    def _written(self, node: st.Format) -> dict[str, Any]:
-        """A format in xgrammar's notation, with our JSON layout, and special tokens as tokens."""
-        match node:
-            case st.ConstString():
-                return self._text(node.value)
-            case st.JsonSchema():
-                grammar = xgrammar.Grammar.from_json_schema(
-                    json.dumps(node.json_schema), any_whitespace=False, strict_mode=False
-                )
-                return {"type": "grammar", "grammar": str(grammar)}
-            case st.Regex():
-                return {"type": "regex", "pattern": node.pattern}
-            case st.AnyText():
-                return {"type": "any_text", "excludes": node.excludes}
-            case st.Or():
-                return {"type": "or", "elements": [self._written(element) for element in node.elements]}
-            case st.Sequence():
-                followers = [*node.elements[1:], None]
-                pairs = zip(node.elements, followers, strict=True)
-                elements = [self._written(_ending_before(element, follower)) for element, follower in pairs]
-                return {"type": "sequence", "elements": elements}
-            case st.Optional() | st.Star() | st.Plus():
-                return {"type": type(node).__name__.lower(), "content": self._written(node.content)}
-            case st.Tag():
-                return self._tagged(node)
-            case st.TriggeredTags():
-                return self._triggered(node)
-            case _:
-                first, more = self._any_of(node.tags), {"type": "sequence", "elements": []}
-                if node.stop_after_first:
-                    return first if node.at_least_one else {"type": "optional", "content": first}
-                more = {"type": "sequence", "elements": [self._text(node.separator), first]}
-                tags = {"type": "sequence", "elements": [first, {"type": "star", "content": more}]}
-                return tags if node.at_least_one else {"type": "optional", "content": tags}
-
-    def _text(self, text: str) -> dict[str, Any]:
-        parts = [
-            {"type": "token", "token": part} if isinstance(part, int) else {"type": "const_string", "value": part}
-            for part in self._split(text)
-        ]
-        return parts[0] if len(parts) == 1 else {"type": "sequence", "elements": parts} if parts else _EMPTY
-
-    def _tagged(self, tag: st.Tag) -> dict[str, Any]:
-        content = self._written(tag.content)
-        if all(isinstance(part, str) for text in (tag.begin, tag.end) for part in self._split(text)):
-            return {"type": "tag", "begin": tag.begin, "content": content, "end": tag.end}
-        return {"type": "sequence", "elements": [self._text(tag.begin), content, self._text(tag.end)]}
-
-    def _any_of(self, tags: list[st.Tag]) -> dict[str, Any]:
-        return {"type": "or", "elements": [self._tagged(tag) for tag in tags]}
-
-    def _triggered(self, node: st.TriggeredTags) -> dict[str, Any]:
-        tags = [self._tagged(tag) for tag in node.tags]
-        if all(tag["type"] == "tag" for tag in tags):
-            fields = {
-                name: getattr(node, name) for name in ("triggers", "at_least_one", "stop_after_first", "excludes")
-            }
-            return {"type": "triggered_tags", "tags": tags, **fields}
-        # A special token cannot be part of free text, so it ends there by itself.
-        first: dict[str, Any] = {"type": "or", "elements": tags}
-        text = {"type": "any_text", "excludes": [*node.excludes, *self._text_triggers(node)]}
-        more = {"type": "sequence", "elements": [text, first]}
-        if node.stop_after_first:
-            return first if node.at_least_one else {"type": "or", "elements": [more, text]}
-        rest = [{"type": "star", "content": more}, text]
-        return {"type": "sequence", "elements": [first, *rest] if node.at_least_one else rest}
-
-    def _text_triggers(self, node: st.TriggeredTags) -> list[str]:
-        return [trigger for trigger in node.triggers if self._split(trigger) == [trigger]]
+                format_ = format_of(json_value(kind, value))
+                written = format_ if isinstance(format_, dict) else xgrammar_format(format_, self._split)
+                return compiler.compile_structural_tag(_tag(written))
 
 
 class XGrammarGrammar:
@@ -205,15 +134,6 @@ class XGrammarParser:
         if len(text) > 1:
             # The last token may be the beginning of a longer one, with text that comes after.
             self._coming.extend(self._encode(text)[:-1])
-
-
-def _ending_before(element: st.Format, follower: st.Format | None) -> st.Format:
-    """Free text ends where the text after it first occurs; the library would go on."""
-    text = None if follower is None else st.first_text(follower)
-    return st.AnyText([*element.excludes, text]) if isinstance(element, st.AnyText) and text else element
-
-
-_EMPTY: dict[str, Any] = {"type": "const_string", "value": ""}
 
 
 def _tag(format_: dict[str, Any]) -> dict[str, Any]:
