@@ -5,7 +5,7 @@ HATCH_VERSION := 1.18.2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve chat test test-slow conformance check fmt hooks bench docs build clean
+.PHONY: help setup serve chat test test-slow test-vllm conformance check fmt hooks bench docs build clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -25,6 +25,9 @@ test: $(HATCH) ## run the tests
 
 test-slow: $(HATCH) ## run the tests that take minutes or a package index
 	@$(HATCH) run test-slow $(ARGS)
+
+test-vllm: $(HATCH) ## run our models and attention inside of vLLM (makes .vllm, 3 GB)
+	@$(HATCH) run test-vllm $(ARGS)
 
 conformance: $(HATCH) ## run outside clients against the server (SUITE ... and --skip-unavailable in ARGS)
 	@$(HATCH) run conformance $(ARGS)
@@ -48,7 +51,7 @@ build: $(HATCH) ## build the packages' wheels into dist/
 	@$(HATCH) run build
 
 clean: ## remove the environments and caches of this folder
-	rm -rf .venv .hatch .conformance dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .hatch .conformance .vllm dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(HATCH): Makefile
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'

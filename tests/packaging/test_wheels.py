@@ -20,6 +20,7 @@ FIRST_USE = {
         "-c",
         "from atom_core import LLMEngine; print(LLMEngine('MODEL', num_kv_blocks=64).generate(['a b']))",
     ],
+    "atom_vllm": ["-m", "atom_vllm.doctor", "--help"],
     "atom_server": ["-m", "atom_server", "generate", "a b", "--model", "MODEL", "--num-kv-blocks", "64"],
 }
 

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from source_tree import MAY_IMPORT, imported_modules, project, short, source_files
 
 # Vendors' libraries, each imported lazily where it is found to be installed.
-OPTIONAL = {"aiter", "triton", "xgrammar"}
+OPTIONAL = {"aiter", "triton", "vllm", "xgrammar"}
 
 
 # Needed without an import: torch warns where it is missing.
@@ -72,7 +72,8 @@ def test_any_supported_torch_will_do():
 
 def test_extras_of_vendors_are_forwarded_down_to_the_kernels():
     assert project("atom_kernels")["optional-dependencies"].keys() == {"rocm", "cuda"}
-    for upper, lower in [("atom_models", "kernels"), ("atom_core", "models"), ("atom_server", "core")]:
+    layers = [("atom_models", "kernels"), ("atom_core", "models"), ("atom_server", "core"), ("atom_vllm", "models")]
+    for upper, lower in layers:
         version = project(upper)["version"]
         for extra in ("rocm", "cuda"):
             assert f"atom-{lower}[{extra}]=={version}" in project(upper)["optional-dependencies"][extra]

@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "atom_models": ("atom_kernels",),
     "atom_core": ("atom_models", "atom_kernels"),
     "atom_server": ("atom_core",),
+    "atom_vllm": ("atom_models", "atom_kernels"),
 }
 
 

@@ -11,6 +11,7 @@ MINUTES = {
     "packages/atom-models": 3,
     "packages/atom-core": 3,
     "packages/atom-server": 3,
+    "packages/atom-vllm": 1,
     "tests": 1,
 }
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry, CacheLayout
 
 NAME = "native"
+READS_STRIDES = True
 LIBRARIES = {"float32": "attention_f32", "bfloat16": "attention_bf16"}
 SIGNATURE = {"attention": "pp" + "pppppppp" + "llll" + "pppp" + "llf"}
 _MAX_HEAD_DIM = 256
@@ -173,7 +174,10 @@ class NativeAttention:
 
 def _strides(layout: CacheLayout) -> tuple[int, int, int]:
     """Elements from block to block, token to token, and head to head."""
-    block_size, num_heads, head_dim = layout.tensors[0].shape
+    keys = layout.tensors[0]
+    block_size, num_heads, head_dim = keys.shape
+    if keys.strides is not None:
+        return keys.strides[0], keys.strides[1], keys.strides[2]
     return block_size * num_heads * head_dim, num_heads * head_dim, head_dim
 
 

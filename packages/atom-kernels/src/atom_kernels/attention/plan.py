@@ -118,11 +118,28 @@ def select_attention(
     Raises:
         UnsupportedAttentionError: nothing fits; it lists the reason of each backend.
     """
-    layout = problem.nhd_layout
-    module, reasons = choose_backend(
-        BACKENDS, problem, layout, platform=platform, offered=offered, only_backend=only_backend
-    )
+    layout = agree_on_layout(problem.nhd_layout, offered)
+    module, reasons = choose_backend(BACKENDS, problem, layout, platform=platform, only_backend=only_backend)
     return AttentionPlan(problem, module.NAME, layout, reasons, module.create(problem, layout))
+
+
+def agree_on_layout(usual: CacheLayout, offered: Sequence[CacheLayout] | None) -> CacheLayout:
+    """Our own layout where the host can give it, else one of the same tensors with other strides.
+
+    Raises:
+        UnsupportedAttentionError: the host offers neither.
+    """
+    if offered is None or usual in offered:
+        return usual
+    parts = [(tensor.shape, tensor.dtype) for tensor in usual.tensors]
+    for layout in offered:
+        if [(tensor.shape, tensor.dtype) for tensor in layout.tensors] == parts:
+            return layout
+    given = ", ".join(f"{other.name} of {other.block_size} tokens" for other in offered) or "none"
+    raise UnsupportedAttentionError(
+        f"attention needs the cache layout {usual.name} of {usual.block_size} tokens with tensors "
+        f"{[(tensor.shape, tensor.dtype) for tensor in usual.tensors]}; the host offers {given}"
+    )
 
 
 def choose_backend(
@@ -131,25 +148,22 @@ def choose_backend(
     layout: CacheLayout,
     *,
     platform: Platform | None,
-    offered: Sequence[CacheLayout] | None,
     only_backend: str | None,
 ) -> tuple[Any, tuple[tuple[str, str], ...]]:
     """The first of `backends` that can run `problem` here, and why those before it cannot; see `select_attention`.
 
-    A backend is a module with ``NAME``, ``supports(problem, platform) -> None or the reason why not``, and ``create``.
+    A backend is a module with ``NAME``, ``supports(problem, platform) -> None or the reason why not``, and ``create``;
+    ``READS_STRIDES`` where its blocks may lie in any way.
     """
     platform = platform or detect_platform()
-    if offered is not None and layout not in offered:
-        given = ", ".join(f"{other.name} of {other.block_size} tokens" for other in offered) or "none"
-        raise UnsupportedAttentionError(
-            f"attention needs the cache layout {layout.name} of {layout.block_size} tokens with tensors "
-            f"{[tensor.shape for tensor in layout.tensors]} in {problem.cache_dtype}; the host offers {given}"
-        )
+    is_strided = any(tensor.strides is not None for tensor in layout.tensors)
     reasons: list[tuple[str, str]] = []
     for module in backends:
         if only_backend is not None and only_backend != module.NAME:
             continue
         reason = platform.why_not(module.NAME) or module.supports(problem, platform)
+        if reason is None and is_strided and not getattr(module, "READS_STRIDES", False):
+            reason = f"reads contiguous blocks only, not the layout {layout.name}"
         if reason is None:
             return module, tuple(reasons)
         reasons.append((module.NAME, reason))

@@ -97,6 +97,7 @@ def _attend(
 # --- the backend that `select_attention` falls back to -------------------------------------------------------------
 
 NAME = "reference"
+READS_STRIDES = True
 
 
 def supports(problem: AttentionProblem, platform: Platform) -> str | None:

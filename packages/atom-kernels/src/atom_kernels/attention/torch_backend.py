@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry, CacheLayout
 
 NAME = "torch"
+READS_STRIDES = False
 SEGMENT = 512
 _DTYPES = ("float32", "bfloat16", "float16")
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry, CacheLayout
 
 NAME = "triton"
+READS_STRIDES = True
 _DTYPES = ("float32", "bfloat16", "float16")
 FLOAT8 = "float8_e4m3fn"
 _MAX_HEAD_DIM = 256

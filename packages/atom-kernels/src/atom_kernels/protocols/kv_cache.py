@@ -47,7 +47,11 @@ class KVCacheSpec:
 
 @dataclass(frozen=True)
 class CacheTensor:
-    """One tensor of a block: `shape` and element `strides` are those of a single block (None: contiguous)."""
+    """One tensor of a block: `shape` is that of a single block.
+
+    Attributes:
+        strides: elements from block to block, then along each dimension of a block; None is contiguous.
+    """
 
     name: str
     shape: tuple[int, ...]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atom_kernels.attention.mla import native_backend, reference, torch_backend, triton_backend
-from atom_kernels.attention.plan import choose_backend
+from atom_kernels.attention.plan import agree_on_layout, choose_backend
 
 if TYPE_CHECKING:
     import torch
@@ -115,8 +115,6 @@ def select_mla(
     Raises:
         UnsupportedAttentionError: nothing fits; it lists the reason of each backend.
     """
-    layout = problem.layout
-    module, reasons = choose_backend(
-        BACKENDS, problem, layout, platform=platform, offered=offered, only_backend=only_backend
-    )
+    layout = agree_on_layout(problem.layout, offered)
+    module, reasons = choose_backend(BACKENDS, problem, layout, platform=platform, only_backend=only_backend)
     return MlaPlan(problem, module.NAME, layout, reasons, module.create(problem))

@@ -1,0 +1,28 @@
+"""vLLM's ``[blocks, heads, tokens, keys then values]`` cache as a layout of our kernels."""
+
+from __future__ import annotations
+
+import torch
+
+from atom_kernels.attention import AttentionPlan, AttentionProblem, select_attention
+from atom_kernels.protocols import CacheLayout, CacheTensor
+
+
+def packed_layout(problem: AttentionProblem) -> CacheLayout:
+    """Keys and values side by side in rows of twice `head_dim`, head by head."""
+    heads, block_size, row = problem.num_kv_heads, problem.block_size, 2 * problem.head_dim
+    shape = (block_size, heads, problem.head_dim)
+    strides = (heads * block_size * row, row, block_size * row, 1)
+    tensors = tuple(CacheTensor(name, shape, problem.cache_dtype, strides) for name in ("key", "value"))
+    return CacheLayout("packed_hnd", block_size, tensors)
+
+
+def plan_over_view(problem: AttentionProblem) -> AttentionPlan:
+    """The backend that reads such a cache here; raises UnsupportedAttentionError."""
+    return select_attention(problem, offered=(packed_layout(problem),))
+
+
+def split_view(kv_cache_BHNC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values, ``[blocks, tokens, heads, head_dim]`` each, over the bytes of vLLM's tensor."""
+    keys_BHND, values_BHND = kv_cache_BHNC.chunk(2, dim=-1)
+    return keys_BHND.transpose(1, 2), values_BHND.transpose(1, 2)

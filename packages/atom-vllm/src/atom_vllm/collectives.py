@@ -1,0 +1,41 @@
+"""vLLM's tensor-parallel group as the collectives that our layers ask for."""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from atom_kernels.protocols import SINGLE_RANK, Collectives
+
+
+class VllmCollectives:
+    """`Collectives` over a vLLM group coordinator."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self.rank: int = group.rank_in_group
+        self.size: int = group.world_size
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        return self._group.all_reduce(x)
+
+    def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        return self._group.all_gather(x, dim)
+
+    def reduce_scatter(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        return self._group.reduce_scatter(x, dim)
+
+    def all_to_all(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        torch.distributed.all_to_all_single(out, x, group=self._group.device_group)
+        return out
+
+
+def tensor_parallel() -> Collectives:
+    """Of the group that vLLM has set up in this process."""
+    from vllm.distributed import get_tp_group
+
+    group = get_tp_group()
+    return SINGLE_RANK if group.world_size == 1 else VllmCollectives(group)

