@@ -136,6 +136,29 @@ async def test_a_request_id_in_use_is_refused(engine):
     await stream.aclose()
 
 
+async def test_of_several_prompts_all_are_taken_or_none(engine):
+    params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+    with pytest.raises(InvalidRequestError):
+        engine.submit([[3], []], params)
+    with pytest.raises(InvalidRequestError, match="in use"):
+        engine.submit([[3], [4]], params, request_ids=["same", "same"])
+    assert engine.num_unfinished_requests == 0
+    for prompt, stream in zip([[3], [4]], engine.submit([[3], [4]], params), strict=True):
+        tokens = [token async for output in stream for token in output.output_tokens]
+        assert tokens == (await tokens_of(engine, prompt, params))[0]
+
+
+async def test_nothing_more_is_taken_once_the_queue_is_full(tiny_llama):
+    async with running(tiny_llama, max_num_seqs=1, max_num_queued_requests=1) as engine:
+        streams = [engine.generate([3] * 20, LONG) for _ in range(2)]
+        with pytest.raises(InvalidRequestError) as caught:
+            engine.generate([4], LONG)
+        assert caught.value.code == "queue_full"
+        for stream in streams:
+            assert sum([len(output.output_tokens) async for output in stream]) == LONG.max_tokens
+        assert len((await tokens_of(engine, [4], SamplingParams(max_tokens=2, ignore_eos=True)))[0]) == 2
+
+
 async def test_a_bad_request_never_reaches_the_engine_and_others_go_on(engine):
     with pytest.raises(InvalidRequestError):
         engine.generate([], SamplingParams())

@@ -18,7 +18,7 @@ from atom_core.engine.engine_link import EngineLink
 from atom_core.engine.errors import EngineDeadError, EngineStartError, InvalidRequestError, ProfilerError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.input_processor import InputProcessor
-from atom_core.engine.output_processor import OutputProcessor
+from atom_core.engine.open_requests import OpenRequests
 from atom_core.engine.request_stream import RequestStream
 from atom_core.engine.startup import open_model, open_tokenizer
 from atom_core.engine.validation import RequestLimits
@@ -34,7 +34,7 @@ from atom_core.engine.wire import (
     Reply,
     Shutdown,
 )
-from atom_core.messages import EngineRequest, Pooling, RequestOutput, SamplingParams, StepStats
+from atom_core.messages import EngineRequest, Pooling, SamplingParams, StepStats
 from atom_core.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -69,10 +69,7 @@ class AsyncEngine:
         self._step_timeout = step_timeout
         self._link = EngineLink(args, on_message=self._handle, on_exit=self._die)
         self._ready: asyncio.Future[EngineInfo] = asyncio.get_running_loop().create_future()
-        self._outputs = OutputProcessor(None)
-        self._streams: dict[str, RequestStream] = {}
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._open = OpenRequests(None, self._abort)
         self._calls: dict[int, asyncio.Future[str | None]] = {}
         self._call_ids = itertools.count()
         self._last_pulse = time.monotonic()
@@ -177,17 +174,7 @@ class AsyncEngine:
             self._samples(prompt, wanted, request_id=request_id, priority=priority, cache_salt=cache_salt)
             for prompt, request_id in zip(prompts, request_ids or [None] * len(prompts), strict=True)
         ]
-        caller_ids = [_caller_id(samples) for samples in submitted]
-        for caller_id in caller_ids:
-            if caller_id in self._streams:
-                raise InvalidRequestError(f"request id {caller_id!r} is in use", "request_id", "duplicate_request_id")
-        streams = []
-        for caller_id, samples in zip(caller_ids, submitted, strict=True):
-            stream = self._streams[caller_id] = RequestStream(caller_id, len(samples), self._forget)
-            streams.append(stream)
-            for sample in samples:
-                self._outputs.add(sample)
-        self._idle.clear()
+        streams = self._open.add(submitted)
         self._link.send(AddRequests([sample for samples in submitted for sample in samples]))
         return streams
 
@@ -204,8 +191,7 @@ class AsyncEngine:
 
     async def abort(self, request_id: str) -> None:
         """End a request: its stream gets finish_reason "abort" for each open sample. Unknown ids are ignored."""
-        open_ids = self._outputs.open_ids(request_id)
-        if open_ids:
+        if open_ids := self._open.open_ids(request_id):
             self._link.send(AbortRequests(open_ids))
 
     async def start_profile(self) -> None:
@@ -242,17 +228,17 @@ class AsyncEngine:
     @property
     def num_unfinished_requests(self) -> int:
         """Samples that have not finished."""
-        return self._outputs.num_open
+        return self._open.num_samples
 
     async def shutdown(self, drain_timeout: float = 0.0) -> None:
         """Let requests finish for `drain_timeout` seconds, abort the rest, end the process, remove its files."""
         if self._stopping:
             return
-        if self._streams and drain_timeout > 0 and self._dead is None:
+        if drain_timeout > 0 and self._dead is None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), drain_timeout)
+                await asyncio.wait_for(self._open.wait_until_idle(), drain_timeout)
         self._stopping = True
-        self._deliver(self._outputs.finish_all("abort"))
+        self._open.end_all("abort")
         serves = self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
         grace = 0.0
         if serves and self._dead is None:
@@ -275,16 +261,13 @@ class AsyncEngine:
         self._inputs = InputProcessor(
             limits, eos_token_ids=info.eos_token_ids, seed=self._args.seed, tokenizer=self.tokenizer
         )
-        self._outputs = OutputProcessor(self.tokenizer)
+        self._open = OpenRequests(self.tokenizer, self._abort)
 
     def _handle(self, message: FromEngine) -> None:
         match message:
             case News(outputs, stats):
                 self.stats = stats
-                processed = self._outputs.process(outputs)
-                if processed.stopped_request_ids:
-                    self._link.send(AbortRequests(processed.stopped_request_ids))
-                self._deliver(processed.outputs)
+                self._open.take(outputs)
             case Pulse(seconds_without_step, stats):
                 self._last_pulse = time.monotonic()
                 self._seconds_without_step = seconds_without_step
@@ -299,24 +282,10 @@ class AsyncEngine:
             case Failed(message=text):
                 self._die(text)
 
-    def _deliver(self, outputs: list[RequestOutput]) -> None:
-        for output in outputs:
-            stream = self._streams.get(output.request_id)
-            if stream is not None and stream.put(output):
-                self._drop(output.request_id)
-
-    def _forget(self, request_id: str) -> None:
-        """A stream was closed before its end."""
-        if self._drop(request_id):
-            open_ids = self._outputs.close(request_id)
-            if open_ids and self._dead is None and not self._stopping:
-                self._link.send(AbortRequests(open_ids))
-
-    def _drop(self, request_id: str) -> bool:
-        found = self._streams.pop(request_id, None) is not None
-        if not self._streams:
-            self._idle.set()
-        return found
+    def _abort(self, request_ids: list[str]) -> None:
+        """Nobody waits for these requests any more."""
+        if self._dead is None and not self._stopping:
+            self._link.send(AbortRequests(request_ids))
 
     def _die(self, message: str) -> None:
         """Everything open ends with "error"; nothing new is taken."""
@@ -331,7 +300,7 @@ class AsyncEngine:
             if not call.done():
                 call.set_exception(EngineDeadError(message))
         self._calls.clear()
-        self._deliver(self._outputs.finish_all("error", f"the engine died: {message.splitlines()[-1]}"))
+        self._open.end_all("error", f"the engine died: {message.splitlines()[-1]}")
 
     async def _profile(self, *, start: bool) -> None:
         self.check_health()
@@ -351,10 +320,6 @@ class AsyncEngine:
 
     def _check_room(self) -> None:
         """Raise InvalidRequestError where as many requests wait as may; those admitted are not touched."""
-        if self._outputs.num_open >= self.info.max_num_seqs + self.max_num_queued_requests:
+        if self._open.num_samples >= self.info.max_num_seqs + self.max_num_queued_requests:
             message = f"{self.info.max_num_seqs} requests run and {self.max_num_queued_requests} wait: try again later"
             raise InvalidRequestError(f"{message} (max_num_queued_requests)", code="queue_full")
-
-
-def _caller_id(samples: list[EngineRequest]) -> str:
-    return samples[0].parent_id or samples[0].request_id
