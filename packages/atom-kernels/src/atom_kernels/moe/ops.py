@@ -6,7 +6,13 @@ from typing import Any
 
 import torch
 
-from atom_kernels.moe import grouped_backend, native, triton_experts_backend, triton_route_backend
+from atom_kernels.moe import (
+    few_tokens_backend,
+    grouped_backend,
+    native,
+    triton_experts_backend,
+    triton_route_backend,
+)
 from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, experts, route
 from atom_kernels.moe.sorted_rows import TORCH_BACKEND
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
@@ -161,6 +167,7 @@ MOE_EXPERTS = Op(
     schema="(Tensor x, Tensor weights, Tensor ids, Tensor? base=None) -> Tensor",
     fake=lambda problem, x_TD, *rest: torch.empty_like(x_TD),
     backends=(
+        few_tokens_backend.FEW_TOKENS_BACKEND,
         triton_experts_backend.EXPERTS_BACKEND,
         grouped_backend.GROUPED_BACKEND,
         native.EXPERTS_BACKEND,
