@@ -47,10 +47,19 @@ class ResponseFormat(BaseModel):
         return None if self.type == "text" else StructuredOutputParams(json_object=True)
 
 
+def _exactly_one(schema: dict[str, Any]) -> None:
+    """Say in the JSON schema what `StructuredOutputs` checks: one property, which is neither null nor false."""
+    for field in schema["properties"].values():
+        forms = [{"const": True} if form == {"type": "boolean"} else form for form in field["anyOf"]]
+        field["anyOf"] = [form for form in forms if form.get("type") != "null"]
+        field.pop("default", None)
+    schema |= {"minProperties": 1, "maxProperties": 1}
+
+
 class StructuredOutputs(BaseModel):
     """Exactly one constraint on the text."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(strict=True, extra="forbid", populate_by_name=True, json_schema_extra=_exactly_one)
 
     json_: dict[str, Any] | bool | str | None = Field(None, alias="json", description="A JSON schema, or its text.")
     json_object: bool | None = Field(None, description="Any JSON object.")
