@@ -61,7 +61,7 @@ class TritonAttention:
         self.layout = layout
         self._dtype = getattr(torch, problem.dtype)
         self._prologue_kernel, self._dependent_launch = prologue_kernel, dependent_launch
-        self._kernels = PagedKernels(
+        self.kernels = PagedKernels(
             num_heads=problem.num_heads,
             group=problem.group_size,
             head_dim=problem.head_dim,
@@ -76,7 +76,7 @@ class TritonAttention:
         )
 
     def build_metadata(self, geometry: BatchGeometry) -> TritonMetadata:
-        return self._kernels.build_metadata(geometry)
+        return self.kernels.build_metadata(geometry)
 
     def forward(
         self,
@@ -98,7 +98,7 @@ class TritonAttention:
             out_THD[metadata.num_tokens :].zero_()
         if metadata.num_tokens:
             q_THD = self._write_cache(q_THD, k_TKD, v_TKD, kv_cache, metadata, prologue)
-            self._kernels.attend(q_THD, *kv_cache, out_THD, metadata, sinks)
+            self.kernels.attend(q_THD, *kv_cache, out_THD, metadata, sinks)
         return out_THD
 
     def _write_cache(

@@ -48,7 +48,7 @@ def decode_config(problem: AttentionProblem) -> DecodeConfig:
     tile = _TILE_BYTES // (next_power_of_two(problem.head_dim) * DTYPE_BYTES[problem.cache_dtype])
     wide = problem.dtype == "float32"
     config = DecodeConfig(min(max(tile, 16), 128), programs=2, num_warps=4, num_stages=2 if wide else 3)
-    return replace(config, **_tuned("attention_decode", _key(problem)))
+    return replace(config, **_tuned("paged_attention", tuning_key(problem), "decode"))
 
 
 def prefill_config(problem: AttentionProblem) -> PrefillConfig:
@@ -58,7 +58,7 @@ def prefill_config(problem: AttentionProblem) -> PrefillConfig:
         config = PrefillConfig(64, 32, num_warps=4, num_stages=2)
     else:
         config = PrefillConfig(128, 64, num_warps=8 if problem.head_dim > 64 else 4, num_stages=3)
-    return replace(config, **_tuned("attention_prefill", _key(problem)))
+    return replace(config, **_tuned("paged_attention", tuning_key(problem), "prefill"))
 
 
 def latent_decode_config(problem: MlaProblem, group: int) -> DecodeConfig:
@@ -68,7 +68,7 @@ def latent_decode_config(problem: MlaProblem, group: int) -> DecodeConfig:
     # Queries of many heads leave room for fewer stages.
     stages = 3 if group <= 32 else 2
     config = DecodeConfig(block_n=64 if problem.dtype != "float32" else 16, programs=1, num_warps=8, num_stages=stages)
-    return replace(config, **_tuned("latent_decode", _latent_key(problem)))
+    return replace(config, **_tuned("latent_attention", _latent_key(problem), "decode"))
 
 
 def latent_prefill_config(problem: MlaProblem) -> PrefillConfig:
@@ -76,7 +76,7 @@ def latent_prefill_config(problem: MlaProblem) -> PrefillConfig:
         return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
     wide = problem.dtype == "float32"
     config = PrefillConfig(32, 16, num_warps=8, num_stages=2) if wide else PrefillConfig(64, 64, 8, 2)
-    return replace(config, **_tuned("latent_prefill", _latent_key(problem)))
+    return replace(config, **_tuned("latent_attention", _latent_key(problem), "prefill"))
 
 
 def expanded_prefill_config(problem: MlaProblem) -> PrefillConfig:
@@ -84,7 +84,12 @@ def expanded_prefill_config(problem: MlaProblem) -> PrefillConfig:
         return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
     wide = problem.dtype == "float32" or problem.v_head_dim > 128
     config = PrefillConfig(64, 32, num_warps=4, num_stages=2) if wide else PrefillConfig(128, 64, 8, 2)
-    return replace(config, **_tuned("expanded_prefill", _latent_key(problem)))
+    return replace(config, **_tuned("latent_attention", _latent_key(problem), "expanded"))
+
+
+def tuning_key(problem: AttentionProblem) -> str:
+    """What configurations are filed under."""
+    return f"group={problem.group_size} head_dim={problem.head_dim} {problem.dtype} cache={problem.cache_dtype}"
 
 
 def num_programs(config: DecodeConfig, device: torch.device) -> int:
@@ -99,14 +104,10 @@ def next_power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _key(problem: AttentionProblem) -> str:
-    return f"group={problem.group_size} head_dim={problem.head_dim} {problem.dtype} cache={problem.cache_dtype}"
-
-
 def _latent_key(problem: MlaProblem) -> str:
     return f"heads={problem.num_heads} latent={problem.latent_dim} {problem.dtype} cache={problem.cache_dtype}"
 
 
-def _tuned(operator: str, key: str) -> dict[str, int]:
+def _tuned(operator: str, key: str, part: str) -> dict[str, int]:
     rows = tuned_rows(operator, key, detect_platform().name)
-    return dict(rows[0].config) if rows else {}
+    return dict(rows[0].config.get(part, {})) if rows else {}

@@ -1,0 +1,26 @@
+"""Every configuration that tuning tries computes the same attention."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atom_kernels.attention.ops import make_problem
+from atom_kernels.attention.tuning import PAGED_ATTENTION_TUNING, AttentionSubject
+from atom_kernels.platform import detect_platform
+
+
+@pytest.mark.parametrize("part", ["decode", "prefill"])
+def test_candidates_differ_in_nothing_but_time(part):
+    subject = AttentionSubject(make_problem(4, 2, 64), context=70, prompt=140, device=detect_platform().device)
+    first, *others = [subject.calls(part, config, 3)[0]() for config in subject.candidates(3)[part]]
+    assert len(others) > 3
+    for other in others:
+        torch.testing.assert_close(other, first, atol=2e-5, rtol=2e-5)
+
+
+def test_problems_that_share_a_key_share_group_and_head_size():
+    problems = PAGED_ATTENTION_TUNING.problems()
+    keys = {model: PAGED_ATTENTION_TUNING.key(problem) for model, problem in problems.items()}
+    assert keys["Qwen3-0.6B"] != keys["Qwen3-8B"]
+    assert PAGED_ATTENTION_TUNING.key(make_problem(8, 2, 128, "bfloat16")) == keys["Qwen3-8B"]
