@@ -16,6 +16,7 @@ from atom_kernels.sampling.triton_rows import (
     load_chunk,
     load_filters,
     load_of_chunks,
+    logit_of,
     slot_of,
     weights_of,
 )
@@ -184,29 +185,38 @@ def _search(
     regions, stride, counts, low, last, top_k, top_p, total, above, best, temperature, LANES: tl.constexpr
 ):  # fmt: skip
     """The least key kept, among the candidates with keys in low..last."""
-    upper = last
+    upper, step = last, tl.zeros([], tl.int32)
     if top_k > 0:
         # The largest key that at least k tokens reach, or a lower one that no further token reaches.
         count_low = tl.full([], 2**31 - 1, tl.int32)
         while (low < last) & (count_low != top_k):
-            middle = low + (last - low + 1) // 2
+            middle, step = _between(low, last, step), step + 1
             _, count = _reaching(regions, stride, counts, middle, upper, best, temperature, LANES)
             enough = count >= top_k
             low, last = tl.where(enough, middle, low), tl.where(enough, last, middle - 1)
             count_low = tl.where(enough, count, count_low)
-        last = upper
+        last, step = upper, tl.zeros([], tl.int32)
     if top_p < 1:
         mass, count_low = _reaching(regions, stride, counts, low, upper, best, temperature, LANES)
         target = tl.where(top_k > 0, mass, total) * top_p.to(tl.float64) - above
         count_above = tl.zeros([], tl.int32)
         # The largest key such that what reaches it weighs as much; with one token left, that is the last one kept.
         while (low < last) & (count_low - count_above > 1):
-            middle = low + (last - low + 1) // 2
+            middle, step = _between(low, last, step), step + 1
             mass, count = _reaching(regions, stride, counts, middle, upper, best, temperature, LANES)
             enough = mass >= target
             low, last = tl.where(enough, middle, low), tl.where(enough, last, middle - 1)
             count_low, count_above = tl.where(enough, count, count_low), tl.where(enough, count_above, count)
     return low
+
+
+@triton.jit
+def _between(low, last, step):
+    """A key in low + 1..last: halfway by logit at first, which halves the tokens; then halfway by key, which ends."""
+    logit = 0.5 * (logit_of(low) + logit_of(last))
+    by_logit = tl.minimum(tl.maximum(key_of(logit).to(tl.int64), low + 1), last)
+    use_logit = (step < 24) & (logit > float("-inf")) & (logit < float("inf"))
+    return tl.where(use_logit, by_logit, low + (last - low + 1) // 2)
 
 
 @triton.jit
