@@ -1,4 +1,4 @@
-"""Draw the saved results as SVG into docs/images, and put their tables into README.md and docs/kernels.md."""
+"""Draw the saved results as SVG into docs/images, and put their tables into README.md and the pages of docs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
+from benchmarks.gpu import gpu_table
 from benchmarks.kernels import page
 
 ROOT = Path(__file__).parent.parent
-BEGIN, END = "<!-- measured: begin (python -m benchmarks chart) -->", "<!-- measured: end -->"
 COLORS = {"atom": "#d9480f", "transformers": "#868e96"}
 BAR, GAP, LEFT, WIDTH, TOP = 22, 24, 240, 800, 64
 
@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernels", type=Path, default=ROOT / "docs" / "kernels.md", help="page of the kernels, likewise"
     )
+    parser.add_argument("--gpu", type=Path, default=ROOT / "docs" / "gpu.md", help="page of engines on GPUs, likewise")
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="file whose measured part is replaced")
 
 
@@ -40,17 +41,17 @@ def run(options: argparse.Namespace) -> int:
     if kernels := report.load_all("kernels", options.results):
         page.write_page(kernels, options.kernels, options.images)
         print(f"drawn: {options.images / 'kernels.svg'}; tables: {options.kernels}")
+    if engines := report.load_all("gpu", options.results):
+        tables = [gpu_table(document) for document in engines]
+        options.gpu.write_text(report.fill_marks(options.gpu.read_text(), tables))
+        print(f"tables: {options.gpu}")
     return 0
 
 
 def with_tables(
     text: str, offline: list[dict[str, Any]], overhead: list[dict[str, Any]], blocks: list[dict[str, Any]] | None = None
 ) -> str:
-    """`text` with what lies between the two marks replaced by the tables of the results."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    if not rest or END not in rest:
-        raise ValueError(f"The README lacks the marks {BEGIN!r} and {END!r} between which the tables go.")
+    """The README with the tables of the results between its marks."""
     tables = [report.offline_table(document) for document in offline]
     tables += [
         "What the engine itself adds to a step (a runner that returns ready logits of 49152 tokens):\n\n"
@@ -62,7 +63,7 @@ def with_tables(
         + report.blocks_table(document)
         for document in blocks or ()
     ]
-    return before + BEGIN + "\n" + "\n\n".join(tables) + "\n" + END + after
+    return report.fill_marks(text, tables)
 
 
 def draw(document: dict[str, Any]) -> str:

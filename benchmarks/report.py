@@ -11,6 +11,8 @@ from typing import Any
 # Of the cores' time, taken by other processes: beyond it a result tells more of them than of the engines.
 MOST_SHARE_OF_OTHERS = 0.07
 RESULTS = Path(__file__).parent / "results"
+# Between these, a page of the docs shows tables of results.
+BEGIN, END = "<!-- measured: begin (python -m benchmarks chart) -->", "<!-- measured: end -->"
 
 
 def save(document: dict[str, Any], path: Path | None = None) -> Path:
@@ -116,6 +118,20 @@ def conditions(document: dict[str, Any]) -> str:
         others = document["share_used_by_others"]
         sentences.append(f"The machine was NOT quiet: other processes took {others:.0%} of the cores' time.")
     return " ".join(sentences)
+
+
+def fill_marks(text: str, tables: list[str]) -> str:
+    """`text` with what lies between the two marks of a page replaced by `tables`.
+
+    Raises:
+        ValueError: the page lacks the marks.
+    """
+    before, _, rest = text.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise ValueError(f"The page lacks the marks {BEGIN!r} and {END!r} between which the tables go.")
+    body = "\n\n".join(tables) + "\n" if tables else ""
+    return before + BEGIN + "\n" + body + END + after
 
 
 def markdown_table(rows: list[tuple[str, ...]]) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kernels.table import conditions, kernels_table
+from benchmarks.report import fill_marks
 
-BEGIN, END = "<!-- measured: begin (python -m benchmarks chart) -->", "<!-- measured: end -->"
 # What a step of 32 requests and a long prompt mostly consist of: operator and how the case begins.
 CHARTED = (
     ("attention", "decode 32 x 1k"),
@@ -29,12 +29,7 @@ def with_tables(text: str, documents: list[dict[str, Any]]) -> str:
     Raises:
         ValueError: the page lacks the marks.
     """
-    before, _, rest = text.partition(BEGIN)
-    _, mark, after = rest.partition(END)
-    if not mark:
-        raise ValueError(f"The page lacks the marks {BEGIN!r} and {END!r} between which the tables go.")
-    tables = "\n\n".join(kernels_table(document) for document in documents)
-    return before + BEGIN + "\n" + tables + "\n" + END + after
+    return fill_marks(text, [kernels_table(document) for document in documents])
 
 
 def write_page(documents: list[dict[str, Any]], page: Path, images: Path) -> None:

@@ -128,7 +128,7 @@ def test_the_chart_is_well_formed_and_names_every_engine():
 
 
 def test_the_readme_keeps_everything_but_its_measured_part():
-    text = f"before\n{chart.BEGIN}\nold\n{chart.END}\nafter"
+    text = f"before\n{report.BEGIN}\nold\n{report.END}\nafter"
     new = chart.with_tables(text, [make_document()], [])
     assert new.startswith("before\n")
     assert new.endswith("\nafter")

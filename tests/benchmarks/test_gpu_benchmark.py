@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks import gpu
+from benchmarks import chart, gpu, report
 from benchmarks.gpu import engines, tables
 from benchmarks.gpu.models import MODELS, write_config
 from benchmarks.gpu.workloads import Sizes, busy_share, measure, random_prompt
@@ -95,3 +95,9 @@ def test_random_prompts_stay_in_small_vocabularies() -> None:
 
 def test_kernels_that_overlap_count_once() -> None:
     assert busy_share([(0, 4), (1, 3), (3, 5), (8, 10)]) == 0.7
+
+
+def test_the_page_of_gpus_shows_the_saved_results() -> None:
+    text = (chart.ROOT / "docs" / "gpu.md").read_text()
+    saved = [tables.gpu_table(document) for document in report.load_all("gpu")]
+    assert report.fill_marks(text, saved) == text, "run `python -m benchmarks chart`"

@@ -12,7 +12,7 @@ from atom_kernels.attention.ops import make_problem
 from atom_kernels.linear import FusedLinearProblem, fused_linear
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.contract import experts
-from benchmarks import kernels
+from benchmarks import kernels, report
 from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.kernels import page
 from benchmarks.kernels.attention import latent_work, paged_work
@@ -136,7 +136,7 @@ def test_the_chart_shows_the_better_share_of_the_charted_cases_by_model():
 
 def test_the_page_keeps_what_is_around_its_tables_and_must_have_their_marks():
     document = kernels.make_document([RESULT], CEILINGS)
-    text = page.with_tables(f"before {page.BEGIN} stale {page.END} after", [document])
+    text = page.with_tables(f"before {report.BEGIN} stale {report.END} after", [document])
     assert text.startswith("before")
     assert text.endswith("after")
     assert "Qwen3-8B" in text
