@@ -99,9 +99,10 @@ def server(tiny_llama: Path) -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def client(server: RunningServer) -> OpenAI:
+def client(server: RunningServer) -> Iterator[OpenAI]:
     """The official client."""
-    return server.client()
+    with server.client() as official:
+        yield official
 
 
 @pytest.fixture(scope="session")

@@ -114,8 +114,9 @@ def test_streamed_deltas_make_up_the_same_calls(speaks, name):
     whole = ask(server, 5, tools, **ONE_CALL)["message"]["tool_calls"][0]["function"]
     settings: Any = {"model": "tiny", "messages": MESSAGES, "temperature": 1.0, "seed": 5, "tools": tools, **ONE_CALL}
     budget = {"thinking_token_budget": 8}
-    chunks = server.client().chat.completions.create(**settings, tool_choice="required", stream=True, extra_body=budget)
-    deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+    with server.client() as client:
+        chunks = client.chat.completions.create(**settings, tool_choice="required", stream=True, extra_body=budget)
+        deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
     assert deltas[0].function.name == whole["name"]
     assert "".join(delta.function.arguments for delta in deltas) == whole["arguments"]
     assert len(deltas) > 2

@@ -111,18 +111,19 @@ def test_what_cannot_be_done_is_refused(client, fields, param):
 def test_reasoning_that_the_template_began_is_told_apart(make_server, tmp_path):
     template = tmp_path / "template.jinja"
     template.write_text("{{ messages[0]['content'] }}{% if enable_thinking %}<think>{% endif %}{# </think> #}")
-    with make_server(ServerOptions(served_model_name="tiny", chat_template=str(template))) as server:
+    options = ServerOptions(served_model_name="tiny", chat_template=str(template))
+    with make_server(options) as server, server.client() as client:
         fields = {"model": "tiny", "messages": MESSAGES, "max_tokens": 8, "temperature": 0}
         thinking = fields | {"extra_body": {"chat_template_kwargs": {"enable_thinking": True}}}
-        whole = server.client().chat.completions.create(**thinking).choices[0].message
+        whole = client.chat.completions.create(**thinking).choices[0].message
         assert whole.content == ""
         assert whole.reasoning_content == whole.reasoning
-        chunks = server.client().chat.completions.create(stream=True, **thinking)
+        chunks = client.chat.completions.create(stream=True, **thinking)
         news = [getattr(chunk.choices[0].delta, "reasoning_content", None) or "" for chunk in chunks]
         assert "".join(news) == whole.reasoning_content != ""
-        assert server.client().chat.completions.create(**fields).choices[0].message.content
+        assert client.chat.completions.create(**fields).choices[0].message.content
         thinking["extra_body"] = {**thinking["extra_body"], "thinking_token_budget": 3}
-        ended = server.client().chat.completions.create(**thinking, max_completion_tokens=40)
+        ended = client.chat.completions.create(**thinking, max_completion_tokens=40)
         assert ended.choices[0].message.content
         assert whole.reasoning_content.startswith(ended.choices[0].message.reasoning_content)
         # The mark that ends it counts too: it is several tokens of this vocabulary.
