@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 from pathlib import Path
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine-option", action="append", default=[], metavar="NAME=JSON", help="setting of our engine"
     )
     parser.add_argument("--cold", action="store_true", help="start with empty caches of compiled kernels")
+    parser.add_argument("--append", action="store_true", help="keep the results that the file holds already")
     parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by GPU)")
 
 
@@ -56,6 +58,8 @@ def run(options: argparse.Namespace) -> int:
         "results": [],
     }
     path = options.output or tables.result_path(document)
+    if options.append and path.exists():
+        document["results"] = json.loads(path.read_text())["results"]
     for model in options.model or ["qwen3-0.6b"]:
         document["results"] += summarize(take_turns(model, options))
         report.save(document, path)  # after each model: the next one may take long
