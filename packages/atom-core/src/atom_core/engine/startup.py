@@ -25,7 +25,7 @@ def open_model(args: EngineArgs) -> Checkpoint:
 
 
 def open_tokenizer(args: EngineArgs, checkpoint: Checkpoint) -> Tokenizer | None:
-    """The tokenizer of `args`, or the model's own; None with `skip_tokenizer_init`, or for dummy weights without one."""
+    """The tokenizer of `args`, or the model's own; None with `skip_tokenizer_init`, and for dummy weights without."""
     if args.skip_tokenizer_init:
         return None
     if args.tokenizer is not None:

@@ -70,8 +70,8 @@ def document_limits(app: FastAPI, info: EngineInfo) -> None:
 def _set_maxima(body: dict[str, Any], info: EngineInfo) -> None:
     lengths = ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens")
     ids = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "tokens")
-    maxima = dict.fromkeys(lengths, info.max_model_len - 1) | dict.fromkeys(ids, info.vocab_size - 1)
-    maxima["n"] = info.max_num_seqs
+    maxima: dict[str, int] = {"n": info.max_num_seqs}
+    maxima |= dict.fromkeys(lengths, info.max_model_len - 1) | dict.fromkeys(ids, info.vocab_size - 1)
     for name, schema in body.get("properties", {}).items():
         for integer in _integers(schema) if name in maxima else ():
             integer["maximum"] = maxima[name]
