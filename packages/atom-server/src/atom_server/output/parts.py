@@ -76,9 +76,11 @@ def cut(text: str, *marks: str) -> Cut:
 
 def held_back(text: str, mark: str) -> int:
     """How many last characters of `text` may be the beginning of `mark`."""
-    for length in range(min(len(text), len(mark) - 1), 0, -1):
-        if mark.startswith(text[-length:]):
-            return length
+    start = text.find(mark[0], max(0, len(text) - len(mark) + 1))
+    while start >= 0:
+        if mark.startswith(text[start:]):
+            return len(text) - start
+        start = text.find(mark[0], start + 1)
     return 0
 
 
