@@ -46,11 +46,11 @@ def test_ties_at_a_threshold_are_all_kept_and_minus_zero_ties_with_zero():
     assert {draw(logits, uniform=u, top_p=0.01) for u in (0.1, 0.5, 0.9)} == {0, 1, 3}
 
 
-@pytest.mark.parametrize("filters", [{"top_k": 3}, {"top_k": 480}, {"top_p": 0.4}, {"top_k": 350, "top_p": 0.5}])
+@pytest.mark.parametrize("filters", [{"top_p": 0.4}, {"top_k": 270, "top_p": 0.5}])
 def test_more_ties_than_a_region_of_candidates_takes_are_searched_all_the_same(filters):
-    logits = torch.zeros(1, 600)
+    logits = torch.zeros(1, 300)
     logits[0, 7] = 1.0
-    logits[0, 450:] = torch.linspace(-1.0, 0.5, 150)
+    logits[0, 280:] = torch.linspace(-1.0, 0.5, 20)
     draw(logits, uniform=0.7, **filters)
 
 
@@ -114,7 +114,7 @@ def check_slots(num_rows, vocab_size, *, filters):
 
 @pytest.mark.parametrize("filters", [False, True])
 def test_rows_find_their_parameters_and_random_numbers_by_slot(filters):
-    check_slots(13, 4300, filters=filters)
+    check_slots(33, 4300, filters=filters)
 
 
 @pytest.mark.gpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 # Logits of one program.
 _CHUNK = 1024
+# Chunks of one program where there are this many rows, so that programs do not outweigh their work.
+_GROUP, _MANY_ROWS = 4, 32
 # Candidates that a chunk may hand on to the search of a threshold.
 _REGION = 256
 
@@ -59,6 +62,35 @@ def sample_slots_by_triton(
     )
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """How a row is cut into chunks, and how many of them a program takes."""
+
+    vocab_size: int
+    chunk: int
+    group: int
+
+    @classmethod
+    def of(cls, num_rows: int, vocab_size: int) -> _Cut:
+        from atom_kernels.triton_support import power_of_two
+
+        return cls(vocab_size, min(_CHUNK, power_of_two(vocab_size)), _GROUP if num_rows >= _MANY_ROWS else 1)
+
+    @property
+    def num_chunks(self) -> int:
+        return -(-self.vocab_size // self.chunk)
+
+    def grid(self, num_rows: int) -> tuple[int, int]:
+        return -(-self.num_chunks // self.group), num_rows
+
+    def constants(self, *names: str) -> dict[str, Any]:
+        """Those of a kernel by their names, and how it is launched."""
+        from atom_kernels.triton_support import dependent_launch, power_of_two
+
+        known = {"CHUNK": self.chunk, "CHUNKS": power_of_two(self.num_chunks), "GROUP": self.group}
+        return {name: known[name] for name in names} | dependent_launch()
+
+
 def _draw(
     logits_BV: torch.Tensor,
     parameters: tuple[torch.Tensor | None, ...],
@@ -67,33 +99,30 @@ def _draw(
     filters: bool,
 ) -> torch.Tensor:
     from atom_kernels.sampling.triton_draw import chunk_kernel, draw_kernel, kept_mass_kernel
-    from atom_kernels.triton_support import dependent_launch, power_of_two
 
     if logits_BV.stride(1) != 1:
         logits_BV = logits_BV.contiguous()
     num_rows, vocab_size = logits_BV.shape
-    chunk = min(_CHUNK, power_of_two(vocab_size))
-    num_chunks = -(-vocab_size // chunk)
-    launch = dependent_launch()
-    sizes = {"CHUNK": chunk, "CHUNKS": power_of_two(num_chunks)} | launch
     new = functools.partial(torch.empty, device=logits_BV.device)
     tokens_B = new(num_rows, dtype=torch.int64)
     if not num_rows:
         return tokens_B
-    best, best_id = new(num_rows, num_chunks, dtype=torch.float32), new(num_rows, num_chunks, dtype=torch.int32)
-    mass, threshold = new(num_rows, num_chunks, dtype=torch.float64), new(num_rows, dtype=torch.int32)
-    grid = (num_chunks, num_rows)
+    cut = _Cut.of(num_rows, vocab_size)
+    chunks, grid, sizes = (num_rows, cut.num_chunks), cut.grid(num_rows), (vocab_size, cut.num_chunks)
+    best, best_id = new(chunks, dtype=torch.float32), new(chunks, dtype=torch.int32)
+    mass, threshold = new(chunks, dtype=torch.float64), new(num_rows, dtype=torch.int32)
     rows = (logits_BV, logits_BV.stride(0))
     slots, temperature, top_k, top_p, min_p = parameters
-    chunk_kernel[grid](*rows, slots, temperature, best, best_id, mass, vocab_size, CHUNK=chunk, **launch)
+    chunk_kernel[grid](*rows, slots, temperature, best, best_id, mass, *sizes, **cut.constants("CHUNK", "GROUP"))
     if filters:
-        _find_thresholds(rows, parameters[:-1], best, mass, threshold, vocab_size, sizes)
+        _find_thresholds(rows, parameters[:-1], best, mass, threshold, cut)
         kept_mass_kernel[grid](
-            *rows, slots, temperature, top_k, top_p, min_p, threshold, best, mass, vocab_size, **sizes
-        )
+            *rows, slots, temperature, top_k, top_p, min_p, threshold, best, mass, *sizes,
+            **cut.constants("CHUNK", "CHUNKS", "GROUP"),
+        )  # fmt: skip
     draw_kernel[(num_rows,)](
-        *rows, slots, temperature, min_p, threshold, *random, best, best_id, mass, tokens_B, vocab_size, num_chunks,
-        FILTERS=filters, **sizes,
+        *rows, slots, temperature, min_p, threshold, *random, best, best_id, mass, tokens_B, *sizes,
+        FILTERS=filters, **cut.constants("CHUNK", "CHUNKS"),
     )  # fmt: skip
     return tokens_B
 
@@ -104,8 +133,7 @@ def _find_thresholds(
     best: torch.Tensor,
     mass: torch.Tensor,
     threshold: torch.Tensor,
-    vocab_size: int,
-    sizes: dict[str, Any],
+    cut: _Cut,
 ) -> None:
     from atom_kernels.sampling.triton_filters import (
         PIVOTS,
@@ -115,10 +143,8 @@ def _find_thresholds(
         window_kernel,
     )
 
-    num_rows, num_chunks = best.shape
-    chunk = {name: size for name, size in sizes.items() if name != "CHUNKS"}
-    chunks = {name: size for name, size in sizes.items() if name != "CHUNK"}
-    region = min(_REGION, sizes["CHUNK"])
+    (num_rows, num_chunks), sizes = best.shape, (cut.vocab_size, cut.num_chunks)
+    region = min(_REGION, cut.chunk)
     new = functools.partial(torch.empty, device=best.device)
     row_best, total = new(num_rows, dtype=torch.float32), new(num_rows, dtype=torch.float64)
     pivots, sums = (new(num_rows, PIVOTS.value, dtype=torch.float32) for _ in range(2))
@@ -126,11 +152,15 @@ def _find_thresholds(
     counts, above = new(num_rows, num_chunks, dtype=torch.int32), new(num_rows, num_chunks, dtype=torch.float64)
     guess = (best, row_best, total, pivots, sums)
     windows = (*rows, *parameters, *guess, candidates, counts, above)
-    grid = (num_chunks, num_rows)
-    pivot_kernel[(num_rows,)](*parameters, best, mass, row_best, total, pivots, sums, vocab_size, num_chunks, **chunks)
-    pivot_sum_kernel[grid](*rows, *parameters, *guess, vocab_size, **chunk, LANES=min(512, sizes["CHUNK"]))
-    window_kernel[grid](*windows, vocab_size, REGION=region, **chunk)
-    search_kernel[(num_rows,)](*windows, threshold, vocab_size, num_chunks, REGION=region, **sizes, num_warps=16)
+    grid = cut.grid(num_rows)
+    pivot_kernel[(num_rows,)](*parameters, best, mass, row_best, total, pivots, sums, *sizes, **cut.constants("CHUNKS"))
+    pivot_sum_kernel[grid](
+        *rows, *parameters, *guess, *sizes, LANES=min(512, cut.chunk), **cut.constants("CHUNK", "GROUP")
+    )
+    window_kernel[grid](*windows, *sizes, REGION=region, **cut.constants("CHUNK", "GROUP"))
+    search_kernel[(num_rows,)](
+        *windows, threshold, *sizes, REGION=region, num_warps=16, **cut.constants("CHUNK", "CHUNKS")
+    )
 
 
 def philox_by_triton(seed_B: torch.Tensor, sample_index_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:

@@ -43,21 +43,24 @@ def _uniform(seed, sample, position):
 
 @triton.jit
 def chunk_kernel(
-    logits_ptr, row_stride, slots_ptr, temperature_ptr, best_ptr, best_id_ptr, mass_ptr, vocab_size,
-    CHUNK: tl.constexpr, DEPENDENT: tl.constexpr,
+    logits_ptr, row_stride, slots_ptr, temperature_ptr, best_ptr, best_id_ptr, mass_ptr, vocab_size, num_chunks,
+    CHUNK: tl.constexpr, GROUP: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Of each chunk: the highest logit, the lowest id that has it, and the sum of weights relative to it."""
     wait_for_inputs(DEPENDENT)
-    chunk, row = tl.program_id(0), tl.program_id(1)
-    ids, x = load_chunk(logits_ptr, row, row_stride, chunk, vocab_size, CHUNK)
-    best = tl.max(x, axis=0)
-    at = row.to(tl.int64) * tl.num_programs(0) + chunk
-    tl.store(best_ptr + at, best)
-    tl.store(best_id_ptr + at, tl.min(tl.where((x == best) & (ids < vocab_size), ids, vocab_size), axis=0))
+    row = tl.program_id(1)
     temperature = tl.load(temperature_ptr + slot_of(slots_ptr, row))
-    if temperature > 0:
-        weights = tl.where(ids < vocab_size, weights_of(x, best, temperature), 0.0)
-        tl.store(mass_ptr + at, tl.sum(weights.to(tl.float64), axis=0))
+    for part in range(GROUP):
+        chunk = tl.program_id(0) * GROUP + part
+        if chunk < num_chunks:
+            ids, x = load_chunk(logits_ptr, row, row_stride, chunk, vocab_size, CHUNK)
+            best = tl.max(x, axis=0)
+            at = row.to(tl.int64) * num_chunks + chunk
+            tl.store(best_ptr + at, best)
+            tl.store(best_id_ptr + at, tl.min(tl.where((x == best) & (ids < vocab_size), ids, vocab_size), axis=0))
+            if temperature > 0:
+                weights = tl.where(ids < vocab_size, weights_of(x, best, temperature), 0.0)
+                tl.store(mass_ptr + at, tl.sum(weights.to(tl.float64), axis=0))
 
 
 @triton.jit
@@ -70,25 +73,29 @@ def _kept_weights(x, ids, vocab_size, best, chunk_best, temperature, threshold, 
 @triton.jit
 def kept_mass_kernel(
     logits_ptr, row_stride, slots_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, threshold_ptr, best_ptr,
-    mass_ptr, vocab_size, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, DEPENDENT: tl.constexpr,
+    mass_ptr, vocab_size, num_chunks,
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, GROUP: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Replaces the sum of each chunk by that of what the filters keep."""
     wait_for_inputs(DEPENDENT)
-    chunk, row = tl.program_id(0), tl.program_id(1)
+    row = tl.program_id(1)
     slot = slot_of(slots_ptr, row)
     _, _, by_rank = load_filters(temperature_ptr, top_k_ptr, top_p_ptr, slot, vocab_size)
     temperature, min_p = tl.load(temperature_ptr + slot), tl.load(min_p_ptr + slot)
     if by_rank | ((temperature > 0) & (min_p > 0)):
-        num_chunks = tl.num_programs(0)
         best = tl.max(load_of_chunks(best_ptr, row, num_chunks, float("-inf"), CHUNKS), axis=0)
-        at = row.to(tl.int64) * num_chunks + chunk
-        threshold, chunk_best = tl.load(threshold_ptr + row), tl.load(best_ptr + at)
-        if (key_of(chunk_best) >= threshold) & (weights_of(chunk_best, best, temperature) >= min_p):
-            ids, x = load_chunk(logits_ptr, row, row_stride, chunk, vocab_size, CHUNK)
-            weights = _kept_weights(x, ids, vocab_size, best, chunk_best, temperature, threshold, min_p)
-            tl.store(mass_ptr + at, tl.sum(weights, axis=0))
-        else:
-            tl.store(mass_ptr + at, tl.zeros([], tl.float64))
+        threshold = tl.load(threshold_ptr + row)
+        for part in range(GROUP):
+            chunk = tl.program_id(0) * GROUP + part
+            if chunk < num_chunks:
+                at = row.to(tl.int64) * num_chunks + chunk
+                chunk_best = tl.load(best_ptr + at)
+                if (key_of(chunk_best) >= threshold) & (weights_of(chunk_best, best, temperature) >= min_p):
+                    ids, x = load_chunk(logits_ptr, row, row_stride, chunk, vocab_size, CHUNK)
+                    weights = _kept_weights(x, ids, vocab_size, best, chunk_best, temperature, threshold, min_p)
+                    tl.store(mass_ptr + at, tl.sum(weights, axis=0))
+                else:
+                    tl.store(mass_ptr + at, tl.zeros([], tl.float64))
 
 
 @triton.jit

@@ -76,28 +76,32 @@ def pivot_kernel(
 @triton.jit
 def pivot_sum_kernel(
     logits_ptr, row_stride, slots_ptr, temperature_ptr, top_k_ptr, top_p_ptr, best_ptr, row_best_ptr, total_ptr,
-    pivot_ptr, sum_ptr, vocab_size, CHUNK: tl.constexpr, LANES: tl.constexpr, DEPENDENT: tl.constexpr,
+    pivot_ptr, sum_ptr, vocab_size, num_chunks,
+    CHUNK: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """What reaches each pivot: the number of tokens (top-k), or their share of the weight (top-p)."""
     wait_for_inputs(DEPENDENT)
-    chunk, row = tl.program_id(0), tl.program_id(1)
-    num_chunks = tl.num_programs(0)
+    row = tl.program_id(1)
     slot = slot_of(slots_ptr, row)
     top_k, _, active = load_filters(temperature_ptr, top_k_ptr, top_p_ptr, slot, vocab_size)
     if active & ((top_k == 0) | (top_k > num_chunks)):
         places = tl.arange(0, PIVOTS)
         pivots = tl.load(pivot_ptr + row * PIVOTS + places)
-        if tl.load(best_ptr + row.to(tl.int64) * num_chunks + chunk) >= tl.min(pivots, axis=0):
-            best, temperature = tl.load(row_best_ptr + row), tl.load(temperature_ptr + slot)
-            total = tl.load(total_ptr + row).to(tl.float32)
-            sums = tl.zeros([PIVOTS, LANES], tl.float32)
-            row_ptr = logits_ptr + row.to(tl.int64) * row_stride
-            for at in tl.static_range(0, CHUNK, LANES):
-                ids = chunk * CHUNK + at + tl.arange(0, LANES)[None, :]
-                x = as_logits(tl.load(row_ptr + ids, mask=ids < vocab_size, other=float("-inf")))
-                worth = tl.where(top_k > 0, 1.0, weights_of(x, best, temperature) / total)
-                sums += tl.where(x >= pivots[:, None], tl.where(ids < vocab_size, worth, 0.0), 0.0)
-            tl.atomic_add(sum_ptr + row * PIVOTS + places, tl.sum(sums, axis=1), sem="relaxed")
+        best, temperature = tl.load(row_best_ptr + row), tl.load(temperature_ptr + slot)
+        total = tl.load(total_ptr + row).to(tl.float32)
+        row_ptr = logits_ptr + row.to(tl.int64) * row_stride
+        sums = tl.zeros([PIVOTS, LANES], tl.float32)
+        for part in range(GROUP):
+            chunk = tl.program_id(0) * GROUP + part
+            inside = chunk < num_chunks
+            chunk_best = tl.load(best_ptr + row.to(tl.int64) * num_chunks + chunk, mask=inside, other=float("-inf"))
+            if inside & (chunk_best >= tl.min(pivots, axis=0)):
+                for at in tl.static_range(0, CHUNK, LANES):
+                    ids = chunk * CHUNK + at + tl.arange(0, LANES)[None, :]
+                    x = as_logits(tl.load(row_ptr + ids, mask=ids < vocab_size, other=float("-inf")))
+                    worth = tl.where(top_k > 0, 1.0, weights_of(x, best, temperature) / total)
+                    sums += tl.where(x >= pivots[:, None], tl.where(ids < vocab_size, worth, 0.0), 0.0)
+        tl.atomic_add(sum_ptr + row * PIVOTS + places, tl.sum(sums, axis=1), sem="relaxed")
 
 
 @triton.jit
@@ -116,35 +120,37 @@ def _window(pivot_ptr, sum_ptr, row, num_chunks, top_k, top_p):
 @triton.jit
 def window_kernel(
     logits_ptr, row_stride, slots_ptr, temperature_ptr, top_k_ptr, top_p_ptr, best_ptr, row_best_ptr, total_ptr,
-    pivot_ptr, sum_ptr, candidate_ptr, count_ptr, above_ptr, vocab_size,
-    REGION: tl.constexpr, CHUNK: tl.constexpr, DEPENDENT: tl.constexpr,
+    pivot_ptr, sum_ptr, candidate_ptr, count_ptr, above_ptr, vocab_size, num_chunks,
+    REGION: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Of each chunk the logits in the window, as many as its region takes, their number, and the weight above them."""
     wait_for_inputs(DEPENDENT)
-    chunk, row = tl.program_id(0), tl.program_id(1)
-    num_chunks = tl.num_programs(0)
+    row = tl.program_id(1)
     slot = slot_of(slots_ptr, row)
     top_k, top_p, active = load_filters(temperature_ptr, top_k_ptr, top_p_ptr, slot, vocab_size)
     if active:
-        at = row.to(tl.int64) * num_chunks + chunk
         low, high = _window(pivot_ptr, sum_ptr, row, num_chunks, top_k, top_p)
-        chunk_best = tl.load(best_ptr + at)
-        if key_of(chunk_best) < low:
-            tl.store(count_ptr + at, 0)
-            tl.store(above_ptr + at, tl.zeros([], tl.float64))
-        else:
-            ids, x = load_chunk(logits_ptr, row, row_stride, chunk, vocab_size, CHUNK)
-            keys = key_of(x)
-            inside = ((keys >= low) & (keys < high) & (ids < vocab_size)).to(tl.int32)
-            places = tl.cumsum(inside, axis=0) - 1
-            tl.store(candidate_ptr + at * REGION + places, x, mask=(inside > 0) & (places < REGION))
-            tl.store(count_ptr + at, tl.sum(inside, axis=0))
-            if key_of(chunk_best) >= high:
-                weights = weights_of(x, tl.load(row_best_ptr + row), tl.load(temperature_ptr + slot))
-                weights = tl.where(keys >= high, weights, 0.0)
-                tl.store(above_ptr + at, tl.sum(weights.to(tl.float64), axis=0))
-            else:
-                tl.store(above_ptr + at, tl.zeros([], tl.float64))
+        best, temperature = tl.load(row_best_ptr + row), tl.load(temperature_ptr + slot)
+        for part in range(GROUP):
+            chunk = tl.program_id(0) * GROUP + part
+            if chunk < num_chunks:
+                at = row.to(tl.int64) * num_chunks + chunk
+                chunk_best = key_of(tl.load(best_ptr + at))
+                if chunk_best >= low:
+                    ids, x = load_chunk(logits_ptr, row, row_stride, chunk, vocab_size, CHUNK)
+                    keys = key_of(x)
+                    inside = ((keys >= low) & (keys < high) & (ids < vocab_size)).to(tl.int32)
+                    places = tl.cumsum(inside, axis=0) - 1
+                    tl.store(candidate_ptr + at * REGION + places, x, mask=(inside > 0) & (places < REGION))
+                    tl.store(count_ptr + at, tl.sum(inside, axis=0))
+                else:
+                    tl.store(count_ptr + at, 0)
+                if chunk_best >= high:
+                    ids, x = load_chunk(logits_ptr, row, row_stride, chunk, vocab_size, CHUNK)
+                    weights = tl.where(key_of(x) >= high, weights_of(x, best, temperature), 0.0)
+                    tl.store(above_ptr + at, tl.sum(weights.to(tl.float64), axis=0))
+                else:
+                    tl.store(above_ptr + at, tl.zeros([], tl.float64))
 
 
 @triton.jit
