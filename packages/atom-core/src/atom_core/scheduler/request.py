@@ -29,7 +29,7 @@ class Request:
         num_computed_tokens: tokens computed in the cache, those of steps in flight included.
         num_reported_tokens: the same without steps in flight.
         num_samples_in_flight: tokens sampled by steps in flight; their values are not known.
-        forced_token_ids: output tokens that need no sampling; they join `token_ids` when the samples before them arrive.
+        forced_token_ids: output tokens that need no sampling; they join `token_ids` when samples before them arrive.
         num_samples_before_forced: of those in flight.
         num_steps_in_flight, last_step_id: steps scheduled with this request and not reported; the last of them.
         num_cached_tokens: prompt tokens found in the prefix cache when the request first ran.
