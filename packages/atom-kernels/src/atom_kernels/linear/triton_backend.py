@@ -27,6 +27,12 @@ def _supports(problem: FusedLinearProblem, platform: Any) -> str | None:
     return None
 
 
+def _supports_skinny(problem: FusedLinearProblem, platform: Any) -> str | None:
+    if problem.dtype is torch.float16:
+        return "float16 may overflow where the norm's scale comes after the product"
+    return _supports(problem, platform)
+
+
 def _max_rows(problem: FusedLinearProblem, platform: Any) -> int:
     return max(skinny_configs(problem, platform.name))
 
@@ -140,7 +146,7 @@ def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., t
 SKINNY_BACKEND = Backend(
     name="triton",
     implementation="Triton, the weight passes once",
-    supports=_supports,
+    supports=_supports_skinny,
     bind=_bind_skinny,
     max_rows=_max_rows,
 )
