@@ -174,3 +174,24 @@ def test_thinking_ends_with_its_budget_and_the_call_follows(speaks, budget):
         # The marks count as reasoning too: a handful of tokens each where they are no tokens of their own.
         assert (num_reasoning > 0) == (reasoning != "") or budget == 0
         assert num_reasoning <= budget + 16
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3-coder"])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "objekt"},
+        {"type": "object", "properties": 5},
+        {"type": "object", "properties": {"a": 5}, "required": ["a"]},
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": [["a"]]},
+        {"type": "object", "properties": {"a": {"type": "string", "enum": 5}}, "required": ["a"]},
+        {"type": "object", "properties": {"a": {"type": "string", "const": 5}}, "required": ["a"]},
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}, "required": ["a"]},
+        {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}, "required": ["a"]},
+    ],
+)
+def test_a_schema_that_makes_no_sense_is_the_clients_error(speaks, name, parameters):
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    fields: dict[str, Any] = {"messages": MESSAGES, "tools": [tool], "tool_choice": "required", **ONE_CALL}
+    error = speaks(name).post("/v1/chat/completions", **fields).json()["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", "tools")

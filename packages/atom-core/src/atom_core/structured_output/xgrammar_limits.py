@@ -113,7 +113,10 @@ def _typed_objection(said: dict[str, Any]) -> str | None:
     unknown = sorted(said.keys() - {"type"} - KEYWORDS.get(kinds, frozenset()))
     if unknown:
         return f"is not known to enforce {unknown[0]} of type {kinds}"
-    missing = set(said.get("required") or ()) - (said.get("properties") or {}).keys()
+    required, properties = said.get("required") or [], said.get("properties") or {}
+    if not isinstance(required, list) or not isinstance(properties, dict):
+        return "is not known to refuse keywords of a wrong type"
+    missing = [name for name in required if not isinstance(name, str) or name not in properties]
     return "ignores required properties that are not declared" if missing else None
 
 

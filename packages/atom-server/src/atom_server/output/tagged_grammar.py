@@ -21,8 +21,10 @@ _STRING_RULES = frozenset(("pattern", "format", "contentEncoding", "allOf", "any
 def can_be_tagged(style: TaggedStyle, schema: Any) -> bool:
     """Whether arguments in tags can be held to `schema`; where not, they have to be written as JSON."""
     root = resolved(schema or {}, schema or {})
-    properties = root.get("properties", {})
-    if set(root) - _PLAIN_KEYS or not isinstance(properties, dict) or set(root.get("required", ())) - set(properties):
+    properties, required = root.get("properties", {}), root.get("required", [])
+    if set(root) - _PLAIN_KEYS or not isinstance(properties, dict) or not isinstance(required, list):
+        return False
+    if any(not isinstance(name, str) or name not in properties for name in required):
         return False
     if not properties:
         return root.get("additionalProperties") is False or not root
@@ -44,9 +46,11 @@ def _is_plain(style: TaggedStyle, schema: Any, name: str) -> bool:
     if property_types(schema, name) != {"string"}:
         return True
     node = _node(schema, name)
-    texts = [node["const"]] if "const" in node else node.get("enum", ())
+    texts = [node["const"]] if "const" in node else node.get("enum", [])
+    if _STRING_RULES.intersection(node) or not isinstance(texts, list):
+        return False
     end = style.after_value.strip()
-    return not _STRING_RULES.intersection(node) and not any(end in text for text in texts)
+    return all(isinstance(text, str) and end not in text for text in texts)
 
 
 def _parameter(style: TaggedStyle, schema: Any, name: str) -> dict[str, Any]:

@@ -157,6 +157,8 @@ class ChatCompletionRequest(GenerationRequest):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def name_of(self, parameter: str | None) -> str | None:
+        if parameter == "structured_outputs" and self.constraint() is None:
+            return "tools"
         if parameter == "max_tokens" and self.max_completion_tokens is not None:
             return "max_completion_tokens"
         return super().name_of(parameter)
