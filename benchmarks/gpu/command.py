@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine-option", action="append", default=[], metavar="NAME=JSON", help="setting of our engine"
     )
     parser.add_argument("--cold", action="store_true", help="start with empty caches of compiled kernels")
+    parser.add_argument("--commit", help="of the sources, where this copy of them does not know it")
     parser.add_argument("--append", action="store_true", help="keep the results that the file holds already")
     parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by GPU)")
 
@@ -51,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     ceilings = measure_ceilings()
     document: dict[str, Any] = {
         "benchmark": "gpu",
-        "machine": machine.describe() | {"device": ceilings.device},
+        "machine": machine.describe() | {"device": ceilings.device} | _known_commit(options),
         "settings": {"dtype": "bfloat16", "max_model_len": options.max_model_len, "repeats": options.repeats},
         "copy_tb_per_s": round(ceilings.copy_bytes_per_second / 1e12, 3),
         "matmul_tflop_per_s": round(ceilings.operations_per_second / 1e12, 1),
@@ -66,6 +67,10 @@ def run(options: argparse.Namespace) -> int:
     print(tables.gpu_table(document))
     print(f"\nwritten: {path}")
     return 0
+
+
+def _known_commit(options: argparse.Namespace) -> dict[str, str]:
+    return {"commit": options.commit} if options.commit else {}
 
 
 def summarize(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
