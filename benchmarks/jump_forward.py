@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--num-threads", type=int, help="threads that compute; unset takes all cores")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -58,10 +59,9 @@ def run(options: argparse.Namespace) -> int:
     from atom_core import LLMEngine
 
     results: dict[bool, dict[str, tuple[list[str], int, float]]] = {}
+    limits = {"max_num_seqs": options.batch_size, "max_model_len": 1024, "num_threads": options.num_threads}
     for jumps in (False, True):
-        with LLMEngine(
-            options.model, jump_forward=jumps, max_num_seqs=options.batch_size, max_model_len=1024
-        ) as engine:
+        with LLMEngine(options.model, jump_forward=jumps, **limits) as engine:
             steps = _StepCounter(engine)
             results[jumps] = {name: _measure(engine, steps, schema, options) for name, schema in SCHEMAS.items()}
     print(f"{options.model}, batch {options.batch_size}, greedy: without -> with jump-forward")

@@ -49,6 +49,34 @@ def test_a_stop_token_ends_a_request_and_is_named():
     assert (output.new_token_ids, output.finish_reason, output.stop_reason) == ([9], "stop", 9)
 
 
+def test_nothing_is_computed_once_the_end_is_forced():
+    """The sample in flight and the tokens known to follow it end the request, by a stop token or by their number."""
+    for forced, reason in (([7, 8, 5, 9], "stop"), ([7, 8, 9, 4], "length")):
+        engine = make_engine(ahead=1)
+        engine.add(make_request(eos_token_ids=(5,), max_tokens=4 if reason == "length" else 20))
+        engine.submit()
+        engine.scheduler.force("a", forced)
+        assert engine.submit() is None
+        (output,) = report_tokens(engine, 7)
+        assert output.new_token_ids == forced[: 3 if reason == "stop" else 4]
+        assert output.finish_reason == reason
+
+
+def test_forced_tokens_are_computed_in_one_step_and_told_to_the_worker_once():
+    engine = make_engine(ahead=1)
+    request = make_request(max_tokens=20)
+    expected = tokens_alone(request)
+    engine.add(request)
+    engine.submit()
+    engine.scheduler.force("a", expected[:5])
+    step = engine.submit()
+    assert [(forced.position, forced.token_ids) for forced in step.forced_tokens] == [(4, expected[1:5])]
+    assert step.scheduled[0].num_new_tokens == 5
+    engine.run()
+    assert engine.tokens["a"] == expected
+    assert sum(len(step.forced_tokens) for step in engine.steps) == 1
+
+
 def test_max_tokens_end_a_request():
     engine = make_engine()
     engine.add(make_request(max_tokens=3))
