@@ -149,7 +149,13 @@ def test_a_strict_function_is_held_to_its_schema_once_a_call_begins(speaks):
 
 
 @pytest.mark.parametrize(
-    ("name", "mark"), [("kimi", "<|tool_call_end|>"), ("harmony", "<|constrain|>"), ("deepseek-v3", "<｜tool▁sep｜>")]
+    ("name", "mark"),
+    [
+        ("kimi", "<|tool_call_end|>"),
+        ("harmony", "<|constrain|>"),
+        ("json", "<|python_tag|>"),
+        ("deepseek-v3", "<｜tool▁sep｜>"),
+    ],
 )
 def test_marks_out_of_place_are_no_content(speaks, name, mark):
     server = speaks(name)

@@ -76,10 +76,14 @@ def plan_reply(state: ServerState, body: ChatCompletionRequest, prompt: PromptTo
     reads_reasoning = not body.continue_final_message and (asked is None or constraint is not asked)
     schemas, as_json = schemas_of(body), is_written_as_json(body, output)
 
+    strays = output.kept_tokens if params.skip_special_tokens else ()
+
     def make_reader() -> ReplyReader:
         parser = output.parser(schemas, text, reads_reasoning=reads_reasoning, as_json=as_json)
         ids = random_call_id if output.is_harmony else _call_ids(output.notation, body)
-        return ReplyReader(parser, several=makes_several(body), keeps_reasoning=body.include_reasoning, call_ids=ids)
+        return ReplyReader(
+            parser, several=makes_several(body), keeps_reasoning=body.include_reasoning, call_ids=ids, strays=strays
+        )
 
     has_parser = output.parser(schemas, text, reads_reasoning=reads_reasoning, as_json=as_json) is not None
     kept = list(output.kept_token_ids) if has_parser and params.skip_special_tokens else None

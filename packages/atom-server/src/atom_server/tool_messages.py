@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import UNSET
 
@@ -27,6 +27,7 @@ class ReplyReader:
         several: whether calls after the first count.
         keeps_reasoning: whether it is told at all.
         call_ids: makes the ids of calls.
+        strays: special tokens that are no content, wherever they turn up.
 
     Attributes:
         num_calls: that have begun.
@@ -40,6 +41,7 @@ class ReplyReader:
         several: bool = True,
         keeps_reasoning: bool = True,
         call_ids: CallIds = random_call_id,
+        strays: Sequence[str] = (),
     ) -> None:
         self.num_calls = 0
         self.num_reasoning_tokens = 0
@@ -47,6 +49,7 @@ class ReplyReader:
         self._parser = parser
         self._most_calls = None if several else 1
         self._keeps_reasoning = keeps_reasoning
+        self._strays = strays
 
     def take(self, text: str, num_tokens: int = 0, *, finished: bool = False) -> list[Part]:
         """What new text of `num_tokens` tokens tells."""
@@ -59,7 +62,14 @@ class ReplyReader:
             self.num_reasoning_tokens += num_tokens
         if finished:
             parts = parts + parser.finish()
-        return [part for part in joined(parts) if self._counts(part)]
+        return [part for part in map(self._without_strays, joined(parts)) if part.text and self._counts(part)]
+
+    def _without_strays(self, part: Part) -> Part:
+        """A special token is one piece of text, so it is not cut in two here."""
+        text = part.text
+        for stray in self._strays if part.kind == "content" else ():
+            text = text.replace(stray, "")
+        return part if text == part.text else Part(part.kind, text)
 
     def _counts(self, part: Part) -> bool:
         if part.kind == "reasoning":
