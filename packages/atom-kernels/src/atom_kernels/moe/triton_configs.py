@@ -94,10 +94,10 @@ def default_config(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfig:
         tile = TileConfig(block_m=16, block_n=32, block_k=32, num_stages=2)
         return ExpertsConfig(tile, tile)
     pairs_of_expert = num_tokens * problem.top_k / problem.num_experts
-    if pairs_of_expert <= 4:
-        tile = TileConfig(16, 64, 128)
+    if pairs_of_expert <= 8:
+        tile = TileConfig(16, 64, 128, swap=True)
     elif pairs_of_expert <= 24:
-        tile = TileConfig(32, 64, 128)
+        tile = TileConfig(32, 64, 128, swap=True)
     elif pairs_of_expert <= 96:
         tile = TileConfig(64, 128, 64, group_m=8)
     else:
