@@ -33,6 +33,8 @@ def compile_model(model: Any, config: EngineConfig) -> Any:
     level = config.compile.level
     if level == EAGER:
         return model
+    # The compiler counts what it made of a function, whatever model it was for, and gives up after a few: count anew.
+    torch.compiler.reset()
     if level == TRACED:
         return torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
     settings.keep_compiled_in(artefacts_folder(config))
