@@ -9,7 +9,6 @@ import torch
 
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.moe import MOE_EXPERTS, MOE_ROUTE, ExpertsProblem, RoutingProblem, experts
-from atom_kernels.moe.few_tokens_backend import FewTokensExperts
 from atom_kernels.moe.grouped_backend import GroupedExperts
 from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig
 from atom_kernels.moe.triton_experts_backend import TritonExperts
@@ -45,8 +44,6 @@ def triton_mismatch(problem, num_tokens, tile, few_pairs, ids=None):
 def is_quick(case):
     """The interpreter takes its time: long sums once, few rows, and one number of them for half precision."""
     wide, long = "float32" in case.label, "hidden_size=2100" in case.label
-    if "single rows" in case.backend:
-        return case.label.endswith("rows=1") and not long
     return case.label.endswith(("rows=1",) if long else ("rows=1", "rows=5") if wide else ("rows=5",))
 
 
@@ -95,26 +92,16 @@ def test_grouped_products_of_sorted_rows_agree_and_leave_strangers_out(rules):
     assert mismatch(got, experts(problem, weights, *inputs), MOE_EXPERTS.tolerance(problem)) is None
 
 
-def test_few_tokens_that_share_experts_or_name_strangers_agree():
-    problem = ExpertsProblem(5, 3, 40, 23, torch.float32, activation="swiglu_oai", bias=True)
-    weights, inputs = make_experts(problem, 3)
-    inputs[2][1] = torch.tensor([-1, 4, 5])
-    inputs[2][2] = inputs[2][0]
-    got = FewTokensExperts(problem, here(weights))(*on_device(inputs))
-    assert mismatch(got, experts(problem, weights, *inputs), MOE_EXPERTS.tolerance(problem)) is None
-
-
 def test_many_rows_go_to_the_grouped_product_on_gpus_that_have_one():
     facts = Facts(torch_build="cuda", num_devices=1, device_name="a GPU", device_arch="sm_90", triton_version="3.6.0")
     problem = ExpertsProblem(128, 8, 2048, 768, torch.bfloat16)
     rows = select(MOE_EXPERTS, problem, platform_from_facts(facts)).rows
     assert [(row.max_rows, "grouped_mm" in row.implementation) for row in rows] == [
-        (1, False),
         (768, False),
         (None, True),
     ]
     older = platform_from_facts(replace(facts, device_arch="sm_80"))
-    assert [row.max_rows for row in select(MOE_EXPERTS, problem, older).rows] == [1, None]
+    assert [row.max_rows for row in select(MOE_EXPERTS, problem, older).rows] == [None]
 
 
 def test_a_step_without_tokens_is_empty():

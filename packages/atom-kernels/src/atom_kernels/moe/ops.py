@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from atom_kernels.moe import (
-    few_tokens_backend,
     grouped_backend,
     native,
     triton_experts_backend,
@@ -167,7 +166,6 @@ MOE_EXPERTS = Op(
     schema="(Tensor x, Tensor weights, Tensor ids, Tensor? base=None) -> Tensor",
     fake=lambda problem, x_TD, *rest: torch.empty_like(x_TD),
     backends=(
-        few_tokens_backend.FEW_TOKENS_BACKEND,
         triton_experts_backend.EXPERTS_BACKEND,
         grouped_backend.GROUPED_BACKEND,
         native.EXPERTS_BACKEND,
