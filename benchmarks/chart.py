@@ -36,7 +36,8 @@ def run(options: argparse.Namespace) -> int:
     (options.images / "offline.svg").write_text(draw(documents[0]))
     overhead = report.load_all("overhead", options.results)
     blocks = report.load_all("blocks", options.results)
-    options.readme.write_text(with_tables(options.readme.read_text(), documents, overhead, blocks))
+    http = report.load_all("http", options.results)
+    options.readme.write_text(with_tables(options.readme.read_text(), documents, overhead, blocks, http))
     print(f"drawn: {options.images / 'offline.svg'}; tables: {options.readme}")
     if kernels := report.load_all("kernels", options.results):
         page.write_page(kernels, options.kernels, options.images)
@@ -49,7 +50,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def with_tables(
-    text: str, offline: list[dict[str, Any]], overhead: list[dict[str, Any]], blocks: list[dict[str, Any]] | None = None
+    text: str,
+    offline: list[dict[str, Any]],
+    overhead: list[dict[str, Any]],
+    blocks: list[dict[str, Any]] | None = None,
+    http: list[dict[str, Any]] | None = None,
 ) -> str:
     """The README with the tables of the results between its marks."""
     tables = [report.offline_table(document) for document in offline]
@@ -57,6 +62,11 @@ def with_tables(
         "What the engine itself adds to a step (a runner that returns ready logits of 49152 tokens):\n\n"
         + report.overhead_table(document)
         for document in overhead
+    ]
+    tables += [
+        "Streams over HTTP, read by a client in its own process, beside the engine called in Python (less than nothing "
+        "where the process of the server takes work off the engine's):\n\n" + report.http_table(document)
+        for document in http or ()
     ]
     tables += [
         "Mixtures of experts and latent attention, in random models of a few hundred million parameters:\n\n"

@@ -143,7 +143,7 @@ def test_a_readme_without_marks_is_refused():
 
 def test_the_readme_shows_the_saved_results():
     text = (chart.ROOT / "README.md").read_text()
-    saved = [report.load_all(name) for name in ("offline", "overhead", "blocks")]
+    saved = [report.load_all(name) for name in ("offline", "overhead", "blocks", "http")]
     assert chart.with_tables(text, *saved) == text, "run `python -m benchmarks chart`"
 
 
