@@ -338,11 +338,12 @@ def test_what_has_priority_goes_first_and_what_finds_the_queue_full_is_sent_away
             return future
 
         running = start("running", max_tokens=300)
-        patient = start("patient", priority=5)
-        urgent = start("urgent", priority=-5)
+        patient = start("patient", priority=5, max_tokens=60)
+        urgent = start("urgent", priority=-5, max_tokens=60)
         refused = server.post("/v1/completions", prompt="one too many", max_tokens=1)
-        assert [len(future.result(30)) for future in (running, patient, urgent)] == [300, 8, 8]
-        assert done == ["running", "urgent", "patient"]
+        assert [len(future.result(30)) for future in (running, patient, urgent)] == [300, 60, 60]
+        # Of these two alone: the first reply is long, and its client may still be reading when the next one comes.
+        assert done.index("urgent") < done.index("patient")
 
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) > 0
