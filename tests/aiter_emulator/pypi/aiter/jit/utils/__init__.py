@@ -1,0 +1,1 @@
+"""What the compiling needs to know of the machine."""
