@@ -78,11 +78,13 @@ def experts_kernel(
 
     for start in range(first, last, BLOCK_M):
         places_M = start + tl.arange(0, BLOCK_M)
+        # Places past the last pair compute it again: the row of any other pair may hold garbage.
+        taken_M = tl.minimum(places_M, last - 1)
         if PAIRS_BLOCK > 0:
-            found_MP = rank_P[None, :] == places_M[:, None]
+            found_MP = rank_P[None, :] == taken_M[:, None]
             pairs_M = tl.sum(tl.where(found_MP, tl.arange(0, PAIRS_BLOCK)[None, :], 0), axis=1)
         else:
-            pairs_M = tl.load(order_ptr + places_M, mask=places_M < last, other=0)
+            pairs_M = tl.load(order_ptr + taken_M)
         x_ptrs_M = x_ptr + (pairs_M // PAIRS_PER_ROW).to(tl.int64) * DEPTH
         sum_MN = tile_product(x_ptrs_M, weight_ptrs_N, DEPTH, BLOCK_M, BLOCK_N, BLOCK_K, SWAP, UPCAST)
         if HAS_BIAS:
