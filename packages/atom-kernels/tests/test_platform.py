@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from atom_kernels.platform import Facts, detect_platform, platform_from_facts
+from atom_kernels.aiter.api import known_api
+from atom_kernels.platform import Facts, Platform, detect_platform, platform_from_facts, use_platform
 
 ROCM = {
     "torch_build": "rocm",
@@ -26,7 +27,7 @@ def make_platform(**facts):
 
 
 def test_aiter_comes_first_on_a_supported_rocm_machine_where_it_imports():
-    platform = make_platform(**ROCM, aiter_version="0.1.9")
+    platform = make_platform(**ROCM, aiter_version="0.1.20", aiter=known_api("git"))
     assert platform.backends == ("aiter", "triton", "torch")
     assert (platform.vendor, platform.device, platform.arch) == ("amd", "cuda", "gfx942")
 
@@ -35,17 +36,51 @@ def test_aiter_comes_first_on_a_supported_rocm_machine_where_it_imports():
     ("facts", "words"),
     [
         ({"aiter_version": None}, "amd-aiter is not installed"),
-        ({"aiter_version": "0.1.9", "aiter_import_error": "OSError: libhipblaslt.so.1"}, "libhipblaslt.so.1"),
-        ({"aiter_version": "0.1.9", "device_arch": "gfx1100"}, "this is gfx1100"),
-        ({"aiter_version": "0.1.9", "num_devices": 0}, "no AMD GPU"),
-        ({"aiter_version": "0.1.9", "torch_build": "cuda"}, "cuda build"),
-        ({"aiter_version": "0.1.9", "torch_build": "cpu"}, "cpu build"),
+        (
+            {"aiter_version": "0.1.20", "aiter": None, "aiter_error": "OSError: libhipblaslt.so"},
+            "OSError: libhipblaslt",
+        ),
+        ({"device_arch": "gfx1100"}, "this is gfx1100"),
+        ({"num_devices": 0}, "no AMD GPU"),
+        ({"torch_build": "cuda"}, "cuda build"),
+        ({"torch_build": "cpu"}, "cpu build"),
     ],
 )
 def test_aiter_is_passed_over_with_a_reason_where_any_condition_fails(facts, words):
-    platform = make_platform(**{**ROCM, **facts})
+    platform = make_platform(**{**ROCM, "aiter_version": "0.1.20", "aiter": known_api("git"), **facts})
     assert "aiter" not in platform.backends
+    assert platform.aiter is None
     assert words in (platform.why_not("aiter") or "")
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("release", ["git", "pypi"])
+def test_an_amd_machine_can_be_simulated(arch, release):
+    platform = Platform.rocm(arch, release=release)
+    assert (platform.vendor, platform.device, platform.arch) == ("amd", "cuda", arch)
+    assert platform.backends == ("aiter", "triton", "torch")
+    assert platform.aiter is known_api(release)
+    assert platform.float8 == {"gfx942": "float8_e4m3fnuz", "gfx950": "float8_e4m3fn"}[arch]
+    assert hash(platform) == hash(Platform.rocm(arch, release=release))
+
+
+def test_a_simulated_amd_machine_on_the_host_has_no_triton():
+    platform = Platform.rocm("gfx942", device="cpu")
+    assert (platform.vendor, platform.device, platform.backends) == ("amd", "cpu", ("aiter", "torch"))
+    assert "host" in (platform.why_not("triton") or "")
+
+
+@pytest.mark.parametrize(("arch", "release"), [("gfx1100", "git"), ("gfx942", "nightly")])
+def test_a_machine_that_aiter_does_not_have_cannot_be_simulated(arch, release):
+    with pytest.raises(ValueError, match=r"gfx1100|nightly"):
+        Platform.rocm(arch, release=release)
+
+
+def test_another_platform_stands_in_for_this_machine_for_a_while():
+    here = detect_platform()
+    with use_platform(Platform.rocm("gfx942")), use_platform(Platform.rocm("gfx950")) as inner:
+        assert detect_platform() is inner
+    assert detect_platform() is here
 
 
 def test_an_nvidia_machine_has_triton_and_torch():

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import importlib
 import importlib.metadata
 import os
 import platform as host
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 
 from atom_kernels import settings
+from atom_kernels.aiter.api import AiterApi, known_api
+from atom_kernels.aiter.library import library
+from atom_kernels.aiter.sources import DISTRIBUTION, AiterUnusableError, installed_version
 from atom_kernels.operator import BACKEND_ORDER
 from atom_kernels.probing import run_apart
 
-AITER_ARCHES = ("gfx942", "gfx950")
+# Those that AITER has kernels for, and the GPU that a simulated platform of each is called by.
+AITER_ARCHES = {"gfx942": "AMD Instinct MI300X", "gfx950": "AMD Instinct MI355X"}
 _BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16", "arm_bf16", "sve_bf16")
 
 
@@ -29,7 +34,8 @@ class Facts:
         num_devices: accelerators that torch can see.
         device_name, device_arch: of accelerator 0; arch is "gfx942" or "sm_90".
         aiter_version: of the distribution `amd-aiter`, None if absent (the name `aiter` alone is another project).
-        aiter_import_error: why ``import aiter`` failed; None if it worked or was not tried.
+        aiter: what it offers, where it could be imported; None elsewhere.
+        aiter_error: why it could not be used where it was tried.
         triton_version: of the importable triton, None if absent.
         triton_interpret: Triton's interpreter is on (tests without a GPU).
         cpu_name, machine, num_cores: of the host.
@@ -44,7 +50,8 @@ class Facts:
     device_name: str = ""
     device_arch: str = ""
     aiter_version: str | None = None
-    aiter_import_error: str | None = None
+    aiter: AiterApi | None = None
+    aiter_error: str | None = None
     triton_version: str | None = None
     triton_interpret: bool = False
     cpu_name: str = "unknown CPU"
@@ -72,6 +79,7 @@ class Platform:
         num_cores: host cores this process may use.
         cpu_features: instruction sets of the host.
         batch_invariant: operators must give a row the same bits in any batch; asked for by who builds a model.
+        aiter: what the AITER here offers, None where it cannot run.
     """
 
     device: str
@@ -85,6 +93,39 @@ class Platform:
     num_cores: int
     cpu_features: frozenset[str] = frozenset()
     batch_invariant: bool = False
+    aiter: AiterApi | None = None
+
+    @staticmethod
+    def rocm(arch: str, *, release: str = "git", device: str = "cuda") -> Platform:
+        """An AMD machine that need not be this one.
+
+        Args:
+            arch: "gfx942" (MI300X) or "gfx950" (MI355X).
+            release: of its AITER, "git" or "pypi".
+            device: "cuda" as ROCm's torch has it; "cpu" keeps tensors on the host, where Triton has no backend.
+
+        Raises:
+            ValueError: an architecture or a release that AITER does not have.
+        """
+        if arch not in AITER_ARCHES:
+            raise ValueError(f"AITER supports {', '.join(AITER_ARCHES)}, not {arch!r}")
+        api = known_api(release)
+        facts = Facts(
+            torch_build="rocm",
+            num_devices=1,
+            device_name=AITER_ARCHES[arch],
+            device_arch=arch,
+            aiter_version=api.version,
+            aiter=api,
+            triton_version="with ROCm's torch",
+        )
+        platform = platform_from_facts(facts)
+        return platform if device == "cuda" else _on_the_host(platform)
+
+    @property
+    def float8(self) -> str:
+        """The format that its instructions have for e4m3: CDNA 3 has one of its own, with 240 as the largest value."""
+        return "float8_e4m3fnuz" if self.arch == "gfx942" else "float8_e4m3fn"
 
     @property
     def preferred_dtype(self) -> str:
@@ -96,10 +137,38 @@ class Platform:
         return dict(self.unavailable).get(backend)
 
 
-@functools.cache
+# What `use_platform` put in the place of this machine, the last one in force.
+_in_use: list[Platform] = []
+
+
 def detect_platform() -> Platform:
-    """This machine; probed once per process."""
+    """This machine, probed once per process; inside `use_platform`, that platform."""
+    return _in_use[-1] if _in_use else _probe_once()
+
+
+@contextlib.contextmanager
+def use_platform(platform: Platform) -> Iterator[Platform]:
+    """Every thread's `detect_platform` answers with `platform` inside: to see or test what another machine would do."""
+    _in_use.append(platform)
+    try:
+        yield platform
+    finally:
+        _in_use.pop()
+
+
+@functools.cache
+def _probe_once() -> Platform:
     return platform_from_facts(gather_facts())
+
+
+def _on_the_host(platform: Platform) -> Platform:
+    reason = "tensors are on the host, where it has no backend"
+    return replace(
+        platform,
+        device="cpu",
+        backends=tuple(name for name in platform.backends if name != "triton"),
+        unavailable=(*platform.unavailable, ("triton", reason)),
+    )
 
 
 def platform_from_facts(facts: Facts) -> Platform:
@@ -125,6 +194,7 @@ def platform_from_facts(facts: Facts) -> Platform:
         bf16_reason=bf16_reason,
         num_cores=facts.num_cores,
         cpu_features=facts.cpu_features,
+        aiter=facts.aiter if reasons["aiter"] is None else None,
     )
 
 
@@ -133,8 +203,9 @@ def gather_facts() -> Facts:
     torch_build = "rocm" if torch.version.hip else "cuda" if torch.version.cuda else "cpu"
     num_devices = torch.cuda.device_count() if torch_build != "cpu" else 0
     device_name, device_arch = _describe_device(torch_build) if num_devices else ("", "")
-    aiter_version = _distribution_version("amd-aiter")
+    aiter_version = installed_version()
     try_aiter = torch_build == "rocm" and device_arch in AITER_ARCHES and aiter_version is not None
+    aiter, aiter_error = _try_aiter() if try_aiter else (None, None)
     features = _cpu_features()
     has_bf16 = not num_devices and any(name in features for name in _BF16_FEATURES)
     return Facts(
@@ -143,7 +214,8 @@ def gather_facts() -> Facts:
         device_name=device_name,
         device_arch=device_arch,
         aiter_version=aiter_version,
-        aiter_import_error=_import_error("aiter") if try_aiter else None,
+        aiter=aiter,
+        aiter_error=aiter_error,
         triton_version=_distribution_version("triton") or _distribution_version("pytorch-triton-rocm"),
         triton_interpret=settings.triton_interpret(),
         cpu_name=_cpu_name(),
@@ -157,16 +229,23 @@ def gather_facts() -> Facts:
 
 
 def _why_no_aiter(facts: Facts, on_gpu: bool) -> str | None:
+    reason = _why_no_aiter_device(facts, on_gpu)
+    if reason is not None:
+        return f"{reason} ({DISTRIBUTION} {facts.aiter_version} is installed)" if facts.aiter_version else reason
+    if facts.aiter_version is None:
+        return f"the distribution {DISTRIBUTION} is not installed, see docs/amd.md"
+    if facts.aiter is None:
+        return f"{DISTRIBUTION} {facts.aiter_version} is installed but cannot be used: {facts.aiter_error}"
+    return None
+
+
+def _why_no_aiter_device(facts: Facts, on_gpu: bool) -> str | None:
     if facts.torch_build != "rocm":
         return f"torch is a {facts.torch_build} build, AITER needs ROCm"
     if not on_gpu:
         return "torch sees no AMD GPU"
     if facts.device_arch not in AITER_ARCHES:
         return f"AITER supports {', '.join(AITER_ARCHES)}, this is {facts.device_arch}"
-    if facts.aiter_version is None:
-        return "the distribution amd-aiter is not installed (pip install 'atom-kernels[rocm]')"
-    if facts.aiter_import_error:
-        return f"amd-aiter {facts.aiter_version} is installed but does not import: {facts.aiter_import_error}"
     return None
 
 
@@ -246,12 +325,11 @@ def _distribution_version(name: str) -> str | None:
         return None
 
 
-def _import_error(module: str) -> str | None:
+def _try_aiter() -> tuple[AiterApi | None, str | None]:
     try:
-        importlib.import_module(module)
-    except Exception as error:  # a broken vendor library may raise anything at import; all of it means "unavailable"
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-    return None
+        return library().api, None
+    except AiterUnusableError as error:
+        return None, str(error)
 
 
 def _native_error() -> str | None:

@@ -1,0 +1,266 @@
+"""Every function of AITER that an adapter calls: where it is, and which of its parameters we rely on.
+
+Adapters call through `library.Library.bind`, which knows no parameter that is not in here; so holding this table
+to AITER's sources holds every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class AiterFunction:
+    """Attributes:
+    git, pypi: "module:object" by release; None where the release has none.
+    uses: parameters that we pass wherever we call it; without one of them the function is of no use to us.
+    newer: parameters that some releases lack, with the value that leaves things as those releases do them.
+    renamed: other names that a parameter of ours has somewhere.
+    keywords: plain Python all the way down: arguments after a gap may go by keyword. Elsewhere only positions are
+        safe, since names in AITER's C++ differ from those in its Python.
+    """
+
+    git: str | None
+    pypi: str | None
+    uses: tuple[str, ...] = ()
+    newer: Mapping[str, object] = field(default_factory=dict)
+    renamed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    keywords: bool = False
+
+    def spelled(self, name: str, known: Collection[str]) -> str | None:
+        """How a parameter of ours is called among those `known` to a release; None where it is not there."""
+        return next((other for other in (name, *self.renamed.get(name, ())) if other in known), None)
+
+
+def _both(path: str, uses: str = "", **options: object) -> AiterFunction:
+    """Same module in both releases; `uses` is separated by blanks."""
+    return AiterFunction(path, path, tuple(uses.split()), **options)  # type: ignore[arg-type]
+
+
+def _git(path: str, uses: str = "", **options: object) -> AiterFunction:
+    """Only in sources from git."""
+    return AiterFunction(path, None, tuple(uses.split()), **options)  # type: ignore[arg-type]
+
+
+def _triton(folder: str, path: str, uses: str = "", **options: object) -> AiterFunction:
+    """AITER's own Triton kernels: in folders on git, flat on PyPI."""
+    root = "aiter.ops.triton"
+    return AiterFunction(f"{root}.{folder}.{path}", f"{root}.{path}", tuple(uses.split()), **options)  # type: ignore[arg-type]
+
+
+_PAGED_WRITE = "key value key_cache value_cache slot_mapping"
+_NEW_OUT = "out input"
+
+FUNCTIONS: dict[str, AiterFunction] = {
+    # Dense products.
+    "shuffle_weight": _both("aiter.ops.shuffle:shuffle_weight", "x layout"),
+    "gemm_a16w16": _both("aiter.tuned_gemm:gemm_a16w16", "A B bias otype"),
+    "batched_gemm_bf16_CK": _both("aiter.ops.batched_gemm_op_bf16:batched_gemm_bf16_CK", "XQ WQ"),
+    "batched_gemm_bf16": _triton(
+        "gemm.batched", "batched_gemm_bf16:batched_gemm_bf16", "XQ WQ dtype YQ", keywords=True
+    ),
+    # Norms.
+    "rmsnorm2d_fwd": _both("aiter.ops.rmsnorm:rmsnorm2d_fwd", "input weight epsilon"),
+    "rmsnorm2d_fwd_with_add": _both(
+        "aiter.ops.rmsnorm:rmsnorm2d_fwd_with_add",
+        "out input residual_in residual_out weight epsilon",
+        newer={"gemma_norm": False},
+    ),
+    "layernorm2d_fwd": _both("aiter.ops.norm:layernorm2d_fwd", "input weight bias epsilon"),
+    "fused_qk_rmsnorm": _git(
+        "aiter.ops.fused_qk_rmsnorm_group_quant:fused_qk_rmsnorm",
+        "q q_weight q_epsilon q_out_unquantized k_out k k_weight k_epsilon",
+        keywords=True,
+    ),
+    # Activations: all with gate and up as halves of a row.
+    "silu_and_mul": _both("aiter.ops.activation:silu_and_mul", _NEW_OUT),
+    "gelu_and_mul": _both("aiter.ops.activation:gelu_and_mul", _NEW_OUT),
+    "gelu_tanh_and_mul": _both("aiter.ops.activation:gelu_tanh_and_mul", _NEW_OUT),
+    "swiglu_and_mul": _git("aiter.ops.activation:swiglu_and_mul", _NEW_OUT),
+    # Rotation, alone and together with norms and the write into the cache.
+    "rope_cached_positions_2c_fwd_inplace": _both(
+        "aiter.ops.rope:rope_cached_positions_2c_fwd_inplace",
+        "input_x input_y cos sin positions rotate_style reuse_freqs_front_part nope_first",
+    ),
+    "rope_cached_positions_fwd_inplace": _both(
+        "aiter.ops.rope:rope_cached_positions_fwd_inplace",
+        "input cos sin positions rotate_style reuse_freqs_front_part nope_first",
+    ),
+    "fused_qk_norm_rope_cache_quant_shuffle": _git(
+        "aiter.ops.fused_qk_norm_rope_cache_quant:fused_qk_norm_rope_cache_quant_shuffle",
+        "q k v num_heads_q num_heads_k num_heads_v head_dim eps qw kw cos_sin_cache is_neox_style pos_ids k_cache "
+        "v_cache slot_mapping kv_cache_dtype k_scale v_scale",
+    ),
+    "fused_qk_rope_reshape_and_cache": _triton(
+        "fusions",
+        "fused_kv_cache:fused_qk_rope_reshape_and_cache",
+        "q k v key_cache value_cache slot_mapping pos cos sin k_scale v_scale is_neox flash_layout q_out k_out "
+        "output_zeros",
+        newer={"upcast_operand": False},
+        keywords=True,
+    ),
+    "fused_qk_rope_cat_and_cache_mla": _triton(
+        "fusions",
+        "fused_kv_cache:fused_qk_rope_cat_and_cache_mla",
+        "q_nope q_pe k_nope k_pe kv_cache slot_mapping pos cos sin k_scale is_neox q_out k_pe_out",
+        newer={"shuffled_kv_cache": False, "upcast_operand": False},
+        keywords=True,
+    ),
+    "fused_qk_rope_concat_and_cache_mla": _git(
+        "aiter.ops.cache:fused_qk_rope_concat_and_cache_mla",
+        "q_nope q_pe kv_c k_pe kv_cache q_out slot_mapping k_scale q_scale positions cos_cache sin_cache is_neox "
+        "is_nope_first",
+        newer={"compute_all_q_rope": False},
+    ),
+    # The cache.
+    "reshape_and_cache": _both(
+        "aiter.ops.cache:reshape_and_cache", f"{_PAGED_WRITE} kv_cache_dtype k_scale v_scale asm_layout"
+    ),
+    "reshape_and_cache_flash": _both(
+        "aiter.ops.cache:reshape_and_cache_flash", f"{_PAGED_WRITE} kv_cache_dtype k_scale v_scale"
+    ),
+    "reshape_and_cache_with_pertoken_quant": _both(
+        "aiter.ops.cache:reshape_and_cache_with_pertoken_quant",
+        "key value key_cache value_cache k_dequant_scales v_dequant_scales slot_mapping asm_layout",
+    ),
+    "concat_and_cache_mla": _both(
+        "aiter.ops.cache:concat_and_cache_mla", "kv_c k_pe kv_cache slot_mapping kv_cache_dtype scale"
+    ),
+    # Attention.
+    "flash_attn_varlen_func": _both(
+        "aiter.ops.mha:flash_attn_varlen_func",
+        "q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k softmax_scale logits_soft_cap causal window_size "
+        "return_lse out",
+        newer={"sink_ptr": None},
+        keywords=True,
+    ),
+    "mha_batch_prefill_func": _both(
+        "aiter.ops.mha:mha_batch_prefill_func",
+        "q k v cu_seqlens_q kv_indptr kv_page_indices max_seqlen_q max_seqlen_k softmax_scale logits_soft_cap causal "
+        "window_size out",
+        newer={
+            "kv_last_page_lens": None,
+            "block_table": None,
+            "seqlen_k": None,
+            "q_descale": None,
+            "k_descale": None,
+            "v_descale": None,
+            "sink_ptr": None,
+        },
+        keywords=True,
+    ),
+    "pa_fwd_asm": _both(
+        "aiter.ops.attention:pa_fwd_asm",
+        "Q K V block_tables context_lens block_tables_stride0 max_qlen K_QScale V_QScale out_ qo_indptr",
+    ),
+    "pa_persistent_fwd": _git(
+        "aiter.ops.attention:pa_persistent_fwd",
+        "Q K V output max_qlen qo_indptr kv_indptr kv_indices context_lens work_indptr work_info reduce_indptr "
+        "reduce_final_map reduce_partial_map K_QScale V_QScale softmax_scale mask",
+    ),
+    "get_pa_metadata_v1": _git(
+        "aiter.ops.attention:get_pa_metadata_v1",
+        "seqlens_qo_indptr pages_kv_indptr context_lens num_heads_per_head_k num_heads_k is_causal work_metadata_ptrs "
+        "work_indptr work_info reduce_indptr reduce_final_map reduce_partial_map kv_granularity block_size",
+    ),
+    "get_pa_metadata_info_v1": _git("aiter.ops.attention:get_pa_metadata_info_v1", "batch_size num_head_k"),
+    "paged_attention_rocm": _both(
+        "aiter.ops.attention:paged_attention_rocm",
+        "out exp_sums max_logits tmp_out query key_cache value_cache num_kv_heads scale block_tables context_lens "
+        "block_size max_context_len alibi_slopes kv_cache_dtype k_scale v_scale",
+    ),
+    "pa_decode_gluon": _git(
+        "aiter.ops.triton.gluon.pa_decode_gluon:pa_decode_gluon",
+        "output query key_cache value_cache context_lengths block_tables softmax_scale query_length "
+        "max_context_partition_num context_partition_size compute_type query_scale key_scale value_scale exp_sums "
+        "max_logits temporary_output alibi_slopes sinks sliding_window ps",
+        keywords=True,
+    ),
+    "get_recommended_splits": _git(
+        "aiter.ops.triton.gluon.pa_decode_gluon:get_recommended_splits", "num_sequences num_kv_heads", keywords=True
+    ),
+    "unified_attention": _triton(
+        "attention",
+        "unified_attention:unified_attention",
+        "q k v out cu_seqlens_q max_seqlen_q seqused_k max_seqlen_k softmax_scale causal window_size block_table "
+        "softcap q_descale k_descale v_descale sinks",
+        newer={"shuffled_kv_cache": False},
+        keywords=True,
+    ),
+    # Latent attention.
+    "mla_decode_fwd": _both(
+        "aiter.mla:mla_decode_fwd",
+        "q kv_buffer o qo_indptr kv_indptr kv_indices kv_last_page_lens max_seqlen_q sm_scale logit_cap "
+        "num_kv_splits num_kv_splits_indptr work_meta_data work_indptr work_info_set reduce_indptr reduce_final_map "
+        "reduce_partial_map q_scale kv_scale",
+        newer={"page_size": 1, "nhead_kv": 1},
+        keywords=True,
+    ),
+    "mla_prefill_fwd": _both(
+        "aiter.mla:mla_prefill_fwd",
+        "q kv_buffer o qo_indptr kv_indptr kv_indices kv_last_page_lens max_seqlen_q sm_scale",
+        keywords=True,
+    ),
+    "get_mla_metadata_info_v1": _both(
+        "aiter.ops.attention:get_mla_metadata_info_v1",
+        "batch_size max_seqlen_qo num_head_qo q_dtype kv_dtype is_sparse fast_mode",
+        newer={"num_kv_splits": 32, "intra_batch_mode": False, "max_split_per_batch": -1},
+        keywords=True,
+    ),
+    "get_mla_metadata_v1": _both(
+        "aiter.ops.attention:get_mla_metadata_v1",
+        "seqlens_qo_indptr seqlens_kv_indptr num_heads_per_head_k num_heads_k is_causal work_metadata_ptrs "
+        "work_info_set work_indptr reduce_indptr reduce_final_map reduce_partial_map kv_granularity max_seqlen_qo "
+        "uni_seqlen_qo fast_mode max_split_per_batch",
+        newer={
+            "kv_last_page_lens": None,
+            "page_size": 1,
+            "intra_batch_mode": False,
+            "dtype_q": None,
+            "dtype_kv": None,
+        },
+        renamed={"work_info_set": ("work_info",)},
+        keywords=True,
+    ),
+    "mla_reduce_v1": _both(
+        "aiter.ops.attention:mla_reduce_v1",
+        "partial_output partial_lse reduce_indptr reduce_final_map reduce_partial_map final_output",
+        newer={"max_seqlen_q": None, "num_kv_splits": None},
+    ),
+    # Experts.
+    "topk_softmax": _both(
+        "aiter.ops.moe_op:topk_softmax",
+        "topk_weights topk_indices token_expert_indices gating_output need_renorm",
+        newer={"num_shared_experts": 0, "shared_expert_scoring_func": ""},
+    ),
+    "topk_sigmoid": _both("aiter.ops.moe_op:topk_sigmoid", "topk_weights topk_indices gating_output"),
+    "biased_grouped_topk": _both(
+        "aiter.ops.topk:biased_grouped_topk",
+        "gating_output correction_bias topk_weights topk_ids num_expert_group topk_group need_renorm "
+        "routed_scaling_factor",
+    ),
+    "grouped_topk": _both(
+        "aiter.ops.topk:grouped_topk",
+        "gating_output topk_weights topk_ids num_expert_group topk_group need_renorm is_softmax routed_scaling_factor",
+    ),
+    "moe_fused_gate": _both(
+        "aiter.ops.topk:moe_fused_gate",
+        "input bias topk_weights topk_ids num_expert_group topk_group topk n_share_experts_fusion "
+        "routed_scaling_factor",
+    ),
+    "fused_moe": _both(
+        "aiter.fused_moe:fused_moe",
+        "hidden_states w1 w2 topk_weight topk_ids expert_mask activation quant_type doweight_stage1 dtype hidden_pad "
+        "intermediate_pad bias1 bias2",
+        newer={"swiglu_limit": None, "gate_mode": None},
+        keywords=True,
+    ),
+    # Sampling.
+    "greedy_sample": _both("aiter.ops.sample:greedy_sample", _NEW_OUT),
+    "mixed_sample_outer_exponential": _both(
+        "aiter.ops.sample:mixed_sample_outer_exponential",
+        "out input exponentials temperature eps",
+        renamed={"temperature": ("temperatures",)},
+    ),
+}

@@ -1,0 +1,145 @@
+"""Finds an installed AITER and reads its parameter lists from its sources, without importing it.
+
+Importing it looks for ROCm and may compile for minutes, and `inspect` shows only ``(*args, **kwargs)`` of functions
+whose bodies are kernels. The sources are always there: AITER compiles most of itself at its first call.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+from collections.abc import Iterable
+from pathlib import Path
+
+from atom_kernels.aiter.api import AiterApi, Parameter
+from atom_kernels.aiter.functions import FUNCTIONS, AiterFunction
+
+DISTRIBUTION = "amd-aiter"
+_INSTALL = "install AITER from its git repository at v0.1.17 or later, see docs/amd.md"
+
+
+class AiterUnusableError(RuntimeError):
+    """There is no AITER, or it is not one that we can use; the message says why, in one line."""
+
+
+def installed_api() -> AiterApi:
+    """What the installed AITER offers.
+
+    Raises:
+        AiterUnusableError: none is installed, another project has its name, or it is of a version that we do not know.
+    """
+    version = installed_version()
+    if version is None:
+        raise AiterUnusableError(f"the distribution {DISTRIBUTION} is not installed ({_INSTALL})")
+    return read_api(package_folder(), version)
+
+
+def installed_version() -> str | None:
+    """Of the distribution `amd-aiter`; None where there is none. Nothing is imported."""
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def package_folder() -> Path:
+    """The folder of the package that ``import aiter`` would take.
+
+    Raises:
+        AiterUnusableError: there is none, or it is the unrelated project of that name on PyPI.
+    """
+    spec = importlib.util.find_spec("aiter")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    if not places:
+        raise AiterUnusableError(f"the distribution {DISTRIBUTION} is installed, but there is no package aiter")
+    folder = Path(places[0])
+    if not (folder / "ops").is_dir():
+        raise AiterUnusableError(
+            f"the package aiter in {folder} is another project of that name, not AMD's ({_INSTALL})"
+        )
+    return folder
+
+
+def read_api(folder: Path, version: str) -> AiterApi:
+    """The API of the package in `folder`, read from both releases' places of each function.
+
+    Raises:
+        AiterUnusableError: it is neither v0.1.17 or later nor the release on PyPI, or a source cannot be read.
+    """
+    by_release = {
+        "git": _read(folder, ((name, function.git) for name, function in FUNCTIONS.items())),
+        "pypi": _read(folder, ((name, function.pypi) for name, function in FUNCTIONS.items())),
+    }
+    release = _release(by_release["git"], version)
+    return AiterApi(release, version, tuple(sorted(by_release[release].items())))
+
+
+def _release(functions: dict[str, tuple[Parameter, ...]], version: str) -> str:
+    """Told by its parameters: a checkout without tags has no version that says anything."""
+    norm = functions.get("rmsnorm2d_fwd_with_add", ())
+    if any(parameter.name == "gemma_norm" for parameter in norm):  # came with v0.1.17
+        return "git"
+    if version.startswith("0.1.7.post2"):
+        return "pypi"
+    raise AiterUnusableError(
+        f"{DISTRIBUTION} {version} is older than v0.1.17 and is not the release 0.1.7.post2 of PyPI ({_INSTALL})"
+    )
+
+
+def path_in(function: AiterFunction, release: str) -> str | None:
+    """The "module:object" of a function in a release."""
+    return function.git if release == "git" else function.pypi
+
+
+def _read(folder: Path, paths: Iterable[tuple[str, str | None]]) -> dict[str, tuple[Parameter, ...]]:
+    trees: dict[Path, ast.Module] = {}
+    found: dict[str, tuple[Parameter, ...]] = {}
+    for name, path in paths:
+        if path is None:
+            continue
+        module, _, attribute = path.partition(":")
+        file = _file_of(folder, module)
+        if file is None:
+            continue
+        if file not in trees:
+            trees[file] = _parse(file)
+        definition = _find(trees[file], attribute)
+        if definition is not None:
+            found[name] = _parameters(definition.args)
+    return found
+
+
+def _file_of(folder: Path, module: str) -> Path | None:
+    inside = folder.joinpath(*module.split(".")[1:])
+    candidates = (inside.with_suffix(".py"), inside / "__init__.py")
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def _parse(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_bytes(), str(file))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise AiterUnusableError(f"{file} of {DISTRIBUTION} cannot be read: {error}") from error
+
+
+def _find(tree: ast.Module, name: str) -> ast.FunctionDef | None:
+    """The last definition of that name outside of classes and functions, as Python would have it."""
+    found = None
+    pending: list[ast.AST] = [tree]
+    while pending:
+        for node in ast.iter_child_nodes(pending.pop(0)):
+            if isinstance(node, ast.FunctionDef):
+                found = node if node.name == name else found
+            elif isinstance(node, (ast.If, ast.Try, ast.With)):
+                pending.append(node)
+    return found
+
+
+def _parameters(arguments: ast.arguments) -> tuple[Parameter, ...]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + [ast.unparse(node) for node in arguments.defaults]
+    listed = [Parameter(given.arg, default) for given, default in zip(positional, defaults, strict=True)]
+    for given, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        listed.append(Parameter(given.arg, None if default is None else ast.unparse(default), True))
+    return tuple(listed)
