@@ -67,6 +67,8 @@ class ExpertsProblem:
     bias: both products of an expert have one.
     alpha, limit: swiglu_oai only.
     batch_invariant: the bits of a token's result depend on no other token.
+    absent_experts: some ids are -1, of experts that another rank holds; without it, AITER's kernels read past their
+        arrays for such an id.
     """
 
     num_experts: int
@@ -79,6 +81,7 @@ class ExpertsProblem:
     alpha: float = 1.702
     limit: float = 7.0
     batch_invariant: bool = False
+    absent_experts: bool = False
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from atom_kernels.aiter.moe import experts as aiter_experts
+from atom_kernels.aiter.moe import routing as aiter_routing
 from atom_kernels.moe import (
     grouped_backend,
     native,
@@ -76,6 +78,9 @@ MOE_ROUTE = Op(
     schema="(Tensor logits) -> (Tensor, Tensor)",
     fake=_route_fake,
     backends=(
+        aiter_routing.SOFTMAX_BACKEND,
+        aiter_routing.GROUPED_BACKEND,
+        aiter_routing.BIASED_BACKEND,
         triton_route_backend.ROUTE_BACKEND,
         native.ROUTE_BACKEND,
         Backend(
@@ -166,6 +171,7 @@ MOE_EXPERTS = Op(
     schema="(Tensor x, Tensor weights, Tensor ids, Tensor? base=None) -> Tensor",
     fake=lambda problem, x_TD, *rest: torch.empty_like(x_TD),
     backends=(
+        aiter_experts.EXPERTS_BACKEND,
         triton_experts_backend.EXPERTS_BACKEND,
         grouped_backend.GROUPED_BACKEND,
         native.EXPERTS_BACKEND,

@@ -1,0 +1,110 @@
+"""Experts on AITER: `fused_moe` with weights in bfloat16 or float16, which Composable Kernel's two products compute.
+
+Of what `fused_moe` can do, that path takes silu (and gelu) alone: it reads no biases and no padded sizes, and it
+computes AITER's swiglu as a gelu, without a word. GPT-OSS in bfloat16 therefore goes on to the next backend; its
+swiglu, biases and interleaved gates are AITER's for MXFP4 weights. Shared experts are an MLP of their own, whose
+result is the base that is added here: AITER takes them into the call for MXFP4 weights only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from atom_kernels.aiter.library import library
+from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
+from atom_kernels.operator import Backend, Layout
+
+_DTYPES = (torch.bfloat16, torch.float16)
+# Tiles of the products; nothing is masked in them.
+_TILE = 128
+_SHUFFLE = (16, 16)
+
+
+def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
+    if problem.dtype not in _DTYPES:
+        return f"fused_moe is written for bfloat16 and float16, not {problem.dtype}"
+    if problem.activation != "silu":
+        return f"fused_moe computes {problem.activation} with MXFP4 weights only, with {problem.dtype} silu and gelu"
+    if problem.bias:
+        return "fused_moe adds biases of experts to MXFP4 weights only"
+    if problem.batch_invariant:
+        return "fused_moe chooses its kernels by the number of tokens"
+    if problem.hidden_size % _TILE:
+        return f"fused_moe takes hidden sizes that are multiples of {_TILE}, not {problem.hidden_size}"
+    return platform.aiter.why_not("fused_moe") or platform.aiter.why_not("shuffle_weight")
+
+
+def padded_size(problem: ExpertsProblem) -> int:
+    """The intermediate size up to whole tiles: rows of zeros in gate and up, and columns in down, change nothing."""
+    return -(-problem.intermediate_size // _TILE) * _TILE
+
+
+def _pack(problem: ExpertsProblem, weights: Any) -> dict[str, torch.Tensor | None]:
+    shuffle = library().bind("shuffle_weight", "x", layout=_SHUFFLE)
+    gate_up, down, size = weights["gate_up"], weights["down"], problem.intermediate_size
+    missing = padded_size(problem) - size
+    if missing:
+        gate, up = (torch.nn.functional.pad(half, (0, 0, 0, missing)) for half in gate_up.split(size, dim=1))
+        gate_up, down = torch.cat((gate, up), dim=1), torch.nn.functional.pad(down, (0, missing))
+    return {"gate_up": shuffle(gate_up.contiguous()), "down": shuffle(down.contiguous())}
+
+
+def _packed_bytes(problem: ExpertsProblem, source_bytes: int) -> int:
+    return source_bytes // problem.intermediate_size * padded_size(problem)
+
+
+def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
+    aiter = library()
+    device = weights["gate_up"].device
+    compute = aiter.bind(
+        "fused_moe",
+        "hidden_states",
+        "topk_weight",
+        "topk_ids",
+        w1=weights["gate_up"],
+        w2=weights["down"],
+        expert_mask=_mask(problem.num_experts, device) if problem.absent_experts else None,
+        activation=aiter.enum("ActivationType", "Silu"),
+        quant_type=aiter.enum("QuantType", "No"),
+    )
+
+    def run(
+        x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, base_TD: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        check_experts_inputs(problem, x_TD, weights_TK, ids_TK, base_TD)
+        if x_TD.shape[0] == 0:
+            return torch.empty_like(x_TD)
+        if problem.absent_experts:
+            weights_TK, ids_TK = _with_fake_expert(problem.num_experts, weights_TK, ids_TK)
+        out_TD = compute(x_TD.contiguous(), weights_TK.contiguous(), ids_TK.contiguous())
+        return out_TD if base_TD is None else out_TD.add_(base_TD)
+
+    return run
+
+
+def _mask(num_experts: int, device: torch.device) -> torch.Tensor:
+    """int32 [E + 1]: the experts that are here, and after them one that never is."""
+    mask = torch.ones(num_experts + 1, dtype=torch.int32, device=device)
+    mask[num_experts:] = 0
+    return mask
+
+
+def _with_fake_expert(
+    num_experts: int, weights_TK: torch.Tensor, ids_TK: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids of the fake expert for those that are absent, and one such column more: with a mask AITER looks up its tuned
+    kernels by one chosen expert less, since its callers keep such a column."""
+    ids = torch.nn.functional.pad(ids_TK, (0, 1), value=-1)
+    return torch.nn.functional.pad(weights_TK, (0, 1)), ids.masked_fill_(ids < 0, num_experts)
+
+
+EXPERTS_BACKEND = Backend(
+    name="aiter",
+    implementation="AITER fused_moe",
+    supports=_supports,
+    bind=_bind,
+    layout=Layout("aiter_shuffled_experts", _pack, _packed_bytes),
+)

@@ -1,0 +1,110 @@
+"""What our adapters rely on in AITER is there: in the table that we ship, and in the sources that it was taken from."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from atom_kernels.aiter.api import RELEASES, AiterApi, Parameter, known_api
+from atom_kernels.aiter.functions import FUNCTIONS
+
+ADAPTERS = Path(sys.modules[AiterApi.__module__].__file__ or "").parent
+WHEEL = "amd-aiter==0.1.7.post2.dev18"
+
+
+def place(name: str, release: str) -> str | None:
+    return getattr(FUNCTIONS[name], release)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_a_function_has_a_place_in_a_release_exactly_where_its_parameters_are_known(name, release):
+    assert (place(name, release) is None) == (known_api(release).parameters(name) is None)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_all_that_we_always_pass_is_among_the_parameters_of_every_release(name, release):
+    api = known_api(release)
+    if api.parameters(name) is not None:
+        assert api.why_not(name) is None
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_what_some_releases_lack_is_known_to_at_least_one_and_has_a_spelling(name, release):
+    function, everywhere = FUNCTIONS[name], [known_api(release).parameters(name) or () for release in RELEASES]
+    known = {parameter.name for parameters in everywhere for parameter in parameters}
+    assert [newer for newer in function.newer if not function.spelled(newer, known)] == []
+    assert set(function.newer) & set(function.uses) == set()
+
+
+def test_no_adapter_reaches_aiter_but_through_the_table():
+    found = []
+    for file in sorted(ADAPTERS.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            found += [f"{file.name}: {module}" for module in modules if module.split(".")[0] == "aiter"]
+    assert found == []
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The release on the package index: downloaded, never installed, nothing of it run."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), WHEEL]
+    subprocess.run(command, check=True, timeout=300)
+    return zipfile.ZipFile(next(folder.glob("*.whl")))
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_the_published_wheel_has_exactly_the_parameters_of_our_table(wheel, name):
+    assert parameters_in(wheel, place(name, "pypi") or _flat(place(name, "git"))) == known_api("pypi").parameters(name)
+
+
+@pytest.mark.network
+def test_the_published_wheel_is_the_version_of_our_table(wheel):
+    metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    lines = wheel.read(metadata).decode().splitlines()
+    assert f"Version: {known_api('pypi').version}" in lines
+
+
+def parameters_in(wheel: zipfile.ZipFile, path: str) -> tuple[Parameter, ...] | None:
+    """The parameters of ``module:function`` in the wheel's source; None where it has no such module or function."""
+    module, function = path.split(":")
+    file = module.replace(".", "/") + ".py"
+    if file not in wheel.namelist():
+        return None
+    for node in ast.parse(wheel.read(file)).body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return _parameters(node.args)
+    return None
+
+
+def _parameters(arguments: ast.arguments) -> tuple[Parameter, ...]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
+    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return (
+        *(Parameter(argument.arg, _source(default)) for argument, default in zip(positional, defaults, strict=True)),
+        *(Parameter(argument.arg, _source(default), True) for argument, default in named),
+    )
+
+
+def _source(default: ast.expr | None) -> str | None:
+    return None if default is None else ast.unparse(default)
+
+
+def _flat(path: str | None) -> str:
+    """Where a function that only git has would lie in the release, whose Triton modules are in one folder."""
+    module, function = (path or "").split(":")
+    if module.startswith("aiter.ops.triton."):
+        module = f"aiter.ops.triton.{module.rsplit('.', 1)[-1]}"
+    return f"{module}:{function}"
