@@ -25,7 +25,8 @@ SPECIAL_MARKS = (
     *("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"),
     *("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
     *("<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
-    "<|tool_calls_section_end|>",
+    *("<|tool_calls_section_end|>", "｜DSML｜", "<|tool_call>", "<tool_call|>", '<|"|>', "<escape>"),
+    *("<start_function_call>", "<end_function_call>"),
 )  # fmt: skip
 # Long enough for any one call of these functions.
 ONE_CALL = {"parallel_tool_calls": False, "max_tokens": 900}

@@ -14,7 +14,7 @@ from atom_server.output.harmony import HarmonyParser
 from atom_server.output.notation import NOTATIONS
 from atom_server.output.parts import Assembled, assemble
 from atom_server.output.plain_json import JsonParser
-from atom_server.output.reasoning import ReasoningParser
+from atom_server.output.reasoning import MARKERS, ReasoningParser
 
 NAMES = ("f", "g")
 ARGUMENTS = '{"a": "}\\"{ <x>", "b": [1, {"c": null}]}'
@@ -112,6 +112,46 @@ CASES = {
         '<parameter name="note">5</parameter>\n<parameter name="tags">["x"]</parameter>\n</invoke>\n'
         '<invoke name="g">\n</invoke>\n</minimax:tool_call>',
         ("", "", TAGGED),
+    ),
+    "deepseek v3.2": (
+        calls_of("deepseek-v32"),
+        'So\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n'
+        '<｜DSML｜parameter name="city" string="true">A "b"\n < c</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="exact" string="false">true</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="note" string="true">5</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="tags" string="false">["x"]</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+        '<｜DSML｜invoke name="g">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
+        ("So\n\n", "", TAGGED),
+    ),
+    "deepseek v4": (
+        calls_of("deepseek-v4"),
+        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="x">\n'
+        '<｜DSML｜parameter name="id" string="true">7</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
+        ("", "", [("x", '{"id": "7"}')]),
+    ),
+    "function gemma": (
+        calls_of("gemma"),
+        "So<start_function_call>call:f{city:<escape>A \"b\"\n < c<escape>,days:3,exact:true,note:<escape>5<escape>,"
+        "tags:[<escape>x<escape>]}<end_function_call><start_function_call>call:g{}<end_function_call>",
+        ("So", "", TAGGED),
+    ),
+    "gemma 4": (
+        calls_of("gemma-4"),
+        '<|tool_call>call:f{a:<|"|>}"{ <x><|"|>,b:[1,{<|"|>c<|"|>:null}]}<tool_call|>'
+        "<|tool_call>call:g{ }<tool_call|>so",
+        ("so", "", TWO),
+    ),
+    "gemma 4 that writes JSON": (
+        calls_of("gemma-4"), f"<|tool_call>call:f{ARGUMENTS}<tool_call|>", ("", "", [("f", ARGUMENTS)]),
+    ),
+    "gemma 4 with a bare word": (
+        calls_of("gemma-4"), "<|tool_call>call:f{a: so , b : 1}<tool_call|>", ("", "", [("f", '{"a": "so", "b": 1}')]),
+    ),
+    "thoughts of gemma 4": (
+        lambda: ReasoningParser(*MARKERS["gemma"], calls_of("gemma-4")()),
+        "<|channel>thought\nhm<channel|><|tool_call>call:g{}<tool_call|>",
+        ("", "hm", [("g", "{}")]),
     ),
     "harmony": (
         HarmonyParser,

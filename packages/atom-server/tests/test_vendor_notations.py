@@ -21,6 +21,7 @@ xgrammar = pytest.importorskip("xgrammar")
 
 FAMILIES = {
     "llama": "json", "qwen_3": "hermes", "qwen_3_coder": "qwen3-coder", "harmony": "harmony", "kimi": "kimi",
+    "deepseek_v3_2": "deepseek-v32", "deepseek_v4": "deepseek-v4",
     "deepseek_r1": "deepseek-v3", "deepseek_v3_1": "deepseek-v31", "glm_4_7": "glm-47", "minimax": "minimax",
 }  # fmt: skip
 SCHEMA: dict[str, Any] = {

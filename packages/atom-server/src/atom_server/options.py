@@ -9,6 +9,7 @@ from typing import Any
 from atom_core.config.options import add_options, option, options_of
 from atom_server import settings
 from atom_server.output.notation import FORMATS
+from atom_server.output.reasoning import MARKERS
 
 _SECTION = "Server"
 
@@ -47,7 +48,7 @@ class ServerOptions:
         "auto",
         "What encloses the model's reasoning; auto sees it in the chat template, none leaves it in the text.",
         section=_SECTION,
-        choices=("auto", "none", "think", "mistral"),
+        choices=("auto", "none", *MARKERS),
     )
     max_body_mb: float = option(
         32.0,

@@ -98,7 +98,7 @@ def _thinking_budget(body: ChatCompletionRequest, output: OutputFormat, prompt: 
     if body.thinking_token_budget is None or output.reasoning is None:
         return None
     begin, end = output.reasoning
-    return ThinkingBudget(body.thinking_token_budget, begin, end, is_open=prompt.rstrip().endswith(begin))
+    return ThinkingBudget(body.thinking_token_budget, begin, end, is_open=output.is_thinking(prompt))
 
 
 def _call_ids(notation: CallNotation, body: ChatCompletionRequest) -> CallIds:

@@ -64,8 +64,8 @@ def reply_constraint(body: ChatCompletionRequest, output: OutputFormat, prompt: 
     if output.reasoning is None or body.continue_final_message:
         return enforcement.as_constraint(form)
     begin, end = output.reasoning
-    if not prompt.rstrip().endswith(end):
-        form = enforcement.after_thinking(begin, end, form, is_open=prompt.rstrip().endswith(begin))
+    if not output.has_thought(prompt):
+        form = enforcement.after_thinking(begin, end, form, is_open=output.is_thinking(prompt))
     return enforcement.as_constraint(form)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from atom_server.output.parts import Part
 
-_ARGUMENTS = ("arguments", "parameters")
+ARGUMENTS_KEYS = ("arguments", "parameters")
 
 
 class JsonValue:
@@ -39,12 +40,17 @@ class JsonValue:
 class CallObject:
     """One call. Arguments stream as soon as the name is known.
 
+    Args:
+        name_key: the key of the function's name.
+        arguments_keys: keys that its arguments may have.
+
     Attributes:
         done: the object has closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name_key: str = "name", arguments_keys: Sequence[str] = ARGUMENTS_KEYS) -> None:
         self.done = False
+        self._name_key, self._arguments_keys = name_key, arguments_keys
         self._state = "open"
         self._key = ""
         self._raw = ""
@@ -104,17 +110,17 @@ class CallObject:
         return parts
 
     def _streams(self) -> bool:
-        return self._key in _ARGUMENTS and self._raw[:1] == "{"
+        return self._key in self._arguments_keys and self._raw[:1] == "{"
 
     def _end_value(self) -> list[Part]:
-        if self._key == "name":
+        if self._key == self._name_key:
             name = json.loads(self._raw, strict=False)
             if not isinstance(name, str):
                 raise ValueError("the name is no string")
             self._name = name
             waiting, self._waiting = self._waiting, ""
             return [Part("name", name), *([Part("arguments", waiting)] if waiting else [])]
-        if self._key in _ARGUMENTS and not self._streams():
+        if self._key in self._arguments_keys and not self._streams():
             value = json.loads(self._raw, strict=False)
             return self._arguments(value if isinstance(value, str) else "{}" if value is None else self._raw)
         return []

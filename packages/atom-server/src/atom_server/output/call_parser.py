@@ -6,15 +6,16 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from atom_server.output.call_object import CallObject, JsonValue
-from atom_server.output.notation import CallNotation
-from atom_server.output.parts import Part, as_parts, cut
+from atom_server.output.bare_keys import BareKeysBody
+from atom_server.output.call_body import CallBody, JsonBody, ObjectBody
+from atom_server.output.notation import BareKeysStyle, CallNotation, TaggedStyle
+from atom_server.output.parts import Part, SteppingParser, as_parts, cut
 from atom_server.output.tagged_arguments import TaggedArguments
 
 _NAME = re.compile(r"\s*([\w.\-]*)")
 
 
-class CallParser:
+class CallParser(SteppingParser):
     """Text outside the marks is content. A call that does not parse is left out from where it breaks.
 
     Args:
@@ -33,23 +34,9 @@ class CallParser:
         self._begin, self._end = notation.begin.strip(), notation.end.strip()
         self._call_mark, self._call_end = notation.call.strip(), notation.call_end.strip("\n`")
         self._content_marks = tuple({notation.trigger: None, **dict.fromkeys(strays)})
-        self._rest = ""
-        self._state = "content"
         self._is_after_call = False
-        self._object = CallObject()
-        self._value: JsonValue | None = None
-        self._tagged: TaggedArguments | None = None
-
-    def feed(self, text: str) -> list[Part]:
-        """What is certain now."""
-        self._rest += text
-        parts: list[Part] = []
-        while self._rest:
-            state, length = self._state, len(self._rest)
-            parts += self._step()
-            if (state, length) == (self._state, len(self._rest)):
-                break
-        return parts
+        self._body: CallBody = ObjectBody()
+        super().__init__("content")
 
     def finish(self) -> list[Part]:
         """What was held back."""
@@ -64,24 +51,21 @@ class CallParser:
                 self._find({self._call_mark or "{": self._first_state, self._end: "content"}, keep="{")
             case "name":
                 return self._in_name()
-            case "object-begin":
-                self._find({"{": "object", self._call_end: self._next_state}, keep="{")
-                self._object = CallObject()
-            case "object":
-                return self._in_object()
-            case "json-begin":
-                return self._begin_json()
-            case "json":
-                return self._in_json()
-            case "tagged":
-                return self._in_tagged()
+            case "begin":
+                return self._begin_body()
+            case "body":
+                return self._in_body()
             case _:
                 self._find({self._call_end: self._next_state})
         return []
 
     @property
+    def _is_object(self) -> bool:
+        return self._notation.style == "object"
+
+    @property
     def _first_state(self) -> str:
-        return "object-begin" if self._notation.style == "object" else "name"
+        return "begin" if self._is_object else "name"
 
     @property
     def _next_state(self) -> str:
@@ -123,53 +107,29 @@ class CallParser:
         if not name:
             self._state = "call-end"
             return []
-        style = self._notation.style
-        self._state = "json-begin"
-        if not isinstance(style, str):
-            self._state, self._tagged = "tagged", TaggedArguments(style, self._call_end, self._schemas.get(name))
+        self._state = "begin"
+        if isinstance(self._notation.style, TaggedStyle):
+            self._state = "body"
+            self._body = TaggedArguments(self._notation.style, self._call_end, self._schemas.get(name))
         return [Part("name", name)]
 
-    def _begin_json(self) -> list[Part]:
-        """Whatever stands between a name and its arguments, those begin with a brace."""
-        ends = self._call_end or self._notation.trigger
-        mark = self._find({"{": "json", ends: "call-end"}, keep="{")
+    def _begin_body(self) -> list[Part]:
+        """Whatever stands before them, an object or JSON arguments begin with a brace."""
+        ends = self._call_end if self._is_object else self._call_end or self._notation.trigger
+        mark = self._find({"{": "body", ends: "call-end"}, keep="{")
         if mark == "{":
-            self._value = None
+            style, name_key = self._notation.style, self._notation.name_key
+            json_body = BareKeysBody(style.quote) if isinstance(style, BareKeysStyle) else JsonBody()
+            self._body = ObjectBody(name_key) if self._is_object else json_body
         elif mark:
             self._rest = ends + self._rest
-            return [Part("arguments", "{}")]
+            return [] if self._is_object else [Part("arguments", "{}")]
         return []
 
-    def _in_json(self) -> list[Part]:
-        for position, character in enumerate(self._rest):
-            if self._value is None:
-                self._value = JsonValue(character)
-            elif self._value.ends_with(character):
-                text, self._rest = self._rest[: position + 1], self._rest[position + 1 :]
-                self._state = "call-end"
-                return [Part("arguments", text)]
+    def _in_body(self) -> list[Part]:
         text, self._rest = self._rest, ""
-        return [Part("arguments", text)]
-
-    def _in_object(self) -> list[Part]:
-        parts: list[Part] = []
-        for position, character in enumerate(self._rest):
-            try:
-                parts += self._object.feed(character)
-            except ValueError:
-                self._object.done = True
-            if self._object.done:
-                self._is_after_call = True
-                self._state, self._rest = "call-end", self._rest[position:].removeprefix("}")
-                return parts
-        self._rest = ""
+        parts = self._body.feed(text)
+        if self._body.done:
+            self._is_after_call = True
+            self._rest, self._state = self._body.rest, "call-end"
         return parts
-
-    def _in_tagged(self) -> list[Part]:
-        if self._tagged is None:
-            return []
-        text = self._tagged.feed(self._rest)
-        self._rest = ""
-        if self._tagged.done:
-            self._rest, self._state = self._tagged.rest, self._next_state
-        return [Part("arguments", text)] if text else []

@@ -8,7 +8,8 @@ from typing import Any
 
 from atom_core import StructuredOutputParams
 from atom_server.output import harmony
-from atom_server.output.notation import CallNotation, TaggedStyle
+from atom_server.output.bare_keys_grammar import bare_keys_arguments
+from atom_server.output.notation import BareKeysStyle, CallNotation, TaggedStyle
 from atom_server.output.tagged_grammar import tagged_arguments
 from atom_server.schemas.tools import Tool
 
@@ -123,8 +124,12 @@ def _call(notation: CallNotation, tool: Tool, is_strict: bool) -> tuple[str, For
         arguments = tagged_arguments(notation.style, schema) if is_strict else ANY_TEXT
         return notation.call + name + notation.after_name, arguments, notation.call_end
     arguments = _json(schema if is_strict else {"type": "object"})
+    if isinstance(notation.style, BareKeysStyle):
+        # JSON is read there too, and is what other grammars of the family ask for.
+        bare = bare_keys_arguments(notation.style, schema or NO_ARGUMENTS) if is_strict else ANY_TEXT
+        return notation.call + name, bare or arguments, notation.call_end
     if notation.style == "object":
-        head = f'{notation.call}{{"name": {json.dumps(name)}, "{notation.arguments_key}": '
+        head = f'{notation.call}{{"{notation.name_key}": {json.dumps(name)}, "{notation.arguments_key}": '
         return head, arguments, "}" + notation.call_end
     if notation.is_numbered:
         number = {"type": "regex", "pattern": "[0-9]{1,2}"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from atom_server.output.parts import Part, as_parts, cut
+from atom_server.output.parts import Part, SteppingParser, as_parts, cut
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, RETURN, CALL = "<|end|>", "<|return|>", "<|call|>"
@@ -18,15 +18,14 @@ _PREFIX = "functions."
 THINKING = (f"{CHANNEL}analysis{MESSAGE}", f"{END}{START}assistant")
 
 
-class HarmonyParser:
+class HarmonyParser(SteppingParser):
     """The prompt has begun the assistant's first message: what comes is the rest of its header.
 
     Analysis is reasoning. A message to ``functions.NAME`` is a call. Everything else is content.
     """
 
     def __init__(self) -> None:
-        self._rest = ""
-        self._state = "first header"
+        super().__init__("first header")
         self._kind: Literal["content", "reasoning", "arguments"] = "content"
         self._is_empty = True
 
@@ -34,17 +33,6 @@ class HarmonyParser:
     def is_reasoning(self) -> bool:
         """Whether the text has come to stand inside the reasoning."""
         return self._state == "body" and self._kind == "reasoning"
-
-    def feed(self, text: str) -> list[Part]:
-        """What is certain now."""
-        self._rest += text
-        parts: list[Part] = []
-        while self._rest:
-            state, length = self._state, len(self._rest)
-            parts += self._step()
-            if (state, length) == (self._state, len(self._rest)):
-                break
-        return parts
 
     def finish(self) -> list[Part]:
         """What was held back. The stop token that closes a message is not in the text."""

@@ -14,12 +14,21 @@ class TaggedStyle:
         key, after_key: around a parameter's name.
         value, after_value: around its value, which is bare text for strings and JSON for everything else. A line break
             that `after_value` begins with is written before the value too.
+        text_value: takes the place of `value` before strings, where the tags themselves tell those apart.
     """
 
     key: str
     after_key: str
     value: str
     after_value: str
+    text_value: str = ""
+
+
+@dataclass(frozen=True)
+class BareKeysStyle:
+    """Arguments as an object after the name: its keys are bare, its strings stand between `quote` and `quote`."""
+
+    quote: str
 
 
 @dataclass(frozen=True)
@@ -31,8 +40,8 @@ class CallNotation:
 
     Attributes:
         style: "object" for ``{"name": ..., "arguments": ...}`` after `call`; "json" for a name with JSON arguments;
-            or how tagged arguments are written.
-        arguments_key: the key of the arguments, for "object".
+            or how tagged arguments, or objects with bare keys, are written.
+        name_key, arguments_key: the keys of a call, for "object".
         is_numbered: a colon and the call's number follow a name.
         repeats: calls of one turn share a section; else each has its own.
         id_length: of the ids that the template takes, all letters and digits; 0 leaves them free.
@@ -44,7 +53,8 @@ class CallNotation:
     begin: str = ""
     end: str = ""
     separator: str = "\n"
-    style: Literal["object", "json"] | TaggedStyle = "object"
+    style: Literal["object", "json"] | TaggedStyle | BareKeysStyle = "object"
+    name_key: str = "name"
     arguments_key: str = "arguments"
     is_numbered: bool = False
     repeats: bool = True
@@ -58,13 +68,23 @@ class CallNotation:
     @property
     def marks(self) -> tuple[str, ...]:
         """Every text that may hold a special token."""
-        return (self.begin, self.call, self.after_name, self.call_end, self.end)
+        quote = self.style.quote if isinstance(self.style, BareKeysStyle) else ""
+        return (self.begin, self.call, self.after_name, self.call_end, self.end, quote)
 
 
 _QWEN_TAGS = TaggedStyle("<parameter=", ">", "", "\n</parameter>\n")
 _GLM_TAGS = TaggedStyle("<arg_key>", "</arg_key>\n", "<arg_value>", "</arg_value>\n")
 _GLM47_TAGS = TaggedStyle("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
 _MINIMAX_TAGS = TaggedStyle('<parameter name="', '">', "", "</parameter>\n")
+_DSML_TAGS = TaggedStyle(
+    '<｜DSML｜parameter name="', '" string="', 'false">', "</｜DSML｜parameter>\n", text_value='true">'
+)
+
+
+def _dsml(section: str) -> CallNotation:
+    begin, end = f"<｜DSML｜{section}>\n", f"\n</｜DSML｜{section}>"
+    return CallNotation('<｜DSML｜invoke name="', "</｜DSML｜invoke>", '">\n', begin=begin, end=end, style=_DSML_TAGS)
+
 
 NOTATIONS: dict[str, CallNotation] = {
     # Hermes 2 Pro, Qwen 2.5, Qwen 3
@@ -83,6 +103,14 @@ NOTATIONS: dict[str, CallNotation] = {
         "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>",
         begin="<｜tool▁calls▁begin｜>", end="<｜tool▁calls▁end｜>", style="json", separator="",
     ),
+    # DeepSeek V3.2; V4
+    "deepseek-v32": _dsml("function_calls"),
+    "deepseek-v4": _dsml("tool_calls"),
+    # FunctionGemma, which is a Gemma 3; Gemma 4
+    "gemma": CallNotation(
+        "<start_function_call>call:", "<end_function_call>", separator="", style=BareKeysStyle("<escape>")
+    ),
+    "gemma-4": CallNotation("<|tool_call>call:", "<tool_call|>", separator="", style=BareKeysStyle('<|"|>')),
     # GLM 4.5 and 4.6; 4.7 and later
     "glm": CallNotation("<tool_call>", "</tool_call>", "\n", style=_GLM_TAGS),
     "glm-47": CallNotation("<tool_call>", "</tool_call>", separator="", style=_GLM47_TAGS),
@@ -105,6 +133,10 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("harmony", ("<|channel|>", "<|message|>")),
     ("kimi", ("<|tool_calls_section_begin|>",)),
     ("minimax", ("<minimax:tool_call>",)),
+    ("deepseek-v4", ("<｜DSML｜tool_calls",)),
+    ("deepseek-v32", ("<｜DSML｜",)),
+    ("gemma", ("<start_function_call>",)),
+    ("gemma-4", ("<|tool_call>call:",)),
     ("deepseek-v3", ("<｜tool▁calls▁begin｜>", "```json")),
     ("deepseek-v31", ("<｜tool▁calls▁begin｜>",)),
     ("qwen3-coder", ("<function=",)),

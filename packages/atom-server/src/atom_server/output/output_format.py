@@ -59,6 +59,14 @@ class OutputFormat:
         """Of the calls, where those are not messages in a channel."""
         return NOTATIONS[self.calls]
 
+    def is_thinking(self, prompt: str) -> bool:
+        """Whether a prompt has begun the reasoning."""
+        return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning[0].strip())
+
+    def has_thought(self, prompt: str) -> bool:
+        """Whether a prompt has ended the reasoning."""
+        return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning[1].strip())
+
     def parser(self, schemas: Mapping[str, Any], prompt: str, *, reads_reasoning: bool, as_json: bool) -> Parser | None:
         """Reads one choice's text; None where all of it is content.
 
@@ -73,7 +81,7 @@ class OutputFormat:
         if self.reasoning is None or not reads_reasoning:
             return calls
         begin, end = self.reasoning
-        return ReasoningParser(begin, end, calls, is_open=prompt.rstrip().endswith(begin))
+        return ReasoningParser(begin, end, calls, is_open=self.is_thinking(prompt))
 
     def _call_parser(self, schemas: Mapping[str, Any], as_json: bool) -> Parser:
         if as_json or not self.notation.trigger:

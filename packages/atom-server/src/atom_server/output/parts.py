@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
@@ -29,6 +30,29 @@ class Parser(Protocol):
     def is_reasoning(self) -> bool:
         """Whether the text has come to stand inside the reasoning."""
         ...
+
+
+class SteppingParser(ABC):
+    """Goes on step by step, until a step neither takes text nor comes to another state."""
+
+    def __init__(self, state: str) -> None:
+        self._state = state
+        self._rest = ""
+
+    def feed(self, text: str) -> list[Part]:
+        """What is certain now."""
+        self._rest += text
+        parts: list[Part] = []
+        while self._rest:
+            state, length = self._state, len(self._rest)
+            parts += self._step()
+            if (state, length) == (self._state, len(self._rest)):
+                break
+        return parts
+
+    @abstractmethod
+    def _step(self) -> list[Part]:
+        """Take text from the front of the rest."""
 
 
 @dataclass

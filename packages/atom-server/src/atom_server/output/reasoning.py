@@ -5,7 +5,11 @@ from __future__ import annotations
 from atom_server.output.parts import Parser, Part, as_parts, cut
 
 # The format's name -> what begins and what ends the reasoning.
-MARKERS = {"think": ("<think>", "</think>"), "mistral": ("[THINK]", "[/THINK]")}
+MARKERS = {
+    "think": ("<think>", "</think>"),
+    "mistral": ("[THINK]", "[/THINK]"),
+    "gemma": ("<|channel>thought\n", "<channel|>"),
+}
 
 
 class ReasoningParser:

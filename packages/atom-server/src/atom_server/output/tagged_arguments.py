@@ -7,7 +7,7 @@ from collections.abc import Set
 from typing import Any
 
 from atom_server.output.notation import TaggedStyle
-from atom_server.output.parts import cut
+from atom_server.output.parts import Part, cut
 from atom_server.output.schema_types import property_types
 
 _WORDS = {"True": "true", "False": "false", "None": "null"}
@@ -20,13 +20,15 @@ class TaggedArguments:
 
     Attributes:
         done: the call's end was found.
-        rest: text after the call's end, or text that cannot be told yet.
+        rest: the call's end and the text after it, or text that cannot be told yet.
     """
 
     def __init__(self, style: TaggedStyle, call_end: str, schema: Any) -> None:
         self.done = False
         self.rest = ""
-        self._key_mark, self._after_key, self._value_mark = style.key, style.after_key.strip(), style.value
+        self._key_mark, self._after_key = style.key, style.after_key.strip()
+        self._value_marks = tuple(mark for mark in (style.text_value, style.value) if mark)
+        self._text_mark = style.text_value
         self._at_start = False
         # A template that breaks the line before a value does so after it too; neither break is part of the value.
         end = style.after_value.strip()
@@ -37,11 +39,12 @@ class TaggedArguments:
         self._state = "between"
         self._num_values = 0
         self._types: Set[str] = frozenset()
+        self._is_text = False
         self._value = ""
         self._is_first = True
 
-    def feed(self, text: str) -> str:
-        """The JSON text that is certain now."""
+    def feed(self, text: str) -> list[Part]:
+        """What is certain now."""
         self.rest += text
         news = "{" if self._is_first else ""
         self._is_first = False
@@ -50,7 +53,7 @@ class TaggedArguments:
             news += self._take(before, mark)
             if not mark:
                 break
-        return news
+        return [Part("arguments", news)] if news else []
 
     def _marks(self) -> tuple[str, ...]:
         match self._state:
@@ -59,7 +62,7 @@ class TaggedArguments:
             case "key":
                 return (self._after_key,)
             case "value-mark":
-                return (self._value_mark,)
+                return self._value_marks
         return self._value_ends
 
     def _take(self, before: str, mark: str) -> str:
@@ -70,11 +73,13 @@ class TaggedArguments:
         if not mark:
             return ""
         if mark == self._call_end and self._state == "between":
-            self.done = True
+            self.done, self.rest = True, mark + self.rest
             return "}"
         if self._state == "key":
             return self._begin_value(self._value.strip())
-        self._state = "value" if self._state == "value-mark" else "key"
+        if self._state == "value-mark":
+            return self._at_value(mark)
+        self._state = "key"
         return ""
 
     def _begin_value(self, key: str) -> str:
@@ -82,13 +87,15 @@ class TaggedArguments:
         self._num_values += 1
         self._types = property_types(self._schema, key)
         self._value = ""
-        self._state = "value-mark" if self._value_mark else "value"
-        self._at_start = self._is_padded
-        return f"{comma}{json.dumps(key, ensure_ascii=False)}: " + ('"' if self._is_text else "")
+        self._state = "value-mark"
+        name = f"{comma}{json.dumps(key, ensure_ascii=False)}: "
+        return name if self._value_marks else name + self._at_value("")
 
-    @property
-    def _is_text(self) -> bool:
-        return self._types == {"string"}
+    def _at_value(self, mark: str) -> str:
+        """What tells strings apart is the mark before them where there are two, else the schema."""
+        self._state, self._at_start = "value", self._is_padded
+        self._is_text = mark == self._text_mark if self._text_mark else self._types == {"string"}
+        return '"' if self._is_text else ""
 
     def _in_value(self, text: str, is_end: bool) -> str:
         if self._at_start and text:
