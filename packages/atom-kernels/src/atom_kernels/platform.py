@@ -7,6 +7,7 @@ import functools
 import importlib.metadata
 import os
 import platform as host
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -128,6 +129,13 @@ class Platform:
         return "float8_e4m3fnuz" if self.arch == "gfx942" else "float8_e4m3fn"
 
     @property
+    def local_memory(self) -> int:
+        """Bytes of a processor's own memory that one program may have (AMD: LDS, NVIDIA: shared memory)."""
+        if self.vendor == "cpu":
+            return sys.maxsize
+        return _LOCAL_MEMORY.get(self.arch, _LEAST_LOCAL_MEMORY)
+
+    @property
     def preferred_dtype(self) -> str:
         """Whichever of "bfloat16" and "float32" is fast here; `bf16_reason` says why."""
         return "bfloat16" if self.fast_bf16 else "float32"
@@ -136,6 +144,10 @@ class Platform:
         """The reason why `backend` cannot run here, None if it can."""
         return dict(self.unavailable).get(backend)
 
+
+# AMD's CDNA 3 and 4 guides; NVIDIA's CUDA C++ programming guide, "Technical specifications per compute capability".
+_LOCAL_MEMORY = {"gfx942": 65536, "gfx950": 163840, "sm_80": 166912, "sm_90": 232448, "sm_100": 232448}
+_LEAST_LOCAL_MEMORY = 65536
 
 # What `use_platform` put in the place of this machine, the last one in force.
 _in_use: list[Platform] = []

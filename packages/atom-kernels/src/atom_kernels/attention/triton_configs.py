@@ -10,6 +10,7 @@ import torch
 from atom_kernels.platform import detect_platform
 from atom_kernels.protocols.kv_cache import DTYPE_BYTES
 from atom_kernels.settings import triton_interpret
+from atom_kernels.triton_limits import fitting
 from atom_kernels.tuned import tuned_rows
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def decode_config(problem: AttentionProblem) -> DecodeConfig:
     tile = _TILE_BYTES // (next_power_of_two(problem.head_dim) * DTYPE_BYTES[problem.cache_dtype])
     wide = problem.dtype == "float32"
     config = DecodeConfig(min(max(tile, 16), 128), programs=2, num_warps=4, num_stages=2 if wide else 3)
-    return replace(config, **_tuned("paged_attention", tuning_key(problem), "decode"))
+    config = replace(config, **_tuned("paged_attention", tuning_key(problem), "decode"))
+    return fitting(config, "block_n", lambda config: config.block_n * _token_bytes(problem))
 
 
 def prefill_config(problem: AttentionProblem) -> PrefillConfig:
@@ -58,7 +60,8 @@ def prefill_config(problem: AttentionProblem) -> PrefillConfig:
         config = PrefillConfig(64, 32, num_warps=4, num_stages=2)
     else:
         config = PrefillConfig(128, 64, num_warps=8 if problem.head_dim > 64 else 4, num_stages=3)
-    return replace(config, **_tuned("paged_attention", tuning_key(problem), "prefill"))
+    config = replace(config, **_tuned("paged_attention", tuning_key(problem), "prefill"))
+    return _fitting_prefill(config, _token_bytes(problem))
 
 
 def latent_decode_config(problem: MlaProblem, group: int) -> DecodeConfig:
@@ -68,7 +71,9 @@ def latent_decode_config(problem: MlaProblem, group: int) -> DecodeConfig:
     # Queries of many heads leave room for fewer stages.
     stages = 3 if group <= 32 else 2
     config = DecodeConfig(block_n=64 if problem.dtype != "float32" else 16, programs=1, num_warps=8, num_stages=stages)
-    return replace(config, **_tuned("latent_attention", _latent_key(problem), "decode"))
+    config = replace(config, **_tuned("latent_attention", _latent_key(problem), "decode"))
+    latent = problem.latent_dim * DTYPE_BYTES[problem.cache_dtype]
+    return fitting(config, "block_n", lambda config: config.block_n * latent)
 
 
 def latent_prefill_config(problem: MlaProblem) -> PrefillConfig:
@@ -76,7 +81,8 @@ def latent_prefill_config(problem: MlaProblem) -> PrefillConfig:
         return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
     wide = problem.dtype == "float32"
     config = PrefillConfig(32, 16, num_warps=8, num_stages=2) if wide else PrefillConfig(64, 64, 8, 2)
-    return replace(config, **_tuned("latent_attention", _latent_key(problem), "prefill"))
+    config = replace(config, **_tuned("latent_attention", _latent_key(problem), "prefill"))
+    return _fitting_prefill(config, problem.latent_dim * DTYPE_BYTES[problem.cache_dtype])
 
 
 def expanded_prefill_config(problem: MlaProblem) -> PrefillConfig:
@@ -84,7 +90,19 @@ def expanded_prefill_config(problem: MlaProblem) -> PrefillConfig:
         return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
     wide = problem.dtype == "float32" or problem.v_head_dim > 128
     config = PrefillConfig(64, 32, num_warps=4, num_stages=2) if wide else PrefillConfig(128, 64, 8, 2)
-    return replace(config, **_tuned("latent_attention", _latent_key(problem), "expanded"))
+    config = replace(config, **_tuned("latent_attention", _latent_key(problem), "expanded"))
+    expanded = problem.qk_nope_head_dim + problem.qk_rope_head_dim + problem.v_head_dim
+    return _fitting_prefill(config, expanded * DTYPE_BYTES[problem.dtype])
+
+
+def _token_bytes(problem: AttentionProblem) -> int:
+    """Of a token's key and value in one head, as tiles hold them."""
+    return 2 * next_power_of_two(problem.head_dim) * DTYPE_BYTES[problem.cache_dtype]
+
+
+def _fitting_prefill(config: PrefillConfig, token_bytes: int) -> PrefillConfig:
+    """Probabilities of a tile pass through local memory on their way to the second product."""
+    return fitting(config, "block_n", lambda config: config.block_n * (token_bytes + 2 * config.block_m))
 
 
 def tuning_key(problem: AttentionProblem) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atom_kernels.moe.contract import ExpertsProblem
+from atom_kernels.triton_limits import fitting
 from atom_kernels.tuned import tuned_rows
 
 # Up to this many pairs of a token and an expert, programs find their pairs themselves.
@@ -102,4 +103,6 @@ def default_config(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfig:
         tile = TileConfig(64, 128, 64, group_m=8)
     else:
         tile = TileConfig(128, 128, 64, group_m=8, num_warps=8, num_stages=3)
+    itemsize = problem.dtype.itemsize
+    tile = fitting(tile, "block_k", lambda tile: (tile.block_m + tile.block_n) * tile.block_k * itemsize)
     return ExpertsConfig(tile, tile)

@@ -168,14 +168,15 @@ def search_kernel(
     if active:
         low, high = _window(pivot_ptr, sum_ptr, row, num_chunks, top_k, top_p)
         counts = load_of_chunks(count_ptr, row, num_chunks, 0, CHUNKS)
-        regions = candidate_ptr + row.to(tl.int64) * num_chunks * REGION
-        stride = tl.full([], REGION, tl.int32)
+        # What does not fit in its region is searched for in the row itself: slower, and as exact.
         most = tl.max(counts, axis=0)
-        if most > REGION:
-            # What did not fit is searched for in the row itself: slower, and as exact.
-            regions = logits_ptr + row.to(tl.int64) * row_stride
-            stride = tl.full([], CHUNK, tl.int32)
-            counts = tl.minimum(tl.maximum(vocab_size - tl.arange(0, CHUNKS) * CHUNK, 0), CHUNK)
+        full = most > REGION
+        own_logits = tl.minimum(tl.maximum(vocab_size - tl.arange(0, CHUNKS) * CHUNK, 0), CHUNK)
+        counts, stride = tl.where(full, own_logits, counts), tl.where(full, CHUNK, REGION)
+        candidates = candidate_ptr + row.to(tl.int64) * num_chunks * REGION
+        logits = logits_ptr + row.to(tl.int64) * row_stride
+        # As addresses: Triton's compiler for AMD merges no pointers into two arrays.
+        regions = tl.where(full, logits.to(tl.int64), candidates.to(tl.int64)).to(tl.pointer_type(tl.float32))
         best, temperature = tl.load(row_best_ptr + row), tl.load(temperature_ptr + slot)
         last, total = tl.minimum(high - 1, key_of(best).to(tl.int64)), tl.load(total_ptr + row)
         above = tl.sum(load_of_chunks(above_ptr, row, num_chunks, 0.0, CHUNKS), axis=0)

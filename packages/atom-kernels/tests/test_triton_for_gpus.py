@@ -1,0 +1,63 @@
+"""Our Triton kernels as GPUs get them that are not here: legal launches, code for their instructions, tiles that fit.
+
+In processes of their own, since Triton has one driver, and decides at import whether it interprets.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from atom_kernels.attention.ops import make_problem
+from atom_kernels.attention.triton_configs import decode_config, prefill_config
+from atom_kernels.moe.contract import ExpertsProblem
+from atom_kernels.moe.triton_configs import TileConfig, default_config
+from atom_kernels.platform import Facts, Platform, platform_from_facts, use_platform
+
+_LAUNCHES = Path(__file__).parents[3] / "tests/support/gpu_launches.py"
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+
+
+def _launch_all(*arguments: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    run = subprocess.run(
+        [sys.executable, str(_LAUNCHES), *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
+    return run.stdout
+
+
+@needs_triton
+def test_every_kernel_has_a_launch_that_amds_compiler_accepts():
+    launched = _launch_all("gfx942")
+    for kernel in ("decode_kernel", "prefill_kernel", "experts_kernel", "skinny_linear_kernel", "search_kernel"):
+        assert kernel in launched
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+def test_every_kernel_compiles_for_the_gpu_and_fits_its_local_memory(arch: str):
+    assert "launches" in _launch_all(arch, "--compile")
+
+
+def _nvidia(arch: str) -> Platform:
+    return platform_from_facts(Facts(torch_build="cuda", num_devices=1, device_arch=arch, triton_version="3.6.0"))
+
+
+def test_tiles_shrink_only_where_local_memory_is_small():
+    problem = make_problem(32, 8, 128, "bfloat16")
+    experts = ExpertsProblem(8, 2, 2048, 768, torch.bfloat16)
+    with use_platform(_nvidia("sm_90")):
+        assert (prefill_config(problem).block_n, prefill_config(problem).num_stages) == (64, 3)
+        assert default_config(experts, 128).down == TileConfig(64, 128, 64, group_m=8)
+    with use_platform(Platform.rocm("gfx942")):
+        assert prefill_config(problem).num_stages == 2
+        assert decode_config(problem).num_stages == 3
+        assert default_config(experts, 128).down == TileConfig(64, 128, 64, group_m=8, num_stages=3)

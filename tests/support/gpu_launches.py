@@ -1,0 +1,116 @@
+"""Every launch of our Triton kernels as a GPU would get it, on a machine without one: `python gpu_launches.py gfx942`.
+
+A driver that knows only its target stands in for the real one. Launches are checked by Triton's backend for the target,
+and with `--compile` turned into code for it, but not run. It must be a process of its own: Triton has one driver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from atom_kernels.cases import bench_cases
+from atom_kernels.platform import AITER_ARCHES, Facts, Platform, platform_from_facts, use_platform
+from atom_kernels.registry import all_ops
+
+_TARGETS = {
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+    "gfx950": GPUTarget("hip", "gfx950", 64),
+    "sm_90": GPUTarget("cuda", 90, 32),
+}
+_MAX_WORKGROUP = 1024
+
+
+class _TargetOnly:
+    """What Triton asks of a driver before it launches."""
+
+    def __init__(self, target: GPUTarget) -> None:
+        self._target = target
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+
+class Launches:
+    """Stands in for `JITFunction.run`: kernels by name, and what is wrong with a launch."""
+
+    def __init__(self, platform: Platform, warp_size: int, *, compiled: bool) -> None:
+        self._local_memory, self._warp_size, self._compiled = platform.local_memory, warp_size, compiled
+        self._run = JITFunction.run
+        self.count: Counter[str] = Counter()
+        self.failures: set[str] = set()
+
+    def run(self, kernel: JITFunction[Any], *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        name = kernel.__name__
+        self.count[name] += 1
+        threads = options.get("num_warps", 4) * self._warp_size
+        if threads > _MAX_WORKGROUP:
+            self.failures.add(f"{name}: {threads} threads are more than the {_MAX_WORKGROUP} that a program can have")
+        try:
+            code = self._run(kernel, *arguments, grid=grid, warmup=True, **options)
+        except Exception as error:  # whatever Triton raises is the finding
+            self.failures.add(f"{name}: {type(error).__name__}: {error}".splitlines()[0])
+            return
+        if self._compiled and code.metadata.shared > self._local_memory:
+            sizes = {key: value for key, value in options.items() if key.startswith(("BLOCK", "num_"))}
+            needed = f"{code.metadata.shared} bytes of local memory, there are {self._local_memory}"
+            self.failures.add(f"{name}: {needed} with {sizes}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("arch", choices=sorted(_TARGETS))
+    parser.add_argument("--compile", action="store_true", help="compile each kernel, about a second each")
+    arguments = parser.parse_args()
+    target, platform = _TARGETS[arguments.arch], _platform(arguments.arch)
+    driver.set_active(_TargetOnly(target))
+    launches = Launches(platform, target.warp_size, compiled=arguments.compile)
+    JITFunction.run = lambda kernel, *rest, **options: launches.run(kernel, *rest, **options)
+    if not arguments.compile:
+        JITFunction._do_compile = lambda *rest: None
+    with use_platform(platform), torch.inference_mode():
+        for run in _triton_runs(platform):
+            run()
+    print(f"Triton {triton.__version__}, {arguments.arch}: {launches.count.total()} launches")
+    for name, count in sorted(launches.count.items()):
+        print(f"  {name:<28}{count:>5}")
+    for failure in sorted(launches.failures):
+        print(f"FAIL {failure}")
+    return 1 if launches.failures else 0
+
+
+def _platform(arch: str) -> Platform:
+    """Where Triton serves everything. Tensors stay on the host: nothing reads them."""
+    build = "rocm" if arch in AITER_ARCHES else "cuda"
+    facts = Facts(
+        torch_build=build, num_devices=1, device_name=arch, device_arch=arch, triton_version=triton.__version__
+    )
+    return replace(platform_from_facts(facts), device="cpu")
+
+
+def _triton_runs(platform: Platform) -> Iterator[Any]:
+    for op in all_ops().values():
+        yield from (case.run for case in bench_cases(op, platform) if case.backend.startswith("triton"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
