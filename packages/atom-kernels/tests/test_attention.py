@@ -111,7 +111,7 @@ def test_a_float8_cache_is_served_by_the_reference():
     problem = make_problem(4, 2, 32, cache_dtype="float8_e4m3fn")
     plan = select_attention(problem)
     assert plan.backend == "reference"
-    assert {name for name, _ in plan.reasons} == {"triton", "native", "torch"}
+    assert {name for name, _ in plan.reasons} == {"aiter", "triton", "native", "torch"}
     out, k_cache, _ = make_step(problem, [(4, 20)]).run(plan)
     exact = attend(make_problem(4, 2, 32), [(4, 20)], "reference")
     assert k_cache.dtype is torch.float8_e4m3fn
@@ -132,7 +132,7 @@ def test_a_host_that_offers_only_another_layout_is_told_what_is_needed():
 
 
 def test_an_unknown_backend_is_refused_with_the_known_ones():
-    with pytest.raises(UnsupportedAttentionError, match="'cuda' is not one of triton, native, torch, reference"):
+    with pytest.raises(UnsupportedAttentionError, match="'cuda' is not one of aiter, triton, native, torch, reference"):
         select_attention(make_problem(4, 2, 32), only_backend="cuda")
 
 

@@ -180,7 +180,7 @@ def test_prompts_that_are_expanded_piece_by_piece_agree_with_the_reference():
     requests = [(1, 40), (300, 900), (20, 520), (600, 600), (3, 30), (256, 512), (17, 17)]
     step = make_step(problem, requests, scattered=True)
     plan = select_mla(problem, only_backend="native")
-    by_pieces = replace(plan, runner=NativeMla(problem, expanded_elements=1))
+    by_pieces = replace(plan, create=lambda: NativeMla(problem, expanded_elements=1))
     assert len(by_pieces.build_metadata(step.geometry).expanded[1]) > 4
     expected = step.run(select_mla(problem, only_backend="reference"))[0]
     torch.testing.assert_close(step.run(by_pieces)[0], expected, atol=4e-2, rtol=4e-2)

@@ -25,3 +25,15 @@ def native_cache_dir() -> Path:
 def triton_interpret() -> bool:
     """Whether ``TRITON_INTERPRET`` asks Triton to interpret its kernels (tests without a GPU)."""
     return os.environ.get("TRITON_INTERPRET", "").strip().lower() in ("1", "true", "on", "yes")
+
+
+def fuse_norm_rope_cache() -> bool:
+    """Whether ``ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION`` asks AITER for head norms, rotation and the cache write
+    in one kernel, where it has one (``0``, ``false`` and empty mean no)."""
+    value = os.environ.get("ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION", "")
+    return value.strip().lower() not in ("", "0", "false", "no")
+
+
+def aiter_shuffles_linears() -> bool:
+    """Whether ``ATOM_AITER_SHUFFLE_LINEAR`` asks for AITER's shuffled weights in linears (``0`` and empty mean no)."""
+    return os.environ.get("ATOM_AITER_SHUFFLE_LINEAR", "").strip().lower() not in ("", "0", "false", "no")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from atom_kernels.aiter.attention import paged_backend
 from atom_kernels.attention import native_backend, reference, torch_backend, triton_backend
 from atom_kernels.platform import detect_platform
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry, CacheLayout
 
 # In the order in which they are tried.
-BACKENDS = (triton_backend, native_backend, torch_backend, reference)
+BACKENDS = (paged_backend, triton_backend, native_backend, torch_backend, reference)
 
 
 class UnsupportedAttentionError(ValueError):
@@ -62,7 +64,12 @@ class AttentionPlan:
     backend: str
     layout: CacheLayout
     reasons: tuple[tuple[str, str], ...]
-    runner: AttentionBackend = field(repr=False, compare=False)
+    create: Callable[[], AttentionBackend] = field(repr=False, compare=False)
+
+    @cached_property
+    def runner(self) -> AttentionBackend:
+        """What runs it, made when it is first asked for: a plan can be explained where its backend is not installed."""
+        return self.create()
 
     @property
     def capturable(self) -> bool:
@@ -113,14 +120,16 @@ def select_attention(
         problem: the layer.
         platform: where it runs; None probes this machine.
         offered: layouts that the host can give, None for any.
-        only_backend: consider no other (``"triton"``, ``"native"``, ``"torch"``, ``"reference"``).
+        only_backend: consider no other (``"aiter"``, ``"triton"``, ``"native"``, ``"torch"``, ``"reference"``).
 
     Raises:
         UnsupportedAttentionError: nothing fits; it lists the reason of each backend.
     """
-    layout = agree_on_layout(problem.nhd_layout, offered)
-    module, reasons = choose_backend(BACKENDS, problem, layout, platform=platform, only_backend=only_backend)
-    return AttentionPlan(problem, module.NAME, layout, reasons, module.create(problem, layout))
+    usual = agree_on_layout(problem.nhd_layout, offered)
+    module, layout, reasons = choose_backend(
+        BACKENDS, problem, usual, offered, platform=platform, only_backend=only_backend
+    )
+    return AttentionPlan(problem, module.NAME, layout, reasons, partial(module.create, problem, layout))
 
 
 def agree_on_layout(usual: CacheLayout, offered: Sequence[CacheLayout] | None) -> CacheLayout:
@@ -145,28 +154,51 @@ def agree_on_layout(usual: CacheLayout, offered: Sequence[CacheLayout] | None) -
 def choose_backend(
     backends: Sequence[Any],
     problem: AttentionProblem | MlaProblem,
-    layout: CacheLayout,
+    usual: CacheLayout,
+    offered: Sequence[CacheLayout] | None,
     *,
     platform: Platform | None,
     only_backend: str | None,
-) -> tuple[Any, tuple[tuple[str, str], ...]]:
-    """The first of `backends` that can run `problem` here, and why those before it cannot; see `select_attention`.
+) -> tuple[Any, CacheLayout, tuple[tuple[str, str], ...]]:
+    """The first of `backends` that can run `problem` here, over which layout, and why those before it cannot.
 
-    A backend is a module with ``NAME``, ``supports(problem, platform) -> None or the reason why not``, and ``create``;
-    ``READS_STRIDES`` where its blocks may lie in any way.
+    A backend is a module with ``NAME``, ``supports(problem, platform) -> None or the reason why not``, and ``create``.
+    It reads the `usual` layout, unless ``layouts(problem, platform)`` lists what it reads, best first. Where its blocks
+    may lie in any way it has ``READS_STRIDES``, or ``why_not_strided(problem, platform)``.
     """
     platform = platform or detect_platform()
-    is_strided = any(tensor.strides is not None for tensor in layout.tensors)
     reasons: list[tuple[str, str]] = []
     for module in backends:
         if only_backend is not None and only_backend != module.NAME:
             continue
-        reason = platform.why_not(module.NAME) or module.supports(problem, platform)
-        if reason is None and is_strided and not getattr(module, "READS_STRIDES", False):
-            reason = f"reads contiguous blocks only, not the layout {layout.name}"
+        reason, layout = platform.why_not(module.NAME) or module.supports(problem, platform), None
         if reason is None:
-            return module, tuple(reasons)
-        reasons.append((module.NAME, reason))
+            layout, reason = _agree_with(module, problem, platform, usual, offered)
+        if layout is not None:
+            return module, layout, tuple(reasons)
+        reasons.append((module.NAME, reason or "gave no reason"))
     known = ", ".join(module.NAME for module in backends)
     tried = "; ".join(f"{name}: {reason}" for name, reason in reasons) or f"{only_backend!r} is not one of {known}"
     raise UnsupportedAttentionError(f"nothing can run {problem} on {platform.name}: {tried}")
+
+
+def _agree_with(
+    module: Any,
+    problem: AttentionProblem | MlaProblem,
+    platform: Platform,
+    usual: CacheLayout,
+    offered: Sequence[CacheLayout] | None,
+) -> tuple[CacheLayout | None, str | None]:
+    """The layout for a backend, or the reason why there is none."""
+    if any(tensor.strides is not None for tensor in usual.tensors):
+        reason = f"reads contiguous blocks only, not the layout {usual.name}"
+        if hasattr(module, "why_not_strided"):
+            reason = module.why_not_strided(problem, platform)
+        elif getattr(module, "READS_STRIDES", False):
+            reason = None
+        return (usual, None) if reason is None else (None, reason)
+    wanted = module.layouts(problem, platform) if hasattr(module, "layouts") else (usual,)
+    for layout in wanted:
+        if layout == usual or offered is None or layout in offered:
+            return layout, None
+    return None, f"reads the layout {' or '.join(layout.name for layout in wanted)}, which the host does not offer"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atom_kernels.attention.mla import native_backend, reference, torch_backend, triton_backend
@@ -52,7 +53,12 @@ class MlaPlan:
     backend: str
     layout: CacheLayout
     reasons: tuple[tuple[str, str], ...]
-    runner: MlaBackend = field(repr=False, compare=False)
+    create: Callable[[], MlaBackend] = field(repr=False, compare=False)
+
+    @cached_property
+    def runner(self) -> MlaBackend:
+        """What runs it, made when it is first asked for; see `AttentionPlan`."""
+        return self.create()
 
     @property
     def capturable(self) -> bool:
@@ -115,6 +121,8 @@ def select_mla(
     Raises:
         UnsupportedAttentionError: nothing fits; it lists the reason of each backend.
     """
-    layout = agree_on_layout(problem.layout, offered)
-    module, reasons = choose_backend(BACKENDS, problem, layout, platform=platform, only_backend=only_backend)
-    return MlaPlan(problem, module.NAME, layout, reasons, module.create(problem))
+    usual = agree_on_layout(problem.layout, offered)
+    module, layout, reasons = choose_backend(
+        BACKENDS, problem, usual, offered, platform=platform, only_backend=only_backend
+    )
+    return MlaPlan(problem, module.NAME, layout, reasons, partial(module.create, problem))

@@ -1,0 +1,106 @@
+"""What AITER's attention kernels can do, as their sources say: each function gives a reason why not, or None.
+
+The assembly kernels are picked by a table of AITER's (`hsa/<arch>/pa/pa_asm.csv`), which these numbers come from.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from atom_kernels.aiter.attention.layouts import why_not_shuffled
+
+if TYPE_CHECKING:
+    from atom_kernels.aiter.api import AiterApi
+    from atom_kernels.attention.problem import AttentionProblem
+    from atom_kernels.platform import Platform
+
+DTYPES = ("bfloat16", "float16")
+ASSEMBLY_HEAD_DIM = 128
+ASSEMBLY_BLOCK = 16
+# Query heads of one key head, and the largest group that also takes several queries of a request.
+ASSEMBLY_GROUP = 16
+ASSEMBLY_QUERY_GROUP = 8
+# Queries of a request times query heads of a key head.
+ASSEMBLY_ROWS = 16
+UNIFIED_HEAD_DIM = 256
+UNIFIED_BLOCK = 16
+
+
+def api_of(platform: Platform) -> AiterApi:
+    """What the platform's AITER offers.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if platform.aiter is None:
+        raise ValueError(f"{platform.name} has no AITER")
+    return platform.aiter
+
+
+def why_not_any(problem: AttentionProblem, platform: Platform) -> str | None:
+    """Reasons that hold for every kernel."""
+    if problem.dtype not in DTYPES:
+        return f"computes in {' and '.join(DTYPES)}, not in {problem.dtype}"
+    if problem.cache_dtype not in (problem.dtype, platform.float8):
+        return (
+            f"reads a cache of {problem.dtype}, or of {platform.float8} on {platform.arch}, not of "
+            f"{problem.cache_dtype}"
+        )
+    if problem.batch_invariant or platform.batch_invariant:
+        return "shares work out by the batch, so a row's bits depend on the others"
+    return None
+
+
+def why_not_assembly(problem: AttentionProblem, platform: Platform) -> str | None:
+    """Decodes by `pa_fwd_asm`, with prompts by `mha_batch_prefill_func` over the same shuffled blocks."""
+    api = api_of(platform)
+    if problem.head_dim != ASSEMBLY_HEAD_DIM:
+        return f"pa_fwd_asm is written for head_dim {ASSEMBLY_HEAD_DIM}, not {problem.head_dim}"
+    rules = {
+        "sinks": problem.has_sinks,
+        "a window": problem.sliding_window is not None,
+        "a soft cap": problem.soft_cap is not None,
+    }
+    asked = [name for name, is_asked in rules.items() if is_asked]
+    if asked:
+        return f"pa_fwd_asm has no {' and no '.join(asked)}"
+    if not math.isclose(problem.scale, problem.head_dim**-0.5, rel_tol=1e-6):
+        return f"pa_fwd_asm scales by head_dim ** -0.5 always, not by {problem.scale:g}"
+    if problem.block_size != ASSEMBLY_BLOCK:
+        return f"pa_fwd_asm reads blocks of {ASSEMBLY_BLOCK} tokens, not of {problem.block_size}"
+    if problem.group_size > ASSEMBLY_GROUP:
+        return f"pa_fwd_asm takes up to {ASSEMBLY_GROUP} query heads to a key head, not {problem.group_size}"
+    if problem.cache_dtype != problem.dtype:
+        return "no kernel reads shuffled float8 blocks in chunks of prompts beside queries that are not float8"
+    return (
+        why_not_shuffled(problem)
+        or api.why_not("pa_fwd_asm")
+        or api.why_not("mha_batch_prefill_func", "kv_last_page_lens")
+        or api.why_not("reshape_and_cache")
+    )
+
+
+def why_not_unified(problem: AttentionProblem, platform: Platform) -> str | None:
+    """Everything by `unified_attention`, over NHD blocks."""
+    api = api_of(platform)
+    if problem.head_dim > UNIFIED_HEAD_DIM:
+        return f"unified_attention is used for head_dim up to {UNIFIED_HEAD_DIM}, not {problem.head_dim}"
+    if problem.block_size < UNIFIED_BLOCK or not is_power_of_two(problem.block_size):
+        return (
+            f"unified_attention takes a block as a tile: powers of two from {UNIFIED_BLOCK} on, not "
+            f"{problem.block_size} tokens"
+        )
+    return api.why_not("unified_attention") or api.why_not("reshape_and_cache_flash")
+
+
+def takes_queries(problem: AttentionProblem, max_queries: int) -> bool:
+    """Whether `pa_fwd_asm` decodes requests of up to so many queries each."""
+    if max_queries == 1:
+        return True
+    group = problem.group_size
+    return group <= ASSEMBLY_QUERY_GROUP and group * max_queries <= ASSEMBLY_ROWS
+
+
+def is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0

@@ -1,0 +1,52 @@
+"""Attention by AITER: over shuffled blocks by its assembly where that has a kernel, else over NHD blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atom_kernels.aiter.attention.layouts import shuffled_layout
+from atom_kernels.aiter.attention.limits import is_power_of_two, why_not_any, why_not_assembly, why_not_unified
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.plan import AttentionBackend
+    from atom_kernels.attention.problem import AttentionProblem
+    from atom_kernels.platform import Platform
+    from atom_kernels.protocols import CacheLayout
+
+NAME = "aiter"
+
+
+def supports(problem: AttentionProblem, platform: Platform) -> str | None:
+    reason = why_not_any(problem, platform)
+    if reason is not None:
+        return reason
+    assembly, unified = why_not_assembly(problem, platform), why_not_unified(problem, platform)
+    return f"{assembly}; {unified}" if assembly and unified else None
+
+
+def layouts(problem: AttentionProblem, platform: Platform) -> tuple[CacheLayout, ...]:
+    """What it reads, best first."""
+    shuffled = (shuffled_layout(problem),) if why_not_assembly(problem, platform) is None else ()
+    nhd = (problem.nhd_layout,) if why_not_unified(problem, platform) is None else ()
+    return shuffled + nhd
+
+
+def why_not_strided(problem: AttentionProblem, platform: Platform) -> str | None:
+    """The one kernel that writes into blocks of any strides has limits of its own."""
+    reason = why_not_unified(problem, platform)
+    if reason is None and not is_power_of_two(problem.head_dim):
+        reason = f"writes blocks of other strides for head_dim of powers of two, not {problem.head_dim}"
+    if reason is None and problem.cache_dtype == "float16":
+        reason = "writes blocks of other strides in bfloat16 and float8, not in float16"
+    return reason
+
+
+def create(problem: AttentionProblem, layout: CacheLayout) -> AttentionBackend:
+    """AITER is imported when a kernel is first called, not here."""
+    if layout.name == "shuffled":
+        from atom_kernels.aiter.attention.shuffled import AiterShuffledAttention
+
+        return AiterShuffledAttention(problem, layout)
+    from atom_kernels.aiter.attention.unified import AiterUnifiedAttention
+
+    return AiterUnifiedAttention(problem, layout)

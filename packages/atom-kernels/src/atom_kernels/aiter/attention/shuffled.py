@@ -1,0 +1,137 @@
+"""Attention by AITER's assembly over shuffled blocks: decodes by `pa_fwd_asm`, the rest by `mha_batch_prefill_func`.
+
+Shapes: T tokens, R requests, H query heads, K key/value heads, D head_dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atom_kernels.aiter.attention.cache_write import CacheWriter, NewTokens
+from atom_kernels.aiter.attention.limits import takes_queries
+from atom_kernels.aiter.attention.pages import PageList, list_pages
+from atom_kernels.aiter.attention.unified import UnifiedMetadata, cut_prologue, step_metadata
+from atom_kernels.aiter.library import library
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
+    from atom_kernels.protocols import BatchGeometry, CacheLayout
+
+
+@dataclass(frozen=True)
+class ShuffledMetadata:
+    """One step: decodes first, then what has more queries.
+
+    Attributes:
+        num_decodes: requests for `pa_fwd_asm`; `max_decode_len` queries each at most.
+        is_padding: bool ``[num_decodes, 1, 1]``, where row r of the decodes is no request's; None where the kernel is
+            told which rows are whose, and leaves others alone.
+        pages: of the other requests.
+    """
+
+    step: UnifiedMetadata
+    num_decodes: int
+    max_decode_len: int
+    is_padding: torch.Tensor | None
+    pages: PageList | None
+
+
+class AiterShuffledAttention:
+    """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
+
+    capturable = True
+    kernels = ("pa_fwd_asm", "mha_batch_prefill_func")
+
+    def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
+        self.problem, self.layout = problem, layout
+        self._writer = CacheWriter(problem, layout)
+
+    def build_metadata(self, geometry: BatchGeometry) -> ShuffledMetadata:
+        step = step_metadata(geometry)
+        num_decodes = min(geometry.num_decodes, geometry.num_reqs, step.num_tokens)
+        if not takes_queries(self.problem, geometry.max_decode_len):
+            num_decodes = 0
+        starts, is_padding, pages = step.query_start_loc, None, None
+        if num_decodes and geometry.max_decode_len == 1:
+            # Row r is the query of request r, for requests without tokens come after those that have one.
+            is_padding = (starts[1 : num_decodes + 1] <= starts[:num_decodes])[:, None, None]
+        if num_decodes < geometry.num_reqs:
+            rest = slice(num_decodes, None)
+            pages = list_pages(step.block_table[rest], step.seq_lens[rest], self.layout.block_size, step.max_seq_len)
+        return ShuffledMetadata(step, num_decodes, geometry.max_decode_len, is_padding, pages)
+
+    def forward(
+        self,
+        q_THD: torch.Tensor,
+        k_TKD: torch.Tensor,
+        v_TKD: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, ...],
+        metadata: ShuffledMetadata,
+        *,
+        prologue: AttentionPrologue | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        # Rows of no request are zeros, also those that only the device knows of.
+        out_THD = torch.zeros(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
+        num_tokens = metadata.step.num_tokens
+        if num_tokens:
+            rows = slice(0, num_tokens)
+            tokens = NewTokens(q_THD[rows], k_TKD[rows], v_TKD[rows], metadata.step.slots)
+            tokens = self._writer.write(tokens, kv_cache, prologue and cut_prologue(prologue, num_tokens))
+            if metadata.num_decodes:
+                self._decode(tokens.q.contiguous(), kv_cache, out_THD[rows], metadata)
+            if metadata.pages is not None:
+                self._prefill(tokens.q, kv_cache, out_THD[rows], metadata, metadata.pages)
+        return out_THD
+
+    def _decode(
+        self, q_THD: torch.Tensor, kv_cache: tuple[torch.Tensor, ...], out_THD: torch.Tensor, metadata: ShuffledMetadata
+    ) -> None:
+        step, count = metadata.step, metadata.num_decodes
+        pages = (step.block_table[:count], step.seq_lens[:count], step.block_table.stride(0))
+        if metadata.is_padding is None:
+            starts = step.query_start_loc[: count + 1]
+            self._assembly(q_THD, *kv_cache, *pages, metadata.max_decode_len, out_THD, starts)
+        else:
+            self._assembly(q_THD[:count], *kv_cache, *pages, 1, out_THD[:count], None)
+            out_THD[:count].masked_fill_(metadata.is_padding, 0)
+
+    @cached_property
+    def _assembly(self) -> Any:
+        return library().bind(
+            "pa_fwd_asm",
+            "Q", "K", "V", "block_tables", "context_lens", "block_tables_stride0", "max_qlen", "out_", "qo_indptr",
+            K_QScale=None,
+            V_QScale=None,
+        )  # fmt: skip
+
+    def _prefill(
+        self,
+        q_THD: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, ...],
+        out_THD: torch.Tensor,
+        metadata: ShuffledMetadata,
+        pages: PageList,
+    ) -> None:
+        step = metadata.step
+        starts = step.query_start_loc[metadata.num_decodes :]
+        self._batch_prefill(
+            q_THD, *kv_cache, starts, pages.indptr, pages.indices, step.max_query_len, step.max_seq_len, out_THD,
+            pages.last_page_lens,
+        )  # fmt: skip
+
+    @cached_property
+    def _batch_prefill(self) -> Any:
+        return library().bind(
+            "mha_batch_prefill_func",
+            "q", "k", "v", "cu_seqlens_q", "kv_indptr", "kv_page_indices", "max_seqlen_q", "max_seqlen_k", "out",
+            "kv_last_page_lens",
+            softmax_scale=self.problem.scale,
+            logits_soft_cap=0.0,
+            causal=True,
+            window_size=(-1, -1),
+        )  # fmt: skip

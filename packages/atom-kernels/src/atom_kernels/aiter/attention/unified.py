@@ -1,0 +1,165 @@
+"""Attention by AITER's `unified_attention`: decodes and prompts in one launch, over NHD blocks of any strides.
+
+A prompt that is alone in its step, and whole, needs no cache: it goes through `flash_attn_varlen_func`.
+
+Shapes: T tokens, H query heads, K key/value heads, D head_dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atom_kernels.aiter.attention.cache_write import CacheWriter, NewTokens
+from atom_kernels.aiter.attention.tables import unit_scale
+from atom_kernels.aiter.library import library
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
+    from atom_kernels.protocols import BatchGeometry, CacheLayout
+
+# AITER's head dims of flash attention are multiples of this.
+_FLASH_MULTIPLE = 8
+
+
+@dataclass(frozen=True)
+class UnifiedMetadata:
+    """A step as the kernels take it: the geometry's tensors, contiguous and in AITER's dtypes.
+
+    Attributes:
+        is_whole_prompt: the step is one prompt, of which nothing is cached yet; known on the host.
+    """
+
+    query_start_loc: torch.Tensor
+    seq_lens: torch.Tensor
+    block_table: torch.Tensor
+    slots: torch.Tensor
+    num_tokens: int
+    max_query_len: int
+    max_seq_len: int
+    is_whole_prompt: bool
+
+
+def step_metadata(geometry: BatchGeometry) -> UnifiedMetadata:
+    """What every kernel here needs of a step; converting copies only what is not as the contract says."""
+    block_table = geometry.block_table.to(torch.int32)
+    num_tokens = min(geometry.num_tokens, geometry.slot_mapping.shape[0])
+    return UnifiedMetadata(
+        query_start_loc=geometry.query_start_loc.to(torch.int32).contiguous(),
+        seq_lens=geometry.seq_lens.to(torch.int32).contiguous(),
+        block_table=block_table if block_table.stride(1) == 1 else block_table.contiguous(),
+        slots=geometry.slot_mapping[:num_tokens].to(torch.int64).contiguous(),
+        num_tokens=num_tokens,
+        max_query_len=geometry.max_query_len,
+        max_seq_len=geometry.max_seq_len,
+        is_whole_prompt=geometry.num_reqs == 1
+        and geometry.num_tokens == geometry.max_query_len == geometry.max_seq_len > 1,
+    )
+
+
+class AiterUnifiedAttention:
+    """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
+
+    capturable = True
+    kernels = ("unified_attention",)
+
+    def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
+        self.problem = problem
+        self._writer = CacheWriter(problem, layout)
+        self._is_float8 = problem.cache_dtype != problem.dtype
+
+    def build_metadata(self, geometry: BatchGeometry) -> UnifiedMetadata:
+        return step_metadata(geometry)
+
+    def forward(
+        self,
+        q_THD: torch.Tensor,
+        k_TKD: torch.Tensor,
+        v_TKD: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, ...],
+        metadata: UnifiedMetadata,
+        *,
+        prologue: AttentionPrologue | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        # Rows of no request are zeros, also those that only the device knows of.
+        out_THD = torch.zeros(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
+        if metadata.num_tokens:
+            rows = slice(0, metadata.num_tokens)
+            tokens = NewTokens(q_THD[rows], k_TKD[rows], v_TKD[rows], metadata.slots)
+            tokens = self._writer.write(tokens, kv_cache, prologue and cut_prologue(prologue, metadata.num_tokens))
+            if metadata.is_whole_prompt and self._takes_whole_prompts:
+                self._attend_whole(tokens, out_THD, metadata, sinks)
+            else:
+                self._attend(tokens.q, kv_cache, out_THD[rows], metadata, sinks)
+        return out_THD
+
+    def _attend(
+        self,
+        q_THD: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, ...],
+        out_THD: torch.Tensor,
+        metadata: UnifiedMetadata,
+        sinks: torch.Tensor | None,
+    ) -> None:
+        scale = unit_scale(q_THD.device) if self._is_float8 else None
+        self._unified(
+            q_THD, *kv_cache, out_THD, metadata.query_start_loc, metadata.max_query_len, metadata.seq_lens,
+            metadata.max_seq_len, metadata.block_table, scale, scale, sinks,
+        )  # fmt: skip
+
+    @cached_property
+    def _unified(self) -> Any:
+        problem = self.problem
+        window = problem.sliding_window
+        return library().bind(
+            "unified_attention",
+            "q", "k", "v", "out", "cu_seqlens_q", "max_seqlen_q", "seqused_k", "max_seqlen_k", "block_table",
+            "k_descale", "v_descale", "sinks",
+            softmax_scale=problem.scale,
+            causal=True,
+            # It adds one to the first, and takes zero for none.
+            window_size=(-1, -1) if window is None else (window - 1, 0),
+            softcap=problem.soft_cap or 0.0,
+            q_descale=None,
+        )  # fmt: skip
+
+    # --- a whole prompt -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _takes_whole_prompts(self) -> bool:
+        """Where attention sees what was given, not what a cache of another dtype made of it."""
+        problem = self.problem
+        sinks = ("sink_ptr",) if problem.has_sinks else ()
+        fits = not self._is_float8 and problem.head_dim % _FLASH_MULTIPLE == 0
+        return fits and library().has("flash_attn_varlen_func", *sinks)
+
+    def _attend_whole(
+        self, tokens: NewTokens, out_THD: torch.Tensor, metadata: UnifiedMetadata, sinks: torch.Tensor | None
+    ) -> None:
+        starts, length = metadata.query_start_loc, metadata.max_seq_len
+        given = (tokens.q, tokens.k, tokens.v, starts, starts, length, length, out_THD)
+        self._flash(*given, *([sinks.float()] if sinks is not None else []))
+
+    @cached_property
+    def _flash(self) -> Any:
+        problem = self.problem
+        window = problem.sliding_window
+        return library().bind(
+            "flash_attn_varlen_func",
+            "q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "out",
+            *(("sink_ptr",) if problem.has_sinks else ()),
+            softmax_scale=problem.scale,
+            logits_soft_cap=problem.soft_cap or 0.0,
+            causal=True,
+            window_size=(-1, -1) if window is None else (window - 1, 0),
+            return_lse=False,
+        )  # fmt: skip
+
+
+def cut_prologue(prologue: AttentionPrologue, num_tokens: int) -> AttentionPrologue:
+    """The same for the first tokens."""
+    return replace(prologue, positions=prologue.positions[:num_tokens])
