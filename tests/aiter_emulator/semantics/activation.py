@@ -8,13 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .checks import check_apart, check_contiguous, check_shape, refuse_dtype, refuse_unless
+from . import machine
+from .checks import check_apart, check_contiguous, check_shape, detect_unless, refuse_dtype, refuse_unless
 
-ACTIVATED = (torch.float16, torch.bfloat16, torch.float32)
+HALVES = (torch.float16, torch.bfloat16)
 
 
 def silu_and_mul(out: Tensor, input: Tensor, limit: float = 0.0) -> None:
     """``silu(gate) * up``; a limit above zero first clamps the gate from above and `up` on both sides."""
+    refuse_unless(limit >= 0, "silu_and_mul: limit must be >= 0")
     gate, up = _halves(out, input)
     if limit > 0:
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
@@ -44,13 +46,25 @@ def _gated(out: Tensor, input: Tensor, activation: Callable[[Tensor], Tensor]) -
 
 
 def _halves(out: Tensor, input: Tensor) -> tuple[Tensor, Tensor]:
-    refuse_dtype("input", input, *ACTIVATED)
+    git = machine.release() == "git"
+    refuse_dtype("input", input, *HALVES, *([torch.float32] if git else []))
+    widens = git and input.dtype == torch.float32
+    refuse_dtype("out", out, *([*HALVES, torch.float32] if widens else [input.dtype]))
+    detect_unless(input.shape[-1] % 2 == 0, f"a row of {input.shape[-1]} has no halves")
     width = input.shape[-1] // 2
-    refuse_unless(input.shape[-1] % 2 == 0, f"a row of {input.shape[-1]} has no halves")
     check_shape("out", out, *input.shape[:-1], width)
-    refuse_unless(out.dtype == input.dtype, f"out is {out.dtype}, input {input.dtype}")
     check_contiguous("input", input)
     check_contiguous("out", out)
-    check_apart("out", out, "input", input)
+    check_apart(out=out, input=input)
+    _check_tail(width, 4 // input.element_size() if git else _vector(width))
     gate, up = input.float().split(width, dim=-1)
     return gate, up
+
+
+def _check_tail(width: int, step: int) -> None:
+    """PyPI stores whole vectors past the end of a row; git stops there, at a multiple of 4 bytes."""
+    detect_unless(width % step == 0, f"rows of {width} elements: stores of {step} reach the next row")
+
+
+def _vector(width: int) -> int:
+    return min(8, 1 << max(width // 64 - 1, 0).bit_length())

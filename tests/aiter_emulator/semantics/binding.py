@@ -6,10 +6,39 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
+from . import machine
 from .enums import BoundEnum
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def in_kernel() -> bool:
+    """Whether this thread is inside of an emulated function: what it allocates and reads is not its caller's."""
+    return machine.called.get() is not None
+
+
+@contextmanager
+def _entered(function: Callable[..., Any]) -> Iterator[None]:
+    token = machine.called.set(machine.release_of(function.__code__.co_filename))
+    try:
+        yield
+    finally:
+        machine.called.reset(token)
+
+
+def emulated(function: Function) -> Function:
+    """A function that AITER writes in Python (wrappers of Triton kernels): signature and types as they are."""
+
+    @functools.wraps(function)
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        with _entered(function):
+            return function(*args, **kwargs)
+
+    return typing.cast(Function, entered)
 
 
 def compile_ops(module: str, **_options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -22,17 +51,16 @@ def compile_ops(module: str, **_options: Any) -> Callable[[Callable[..., Any]], 
         @functools.wraps(function)
         def bound(*args: Any, **kwargs: Any) -> Any:
             hints.update(hints or typing.get_type_hints(function))
-            arguments = signature.bind(*args, **kwargs)
-            for name, value in arguments.arguments.items():
+            for name, value in signature.bind(*args, **kwargs).arguments.items():
                 if name in hints and not fits(value, hints[name]):
                     raise TypeError(f"{function.__name__}: {name} needs to be {hints[name]} but got {type(value)}")
-            return function(*args, **kwargs)
+            with _entered(function):
+                return function(*args, **kwargs)
 
         # What users of the real one see: the C++ function's parameters are not there for `inspect`.
         del bound.__wrapped__
         return bound
 
-    decorate.module = module
     return decorate
 
 

@@ -1,13 +1,23 @@
-"""The GPU that the emulator pretends to be: read from AITER's own variables, which `emulated_aiter` sets."""
+"""The GPU and the release that the emulator pretends to be.
+
+The GPU is read from AITER's own variables, which `emulated_aiter` sets; the release is that of the tree that the
+function lies in.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+from contextvars import ContextVar
+from pathlib import Path
 
 import torch
 
 FP8_DTYPES = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
 COMPUTE_UNITS = {"gfx942": 304, "gfx950": 256}
+
+# The release of the function that runs: set by the decorators of `binding`.
+called: ContextVar[str | None] = ContextVar("called", default=None)
 
 
 def arch() -> str:
@@ -20,7 +30,7 @@ def arch() -> str:
     return named
 
 
-def compute_units() -> int:
+def cu_num() -> int:
     """CUs of an MI300X or an MI355X, or what CU_NUM says."""
     return int(os.environ.get("CU_NUM", "0")) or COMPUTE_UNITS[arch()]
 
@@ -33,3 +43,14 @@ def fp8() -> torch.dtype:
 def fp8_max() -> float:
     """240 on gfx942, 448 on gfx950."""
     return torch.finfo(fp8()).max
+
+
+def release() -> str:
+    """ "git" or "pypi": of the function that runs, else of the imported package."""
+    return called.get() or release_of(sys.modules["aiter"].__file__ or "")
+
+
+def release_of(file: str) -> str:
+    """The tree that a file lies in."""
+    parts = Path(file).parts
+    return parts[parts.index("aiter_emulator") + 1]

@@ -8,20 +8,33 @@ from ..jit.core import compile_ops
 
 
 @compile_ops("module_activation")
-def silu_and_mul(out: Tensor, input: Tensor, limit: float = 0.0) -> None:
+def silu_and_mul(
+    out: Tensor,
+    input: Tensor,
+    limit: float = 0.0,
+) -> None:
     activation.silu_and_mul(out, input, limit)
 
 
 @compile_ops("module_activation")
-def gelu_and_mul(out: Tensor, input: Tensor) -> None:
+def swiglu_and_mul(
+    out: Tensor,
+    input: Tensor,
+) -> None:
+    activation.swiglu_and_mul(out, input)
+
+
+@compile_ops("module_activation")
+def gelu_and_mul(
+    out: Tensor,
+    input: Tensor,
+) -> None:
     activation.gelu_and_mul(out, input)
 
 
 @compile_ops("module_activation")
-def gelu_tanh_and_mul(out: Tensor, input: Tensor) -> None:
+def gelu_tanh_and_mul(
+    out: Tensor,
+    input: Tensor,
+) -> None:
     activation.gelu_tanh_and_mul(out, input)
-
-
-@compile_ops("module_activation")
-def swiglu_and_mul(out: Tensor, input: Tensor) -> None:
-    activation.swiglu_and_mul(out, input)

@@ -8,12 +8,22 @@ from ..jit.core import compile_ops
 
 
 @compile_ops("module_rmsnorm")
-def rms_norm(input: Tensor, weight: Tensor, epsilon: float, use_model_sensitive_rmsnorm: int = 0) -> Tensor:
+def rms_norm(
+    input: Tensor,
+    weight: Tensor,
+    epsilon: float,
+    use_model_sensitive_rmsnorm: int = 0,
+) -> Tensor:
     return norm.rms_norm(input, weight, epsilon, use_model_sensitive_rmsnorm)
 
 
 @compile_ops("module_rmsnorm")
-def rmsnorm2d_fwd(input: Tensor, weight: Tensor, epsilon: float, use_model_sensitive_rmsnorm: int = 0) -> Tensor:
+def rmsnorm2d_fwd(
+    input: Tensor,
+    weight: Tensor,
+    epsilon: float,
+    use_model_sensitive_rmsnorm: int = 0,
+) -> Tensor:
     return norm.rms_norm(input, weight, epsilon, use_model_sensitive_rmsnorm)
 
 

@@ -3,8 +3,10 @@
 import torch
 
 from tests.aiter_emulator.semantics import shuffle
+from tests.aiter_emulator.semantics.binding import emulated
 
 
+@emulated
 def shuffle_weight(
     x: torch.Tensor,
     layout=(16, 16),
@@ -13,6 +15,6 @@ def shuffle_weight(
     gate_up: bool = False,
     pad_k_to: int = 0,
 ) -> torch.Tensor:
-    if is_guinterleave or gate_up or pad_k_to:
-        raise NotImplementedError("the emulator shuffles without interleaving and padding")
-    return shuffle.shuffle_weight(x, layout, use_int4)
+    if is_guinterleave:
+        raise NotImplementedError("the emulator has the order of 16-bit weights, not that of a16w4")
+    return shuffle.shuffle_weight(x, layout, use_int4, pad_k_to)

@@ -8,15 +8,24 @@ from ..jit.core import compile_ops
 
 
 @compile_ops("module_activation")
-def silu_and_mul(out: Tensor, input: Tensor) -> None:
+def silu_and_mul(
+    out: Tensor,
+    input: Tensor,
+) -> None:
     activation.silu_and_mul(out, input)
 
 
 @compile_ops("module_activation")
-def gelu_and_mul(out: Tensor, input: Tensor) -> None:
+def gelu_and_mul(
+    out: Tensor,
+    input: Tensor,
+) -> None:
     activation.gelu_and_mul(out, input)
 
 
 @compile_ops("module_activation")
-def gelu_tanh_and_mul(out: Tensor, input: Tensor) -> None:
+def gelu_tanh_and_mul(
+    out: Tensor,
+    input: Tensor,
+) -> None:
     activation.gelu_tanh_and_mul(out, input)
