@@ -14,8 +14,10 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from atom_core.messages import StructuredOutputParams
+from atom_core.structured_output.backend import Grammar
 from atom_core.structured_output.grammar import GrammarError, json_value, kind_of, one_line
 from atom_core.structured_output.lark import Split, json_of, lark_of
+from atom_core.structured_output.short_parser import ShortGrammar, ShortVocabularies
 from atom_core.structured_output.slices import slices_of
 from atom_core.structured_output.structural_tag import format_of
 from atom_core.structured_output.vocabulary import Vocabulary
@@ -40,15 +42,22 @@ class LLGuidanceBackend:
     def __init__(self, vocabulary: Vocabulary, eos_token_ids: Sequence[int]) -> None:
         wrapper = TokenizerWrapper(_ForLLGuidance(vocabulary, eos_token_ids[0]))
         self._split = vocabulary.split
+        self._short = ShortVocabularies(vocabulary, eos_token_ids)
         self._tokenizer = LLTokenizer(wrapper, n_vocab=len(vocabulary.tokens), eos_token=list(eos_token_ids))
         self._sliced: dict[tuple[str, ...], LLTokenizer] = {}
 
-    def compile(self, params: StructuredOutputParams) -> LLGuidanceGrammar:
-        tokenizer = self._tokenizer_with(slices_of(params))
-        start = LLMatcher(tokenizer, grammar_of(params, self._split), log_level=0, limits=LIMITS)
+    def compile(self, params: StructuredOutputParams) -> Grammar:
+        grammar = grammar_of(params, self._split)
+        short = self._short.for_constraint(kind_of(params), params.regex or grammar)
+        tokenizer = self._tokenizer_with(slices_of(params)) if short is None else self._tokenizer
+        start = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
         if start.is_error():
             raise GrammarError(f"{kind_of(params)} is not valid: {one_line(start.get_error())}")
-        return LLGuidanceGrammar(start)
+        exact = LLGuidanceGrammar(start)
+        if short is None:
+            return exact
+        same = LLMatcher(short.tokenizer, grammar, log_level=0, limits=LIMITS)
+        return ShortGrammar(exact, LLGuidanceGrammar(same), short)
 
     def _tokenizer_with(self, slices: tuple[str, ...]) -> LLTokenizer:
         """The tokenizer with these slices before its own; without, where too many others were asked for before."""
