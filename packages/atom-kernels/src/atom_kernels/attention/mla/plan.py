@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from atom_kernels.aiter.attention import latent_backend
 from atom_kernels.attention.mla import native_backend, reference, torch_backend, triton_backend
 from atom_kernels.attention.plan import agree_on_layout, choose_backend
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry, CacheLayout
 
 # In the order in which they are tried.
-BACKENDS = (triton_backend, native_backend, torch_backend, reference)
+BACKENDS = (latent_backend, triton_backend, native_backend, torch_backend, reference)
 
 
 class MlaBackend(Protocol):

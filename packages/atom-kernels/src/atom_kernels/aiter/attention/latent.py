@@ -1,0 +1,208 @@
+"""Latent attention on AITER: queries absorb what makes keys of latents, and look at the cache as it lies.
+
+Decodes go through the persistent `mla_decode_fwd`, chunks of prompts through `mla_prefill_fwd`. A prompt that is alone
+in its step, and whole, needs no cache: its keys and values are expanded for `flash_attn_varlen_func`.
+
+Shapes: T tokens, H heads, P heads padded to a number that the kernels take, N qk_nope_head_dim, E qk_rope_head_dim,
+D = N + E, V v_head_dim, C kv_lora_rank, L = C + E.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atom_kernels.aiter.attention.latent_metadata import DecodeWork, LatentMetadata, LatentSteps
+from atom_kernels.aiter.attention.latent_prologue import LatentPrologue
+from atom_kernels.aiter.attention.pages import PageList
+from atom_kernels.aiter.batched_gemm import bind_batched_gemm
+from atom_kernels.aiter.library import library
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
+    from atom_kernels.protocols import BatchGeometry
+
+_MULTIPLE_HEADS = 16
+_PAGED = ("q", "kv_buffer", "o", "qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_lens")
+# What says how work is split: as decodes take it, and by the names that it is made under.
+_SPLIT = {
+    "work_meta_data": "work_metadata_ptrs",
+    "work_indptr": "work_indptr",
+    "work_info_set": "work_info_set",
+    "reduce_indptr": "reduce_indptr",
+    "reduce_final_map": "reduce_final_map",
+    "reduce_partial_map": "reduce_partial_map",
+}
+# Heads that `mla_prefill_fwd` takes: all of the largest models, or a few at a time.
+_MANY_HEADS = 128
+
+
+@dataclass(frozen=True)
+class AiterMlaWeights:
+    """For each head.
+
+    Attributes:
+        absorb: ``[H, C, N]``, a query's unrotated part to what it looks for in latents.
+        expand: ``[H, N, C]`` and ``[H, V, C]`` side by side as ``[H * (N + V), C]``, as checkpoints have them.
+        value: ``[H, V, C]``, a latent to its value.
+    """
+
+    absorb: torch.Tensor
+    expand: torch.Tensor
+    value: torch.Tensor
+
+
+class AiterMla:
+    """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
+
+    capturable = True
+    kernels = ("mla_decode_fwd", "mla_prefill_fwd", "flash_attn_varlen_func")
+
+    def __init__(self, problem: MlaProblem) -> None:
+        self.problem = problem
+        self._heads = -(-problem.num_heads // _MULTIPLE_HEADS) * _MULTIPLE_HEADS
+        self._prologue = LatentPrologue(problem.kv_lora_rank)
+        self._steps = LatentSteps(self._heads, problem.block_size)
+
+    def prepare(self, kv_b_weight: torch.Tensor) -> AiterMlaWeights:
+        problem = self.problem
+        weight = kv_b_weight.view(problem.num_heads, -1, problem.kv_lora_rank)
+        key_HNC, value_HVC = weight.split([problem.qk_nope_head_dim, problem.v_head_dim], dim=1)
+        return AiterMlaWeights(key_HNC.transpose(1, 2).contiguous(), kv_b_weight, value_HVC.contiguous())
+
+    def build_metadata(self, geometry: BatchGeometry) -> LatentMetadata:
+        return self._steps.build(geometry)
+
+    def forward(
+        self,
+        q_THD: torch.Tensor,
+        kv_TL: torch.Tensor,
+        weights: AiterMlaWeights,
+        kv_cache: tuple[torch.Tensor, ...],
+        metadata: LatentMetadata,
+        *,
+        prologue: MlaPrologue | None = None,
+    ) -> torch.Tensor:
+        count = metadata.step.num_tokens
+        out_THV = q_THD.new_zeros((*q_THD.shape[:2], self.problem.v_head_dim))
+        if not count:
+            return out_THV
+        if prologue is not None:
+            prologue = replace(prologue, positions=prologue.positions[:count])
+        step = _Step(q_THD[:count], kv_TL[:count], weights, kv_cache[0], metadata, prologue)
+        out_THV[:count] = self._expanded(step) if metadata.step.is_whole_prompt else self._absorbed(step)
+        return out_THV
+
+    # --- absorbed ----------------------------------------------------------------------------------------------------
+
+    def _absorbed(self, step: _Step) -> torch.Tensor:
+        problem, metadata = self.problem, step.metadata
+        query_TPL = self._place(step)
+        # Heads that pad, and rows of no request, find nothing.
+        found_TPC = query_TPL.new_zeros((*query_TPL.shape[:2], problem.kv_lora_rank))
+        if metadata.prompts is not None:
+            self._attend_prompts(query_TPL, step.cache, found_TPC, metadata, metadata.prompts)
+        if metadata.decodes is not None:
+            self._attend_decodes(query_TPL, step.cache, found_TPC, metadata.decodes)
+        found_HTC = found_TPC[:, : problem.num_heads].transpose(0, 1)
+        return self._multiply(found_HTC, step.weights.value).transpose(0, 1)
+
+    def _place(self, step: _Step) -> torch.Tensor:
+        """Latents to the cache; queries ``[T, P, L]`` that look for them."""
+        problem, heads, nope = self.problem, self.problem.num_heads, self.problem.qk_nope_head_dim
+        latent_TC, key_TE = self._prologue.normed(step.kv, step.prologue)
+        query_TPL = step.q.new_empty((step.q.shape[0], self._heads, problem.latent_dim))
+        query_TPL[:, heads:].zero_()
+        absorbed_HTC = self._multiply(step.q[..., :nope].transpose(0, 1), step.weights.absorb)
+        self._prologue.place(
+            absorbed_HTC.transpose(0, 1), step.q[..., nope:], latent_TC, key_TE, step.cache,
+            step.metadata.step.slots, step.prologue, query_TPL[:, :heads],
+        )  # fmt: skip
+        return query_TPL
+
+    def _attend_decodes(
+        self, query_TPL: torch.Tensor, cache: torch.Tensor, found_TPC: torch.Tensor, work: DecodeWork
+    ) -> None:
+        rows, pages = slice(0, work.num_rows), work.pages
+        found_RPC = found_TPC[rows]
+        self._decode(
+            query_TPL[rows], _as_pages(cache), found_RPC, work.starts, pages.indptr, pages.indices,
+            pages.last_page_lens, work.max_queries, *(work.buffers[name] for name in _SPLIT.values()),
+        )  # fmt: skip
+        if work.is_padding is not None:
+            found_RPC.masked_fill_(work.is_padding, 0)
+
+    def _attend_prompts(
+        self,
+        query_TPL: torch.Tensor,
+        cache: torch.Tensor,
+        found_TPC: torch.Tensor,
+        metadata: LatentMetadata,
+        pages: PageList,
+    ) -> None:
+        """The kernel takes 16 heads or 128: others a few at a time."""
+        group = _MANY_HEADS if self._heads == _MANY_HEADS else _MULTIPLE_HEADS
+        for first in range(0, self._heads, group):
+            heads = slice(first, first + group)
+            found = found_TPC if group == self._heads else torch.zeros_like(found_TPC[:, heads])
+            self._prefill(
+                query_TPL[:, heads].contiguous(), _as_pages(cache), found, metadata.prompt_starts, pages.indptr,
+                pages.indices, pages.last_page_lens, metadata.step.max_query_len,
+            )  # fmt: skip
+            if found is not found_TPC:
+                found_TPC[:, heads] = found
+
+    @cached_property
+    def _multiply(self) -> Any:
+        return bind_batched_gemm()
+
+    @cached_property
+    def _decode(self) -> Any:
+        return library().bind("mla_decode_fwd", *_PAGED, "max_seqlen_q", *_SPLIT, sm_scale=self.problem.scale)
+
+    @cached_property
+    def _prefill(self) -> Any:
+        return library().bind("mla_prefill_fwd", *_PAGED, "max_seqlen_q", sm_scale=self.problem.scale)
+
+    # --- expanded ----------------------------------------------------------------------------------------------------
+
+    def _expanded(self, step: _Step) -> torch.Tensor:
+        problem, nope = self.problem, self.problem.qk_nope_head_dim
+        latent_TC, key_TE = self._prologue.normed(step.kv, step.prologue)
+        turned_THE, key_TE = self._prologue.rotated(step.q[..., nope:], key_TE, step.prologue)
+        self._prologue.store(latent_TC, key_TE, step.cache, step.metadata.step.slots)
+        pairs = torch.nn.functional.linear(latent_TC, step.weights.expand).unflatten(1, (problem.num_heads, -1))
+        key_THD = torch.cat((pairs[..., :nope], key_TE[:, None].expand(-1, problem.num_heads, -1)), dim=-1)
+        query_THD = torch.cat((step.q[..., :nope], turned_THE), dim=-1)
+        starts, length = step.metadata.step.query_start_loc, step.metadata.step.max_seq_len
+        return self._flash(query_THD, key_THD, pairs[..., nope:].contiguous(), starts, starts, length, length)
+
+    @cached_property
+    def _flash(self) -> Any:
+        return library().bind(
+            "flash_attn_varlen_func",
+            "q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k",
+            softmax_scale=self.problem.scale,
+            causal=True,
+            return_lse=False,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What the layer was given, without padding."""
+
+    q: torch.Tensor
+    kv: torch.Tensor
+    weights: AiterMlaWeights
+    cache: torch.Tensor
+    metadata: LatentMetadata
+    prologue: MlaPrologue | None
+
+
+def _as_pages(cache: torch.Tensor) -> torch.Tensor:
+    """Every token a page: ``[slots, 1, 1, L]``."""
+    return cache.view(-1, 1, 1, cache.shape[-1])

@@ -1,0 +1,49 @@
+"""Latent attention by AITER: decodes absorbed and persistent, prompts absorbed, a prompt alone expanded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atom_kernels.aiter.attention.limits import api_of
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.mla.plan import MlaBackend
+    from atom_kernels.attention.mla.problem import MlaProblem
+    from atom_kernels.platform import Platform
+
+NAME = "aiter"
+_RANK, _ROPE = 512, 64
+_MAX_HEADS = 128
+_NEEDED = (
+    "mla_decode_fwd",
+    "mla_prefill_fwd",
+    "get_mla_metadata_info_v1",
+    "get_mla_metadata_v1",
+    "batched_gemm_bf16_CK",
+    "concat_and_cache_mla",
+    "fused_qk_rope_cat_and_cache_mla",
+    "flash_attn_varlen_func",
+)
+
+
+def supports(problem: MlaProblem, platform: Platform) -> str | None:
+    if problem.dtype != "bfloat16":
+        return f"its kernels of latent attention compute in bfloat16, not in {problem.dtype}"
+    if problem.cache_dtype != "bfloat16":
+        return f"mla_prefill_fwd reads latents in bfloat16, not in {problem.cache_dtype}"
+    if (problem.kv_lora_rank, problem.qk_rope_head_dim) != (_RANK, _ROPE):
+        given = f"{problem.kv_lora_rank} + {problem.qk_rope_head_dim}"
+        return f"mla_decode_fwd is written for latents of {_RANK} + {_ROPE} elements, not {given}"
+    if problem.num_heads > _MAX_HEADS:
+        return f"mla_decode_fwd takes up to {_MAX_HEADS} heads, not {problem.num_heads}"
+    if platform.batch_invariant:
+        return "shares work out by the batch, so a row's bits depend on the others"
+    api = api_of(platform)
+    return next((reason for name in _NEEDED if (reason := api.why_not(name))), None)
+
+
+def create(problem: MlaProblem) -> MlaBackend:
+    """AITER is imported when a kernel is first called, not here."""
+    from atom_kernels.aiter.attention.latent import AiterMla
+
+    return AiterMla(problem)

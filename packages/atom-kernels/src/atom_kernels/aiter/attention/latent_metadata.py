@@ -1,0 +1,151 @@
+"""What AITER's kernels of latent attention need to know of a step, in buffers that later steps write in place.
+
+Shapes: R requests, H query heads, padded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atom_kernels.aiter.attention.pages import PageList, list_tokens
+from atom_kernels.aiter.attention.unified import UnifiedMetadata, step_metadata
+from atom_kernels.aiter.library import library
+
+if TYPE_CHECKING:
+    from atom_kernels.protocols import BatchGeometry
+
+# Queries of a request that the persistent kernel takes, and the heads that it takes them with.
+MAX_QUERIES = 4
+_MULTIPLE_HEADS = 16
+_GRANULARITY = 16
+_DTYPE = torch.bfloat16
+# In AITER's order.
+_BUFFERS = (
+    "work_metadata_ptrs",
+    "work_indptr",
+    "work_info_set",
+    "reduce_indptr",
+    "reduce_final_map",
+    "reduce_partial_map",
+)
+
+
+@dataclass(frozen=True)
+class DecodeWork:
+    """The leading requests, of few queries each.
+
+    Attributes:
+        num_rows: rows of queries that may be theirs, known on the host.
+        starts: int32 ``[R + 1]``, first row of each.
+        max_queries: of a request.
+        pages: their tokens; a request of none looks at the first slot of the cache.
+        buffers: how the work is split, by the names of `get_mla_metadata_v1`.
+        is_padding: bool ``[num_rows, 1, 1]``, rows of no request; None where only rows of requests are written.
+    """
+
+    num_rows: int
+    starts: torch.Tensor
+    max_queries: int
+    pages: PageList
+    buffers: dict[str, torch.Tensor]
+    is_padding: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class LatentMetadata:
+    """One step. `prompts` are the pages of requests behind the decodes, whose rows begin at `prompt_starts`."""
+
+    step: UnifiedMetadata
+    decodes: DecodeWork | None
+    prompt_starts: torch.Tensor
+    prompts: PageList | None
+
+
+class LatentSteps:
+    """Makes `LatentMetadata`; keeps one set of buffers for each number of decodes.
+
+    Args:
+        num_heads: padded to a number that the kernels take.
+        block_size: tokens of a block.
+    """
+
+    def __init__(self, num_heads: int, block_size: int) -> None:
+        self._num_heads, self._block_size = num_heads, block_size
+        self._buffers: dict[tuple[int, int, torch.device], dict[str, torch.Tensor]] = {}
+
+    def build(self, geometry: BatchGeometry) -> LatentMetadata:
+        step = step_metadata(geometry)
+        num_decodes = min(geometry.num_decodes, geometry.num_reqs, step.num_tokens)
+        if not self._takes_queries(geometry.max_decode_len) or step.is_whole_prompt:
+            num_decodes = 0
+        decodes = self._split(step, num_decodes, geometry.max_decode_len) if num_decodes else None
+        prompts, rest = None, slice(num_decodes, None)
+        if num_decodes < geometry.num_reqs and not step.is_whole_prompt:
+            prompts = list_tokens(step.block_table[rest], step.seq_lens[rest], self._block_size, step.max_seq_len)
+        return LatentMetadata(step, decodes, step.query_start_loc[rest], prompts)
+
+    def _takes_queries(self, max_queries: int) -> bool:
+        return max_queries == 1 or (max_queries <= MAX_QUERIES and self._num_heads == _MULTIPLE_HEADS)
+
+    def _split(self, step: UnifiedMetadata, count: int, max_queries: int) -> DecodeWork:
+        seq_lens = step.seq_lens[:count]
+        # Requests of nothing, which pad a batch, have undefined blocks.
+        table = torch.where(seq_lens.unsqueeze(1) > 0, step.block_table[:count], 0)
+        pages = list_tokens(table, seq_lens.clamp(min=1), self._block_size, step.max_seq_len)
+        starts, is_padding = step.query_start_loc[: count + 1], None
+        if max_queries == 1:
+            # Row r is the query of request r, for requests without tokens come after those that have one.
+            is_padding = (starts[1:] <= starts[:-1])[:, None, None]
+            starts = torch.arange(count + 1, dtype=torch.int32, device=starts.device)
+        buffers = self._buffers_for(count, max_queries, starts.device)
+        order = [buffers[name] for name in _BUFFERS]
+        last_pages = (pages.last_page_lens,) if self._takes_last_pages else ()
+        uniform = max_queries if max_queries == 1 else -1
+        self._fill(starts, pages.indptr, *last_pages, *order, max_queries, uniform)
+        return DecodeWork(min(count * max_queries, step.num_tokens), starts, max_queries, pages, buffers, is_padding)
+
+    def _buffers_for(self, count: int, max_queries: int, device: torch.device) -> dict[str, torch.Tensor]:
+        key = (count, max_queries, device)
+        if key not in self._buffers:
+            described = self._describe(count, max_queries)
+            shapes = (((shape,) if isinstance(shape, int) else shape, dtype) for shape, dtype in described)
+            self._buffers[key] = {
+                name: torch.zeros(shape, dtype=dtype, device=device)
+                for name, (shape, dtype) in zip(_BUFFERS, shapes, strict=True)
+            }
+        return self._buffers[key]
+
+    @cached_property
+    def _describe(self) -> Any:
+        return library().bind(
+            "get_mla_metadata_info_v1",
+            "batch_size", "max_seqlen_qo",
+            num_head_qo=self._num_heads,
+            q_dtype=_DTYPE,
+            kv_dtype=_DTYPE,
+            is_sparse=False,
+            fast_mode=True,
+        )  # fmt: skip
+
+    @cached_property
+    def _takes_last_pages(self) -> bool:
+        return library().has("get_mla_metadata_v1", "kv_last_page_lens")
+
+    @cached_property
+    def _fill(self) -> Any:
+        typed = {"dtype_q": _DTYPE, "dtype_kv": _DTYPE} if library().has("get_mla_metadata_v1", "dtype_q") else {}
+        return library().bind(
+            "get_mla_metadata_v1",
+            "seqlens_qo_indptr", "seqlens_kv_indptr", *(("kv_last_page_lens",) if self._takes_last_pages else ()),
+            *_BUFFERS, "max_seqlen_qo", "uni_seqlen_qo",
+            num_heads_per_head_k=self._num_heads,
+            num_heads_k=1,
+            is_causal=True,
+            kv_granularity=_GRANULARITY,
+            fast_mode=True,
+            **typed,
+        )  # fmt: skip
