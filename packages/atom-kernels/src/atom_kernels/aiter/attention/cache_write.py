@@ -130,6 +130,9 @@ class CacheWriter:
     @property
     def _can_rotate_store(self) -> bool:
         problem = self.problem
+        # The release on PyPI writes shuffled keys, but no shuffled values.
+        if self._is_shuffled and library().api.release == "pypi":
+            return False
         stored = problem.cache_dtype == "bfloat16" or self._is_float8
         return stored and is_power_of_two(problem.head_dim) and is_power_of_two(problem.block_size)
 
