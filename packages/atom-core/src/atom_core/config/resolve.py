@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from atom_models import Checkpoint
 
 CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 512, 16384
-CACHE_DTYPES = {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 
 
 def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform) -> EngineConfig:
@@ -38,7 +37,7 @@ def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform)
     model = _model(args, checkpoint, platform, choices)
     return EngineConfig(
         model=model,
-        cache=_cache(args, model.dtype),
+        cache=_cache(args, model.dtype, platform),
         scheduler=_scheduler(args, model.max_model_len, platform, choices),
         parallel=ParallelConfig(num_threads=_num_threads(args, platform, choices)),
         compile=_compile(args, platform, choices),
@@ -91,10 +90,11 @@ def _backend(args: EngineArgs) -> BackendSetting:
     return "xgrammar"
 
 
-def _cache(args: EngineArgs, dtype: str) -> CacheConfig:
+def _cache(args: EngineArgs, dtype: str, platform: Platform) -> CacheConfig:
+    dtypes = {"bf16": "bfloat16", "fp8": platform.float8}
     return CacheConfig(
         block_size=args.block_size,
-        dtype=CACHE_DTYPES.get(args.kv_cache_dtype, dtype),
+        dtype=dtypes.get(args.kv_cache_dtype, dtype),
         enable_prefix_caching=args.enable_prefix_caching,
         prefix_hash="sha256" if args.prefix_hash == "sha256" else "xxhash64",
         memory_utilization=args.gpu_memory_utilization,
