@@ -1,0 +1,116 @@
+"""Experts."""
+
+from tests.aiter_emulator.semantics import experts
+from tests.aiter_emulator.semantics.binding import emulated
+
+from .ops.enum import ActivationType, QuantType
+
+BLOCK_SIZE_M = 32
+
+
+@emulated
+def moe_sorting(
+    topk_ids,
+    topk_weights,
+    num_experts,
+    model_dim,
+    moebuf_dtype,
+    block_size=BLOCK_SIZE_M,
+    expert_mask=None,
+    num_local_tokens=None,
+    dispatch_policy=0,
+    return_local_topk_ids=False,
+    accumulate=True,
+    flat=False,
+    output_aux=False,
+):
+    if return_local_topk_ids or not accumulate or flat or output_aux:
+        raise NotImplementedError("the emulator has the five results of moe_sorting")
+    return experts.moe_sorting(
+        topk_ids, topk_weights, num_experts, model_dim, moebuf_dtype, block_size, expert_mask, num_local_tokens
+    )
+
+
+@emulated
+def fused_moe(
+    hidden_states,
+    w1,
+    w2,
+    topk_weight,
+    topk_ids,
+    expert_mask=None,
+    activation=ActivationType.Silu,
+    quant_type=QuantType.No,
+    doweight_stage1=False,
+    w1_scale=None,
+    w2_scale=None,
+    a1_scale=None,
+    a2_scale=None,
+    block_size_M=None,
+    num_local_tokens=None,
+    moe_sorting_dispatch_policy=0,
+    dtype=None,
+    hidden_pad=0,
+    intermediate_pad=0,
+    bias1=None,
+    bias2=None,
+    splitk=0,
+    swiglu_limit=None,
+    beta=None,
+    linear_beta=None,
+    gate_mode="separated",
+    shared_w1=None,
+    shared_w2=None,
+    shared_w1_scale=None,
+    shared_w2_scale=None,
+    shared_expert_id=-1,
+    stage2_scatter=None,
+):
+    if shared_w1 is not None or shared_w2 is not None or shared_expert_id != -1 or stage2_scatter is not None:
+        raise NotImplementedError("the emulator has fused_moe without fused shared experts")
+    if gate_mode not in ("separated", "interleave", "mock_gate_only", "gate_only"):
+        raise ValueError(f"{gate_mode!r} is not a valid GateMode")
+    return experts.fused_moe(
+        hidden_states,
+        w1,
+        w2,
+        topk_weight,
+        topk_ids,
+        expert_mask,
+        activation.value,
+        quant_type.value,
+        doweight_stage1,
+        block_size_M,
+        num_local_tokens,
+        dtype,
+        {
+            "w1_scale": w1_scale,
+            "w2_scale": w2_scale,
+            "bias1": bias1,
+            "bias2": bias2,
+            "swiglu_limit": swiglu_limit,
+            "beta": beta,
+            "linear_beta": linear_beta,
+            "gate_mode": None if gate_mode == "separated" else gate_mode,
+        },
+        reads_attribute=True,
+        narrow_tiles=True,
+    )
+
+
+@emulated
+def torch_moe(
+    hidden_states,
+    w1,
+    w2,
+    topk_weight,
+    topk_ids,
+    fc1_scale=None,
+    fc2_scale=None,
+    fc1_smooth_scale=None,
+    fc2_smooth_scale=None,
+    expert_mask=None,
+    activation=ActivationType.Silu,
+):
+    scales = (fc1_scale, fc2_scale, fc1_smooth_scale, fc2_smooth_scale)
+    return experts.torch_moe(hidden_states, w1, w2, topk_weight, topk_ids, scales, expert_mask, activation.value)
