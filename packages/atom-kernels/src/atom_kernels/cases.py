@@ -91,7 +91,7 @@ def parity_cases(op: Op | Operator, platform: Platform) -> Iterator[ParityCase]:
                     label=f"{_describe(problem)} rows={num_rows}",
                     run=_bind_run(plan.prepare(here_weights), here_inputs),
                     expected=_bind_run(op.reference, (problem, weights, *inputs)),
-                    tolerance=op.tolerance(problem),
+                    tolerance=(backend.tolerance or op.tolerance)(problem),
                 )
 
 

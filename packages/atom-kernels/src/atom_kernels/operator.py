@@ -74,6 +74,7 @@ class Backend:
         bind: ``(problem, packed weights) -> kernel``; the kernel takes the op's inputs. Heavy imports belong in here.
         layout: how it wants its weights.
         max_rows: largest leading dimension it should serve, None for any; a callable decides by problem and platform.
+        tolerance: ``problem -> Tolerance`` of a vendor's library where it promises less than `Op.tolerance`.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Backend:
     bind: Callable[[Any, Weights], Kernel]
     layout: Layout = SOURCE
     max_rows: int | Callable[[Any, Platform], int | None] | None = None
+    tolerance: Callable[[Any], Tolerance] | None = None
 
     def __post_init__(self) -> None:
         if self.name not in BACKEND_ORDER:

@@ -15,6 +15,7 @@ from atom_kernels.activation.contract import (
     swiglu_oai_and_mul,
 )
 from atom_kernels.activation.triton_backend import triton_activation
+from atom_kernels.aiter.activation import aiter_activation
 from atom_kernels.operator import Backend, Op, Work
 from atom_kernels.tolerances import elementwise_tolerance
 
@@ -86,20 +87,20 @@ SILU_AND_MUL = _make_op(
     silu_and_mul,
     _bind_silu,
     lambda problem, weights, x_T2I: silu_and_mul(x_T2I),
-    faster=(triton_activation("silu"), native.SILU_AND_MUL_BACKEND),
+    faster=(aiter_activation("silu"), triton_activation("silu"), native.SILU_AND_MUL_BACKEND),
 )
 GELU_AND_MUL = _make_op(
     gelu_and_mul,
     _bind_gelu,
     lambda problem, weights, x_T2I: gelu_and_mul(x_T2I, problem.approximate),
-    faster=(triton_activation("gelu"),),
+    faster=(aiter_activation("gelu"), triton_activation("gelu")),
     problems=lambda: (*_problems(), *_problems(approximate="tanh")),
 )
 SWIGLU_OAI_AND_MUL = _make_op(
     swiglu_oai_and_mul,
     _bind_swiglu_oai,
     lambda problem, weights, x_T2I: swiglu_oai_and_mul(x_T2I, alpha=problem.alpha, limit=problem.limit),
-    faster=(triton_activation("swiglu_oai"),),
+    faster=(aiter_activation("swiglu_oai"), triton_activation("swiglu_oai")),
 )
 
 OPS = (SILU_AND_MUL, GELU_AND_MUL, SWIGLU_OAI_AND_MUL)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class AiterFunction:
     """Attributes:
-    git, pypi: "module:object" by release; None where the release has none.
+    git, pypi: "module:object" by release, the object perhaps a method of the module's only instance; None where
+        the release has none.
     uses: parameters that we pass wherever we call it; without one of them the function is of no use to us.
     newer: parameters that some releases lack, with the value that leaves things as those releases do them.
     renamed: other names that a parameter of ours has somewhere.
@@ -55,11 +56,8 @@ _NEW_OUT = "out input"
 FUNCTIONS: dict[str, AiterFunction] = {
     # Dense products.
     "shuffle_weight": _both("aiter.ops.shuffle:shuffle_weight", "x layout"),
-    "gemm_a16w16": _both("aiter.tuned_gemm:gemm_a16w16", "A B bias otype"),
+    "tgemm.mm": _both("aiter.tuned_gemm:tgemm.mm", "inp weights bias otype"),
     "batched_gemm_bf16_CK": _both("aiter.ops.batched_gemm_op_bf16:batched_gemm_bf16_CK", "XQ WQ"),
-    "batched_gemm_bf16": _triton(
-        "gemm.batched", "batched_gemm_bf16:batched_gemm_bf16", "XQ WQ dtype YQ", keywords=True
-    ),
     # Norms.
     "rmsnorm2d_fwd": _both("aiter.ops.rmsnorm:rmsnorm2d_fwd", "input weight epsilon"),
     "rmsnorm2d_fwd_with_add": _both(
@@ -68,11 +66,6 @@ FUNCTIONS: dict[str, AiterFunction] = {
         newer={"gemma_norm": False},
     ),
     "layernorm2d_fwd": _both("aiter.ops.norm:layernorm2d_fwd", "input weight bias epsilon"),
-    "fused_qk_rmsnorm": _git(
-        "aiter.ops.fused_qk_rmsnorm_group_quant:fused_qk_rmsnorm",
-        "q q_weight q_epsilon q_out_unquantized k_out k k_weight k_epsilon",
-        keywords=True,
-    ),
     # Activations: all with gate and up as halves of a row.
     "silu_and_mul": _both("aiter.ops.activation:silu_and_mul", _NEW_OUT),
     "gelu_and_mul": _both("aiter.ops.activation:gelu_and_mul", _NEW_OUT),
@@ -82,10 +75,6 @@ FUNCTIONS: dict[str, AiterFunction] = {
     "rope_cached_positions_2c_fwd_inplace": _both(
         "aiter.ops.rope:rope_cached_positions_2c_fwd_inplace",
         "input_x input_y cos sin positions rotate_style reuse_freqs_front_part nope_first",
-    ),
-    "rope_cached_positions_fwd_inplace": _both(
-        "aiter.ops.rope:rope_cached_positions_fwd_inplace",
-        "input cos sin positions rotate_style reuse_freqs_front_part nope_first",
     ),
     "fused_qk_norm_rope_cache_quant_shuffle": _git(
         "aiter.ops.fused_qk_norm_rope_cache_quant:fused_qk_norm_rope_cache_quant_shuffle",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -45,7 +46,7 @@ class Library:
         if reason is not None or path is None:
             raise AiterCallError(reason or f"no place is known for {name}")
         module, _, attribute = path.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return operator.attrgetter(attribute)(importlib.import_module(module))
 
     def bind(self, name: str, *varying: str, **fixed: Any) -> Callable[..., Any]:
         """A call of a function: ``bind("silu_and_mul", "out", "input")(out, x)``.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from atom_kernels.aiter.api import AiterApi, Parameter
@@ -106,7 +106,8 @@ def _read(folder: Path, paths: Iterable[tuple[str, str | None]]) -> dict[str, tu
             trees[file] = _parse(file)
         definition = _find(trees[file], attribute)
         if definition is not None:
-            found[name] = _parameters(definition.args)
+            is_method = "." in attribute
+            found[name] = _parameters(definition.args)[is_method:]
     return found
 
 
@@ -123,16 +124,26 @@ def _parse(file: Path) -> ast.Module:
         raise AiterUnusableError(f"{file} of {DISTRIBUTION} cannot be read: {error}") from error
 
 
-def _find(tree: ast.Module, name: str) -> ast.FunctionDef | None:
-    """The last definition of that name outside of classes and functions, as Python would have it."""
+def _find(tree: ast.Module, path: str) -> ast.FunctionDef | None:
+    """A function of the module, or a method of an instance that it keeps ("tgemm.mm")."""
+    instance, _, name = path.rpartition(".")
+    body: list[ast.stmt] = tree.body
+    if instance:
+        assigned = [node for node in body if isinstance(node, ast.Assign)]
+        made = [node.value for node in assigned if ast.unparse(node.targets[0]) == instance]
+        classes = [ast.unparse(call.func) for call in made if isinstance(call, ast.Call)]
+        body = next((node.body for node in body if isinstance(node, ast.ClassDef) and node.name in classes), [])
+    return _definition(body, name)
+
+
+def _definition(body: Sequence[ast.AST], name: str) -> ast.FunctionDef | None:
+    """The last definition of that name outside of other classes and functions, as Python would have it."""
     found = None
-    pending: list[ast.AST] = [tree]
-    while pending:
-        for node in ast.iter_child_nodes(pending.pop(0)):
-            if isinstance(node, ast.FunctionDef):
-                found = node if node.name == name else found
-            elif isinstance(node, (ast.If, ast.Try, ast.With)):
-                pending.append(node)
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            found = node if node.name == name else found
+        elif isinstance(node, (ast.If, ast.Try, ast.With)):
+            found = _definition(list(ast.iter_child_nodes(node)), name) or found
     return found
 
 

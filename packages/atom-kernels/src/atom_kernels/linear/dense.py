@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.aiter import linear as aiter_linear
 from atom_kernels.linear import native, onednn
 from atom_kernels.linear.batch_invariant import BATCH_INVARIANT_BACKEND, why_not_cublas
 from atom_kernels.linear.contract import LinearProblem, linear
@@ -76,6 +77,8 @@ OP = Op(
     schema="(Tensor x) -> Tensor",
     fake=lambda problem, x_TK: x_TK.new_empty((*x_TK.shape[:-1], problem.out_features), dtype=problem.result_dtype),
     backends=(
+        aiter_linear.SHUFFLED_BACKEND,
+        aiter_linear.TUNED_BACKEND,
         BATCH_INVARIANT_BACKEND,
         native.NATIVE_BACKEND,
         onednn.PREPACKED_BACKEND,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.aiter import linear as aiter_linear
 from atom_kernels.linear import triton_backend
 from atom_kernels.linear.contract import FusedLinearProblem, fused_linear
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
@@ -88,6 +89,7 @@ FUSED_LINEAR = Op(
         (*x_TK.shape[:-1], problem.out_features), dtype=problem.result_dtype
     ),
     backends=(
+        aiter_linear.FUSED_BACKEND,
         triton_backend.SKINNY_BACKEND,
         triton_backend.COMPOSED_BACKEND,
         Backend(name="torch", implementation="torch, in float32", supports=lambda problem, platform: None, bind=_bind),

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.aiter import norm as aiter_norm
 from atom_kernels.norm import native, triton_backend
 from atom_kernels.norm.contract import LayerNormProblem, RMSNormProblem, add_rms_norm, layer_norm, rms_norm
 from atom_kernels.operator import Backend, Op, WeightSpec, Work
@@ -86,6 +87,7 @@ RMS_NORM = Op(
     schema="(Tensor x) -> Tensor",
     fake=lambda problem, x_TD: torch.empty_like(x_TD),
     backends=(
+        aiter_norm.RMS_NORM_BACKEND,
         triton_backend.RMS_NORM_BACKEND,
         native.RMS_NORM_BACKEND,
         Backend(name=_TORCH, implementation="torch rms_norm", supports=_always, bind=_bind_rms_norm),
@@ -107,6 +109,7 @@ ADD_RMS_NORM = Op(
     schema="(Tensor x, Tensor residual) -> (Tensor, Tensor)",
     fake=lambda problem, x_TD, residual_TD: (torch.empty_like(x_TD), torch.empty_like(x_TD)),
     backends=(
+        aiter_norm.ADD_RMS_NORM_BACKEND,
         triton_backend.ADD_RMS_NORM_BACKEND,
         native.ADD_RMS_NORM_BACKEND,
         Backend(name=_TORCH, implementation="torch add, rms_norm", supports=_always, bind=_bind_add_rms_norm),
@@ -125,7 +128,10 @@ LAYER_NORM = Op(
     reference=lambda problem, weights, x_TD: layer_norm(x_TD, weights["weight"], weights.get("bias"), problem.eps),
     schema="(Tensor x) -> Tensor",
     fake=lambda problem, x_TD: torch.empty_like(x_TD),
-    backends=(Backend(name=_TORCH, implementation="torch layer_norm", supports=_always, bind=_bind_layer_norm),),
+    backends=(
+        aiter_norm.LAYER_NORM_BACKEND,
+        Backend(name=_TORCH, implementation="torch layer_norm", supports=_always, bind=_bind_layer_norm),
+    ),
     weights=_layer_norm_weights,
     make_inputs=_make_inputs,
     parity_problems=lambda: tuple(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.aiter import rotary as aiter_rotary
 from atom_kernels.operator import Backend, Op, Work
 from atom_kernels.rotary.contract import RotaryProblem, apply_rotary
 from atom_kernels.rotary.tables import RopeConfig, rope_cos_sin
@@ -64,7 +65,10 @@ OP = Op(
     reference=lambda problem, weights, *inputs: _bind(problem, weights)(*inputs),
     schema="(Tensor q, Tensor k, Tensor positions, Tensor cos_sin_cache) -> (Tensor, Tensor)",
     fake=lambda problem, q, k, positions, cos_sin_cache: (torch.empty_like(q), torch.empty_like(k)),
-    backends=(Backend(name="torch", implementation="torch", supports=lambda problem, platform: None, bind=_bind),),
+    backends=(
+        aiter_rotary.BACKEND,
+        Backend(name="torch", implementation="torch", supports=lambda problem, platform: None, bind=_bind),
+    ),
     make_inputs=_make_inputs,
     parity_problems=_problems,
     examples=lambda: (RotaryProblem(9, 3, 64, 64, torch.bfloat16),),

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from atom_kernels.aiter import sampling as aiter_sampling
 from atom_kernels.operator import Backend, Op, Tolerance, Work
 from atom_kernels.sampling import native_backend, triton_backend
+from atom_kernels.sampling.race import EXPONENTIAL_RACE
 from atom_kernels.sampling.reference import sample_reference
 from atom_kernels.sampling.sampler import sample
 from atom_kernels.sampling.torch_backend import sample_by_torch
@@ -17,9 +19,11 @@ from atom_kernels.sampling.torch_backend import sample_by_torch
 class SamplingProblem:
     """Attributes:
     vocab_size: V; logits are float32 [B, V].
+    greedy: all temperatures are 0.
     """
 
     vocab_size: int
+    greedy: bool = False
 
 
 def _make_inputs(
@@ -35,7 +39,7 @@ def _make_inputs(
     inputs = (
         torch.where(tied, logits.round(), logits),
         torch.rand(num_rows, dtype=torch.float64, generator=generator),
-        turns(0.8, 0.0, 1.0, 0.6, 2.0),
+        torch.zeros(num_rows) if problem.greedy else turns(0.8, 0.0, 1.0, 0.6, 2.0),
         turns(0, 5, 50, -1).to(torch.int64),
         turns(0.9, 1.0, 0.9, 0.3, 1.0, 0.0),
         turns(0.0, 0.0, 0.1),
@@ -50,6 +54,7 @@ SAMPLE = Op(
     schema="(Tensor logits, Tensor uniform, Tensor temperature, Tensor top_k, Tensor top_p, Tensor min_p) -> Tensor",
     fake=lambda problem, logits, *rest: logits.new_empty(logits.shape[0], dtype=torch.int64),
     backends=(
+        aiter_sampling.GREEDY_BACKEND,
         Backend(
             name="triton",
             implementation="Triton, thresholds by pivots",
@@ -70,11 +75,14 @@ SAMPLE = Op(
         ),
     ),
     make_inputs=_make_inputs,
-    parity_problems=lambda: tuple(SamplingProblem(size) for size in (1, 2, 17, 1000, 5003)),
-    examples=lambda: (SamplingProblem(49152),),
+    parity_problems=lambda: (
+        *(SamplingProblem(size) for size in (1, 2, 17, 1000, 5003)),
+        *(SamplingProblem(size, greedy=True) for size in (1, 16, 1008)),
+    ),
+    examples=lambda: (SamplingProblem(49152), SamplingProblem(49152, greedy=True)),
     # Tokens: they are equal or wrong.
     tolerance=lambda problem: Tolerance(atol=0, rtol=0),
     work=lambda problem, num_rows: Work(num_rows * problem.vocab_size * 4),
 )
 
-OPS = (SAMPLE,)
+OPS = (SAMPLE, EXPONENTIAL_RACE)

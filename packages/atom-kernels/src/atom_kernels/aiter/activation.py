@@ -1,0 +1,88 @@
+"""Gated activations on AITER: gate and up are the halves of a row, in GPT-OSS's swiglu as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from atom_kernels.aiter.library import library
+from atom_kernels.operator import Backend, Tolerance
+from atom_kernels.tolerances import elementwise_tolerance
+
+if TYPE_CHECKING:
+    from atom_kernels.activation.contract import GatedActivationProblem
+    from atom_kernels.platform import Platform
+
+_HALVES = (torch.bfloat16, torch.float16)
+# Elements that a lane takes at once, at most (csrc/kernels/activation_kernels.cu).
+_WIDEST = 8
+# What swiglu_and_mul has built in.
+_ALPHA, _LIMIT = 1.702, 7.0
+
+
+def aiter_activation(kind: str) -> Backend:
+    """The backend of one operator; kind is "silu", "gelu" or "swiglu_oai"."""
+    return Backend(
+        name="aiter",
+        implementation=f"AITER {kind.removesuffix('_oai')}_and_mul",
+        supports=lambda problem, platform: _why_not(kind, problem, platform),
+        bind=lambda problem, weights: _bind(kind, problem),
+        tolerance=_tolerance,
+    )
+
+
+def _function(kind: str, problem: GatedActivationProblem) -> str:
+    if kind == "gelu" and problem.approximate == "tanh":
+        return "gelu_tanh_and_mul"
+    return f"{kind.removesuffix('_oai')}_and_mul"
+
+
+def _why_not(kind: str, problem: GatedActivationProblem, platform: Platform) -> str | None:
+    if platform.aiter is None:
+        return "no AITER"
+    is_pypi = platform.aiter.release == "pypi"
+    if problem.dtype not in (_HALVES if is_pypi else (*_HALVES, torch.float32)):
+        return f"takes bfloat16, float16{'' if is_pypi else ' and float32'}, not {problem.dtype}"
+    return (
+        platform.aiter.why_not(_function(kind, problem))
+        or _why_not_size(problem, is_pypi)
+        or (_why_not_interleaved(problem, platform) if kind == "swiglu_oai" else None)
+    )
+
+
+def _why_not_size(problem: GatedActivationProblem, is_pypi: bool) -> str | None:
+    """Rows are written in whole vectors, which nothing stops at the end of a row (git's only at the next 4 bytes)."""
+    size = problem.intermediate_size
+    vector = min(_WIDEST, max(1 if is_pypi else 2, 1 << max(size // 64 - 1, 0).bit_length()))
+    return f"writes {vector} elements at once, and so past the end of a row of {size}" if size % vector else None
+
+
+def _why_not_interleaved(problem: GatedActivationProblem, platform: Platform) -> str | None:
+    if (problem.alpha, problem.limit) != (_ALPHA, _LIMIT):
+        return f"alpha {_ALPHA:g} and limit {_LIMIT:g} are built in, not {problem.alpha:g} and {problem.limit:g}"
+    if platform.why_not("triton") is None:
+        return "gate and up would have to be moved into halves; Triton's kernel reads them as they lie"
+    return None
+
+
+def _bind(kind: str, problem: GatedActivationProblem) -> Callable[[torch.Tensor], torch.Tensor]:
+    size, dtype, is_interleaved = problem.intermediate_size, problem.dtype, kind == "swiglu_oai"
+    activate = library().bind(_function(kind, problem), "out", "input")
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not dtype or x.shape[-1] != 2 * size:
+            raise TypeError(f"{kind}_and_mul was planned for [..., {2 * size}] {dtype}, got {list(x.shape)} {x.dtype}")
+        halves = torch.cat((x[..., ::2], x[..., 1::2]), dim=-1) if is_interleaved else x.contiguous()
+        out = x.new_empty((*x.shape[:-1], size))
+        if out.numel():
+            activate(out, halves)
+        return out
+
+    return run
+
+
+def _tolerance(problem: GatedActivationProblem) -> Tolerance:
+    """That of AITER's own tests (op_tests/test_activation.py); float32 as ours."""
+    return Tolerance(1e-2, 1.6e-2) if problem.dtype in _HALVES else elementwise_tolerance(problem.dtype)

@@ -1,0 +1,122 @@
+"""Linears on AITER: the GEMM that looks up, by its shape, which of several libraries was fastest for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atom_kernels.aiter.library import library
+from atom_kernels.operator import Backend, Layout, Tolerance
+from atom_kernels.settings import aiter_shuffles_linears
+
+if TYPE_CHECKING:
+    from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem
+    from atom_kernels.platform import Platform
+
+_HALVES = (torch.bfloat16, torch.float16)
+_SHUFFLE = (16, 16)
+# Tiles of the assembly kernel that a shuffled weight goes to on gfx950; on gfx942 hipBLASLt takes what can be shuffled.
+_ASSEMBLY_TILE = 64
+
+
+def _supports(problem: LinearProblem | FusedLinearProblem, platform: Platform) -> str | None:
+    if platform.aiter is None:
+        return "no AITER"
+    if problem.dtype not in _HALVES:
+        return f"the tuned GEMM is for bfloat16 and float16, not {problem.dtype}"
+    if problem.result_dtype != problem.dtype:
+        return f"rounds to {problem.dtype} before {problem.result_dtype} where no kernel was tuned for the shape"
+    if platform.batch_invariant:
+        return "its kernel, and so a row's sums, are chosen by the number of rows"
+    return platform.aiter.why_not("tgemm.mm")
+
+
+def _supports_shuffled(problem: LinearProblem, platform: Platform) -> str | None:
+    reason = _supports(problem, platform)
+    if reason is not None or platform.aiter is None:
+        return reason
+    if platform.aiter.release == "pypi":
+        return "the tuned GEMM of the release on PyPI takes weights as they are"
+    if not aiter_shuffles_linears():
+        return "nobody has measured that a shuffled weight is faster; ATOM_AITER_SHUFFLE_LINEAR=1 asks for it"
+    inputs, outputs = problem.in_features, problem.out_features
+    if platform.arch == "gfx950" and (problem.dtype is not torch.bfloat16 or inputs % 64 or outputs % 64):
+        return f"on gfx950 shuffled weights are bfloat16 in tiles of {_ASSEMBLY_TILE}, not {outputs} x {inputs}"
+    if outputs % 16 or inputs % 32:
+        return f"only weights of 16 x 32 tiles can be shuffled, not {outputs} x {inputs}"
+    return platform.aiter.why_not("shuffle_weight")
+
+
+def _shuffle(problem: LinearProblem, weights: Any) -> Any:
+    """The weight in the order of its tiles; the mark that AITER left on the tensor must not be lost by a copy."""
+    return {**weights, "weight": library().bind("shuffle_weight", "x", layout=_SHUFFLE)(weights["weight"].contiguous())}
+
+
+def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    size, out_size, dtype = problem.in_features, problem.out_features, problem.dtype
+    weight, bias = weights["weight"], weights["bias"]
+    if not weight.is_contiguous():
+        weight = weight.contiguous()
+    multiply = library().bind("tgemm.mm", "inp", weights=weight, bias=bias, otype=dtype)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not dtype or x.shape[-1] != size:
+            raise TypeError(f"linear was planned for [..., {size}] {dtype}, got {list(x.shape)} {x.dtype}")
+        rows = x.reshape(-1, size).contiguous()
+        if not rows.shape[0]:
+            return x.new_empty((*x.shape[:-1], out_size))
+        return multiply(rows).view(*x.shape[:-1], out_size)
+
+    return run
+
+
+def _bind_fused(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
+    """The operators one after the other, each as it is planned by itself."""
+    from atom_kernels.activation import SILU_AND_MUL, GatedActivationProblem
+    from atom_kernels.linear.contract import LinearProblem
+    from atom_kernels.norm import rms_norm
+    from atom_kernels.select import select
+
+    multiply = _bind(LinearProblem(problem.in_features, problem.weight_rows, problem.dtype, problem.bias), weights)
+    activate = None
+    if problem.gated:
+        activate = select(SILU_AND_MUL, GatedActivationProblem(problem.out_features, problem.dtype)).prepare()
+
+    def run(
+        x: torch.Tensor,
+        norm_weight: torch.Tensor | None = None,
+        eps: float = 0.0,
+        norm_offset: float = 0.0,
+        residual: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        # Layers norm by the norm's own plan where this backend serves any number of rows.
+        normed = x if norm_weight is None else rms_norm(x, norm_weight, eps, weight_offset=norm_offset)
+        out = multiply(normed)
+        if activate is not None:
+            out = activate(out)
+        return out if residual is None else out + residual
+
+    return run
+
+
+def _tolerance(problem: LinearProblem) -> Tolerance:
+    """That of AITER's own tests (op_tests/test_gemm_a16w16.py), for values of order one."""
+    return Tolerance(2e-2, 2e-2)
+
+
+TUNED_BACKEND = Backend(
+    name="aiter", implementation="AITER tuned GEMM", supports=_supports, bind=_bind, tolerance=_tolerance
+)
+SHUFFLED_BACKEND = Backend(
+    name="aiter",
+    implementation="AITER tuned GEMM, shuffled weight",
+    supports=_supports_shuffled,
+    bind=_bind,
+    layout=Layout("aiter_shuffled_16x16", pack=_shuffle),
+    tolerance=_tolerance,
+)
+FUSED_BACKEND = Backend(
+    name="aiter", implementation="AITER tuned GEMM between operators", supports=_supports, bind=_bind_fused
+)

@@ -1,0 +1,136 @@
+"""Norms on AITER: Composable Kernel's in the release on PyPI, its own ("opus") in sources from git."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atom_kernels.aiter.library import library
+from atom_kernels.operator import Backend, Tolerance
+
+if TYPE_CHECKING:
+    from atom_kernels.norm.contract import LayerNormProblem, RMSNormProblem
+    from atom_kernels.platform import Platform
+
+_HALVES = (torch.bfloat16, torch.float16)
+
+
+def _why_not_dtype(dtype: torch.dtype, platform: Platform) -> str | None:
+    if dtype in _HALVES:
+        return None
+    if dtype is torch.float32:
+        return "norms of the release on PyPI are written for bfloat16 and float16" if _is_pypi(platform) else None
+    return f"norms are written for bfloat16, float16 and float32, not {dtype}"
+
+
+def _is_pypi(platform: Platform) -> bool:
+    return platform.aiter is not None and platform.aiter.release == "pypi"
+
+
+def _supports_rms_norm(problem: RMSNormProblem, platform: Platform) -> str | None:
+    if platform.aiter is None:
+        return "no AITER"
+    if problem.weight_offset:
+        return f"rmsnorm2d_fwd multiplies with the weight as it is, not with weight + {problem.weight_offset:g}"
+    return _why_not_dtype(problem.dtype, platform) or platform.aiter.why_not("rmsnorm2d_fwd")
+
+
+def _supports_add_rms_norm(problem: RMSNormProblem, platform: Platform) -> str | None:
+    if platform.aiter is None:
+        return "no AITER"
+    if problem.weight_offset not in (0.0, 1.0):
+        return f"rmsnorm2d_fwd_with_add adds 1 to the weight or nothing, not {problem.weight_offset:g}"
+    gemma = ("gemma_norm",) if problem.weight_offset else ()
+    return _why_not_dtype(problem.dtype, platform) or platform.aiter.why_not("rmsnorm2d_fwd_with_add", *gemma)
+
+
+def _supports_layer_norm(problem: LayerNormProblem, platform: Platform) -> str | None:
+    if platform.aiter is None:
+        return "no AITER"
+    if problem.dtype not in _HALVES:
+        return f"layernorm2d_fwd is written for bfloat16 and float16, not {problem.dtype}"
+    return platform.aiter.why_not("layernorm2d_fwd")
+
+
+def rows_of(x: torch.Tensor, size: int, dtype: torch.dtype, name: str) -> torch.Tensor:
+    """x as contiguous rows ``[T, size]``: the kernels read rows of two dimensions, with one stride.
+
+    Raises:
+        TypeError: x is not what `name` was planned for.
+    """
+    if x.dtype is not dtype or x.shape[-1] != size:
+        raise TypeError(f"{name} was planned for [..., {size}] {dtype}, got {list(x.shape)} {x.dtype}")
+    return x.reshape(-1, size).contiguous()
+
+
+def _bind_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    size, dtype, weight = problem.hidden_size, problem.dtype, weights["weight"].contiguous()
+    norm = library().bind("rmsnorm2d_fwd", "input", weight=weight, epsilon=problem.eps)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        rows = rows_of(x, size, dtype, "rms_norm")
+        return norm(rows).view(x.shape) if rows.shape[0] else torch.empty_like(x)
+
+    return run
+
+
+def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    size, dtype, weight = problem.hidden_size, problem.dtype, weights["weight"].contiguous()
+    norm = library().bind(
+        "rmsnorm2d_fwd_with_add", "out", "input", "residual_in", "residual_out",
+        weight=weight, epsilon=problem.eps, gemma_norm=problem.weight_offset == 1.0,
+    )  # fmt: skip
+
+    def run(x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, others = rows_of(x, size, dtype, "add_rms_norm"), rows_of(residual, size, dtype, "add_rms_norm")
+        if rows.shape != others.shape:
+            raise TypeError(f"add_rms_norm was given {list(x.shape)} and a residual {list(residual.shape)}")
+        out, total = torch.empty_like(rows), torch.empty_like(rows)
+        if rows.shape[0]:
+            norm(out, rows, others, total)
+        return out.view(x.shape), total.view(x.shape)
+
+    return run
+
+
+def _bind_layer_norm(problem: LayerNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    size, dtype, weight = problem.hidden_size, problem.dtype, weights["weight"].contiguous()
+    bias = weights.get("bias")
+    bias = torch.zeros_like(weight) if bias is None else bias.contiguous()  # it must have one
+    norm = library().bind("layernorm2d_fwd", "input", weight=weight, bias=bias, epsilon=problem.eps)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        rows = rows_of(x, size, dtype, "layer_norm")
+        return norm(rows).view(x.shape) if rows.shape[0] else torch.empty_like(x)
+
+    return run
+
+
+def norm_tolerance(problem: Any) -> Tolerance:
+    """That of AITER's own tests (op_tests/test_rmsnorm2d.py); float32 as ours."""
+    return Tolerance(1e-5, 1e-5) if problem.dtype is torch.float32 else Tolerance(3e-2, 1e-2)
+
+
+RMS_NORM_BACKEND = Backend(
+    name="aiter",
+    implementation="AITER rmsnorm2d_fwd",
+    supports=_supports_rms_norm,
+    bind=_bind_rms_norm,
+    tolerance=norm_tolerance,
+)
+ADD_RMS_NORM_BACKEND = Backend(
+    name="aiter",
+    implementation="AITER rmsnorm2d_fwd_with_add",
+    supports=_supports_add_rms_norm,
+    bind=_bind_add_rms_norm,
+    tolerance=norm_tolerance,
+)
+LAYER_NORM_BACKEND = Backend(
+    name="aiter",
+    implementation="AITER layernorm2d_fwd",
+    supports=_supports_layer_norm,
+    bind=_bind_layer_norm,
+    tolerance=norm_tolerance,
+)

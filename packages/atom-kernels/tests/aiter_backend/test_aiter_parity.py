@@ -1,0 +1,198 @@
+"""Adapters of norms, activations, linears, rotation and sampling against the references, on the emulator."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from amd_machine import amd_machine
+from atom_kernels.activation import SILU_AND_MUL, SWIGLU_OAI_AND_MUL, GatedActivationProblem
+from atom_kernels.aiter.batched_gemm import bind_batched_gemm, why_not_batched_gemm
+from atom_kernels.aiter.rotary import cos_sin_tables
+from atom_kernels.cases import mismatch, parity_cases
+from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem, LinearProblem
+from atom_kernels.linear import OP as LINEAR
+from atom_kernels.norm import ADD_RMS_NORM, LAYER_NORM, RMS_NORM, LayerNormProblem, RMSNormProblem
+from atom_kernels.platform import Platform
+from atom_kernels.registry import all_ops
+from atom_kernels.rotary import RotaryProblem
+from atom_kernels.rotary.ops import OP as ROTARY
+from atom_kernels.sampling.ops import SAMPLE, SamplingProblem
+from atom_kernels.sampling.race import EXPONENTIAL_RACE, RaceProblem
+from atom_kernels.select import select
+
+MACHINES = [("gfx942", "git"), ("gfx950", "git"), ("gfx942", "pypi"), ("gfx950", "pypi")]
+OPERATORS = {
+    "rms_norm", "add_rms_norm", "layer_norm", "silu_and_mul", "gelu_and_mul", "swiglu_oai_and_mul", "linear",
+    "fused_linear", "apply_rotary", "sample", "exponential_race",
+}  # fmt: skip
+ONLY_FROM_GIT = {"swiglu_oai_and_mul", "sample", "exponential_race"}
+HALF, FLOAT = torch.bfloat16, torch.float32
+
+
+@pytest.mark.parametrize(("arch", "release"), MACHINES)
+@pytest.mark.parametrize("name", sorted(OPERATORS))
+def test_parity_of_an_adapter_with_its_reference(name, arch, release):
+    with amd_machine(arch, release) as platform, torch.inference_mode():
+        cases = [case for case in parity_cases(all_ops()[name], platform) if case.backend.startswith("aiter")]
+        assert bool(cases) == (release == "git" or name not in ONLY_FROM_GIT)
+        for case in cases:
+            problem = mismatch(case.run(), case.expected(), case.tolerance)
+            assert problem is None, f"{case.backend} on {case.label}: {problem}"
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_parity_of_linears_with_shuffled_weights(arch, monkeypatch):
+    monkeypatch.setenv("ATOM_AITER_SHUFFLE_LINEAR", "1")
+    problems = (LinearProblem(64, 128, HALF), LinearProblem(192, 64, HALF, True), LinearProblem(32, 48, HALF))
+    with amd_machine(arch, "git") as platform:
+        cases = list(parity_cases(replace(LINEAR, parity_problems=lambda: problems), platform))
+        shuffled = [case for case in cases if "shuffled" in case.backend]
+        assert {case.label.split(" dtype")[0] for case in shuffled} == {
+            "in_features=64 out_features=128",
+            "in_features=192 out_features=64",
+            *(["in_features=32 out_features=48"] if arch == "gfx942" else []),
+        }
+        for case in shuffled:
+            assert mismatch(case.run(), case.expected(), case.tolerance) is None
+
+
+def test_a_shuffled_weight_is_the_only_copy_and_one_that_aiter_recognizes(monkeypatch):
+    monkeypatch.setenv("ATOM_AITER_SHUFFLE_LINEAR", "1")
+    with amd_machine() as platform:
+        plan = select(LINEAR, LinearProblem(64, 32, HALF), platform)
+        bound = plan.prepare({"weight": torch.randn(32, 64).to(HALF)})
+        assert [name for name, _ in plan.layouts] == ["aiter_shuffled_16x16"]
+        assert bound.packed["aiter_shuffled_16x16"]["weight"].is_shuffled
+
+
+@pytest.mark.parametrize(
+    ("op", "problem", "words"),
+    [
+        (RMS_NORM, RMSNormProblem(64, HALF, weight_offset=1.0), r"not with weight \+ 1"),
+        (ADD_RMS_NORM, RMSNormProblem(64, HALF, weight_offset=0.5), "adds 1 to the weight or nothing"),
+        (RMS_NORM, RMSNormProblem(64, torch.float64), "not torch.float64"),
+        (LAYER_NORM, LayerNormProblem(64, FLOAT), "bfloat16 and float16, not torch.float32"),
+        (SILU_AND_MUL, GatedActivationProblem(1001, HALF), "past the end of a row of 1001"),
+        (SILU_AND_MUL, GatedActivationProblem(7, HALF), "past the end of a row of 7"),
+        (SWIGLU_OAI_AND_MUL, GatedActivationProblem(64, HALF, limit=10.0), "limit 7 are built in, not 1.702 and 10"),
+        (LINEAR, LinearProblem(64, 64, FLOAT), "bfloat16 and float16, not torch.float32"),
+        (LINEAR, LinearProblem(64, 64, HALF, out_dtype=FLOAT), "rounds to torch.bfloat16 before torch.float32"),
+        (LINEAR, LinearProblem(64, 64, HALF), "ATOM_AITER_SHUFFLE_LINEAR=1 asks for it"),
+        (FUSED_LINEAR, FusedLinearProblem(64, 64, FLOAT), "bfloat16 and float16"),
+        (ROTARY, RotaryProblem(2, 1, 24, 16, HALF, mrope_section=(3, 3, 2)), "one position a token"),
+        (SAMPLE, SamplingProblem(1000), "a seed would give other tokens"),
+        (SAMPLE, SamplingProblem(1000, greedy=True), "zeros past the end of 1000"),
+        (EXPONENTIAL_RACE, RaceProblem(1001), "reads 4 logits at once"),
+    ],
+)
+def test_what_a_kernel_cannot_do_goes_to_the_next_backend_with_a_reason(op, problem, words):
+    backends = [backend for backend in op.backends if backend.name == "aiter"]
+    reasons = [reason for backend in backends if (reason := backend.supports(problem, Platform.rocm("gfx942")))]
+
+    assert any(re.search(words, reason) for reason in reasons), reasons
+
+
+@pytest.mark.parametrize(
+    ("op", "problem", "words"),
+    [
+        (RMS_NORM, RMSNormProblem(64, FLOAT), "the release on PyPI"),
+        (ADD_RMS_NORM, RMSNormProblem(64, HALF, weight_offset=1.0), "takes no gemma_norm"),
+        (SILU_AND_MUL, GatedActivationProblem(64, FLOAT), "takes bfloat16, float16, not"),
+        (SILU_AND_MUL, GatedActivationProblem(150, HALF), None),
+        (SILU_AND_MUL, GatedActivationProblem(151, HALF), "writes 2 elements at once"),
+        (SWIGLU_OAI_AND_MUL, GatedActivationProblem(64, HALF), "has no swiglu_and_mul"),
+        (SAMPLE, SamplingProblem(1024, greedy=True), "default stream"),
+    ],
+)
+def test_what_the_release_on_pypi_lacks_is_a_reason(op, problem, words):
+    backend = next(backend for backend in op.backends if backend.name == "aiter")
+    reason = backend.supports(problem, Platform.rocm("gfx942", release="pypi"))
+    assert reason is None if words is None else words in (reason or "")
+
+
+def test_nothing_that_depends_on_the_number_of_rows_serves_batch_invariance():
+    platform = replace(Platform.rocm("gfx942"), batch_invariant=True)
+    assert {row.backend for row in select(LINEAR, LinearProblem(64, 64, HALF), platform).rows} == {"triton"}
+    assert select(FUSED_LINEAR, FusedLinearProblem(64, 64, HALF), platform).rows[0].backend == "torch"
+
+
+def test_the_swiglu_of_gpt_oss_is_left_to_triton_where_there_is_one():
+    problem = GatedActivationProblem(64, HALF)
+    assert select(SWIGLU_OAI_AND_MUL, problem, Platform.rocm("gfx942")).rows[0].backend == "triton"
+    assert select(SWIGLU_OAI_AND_MUL, problem, Platform.rocm("gfx942", device="cpu")).rows[0].backend == "aiter"
+
+
+@pytest.mark.parametrize("release", ["git", "pypi"])
+@pytest.mark.parametrize(
+    ("op", "problem", "shapes"),
+    [
+        (RMS_NORM, RMSNormProblem(64, HALF), [(2, 3, 64)]),
+        (ADD_RMS_NORM, RMSNormProblem(64, HALF), [(2, 3, 64), (2, 3, 64)]),
+        (LAYER_NORM, LayerNormProblem(64, HALF), [(2, 3, 64)]),
+        (SILU_AND_MUL, GatedActivationProblem(64, HALF), [(2, 3, 128)]),
+        (LINEAR, LinearProblem(64, 48, HALF, True), [(2, 3, 64)]),
+    ],
+)
+def test_inputs_may_have_more_dimensions_be_slices_or_have_no_rows(op, problem, shapes, release):
+    with amd_machine("gfx942", release) as platform, torch.inference_mode():
+        weights, _ = op.make_inputs(problem, 1, torch.Generator().manual_seed(0))
+        plan = select(op, problem, platform)
+        assert plan.rows[0].backend == "aiter"
+        run = plan.prepare(weights)
+        for cut in (slice(None), slice(0, 0)):
+            inputs = [torch.randn(*shape[:-1], shape[-1] + 24).to(HALF)[cut, ..., 5:-19] for shape in shapes]
+            expected = op.reference(problem, weights, *inputs)
+            assert mismatch(run(*inputs), expected, plan.op.tolerance(problem)) is None
+
+
+@pytest.mark.parametrize(
+    ("op", "problem", "width"),
+    [
+        (RMS_NORM, RMSNormProblem(64, HALF), 32),
+        (SILU_AND_MUL, GatedActivationProblem(64, HALF), 64),
+        (LINEAR, LinearProblem(64, 48, HALF), 32),
+    ],
+)
+def test_what_was_not_planned_is_refused_and_not_computed(op, problem, width):
+    with amd_machine() as platform:
+        weights, (x, *_) = op.make_inputs(problem, 2, torch.Generator().manual_seed(0))
+        run = select(op, problem, platform).prepare(weights)
+        with pytest.raises(TypeError, match="was planned for"):
+            run(x[..., :width])
+        with pytest.raises(TypeError, match="was planned for"):
+            run(x.float())
+
+
+def test_inputs_stay_as_they_are():
+    with amd_machine() as platform, torch.inference_mode():
+        for op, problem in ((ADD_RMS_NORM, RMSNormProblem(64, HALF)), (ROTARY, RotaryProblem(3, 1, 64, 64, HALF))):
+            weights, inputs = op.make_inputs(problem, 5, torch.Generator().manual_seed(0))
+            before = [x.clone() for x in inputs]
+            select(op, problem, platform).prepare(weights)(*inputs)
+            assert all(torch.equal(old, new) for old, new in zip(before, inputs, strict=True))
+
+
+def test_a_table_of_angles_is_turned_into_aiters_form_once_for_each_dtype():
+    table = torch.randn(10, 8)
+    cos, sin = cos_sin_tables(table, HALF)
+    assert cos.shape == sin.shape == (10, 1, 1, 4)
+    assert torch.equal(cos.flatten(1), table[:, :4].to(HALF))
+    assert torch.equal(sin.flatten(1), table[:, 4:].to(HALF))
+    assert cos_sin_tables(table, HALF)[0] is cos
+    assert cos_sin_tables(table, FLOAT)[0].dtype is FLOAT
+
+
+@pytest.mark.parametrize(("arch", "release"), MACHINES)
+@pytest.mark.parametrize(("batch", "rows", "inner", "outer"), [(3, 5, 32, 24), (1, 1, 8, 16), (2, 0, 8, 8)])
+def test_parity_of_the_batched_gemm_over_transposed_heads(arch, release, batch, rows, inner, outer):
+    with amd_machine(arch, release) as platform:
+        assert why_not_batched_gemm(HALF, platform) is None
+        assert "not torch.float16" in (why_not_batched_gemm(torch.float16, platform) or "")
+        x = torch.randn(rows, batch, inner).to(HALF).transpose(0, 1)
+        weight = torch.randn(batch, outer, inner).to(HALF)
+        expected = x.float() @ weight.float().transpose(1, 2)
+        torch.testing.assert_close(bind_batched_gemm()(x, weight).float(), expected, atol=2e-2, rtol=1.6e-2)
