@@ -1,0 +1,141 @@
+"""Put mistakes into the adapters of AITER, one at a time, and see which the tests find.
+
+``python -m tools.mutate_adapters`` tries all of them; ``--only moe --kind arguments`` some, ``--sample 60`` as many,
+spread over files. A mistake lives in the memory of one process: no file is changed. The exit status is 1 if any
+mistake passed all tests that is not listed in `HARMLESS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tools.adapter_mutations import ADAPTERS, ROOT, SOURCES, Mutation, all_mutations
+
+TESTS = ROOT / "packages" / "atom-kernels" / "tests" / "aiter_backend"
+# First part of an adapter's path -> the tests that should find its mistakes, those that find most first.
+TESTS_OF: dict[str, tuple[str, ...]] = {
+    "moe": ("test_aiter_moe.py",),
+}
+# What changes nothing that anybody could see: (file, what was edited, into what) -> why.
+HARMLESS: dict[tuple[str, str, str], str] = {}
+_SECONDS = 300
+
+
+def tests_of(path: Path) -> list[str]:
+    """The test files for an adapter, all of the folder where none are named."""
+    part = path.relative_to(ADAPTERS).parts[0].removesuffix(".py")
+    names = TESTS_OF.get(part)
+    return [str(TESTS / name) for name in names] if names else [str(TESTS)]
+
+
+def is_found(mutation: Mutation) -> bool:
+    """Whether a test fails, or none can start, with the mistake; in a forked process."""
+    child = os.fork()
+    if child == 0:
+        os._exit(_run_tests(mutation))
+    deadline = time.monotonic() + _SECONDS
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status != 0
+        time.sleep(0.02)
+    # Work without an end is a mistake that was found.
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return True
+
+
+def _run_tests(mutation: Mutation) -> int:
+    import pytest
+
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    sys.meta_path.insert(0, _Mutated(mutation))
+    return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests_of(mutation.path)]))
+
+
+class _Mutated(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader):
+    """Loads one module from a changed source."""
+
+    def __init__(self, mutation: Mutation) -> None:
+        parts = mutation.path.relative_to(SOURCES).with_suffix("").parts
+        super().__init__(".".join(parts), str(mutation.path))
+        self._source = mutation.apply()
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        return importlib.util.spec_from_loader(fullname, self) if fullname == self.name else None
+
+    def get_code(self, fullname: str) -> Any:
+        return compile(self._source, self.path, "exec", dont_inherit=True)
+
+
+def reason_of(mutation: Mutation) -> str | None:
+    """Why a mistake is harmless, None if it is not."""
+    key = (mutation.path.relative_to(ADAPTERS).as_posix(), mutation.before, mutation.after)
+    return HARMLESS.get(key)
+
+
+def spread(mutations: Sequence[Mutation], count: int) -> list[Mutation]:
+    """`count` of them, evenly over files and lines, the same ones each time."""
+    step = max(1.0, len(mutations) / count)
+    return [mutations[int(index * step)] for index in range(min(count, len(mutations)))]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="files whose path has this in it")
+    parser.add_argument("--kind", default="", help="kinds of mistakes with this in their name")
+    parser.add_argument("--sample", type=int, default=0, help="as many, spread over files")
+    options = parser.parse_args(arguments)
+    wanted = [
+        m for m in all_mutations() if options.only in str(m.path.relative_to(ADAPTERS)) and options.kind in m.kind
+    ]
+    wanted = [m for m in wanted if reason_of(m) is None]
+    if options.sample:
+        wanted = spread(wanted, options.sample)
+    _import_what_all_need()
+    found: Counter[str] = Counter()
+    survivors: list[Mutation] = []
+    for mutation in wanted:
+        if is_found(mutation):
+            found[mutation.kind] += 1
+        else:
+            survivors.append(mutation)
+            print(f"SURVIVED {mutation}", flush=True)
+    _report(wanted, found, survivors)
+    return 1 if survivors else 0
+
+
+def _import_what_all_need() -> None:
+    """Once, and not again in each process; nothing of ours that could be mutated."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.chdir(ROOT)
+    for name in ("numpy", "pytest", "torch"):
+        importlib.import_module(name)
+
+
+def _report(wanted: Sequence[Mutation], found: Counter[str], survivors: Sequence[Mutation]) -> None:
+    print(f"{'kind':<16} found    of")
+    for kind, count in sorted(Counter(mutation.kind for mutation in wanted).items()):
+        print(f"{kind:<16} {found[kind]:>5} {count:>5}")
+    total = len(wanted)
+    rate = 100 * (total - len(survivors)) / max(1, total)
+    print(f"{'all':<16} {total - len(survivors):>5} {total:>5}   {rate:.1f} %; {len(HARMLESS)} harmless ones left out")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
