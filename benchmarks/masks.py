@@ -9,6 +9,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.mask_steps import print_added
+from benchmarks.timing import take_turn
+
 if TYPE_CHECKING:
     from atom_core.structured_output import Matcher
 
@@ -42,6 +45,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "[a-z ]{1,400}": ({"regex": "[a-z ]{1,400}"}, TEXT * 2),
     ".{1,400}": ({"regex": ".{1,400}"}, TEXT * 2),
     "([a-z]+ ){1,400}": ({"regex": "([a-z]+ ){1,400}"}, TEXT * 2),
+    "([a-z]+, ){1,400}": ({"regex": "([a-z]+, ){1,400}"}, TEXT.replace(" ", ", ") * 2),
+    "words in Lark": ({"grammar": 'start: word{1,400}\nword: /[a-z]+/ " "'}, TEXT * 2),
+    "words in JSON": ({"json": {"type": "string", "pattern": "^([a-z]+ ){1,400}$"}}, json.dumps(TEXT * 2)),
     "date and words": ({"regex": r"[0-9]{4}-[0-9]{2}-[0-9]{2}( [a-z]+)+"}, f"2031-05-17 {TEXT}".strip()),
 }
 # Stop measuring a case that is this slow.
@@ -52,6 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `python -m benchmarks masks`."""
     parser.add_argument("--model", default="smollm2", help="whose vocabulary")
     parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--only", nargs="+", metavar="KIND", help="of these kinds")
+    parser.add_argument("--decode-steps", type=int, default=0, help="steps of the model to time in each turn")
+    parser.add_argument("--turns", type=int, default=4, help="turns with a grammar, and as many without")
+    parser.add_argument("--num-threads", type=int, help="threads that compute; unset takes all cores")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -72,7 +82,8 @@ def run(options: argparse.Namespace) -> int:
     for backend in backends:  # libraries are imported and vocabularies read with the first grammar
         compilers.submit(backend, StructuredOutputParams(choice=["a"])).result()
     print(f"{options.model}: {vocab_size} tokens, batch {options.batch_size}; ms, * marks what auto takes")
-    for name, (constraint, text) in CASES.items():
+    cases = {name: case for name, case in CASES.items() if not options.only or name in options.only}
+    for name, (constraint, text) in cases.items():
         params = StructuredOutputParams(**constraint)
         (chosen, *_), _ = choose(params, "auto", has_xgrammar())
         for backend in backends:
@@ -90,6 +101,8 @@ def run(options: argparse.Namespace) -> int:
             made = f"median {statistics.median(times):.2f}, mean {statistics.mean(times):.2f}, most {max(times):.2f}"
             print(f"{label} compiled in {1e3 * compiled:8.1f}; masks: {made}")
     print(f"using masks on logits: median {use_masks(torch.randn(options.batch_size, vocab_size)):.2f}")
+    if options.decode_steps:
+        print_added({name: constraint for name, (constraint, _) in cases.items()}, options)
     return 0
 
 
@@ -116,14 +129,9 @@ def make_masks(batch: list[Matcher], token_ids: list[int]) -> Iterator[float]:
 def use_masks(logits: Any) -> float:
     """Milliseconds that the sampler takes to apply a batch of masks."""
     import numpy as np
-    import torch
 
-    words = np.full(-(-logits.shape[1] // 32), 0x55555555, dtype=np.int32)
-    times = []
-    for _ in range(20):
-        started = time.perf_counter()
-        for row in logits:
-            is_banned = np.unpackbits(~words.view(np.uint8), count=len(row), bitorder="little").view(np.bool_)
-            row.masked_fill_(torch.from_numpy(is_banned), float("-inf"))
-        times.append(1e3 * (time.perf_counter() - started))
-    return statistics.median(times)
+    from atom_core.worker.token_masks import ban_tokens
+
+    num_rows, vocab_size = logits.shape
+    masks = [np.full(-(-vocab_size // 32), 0x55555555, dtype=np.int32)] * num_rows
+    return 1e3 * statistics.median(take_turn(lambda: ban_tokens(logits, masks), 2, 20))

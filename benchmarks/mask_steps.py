@@ -1,0 +1,92 @@
+"""What a grammar adds to the steps of an engine: most of the work on masks happens while the model computes."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from benchmarks import timing
+
+PROMPT = "Here is what the old sailor wrote in his diary that night:"
+WARM_UP = 2
+
+
+def print_added(cases: dict[str, dict[str, Any]], options: argparse.Namespace) -> None:
+    """A line for each constraint: a decode step of the whole batch without it, with it, and the difference.
+
+    Sides take turns. Steps in which a text has come to its end are left out.
+    """
+    from atom_core import LLMEngine, SamplingParams, StructuredOutputParams
+
+    turns, steps = options.turns, options.decode_steps
+    engine = LLMEngine(
+        options.model, jump_forward=False, max_num_seqs=options.batch_size, **_threads(options.num_threads)
+    )
+    with engine:
+        print(f"decode steps of {turns} turns, ms: free, with the grammar, added (range over neighboring turns)")
+        for name, constraint in cases.items():
+            sides = {"free": None, "grammar": StructuredOutputParams(**constraint)}
+            params = {
+                side: [
+                    SamplingParams(
+                        max_tokens=steps + WARM_UP + 8,
+                        min_tokens=steps + WARM_UP + 4,
+                        temperature=1.0,
+                        seed=seed,
+                        structured_outputs=given,
+                    )
+                    for seed in range(options.batch_size)
+                ]
+                for side, given in sides.items()
+            }
+            taken = {side: partial(decode, engine, params[side]) for side in sides}
+            timings = timing.interleave(taken, turns=turns, steps=steps, warm_up=WARM_UP)
+            print(f"{name:20s} {_compared(timings)}")
+
+
+def decode(engine: Any, params: Sequence[Any], warm_up: int, steps: int) -> list[float]:
+    """Seconds of decode steps of a batch, as long as all of it runs."""
+    begun: set[str] = set()
+    ended: set[str] = set()
+
+    def note(output: Any) -> None:
+        begun.add(output.request_id)
+        if output.finished:
+            ended.add(output.request_id)
+
+    request_ids = engine.add_request([PROMPT] * len(params), list(params), note)
+    seconds: list[float] = []
+    try:
+        while len(begun) < len(params):
+            engine.step()
+        for step in range(warm_up + steps):
+            taken = timing.take_turn(engine.step, 0, 1)
+            if ended:
+                break
+            seconds += taken if step >= warm_up else []
+    finally:
+        engine.abort(request_ids)
+        while engine.stats.num_running:
+            engine.step()
+    return seconds
+
+
+def _compared(timings: dict[str, timing.Timings]) -> str:
+    free, grammar = timings["free"], timings["grammar"]
+    if not grammar.steps:
+        return "every text ends too soon"
+    pairs = [
+        1e3 * (statistics.median(with_it) - statistics.median(without))
+        for without, with_it in zip(free.turns, grammar.turns, strict=False)
+        if with_it
+    ]
+    added = 1e3 * (grammar.median - free.median)
+    medians = f"{1e3 * free.median:8.2f} {1e3 * grammar.median:8.2f}"
+    return f"{medians} {added:+7.2f} ({min(pairs):+.2f} to {max(pairs):+.2f}; {len(grammar.steps)} steps)"
+
+
+def _threads(num_threads: int | None) -> dict[str, Any]:
+    return {} if num_threads is None else {"num_threads": num_threads}
