@@ -37,7 +37,7 @@ def test_odd_vocabularies_draw_the_tokens_of_the_reference():
                 f"{case.label}: {problem}"
             )
             count += 1
-    assert count == 15
+    assert count == 24
 
 
 def test_ties_at_a_threshold_are_all_kept_and_minus_zero_ties_with_zero():
