@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BatchGeometry:
-    """One step's batch, flattened to tokens; requests of few tokens (decodes) come first.
+    """One step's batch, flattened to tokens; requests of few tokens (decodes) come first, those of none last.
 
     Device tensors:
         query_start_loc: int32 ``[num_reqs + 1]``, first token of each request in the flat batch.

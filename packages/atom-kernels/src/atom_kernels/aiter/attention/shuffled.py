@@ -14,7 +14,7 @@ import torch
 from atom_kernels.aiter.attention.cache_write import CacheWriter, NewTokens
 from atom_kernels.aiter.attention.limits import takes_queries
 from atom_kernels.aiter.attention.pages import PageList, list_pages
-from atom_kernels.aiter.attention.unified import UnifiedMetadata, cut_prologue, step_metadata
+from atom_kernels.aiter.attention.unified import UnifiedMetadata, cut_prologue, leading_decodes, step_metadata
 from atom_kernels.aiter.library import library
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class ShuffledMetadata:
         num_decodes: requests for `pa_fwd_asm`; `max_decode_len` queries each at most.
         is_padding: bool ``[num_decodes, 1, 1]``, where row r of the decodes is no request's; None where the kernel is
             told which rows are whose, and leaves others alone.
+        prompt_starts: int32, first row of each other request, counted from the first row that is none of a decode.
         pages: of the other requests.
     """
 
@@ -37,6 +38,7 @@ class ShuffledMetadata:
     num_decodes: int
     max_decode_len: int
     is_padding: torch.Tensor | None
+    prompt_starts: torch.Tensor
     pages: PageList | None
 
 
@@ -52,17 +54,17 @@ class AiterShuffledAttention:
 
     def build_metadata(self, geometry: BatchGeometry) -> ShuffledMetadata:
         step = step_metadata(geometry)
-        num_decodes = min(geometry.num_decodes, geometry.num_reqs, step.num_tokens)
-        if not takes_queries(self.problem, geometry.max_decode_len):
-            num_decodes = 0
+        can_decode = takes_queries(self.problem, geometry.max_decode_len)
+        num_decodes = leading_decodes(geometry, step, takes_queries=can_decode)
         starts, is_padding, pages = step.query_start_loc, None, None
         if num_decodes and geometry.max_decode_len == 1:
             # Row r is the query of request r, for requests without tokens come after those that have one.
             is_padding = (starts[1 : num_decodes + 1] <= starts[:num_decodes])[:, None, None]
-        if num_decodes < geometry.num_reqs:
-            rest = slice(num_decodes, None)
+        rest = slice(num_decodes, None)
+        if num_decodes < min(geometry.num_reqs, step.num_tokens):
             pages = list_pages(step.block_table[rest], step.seq_lens[rest], self.layout.block_size, step.max_seq_len)
-        return ShuffledMetadata(step, num_decodes, geometry.max_decode_len, is_padding, pages)
+        prompt_starts = starts[rest] - num_decodes
+        return ShuffledMetadata(step, num_decodes, geometry.max_decode_len, is_padding, prompt_starts, pages)
 
     def forward(
         self,
@@ -117,11 +119,10 @@ class AiterShuffledAttention:
         metadata: ShuffledMetadata,
         pages: PageList,
     ) -> None:
-        step = metadata.step
-        starts = step.query_start_loc[metadata.num_decodes :]
+        step, first = metadata.step, metadata.num_decodes
         self._batch_prefill(
-            q_THD, *kv_cache, starts, pages.indptr, pages.indices, step.max_query_len, step.max_seq_len, out_THD,
-            pages.last_page_lens,
+            q_THD[first:], *kv_cache, metadata.prompt_starts, pages.indptr, pages.indices, step.max_query_len,
+            step.max_seq_len, out_THD[first:], pages.last_page_lens,
         )  # fmt: skip
 
     @cached_property

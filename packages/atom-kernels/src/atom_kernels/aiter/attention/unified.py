@@ -60,6 +60,22 @@ def step_metadata(geometry: BatchGeometry) -> UnifiedMetadata:
     )
 
 
+def leading_decodes(geometry: BatchGeometry, step: UnifiedMetadata, *, takes_queries: bool) -> int:
+    """How many leading requests go through a kernel for decodes, so that the host knows which row the others begin at.
+
+    Requests of one token each are as many rows. Where a request may have several, only steps without others will do.
+
+    Args:
+        geometry: of the step.
+        step: made of it.
+        takes_queries: the kernel takes `max_decode_len` queries.
+    """
+    count = min(geometry.num_decodes, geometry.num_reqs, step.num_tokens)
+    if geometry.max_decode_len > 1 and count < geometry.num_reqs:
+        return 0
+    return count if takes_queries else 0
+
+
 class AiterUnifiedAttention:
     """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
 

@@ -1,0 +1,197 @@
+"""Attention through AITER against the reference: families, chunks, prefixes, padding, layouts, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from amd_machine import amd_machine
+from atom_kernels.aiter.attention import layouts
+from atom_kernels.attention import UnsupportedAttentionError, select_attention
+from atom_kernels.attention.cases import make_step
+from atom_kernels.attention.ops import make_problem
+from atom_kernels.platform import Platform
+
+# Heads, key heads, head_dim; the rotary dim; what else the family asks for.
+FAMILIES = {
+    "llama": ((32, 8, 128), 128, {}),
+    "qwen3": ((16, 2, 128), 128, {"norms": True}),
+    "glm-4": ((16, 1, 128), 64, {"interleaved": True}),
+    "gpt-oss": ((16, 2, 64), 64, {"has_sinks": True}),
+    "gpt-oss window": ((16, 2, 64), 64, {"has_sinks": True, "sliding_window": 128}),
+    "gemma": ((8, 4, 256), 256, {"soft_cap": 30.0, "scale": 0.07}),
+    "odd": ((6, 2, 96), None, {"sliding_window": 5}),
+}
+RULES = ("has_sinks", "sliding_window", "soft_cap", "scale")
+# One step with everything in it, and steps of one kind.
+MIXED = [(1, 1), (1, 16), (1, 300), (20, 20), (130, 300), (17, 65)]
+DECODES = [(1, 5), (1, 16), (1, 129)]
+CHUNKS = [(4, 4), (33, 70), (16, 32)]
+WHOLE = [(37, 37)]
+MACHINES = [("gfx942", "git"), ("gfx950", "git"), ("gfx942", "pypi")]
+
+
+@pytest.fixture(params=MACHINES, ids="-".join)
+def machine(request):
+    with amd_machine(*request.param) as platform:
+        yield platform
+
+
+def of_family(name, **overrides):
+    heads, rotary_dim, options = FAMILIES[name]
+    rules = {key: value for key, value in options.items() if key in RULES}
+    problem = make_problem(*heads, "bfloat16", **(rules | overrides))
+    return problem, {"rotary_dim": rotary_dim} | {k: v for k, v in options.items() if k not in RULES}
+
+
+def run(plan, step, **changes):
+    """The output and the cache in NHD, by a plan of any layout; the step's cache is left alone."""
+    cache = tuple(x.clone() for x in layouts.from_nhd(plan.layout, *step.kv_cache))
+    step = replace(step, **changes)
+    out = step.run_in_place(plan, cache)
+    return (out, *layouts.restore_nhd(plan.layout, cache))
+
+
+def agree(problem, step, platform, *, atol=2e-2, **changes):
+    plan = select_attention(problem, platform, only_backend="aiter")
+    reference = select_attention(problem, platform, only_backend="reference")
+    for got, expected in zip(run(plan, step, **changes), run(reference, step, **changes), strict=True):
+        torch.testing.assert_close(got.float(), expected.float(), atol=atol, rtol=2e-2)
+    return plan
+
+
+@pytest.mark.parametrize("requests", [MIXED, DECODES, CHUNKS, WHOLE], ids=["mixed", "decodes", "chunks", "whole"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_attends_as_the_reference_does(machine, family, requests):
+    problem, options = of_family(family)
+    agree(problem, make_step(problem, requests, scattered=True, **options), machine)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt-oss window"])
+@pytest.mark.parametrize("queries", [2, 3, 4])
+@pytest.mark.parametrize("prompts", [[], [(9, 50)]], ids=["alone", "with a prompt"])
+def test_decodes_of_several_queries_see_no_later_ones(machine, family, queries, prompts):
+    problem, options = of_family(family)
+    step = make_step(problem, [(queries, 40), (1, 16), (queries, queries), *prompts], **options)
+    geometry = replace(step.geometry, num_decodes=3, max_decode_len=queries)
+    agree(problem, step, machine, geometry=geometry)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt-oss"])
+@pytest.mark.parametrize("requests", [DECODES, CHUNKS], ids=["decodes", "chunks"])
+def test_requests_and_rows_that_pad_a_batch_change_nothing_and_give_zeros(machine, family, requests):
+    problem, options = of_family(family)
+    step = make_step(problem, requests, **options)
+    geometry, pad = step.geometry, 3
+    starts = torch.cat((geometry.query_start_loc, geometry.query_start_loc[-1:].expand(pad)))
+    table = torch.cat((geometry.block_table, torch.full((pad, geometry.block_table.shape[1]), 10**6))).int()
+    is_decode = requests is DECODES
+    padded = replace(
+        geometry,
+        query_start_loc=starts,
+        seq_lens=torch.cat((geometry.seq_lens, torch.zeros(pad, dtype=torch.int32))),
+        block_table=table,
+        slot_mapping=torch.cat((geometry.slot_mapping, torch.full((pad,), -1))),
+        num_reqs=geometry.num_reqs + pad,
+        num_tokens=geometry.num_tokens + pad,
+        num_decodes=geometry.num_reqs + pad if is_decode else geometry.num_decodes,
+    )
+    noise = {name: torch.cat((getattr(step, name), torch.full_like(getattr(step, name)[:pad], 7.0))) for name in
+             ("q_THD", "k_TKD", "v_TKD")}  # fmt: skip
+    prologue = replace(step.prologue, positions=torch.cat((step.prologue.positions, torch.zeros(pad).long())))
+    plan = select_attention(problem, machine, only_backend="aiter")
+    plain, *cache = run(plan, step)
+    out, *padded_cache = run(plan, replace(step, geometry=padded, prologue=prologue, **noise))
+    torch.testing.assert_close(out[:-pad], plain, atol=1e-2, rtol=1e-2)
+    assert out[-pad:].abs().max() == 0
+    assert all(map(torch.equal, cache, padded_cache))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt-oss window"])
+def test_steps_of_nothing_and_rows_past_a_step_give_zeros(machine, family):
+    problem, options = of_family(family)
+    step = make_step(problem, DECODES, **options)
+    tail = {name: torch.cat((getattr(step, name), torch.full_like(getattr(step, name)[:2], float("nan")))) for name in
+            ("q_THD", "k_TKD", "v_TKD")}  # fmt: skip
+    plan = select_attention(problem, machine, only_backend="aiter")
+    out = run(plan, step, **tail)[0]
+    assert torch.equal(out[:3], run(plan, step)[0])
+    assert out[3:].abs().max() == 0
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt-oss", "gpt-oss window"])
+def test_a_float8_cache_is_read_as_it_was_written(machine, family):
+    problem, options = of_family(family, cache_dtype=machine.float8)
+    step = make_step(problem, MIXED, scattered=True, **options)
+    plan = select_attention(problem, machine, only_backend="aiter")
+    reference = select_attention(problem, machine, only_backend="reference")
+    torch.testing.assert_close(run(plan, step)[0], run(reference, step)[0], atol=0.1, rtol=5e-2)
+
+
+def test_keys_and_values_side_by_side_are_read_where_they_lie(machine):
+    problem, options = of_family("gpt-oss window")
+    step = make_step(problem, MIXED, **options)
+    packed = torch.cat([x.transpose(1, 2) for x in step.kv_cache], dim=-1)
+    views = tuple(half.transpose(1, 2) for half in packed.chunk(2, dim=-1))
+    tensors = tuple(replace(tensor, strides=views[0].stride()) for tensor in problem.nhd_layout.tensors)
+    offered = [replace(problem.nhd_layout, name="side by side", tensors=tensors)]
+    plan = select_attention(problem, machine, offered)
+    assert plan.backend == "aiter"
+    expected = run(select_attention(problem, machine, only_backend="reference"), step)
+    for got, wanted in zip((step.run_in_place(plan, views), *views), expected, strict=True):
+        torch.testing.assert_close(got, wanted, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt-oss window"])
+def test_nothing_past_the_end_of_a_request_is_read(machine, family):
+    problem, options = of_family(family)
+    step = make_step(problem, [(1, 70), (5, 130), (3, 3)], **options)
+    plan = select_attention(problem, machine, only_backend="aiter")
+    clean = run(plan, step)[0]
+    for cache in step.kv_cache:
+        for request, length in enumerate([70, 130, 3]):
+            last = int(step.geometry.block_table[request, (length - 1) // 16])
+            cache[last, (length - 1) % 16 + 1 :] = float("nan")
+    assert torch.equal(run(plan, step)[0], clean)
+
+
+def planned(platform, *heads, **rules):
+    return select_attention(make_problem(*heads, "bfloat16", **rules), platform)
+
+
+def test_the_assembly_is_taken_where_it_can_be_and_says_why_not_elsewhere():
+    git, pypi = (Platform.rocm("gfx942", release=release) for release in ("git", "pypi"))
+    assert planned(git, 32, 8, 128).layout.name == "shuffled"
+    assert planned(git, 96, 8, 128).layout.name == "shuffled"
+    others = [
+        planned(pypi, 32, 8, 128),
+        planned(git, 64, 8, 64),
+        planned(git, 32, 8, 128, has_sinks=True),
+        planned(git, 32, 8, 128, sliding_window=4096),
+        planned(git, 32, 8, 128, scale=0.1),
+        planned(git, 32, 8, 128, block_size=32),
+        planned(git, 34, 2, 128),
+        planned(git, 32, 8, 128, cache_dtype="float8_e4m3fnuz"),
+    ]
+    assert {(plan.backend, plan.layout.name) for plan in others} == {("aiter", "nhd")}
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ({"cache_dtype": "float8_e4m3fn"}, "float8_e4m3fnuz on gfx942, not of float8_e4m3fn"),
+        ({"block_size": 8}, "powers of two from 16 on, not 8 tokens"),
+        ({"batch_invariant": True}, "a row's bits depend on the others"),
+    ],
+)
+def test_what_no_kernel_of_aiter_does_is_refused_with_the_reason(rules, words):
+    problem = make_problem(4, 2, 64, "bfloat16", **rules)
+    with pytest.raises(UnsupportedAttentionError, match=words):
+        select_attention(problem, Platform.rocm("gfx942"), only_backend="aiter")
+
+
+def test_a_host_that_offers_only_rows_of_tokens_gets_them():
+    problem = make_problem(32, 8, 128, "bfloat16")
+    assert select_attention(problem, Platform.rocm("gfx950"), [problem.nhd_layout]).layout.name == "nhd"
