@@ -37,7 +37,9 @@ def gemm_a16w16(
         product = product * _scale("scale_a", scale_a) * _scale("scale_b", scale_b)
     else:
         detect_unless(scale_a is None and scale_b is None, f"the scales of {A.dtype} operands are ignored")
-    return (product if bias is None else product + bias.float()).to(out_dtype)
+    product = product if bias is None else product + bias.float()
+    # Only the kernels for shuffled weights and fp8 store `otype`; the others round to their operands' dtype first.
+    return (product if weight is not B or A.dtype == machine.fp8() else product.to(A.dtype)).to(out_dtype)
 
 
 def batched_gemm_bf16_CK(XQ: Tensor, WQ: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -12,7 +12,7 @@ def get_gfx():
 
 @functools.lru_cache(maxsize=1)
 def get_cu_num():
-    return machine.compute_units()
+    return machine.cu_num()
 
 
 def get_gfx_runtime() -> str:

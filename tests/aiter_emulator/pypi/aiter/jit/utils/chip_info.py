@@ -12,4 +12,4 @@ def get_gfx():
 
 @functools.lru_cache(maxsize=1)
 def get_cu_num():
-    return machine.compute_units()
+    return machine.cu_num()
