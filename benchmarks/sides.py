@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,21 @@ class SideProcess:
     """One engine in its process. It answers one JSON line to each line it is sent.
 
     Args:
-        name: one of `ENGINES`.
-        settings: keywords of `open_side`.
+        name: one of `ENGINES`, or what a process of another `command` is called.
+        command: what runs in the process, before its settings; None is this module.
+        settings: keywords of `open_side`, or the settings of `command`.
     """
 
-    def __init__(self, name: str, **settings: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        command: Sequence[str] | None = None,
+        **settings: Any,
+    ) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.sides", name, json.dumps(settings)],
+            [*(command or (sys.executable, "-m", "benchmarks.sides", name)), json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -287,19 +287,26 @@ def run_attention(layer, q, k, v, positions):
         return layer(q, k, v, positions)
 
 
+class TheirHost:
+    """Attends without a cache; torch.compile may look inside."""
+
+    plan = None
+    traceable = True
+
+    def __init__(self, problem, layer_name, context):
+        self.problem, self.layer_name, self.sinks = problem, layer_name, None
+
+    def take_sinks(self, sinks):
+        self.sinks = sinks
+
+    def attend(self, q_THD, k_TKD, v_TKD, *, prologue: AttentionPrologue, sinks):
+        q_THD, k_TKD = apply_prologue(q_THD, k_TKD, prologue)
+        q, k, v = (x.transpose(0, 1) for x in (q_THD, k_TKD, v_TKD))
+        return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(0, 1).contiguous()
+
+
 def test_another_host_may_attend_through_its_own_layer():
-    class Host:
-        plan = None
-
-        def __init__(self, problem, layer_name, context):
-            self.problem, self.layer_name = problem, layer_name
-
-        def attend(self, q_THD, k_TKD, v_TKD, *, prologue: AttentionPrologue, sinks):
-            q_THD, k_TKD = apply_prologue(q_THD, k_TKD, prologue)
-            q, k, v = (x.transpose(0, 1) for x in (q_THD, k_TKD, v_TKD))
-            return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(0, 1).contiguous()
-
-    theirs, ours = make_context(attention=Host), make_context()
+    theirs, ours = make_context(attention=TheirHost), make_context()
     rotary = make_rotary({"rope_type": "default"}, 8, 64, context=ours)
     layers = [Attention(4, 2, 8, context=context, prefix="a.attn", rotary=rotary) for context in (theirs, ours)]
     q, k, v = torch.randn(6, 32), torch.randn(6, 16), torch.randn(6, 16)
@@ -307,6 +314,33 @@ def test_another_host_may_attend_through_its_own_layer():
     assert layers[0].plan is None
     expected = run_attention(layers[1], q, k, v, positions)
     assert torch.allclose(layers[0](q, k, v, positions), expected, atol=1e-5)
+
+
+def test_a_traceable_host_is_traced_and_no_opaque_op_of_ours_is_around_it():
+    layer = Attention(4, 2, 8, context=make_context(attention=TheirHost), prefix="a.attn")
+    targets = []
+
+    def note(graph, _):
+        targets.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    inputs = torch.randn(6, 32), torch.randn(6, 16), torch.randn(6, 16), torch.arange(6)
+    assert torch.equal(torch.compile(layer, backend=note, fullgraph=True)(*inputs), layer(*inputs))
+    assert any("scaled_dot_product_attention" in target for target in targets)
+    assert not any("atom_models" in target for target in targets)
+
+
+def test_another_host_gets_the_sinks_when_they_are_loaded():
+    hosts = []
+
+    def make(*arguments):
+        hosts.append(TheirHost(*arguments))
+        return hosts[0]
+
+    layer = Attention(4, 2, 8, context=make_context(attention=make), prefix="a.attn", sinks=True)
+    layer.load_shard("a.sinks", torch.arange(4.0))
+    layer.finish()
+    assert torch.equal(hosts[0].sinks, torch.arange(4.0))
 
 
 def test_attention_outside_a_forward_context_is_an_error():

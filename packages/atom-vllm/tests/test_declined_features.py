@@ -44,10 +44,11 @@ def test_a_plain_model_is_ours() -> None:
         ({"model_config__convert_type": "embed"}, "pooling is asked for"),
         ({"model_config__is_multimodal_model": True}, "inputs other than text are asked for"),
         ({"model_config__quantization": "awq"}, "the quantization awq is asked for"),
-        ({"model_config__use_mla": True}, "latent attention is vLLM's own"),
+        ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism is asked for"),
         ({"model_config__enable_prompt_embeds": True}, "prompt embeddings are asked for"),
         ({"model_config__enable_sleep_mode": True}, "weights are put to sleep"),
-        ({"cache_config__cache_dtype": "fp8"}, "a cache of fp8 is asked for"),
+        ({"cache_config__cache_dtype": "fp8_e5m2"}, "a cache of fp8_e5m2 is asked for"),
+        ({"model_config__use_mla": True, "cache_config__cache_dtype": "fp8"}, "latents in fp8 are vLLM's own"),
     ],
 )
 def test_a_feature_that_we_lack_is_declined(changes: dict[str, Any], reason: str) -> None:
@@ -56,3 +57,15 @@ def test_a_feature_that_we_lack_is_declined(changes: dict[str, Any], reason: str
 
 def test_an_architecture_that_we_lack_is_declined() -> None:
     assert "PersimmonForCausalLM" in str(why_not_ours(config("PersimmonForCausalLM")))
+
+
+def test_latent_attention_is_ours_unless_our_kernels_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = config("DeepseekV3ForCausalLM", model_config__use_mla=True)
+    assert why_not_ours(asked) is None
+    monkeypatch.setenv("ATOM_DISABLE_VLLM_PLUGIN_ATTENTION", "1")
+    assert "ATOM_DISABLE_VLLM_PLUGIN_ATTENTION is set" in str(why_not_ours(asked))
+
+
+@pytest.mark.parametrize("cache_dtype", ["auto", "bfloat16", "fp8", "fp8_e4m3"])
+def test_models_are_ours_over_caches_that_either_attention_can_read(cache_dtype: str) -> None:
+    assert why_not_ours(config(cache_config__cache_dtype=cache_dtype)) is None

@@ -7,33 +7,15 @@ values, of any strides. Our kernels take the two halves as strided views.
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionMetadataBuilder, MultipleOf
+from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, MultipleOf
 
-from atom_kernels.attention import AttentionPlan, AttentionProblem
-from atom_kernels.protocols import BatchGeometry
-from atom_vllm.cache_view import plan_over_view, split_view
-
-
-@dataclass(frozen=True)
-class AtomMetadata:
-    """One step: the batch, and what each plan of the group's layers made of it.
-
-    A plan's part is made when the first of its layers asks for it: then whatever it launches is captured with the layer
-    where vLLM captures a graph.
-    """
-
-    geometry: BatchGeometry
-    by_problem: dict[AttentionProblem, Any] = field(default_factory=dict)
-
-    def of(self, plan: AttentionPlan) -> Any:
-        """What `plan` needs to know about the step."""
-        if plan.problem not in self.by_problem:
-            self.by_problem[plan.problem] = plan.build_metadata(self.geometry)
-        return self.by_problem[plan.problem]
+from atom_kernels.attention import AttentionPlan, AttentionProblem, AttentionPrologue
+from atom_vllm.cache_dtypes import FLOAT8_CACHES, stored_dtype
+from atom_vllm.cache_view import Strides, plan_over_view, split_view
+from atom_vllm.metadata import AtomMetadata, AtomMetadataBuilder
 
 
 class AtomAttentionBackend(AttentionBackend):
@@ -42,7 +24,7 @@ class AtomAttentionBackend(AttentionBackend):
     accept_output_buffer: bool = True
     forward_includes_kv_cache_update: bool = True
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float32, torch.bfloat16, torch.float16]
-    supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", "float16", "bfloat16"]
+    supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", "float16", "bfloat16", *FLOAT8_CACHES]
 
     @staticmethod
     def get_name() -> str:
@@ -80,40 +62,6 @@ class AtomAttentionBackend(AttentionBackend):
         return []  # any: selection has the last word
 
 
-class AtomMetadataBuilder(AttentionMetadataBuilder[Any]):
-    """Builds the metadata of one group of layers, once a step."""
-
-    reorder_batch_threshold: int | None = 1  # decodes come first, as our geometry has them
-
-    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
-        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-
-    def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> AtomMetadata:
-        return AtomMetadata(geometry_of(common_attn_metadata))
-
-
-def geometry_of(common: Any) -> BatchGeometry:
-    """vLLM's ``CommonAttentionMetadata``, decodes in front, as the geometry of our kernels."""
-    num_reqs, num_tokens = common.num_reqs, common.num_actual_tokens
-    if common.max_query_len <= 1:
-        num_decodes = num_reqs
-    else:
-        starts = common.query_start_loc_cpu[: num_reqs + 1]
-        longer = (starts.diff() > 1).nonzero()
-        num_decodes = int(longer[0]) if len(longer) else num_reqs
-    return BatchGeometry(
-        query_start_loc=common.query_start_loc[: num_reqs + 1],
-        seq_lens=common.seq_lens[:num_reqs],
-        block_table=common.block_table_tensor[:num_reqs],
-        slot_mapping=common.slot_mapping[:num_tokens],
-        num_reqs=num_reqs,
-        num_tokens=num_tokens,
-        num_decodes=num_decodes,
-        max_query_len=common.max_query_len,
-        max_seq_len=common.max_seq_len,
-    )
-
-
 class AtomAttention(AttentionImpl[Any]):
     """One layer's attention."""
 
@@ -149,26 +97,24 @@ class AtomAttention(AttentionImpl[Any]):
         self._window = sliding_window
         self._soft_cap = logits_soft_cap or None
         self._dtype = str(torch.get_default_dtype()).removeprefix("torch.")
-        self._plans: dict[int, AttentionPlan] = {}
-        self._halves: tuple[int, tuple[torch.Tensor, torch.Tensor]] | None = None
+        self._cache_dtype = stored_dtype(kv_cache_dtype, self._dtype)
+        self._bound: tuple[int, AttentionPlan, tuple[torch.Tensor, torch.Tensor]] | None = None
 
-    def plan_for(self, block_size: int) -> AttentionPlan:
+    def plan_for(self, block_size: int, strides: Strides | None = None) -> AttentionPlan:
         """The plan over vLLM's blocks of `block_size` tokens; raises UnsupportedAttentionError."""
-        if block_size not in self._plans:
-            problem = AttentionProblem(
-                num_heads=self.num_heads,
-                num_kv_heads=self.num_kv_heads,
-                head_dim=self.head_size,
-                scale=self.scale,
-                dtype=self._dtype,
-                cache_dtype=self._dtype,
-                block_size=block_size,
-                sliding_window=self._window,
-                has_sinks=self.sinks is not None,
-                soft_cap=self._soft_cap,
-            )
-            self._plans[block_size] = plan_over_view(problem)
-        return self._plans[block_size]
+        problem = AttentionProblem(
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_size,
+            scale=self.scale,
+            dtype=self._dtype,
+            cache_dtype=self._cache_dtype,
+            block_size=block_size,
+            sliding_window=self._window,
+            has_sinks=self.sinks is not None,
+            soft_cap=self._soft_cap,
+        )
+        return plan_over_view(problem, strides)
 
     def forward(
         self,
@@ -185,16 +131,28 @@ class AtomAttention(AttentionImpl[Any]):
         """Writes keys and values to their slots, and the result to `output` ``[T, num_heads, head_dim]``."""
         if attn_metadata is None:  # vLLM measures memory
             return output.zero_()
-        plan = self.plan_for(kv_cache.shape[2])
-        new = slice(0, attn_metadata.geometry.num_tokens)
-        out = plan.forward(
-            query[new], key[new], value[new], self._views(kv_cache), attn_metadata.of(plan), sinks=self.sinks
-        )
-        output.view(-1, self.num_heads, self.head_size)[new].copy_(out)
+        out = self.attend(query, key, value, kv_cache, attn_metadata)
+        output.view(-1, self.num_heads, self.head_size)[: out.shape[0]].copy_(out)
         return output
 
-    def _views(self, kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values in it; made once for each cache."""
-        if self._halves is None or self._halves[0] != kv_cache.data_ptr():
-            self._halves = (kv_cache.data_ptr(), split_view(kv_cache))
-        return self._halves[1]
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: AtomMetadata,
+        prologue: AttentionPrologue | None = None,
+    ) -> torch.Tensor:
+        """The same with norms and rotation in front, into a tensor of its own; rows of no request are zeros."""
+        if self._bound is None or self._bound[0] != kv_cache.data_ptr():
+            self._bound = self._bind(kv_cache)
+        _, plan, halves = self._bound
+        return plan.runner.forward(query, key, value, halves, metadata.of(plan), prologue=prologue, sinks=self.sinks)
+
+    def _bind(self, kv_cache: torch.Tensor) -> tuple[int, AttentionPlan, tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values in a cache, and the plan for how they lie there; vLLM gives a layer one cache for long."""
+        if self._cache_dtype != self._dtype:
+            kv_cache = kv_cache.view(getattr(torch, self._cache_dtype))  # vLLM knows bytes only
+        halves = split_view(kv_cache)
+        return kv_cache.data_ptr(), self.plan_for(kv_cache.shape[2], halves[0].stride()), halves

@@ -10,17 +10,33 @@ import torch
 
 from atom_kernels.attention import AttentionPlan, AttentionProblem, AttentionPrologue, apply_prologue
 from atom_models import BuildContext
+from atom_vllm import compat
 
 
 class VllmAttentionHost:
-    """`AttentionHost` over a layer that is known to vLLM by its name."""
+    """`AttentionHost` over a layer that is known to vLLM by its name.
+
+    Args:
+        layer: vLLM's.
+        sinks: a tensor that it reads, to be filled when the weights come.
+        is_direct: eager steps may go past vLLM's operator, so that norms, rotation, cache and attention are one call.
+    """
 
     plan: AttentionPlan | None = None  # the cache is vLLM's
+    traceable = True  # vLLM's layer brings the operator at which vLLM splits graphs
 
-    def __init__(self, layer: Any, sinks: torch.Tensor | None) -> None:
+    def __init__(self, layer: Any, sinks: torch.Tensor | None, *, is_direct: bool) -> None:
+        from vllm.forward_context import get_forward_context
+
         self.layer = layer
         self._sinks = sinks
-        self._has_sinks = sinks is None
+        self._is_direct = is_direct
+        self._step = get_forward_context
+
+    def take_sinks(self, sinks: torch.Tensor) -> None:
+        """They come with the weights; vLLM's layer was made before."""
+        if self._sinks is not None:
+            self._sinks.copy_(sinks)
 
     def attend(
         self,
@@ -31,16 +47,24 @@ class VllmAttentionHost:
         prologue: AttentionPrologue | None,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        if not self._has_sinks and self._sinks is not None and sinks is not None:
-            self._sinks.copy_(sinks)  # vLLM's layer was made before the weights came
-            self._has_sinks = True
+        layer = self.layer
+        if self._is_direct and not torch.compiler.is_compiling():
+            metadata = self._step().attn_metadata
+            if metadata is None:  # vLLM measures memory
+                return torch.zeros_like(q_THD, memory_format=torch.contiguous_format)
+            if isinstance(metadata, dict):
+                step = metadata[layer.layer_name]
+                return layer.impl.attend(q_THD, k_TKD, v_TKD, layer.kv_cache, step, prologue)
         q_THD, k_TKD = apply_prologue(q_THD, k_TKD, prologue)
-        return self.layer(q_THD, k_TKD, v_TKD).view(q_THD.shape)
+        return layer(q_THD, k_TKD, v_TKD).view(q_THD.shape)
 
 
 def attention_factory(vllm_config: Any) -> Callable[[AttentionProblem, str, BuildContext], VllmAttentionHost]:
     """`BuildContext.attention` inside of vLLM."""
     from vllm.model_executor.layers.attention import Attention
+
+    # Connectors save and load caches in vLLM's operator, and some graphs break at it.
+    may_be_direct = vllm_config.kv_transfer_config is None and not compat.breaks_graphs_at_attention()
 
     def make(problem: AttentionProblem, layer_name: str, context: BuildContext) -> VllmAttentionHost:
         sinks = (
@@ -58,6 +82,7 @@ def attention_factory(vllm_config: Any) -> Callable[[AttentionProblem, str, Buil
             prefix=layer_name,
             **extras,
         )
-        return VllmAttentionHost(layer, sinks)
+        is_direct = may_be_direct and hasattr(layer.impl, "attend") and not getattr(layer, "calculate_kv_scales", False)
+        return VllmAttentionHost(layer, sinks, is_direct=is_direct)
 
     return make

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from atom_kernels.attention import AttentionPlan, AttentionProblem, select_attention
 from atom_kernels.protocols import CacheLayout, CacheTensor
 
+Strides = tuple[int, ...]
 
-def packed_layout(problem: AttentionProblem) -> CacheLayout:
-    """Keys and values side by side in rows of twice `head_dim`, head by head."""
+
+def packed_layout(problem: AttentionProblem, strides: Strides | None = None) -> CacheLayout:
+    """Keys and values side by side in rows of twice `head_dim`.
+
+    `strides` are those of keys ``[blocks, tokens, heads, head_dim]``; None is head by head without gaps.
+    """
     heads, block_size, row = problem.num_kv_heads, problem.block_size, 2 * problem.head_dim
     shape = (block_size, heads, problem.head_dim)
-    strides = (heads * block_size * row, row, block_size * row, 1)
+    strides = strides or (heads * block_size * row, row, block_size * row, 1)
     tensors = tuple(CacheTensor(name, shape, problem.cache_dtype, strides) for name in ("key", "value"))
     return CacheLayout("packed_hnd", block_size, tensors)
 
 
-def plan_over_view(problem: AttentionProblem) -> AttentionPlan:
-    """The backend that reads such a cache here; raises UnsupportedAttentionError."""
-    return select_attention(problem, offered=(packed_layout(problem),))
+@lru_cache(maxsize=64)
+def plan_over_view(problem: AttentionProblem, strides: Strides | None = None) -> AttentionPlan:
+    """What reads such a cache here, one for all equal layers; raises UnsupportedAttentionError."""
+    return select_attention(problem, offered=(packed_layout(problem, strides),))
 
 
 def split_view(kv_cache_BHNC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -53,6 +53,20 @@ def own_class(architecture: str) -> tuple[str, str] | None:
     return (module if "." in module else f"vllm.model_executor.models.{module}"), name
 
 
+def encode_layer_name(name: str) -> Any:
+    """A layer's name as vLLM's operators take it: an object where this torch has those in schemas."""
+    from vllm.utils import torch_utils
+
+    return torch_utils._encode_layer_name(name)
+
+
+def breaks_graphs_at_attention() -> bool:
+    """Whether vLLM captures graphs that stop and go on at its operator for attention."""
+    from vllm.compilation.breakable_cudagraph import is_breakable_cudagraph_enabled
+
+    return is_breakable_cudagraph_enabled()
+
+
 def builtin_platform() -> str | None:
     """The platform that vLLM itself would have taken, as a qualified name."""
     from vllm.platforms import builtin_platform_plugins

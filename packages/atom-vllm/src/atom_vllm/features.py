@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from atom_vllm import settings
+from atom_vllm.cache_dtypes import DENSE_CACHES, FLOAT8_CACHES
+
 
 def why_not_ours(vllm_config: Any) -> str | None:
     """Why vLLM's own model must serve this configuration; None where ours can."""
     from atom_models.architectures.registry import UnsupportedArchitectureError, check_architecture
 
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
+    cache_dtype = str(vllm_config.cache_config.cache_dtype)
     reasons = {
         "LoRA adapters are asked for": vllm_config.lora_config is not None,
         "pipeline parallelism is asked for": parallel.pipeline_parallel_size > 1,
@@ -19,11 +23,15 @@ def why_not_ours(vllm_config: Any) -> str | None:
         "pooling is asked for": model.runner_type == "pooling" or model.convert_type != "none",
         "inputs other than text are asked for": bool(model.is_multimodal_model),
         f"the quantization {model.quantization} is asked for": model.quantization is not None,
-        f"a cache of {vllm_config.cache_config.cache_dtype} is asked for": str(vllm_config.cache_config.cache_dtype)
-        not in ("auto", "bfloat16", "float16", "float32"),
+        "context parallelism is asked for": _context_ranks(parallel) > 1,
+        f"a cache of {cache_dtype} is asked for": cache_dtype not in DENSE_CACHES + FLOAT8_CACHES,
         "prompt embeddings are asked for": bool(getattr(model, "enable_prompt_embeds", False)),
         "weights are put to sleep": bool(getattr(model, "enable_sleep_mode", False)),
-        "latent attention is vLLM's own": bool(model.use_mla),
+        f"latents in {cache_dtype} are vLLM's own": bool(model.use_mla) and cache_dtype in FLOAT8_CACHES,
+        "latent attention is ours only with our kernels, and ATOM_DISABLE_VLLM_PLUGIN_ATTENTION is set": bool(
+            model.use_mla
+        )
+        and settings.is_attention_disabled(),
     }
     for reason, holds in reasons.items():
         if holds:
@@ -33,3 +41,9 @@ def why_not_ours(vllm_config: Any) -> str | None:
     except UnsupportedArchitectureError as error:
         return str(error)
     return None
+
+
+def _context_ranks(parallel: Any) -> int:
+    """Over how many ranks a sequence is spread; vLLM has had the names one after the other."""
+    names = ("decode_context_parallel_size", "prefill_context_parallel_size")
+    return max(getattr(parallel, name, 1) for name in names)

@@ -21,6 +21,8 @@ from atom_vllm import compat, features
 from atom_vllm.architectures import has_experts, overridden, wrapper_name
 from atom_vllm.attention_host import attention_factory
 from atom_vllm.collectives import tensor_parallel
+from atom_vllm.compiled import compiled
+from atom_vllm.latent_attention import connect_layers, latent_attention_factory
 from atom_vllm.plugin_config import checkpoint_of, translate
 
 logger = logging.getLogger("vllm.atom")
@@ -45,10 +47,13 @@ class ATOMModelBase(nn.Module):
             device=vllm_config.device_config.device,
             collectives=collectives,
             attention=attention_factory(vllm_config),
+            latent_attention=latent_attention_factory(vllm_config),
             block_size=self.settings.block_size,
             max_model_len=self.settings.max_model_len,
         )
         self.model: Any = build_model(self._checkpoint, context)
+        connect_layers(self.model, vllm_config)
+        self._run: Any = compiled(self.model, vllm_config)
         if vllm_config.load_config.load_format == "dummy":
             load_dummy_weights(self.model, self._checkpoint)
 
@@ -63,7 +68,7 @@ class ATOMModelBase(nn.Module):
         inputs_embeds: torch.Tensor | None = None,
         **_: Any,
     ) -> torch.Tensor:
-        return self.model(input_ids, positions, inputs_embeds)
+        return self._run(input_ids, positions, inputs_embeds)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.model.compute_logits(hidden_states)

@@ -6,7 +6,7 @@ import importlib
 import logging
 from typing import Any
 
-from atom_vllm import settings
+from atom_vllm import cache_dtypes, settings
 
 logger = logging.getLogger("vllm.atom")
 
@@ -61,7 +61,7 @@ def why_not_ours(config: Any) -> str | None:
     if settings.is_attention_disabled():
         return "ATOM_DISABLE_VLLM_PLUGIN_ATTENTION is set"
     reasons = {
-        "use_mla": "latent attention is left to it",
+        "use_mla": "latent attention in its own models is left to it",
         "use_sparse": "sparse attention is left to it",
         "use_mm_prefix": "prefixes seen from both sides are left to it",
         "use_per_head_quant_scales": "scales of single heads are left to it",
@@ -76,9 +76,8 @@ def why_not_ours(config: Any) -> str | None:
             return reason
     if getattr(config, "attn_type", "decoder") != "decoder":
         return f"attention of {config.attn_type} is left to it"
-    if getattr(config, "kv_cache_dtype", None) not in (None, "auto", "float16", "bfloat16"):
-        return f"a cache of {config.kv_cache_dtype} is left to it"
-    return None
+    dtype = str(config.dtype).removeprefix("torch.")
+    return cache_dtypes.why_not_cached(str(config.kv_cache_dtype or "auto"), dtype, config.head_size)
 
 
 def __getattr__(name: str) -> type:

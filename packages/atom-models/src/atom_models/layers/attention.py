@@ -92,7 +92,7 @@ class Attention(Layer):
         return self._host.plan
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() and not self._host.traceable:
             return torch.ops.atom_models.attention(q, k, v, positions, self._handle)
         return self.attend(q, k, v, positions)
 
@@ -134,7 +134,9 @@ class Attention(Layer):
         self._sinks = part.to(device=self._context.device, dtype=self._context.dtype, copy=True)
 
     def finish(self) -> None:
-        """Nothing to pack: sinks are used as they are."""
+        """Nothing to pack: sinks are used as they are, here or by the host."""
+        if self._sinks is not None:
+            self._host.take_sinks(self._sinks)
 
 
 @torch.library.custom_op("atom_models::attention", mutates_args=())

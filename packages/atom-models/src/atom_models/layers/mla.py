@@ -163,7 +163,7 @@ class LatentAttention(Layer):
         return self._host.plan
 
     def forward(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() and not self._host.traceable:
             return torch.ops.atom_models.latent_attention(q, kv, positions, self._handle, self._out_features)
         return self.attend(q, kv, positions)
 

@@ -15,9 +15,18 @@ if TYPE_CHECKING:
 
 
 class AttentionHost(Protocol):
-    """Runs attention for one layer, in the way of whoever owns the cache."""
+    """Runs attention for one layer, in the way of whoever owns the cache.
+
+    A `traceable` host brings operators of its own for torch.compile, which then sees what is around them; the others
+    are one opaque op.
+    """
 
     plan: AttentionPlan | None
+    traceable: bool
+
+    def take_sinks(self, sinks: torch.Tensor) -> None:
+        """The layer's sinks ``[num_heads]``, for hosts that want them before the first step."""
+        ...
 
     def attend(
         self,
@@ -35,10 +44,15 @@ class AttentionHost(Protocol):
 class PagedAttention:
     """Attention over the pages of the forward context, through the plan that fits the platform."""
 
+    traceable = False
+
     def __init__(self, plan: AttentionPlan, layer_name: str) -> None:
         self.plan: AttentionPlan | None = plan
         self._forward = plan.runner.forward
         self._name = layer_name
+
+    def take_sinks(self, sinks: torch.Tensor) -> None:
+        """They come with each call."""
 
     def attend(
         self,
@@ -61,9 +75,10 @@ def paged_attention(problem: AttentionProblem, layer_name: str, context: BuildCo
 
 
 class MlaHost(Protocol):
-    """Runs latent attention for one layer, in the way of whoever owns the cache."""
+    """Runs latent attention for one layer, in the way of whoever owns the cache; `traceable` as in `AttentionHost`."""
 
     plan: MlaPlan | None
+    traceable: bool
 
     def prepare(self, kv_b_weight: torch.Tensor) -> Any:
         """The weights as `attend` wants them; see `MlaPlan.prepare`."""
@@ -76,6 +91,8 @@ class MlaHost(Protocol):
 
 class PagedMla:
     """Latent attention over the pages of the forward context, through the plan that fits the platform."""
+
+    traceable = False
 
     def __init__(self, plan: MlaPlan, layer_name: str) -> None:
         self.plan: MlaPlan | None = plan

@@ -1,0 +1,36 @@
+"""How vLLM names what a cache holds, and which of that our attention can do here."""
+
+from __future__ import annotations
+
+from atom_kernels.attention import AttentionProblem, UnsupportedAttentionError
+from atom_vllm.cache_view import plan_over_view
+
+# As `--kv-cache-dtype` spells it.
+DENSE_CACHES = ("auto", "float32", "float16", "bfloat16")
+FLOAT8_CACHES = ("fp8", "fp8_e4m3")
+
+
+def stored_dtype(kv_cache_dtype: str, dtype: str) -> str:
+    """The torch name of what a cache of `kv_cache_dtype` holds in a model of `dtype`."""
+    if kv_cache_dtype in FLOAT8_CACHES:
+        return "float8_e4m3fn"
+    return dtype if kv_cache_dtype == "auto" else kv_cache_dtype
+
+
+def why_not_cached(kv_cache_dtype: str, dtype: str, head_size: int) -> str | None:
+    """Why our kernels cannot keep keys and values as `kv_cache_dtype` here; None where they can, and are fast at it."""
+    if kv_cache_dtype not in DENSE_CACHES + FLOAT8_CACHES:
+        return f"a cache of {kv_cache_dtype} is left to it"
+    stored = stored_dtype(kv_cache_dtype, dtype)
+    problem = AttentionProblem(
+        num_heads=1, num_kv_heads=1, head_dim=head_size, scale=1.0, dtype=dtype, cache_dtype=stored, block_size=16
+    )
+    try:
+        plan = plan_over_view(problem)
+    except UnsupportedAttentionError as error:
+        return f"our kernels have no attention of {head_size} elements in {dtype} over a cache of {stored}: {error}"
+    if plan.backend == "reference":
+        return (
+            f"our kernels are not fast at a cache of {stored} here ({'; '.join(reason for _, reason in plan.reasons)})"
+        )
+    return None
