@@ -146,14 +146,13 @@ class AiterMla:
         """The kernel takes 16 heads or 128: others a few at a time."""
         group = _MANY_HEADS if self._heads == _MANY_HEADS else _MULTIPLE_HEADS
         for first in range(0, self._heads, group):
-            heads = slice(first, first + group)
-            found = found_TPC if group == self._heads else torch.zeros_like(found_TPC[:, heads])
+            mine = slice(metadata.first_row, None), slice(first, first + group)
+            found = torch.zeros_like(found_TPC[mine], memory_format=torch.contiguous_format)
             self._prefill(
-                query_TPL[:, heads].contiguous(), _as_pages(cache), found, metadata.prompt_starts, pages.indptr,
+                query_TPL[mine].contiguous(), _as_pages(cache), found, metadata.prompt_starts, pages.indptr,
                 pages.indices, pages.last_page_lens, metadata.step.max_query_len,
             )  # fmt: skip
-            if found is not found_TPC:
-                found_TPC[:, heads] = found
+            found_TPC[mine] = found
 
     @cached_property
     def _multiply(self) -> Any:

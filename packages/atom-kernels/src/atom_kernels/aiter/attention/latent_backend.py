@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 NAME = "aiter"
 _RANK, _ROPE = 512, 64
 _MAX_HEADS = 128
+_MAX_HEADS_PYPI = 112
 _NEEDED = (
     "mla_decode_fwd",
     "mla_prefill_fwd",
@@ -39,6 +40,9 @@ def supports(problem: MlaProblem, platform: Platform) -> str | None:
     if platform.batch_invariant:
         return "shares work out by the batch, so a row's bits depend on the others"
     api = api_of(platform)
+    if api.release == "pypi" and problem.num_heads > _MAX_HEADS_PYPI:
+        # Its decode computes 128 heads 16 at a time, and its metadata is for 128 at once.
+        return f"mla_decode_fwd of amd-aiter {api.version} takes up to {_MAX_HEADS_PYPI} heads, not {problem.num_heads}"
     return next((reason for name in _NEEDED if (reason := api.why_not(name))), None)
 
 

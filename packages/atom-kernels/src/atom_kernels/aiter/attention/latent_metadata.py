@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_kernels.aiter.attention.pages import PageList, list_tokens
-from atom_kernels.aiter.attention.unified import UnifiedMetadata, step_metadata
+from atom_kernels.aiter.attention.unified import UnifiedMetadata, leading_decodes, step_metadata
 from atom_kernels.aiter.library import library
 
 if TYPE_CHECKING:
@@ -57,10 +57,17 @@ class DecodeWork:
 
 @dataclass(frozen=True)
 class LatentMetadata:
-    """One step. `prompts` are the pages of requests behind the decodes, whose rows begin at `prompt_starts`."""
+    """One step.
+
+    Attributes:
+        first_row: that is none of a decode.
+        prompt_starts: int32, first row of each other request, counted from there.
+        prompts: pages of the other requests.
+    """
 
     step: UnifiedMetadata
     decodes: DecodeWork | None
+    first_row: int
     prompt_starts: torch.Tensor
     prompts: PageList | None
 
@@ -79,14 +86,13 @@ class LatentSteps:
 
     def build(self, geometry: BatchGeometry) -> LatentMetadata:
         step = step_metadata(geometry)
-        num_decodes = min(geometry.num_decodes, geometry.num_reqs, step.num_tokens)
-        if not self._takes_queries(geometry.max_decode_len) or step.is_whole_prompt:
-            num_decodes = 0
+        can_decode = self._takes_queries(geometry.max_decode_len) and not step.is_whole_prompt
+        num_decodes = leading_decodes(geometry, step, takes_queries=can_decode)
         decodes = self._split(step, num_decodes, geometry.max_decode_len) if num_decodes else None
         prompts, rest = None, slice(num_decodes, None)
-        if num_decodes < geometry.num_reqs and not step.is_whole_prompt:
+        if num_decodes < min(geometry.num_reqs, step.num_tokens) and not step.is_whole_prompt:
             prompts = list_tokens(step.block_table[rest], step.seq_lens[rest], self._block_size, step.max_seq_len)
-        return LatentMetadata(step, decodes, step.query_start_loc[rest], prompts)
+        return LatentMetadata(step, decodes, num_decodes, step.query_start_loc[rest] - num_decodes, prompts)
 
     def _takes_queries(self, max_queries: int) -> bool:
         return max_queries == 1 or (max_queries <= MAX_QUERIES and self._num_heads == _MULTIPLE_HEADS)
