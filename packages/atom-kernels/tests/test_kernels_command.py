@@ -25,9 +25,40 @@ def test_explain_names_every_row_and_every_reason(capsys):
     assert "MB" in out
 
 
+@pytest.mark.parametrize("release", ["git", "pypi"])
+def test_explain_tells_of_an_amd_gpu_that_is_not_here(release, capsys):
+    assert main(["explain", "linear", "swiglu_oai_and_mul", "--platform", "gfx950", "--aiter", release]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("AMD Instinct MI355X (amd, gfx950), which need not be this machine")
+    assert "aiter   AITER tuned GEMM" in out
+    assert ("has no swiglu_and_mul" in out) == (release == "pypi")
+    assert detect_platform().arch != "gfx950"
+
+
+def test_check_of_one_backend_says_which_machine_it_ran_on(capsys):
+    assert main(["check", "layer_norm", "linear_int8", "--backend", "torch"]) == 0
+    out = capsys.readouterr().out
+    assert detect_platform().name in out
+    assert "of allowed" in out
+    assert "native" not in "".join(line for line in out.splitlines() if line.startswith("linear_int8"))
+
+
+def test_a_backend_that_cannot_run_here_is_a_reason_and_no_success(capsys):
+    if "aiter" in detect_platform().backends:
+        pytest.skip("AITER runs here")
+    assert main(["check", "--backend", "aiter"]) == 2
+    assert main(["bench", "--backend", "aiter"]) == 2
+    assert "AITER needs ROCm" in capsys.readouterr().err
+
+
+def test_a_check_of_nothing_is_no_success(capsys):
+    assert main(["check", "linear_int8", "--backend", "onednn"]) == 1
+    assert "nothing was checked" in capsys.readouterr().out
+
+
 def test_check_passes_here(capsys):
     assert main(["check", "layer_norm", "embedding"]) == 0
-    assert "all agree" in capsys.readouterr().out
+    assert "agree with their references" in capsys.readouterr().out
 
 
 def make_wrong_op(result):
@@ -52,6 +83,12 @@ def test_check_fails_on_a_wrong_backend_and_says_where(result, words, capsys):
     out = capsys.readouterr().out
     assert "hidden_size=8" in out
     assert words in out
+
+
+def test_bench_of_one_backend_measures_no_other(capsys):
+    command = ["bench", "layer_norm", "embedding", "--rows", "1", "--seconds", "0.001", "--backend", "torch"]
+    assert main(command) == 0
+    assert "torch layer_norm" in capsys.readouterr().out
 
 
 def test_bench_prints_time_roofline_and_ratio(capsys):

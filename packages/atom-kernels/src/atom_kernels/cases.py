@@ -71,13 +71,13 @@ def explain(op: Op | Operator, platform: Platform) -> Sequence[str]:
     return lines
 
 
-def parity_cases(op: Op | Operator, platform: Platform) -> Iterator[ParityCase]:
-    """Every backend that can run here, over the op's odd problems and row counts, seeded."""
+def parity_cases(op: Op | Operator, platform: Platform, only_backend: str | None = None) -> Iterator[ParityCase]:
+    """Every backend that can run here, or the one of that name, over the op's odd problems and row counts, seeded."""
     if not isinstance(op, Op):
-        yield from op.parity_cases(platform)
+        yield from (case for case in op.parity_cases(platform) if _is_of(case, only_backend))
         return
     for backend in op.ordered_backends():
-        if platform.why_not(backend.name):
+        if platform.why_not(backend.name) or only_backend not in (None, backend.name):
             continue
         for problem in op.parity_problems():
             if backend.supports(problem, platform):
@@ -95,10 +95,10 @@ def parity_cases(op: Op | Operator, platform: Platform) -> Iterator[ParityCase]:
                 )
 
 
-def bench_cases(op: Op | Operator, platform: Platform) -> Iterator[BenchCase]:
-    """Every backend that can run here on the op's examples, at one, 16 and 512 rows."""
+def bench_cases(op: Op | Operator, platform: Platform, only_backend: str | None = None) -> Iterator[BenchCase]:
+    """Every backend that can run here, or the one of that name, on the op's examples, at one, 16 and 512 rows."""
     if not isinstance(op, Op):
-        yield from op.bench_cases(platform)
+        yield from (case for case in op.bench_cases(platform) if _is_of(case, only_backend))
         return
     for problem in op.examples():
         usable = [
@@ -107,10 +107,11 @@ def bench_cases(op: Op | Operator, platform: Platform) -> Iterator[BenchCase]:
             if not platform.why_not(backend.name) and not backend.supports(problem, platform)
         ]
         baseline = next(backend for backend in reversed(usable) if backend.name == "torch")
+        usable = [backend for backend in usable if only_backend in (None, backend.name)]
         for num_rows in BENCH_ROWS:
             made = op.make_inputs(problem, num_rows, torch.Generator().manual_seed(0))
             weights, inputs = _on_device(*made, platform)
-            kernels = {id(backend): plan_with(op, problem, backend).prepare(weights) for backend in usable}
+            kernels = {id(backend): plan_with(op, problem, backend).prepare(weights) for backend in (*usable, baseline)}
             for backend in usable:
                 yield BenchCase(
                     backend=f"{backend.name} ({backend.implementation})",
@@ -119,6 +120,22 @@ def bench_cases(op: Op | Operator, platform: Platform) -> Iterator[BenchCase]:
                     baseline=_bind_run(kernels[id(baseline)], inputs),
                     work=op.work(problem, num_rows),
                 )
+
+
+def _is_of(case: ParityCase | BenchCase, only_backend: str | None) -> bool:
+    return only_backend is None or case.backend.split()[0] == only_backend
+
+
+def error_share(actual: Any, expected: Any, tolerance: Tolerance) -> float:
+    """The largest error as a share of what is allowed at its place: up to 1 agrees. Shapes are those of `mismatch`."""
+    largest = 0.0
+    for got, want in zip(_tuple(actual), _tuple(expected), strict=True):
+        if want.numel():
+            wanted = want.cpu().double()
+            error = (got.cpu().double() - wanted).abs()
+            allowed = tolerance.atol + tolerance.rtol * wanted.abs()
+            largest = max(largest, torch.where(error == 0, 0.0, error / allowed).max().item())
+    return largest
 
 
 def mismatch(actual: Any, expected: Any, tolerance: Tolerance) -> str | None:

@@ -13,6 +13,7 @@ from atom_kernels.aiter import library as library_module
 from atom_kernels.aiter.api import known_api
 from atom_kernels.aiter.library import AiterCallError, library
 from atom_kernels.aiter.sources import AiterUnusableError, installed_api, read_api
+from atom_kernels.cli.main import main
 from emulated_aiter import emulator_environment
 
 NORM = "def rmsnorm2d_fwd_with_add({}): return dict(locals())\n"
@@ -162,7 +163,10 @@ def test_arguments_after_such_a_default_are_refused_where_only_positions_are_saf
 def test_the_emulator_offers_what_the_shipped_table_says(release):
     with amd_machine("gfx942", release):
         offered, known = dict(installed_api().functions), dict(known_api(release).functions)
-    assert {name: offered[name] for name in offered} == {name: known[name] for name in offered}
+    assert set(offered) == set(known)
+    for name, parameters in offered.items():
+        # Defaults may be spelled in other ways.
+        assert [(p.name, p.default is None) for p in parameters] == [(p.name, p.default is None) for p in known[name]]
 
 
 def test_the_library_is_loaded_anew_when_another_aiter_takes_its_place():
@@ -182,3 +186,18 @@ def test_nothing_of_it_is_imported_on_a_machine_without_rocm():
     done = subprocess.run(command, env=emulator_environment("git"), capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "imported []"
     assert "(amd-aiter 0.1.20.post1 is installed)" in done.stdout
+    assert "aiter      0.1.20.post1, sources from git, in " in done.stdout
+
+
+def test_an_aiter_that_cannot_be_used_is_reported_with_its_reason(install, capsys):
+    install(package(OLD), distribution="amd_aiter-0.1.9")
+    assert main(["explain", "embedding"]) == 0
+    assert "aiter      0.1.9 cannot be used: amd-aiter 0.1.9 is older than v0.1.17" in capsys.readouterr().out
+
+
+def test_functions_that_it_lacks_are_reported(install, capsys):
+    install(package(NEW))
+    assert main(["explain", "embedding"]) == 0
+    lacks = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("           lacks "))
+    assert "silu_and_mul" in lacks
+    assert "rmsnorm2d_fwd_with_add" not in lacks

@@ -46,7 +46,7 @@ class PagedAttentionOperator:
     def explain(self, platform: Platform) -> list[str]:
         lines = []
         for label, shape in _EXAMPLES.items():
-            for problem in (make_problem(*shape, platform.preferred_dtype), _fp8(shape, platform.preferred_dtype)):
+            for problem in (make_problem(*shape, platform.preferred_dtype), _fp8(shape, platform)):
                 plan = select_attention(problem, platform)
                 lines.append(f"{label}: {shape[0]}/{shape[1]} heads of {shape[2]}, cache {problem.cache_dtype}")
                 lines.append(f"  any rows       {plan.backend}   [layout {plan.layout.name}]")
@@ -85,8 +85,8 @@ class PagedAttentionOperator:
                         )
 
 
-def _fp8(shape: tuple[int, int, int], dtype: str) -> AttentionProblem:
-    return make_problem(*shape, dtype, cache_dtype="float8_e4m3fn")
+def _fp8(shape: tuple[int, int, int], platform: Platform) -> AttentionProblem:
+    return make_problem(*shape, platform.preferred_dtype, cache_dtype=platform.float8)
 
 
 def _usable_plans(problem: AttentionProblem, platform: Platform) -> list[AttentionPlan]:

@@ -37,7 +37,14 @@ class Roofline:
         return max(work.num_bytes / rate, work.flops / self.flop_rate)
 
 
-def run(ops: Sequence[Op | Operator], platform: Platform, *, rows: int | None = None, seconds: float = 0.2) -> int:
+def run(
+    ops: Sequence[Op | Operator],
+    platform: Platform,
+    *,
+    rows: int | None = None,
+    seconds: float = 0.2,
+    only_backend: str | None = None,
+) -> int:
     """Print a table; always 0."""
     with torch.inference_mode():
         for line in describe_platform(platform):
@@ -47,13 +54,21 @@ def run(ops: Sequence[Op | Operator], platform: Platform, *, rows: int | None = 
         print(f"roofline   reading {rates}; {platform.preferred_dtype} matmul {roofline.flop_rate / 1e12:.2f} TFLOP/s")
         print(f"\n{'backend':<42}{'us':>10}{'roofline':>10}{'x torch':>9}")
         for op in ops:
-            _bench_op(op, platform, roofline, rows=rows, seconds=seconds)
+            _bench_op(op, platform, roofline, rows=rows, seconds=seconds, only_backend=only_backend)
     return 0
 
 
-def _bench_op(op: Op | Operator, platform: Platform, roofline: Roofline, *, rows: int | None, seconds: float) -> None:
+def _bench_op(
+    op: Op | Operator,
+    platform: Platform,
+    roofline: Roofline,
+    *,
+    rows: int | None,
+    seconds: float,
+    only_backend: str | None,
+) -> None:
     label = None
-    for case in bench_cases(op, platform):
+    for case in bench_cases(op, platform, only_backend):
         if rows is not None and not case.label.endswith(f"rows={rows}"):
             continue
         if case.label != label:

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import torch
 
+from atom_kernels.aiter.report import describe_api, describe_installation
 from atom_kernels.cases import Operator, explain
 from atom_kernels.operator import Op
 from atom_kernels.platform import Platform
 
 
-def run(ops: Sequence[Op | Operator], platform: Platform) -> int:
+def run(ops: Sequence[Op | Operator], platform: Platform, *, is_simulated: bool = False) -> int:
     """Print it; always 0."""
-    for line in describe_platform(platform):
+    for line in describe_platform(platform, is_simulated=is_simulated):
         print(line)
     for op in ops:
         print(f"\n{op.name}: {(op.contract.__doc__ or '').strip().splitlines()[0]}")
@@ -22,12 +23,16 @@ def run(ops: Sequence[Op | Operator], platform: Platform) -> int:
     return 0
 
 
-def describe_platform(platform: Platform) -> list[str]:
-    """A few lines about the machine."""
-    lines = [
-        f"{platform.name} ({platform.vendor}, {platform.arch}), {platform.num_cores} cores, "
-        f"torch {torch.__version__} with {torch.get_num_threads()} threads",
-        f"dtype      {platform.preferred_dtype}: {platform.bf16_reason}",
-        f"backends   {', '.join(platform.backends)}, tried in this order",
-    ]
+def describe_platform(platform: Platform, *, is_simulated: bool = False) -> list[str]:
+    """A few lines about the machine; of one that is not this one, only what follows from its name."""
+    if is_simulated:
+        lines = [f"{platform.name} ({platform.vendor}, {platform.arch}), which need not be this machine"]
+    else:
+        lines = [
+            f"{platform.name} ({platform.vendor}, {platform.arch}), {platform.num_cores} cores, "
+            f"torch {torch.__version__} with {torch.get_num_threads()} threads"
+        ]
+    lines += describe_api(platform.aiter) if is_simulated and platform.aiter else describe_installation()
+    lines.append(f"dtype      {platform.preferred_dtype}: {platform.bf16_reason}")
+    lines.append(f"backends   {', '.join(platform.backends)}, tried in this order")
     return lines + [f"           no {backend}: {reason}" for backend, reason in platform.unavailable]
