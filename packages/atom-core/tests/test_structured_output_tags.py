@@ -180,6 +180,34 @@ def test_formats_of_xgrammar_alone_are_refused_without_it():
         choose(params_of(FOREIGN), "llguidance", True)
 
 
+def test_formats_of_xgrammar_alone_are_refused_at_once_by_an_engine_that_never_takes_it(make_engine):
+    engine = make_engine(structured_output_backend="llguidance")
+    with pytest.raises(InvalidRequestError, match="structured_output_backend is llguidance") as caught:
+        engine.add_request([[5, 6]], make_params(structural_tag={"type": "structural_tag", "format": FOREIGN}))
+    assert (caught.value.param, caught.value.code) == ("structured_outputs", "invalid_grammar")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"type": "repeat", "min": 1, "content": const("x")}, "max"),
+        ({"type": "repeat", "min": 1, "max": 2, "content": {"type": "nonsense"}}, "nonsense"),
+        ({"type": "repeat", "min": 1, "max": 2, "content": {"type": "tag", "max_tags": 2}}, "does not know 'max_tags'"),
+    ],
+)
+def test_a_bad_format_of_xgrammar_is_refused_before_the_engine_sees_it(engine, content, words):
+    with pytest.raises(InvalidRequestError, match=words):
+        run(engine, make_params(structural_tag={"type": "structural_tag", "format": content}))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_no_more_tags_follow_than_are_allowed(engine, backend, most):
+    for count in range(1, most + 2):
+        matcher = make_matcher(engine, params_of(separated(max_tags=most)), backend)
+        assert follow(engine, matcher, ", ".join(['<f>{"n": 1}</f>'] * count)) == (count <= most)
+
+
 @pytest.mark.parametrize("content", [{"type": "regex", "pattern": "a"}, {"type": "grammar", "grammar": 'root ::= "a"'}])
 def test_patterns_are_not_left_to_xgrammar_beside_its_own_formats(content):
     with pytest.raises(GrammarError, match="reads patterns its own way"):
@@ -198,6 +226,7 @@ BAD = {
     "a bad schema inside": (tag("x", {"type": "json_schema", "json_schema": {"type": "objct"}}), "objct"),
     "free text before a choice": (sequence(ANY, {"type": "or", "elements": [JSON, ANY]}), "free text must be last"),
     "too many tags": ({**separated(), "tags": [tag("x")] * 200}, "1 to 128"),
+    "no tags at all": ({**separated(), "max_tags": 0}, "max_tags"),
     "not a format": (["x"], "Expected `object`"),
 }
 

@@ -8,7 +8,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -35,6 +35,7 @@ from atom_core.engine.wire import (
     Shutdown,
 )
 from atom_core.messages import EngineRequest, Pooling, SamplingParams, StepStats
+from atom_core.structured_output.choice import BackendSetting
 from atom_core.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -259,7 +260,11 @@ class AsyncEngine:
         self.max_num_queued_requests = QUEUE_FACTOR * info.max_num_seqs if given is None else given
         limits = RequestLimits(info.max_model_len, info.vocab_size, info.max_num_seqs)
         self._inputs = InputProcessor(
-            limits, eos_token_ids=info.eos_token_ids, seed=self._args.seed, tokenizer=self.tokenizer
+            limits,
+            eos_token_ids=info.eos_token_ids,
+            seed=self._args.seed,
+            tokenizer=self.tokenizer,
+            grammar_backend=cast(BackendSetting, self._args.structured_output_backend),
         )
         self._open = OpenRequests(self.tokenizer, self._abort)
 

@@ -6,6 +6,7 @@ import random
 import time
 import uuid
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -21,6 +22,7 @@ from atom_core.engine.validation import (
 )
 from atom_core.messages import EngineRequest, Pooling, SamplingParams
 from atom_core.structured_output.checking import check_grammar
+from atom_core.structured_output.choice import BackendSetting
 from atom_core.structured_output.compiler import GrammarCompiler
 from atom_core.structured_output.grammar import GrammarError
 from atom_core.tokenization import Tokenizer, bad_words_token_ids
@@ -37,6 +39,7 @@ class InputProcessor:
         eos_token_ids: tokens that end a sequence unless a request ignores them.
         seed: base of the seeds drawn for requests without one; None is random.
         tokenizer: turns bad words into token ids; None refuses them, and grammars.
+        grammar_backend: the engine's `structured_output_backend`: a grammar that it cannot follow is refused here.
     """
 
     def __init__(
@@ -46,10 +49,11 @@ class InputProcessor:
         eos_token_ids: Sequence[int],
         seed: int | None = None,
         tokenizer: Tokenizer | None = None,
+        grammar_backend: BackendSetting = "auto",
     ) -> None:
         self.limits = limits
         self._tokenizer = tokenizer
-        self._grammars = GrammarCompiler(check_grammar)
+        self._grammars = GrammarCompiler(partial(check_grammar, setting=grammar_backend))
         self._eos_token_ids = tuple(eos_token_ids)
         self._random = random.Random(seed)
 

@@ -61,7 +61,11 @@ class LLMEngine:
         self.embedding_model = EmbeddingModel.read(self.info.model_path)
         limits = RequestLimits(self.info.max_model_len, self.info.vocab_size, self.info.max_num_seqs)
         self._inputs = InputProcessor(
-            limits, eos_token_ids=self.info.eos_token_ids, seed=args.seed, tokenizer=self.tokenizer
+            limits,
+            eos_token_ids=self.info.eos_token_ids,
+            seed=args.seed,
+            tokenizer=self.tokenizer,
+            grammar_backend=config.structured_output.backend,
         )
         self._outputs = OutputProcessor(self.tokenizer)
         self._completions: dict[tuple[str, int], Completion] = {}

@@ -1,18 +1,19 @@
-"""Whether a constraint is sound, told in the process that takes requests in: without a vocabulary, without xgrammar."""
+"""Whether a constraint is sound, told in the process that takes requests in: without a vocabulary."""
 
 from __future__ import annotations
 
 from atom_core.messages import StructuredOutputParams
-from atom_core.structured_output.choice import choose, has_xgrammar
+from atom_core.structured_output.choice import BackendSetting, choose, has_xgrammar
 
 
-def check_grammar(params: StructuredOutputParams) -> None:
-    """Raise GrammarError for a constraint that no backend follows to the letter.
+def check_grammar(params: StructuredOutputParams, setting: BackendSetting = "auto") -> None:
+    """Raise GrammarError for a constraint that no backend follows to the letter, of those that `setting` allows.
 
     llguidance judges all that it can read, whichever backend is to follow it: it ignores nothing.
     """
-    names, _ = choose(params, "auto", has_xgrammar())
+    names, _ = choose(params, setting, has_xgrammar())
     if "llguidance" in names:
         from atom_core.structured_output.llguidance_backend import check
-
-        check(params)
+    else:  # xgrammar brings torch along: into this process only for what it alone can follow
+        from atom_core.structured_output.xgrammar_backend import check
+    check(params)

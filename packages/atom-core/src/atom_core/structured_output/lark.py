@@ -107,8 +107,10 @@ class _Writer:
 
     def _separated(self, node: st.TagsWithSeparator) -> str:
         tags = f"({' | '.join(self.write(tag) for tag in node.tags)})"
-        if not node.stop_after_first:
-            tags = f"({tags} ({self._literal(node.separator)} {tags})*)"
+        if not node.stop_after_first and node.max_tags != 1:
+            tags = self._named("tag", tags)
+            more = "*" if node.max_tags is None else f"{{0,{node.max_tags - 1}}}"
+            tags = f"({tags} ({self._literal(node.separator)} {tags}){more})"
         return tags if node.at_least_one else f"{tags}?"
 
     def _literal(self, text: str) -> str:

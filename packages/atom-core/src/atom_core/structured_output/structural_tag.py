@@ -91,12 +91,13 @@ class TriggeredTags(_Format, frozen=True, tag="triggered_tags"):
 
 
 class TagsWithSeparator(_Format, frozen=True, tag="tags_with_separator"):
-    """Tags with `separator` between them, and nothing else."""
+    """Tags with `separator` between them, and nothing else: no more than `max_tags`, which xgrammar does not know."""
 
     tags: list[Tag]
     separator: str
     at_least_one: bool = False
     stop_after_first: bool = False
+    max_tags: int | None = None
 
 
 Format = (
@@ -140,6 +141,10 @@ def format_of(value: dict[str, Any]) -> Format | dict[str, Any]:
         format_ = msgspec.convert(raw, Format)
     except msgspec.ValidationError as error:
         if isinstance(raw, dict) and _is_for_xgrammar(raw):
+            if any("max_tags" in node for node in nodes_of_any(raw)):
+                raise GrammarError(
+                    "structural_tag: xgrammar does not know 'max_tags', and has to follow this"
+                ) from None
             return raw
         raise GrammarError(f"structural_tag: {error}") from None
     for node in nodes(format_):
@@ -219,6 +224,8 @@ def _check(node: Format) -> None:
         raise GrammarError("structural_tag: 'excludes' must be texts that are not empty")
     if isinstance(node, TriggeredTags | TagsWithSeparator) and not 1 <= len(node.tags) <= MAX_TAGS:
         raise GrammarError(f"structural_tag has {len(node.tags)} tags; 1 to {MAX_TAGS} are allowed")
+    if isinstance(node, TagsWithSeparator) and node.max_tags is not None and not 1 <= node.max_tags <= MAX_TAGS:
+        raise GrammarError(f"structural_tag: 'max_tags' must be from 1 to {MAX_TAGS}")
     if isinstance(node, TriggeredTags):
         if not all(node.triggers) or not 1 <= len(node.triggers) <= MAX_TAGS:
             raise GrammarError(f"structural_tag: 'triggers' must be 1 to {MAX_TAGS} texts that are not empty")

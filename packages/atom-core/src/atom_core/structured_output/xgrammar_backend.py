@@ -136,5 +136,19 @@ class XGrammarParser:
             self._coming.extend(self._encode(text)[:-1])
 
 
+def check(params: StructuredOutputParams) -> None:
+    """Raise GrammarError for a structural tag of which the library cannot make a grammar; needs no vocabulary.
+
+    Tokens by name are left to `XGrammarBackend.compile`: they need one.
+    """
+    format_ = format_of(json_value("structural_tag", params.structural_tag))
+    written = format_ if isinstance(format_, dict) else xgrammar_format(format_, lambda text: [text])
+    try:
+        xgrammar.Grammar.from_structural_tag(_tag(written))
+    except (RuntimeError, ValueError, TypeError) as error:
+        if "requires tokenizer_info" not in str(error):
+            raise GrammarError(f"structural_tag is not valid: {one_line(str(error))}") from None
+
+
 def _tag(format_: dict[str, Any]) -> dict[str, Any]:
     return {"type": "structural_tag", "format": format_}

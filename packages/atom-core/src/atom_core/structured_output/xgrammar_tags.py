@@ -63,9 +63,12 @@ class _Writer:
 
     def _separated(self, node: st.TagsWithSeparator) -> dict[str, Any]:
         tags: dict[str, Any] = {"type": "or", "elements": [self._tagged(tag) for tag in node.tags]}
-        if not node.stop_after_first:
+        if not node.stop_after_first and node.max_tags != 1:
             more = {"type": "sequence", "elements": [self._text(node.separator), tags]}
-            tags = {"type": "sequence", "elements": [tags, {"type": "star", "content": more}]}
+            repeated = {"type": "star", "content": more}
+            if node.max_tags is not None:
+                repeated = {"type": "repeat", "min": 0, "max": node.max_tags - 1, "content": more}
+            tags = {"type": "sequence", "elements": [tags, repeated]}
         return tags if node.at_least_one else {"type": "optional", "content": tags}
 
     def _triggered(self, node: st.TriggeredTags) -> dict[str, Any]:
