@@ -16,6 +16,7 @@ from atom_server.output import harmony
 from atom_server.output.notation import FORMATS
 from atom_server.output.output_format import OutputFormat
 from function_schemas import make_tool
+from response_templates import TEMPLATES
 from tiny_models import add_special_tokens, make_tiny_llama
 
 NUM_SCHEMAS = 200
@@ -55,6 +56,20 @@ def speaks(long_server):
     long_server.state.output_format = before
 
 
+@pytest.fixture
+def declares(long_server):
+    """``declares(name)`` makes the server's model one that brings a response template, and gives the server."""
+    before = long_server.state.output_format
+
+    def become(name: str):
+        tokenizer = long_server.engine.tokenizer
+        long_server.state.output_format = OutputFormat.infer("", tokenizer, declared=TEMPLATES[name])
+        return long_server
+
+    yield become
+    long_server.state.output_format = before
+
+
 def ask(server, seed, tools, **fields) -> Any:
     settings: dict[str, Any] = {"messages": MESSAGES, "temperature": 1.0, "seed": seed, "tools": tools}
     # GPT-OSS thinks before it calls; a random model would go on for ever.
@@ -85,6 +100,18 @@ def test_a_required_call_follows_its_schema_in_the_notation_of(speaks, name):
         check_one_call(speaks(name), seed + zlib.crc32(name.encode()) % 1000)
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_required_call_follows_its_schema_under_the_response_template_of(declares, name):
+    for seed in range(3):
+        check_one_call(declares(name), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(NUM_SCHEMAS))
+def test_under_response_templates_each_of_many_functions_is_called_by_its_schema(declares, seed):
+    check_one_call(declares(list(TEMPLATES)[seed % len(TEMPLATES)]), seed)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(NUM_SCHEMAS))
 def test_each_of_many_functions_is_called_by_its_schema(speaks, seed):
@@ -108,9 +135,17 @@ def test_several_calls_of_one_turn_all_follow_their_schemas(speaks, name):
     pytest.fail("no turn had several calls")
 
 
-@pytest.mark.parametrize("name", ["hermes", "mistral", "qwen3-coder", "harmony"])
+@pytest.mark.parametrize("name", ["hermes", "mistral", "qwen3-coder", "harmony", "gemma-4", "deepseek-v32"])
 def test_streamed_deltas_make_up_the_same_calls(speaks, name):
-    server = speaks(name)
+    check_deltas(speaks(name))
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_streamed_deltas_make_up_the_same_calls_under_the_response_template_of(declares, name):
+    check_deltas(declares(name))
+
+
+def check_deltas(server):
     tools = [make_tool(random.Random(5), "f")]
     whole = ask(server, 5, tools, **ONE_CALL)["message"]["tool_calls"][0]["function"]
     settings: Any = {"model": "tiny", "messages": MESSAGES, "temperature": 1.0, "seed": 5, "tools": tools, **ONE_CALL}

@@ -84,6 +84,16 @@ def test_a_constraint_is_on_the_answer_and_not_on_the_thinking(server, writes, o
     assert any(thoughts)
 
 
+def test_a_grammar_that_cannot_stand_behind_thinking_is_the_whole_answer(server, writes):
+    writes("hermes", "think")
+    before = server.state.template
+    server.state.template = ChatTemplate("{{ messages[0].content }}<think>")
+    fields = {"structured_outputs": {"grammar": 'root ::= "yes" | "no"'}, "max_tokens": 40}
+    message = server.post("/v1/chat/completions", messages=[{"role": "user", "content": "hi"}], **fields).json()
+    server.state.template = before
+    assert message["choices"][0]["message"]["content"] in ("yes", "no")
+
+
 def test_reasoning_may_be_left_out_of_the_answer(server, writes):
     writes("harmony")
     fields: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 200, "seed": 3}

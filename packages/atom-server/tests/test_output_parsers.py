@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -230,15 +231,31 @@ def test_arguments_stream_before_their_end(make, begin):
     assert assemble(make().feed(begin)).calls == [("f", '{"city": "lo')]
 
 
+def random_harmony(source) -> str:
+    """Messages in all channels, in any order."""
+    heads = [
+        "<|channel|>analysis<|message|>", "<|channel|>commentary<|message|>", "<|channel|>final<|message|>",
+        " to=functions.f<|channel|>commentary json<|message|>",
+        "<|channel|>commentary to=functions.g <|constrain|>json<|message|>",
+    ]  # fmt: skip
+    messages = [
+        source.choice(heads) + "w" + "".join(source.choice(["a ", "{x}", "<", "|>", "\n", "é"]) for _ in range(5))
+        for _ in range(source.randint(1, 5))
+    ]
+    return "<|end|><|start|>assistant".join(messages) + source.choice(["", "<|return|>", "<|call|>"])
+
+
 def test_the_harmony_parser_agrees_with_the_vendors():
     harmony = pytest.importorskip("openai_harmony")
     encoding = harmony.load_harmony_encoding("HarmonyGptOss")
-    for name in ("harmony", "harmony, an answer"):
-        _, text, _ = CASES[name]
-        tokens = encoding.encode(text, allowed_special="all")
-        messages = encoding.parse_messages_from_completion_tokens(tokens, harmony.Role.ASSISTANT)
+    known = [CASES[name][1] for name in ("harmony", "harmony, an answer")]
+    for text in [*known, *(random_harmony(random.Random(seed)) for seed in range(60))]:
+        parser = harmony.StreamableParser(encoding, role=harmony.Role.ASSISTANT)
+        for token in encoding.encode(text, allowed_special="all"):
+            parser.process(token)
+        parser.process_eos()
         theirs = Assembled()
-        for message in messages:
+        for message in parser.messages:
             body = "".join(part.text for part in message.content)
             if message.recipient and message.recipient.startswith("functions."):
                 theirs.calls.append((message.recipient.removeprefix("functions."), body))
@@ -246,7 +263,7 @@ def test_the_harmony_parser_agrees_with_the_vendors():
                 theirs.reasoning += body
             else:
                 theirs.content += body
-        assert parsed(HarmonyParser, [text]) == theirs
+        assert parsed(HarmonyParser, list(text)) == theirs, text
 
 
 def test_tagged_values_parse_as_json_whatever_they_hold():

@@ -38,6 +38,11 @@ class ServerOptions:
         section=_SECTION,
     )
     chat_template: str | None = option(None, "Jinja file that replaces the model's chat template.", section=_SECTION)
+    response_template: str | None = option(
+        None,
+        "JSON file that replaces the model's response template (how its replies are read); none leaves it aside.",
+        section=_SECTION,
+    )
     tool_call_format: str = option(
         "auto",
         "How the model writes tool calls; auto sees it in the chat template.",

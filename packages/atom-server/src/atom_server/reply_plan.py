@@ -73,7 +73,9 @@ def plan_reply(state: ServerState, body: ChatCompletionRequest, prompt: PromptTo
     constraint = reply_constraint(body, output, text)
     # A grammar that cannot be put behind thinking is all that there is.
     asked = body.constraint()
-    reads_reasoning = not body.continue_final_message and (asked is None or constraint is not asked)
+    reads_reasoning = asked is None or constraint != asked
+    # A template knows from the prompt what is continued.
+    reads_reasoning = reads_reasoning and (not body.continue_final_message or output.template is not None)
     schemas, as_json = schemas_of(body), is_written_as_json(body, output)
 
     strays = output.kept_tokens if params.skip_special_tokens else ()

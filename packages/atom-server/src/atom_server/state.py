@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from atom_core.config import ConfigError
 from atom_server.call_history import HistoryStyle
 from atom_server.chat_template import ChatTemplate
 from atom_server.errors import APIError, engine_dead, shutting_down
 from atom_server.options import ServerOptions
 from atom_server.output.output_format import OutputFormat
+from atom_server.output.response_template import ResponseTemplate
 from atom_server.response_store import ResponseStore
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ class ServerState:
     Attributes:
         draining: the server is going down and takes no new work.
         dead_reason: why the engine is gone; None while it works.
+        response_template: how the model's replies are read, as JSON declares it.
         active: engine request ids of each HTTP request that is generating.
         responses: of the Responses API, to be fetched or continued.
     """
@@ -36,6 +40,7 @@ class ServerState:
     options: ServerOptions
     template: ChatTemplate | None
     served_names: tuple[str, ...]
+    response_template: Any = None
     created: int = field(default_factory=lambda: int(time.time()))
     draining: bool = False
     dead_reason: str | None = None
@@ -44,13 +49,17 @@ class ServerState:
 
     @classmethod
     def create(cls, engine: AsyncEngine, options: ServerOptions) -> ServerState:
-        """Read the template and settle the names.
+        """Read the templates and settle the names.
 
         Raises:
             ChatTemplateError, OSError: the chat template cannot be read or does not parse.
+            ConfigError: the same of a response template that the options name.
         """
         names = options.served_model_names or _names_of(engine.info.model)
-        return cls(engine, options, load_template(engine.tokenizer, options.chat_template), names)
+        declared = load_response_template(engine.tokenizer, options.response_template)
+        state = cls(engine, options, load_template(engine.tokenizer, options.chat_template), names, declared)
+        _ = state.output_format  # warns of what the model declares and cannot be followed
+        return state
 
     @property
     def model_name(self) -> str:
@@ -77,6 +86,7 @@ class ServerState:
             self.engine.tokenizer,
             calls=options.tool_call_format,
             reasoning=options.reasoning_format,
+            declared=self.response_template,
         )
 
     @cached_property
@@ -110,6 +120,24 @@ def load_template(tokenizer: Tokenizer | None, file: str | None) -> ChatTemplate
     if source is None:
         return None
     return ChatTemplate(source, tokenizer.special_tokens if tokenizer else None)
+
+
+def load_response_template(tokenizer: Tokenizer | None, file: str | None) -> Any:
+    """The response template of `file`, else the checkpoint's own, else None; the file "none" stands for none.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no such template.
+    """
+    if file is None:
+        return tokenizer.response_template if tokenizer else None
+    if file == "none":
+        return None
+    try:
+        declared = json.loads(Path(file).read_text(encoding="utf-8"))
+        ResponseTemplate.load(declared)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--response-template: {file}: {error}") from None
+    return declared
 
 
 def server_state(request: Request) -> ServerState:

@@ -40,9 +40,11 @@ def schemas_of(body: ChatCompletionRequest) -> dict[str, Any]:
 
 
 def is_written_as_json(body: ChatCompletionRequest, output: OutputFormat) -> bool:
-    """Whether enforced calls are bare JSON: where tags cannot be held to a schema."""
-    if not body.is_call_enforced or output.is_harmony or not isinstance(output.notation.style, TaggedStyle):
+    """Whether enforced calls are bare JSON: where tags cannot be held to a schema, or no notation is known."""
+    if not body.is_call_enforced or output.is_harmony:
         return False
+    if not isinstance(output.notation.style, TaggedStyle):
+        return not output.notation.trigger
     return not all(can_be_tagged(output.notation.style, schema) for schema in schemas_of(body).values())
 
 
@@ -56,11 +58,15 @@ def reply_constraint(body: ChatCompletionRequest, output: OutputFormat, prompt: 
     asked = body.constraint()
     if asked is not None and (body.continue_final_message or (output.reasoning is None and not output.is_harmony)):
         return asked
+    if asked is not None and output.answer is None:
+        return asked
     form = _call_format(body, output) if asked is None else enforcement.constraint_format(asked)
     if form is None:
         return asked
     if asked is not None and output.is_harmony:
         form = enforcement.harmony_answer(form)
+    if asked is not None and output.answer not in (None, ("", "")):
+        form = enforcement.tag(output.answer[0], form, output.answer[1])
     if output.reasoning is None or body.continue_final_message:
         return enforcement.as_constraint(form)
     begin, end = output.reasoning

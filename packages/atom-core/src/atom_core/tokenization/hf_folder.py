@@ -30,7 +30,11 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     special = {**_special_tokens(_read_json(folder / "special_tokens_map.json")), **_special_tokens(config)}
     templates = {**_templates_in_config(config), **_template_files(folder)}
     return Tokenizer(
-        backend, special_tokens=special, chat_templates=templates, name=str(config.get("tokenizer_class") or "")
+        backend,
+        special_tokens=special,
+        chat_templates=templates,
+        response_template=config.get("response_template"),
+        name=str(config.get("tokenizer_class") or ""),
     )
 
 

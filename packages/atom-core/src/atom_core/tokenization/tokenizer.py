@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
@@ -26,6 +26,7 @@ class Tokenizer:
         backend: the `tokenizers.Tokenizer` that does the work.
         chat_template: Jinja source, or None where the model has none.
         chat_templates: all templates by name ("default" and others).
+        response_template: what the model declares of its way to write replies, as it stands in its configuration.
         special_tokens: the text of each special token by role: "bos_token", "eos_token", "pad_token", "unk_token".
         name: tokenizer class that the model names, for display; it never decides anything.
     """
@@ -36,11 +37,13 @@ class Tokenizer:
         *,
         special_tokens: Mapping[str, str] | None = None,
         chat_templates: Mapping[str, str] | None = None,
+        response_template: Any = None,
         name: str = "",
     ) -> None:
         self.backend = backend
         self.special_tokens = dict(special_tokens or {})
         self.chat_templates = dict(chat_templates or {})
+        self.response_template = response_template
         self.name = name
         self._texts: dict[int, str] = {}
 

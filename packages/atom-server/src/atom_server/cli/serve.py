@@ -46,10 +46,11 @@ def run(args: argparse.Namespace) -> int:
 
     from atom_server.lifecycle import serve
     from atom_server.listen import open_socket
-    from atom_server.state import load_template
+    from atom_server.state import load_response_template, load_template
 
     # What can be wrong without a model is found out before one is loaded.
     load_template(None, options.chat_template)
+    load_response_template(None, options.response_template)
 
     with open_socket(options.host, options.server_port) as listener:
         return serve(engine_args, options, listener, started=started)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,16 @@ from atom_server.output.notation import NOTATIONS, CallNotation, format_of
 from atom_server.output.parts import Parser
 from atom_server.output.plain_json import PYTHON_TAG, JsonParser
 from atom_server.output.reasoning import MARKERS, ReasoningParser
+from atom_server.output.response_template import (
+    ResponseTemplate,
+    ResponseTemplateError,
+    TemplateParser,
+    answer_marks,
+    notation_of,
+    reasoning_marks,
+)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -25,19 +36,42 @@ class OutputFormat:
         reasoning: what begins and what ends the reasoning; None where nothing is told apart.
         kept_token_ids: special tokens that belong to these notations, so that their text must reach the parser.
         kept_tokens: their texts.
+        template: what the checkpoint declares itself.
+        template_notation: how calls are written for it; None where that is not known.
+        answer: what stands around an answer; None where that is not known.
     """
 
     calls: str
     reasoning: tuple[str, str] | None
     kept_token_ids: tuple[int, ...] = ()
     kept_tokens: tuple[str, ...] = ()
+    template: ResponseTemplate | None = None
+    template_notation: CallNotation | None = None
+    answer: tuple[str, str] | None = ("", "")
 
     @classmethod
     def infer(
-        cls, template: str, tokenizer: Tokenizer | None, *, calls: str = "auto", reasoning: str = "auto"
+        cls,
+        template: str,
+        tokenizer: Tokenizer | None,
+        *,
+        calls: str = "auto",
+        reasoning: str = "auto",
+        declared: Any = None,
     ) -> OutputFormat:
-        """From a chat template's source and the tokenizer's special tokens; names other than "auto" are taken."""
+        """From a chat template's source and the tokenizer's special tokens; names other than "auto" are taken.
+
+        Args:
+            declared: the checkpoint's response template, which says more than all signs; not more than those names,
+                and not for GPT-OSS, whose messages it cannot hold a model to.
+        """
+        is_auto = (calls, reasoning) == ("auto", "auto")
         calls = format_of(template) if calls == "auto" else calls
+        if declared is not None and is_auto and calls != "harmony":
+            try:
+                return cls._declared(ResponseTemplate.load(declared), calls, tokenizer)
+            except ResponseTemplateError as error:
+                logger.warning("the response template of the checkpoint is left aside: %s", error)
         if calls == "harmony":
             marks: tuple[str, ...] = harmony.MARKS
             thinking = harmony.THINKING
@@ -49,6 +83,14 @@ class OutputFormat:
         kept = _special_tokens_in(marks, tokenizer)
         return cls(calls, thinking, tuple(kept), tuple(kept.values()))
 
+    @classmethod
+    def _declared(cls, template: ResponseTemplate, family: str, tokenizer: Tokenizer | None) -> OutputFormat:
+        """`family`: the notation that the chat template shows."""
+        notation, reasoning = notation_of(template, NOTATIONS[family]), reasoning_marks(template)
+        texts = (*template.texts, *(notation or NOTATIONS[family]).marks, *(reasoning or ()))
+        kept = _special_tokens_in(texts, tokenizer)
+        return cls(family, reasoning, tuple(kept), tuple(kept.values()), template, notation, answer_marks(template))
+
     @property
     def is_harmony(self) -> bool:
         """Whether everything is written in channels."""
@@ -57,7 +99,9 @@ class OutputFormat:
     @property
     def notation(self) -> CallNotation:
         """Of the calls, where those are not messages in a channel."""
-        return NOTATIONS[self.calls]
+        if self.template is None or self.template.field_of("calls") is None:
+            return NOTATIONS[self.calls]
+        return self.template_notation or NOTATIONS["json"]
 
     def is_thinking(self, prompt: str) -> bool:
         """Whether a prompt has begun the reasoning."""
@@ -77,11 +121,19 @@ class OutputFormat:
         """
         if self.is_harmony and not as_json:
             return HarmonyParser() if reads_reasoning else None
+        if self._is_for_template(bool(schemas), reads_reasoning, as_json) and self.template is not None:
+            return TemplateParser(self.template if schemas else self.template.without_calls(), prompt, schemas)
         calls = self._call_parser(schemas, as_json) if schemas else None
         if self.reasoning is None or not reads_reasoning:
             return calls
         begin, end = self.reasoning
         return ReasoningParser(begin, end, calls, is_open=self.is_thinking(prompt))
+
+    def _is_for_template(self, has_functions: bool, reads_reasoning: bool, as_json: bool) -> bool:
+        """A template that knows no calls says nothing of a chat with functions."""
+        if self.template is None or as_json or not reads_reasoning:
+            return False
+        return not has_functions or self.template.field_of("calls") is not None
 
     def _call_parser(self, schemas: Mapping[str, Any], as_json: bool) -> Parser:
         if as_json or not self.notation.trigger:

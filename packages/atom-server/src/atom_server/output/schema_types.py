@@ -19,6 +19,12 @@ def property_types(schema: Any, name: str) -> frozenset[str]:
     return types | {"integer"} if "number" in types else types
 
 
+def has_property(schema: Any, name: str) -> bool:
+    """Whether a schema speaks of a property."""
+    properties = resolved(schema, schema).get("properties")
+    return isinstance(properties, Mapping) and name in properties
+
+
 def resolved(node: Any, root: Any) -> Mapping[str, Any]:
     """`node`, or what its reference leads to; an empty schema where it leads nowhere."""
     for _ in range(_MOST_REFERENCES):

@@ -1,0 +1,224 @@
+"""`TemplateParser`: follows generated text through the fields that a response template declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import regex
+
+from atom_server.output.call_body import CallBody
+from atom_server.output.parts import Part
+from atom_server.output.response_template.calls import reading_of
+from atom_server.output.response_template.regions import Region, Silence, TextRegion, body_of, open_region
+from atom_server.output.response_template.template import Field, Mark, ResponseTemplate
+from atom_server.output.response_template.values import PATIENCE
+
+# Text that was read is kept only for patterns that look behind themselves.
+_LOOKS_BEHIND, _MOST_KEPT = 256, 8192
+
+
+class _Found(NamedTuple):
+    start: int
+    end: int
+    field: Field
+    is_begin: bool
+    captures: dict[str, str]
+
+
+class _Coming(NamedTuple):
+    """Calls of which the first character has not come yet."""
+
+    name: str
+    first: str
+    body: CallBody
+
+
+class TemplateParser:
+    """Reads what transformers' ``parse_response`` reads, and tells it as it comes.
+
+    Text of a field that may come once but comes again is told too, on a line of its own. Calls that are JSON end where
+    their JSON ends, whatever marks their strings hold.
+
+    Args:
+        prompt: its last turn is what the model goes on with; one that shows no beginning of a turn says nothing.
+        schemas: parameters of each function, which give values their types.
+    """
+
+    def __init__(self, template: ResponseTemplate, prompt: str, schemas: Mapping[str, Any] | None = None) -> None:
+        self._template, self._schemas = template, schemas or {}
+        self._text, self._place, self._prompt_left = "", 0, 0
+        self._field: Field | None = None
+        self._region: Region = Silence()
+        self._coming: _Coming | None = None
+        self._body: CallBody | None = None
+        self._told: set[str | None] = set()
+        self._empty_match = (-1, "")
+        self._has_given_up = False
+        self._return_to_leftover()
+        self._begin_with(prompt)
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether the text has come to stand inside the reasoning."""
+        return self._field is not None and self._field.kind == "reasoning"
+
+    def feed(self, text: str) -> list[Part]:
+        """What is certain now."""
+        self._text += text
+        parts = self._read(at_end=False)
+        if self._place > _MOST_KEPT:
+            self._forget_text()
+        return parts
+
+    def finish(self) -> list[Part]:
+        """What was held back; the end of the text ends every field."""
+        parts = self._read(at_end=True) + self._close()
+        self._text, self._place = "", 0
+        return parts
+
+    def _begin_with(self, prompt: str) -> None:
+        """What the prompt says of this turn is known, but no news."""
+        turn = ""
+        try:
+            for found in self._template.start.pattern.finditer(prompt, timeout=PATIENCE):
+                turn = prompt[found.end() :]
+        except TimeoutError:
+            return
+        self._text = turn
+        self._read(at_end=False)
+        # A mark that the prompt only began is held back; its text is the prompt's own all the same.
+        self._prompt_left = len(self._text) - self._place
+        self._told.clear()
+        if isinstance(self._region, TextRegion):
+            self._region.forget()
+        elif self._field is not None and self._field.kind == "calls":
+            self._region, self._coming, self._body = Silence(), None, None
+
+    def _read(self, *, at_end: bool) -> list[Part]:
+        parts: list[Part] = []
+        while True:
+            if self._coming is not None:
+                parts += self._begin_body(self._coming)
+            if self._body is not None:
+                parts += self._in_body(self._body)
+            if (self._coming or self._body) and not at_end:
+                return parts
+            found, certain = self._next_match(at_end)
+            parts += self._take(certain if found is None else found.start)
+            if found is None:
+                return parts
+            self._place = found.end
+            parts += self._close()
+            if found.is_begin:
+                self._open(found)
+
+    def _take(self, end: int) -> list[Part]:
+        """Text up to `end` belongs to what is open."""
+        text, self._place = self._text[self._place : end], end
+        own, text = text[: self._prompt_left], text[self._prompt_left :]
+        self._prompt_left -= len(own)
+        if own:
+            self._region.feed(own)
+            if isinstance(self._region, TextRegion):
+                self._region.forget()
+        return self._tell(self._region.feed(text)) if text else []
+
+    def _tell(self, parts: list[Part]) -> list[Part]:
+        self._told |= {part.kind for part in parts}
+        return parts
+
+    def _forget_text(self) -> None:
+        behind = self._place - _LOOKS_BEHIND
+        self._text, self._place = self._text[behind:], _LOOKS_BEHIND
+        self._empty_match = (self._empty_match[0] - behind, self._empty_match[1])
+
+    def _close(self) -> list[Part]:
+        parts = self._tell(self._region.close())
+        self._return_to_leftover()
+        return parts
+
+    def _return_to_leftover(self) -> None:
+        self._field, self._coming, self._body = self._template.leftover, None, None
+        self._region = Silence() if self._field is None else self._region_of(self._field, {})
+
+    def _open(self, found: _Found) -> None:
+        self._field = found.field
+        self._region = self._region_of(found.field, found.captures)
+        reading = reading_of(found.field) if found.field.kind == "calls" else None
+        body = None if reading is None else body_of(reading)
+        if reading is None or body is None:
+            return
+        is_named = reading.style in ("json", "bare")
+        name = found.captures.get(reading.name, "").strip() if is_named else ""
+        if name or not is_named:
+            self._coming = _Coming(name, *body)
+
+    def _region_of(self, field: Field, captures: Mapping[str, str]) -> Region:
+        again = "\n" if field.join is None else field.join
+        return open_region(field, again if field.kind in self._told else "", captures, self._schemas)
+
+    def _begin_body(self, coming: _Coming) -> list[Part]:
+        """Calls that do not begin like JSON are left to the region, which reads them whole."""
+        text = self._text[self._place :].lstrip()
+        if not text:
+            return []
+        self._coming = None
+        if not text.startswith(coming.first):
+            return []
+        self._place = len(self._text) - len(text)
+        self._region, self._body = Silence(), coming.body
+        return [Part("name", coming.name)] if coming.name else []
+
+    def _in_body(self, body: CallBody) -> list[Part]:
+        text, self._place = self._text[self._place :], len(self._text)
+        parts = body.feed(text)
+        if body.done:
+            self._place, self._body = len(self._text) - len(body.rest), None
+        return self._tell(parts)
+
+    def _next_match(self, at_end: bool) -> tuple[_Found | None, int]:
+        """The first mark that is certain, and up to where the text is certain not to be one."""
+        certain, best = len(self._text), None
+        if self._has_given_up:
+            return None, certain
+        try:
+            for mark, field, is_begin in self._watched():
+                found = mark.pattern.search(self._text, self._place, partial=not at_end, timeout=PATIENCE)
+                if found is None or self._is_again(found, field):
+                    continue
+                if not at_end and (found.partial or self._may_grow(mark, found)):
+                    certain = min(certain, found.start())
+                    continue
+                key = (found.start(), -found.end(), not is_begin, field.name)
+                if best is None or key < best[0]:
+                    best = key, found, field, is_begin
+        except TimeoutError:
+            self._has_given_up = True
+            return None, len(self._text)
+        if best is None or best[1].start() >= certain:
+            return None, certain
+        _, found, field, is_begin = best
+        if found.start() == found.end():
+            self._empty_match = (found.start(), field.name)
+        captures = {name: text for name, text in found.groupdict().items() if text is not None}
+        return _Found(found.start(), found.end(), field, is_begin, captures), certain
+
+    def _watched(self) -> Iterator[tuple[Mark, Field, bool]]:
+        """The end of an open field; outside of those all beginnings, and what ends the text between them."""
+        if self._field is not None and self._field.begin is not None:
+            if self._field.end is not None:
+                yield self._field.end, self._field, False
+            return
+        for field in self._template.fields:
+            mark, is_begin = (field.end, False) if field.begin is None else (field.begin, True)
+            if mark is not None:
+                yield mark, field, is_begin
+
+    def _may_grow(self, mark: Mark, found: regex.Match[str]) -> bool:
+        is_empty = found.start() == found.end()
+        return found.end() == len(self._text) and (is_empty or mark.may_grow)
+
+    def _is_again(self, found: regex.Match[str], field: Field) -> bool:
+        """A mark without a text is found once in a place."""
+        return found.start() == found.end() and (found.start(), field.name) == self._empty_match
