@@ -13,6 +13,7 @@ from atom_kernels.activation import SILU_AND_MUL, SWIGLU_OAI_AND_MUL, GatedActiv
 from atom_kernels.aiter.batched_gemm import bind_batched_gemm, why_not_batched_gemm
 from atom_kernels.aiter.rotary import cos_sin_tables
 from atom_kernels.cases import mismatch, parity_cases
+from atom_kernels.cli.main import main
 from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem, LinearProblem
 from atom_kernels.linear import OP as LINEAR
 from atom_kernels.norm import ADD_RMS_NORM, LAYER_NORM, RMS_NORM, LayerNormProblem, RMSNormProblem
@@ -42,6 +43,37 @@ def test_parity_of_an_adapter_with_its_reference(name, arch, release):
         for case in cases:
             problem = mismatch(case.run(), case.expected(), case.tolerance)
             assert problem is None, f"{case.backend} on {case.label}: {problem}"
+
+
+@pytest.mark.parametrize("release", ["git", "pypi"])
+def test_the_check_of_aiter_is_a_table_that_names_the_machine_and_what_was_not_checked(release, capsys):
+    with amd_machine("gfx950", release):
+        assert main(["check", "--backend", "aiter", "layer_norm", "sample", "embedding"]) == 0
+    out = capsys.readouterr().out
+    assert "AMD Instinct MI355X (amd, gfx950)" in out
+    assert re.search(r"layer_norm +aiter \(AITER layernorm2d_fwd\) +60 passed, worst \d+% of allowed", out)
+    assert "embedding            aiter runs none of its cases: it has no implementation" in out
+    assert ("samplers of the release on PyPI run on the default stream" in out) == (release == "pypi")
+
+
+def test_the_check_of_aiter_fails_where_its_results_are_wrong(monkeypatch, capsys):
+    with amd_machine():
+        import aiter.ops.norm
+
+        right = aiter.ops.norm.layernorm2d_fwd
+        monkeypatch.setattr(aiter.ops.norm, "layernorm2d_fwd", lambda *arguments: right(*arguments) * 1.1)
+        assert main(["check", "--backend", "aiter", "layer_norm"]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL layer_norm aiter (AITER layernorm2d_fwd): hidden_size=64" in out
+    assert "off by up to" in out
+
+
+def test_aiter_can_be_measured(capsys):
+    with amd_machine():
+        assert main(["bench", "--backend", "aiter", "layer_norm", "--rows", "1", "--seconds", "0.001"]) == 0
+    out = capsys.readouterr().out
+    assert "AITER layernorm2d_fwd" in out
+    assert "torch layer_norm" not in out
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import torch
 
@@ -39,15 +40,15 @@ def run(
         0 if all agree, 1 if anything failed, or if there was nothing to check.
     """
     if only_backend is not None:
-        print("\n".join(describe_platform(platform)) + "\n")
+        print("\n".join([f"atom-kernels {version('atom-kernels')}", *describe_platform(platform)]) + "\n")
     failed = passed = 0
     for op in ops:
         start = time.perf_counter()
         tallies = _check(op, platform, only_backend, verbose=verbose)
         for backend, tally in tallies.items():
             print(f"{op.name:<20} {backend:<46} {tally}")
-        if not tallies:
-            print(f"{op.name:<20} {only_backend or platform.name} runs none of its cases")
+        if only_backend is not None and not tallies:
+            print(f"{op.name:<20} {only_backend} runs none of its cases{_why_none(op, platform, only_backend)}")
         print(f"{'':<20} {time.perf_counter() - start:.1f} s", flush=True)
         failed += sum(tally.failed for tally in tallies.values())
         passed += sum(tally.passed for tally in tallies.values())
@@ -56,6 +57,16 @@ def run(
         return 1
     print(f"{failed} failures, {passed} passed" if failed else f"all {passed} agree with their references")
     return 1 if failed else 0
+
+
+def _why_none(op: Op | Operator, platform: Platform, backend_name: str) -> str:
+    if not isinstance(op, Op):
+        return ""
+    backends = [backend for backend in op.backends if backend.name == backend_name]
+    if not backends:
+        return ": it has no implementation"
+    reasons = {backend.supports(problem, platform) for problem in op.parity_problems() for backend in backends}
+    return f": {'; '.join(sorted(reason for reason in reasons if reason))}"
 
 
 def _check(op: Op | Operator, platform: Platform, only_backend: str | None, *, verbose: bool) -> dict[str, _Tally]:
