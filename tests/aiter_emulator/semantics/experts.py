@@ -52,7 +52,8 @@ def fused_moe(
     dtype = hidden_states.dtype if dtype is None else dtype
     assert dtype in (torch.float16, torch.bfloat16), f"Fused_moe unsupported out dtype: {dtype}"
     for name, value in ignored.items():
-        detect_unless(value is None or value == 0, f"{name} has no effect without quantization")
+        given = isinstance(value, Tensor) or value not in (None, 0)
+        detect_unless(not given, f"{name} has no effect without quantization")
     detect_unless(activation in ACTIVATIONS, f"activation {activation} has no 16-bit kernel: another is computed")
     check_shape("w1", w1, num_experts, None, hidden)
     check_shape("w2", w2, None, hidden, None)

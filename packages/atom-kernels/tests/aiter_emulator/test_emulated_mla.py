@@ -278,11 +278,7 @@ def test_parts_are_summed_up_by_their_sums(aiter: ModuleType):
     outputs, sums = torch.randn(4, 1, 16, 512), torch.randn(4, 1, 16, 1)
     final, lse = torch.zeros(3, 16, 512, dtype=BF16), torch.zeros(3, 16)
     maps = (int32([0, 0, 2]), torch.tensor([[0, 0], [1, 3]], dtype=torch.int32), int32([0, 2]))
-    longest = (
-        (2, 0)
-        if "num_kv_splits" in str(aiter.mla.mla_decode_fwd.__wrapped__.__code__.co_varnames) and _is_git()
-        else ()
-    )
+    longest = (2, 0) if machine.release() == "git" else ()
     aiter.mla_reduce_v1(outputs, sums, *maps, *longest, final, lse)
     weights = torch.stack([sums[:2, 0], sums[2:, 0]]).softmax(0)
     expected = (weights * torch.stack([outputs[:2, 0], outputs[2:, 0]])).sum(0)
