@@ -25,7 +25,9 @@ def emulated_aiter(release: str = "git", arch: str = "gfx942") -> Iterator[None]
     Modules named ``aiter...`` that were there before are back afterwards; those of the block are gone.
     """
     before = _take_modules()
-    path, variables = list(sys.path), {name: os.environ.get(name) for name in ("GPU_ARCHS", "CU_NUM")}
+    finders, path = list(sys.meta_path), list(sys.path)
+    sys.meta_path[:] = [finder for finder in finders if type(finder).__name__ != "FlatNames"]
+    variables = {name: os.environ.get(name) for name in ("GPU_ARCHS", "CU_NUM")}
     sys.path[:] = [str(TREES / release), *path, *([] if str(ROOT) in path else [str(ROOT)])]
     os.environ["GPU_ARCHS"] = arch
     os.environ.pop("CU_NUM", None)
@@ -35,7 +37,7 @@ def emulated_aiter(release: str = "git", arch: str = "gfx942") -> Iterator[None]
     finally:
         _take_modules()
         sys.modules.update(before)
-        sys.path[:] = path
+        sys.meta_path[:], sys.path[:] = finders, path
         for name, value in variables.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         importlib.invalidate_caches()
@@ -48,7 +50,6 @@ def emulator_environment(release: str = "git", arch: str = "gfx942") -> dict[str
 
 
 def _take_modules() -> dict[str, object]:
-    """Remove AITER's modules from those imported, and the finder of their old names; return them."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "FlatNames"]
+    """Remove AITER's modules from those imported, and return them."""
     names = [name for name in sys.modules if name == "aiter" or name.startswith("aiter.")]
     return {name: sys.modules.pop(name) for name in names}

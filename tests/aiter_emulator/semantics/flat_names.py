@@ -27,8 +27,3 @@ class FlatNames:
 def install(moved: dict[str, str]) -> None:
     """Let the old names (keys, without the prefix) be imported too."""
     sys.meta_path.insert(0, FlatNames(moved))
-
-
-def uninstall() -> None:
-    """Forget every finder of the emulator."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, FlatNames)]

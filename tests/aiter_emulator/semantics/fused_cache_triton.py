@@ -99,8 +99,8 @@ def qk_rope_cat_cache_mla(
         (q_out, decode_q_pe_out, k_pe_out, zeros of the shape of q_nope for the decode tokens)
     """
     num_queries, num_slots = len(q_nope), len(slot_mapping)
+    _check_cache_dtypes(kv_cache, kv_cache)
     if machine.release() == "git":
-        _check_cache_dtypes(kv_cache, kv_cache)
         assert q_nope.shape[2] == k_nope.shape[2], "D dimension of q_nope and k_nope should be identical"
         assert kv_cache.stride(-1) == 1, "The stride of the last dimension of KV cache must be 1"
     assert (len(q_pe), len(k_pe)) == (num_queries, len(k_nope)), "batch dimensions should be identical"

@@ -91,6 +91,17 @@ def test_fp8_is_divided_by_the_scale(aiter: ModuleType):
         ({"value_cache": packed(asm_layout=True)[1]}, SilentlyWrong, "value_cache has shape"),
         ({"value_cache": packed()[1].transpose(2, 3)}, SilentlyWrong, "value_cache has shape"),
         ({"kv_cache_dtype": "int8"}, Refused, "Unsupported"),
+        ({"slot_mapping": SLOTS.repeat_interleave(2)[::2]}, SilentlyWrong, "slot_mapping has strides"),
+        ({"key": normal(5, HEADS, DIM).double()}, Refused, "key: torch.float64"),
+        ({"key": normal(5, HEADS * DIM)}, SilentlyWrong, "key has shape"),
+        ({"value": normal(HEADS, 5, DIM).transpose(0, 1)}, SilentlyWrong, "value has strides"),
+        ({"key_cache": torch.zeros(BLOCKS, HEADS, 2, BLOCK, 8, dtype=BF16)}, SilentlyWrong, "key_cache has shape"),
+        (
+            {"key_cache": torch.zeros(BLOCKS, HEADS, BLOCK, 4, 8, dtype=BF16).mT.mT.transpose(2, 3)},
+            SilentlyWrong,
+            "strides",
+        ),
+        ({"k_scale": torch.ones(2)}, SilentlyWrong, "k_scale has 2"),
         ({"kv_cache_dtype": "fp8"}, SilentlyWrong, "key_cache is torch.bfloat16"),
         ({"asm_layout": True}, SilentlyWrong, "value_cache has shape"),
     ],
@@ -106,6 +117,15 @@ def test_a_transposed_cache_of_the_same_shape_is_found(aiter: ModuleType):
     given = arguments(key=normal(5, HEADS, 16), value=normal(5, HEADS, 16), key_cache=keys, value_cache=square)
     with pytest.raises(SilentlyWrong, match="value_cache has strides"):
         aiter.reshape_and_cache(**given)
+
+
+@pytest.mark.parametrize(("head_dim", "block"), [(36, 16), (32, 12)])
+def test_heads_and_blocks_are_multiples_of_16_bytes(aiter: ModuleType, head_dim: int, block: int):
+    keys = torch.zeros(BLOCKS, HEADS, head_dim // 8, block, 8, dtype=BF16)
+    values = torch.zeros(BLOCKS, HEADS, block // 8, head_dim, 8, dtype=BF16)
+    tokens = {name: normal(5, HEADS, head_dim) for name in ("key", "value")}
+    with pytest.raises(SilentlyWrong, match="multiple of x"):
+        aiter.reshape_and_cache(**arguments(**tokens, key_cache=keys, value_cache=values), asm_layout=True)
 
 
 def test_slots_of_32_bits(git_aiter: ModuleType, pypi_aiter: ModuleType):
@@ -148,6 +168,12 @@ def test_flash_caches_have_one_stride_and_real_scales(aiter: ModuleType):
         aiter.reshape_and_cache_flash(*arguments(key_cache=plain, value_cache=apart).values(), *torch.ones(2, 1))
     with pytest.raises(TypeError, match="k_scale"):
         aiter.reshape_and_cache_flash(*arguments(key_cache=plain, value_cache=plain).values(), None, torch.ones(1))
+    with pytest.raises(SilentlyWrong, match="value_cache has shape"):
+        aiter.reshape_and_cache_flash(
+            *arguments(key_cache=plain, value_cache=plain[..., :9]).values(), *torch.ones(2, 1)
+        )
+    with pytest.raises(SilentlyWrong, match="value_cache is"):
+        aiter.reshape_and_cache_flash(*arguments(key_cache=plain, value_cache=plain.half()).values(), *torch.ones(2, 1))
     with pytest.raises((Refused, SilentlyWrong), match="scale is"):
         aiter.reshape_and_cache_flash(
             *arguments(key_cache=plain, value_cache=plain).values(), *torch.ones(2, 1, dtype=torch.float64)
@@ -185,6 +211,10 @@ def test_each_head_of_a_token_has_its_scale(aiter: ModuleType, asm_layout: bool)
             "no place",
         ),
         ({"key_cache": packed()[0]}, Refused, "key_cache"),
+        ({"value_cache": packed(torch.int8)[1]}, SilentlyWrong, "value_cache is"),
+        ({"value_cache": packed(torch.float8_e4m3fnuz, True)[1]}, SilentlyWrong, "value_cache has shape"),
+        ({"slot_mapping": SLOTS.int()}, (Refused, SilentlyWrong), "slot_mapping is"),
+        ({"key": normal(5, HEADS, 1024), "value": normal(5, HEADS, 1024)}, Refused, "head_size"),
     ],
 )
 def test_what_the_write_with_scales_misreads(aiter: ModuleType, changes: dict, error: type, words: str):
@@ -233,6 +263,9 @@ def test_latent_rows_are_joined(aiter: ModuleType):
         ({"slot_mapping": SLOTS + 1000}, SilentlyWrong, "slots reach"),
         ({"scale": torch.ones(2)}, SilentlyWrong, "2 elements"),
         ({"kv_c": normal(6, 1, 24)}, SilentlyWrong, "kv_c has shape"),
+        ({"k_pe": normal(6, 8, 1)}, SilentlyWrong, "k_pe has shape"),
+        ({"kv_cache": torch.zeros(BLOCKS * BLOCK, 32, dtype=BF16)}, SilentlyWrong, "kv_cache has shape"),
+        ({"slot_mapping": SLOTS.int()}, (Refused, SilentlyWrong), "slot_mapping is"),
     ],
 )
 def test_what_the_latent_write_misreads(aiter: ModuleType, changes: dict, error: type, words: str):

@@ -101,6 +101,12 @@ def test_git_reads_a_shuffled_weight_by_its_attribute(git_aiter: ModuleType):
     torch.testing.assert_close(gemm(a, shuffle(b), otype=torch.float32), a.float() @ b.float().t())
     with pytest.raises(SilentlyWrong, match="B is shuffled, the kernel reads it as it is"):
         gemm(a, shuffle(b).clone())
+    with pytest.raises(Refused, match="negative"):
+        shuffle(b, pad_k_to=-1)
+    apart = shuffle(b).t().contiguous().t()
+    apart.is_shuffled = True
+    with pytest.raises(SilentlyWrong, match="must be contiguous"):
+        gemm(a, apart)
     b.is_shuffled = True
     with pytest.raises(SilentlyWrong, match="B is not shuffled"):
         gemm(a, b)

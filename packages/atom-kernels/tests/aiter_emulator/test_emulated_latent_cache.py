@@ -81,6 +81,13 @@ def test_fp8_queries_and_keys_are_divided_by_their_scales(git_aiter: ModuleType)
         ({"cos_cache": table(8)[0].float()}, SilentlyWrong, "cos_cache is"),
         ({"sin_cache": table(4)[1]}, SilentlyWrong, "sin_cache rotates 8"),
         ({"q_nope": normal(4, 3, 24), "q_pe": normal(4, 3, 16)}, SilentlyWrong, "more slots"),
+        ({"kv_c": normal(5, 2, 24)}, Refused, "one KV head"),
+        ({"q_out": torch.zeros(5, 3, 40, dtype=torch.int8)}, Refused, "q_out"),
+        ({"q_out": torch.zeros(5, 3, 40)}, SilentlyWrong, "q_out is"),
+        ({"q_out": torch.zeros(5, 3, 80, dtype=BF16)[..., ::2]}, SilentlyWrong, "gaps"),
+        ({"slot_mapping": SLOTS + 1}, SilentlyWrong, "slots reach"),
+        ({"positions": POSITIONS.repeat_interleave(2)[::2]}, SilentlyWrong, "positions has strides"),
+        ({"sin_cache": table(16)[1][:, ::2]}, SilentlyWrong, "sin_cache has strides"),
     ],
 )
 def test_what_the_latent_kernel_misreads(git_aiter: ModuleType, changes: dict, error: type, words: str):
@@ -94,3 +101,13 @@ def test_an_output_does_not_lie_in_the_query(git_aiter: ModuleType):
         git_aiter.fused_qk_rope_concat_and_cache_mla(
             **latent_arguments(q_out=joined, q_nope=joined[..., :24], q_pe=joined[..., 24:])
         )
+
+
+@pytest.mark.parametrize("name", ["k_scale", "q_scale"])
+def test_scales_are_one_float32(git_aiter: ModuleType, name: str):
+    fp8 = git_aiter.dtypes.fp8
+    small = {"kv_cache": torch.zeros(BLOCKS, BLOCK, 40).to(fp8), "q_out": torch.zeros(5, 3, 40).to(fp8)}
+    with pytest.raises(SilentlyWrong, match="2 elements"):
+        git_aiter.fused_qk_rope_concat_and_cache_mla(**latent_arguments(**small, **{name: torch.ones(2)}))
+    with pytest.raises(SilentlyWrong, match="scale is"):
+        git_aiter.fused_qk_rope_concat_and_cache_mla(**latent_arguments(**small, **{name: torch.ones(1).double()}))

@@ -103,6 +103,12 @@ def test_an_fp8_cache_gets_a_scale_for_each_head(git_aiter: ModuleType):
         ({"kv_cache_dtype": "fp8"}, SilentlyWrong, "k_cache is"),
         ({"kv_cache_dtype": "int4"}, Refused, "Unsupported"),
         ({"k_scale": None}, TypeError, "k_scale"),
+        ({"q": normal(5, 1, 4, DIM)}, Refused, "2 or 3 dimensions"),
+        ({"v": normal(5, 4, DIM), "num_heads_v": 4}, SilentlyWrong, "4 of v"),
+        ({"k": normal(4, 2, DIM)}, Refused, "numbers of tokens"),
+        ({"pos_ids": POSITIONS.repeat_interleave(2)[::2]}, Refused, "pos_ids must be"),
+        ({"cos_sin_cache": normal(DIM, 13).t()}, Refused, "cos_sin_cache must be contiguous"),
+        ({"v_cache": torch.zeros(BLOCKS, 2, DIM, 12, dtype=BF16)}, Refused, "page_size"),
     ],
 )
 def test_what_the_fused_norm_misreads(git_aiter: ModuleType, changes: dict, error: type, words: str):
@@ -125,3 +131,30 @@ def test_scales_of_another_size_are_found(git_aiter: ModuleType):
     }
     with pytest.raises(SilentlyWrong, match="k_scale has 1 elements"):
         git_aiter.fused_qk_norm_rope_cache_quant_shuffle(**norm_arguments(**caches, kv_cache_dtype="fp8"))
+
+
+@pytest.mark.parametrize("shared", ["qk", "qv", "kv"])
+def test_tensors_that_are_written_share_no_memory(git_aiter: ModuleType, shared: str):
+    heads = {"num_heads_q": 2}
+    tensor = normal(5, 2, DIM)
+    parts = {"q": normal(5, 2, DIM)} | dict.fromkeys(shared, tensor)
+    with pytest.raises(SilentlyWrong, match="share memory"):
+        git_aiter.fused_qk_norm_rope_cache_quant_shuffle(**norm_arguments(**heads, **parts))
+
+
+@pytest.mark.parametrize(
+    ("scale", "words"),
+    [
+        (torch.zeros(BLOCKS, 2, BLOCK, dtype=BF16), "v_scale is"),
+        (torch.zeros(BLOCKS, BLOCK, 2).transpose(1, 2), "v_scale has strides"),
+        (torch.zeros(BLOCKS, 2, BLOCK + 1), "v_scale has"),
+    ],
+)
+def test_scales_that_are_written_elsewhere_are_found(git_aiter: ModuleType, scale: torch.Tensor, words: str):
+    caches = {
+        "k_cache": torch.zeros(BLOCKS, 2, DIM // 16, BLOCK, 16, dtype=git_aiter.dtypes.fp8),
+        "v_cache": torch.zeros(BLOCKS, 2, 1, DIM, 16, dtype=git_aiter.dtypes.fp8),
+    }
+    scales = {"k_scale": torch.zeros(BLOCKS, 2, BLOCK), "v_scale": scale}
+    with pytest.raises(SilentlyWrong, match=words):
+        git_aiter.fused_qk_norm_rope_cache_quant_shuffle(**norm_arguments(**caches, **scales, kv_cache_dtype="fp8"))

@@ -52,7 +52,10 @@ def test_releases_nest_and_each_function_keeps_its_own():
             inner = importlib.import_module("aiter")
             assert inner is not outer
             assert outer.rms_norm(x, weight, 1e-6).shape == x.shape
+            with pytest.raises(ModuleNotFoundError):
+                importlib.import_module("aiter.ops.triton.fusions")
         assert importlib.import_module("aiter") is outer
+        assert importlib.import_module("aiter.ops.triton.fused_kv_cache").__name__.endswith("fusions.fused_kv_cache")
 
 
 def test_a_process_of_its_own_finds_it():

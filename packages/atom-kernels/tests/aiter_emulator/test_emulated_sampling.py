@@ -68,6 +68,10 @@ def test_mixed_sampling_follows_the_generator_and_the_distribution(aiter: Module
         ({"temperature": torch.ones(ROWS).half()}, (SilentlyWrong, Refused), "temperature is"),
         ({"temperature": torch.ones(1)}, SilentlyWrong, "temperature has shape"),
         ({"temperature": torch.ones(ROWS, 1)}, SilentlyWrong, "temperature has shape"),
+        ({"temperature": torch.ones(2 * ROWS)[::2]}, SilentlyWrong, "temperature has strides"),
+        ({"exponentials": torch.ones(VOCAB, ROWS).t()}, SilentlyWrong, "exponentials has strides"),
+        ({"input": torch.randn(VOCAB)}, SilentlyWrong, "input has shape"),
+        ({"out": tokens(2 * ROWS)[::2]}, SilentlyWrong, "out has strides"),
     ],
 )
 def test_what_the_mixed_kernel_misreads(aiter: ModuleType, changes: dict, error: type, words: str):
@@ -131,6 +135,10 @@ def test_a_filter_has_an_entry_for_each_row(aiter: ModuleType):
     probs = torch.full((3, 4), 0.25)
     with pytest.raises(SilentlyWrong, match="maybe_top_k_arr"):
         sampling().top_k_renorm_probs(probs, torch.ones(2, dtype=torch.int32), 0)
+    with pytest.raises(SilentlyWrong, match="maybe_top_k_arr is"):
+        sampling().top_k_renorm_probs(probs, torch.ones(3), 0)
+    with pytest.raises(SilentlyWrong, match="probs has"):
+        sampling().top_k_top_p_sampling_from_probs(torch.ones(4, 3).t(), None, None, 1, None, 0.9)
     with pytest.raises(SilentlyWrong, match="maybe_top_p_arr"):
         sampling().top_p_sampling_from_probs(probs, None, torch.ones(2), 0.0)
     with pytest.raises(SilentlyWrong, match="keeps nothing"):

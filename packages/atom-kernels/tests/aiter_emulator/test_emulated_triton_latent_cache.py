@@ -13,6 +13,7 @@ from tests.aiter_emulator.semantics.errors import SilentlyWrong
 
 BLOCKS, BLOCK = 4, 16
 SLOTS = torch.tensor([5, -1, 40, 63, 0])
+OTHER_FP8 = torch.float8_e4m3fn
 
 
 def triton() -> ModuleType:
@@ -86,8 +87,19 @@ def test_latent_scale_and_query_dtype_in_triton(aiter: ModuleType):
         ({"pos": POSITIONS[::2]}, SilentlyWrong, "pos has strides"),
         ({"k_scale": torch.ones(2)}, AssertionError, "single"),
         ({"cos": table(4)[0]}, AssertionError, "cos/sin"),
+        ({"slot_mapping": SLOTS.repeat_interleave(2)[::2]}, SilentlyWrong, "slot_mapping has strides"),
+        ({"pos": POSITIONS + 1}, SilentlyWrong, "pos leaves"),
+        ({"kv_cache": torch.zeros(64, 1, 48).to(OTHER_FP8)}, (AssertionError, SilentlyWrong), "BF16|not the fp8"),
     ],
 )
 def test_what_the_latent_triton_kernel_misreads(aiter: ModuleType, changes: dict, error: type, words: str):
     with pytest.raises(error, match=words):
         triton().fused_qk_rope_cat_and_cache_mla(**latent_triton_arguments(**changes))
+
+
+def test_the_query_is_not_written_over_keys(aiter: ModuleType):
+    joined = normal(3, 1, 48)
+    given = latent_triton_arguments(q_nope=normal(3, 1, 32), q_pe=normal(3, 1, 16), slot_mapping=SLOTS[[0, 2, 3]])
+    given |= {"k_nope": joined[..., :32], "k_pe": joined[..., 32:], "q_out": joined}
+    with pytest.raises(SilentlyWrong, match="share memory"):
+        triton().fused_qk_rope_cat_and_cache_mla(**given)

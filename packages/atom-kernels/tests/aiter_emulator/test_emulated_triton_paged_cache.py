@@ -107,6 +107,7 @@ def test_git_shuffles_values_and_takes_no_fp16_cache(git_aiter: ModuleType):
         ({"k_scale": torch.ones(2)}, AssertionError, "single"),
         ({"q_out": torch.empty(5, 4, 16, dtype=BF16)}, AssertionError, "q_out shape"),
         ({"value_cache": torch.zeros(BLOCKS, BLOCK, 2, 32)}, SilentlyWrong, "different dtypes"),
+        ({"slot_mapping": SLOTS.repeat_interleave(2)[::2]}, SilentlyWrong, "slot_mapping has strides"),
     ],
 )
 def test_what_the_paged_triton_kernel_misreads(aiter: ModuleType, changes: dict, error: type, words: str):
@@ -120,3 +121,18 @@ def test_sizes_in_triton_are_powers_of_two(aiter: ModuleType):
     cos, sin = table(12)
     with pytest.raises(AssertionError, match="powers of 2"):
         triton().fused_qk_rope_reshape_and_cache(**paged_arguments(True, **odd, **caches, cos=cos, sin=sin))
+
+
+@pytest.mark.parametrize("shared", [("q_out", "k"), ("q_out", "v"), ("k_out", "v"), ("q_out", "k_out")])
+def test_outputs_share_no_memory_with_what_others_read(aiter: ModuleType, shared: tuple[str, str]):
+    tensor = normal(5, 2, 32)
+    given = paged_arguments(True, q=normal(5, 2, 32)) | dict.fromkeys(shared, tensor)
+    with pytest.raises(SilentlyWrong, match="share memory"):
+        triton().fused_qk_rope_reshape_and_cache(**given)
+
+
+def test_the_fp8_of_the_other_architecture_is_no_cache(git_aiter: ModuleType, pypi_aiter: ModuleType):
+    other = torch.float8_e4m3fn
+    caches = {name: torch.zeros(BLOCKS, BLOCK, 2, 32).to(other) for name in ("key_cache", "value_cache")}
+    with pytest.raises(SilentlyWrong, match="not the fp8 of gfx942"):
+        triton().fused_qk_rope_reshape_and_cache(**paged_arguments(True, **caches))
