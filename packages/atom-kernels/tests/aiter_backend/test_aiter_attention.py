@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from amd_machine import amd_machine
-from atom_kernels.aiter.attention import layouts
 from atom_kernels.attention import UnsupportedAttentionError, select_attention
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
@@ -47,11 +46,7 @@ def of_family(name, **overrides):
 
 
 def run(plan, step, **changes):
-    """The output and the cache in NHD, by a plan of any layout; the step's cache is left alone."""
-    cache = tuple(x.clone() for x in layouts.from_nhd(plan.layout, *step.kv_cache))
-    step = replace(step, **changes)
-    out = step.run_in_place(plan, cache)
-    return (out, *layouts.restore_nhd(plan.layout, cache))
+    return replace(step, **changes).run(plan)
 
 
 def agree(problem, step, platform, *, atol=2e-2, **changes):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.aiter.attention.layouts import from_nhd, restore_nhd
 from atom_kernels.attention.plan import AttentionPlan
 from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
 from atom_kernels.protocols import BatchGeometry
@@ -30,7 +31,7 @@ def describe_requests(requests: Sequence[tuple[int, int]]) -> str:
 
 @dataclass(frozen=True)
 class AttentionStep:
-    """Everything that one layer is given in one step."""
+    """Everything that one layer is given in one step; the cache is in NHD."""
 
     q_THD: torch.Tensor
     k_TKD: torch.Tensor
@@ -45,11 +46,16 @@ class AttentionStep:
         return moved(self, device)
 
     def run(self, plan: AttentionPlan) -> tuple[torch.Tensor, ...]:
-        """The output, and the cache as the step leaves it; the cache of the step itself is left alone."""
-        kv_cache = tuple(cache.clone() for cache in self.kv_cache)
-        return self.run_in_place(plan, kv_cache), *kv_cache
+        """The output, and the cache in NHD as the step leaves it; the cache of the step itself is left alone."""
+        kv_cache = self.cache_for(plan)
+        return self.run_in_place(plan, kv_cache), *restore_nhd(plan.layout, kv_cache)
+
+    def cache_for(self, plan: AttentionPlan) -> tuple[torch.Tensor, ...]:
+        """What the step's cache holds, in a new cache of the plan's layout."""
+        return tuple(cache.clone() for cache in from_nhd(plan.layout, *self.kv_cache))
 
     def run_in_place(self, plan: AttentionPlan, kv_cache: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """The output; `kv_cache` is of the plan's layout, and written."""
         metadata = plan.build_metadata(self.geometry)
         return plan.forward(
             self.q_THD, self.k_TKD, self.v_TKD, kv_cache, metadata, prologue=self.prologue, sinks=self.sinks

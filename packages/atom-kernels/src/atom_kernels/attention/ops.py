@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from atom_kernels.attention.cases import bench_requests, describe_requests, make_step
@@ -25,6 +26,14 @@ _EXAMPLES = {
     "SmolLM2-135M": (9, 3, 64),
     "Llama-3-8B": (32, 8, 128),
 }
+# What `explain` shows besides: heads of one rank, and the rules of its layers.
+_EXPLAINED: dict[str, tuple[tuple[int, int, int], dict[str, object]]] = {
+    **{label: (shape, {}) for label, shape in _EXAMPLES.items()},
+    "Qwen3-235B-A22B, one of 8 ranks": ((8, 1, 128), {}),
+    "GLM-4.6, one of 8 ranks": ((12, 1, 128), {}),
+    "GPT-OSS-120B": ((64, 8, 64), {"has_sinks": True}),
+    "GPT-OSS-120B, layers with a window": ((64, 8, 64), {"has_sinks": True, "sliding_window": 128}),
+}
 
 
 def make_problem(
@@ -45,11 +54,14 @@ class PagedAttentionOperator:
 
     def explain(self, platform: Platform) -> list[str]:
         lines = []
-        for label, shape in _EXAMPLES.items():
-            for problem in (make_problem(*shape, platform.preferred_dtype), _fp8(shape, platform)):
+        for label, (shape, rules) in _EXPLAINED.items():
+            for cache_dtype in (platform.preferred_dtype, platform.float8):
+                problem = make_problem(*shape, platform.preferred_dtype, cache_dtype=cache_dtype, **rules)
                 plan = select_attention(problem, platform)
                 lines.append(f"{label}: {shape[0]}/{shape[1]} heads of {shape[2]}, cache {problem.cache_dtype}")
                 lines.append(f"  any rows       {plan.backend}   [layout {plan.layout.name}]")
+                if plan.kernels:
+                    lines.append(f"  kernels        {', '.join(plan.kernels)}")
                 lines.extend(f"  passed over    {name}: {reason}" for name, reason in plan.reasons)
         return lines
 
@@ -79,14 +91,10 @@ class PagedAttentionOperator:
                         yield BenchCase(
                             backend=plan.backend,
                             label=f"{label} {describe_requests(requests)}",
-                            run=lambda plan=plan, step=step: step.run_in_place(plan, step.kv_cache),
-                            baseline=lambda step=step, plan=baseline: step.run_in_place(plan, step.kv_cache),
+                            run=partial(step.run_in_place, plan, step.cache_for(plan)),
+                            baseline=partial(step.run_in_place, baseline, step.kv_cache),
                             work=_work(problem, requests),
                         )
-
-
-def _fp8(shape: tuple[int, int, int], platform: Platform) -> AttentionProblem:
-    return make_problem(*shape, platform.preferred_dtype, cache_dtype=platform.float8)
 
 
 def _usable_plans(problem: AttentionProblem, platform: Platform) -> list[AttentionPlan]:

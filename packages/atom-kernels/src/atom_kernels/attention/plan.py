@@ -58,6 +58,7 @@ class AttentionPlan:
         backend: name of what runs it.
         layout: what the host must allocate for every block.
         reasons: (backend, why it was passed over) of those tried before.
+        kernels: what the backend calls, where it is made of kernels that have names.
     """
 
     problem: AttentionProblem
@@ -65,6 +66,7 @@ class AttentionPlan:
     layout: CacheLayout
     reasons: tuple[tuple[str, str], ...]
     create: Callable[[], AttentionBackend] = field(repr=False, compare=False)
+    kernels: tuple[str, ...] = ()
 
     @cached_property
     def runner(self) -> AttentionBackend:
@@ -129,7 +131,9 @@ def select_attention(
     module, layout, reasons = choose_backend(
         BACKENDS, problem, usual, offered, platform=platform, only_backend=only_backend
     )
-    return AttentionPlan(problem, module.NAME, layout, reasons, partial(module.create, problem, layout))
+    return AttentionPlan(
+        problem, module.NAME, layout, reasons, partial(module.create, problem, layout), kernels_of(module, layout)
+    )
 
 
 def agree_on_layout(usual: CacheLayout, offered: Sequence[CacheLayout] | None) -> CacheLayout:
@@ -163,6 +167,7 @@ def choose_backend(
     """The first of `backends` that can run `problem` here, over which layout, and why those before it cannot.
 
     A backend is a module with ``NAME``, ``supports(problem, platform) -> None or the reason why not``, and ``create``.
+    Of kernels that it might have taken instead it tells with ``passed_over(problem, platform, layout)``, as reasons.
     It reads the `usual` layout, unless ``layouts(problem, platform)`` lists what it reads, best first. Where its blocks
     may lie in any way it has ``READS_STRIDES``, or ``why_not_strided(problem, platform)``.
     """
@@ -175,6 +180,8 @@ def choose_backend(
         if reason is None:
             layout, reason = _agree_with(module, problem, platform, usual, offered)
         if layout is not None:
+            if hasattr(module, "passed_over"):
+                reasons += module.passed_over(problem, platform, layout)
             return module, layout, tuple(reasons)
         reasons.append((module.NAME, reason or "gave no reason"))
     known = ", ".join(module.NAME for module in backends)
@@ -202,3 +209,8 @@ def _agree_with(
         if layout == usual or offered is None or layout in offered:
             return layout, None
     return None, f"reads the layout {' or '.join(layout.name for layout in wanted)}, which the host does not offer"
+
+
+def kernels_of(module: Any, layout: CacheLayout) -> tuple[str, ...]:
+    """The names of the kernels that a backend calls over `layout`, where its module's ``KERNELS`` lists them."""
+    return getattr(module, "KERNELS", {}).get(layout.name, ())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from atom_kernels.protocols import CacheLayout
 
 _FUSED_NORM_HEAD_DIMS = (64, 128, 256)
-_FUSED_NORM_KEY_HEADS = 32
+_FUSED_NORM_KEY_HEADS = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class CacheWriter:
             and not self._is_float8
             and table.shape[1] == problem.head_dim
             and problem.head_dim in _FUSED_NORM_HEAD_DIMS
-            and problem.num_kv_heads <= _FUSED_NORM_KEY_HEADS
+            and problem.num_kv_heads in _FUSED_NORM_KEY_HEADS
             and library().has("fused_qk_norm_rope_cache_quant_shuffle")
         )
 

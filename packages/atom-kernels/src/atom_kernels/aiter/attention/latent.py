@@ -59,7 +59,6 @@ class AiterMla:
     """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
 
     capturable = True
-    kernels = ("mla_decode_fwd", "mla_prefill_fwd", "flash_attn_varlen_func")
 
     def __init__(self, problem: MlaProblem) -> None:
         self.problem = problem

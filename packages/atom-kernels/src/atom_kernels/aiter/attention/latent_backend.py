@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from atom_kernels.platform import Platform
 
 NAME = "aiter"
+KERNELS = {"latent": ("mla_decode_fwd", "mla_prefill_fwd", "flash_attn_varlen_func")}
 _RANK, _ROPE = 512, 64
 _MAX_HEADS = 128
 _MAX_HEADS_PYPI = 112

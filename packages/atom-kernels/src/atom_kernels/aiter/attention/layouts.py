@@ -105,10 +105,9 @@ def restore_nhd(layout: CacheLayout, kv_cache: tuple[torch.Tensor, ...]) -> tupl
     Raises:
         ValueError: a layout that is not one of this module's, nor NHD.
     """
+    _check_known(layout)
     if layout.name == "nhd":
         return kv_cache[0], kv_cache[1]
-    if layout.name not in ("shuffled", "shuffled_scaled"):
-        raise ValueError(f"the cache layout {layout.name} is not one of AITER's")
     keys, values = unpack_keys(kv_cache[0]), unshuffle_values(kv_cache[1])
     if layout.name == "shuffled":
         return keys, values
@@ -117,7 +116,12 @@ def restore_nhd(layout: CacheLayout, kv_cache: tuple[torch.Tensor, ...]) -> tupl
 
 
 def from_nhd(layout: CacheLayout, keys_BSKD: torch.Tensor, values_BSKD: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """A cache of `layout` that holds what NHD keys and values hold; rounded where it has scales."""
+    """A cache of `layout` that holds what NHD keys and values hold; rounded where it has scales.
+
+    Raises:
+        ValueError: as `restore_nhd`.
+    """
+    _check_known(layout)
     if layout.name == "nhd":
         return keys_BSKD, values_BSKD
     if layout.name == "shuffled":
@@ -127,3 +131,8 @@ def from_nhd(layout: CacheLayout, keys_BSKD: torch.Tensor, values_BSKD: torch.Te
     values, value_scale = quantize_rows(values_BSKD, dtype)
     scales = (scale_BSK.transpose(1, 2).contiguous() for scale_BSK in (key_scale, value_scale))
     return (pack_keys(keys), shuffle_values(values), *scales)
+
+
+def _check_known(layout: CacheLayout) -> None:
+    if layout.name not in ("nhd", "shuffled", "shuffled_scaled"):
+        raise ValueError(f"the cache layout {layout.name} is neither NHD nor one of AITER's")

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from atom_kernels.protocols import CacheLayout
 
 NAME = "aiter"
+# By the layout that they read; blocks of other strides are as NHD.
+_NHD = ("unified_attention", "flash_attn_varlen_func")
+KERNELS = {"shuffled": ("pa_fwd_asm", "mha_batch_prefill_func"), "nhd": _NHD, "packed_hnd": _NHD}
 
 
 def supports(problem: AttentionProblem, platform: Platform) -> str | None:
@@ -29,6 +32,13 @@ def layouts(problem: AttentionProblem, platform: Platform) -> tuple[CacheLayout,
     shuffled = (shuffled_layout(problem),) if why_not_assembly(problem, platform) is None else ()
     nhd = (problem.nhd_layout,) if why_not_unified(problem, platform) is None else ()
     return shuffled + nhd
+
+
+def passed_over(problem: AttentionProblem, platform: Platform, layout: CacheLayout) -> list[tuple[str, str]]:
+    """Why the assembly is not taken where it is not."""
+    if layout.name == "shuffled":
+        return []
+    return [(f"{NAME} pa_fwd_asm", why_not_assembly(problem, platform) or f"the host wants {layout.name} blocks")]
 
 
 def why_not_strided(problem: AttentionProblem, platform: Platform) -> str | None:

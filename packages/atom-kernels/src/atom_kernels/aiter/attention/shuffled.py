@@ -46,7 +46,6 @@ class AiterShuffledAttention:
     """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
 
     capturable = True
-    kernels = ("pa_fwd_asm", "mha_batch_prefill_func")
 
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
         self.problem, self.layout = problem, layout

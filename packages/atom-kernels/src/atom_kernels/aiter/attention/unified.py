@@ -80,7 +80,6 @@ class AiterUnifiedAttention:
     """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
 
     capturable = True
-    kernels = ("unified_attention",)
 
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
         self.problem = problem

@@ -27,6 +27,12 @@ _EXAMPLES = {
     "DeepSeek-V2-Lite": (16, 512, 128, 64, 128),
     "GLM-4.7-Flash": (20, 512, 192, 64, 256),
 }
+# What `explain` shows besides.
+_EXPLAINED = {
+    **_EXAMPLES,
+    "DeepSeek-V3": (128, 512, 128, 64, 128),
+    "Kimi-K2, one of 8 ranks": (8, 512, 128, 64, 128),
+}
 
 
 @dataclass(frozen=True)
@@ -39,10 +45,12 @@ class LatentAttentionOperator:
 
     def explain(self, platform: Platform) -> list[str]:
         lines = []
-        for label, shape in _EXAMPLES.items():
+        for label, shape in _EXPLAINED.items():
             plan = select_mla(make_problem(*shape, platform.preferred_dtype), platform)
             lines.append(f"{label}: {shape[0]} heads, latents of {shape[1]} + {shape[3]}")
             lines.append(f"  any rows       {plan.backend}   [layout {plan.layout.name}]")
+            if plan.kernels:
+                lines.append(f"  kernels        {', '.join(plan.kernels)}")
             lines.extend(f"  passed over    {name}: {reason}" for name, reason in plan.reasons)
         return lines
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from atom_kernels.aiter.attention import latent_backend
 from atom_kernels.attention.mla import native_backend, reference, torch_backend, triton_backend
-from atom_kernels.attention.plan import agree_on_layout, choose_backend
+from atom_kernels.attention.plan import agree_on_layout, choose_backend, kernels_of
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +48,7 @@ class MlaPlan:
         backend: name of what runs it.
         layout: what the host must allocate for every block.
         reasons: (backend, why it was passed over) of those tried before.
+        kernels: what the backend calls, where it is made of kernels that have names.
     """
 
     problem: MlaProblem
@@ -55,6 +56,7 @@ class MlaPlan:
     layout: CacheLayout
     reasons: tuple[tuple[str, str], ...]
     create: Callable[[], MlaBackend] = field(repr=False, compare=False)
+    kernels: tuple[str, ...] = ()
 
     @cached_property
     def runner(self) -> MlaBackend:
@@ -126,4 +128,4 @@ def select_mla(
     module, layout, reasons = choose_backend(
         BACKENDS, problem, usual, offered, platform=platform, only_backend=only_backend
     )
-    return MlaPlan(problem, module.NAME, layout, reasons, partial(module.create, problem))
+    return MlaPlan(problem, module.NAME, layout, reasons, partial(module.create, problem), kernels_of(module, layout))
