@@ -13,32 +13,38 @@ from atom_kernels.platform import Platform
 from atom_kernels.select import select
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-EVERYWHERE = [(arch, release) for arch in ("gfx942", "gfx950") for release in ("git", "pypi")]
+EVERYWHERE = [("gfx942", "git"), ("gfx950", "pypi")]
 
-DEEPSEEK_V3 = RoutingProblem(
-    *(256, 8, FP32, "sigmoid", True, True), num_groups=8, top_groups=4, group_score="top2", scaling_factor=2.5
-)
+BIASED = {"scoring": "sigmoid", "renormalize": True, "correction_bias": True}
+DEEPSEEK_V3 = RoutingProblem(256, 8, FP32, **BIASED, num_groups=8, top_groups=4, group_score="top2", scaling_factor=2.5)
+# The function of AITER that each should be routed by, and the problem.
 ROUTINGS = {
-    "Qwen3": RoutingProblem(128, 8, BF16, renormalize=True),
-    "GPT-OSS": RoutingProblem(32, 4, FP16, renormalize=True),
-    "an odd number": RoutingProblem(60, 4, FP32, scaling_factor=16.0),
-    "one expert": RoutingProblem(1, 1, BF16),
-    "DeepSeek-V2": RoutingProblem(160, 6, FP32, num_groups=8, top_groups=3, scaling_factor=16.0),
-    "DeepSeek-V2 in bfloat16": RoutingProblem(160, 6, BF16, num_groups=8, top_groups=3, scaling_factor=16.0),
-    "two groups renormalized": RoutingProblem(24, 3, FP16, num_groups=2, top_groups=1, renormalize=True),
-    "Llama 4": RoutingProblem(16, 1, FP32, scoring="sigmoid"),
-    "DeepSeek-V3": DEEPSEEK_V3,
-    "Kimi K2": RoutingProblem(384, 8, FP32, "sigmoid", True, True, scaling_factor=2.827),
-    "GLM-4 in bfloat16": RoutingProblem(160, 8, BF16, "sigmoid", True, True, scaling_factor=2.5),
-    "all groups": RoutingProblem(37, 5, FP16, "sigmoid", True, True, group_score="top2"),
+    "Qwen3": ("topk_softmax", RoutingProblem(128, 8, BF16, renormalize=True)),
+    "GPT-OSS": ("topk_softmax", RoutingProblem(32, 4, FP16, renormalize=True)),
+    "an odd number": ("topk_softmax", RoutingProblem(60, 4, FP32, scaling_factor=16.0)),
+    "one expert": ("topk_softmax", RoutingProblem(1, 1, BF16)),
+    "DeepSeek-V2": ("grouped_topk", RoutingProblem(160, 6, FP32, num_groups=8, top_groups=3, scaling_factor=16.0)),
+    "DeepSeek-V2 in bfloat16": ("grouped_topk", RoutingProblem(160, 6, BF16, num_groups=8, top_groups=3)),
+    "two groups": ("grouped_topk", RoutingProblem(24, 3, FP16, num_groups=2, top_groups=1, renormalize=True)),
+    "four groups": ("grouped_topk", RoutingProblem(32, 3, FP32, num_groups=4, top_groups=2)),
+    "as many as fit": ("grouped_topk", RoutingProblem(256, 64, FP32, num_groups=8, top_groups=4)),
+    "Llama 4": ("grouped_topk", RoutingProblem(16, 1, FP32, scoring="sigmoid")),
+    "DeepSeek-V3": ("biased_grouped_topk", DEEPSEEK_V3),
+    "Kimi K2": ("biased_grouped_topk", RoutingProblem(384, 8, FP32, **BIASED, scaling_factor=2.827)),
+    "GLM-4 in bfloat16": ("biased_grouped_topk", RoutingProblem(160, 8, BF16, **BIASED, scaling_factor=2.5)),
+    "all groups": ("biased_grouped_topk", RoutingProblem(37, 5, FP16, **BIASED, group_score="top2")),
+    "small groups": (
+        "biased_grouped_topk",
+        RoutingProblem(16, 3, FP32, **BIASED, num_groups=4, top_groups=2, group_score="top2"),
+    ),
 }
 
 
-def route_both(problem: RoutingProblem, num_rows: int):
-    """What AITER's backend and the reference choose for the same logits, each row in the order of its ids."""
+def route_both(function: str, problem: RoutingProblem, num_rows: int):
+    """What AITER's function and the reference choose for the same logits, each row in the order of its ids."""
     weights, inputs = MOE_ROUTE.make_inputs(problem, num_rows, torch.Generator().manual_seed(num_rows))
     plan = select(MOE_ROUTE, problem)
-    assert plan.rows[0].backend == "aiter", plan.passed_over
+    assert plan.rows[0].implementation == f"AITER {function}", plan.passed_over
     return by_id(plan.prepare(weights)(*inputs)), by_id(MOE_ROUTE.reference(problem, weights, *inputs))
 
 
@@ -52,15 +58,15 @@ def by_id(routed):
 @pytest.mark.parametrize("name", ROUTINGS)
 def test_parity_of_moe_route_on_aiter(name, arch, release):
     with amd_machine(arch, release):
-        for num_rows in (0, 1, 7, 66):
-            (weights, ids), (expected_weights, expected_ids) = route_both(ROUTINGS[name], num_rows)
+        for num_rows in (0, 1, 66):
+            (weights, ids), (expected_weights, expected_ids) = route_both(*ROUTINGS[name], num_rows)
             assert torch.equal(ids, expected_ids)
             assert mismatch((weights, ids), (expected_weights, expected_ids), Tolerance(2e-6, 2e-5)) is None
 
 
 @pytest.mark.parametrize("name", ["Qwen3", "DeepSeek-V2", "GLM-4 in bfloat16"])
 def test_logits_may_lie_in_a_wider_matrix(name):
-    problem = ROUTINGS[name]
+    _, problem = ROUTINGS[name]
     with amd_machine():
         weights, (logits,) = MOE_ROUTE.make_inputs(problem, 5, torch.Generator().manual_seed(3))
         wide = torch.full((5, problem.num_experts + 9), 30.0, dtype=problem.dtype)
@@ -68,6 +74,16 @@ def test_logits_may_lie_in_a_wider_matrix(name):
         kernel = select(MOE_ROUTE, problem).prepare(weights)
         for got, expected in zip(kernel(wide[:, 4 : 4 + problem.num_experts]), kernel(logits), strict=True):
             assert torch.equal(got, expected)
+
+
+def test_a_bias_may_be_a_column():
+    _, problem = ROUTINGS["GLM-4 in bfloat16"]
+    weights, (logits,) = MOE_ROUTE.make_inputs(problem, 5, torch.Generator().manual_seed(3))
+    column = torch.stack((weights["correction_bias"], torch.zeros(160)), dim=1)[:, 0]
+    with amd_machine():
+        plan = select(MOE_ROUTE, problem)
+        routed, expected = plan.prepare({"correction_bias": column})(logits), plan.prepare(weights)(logits)
+    assert torch.equal(routed[1], expected[1])
 
 
 def test_a_large_bias_chooses_in_bfloat16_as_exactly_as_in_float32():
@@ -105,7 +121,14 @@ def test_routing_that_aiter_would_get_wrong_goes_on_with_a_reason(problem, words
 
 @pytest.mark.parametrize(
     ("num_experts", "groups", "release", "limit"),
-    [(256, 8, "pypi", None), (384, 1, "git", None), (384, 1, "pypi", 6784), (160, 8, "git", 6784)],
+    [
+        (256, 8, "pypi", None),
+        (384, 1, "git", None),
+        (33, 1, "git", None),
+        (384, 1, "pypi", 6784),
+        (160, 8, "git", 6784),
+        (64, 1, "pypi", 6784),
+    ],
 )
 def test_more_rows_than_biased_groups_take_have_a_row_of_their_own(num_experts, groups, release, limit):
     problem = RoutingProblem(
@@ -135,7 +158,7 @@ def test_parity_of_moe_experts_on_aiter(name, arch, release):
     with amd_machine(arch, release):
         plan = select(MOE_EXPERTS, problem)
         assert plan.rows[0].backend == "aiter", plan.passed_over
-        for num_rows in (0, 1, 2, 37):
+        for num_rows in (0, 2, 37):
             weights, inputs = MOE_EXPERTS.make_inputs(problem, num_rows, torch.Generator().manual_seed(num_rows))
             before = [tensor.clone() for tensor in inputs if tensor is not None]
             actual, expected = plan.prepare(weights)(*inputs), MOE_EXPERTS.reference(problem, weights, *inputs)
@@ -169,6 +192,15 @@ def test_inputs_may_be_slices_of_wider_rows():
         assert torch.equal(sliced, kernel(x, gates, ids))
 
 
+def test_weights_may_lie_with_their_dimensions_in_another_order():
+    problem = EXPERTS["whole tiles"]
+    weights, inputs = MOE_EXPERTS.make_inputs(problem, 6, torch.Generator().manual_seed(2))
+    turned = {name: x if x is None else x.transpose(1, 2).contiguous().transpose(1, 2) for name, x in weights.items()}
+    with amd_machine():
+        plan = select(MOE_EXPERTS, problem)
+        assert torch.equal(plan.prepare(turned)(*inputs), plan.prepare(weights)(*inputs))
+
+
 def test_packed_weights_take_the_bytes_that_the_plan_says():
     with amd_machine():
         plan = select(MOE_EXPERTS, EXPERTS["a tile and a bit"])
@@ -178,7 +210,7 @@ def test_packed_weights_take_the_bytes_that_the_plan_says():
 
 def test_inputs_of_other_sizes_than_planned_are_refused():
     with amd_machine():
-        routing = select(MOE_ROUTE, ROUTINGS["Qwen3"]).prepare()
+        routing = select(MOE_ROUTE, ROUTINGS["Qwen3"][1]).prepare()
         with pytest.raises(TypeError, match="planned for"):
             routing(torch.zeros(3, 64, dtype=BF16))
         weights, (x, gates, ids, _) = MOE_EXPERTS.make_inputs(EXPERTS["float16"], 3, torch.Generator())

@@ -66,7 +66,7 @@ def _why_not_these_groups(problem: RoutingProblem) -> str | None:
     groups, vector = _groups(problem)[0], _vector(problem.num_experts)
     if groups not in _GROUPS:
         return f"takes 1, 2, 4 or 8 groups, not {groups}"
-    if groups > 1 and problem.num_experts // groups % vector:
+    if problem.num_experts // groups % vector:
         return f"reads {vector} experts at a time, which {problem.num_experts // groups} of a group are no multiple of"
     if problem.top_k > _MOST_CHOSEN:
         return f"chooses up to {_MOST_CHOSEN} experts, not {problem.top_k}"
