@@ -39,7 +39,7 @@ def test_a_suite_without_a_head_is_refused(tmp_path: Path):
 
 
 def test_an_unknown_suite_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="no suite 'curl'; the suites are anthropic_python"):
+    with pytest.raises(ValueError, match="no suite 'curl'; the suites are aiperf_load, anthropic_python"):
         chosen_suites(["curl"])
 
 
