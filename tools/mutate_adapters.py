@@ -27,6 +27,13 @@ TESTS = ROOT / "packages" / "atom-kernels" / "tests" / "aiter_backend"
 # First part of an adapter's path -> the tests that should find its mistakes, those that find most first.
 TESTS_OF: dict[str, tuple[str, ...]] = {
     "moe": ("test_aiter_moe.py",),
+    "attention": (
+        "test_aiter_layouts.py",
+        "test_aiter_cache_write.py",
+        "test_aiter_attention.py",
+        "test_aiter_latent.py",
+        "test_aiter_attention_graphs.py",
+    ),
     **dict.fromkeys(("activation", "batched_gemm", "linear", "norm", "rotary", "sampling"), ("test_aiter_parity.py",)),
 }
 # What changes nothing that anybody could see: (file, what was edited, into what) -> why.
