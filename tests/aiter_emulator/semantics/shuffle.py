@@ -49,9 +49,8 @@ def reorder(x: Tensor, layout: Layout = (16, 16), use_int4: bool = False) -> Ten
     piece = 32 if use_int4 else 16 // x.element_size()
     assert x.shape[-2] % rows == 0, f"{x.shape[-2]} rows are no multiple of {rows}"
     assert x.shape[-1] % (2 * columns) == 0, f"{x.shape[-1]} columns are no multiple of {2 * columns}"
-    tiles = x.contiguous().view(
-        -1, x.shape[-2] // rows, rows, x.shape[-1] // (2 * columns), 2 * columns // piece, piece
-    )
+    tile_shape = x.shape[-2] // rows, rows, x.shape[-1] // (2 * columns), 2 * columns // piece, piece
+    tiles = x.view(-1, *tile_shape)
     return tiles.permute(0, 1, 3, 4, 2, 5).contiguous().view(x.shape)
 
 

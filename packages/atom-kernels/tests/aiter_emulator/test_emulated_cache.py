@@ -180,6 +180,15 @@ def test_flash_caches_have_one_stride_and_real_scales(aiter: ModuleType):
         )
 
 
+def test_every_write_looks_at_its_tokens(aiter: ModuleType):
+    given = list(arguments(key=normal(5, HEADS * DIM)).values())
+    for write in (aiter.reshape_and_cache, aiter.reshape_and_cache_flash):
+        with pytest.raises(SilentlyWrong, match="key has shape"):
+            write(*given, *torch.ones(2, 1))
+    with pytest.raises(SilentlyWrong, match="key has shape"):
+        aiter.reshape_and_cache_with_pertoken_quant(*given[:4], torch.ones(1), torch.ones(1), SLOTS, False)
+
+
 @pytest.mark.parametrize("asm_layout", [False, True])
 def test_each_head_of_a_token_has_its_scale(aiter: ModuleType, asm_layout: bool):
     key_cache, value_cache = packed(aiter.dtypes.fp8, asm_layout)

@@ -46,6 +46,13 @@ def test_sizes_that_tiles_do_not_cover_are_refused(aiter: ModuleType, shape: tup
         module("ops.shuffle").shuffle_weight(normal(*shape))
 
 
+def test_a_transposed_weight_is_shuffled_as_what_it_holds(aiter: ModuleType):
+    shuffle, weight = module("ops.shuffle").shuffle_weight, normal(2, 64, 32)
+    assert torch.equal(shuffle(weight.mT), shuffle(weight.mT.contiguous()))
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        shuffle(normal(2, 3, 64, 32).transpose(0, 1))
+
+
 def test_shuffling_twice_is_found(aiter: ModuleType):
     shuffle = module("ops.shuffle").shuffle_weight
     with pytest.raises(SilentlyWrong, match="shuffled already"):
@@ -77,6 +84,14 @@ def test_products_of_fp8_take_scales(aiter: ModuleType):
     torch.testing.assert_close(out, (a.float() @ b.float().t() * 1.5).to(BF16))
 
 
+def test_scales_are_one_float32(aiter: ModuleType):
+    a, b = normal(4, 16).to(aiter.dtypes.fp8), normal(8, 16).to(aiter.dtypes.fp8)
+    with pytest.raises(SilentlyWrong, match="scale_a is"):
+        module("tuned_gemm").tgemm.mm(a, b, None, BF16, torch.ones(1).double())
+    with pytest.raises(SilentlyWrong, match="scale_b is per tensor"):
+        module("tuned_gemm").tgemm.mm(a, b, None, BF16, torch.ones(1), torch.ones(8))
+
+
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
@@ -86,6 +101,7 @@ def test_products_of_fp8_take_scales(aiter: ModuleType):
         ({"bias": normal(7, dtype=torch.float16)}, Refused, "bias is"),
         ({"A": normal(24)}, Refused, "1-D"),
         ({"scale_a": torch.ones(1)}, SilentlyWrong, "scales"),
+        ({"scale_c": torch.ones(1)}, Refused, "scale_c"),
     ],
 )
 def test_products_that_make_no_sense_are_refused(aiter: ModuleType, change: dict, error: type, words: str):
@@ -184,6 +200,7 @@ def test_the_batched_product_of_triton_takes_views(aiter: ModuleType):
         ({"XQ": normal(5, 3, 16).transpose(0, 1)}, SilentlyWrong, "XQ has strides"),
         ({"WQ": normal(3, 16, 7).transpose(1, 2)}, SilentlyWrong, "WQ has strides"),
         ({"WQ": normal(2, 7, 16)}, SilentlyWrong, "WQ has shape"),
+        ({"XQ": normal(5, 16)}, SilentlyWrong, "XQ has shape"),
         ({"XQ": normal(3, 5, 16, dtype=torch.float16)}, Refused, "both be bf16"),
         ({"bias": normal(3, 1, 7)}, SilentlyWrong, "bias is ignored"),
         ({"dtype": torch.float16}, SilentlyWrong, "stores bf16"),
@@ -194,3 +211,29 @@ def test_the_batched_product_of_ck_reads_bare_pointers(aiter: ModuleType, change
     arguments = {"XQ": normal(3, 5, 16), "WQ": normal(3, 7, 16)} | change
     with pytest.raises(error, match=words):
         aiter.batched_gemm_bf16_CK(**arguments)
+
+
+def test_batched_products_take_no_shuffled_weight(aiter: ModuleType):
+    shuffled = module("ops.shuffle").shuffle_weight(normal(3, 16, 32))
+    for product in (aiter.batched_gemm_bf16_CK, module("ops.triton.batched_gemm_bf16").batched_gemm_bf16):
+        with pytest.raises(SilentlyWrong, match="WQ is shuffled"):
+            product(normal(3, 5, 32), shuffled)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"YQ": normal(3, 5, 8)}, SilentlyWrong, "YQ has shape"),
+        ({"YQ": normal(3, 5, 7).half()}, SilentlyWrong, "YQ is"),
+        ({"bias": normal(3, 7)}, SilentlyWrong, "bias has shape"),
+        ({"bias": normal(3, 1, 14)[..., ::2]}, SilentlyWrong, "bias has strides"),
+        ({"WQ": normal(2, 7, 16)}, AssertionError, "Batch"),
+        ({"WQ": normal(3, 7, 8)}, AssertionError, "K dim"),
+        ({"splitK": 2}, AssertionError, "splitK"),
+        ({"dtype": torch.float32}, AssertionError, "not supported"),
+    ],
+)
+def test_what_the_batched_product_of_triton_misreads(aiter: ModuleType, change: dict, error: type, words: str):
+    arguments = {"XQ": normal(3, 5, 16), "WQ": normal(3, 7, 16)} | change
+    with pytest.raises(error, match=words):
+        module("ops.triton.batched_gemm_bf16").batched_gemm_bf16(**arguments)

@@ -33,6 +33,13 @@ def test_the_sensitive_form_rounds_before_the_weight(aiter: ModuleType):
     assert torch.equal(aiter.rms_norm(x, weight, 1e-5, 1), rounded.to(BF16))
 
 
+def test_columns_apart_are_no_rows(pypi_aiter: ModuleType):
+    with pytest.raises(SilentlyWrong, match="input has strides"):
+        pypi_aiter.rms_norm(normal(8, 3).t(), normal(8), 1e-6)
+    with pytest.raises(Refused, match="fp16 and bf16"):
+        pypi_aiter.rmsnorm2d_fwd_with_add(*torch.randn(4, 3, 8), torch.randn(8), 1e-6)
+
+
 def test_rms_norm_with_add_writes_the_sum_and_its_norm(aiter: ModuleType):
     x, residual, weight = normal(5, 24), normal(5, 24), normal(24)
     out, total = torch.empty_like(x), torch.empty_like(x)
@@ -111,6 +118,7 @@ def test_layernorm_is_torchs(aiter: ModuleType):
         ({"input": torch.randn(3, 8)}, Refused),
         ({"weight": torch.randn(8)}, SilentlyWrong),
         ({"bias": normal(7)}, SilentlyWrong),
+        ({"weight": normal(16)[::2]}, SilentlyWrong),
     ],
 )
 def test_layernorm_takes_16_bit_matrices_and_weights_alike(aiter: ModuleType, change: dict, error: type):
@@ -139,3 +147,44 @@ def test_the_two_norms_of_mla_say_what_is_missing(git_aiter: ModuleType):
         git_aiter.fused_qk_rmsnorm(q=q, q_weight=weight, q_out_unquantized=q)
     with pytest.raises(Refused, match="dtype"):
         git_aiter.fused_qk_rmsnorm(q=q, q_weight=weight.float(), q_out_unquantized=out)
+
+
+def test_the_first_norm_of_mla_adds_a_residual(git_aiter: ModuleType):
+    q, residual, weight = normal(5, 24), normal(5, 24), normal(24)
+    out, total = torch.empty_like(q), torch.empty_like(q)
+    pair = {"q": q, "q_weight": weight, "q_epsilon": 1e-5, "q_out_unquantized": out, "q_residual": residual}
+    git_aiter.fused_qk_rmsnorm(**pair, q_res_out=total)
+    assert torch.equal(total, (q.float() + residual.float()).to(BF16))
+    torch.testing.assert_close(out, reference(q.float() + residual.float(), weight).to(BF16), rtol=1e-2, atol=1e-2)
+    with pytest.raises(Refused, match="needs q_res_out"):
+        git_aiter.fused_qk_rmsnorm(**pair)
+    with pytest.raises(SilentlyWrong, match="q_res_out has shape"):
+        git_aiter.fused_qk_rmsnorm(**pair, q_res_out=normal(5, 8))
+    with pytest.raises(SilentlyWrong, match="q_residual has shape"):
+        git_aiter.fused_qk_rmsnorm(**pair | {"q_residual": normal(5, 8)}, q_res_out=total)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"k": normal(4, 24), "k_out": normal(4, 24)}, Refused, "other rows"),
+        ({"k_out": normal(5, 8)}, SilentlyWrong, "k_out has shape"),
+        ({"k_out": normal(24, 5).t()}, SilentlyWrong, "k_out has strides"),
+        ({"k": normal(24, 5).t()}, SilentlyWrong, "k has strides"),
+        ({"k_weight": normal(8)}, SilentlyWrong, "k_weight has shape"),
+        ({"k_weight": normal(48)[::2]}, SilentlyWrong, "k_weight has strides"),
+        ({"q": normal(5, 1, 24)}, Refused, "3 dimensions"),
+        ({"q": torch.randn(5, 24)}, Refused, "q is torch.float32"),
+    ],
+)
+def test_what_the_norms_of_mla_misread(git_aiter: ModuleType, changes: dict, error: type, words: str):
+    given = {name: normal(5, 24) for name in ("q", "q_out_unquantized", "k", "k_out")}
+    weights = {"q_weight": normal(24), "k_weight": normal(24)}
+    with pytest.raises(error, match=words):
+        git_aiter.fused_qk_rmsnorm(**given | weights | changes)
+
+
+def test_the_key_is_not_written_over_the_query(git_aiter: ModuleType):
+    q, weights = normal(5, 24), {"q_weight": normal(24), "k_weight": normal(24)}
+    with pytest.raises(SilentlyWrong, match="k_out and q share memory"):
+        git_aiter.fused_qk_rmsnorm(q=q, k=normal(5, 24), q_out_unquantized=normal(5, 24), k_out=q, **weights)
