@@ -199,6 +199,40 @@ def test_what_was_not_planned_is_refused_and_not_computed(op, problem, width):
             run(x.float())
 
 
+@pytest.mark.parametrize(
+    ("op", "problem"),
+    [
+        (RMS_NORM, RMSNormProblem(64, HALF)),
+        (ADD_RMS_NORM, RMSNormProblem(64, HALF)),
+        (LAYER_NORM, LayerNormProblem(64, HALF)),
+        (LINEAR, LinearProblem(64, 48, HALF, True)),
+    ],
+)
+def test_weights_may_be_slices(op, problem):
+    with amd_machine() as platform, torch.inference_mode():
+        weights, inputs = op.make_inputs(problem, 3, torch.Generator().manual_seed(0))
+        slices = {name: torch.stack((tensor, tensor), dim=-1)[..., 1] for name, tensor in weights.items()}
+        assert not any(tensor.is_contiguous() for tensor in slices.values())
+        got = select(op, problem, platform).prepare(slices)(*inputs)
+        assert mismatch(got, op.reference(problem, weights, *inputs), op.tolerance(problem)) is None
+
+
+@pytest.mark.parametrize(
+    ("op", "problem"),
+    [
+        (RMS_NORM, RMSNormProblem(64, HALF, 1e-4)),
+        (ADD_RMS_NORM, RMSNormProblem(64, HALF, 1e-4)),
+        (LAYER_NORM, LayerNormProblem(64, HALF, 1e-4)),
+    ],
+)
+def test_what_is_added_to_the_variance_counts_for_small_rows(op, problem):
+    with amd_machine() as platform, torch.inference_mode():
+        weights, inputs = op.make_inputs(problem, 3, torch.Generator().manual_seed(0))
+        small = [x * 1e-3 for x in inputs]
+        got = select(op, problem, platform).prepare(weights)(*small)
+        assert mismatch(got, op.reference(problem, weights, *small), op.tolerance(problem)) is None
+
+
 def test_inputs_stay_as_they_are():
     with amd_machine() as platform, torch.inference_mode():
         for op, problem in ((ADD_RMS_NORM, RMSNormProblem(64, HALF)), (ROTARY, RotaryProblem(3, 1, 64, 64, HALF))):
