@@ -8,7 +8,7 @@ from torch import Tensor
 from . import machine
 from .attend import attend, visible
 from .checks import check_apart, check_rows, check_shape, detect_unless, refuse_unless
-from .host import ints, longest, page_ids, take
+from .host import ints, longest, page_ids, take, true_everywhere
 from .layouts import (
     check_shuffled_values,
     check_x_packed_keys,
@@ -45,7 +45,8 @@ def unified_attention(
     Args:
         window_size: the first number, plus one, is how many tokens a query sees, itself counted; -1 is no window.
         shuffled: keys are x-packed and values shuffled instead.
-        decode_tile_is_page: in decode, this release's kernels read a page at a time: its size is a power of two.
+        decode_tile_is_page: in decode, this release's kernels read whole pages: their size is a power of two, and what
+            lies behind the end of a sequence is multiplied by zero.
     """
     assert causal, "Only causal attention is supported"
     if sinks is not None:
@@ -69,6 +70,7 @@ def unified_attention(
     detect_unless(len(table) >= len(lengths), f"block_table has {len(table)} rows for {len(lengths)} sequences")
     detect_unless(max_seqlen_q >= longest(starts), f"max_seqlen_q is {max_seqlen_q}, a sequence has {longest(starts)}")
     detect_unless(max_seqlen_k >= max(lengths, default=0), f"max_seqlen_k is {max_seqlen_k} for {lengths}")
+    reads_ends = decode_tile_is_page and (max_seqlen_q == 1 or page_size == 64)
     left = int(window_size[0]) if window_size[0] >= 0 else -1
     softcap = softcap if softcap > 0 else 0.0
     for index, length in enumerate(lengths):
@@ -78,7 +80,12 @@ def unified_attention(
         detect_unless(length >= last - first, f"{last - first} queries at {length} tokens of context")
         ids = page_ids("block_table", table[index], length, page_size, k.shape[0])
         read_keys, read_values = (tokens_of_x_packed_keys, tokens_of_values) if shuffled else (tokens_of_rows,) * 2
-        keys, values = read_keys(take(k, ids))[:length], read_values(take(v, ids))[:length]
+        keys, values = read_keys(take(k, ids))[:length], read_values(take(v, ids))
+        detect_unless(
+            not reads_ends or true_everywhere(values[length:].isfinite()),
+            "values behind the end of a sequence are not finite: times zero, they make its result NaN",
+        )
+        values = values[:length]
         if is_fp8:
             keys, values = (
                 (keys * k_descale.reshape(-1)[0]).to(q.dtype),

@@ -273,3 +273,11 @@ def test_decode_of_the_release_on_pypi_wants_pages_of_a_power_of_two(pypi_aiter:
     given = unified(**caches, q=rows(3, 6, 24), out=rows(3, 6, 24), cu_seqlens_q=int32([0, 1, 2, 3]), max_seqlen_q=1)
     with pytest.raises(Refused, match="power of 2"):
         unified_attention(**given)
+
+
+def test_decode_of_the_release_on_pypi_reads_pages_to_their_ends(pypi_aiter: ModuleType):
+    given = unified(q=rows(3, 6, 24), out=rows(3, 6, 24), cu_seqlens_q=int32([0, 1, 2, 3]), max_seqlen_q=1)
+    with pytest.raises(SilentlyWrong, match="make its result NaN"):
+        unified_attention(**given)
+    given |= {"v": given["v"].nan_to_num()}
+    assert unified_attention(**given).isfinite().all()
