@@ -77,7 +77,7 @@ class Experts(Layer):
         scheme = context.quantization.scheme_for(f"{prefix}.0.gate_proj")
         if not isinstance(scheme, Dense):
             raise ValueError(f"{prefix}: experts cannot be held as {scheme.name} yet; leave them out of quantization")
-        self._problem = ExpertsProblem(
+        self.problem = ExpertsProblem(
             *(num_experts, top_k, hidden_size, self._local_size, context.dtype, activation, bias, alpha, limit),
             batch_invariant=context.platform.batch_invariant,
         )
@@ -115,7 +115,7 @@ class Experts(Layer):
 
     def finish(self) -> None:
         tensors, self._tensors = self._tensors, {}
-        self._apply = select(MOE_EXPERTS, self._problem, self._context.platform).prepare(tensors)
+        self._apply = select(MOE_EXPERTS, self.problem, self._context.platform).prepare(tensors)
 
     def _single_pieces(self, names: tuple[str, str, str]) -> dict[str, _Piece]:
         gate, up, down = names
@@ -168,6 +168,6 @@ class Experts(Layer):
 
     def _tensor(self, slot: str) -> torch.Tensor:
         if slot not in self._tensors:
-            spec: Any = MOE_EXPERTS.weights(self._problem)[slot]
+            spec: Any = MOE_EXPERTS.weights(self.problem)[slot]
             self._tensors[slot] = torch.zeros(spec.shape, dtype=spec.dtype, device=self._context.device)
         return self._tensors[slot]

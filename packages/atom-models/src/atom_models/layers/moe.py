@@ -89,7 +89,7 @@ class Router(Layer):
             prefix=f"{prefix}.{routing.linear}",
             bias=routing.linear_bias,
         )
-        self._problem = RoutingProblem(
+        self.problem = RoutingProblem(
             num_experts,
             top_k,
             dtype,
@@ -113,7 +113,7 @@ class Router(Layer):
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         if self._bias_name is None:
             return {}
-        return {self._bias_name: ExpectedWeight((self._problem.num_experts,), torch.float32)}
+        return {self._bias_name: ExpectedWeight((self.problem.num_experts,), torch.float32)}
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         check_shape(name, tensor, self.expected_weights()[name])
@@ -121,7 +121,7 @@ class Router(Layer):
 
     def finish(self) -> None:
         weights = {} if self._bias is None else {"correction_bias": self._bias}
-        self._route = select(MOE_ROUTE, self._problem, self._context.platform).prepare(weights)
+        self._route = select(MOE_ROUTE, self.problem, self._context.platform).prepare(weights)
 
 
 class MoE(Layer):
