@@ -14,6 +14,7 @@ from atom_kernels.activation import (
     silu_and_mul,
     swiglu_oai_and_mul,
 )
+from atom_kernels.cases import mismatch
 from atom_kernels.embedding import embedding
 from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem, linear_int8, quantize_int8
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem, add_rms_norm, layer_norm, rms_norm
@@ -210,3 +211,21 @@ def test_without_fast_bfloat16_linears_are_torchs_own():
     slow = replace(detect_platform(), fast_bf16=False, cpu_features=frozenset(), unavailable=(("native", "off"),))
     plan = select(OP, LinearProblem(64, 64, torch.bfloat16), slow)
     assert [row.backend for row in plan.rows] == ["torch"]
+
+
+class OnGpu(torch.Tensor):
+    """A tensor of the host that says it lies on a GPU."""
+
+    is_cuda = True
+
+
+def test_logits_are_rounded_where_this_torch_cannot_keep_their_sums(monkeypatch):
+    def refuse(*operands, out_dtype=None):
+        raise RuntimeError("gemm input type at::BFloat16 and output type float is not supported for ROCm")
+
+    problem = LinearProblem(32, 24, torch.bfloat16, out_dtype=torch.float32)
+    weights, (x,) = OP.make_inputs(problem, 3, torch.Generator().manual_seed(0))
+    monkeypatch.setattr(torch, "mm", refuse)
+    torch_backend = OP.backends[-1]
+    out = torch_backend.bind(problem, {**weights, "weight": weights["weight"].as_subclass(OnGpu)})(x)
+    assert mismatch(out, OP.reference(problem, weights, x), OP.tolerance(problem)) is None

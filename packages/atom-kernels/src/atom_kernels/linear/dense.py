@@ -23,9 +23,20 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
     weight, bias, function = weights["weight"], weights["bias"], torch.nn.functional.linear
     if problem.result_dtype == problem.dtype:
         return lambda x_TK: function(x_TK, weight, bias)
-    if weight.is_cuda and bias is None:
+    if bias is None and _keeps_sums(weight):
         return lambda x_TK: torch.mm(x_TK, weight.t(), out_dtype=problem.result_dtype)
     return lambda x_TK: function(x_TK, weight, bias).to(problem.result_dtype)
+
+
+def _keeps_sums(weight: torch.Tensor) -> bool:
+    """Whether torch can give a product's sums in float32; torch 2.8 for ROCm raises, and then they are rounded."""
+    if not weight.is_cuda:
+        return False
+    try:
+        torch.mm(weight[:1], weight[:1].t(), out_dtype=torch.float32)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _make_inputs(problem: LinearProblem, num_rows: int, generator: torch.Generator) -> Any:
