@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -14,10 +16,12 @@ from starlette.requests import ClientDisconnect, Request
 from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError
 
 READ_TIMEOUT_S = 30.0
+IGNORED_FIELDS = "x-atom-ignored-fields"
 _LONGEST_QUOTE = 60
 _HEADER_SAFE = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _MOST_NAMED_FIELDS = 16
 _SUBJECT = re.compile(r"^\w+ should (?=be|have|match)")
+_SAME_NAMES: Mapping[str, str] = MappingProxyType({})
 _BYTE = re.compile(r"\(byte (\d+)\)")
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -96,6 +100,16 @@ async def read_request(request: Request, schema: type[Schema], max_bytes: int) -
     values = decode_json_object(await read_body(request, max_bytes))
     body, ignored = parse_object(schema, values)
     return Parsed(body, _ignored_header(ignored))
+
+
+def naming_ignored(
+    headers: Mapping[str, str], fields: Sequence[str], names: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """`headers` that tell of these ignored fields too, by the names that the client knows them by."""
+    if not fields:
+        return dict(headers)
+    earlier = [headers[IGNORED_FIELDS]] if IGNORED_FIELDS in headers else []
+    return {**headers, IGNORED_FIELDS: ", ".join([*earlier, *(names.get(field, field) for field in fields)])}
 
 
 def quoted(value: Any) -> str:
@@ -190,11 +204,11 @@ def _json_type(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def _ignored_header(names: list[str]) -> dict[str, str]:
+def _ignored_header(names: Sequence[str]) -> dict[str, str]:
     if not names:
         return {}
     # Names come from the client: only harmless ones go into a header.
     safe = [name for name in names if _HEADER_SAFE.fullmatch(name)][:_MOST_NAMED_FIELDS]
     if len(safe) < len(names):
         safe.append("...")
-    return {"x-atom-ignored-fields": ", ".join(safe)}
+    return {IGNORED_FIELDS: ", ".join(safe)}

@@ -23,11 +23,10 @@ def check_tools(body: ChatCompletionRequest) -> None:
     names = [tool.function.name for tool in body.tools]
     if len(set(names)) != len(names):
         raise APIError(400, "each function in 'tools' needs a name of its own", param="tools")
-    choice = body.tool_choice
-    if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
-        message = f"'tool_choice' names {choice.function.name!r}, which is not in 'tools'"
-        raise APIError(400, message, param="tool_choice")
-    if choice not in (None, "none", "auto") and not names:
+    missing = [name for name in body.chosen_names or () if name not in names]
+    if missing:
+        raise APIError(400, f"'tool_choice' names {missing[0]!r}, which is not in 'tools'", param="tool_choice")
+    if body.tool_choice not in (None, "none", "auto") and not names:
         raise APIError(400, "'tool_choice' needs 'tools'", param="tool_choice")
     if body.is_call_enforced and body.constraint() is not None:
         message = "an enforced 'tool_choice' and a constraint on the text exclude each other"

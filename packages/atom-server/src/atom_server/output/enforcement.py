@@ -14,6 +14,8 @@ from atom_server.output.tagged_grammar import tagged_arguments
 from atom_server.schemas.tools import Tool
 
 Format = dict[str, Any]
+# In one turn, where nothing but calls may come: a model could go on for ever.
+MAX_CALLS = 16
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 ANY_TEXT: Format = {"type": "any_text"}
 
@@ -107,6 +109,7 @@ def _group(notation: CallNotation, tags: list[Format], several: bool) -> Format:
         "separator": notation.separator,
         "at_least_one": True,
         "stop_after_first": not several,
+        "max_tags": MAX_CALLS,
     }
 
 

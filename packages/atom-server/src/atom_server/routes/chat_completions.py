@@ -11,7 +11,7 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from atom_core import CompletionLogprobs, Tokenizer
-from atom_server.body import read_request
+from atom_server.body import naming_ignored, read_request
 from atom_server.collect import Collected, collect
 from atom_server.disconnect import until_disconnect
 from atom_server.errors import APIError
@@ -46,6 +46,7 @@ async def chat_completions(request: Request) -> Response:
     prompt = await encode_chat(state, body)
     plan = plan_reply(state, body, prompt)
     generation = await Generation.submit(request, body, [prompt], plan.params, kind="chatcmpl")
+    headers = naming_ignored(headers, body.without_effect(plan.params))
     if body.stream:
         events = _events(generation, body, state.engine.tokenizer, plan)
         return EventStream(request, generation, events, headers=headers)

@@ -8,7 +8,8 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from atom_server.body import read_request
+from atom_server.body import naming_ignored, read_request
+from atom_server.client_names import MESSAGES, named_as
 from atom_server.collect import collect
 from atom_server.disconnect import until_disconnect
 from atom_server.errors import APIError
@@ -31,10 +32,12 @@ async def messages(request: Request) -> Response:
     state.check_takes_requests()
     body, headers = await read_request(request, MessagesRequest, state.options.max_body_bytes)
     state.check_model(body.model)
-    chat = body.to_chat()
-    prompt = await encode_chat(state, chat)
-    plan = plan_reply(state, chat, prompt)
-    generation = await Generation.submit(request, chat, [prompt], plan.params, kind="msg")
+    with named_as(MESSAGES):
+        chat = body.to_chat()
+        prompt = await encode_chat(state, chat)
+        plan = plan_reply(state, chat, prompt)
+        generation = await Generation.submit(request, chat, [prompt], plan.params, kind="msg")
+    headers = naming_ignored(headers, chat.without_effect(plan.params), MESSAGES)
     reader = plan.make_reader()
     writer = MessageWriter(generation, reader.call_ids)
     if body.stream:

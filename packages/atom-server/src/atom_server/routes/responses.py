@@ -8,7 +8,8 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from atom_server.body import read_request
+from atom_server.body import naming_ignored, read_request
+from atom_server.client_names import RESPONSES, named_as
 from atom_server.collect import collect
 from atom_server.disconnect import cancel_all, until_disconnect
 from atom_server.errors import APIError
@@ -36,10 +37,12 @@ async def create_response(request: Request) -> Response:
     body, headers = await read_request(request, CreateResponseRequest, state.options.max_body_bytes)
     model = state.check_model(body.model)
     earlier = _earlier_items(state, body)
-    chat = body.to_chat(earlier)
-    prompt = await encode_chat(state, chat)
-    plan = plan_reply(state, chat, prompt)
-    generation = await Generation.submit(request, chat, [prompt], plan.params, kind="resp")
+    with named_as(RESPONSES):
+        chat = body.to_chat(earlier)
+        prompt = await encode_chat(state, chat)
+        plan = plan_reply(state, chat, prompt)
+        generation = await Generation.submit(request, chat, [prompt], plan.params, kind="resp")
+    headers = naming_ignored(headers, chat.without_effect(plan.params), RESPONSES)
     writer = ResponseWriter(body, model, plan.make_reader(), state.engine.tokenizer)
     stored = StoredResponse(writer.unfinished("in_progress"), [*earlier, *body.input_items(writer.id)])
     run = ResponseRun(request, generation, writer, stored, state.responses if body.store else None)

@@ -9,10 +9,9 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from atom_core import SamplingParams
 from atom_server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, GenerationRequest
-from atom_server.schemas.tools import NamedToolChoice, Tool, ToolChoice
+from atom_server.schemas.tools import MAX_TOOLS, AllowedToolsChoice, NamedToolChoice, Tool, ToolChoice
 
 MAX_MESSAGES = 4096
-MAX_TOOLS = 128
 MAX_DOCUMENTS = 1024
 # A template would take these for its own arguments: a client could pass a second conversation or template by them.
 RESERVED_TEMPLATE_KEYS = frozenset(
@@ -101,7 +100,9 @@ class ChatCompletionRequest(GenerationRequest):
     )
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field([], description="Functions to be called.")
     tool_choice: ToolChoice | None = Field(
-        None, description="Left out: auto with tools. required and a named function are enforced."
+        None,
+        description="Left out: auto with tools. required, a named function, and allowed_tools with the mode required "
+        "are enforced.",
     )
     parallel_tool_calls: bool = Field(True, description="Whether one turn may make several calls.")
     reasoning_effort: Annotated[str, Field(max_length=32)] | None = Field(
@@ -115,15 +116,34 @@ class ChatCompletionRequest(GenerationRequest):
     @property
     def active_tools(self) -> list[Tool]:
         """Those that may be called in this turn."""
-        choice = self.tool_choice
-        if isinstance(choice, NamedToolChoice):
-            return [tool for tool in self.tools if tool.function.name == choice.function.name]
-        return [] if choice == "none" else self.tools
+        names = self.chosen_names
+        if names is not None:
+            return [tool for tool in self.tools if tool.function.name in names]
+        return [] if self.tool_choice == "none" else self.tools
+
+    @property
+    def chosen_names(self) -> list[str] | None:
+        """The functions that `tool_choice` names; None where it names none."""
+        match self.tool_choice:
+            case NamedToolChoice() as choice:
+                return [choice.function.name]
+            case AllowedToolsChoice() as choice:
+                return choice.names
+            case _:
+                return None
 
     @property
     def is_call_enforced(self) -> bool:
         """Whether the answer has to be a call."""
-        return self.tool_choice not in (None, "none", "auto")
+        choice = self.tool_choice
+        if isinstance(choice, AllowedToolsChoice):
+            return choice.allowed_tools.mode == "required"
+        return choice not in (None, "none", "auto")
+
+    def without_effect(self, params: SamplingParams) -> list[str]:
+        """Fields that say something, and change nothing for this model: `params` are what came of them."""
+        is_lost = self.thinking_token_budget is not None and params.thinking_budget is None
+        return ["thinking_token_budget"] if is_lost else []
 
     def template_variables(self) -> dict[str, Any]:
         """What the template gets besides the messages."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
 
 from atom_server.body import parse_object
 from atom_server.errors import unsupported
-from atom_server.schemas.chat import MAX_MESSAGES, MAX_TOOLS, ChatCompletionRequest
+from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest
 from atom_server.schemas.response_items import Item, chat_messages, typed_items
 from atom_server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS
-from atom_server.schemas.tools import FunctionDefinition, FunctionName
+from atom_server.schemas.tools import MAX_TOOLS, FunctionDefinition, FunctionName, kind_of_choice
 
 LOGPROBS = "message.output_text.logprobs"
 _UNSUPPORTED = ("conversation", "prompt")
@@ -58,6 +58,27 @@ class Reasoning(BaseModel):
     summary: Annotated[str, Field(max_length=32)] | None = Field(None, description="Ignored: the reasoning is shown.")
 
 
+class AllowedFunctions(BaseModel):
+    """Those of the functions that may be called, and whether one of them has to be."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionChoice], Field(min_length=1, max_length=MAX_TOOLS)]
+
+    def as_choice(self) -> dict[str, Any]:
+        """As chat completions spell it."""
+        tools = [tool.as_choice() for tool in self.tools]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": self.mode, "tools": tools}}
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("word")]
+    | Annotated[FunctionChoice, Tag("one")]
+    | Annotated[AllowedFunctions, Tag("some")],
+    Discriminator(kind_of_choice),
+]
 Items = Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES)]
 
 
@@ -85,7 +106,7 @@ class CreateResponseRequest(BaseModel):
     ] = {}
     text: dict[str, Any] | None = Field(None, description='{"format": {"type": ...}}')
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] = []
-    tool_choice: Literal["none", "auto", "required"] | FunctionChoice = "auto"
+    tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     max_tool_calls: Annotated[int, Field(ge=1)] | None = Field(None, description="Ignored: it counts OpenAI's tools.")
     reasoning: Reasoning | None = None

@@ -8,10 +8,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from atom_server.body import parse_object
 from atom_server.errors import APIError, unsupported
-from atom_server.schemas.chat import MAX_MESSAGES, MAX_TOOLS, ChatCompletionRequest, TextPart, text_of_parts
+from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest, TextPart, text_of_parts
 from atom_server.schemas.message_blocks import InputMessage, chat_messages
 from atom_server.schemas.sampling import MAX_TOKENS, StopStrings
-from atom_server.schemas.tools import FunctionName
+from atom_server.schemas.tools import MAX_TOOLS, FunctionName
 
 
 def _text_of_system(value: Any) -> Any:

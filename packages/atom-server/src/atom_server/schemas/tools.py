@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+MAX_TOOLS = 128
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,64}$")]
 
 
@@ -46,4 +47,40 @@ class NamedToolChoice(BaseModel):
     function: FunctionReference
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
+class AllowedTools(BaseModel):
+    """Those of the tools that may be called, and whether one of them has to be."""
+
+    model_config = ConfigDict(strict=True)
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedToolChoice], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolsChoice(BaseModel):
+    """Some of the tools; the model is told of these alone."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+    @property
+    def names(self) -> list[str]:
+        """Of the functions that may be called."""
+        return [tool.function.name for tool in self.allowed_tools.tools]
+
+
+def kind_of_choice(value: Any) -> str:
+    """Which of the forms of a choice is meant: an error is then told of that one alone."""
+    if isinstance(value, str):
+        return "word"
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "some" if kind == "allowed_tools" else "one"
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("word")]
+    | Annotated[NamedToolChoice, Tag("one")]
+    | Annotated[AllowedToolsChoice, Tag("some")],
+    Discriminator(kind_of_choice),
+]

@@ -1,0 +1,59 @@
+"""Names of fields: what a chat completion calls them, and what the client called them on another route."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+
+from atom_core import InvalidRequestError
+from atom_server.errors import APIError
+
+Names = Mapping[str, str]
+
+RESPONSES: Names = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
+MESSAGES: Names = {
+    "response_format": "output_config.format",
+    "reasoning_effort": "output_config.effort",
+    "stop": "stop_sequences",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "chat_template_kwargs": "thinking",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+}
+
+
+@contextlib.contextmanager
+def named_as(names: Names) -> Iterator[None]:
+    """Let errors of the chat that a request was turned into name the request's own fields.
+
+    Raises:
+        APIError, InvalidRequestError: those from inside, with other names.
+    """
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise InvalidRequestError(_in_text(error.message, names), _in_path(error.param, names), error.code) from None
+    except APIError as error:
+        param, message = _in_path(error.param, names), _in_text(error.message, names)
+        raise APIError(error.status, message, param=param, code=error.code, headers=error.headers) from None
+
+
+def _in_path(param: str | None, names: Names) -> str | None:
+    """``response_format.json_schema.schema`` is ``text.format.schema``: formats have no level of their own there."""
+    found = re.match(r"\w+", param or "")
+    if param is None or found is None or found[0] not in names:
+        return param
+    return names[found[0]] + param[found.end() :].removeprefix(".json_schema")
+
+
+def _in_text(message: str, names: Names) -> str:
+    """Names in quotes, and those that are no words of a language."""
+    for old, new in names.items():
+        pattern = rf"\b{old}\b" if "_" in old else f"(?<='){old}(?=')"
+        message = re.sub(pattern, new, message)
+    return message

@@ -1,0 +1,93 @@
+"""Errors and headers name fields as the client wrote them, whatever the engine calls them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from atom_server.client_names import MESSAGES as MESSAGES_NAMES
+from atom_server.client_names import RESPONSES, named_as
+from atom_server.errors import APIError
+
+TURNS = [{"role": "user", "content": "hello"}]
+LONG = "word " * 20_000
+SCHEMA = {"type": "json_schema", "schema": {"type": "objct"}}
+FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "objct"}}
+MANY = [{"role": "user", "content": LONG}]
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a long input": ("responses", {"input": LONG}, "input"),
+    "many tokens": ("responses", {"input": "a", "max_output_tokens": 10**6}, "max_output_tokens"),
+    "a bad schema": ("responses", {"input": "a", "text": {"format": {**SCHEMA, "name": "x"}}}, "text.format"),
+    "no name": ("responses", {"input": "a", "text": {"format": {**SCHEMA, "name": 5}}}, "text.format.name"),
+    "no format": ("responses", {"input": "a", "text": {"format": {"type": "xml"}}}, "text.format.type"),
+    "a bad function": ("responses", {"input": "a", "tools": [FUNCTION], "tool_choice": "required"}, "tools"),
+    "long messages": ("messages", {"messages": MANY, "max_tokens": 5}, "messages"),
+    "many tokens of a message": ("messages", {"messages": TURNS, "max_tokens": 10**6}, "max_tokens"),
+    "a bad schema of a message": (
+        "messages",
+        {"messages": TURNS, "max_tokens": 5, "output_config": {"format": SCHEMA}},
+        "output_config.format",
+    ),
+    "a long chat": ("chat/completions", {"messages": MANY}, "messages"),
+    "many tokens of a chat": (
+        "chat/completions",
+        {"messages": TURNS, "max_completion_tokens": 10**6},
+        "max_completion_tokens",
+    ),
+    "a long prompt": ("completions", {"prompt": LONG}, "prompt"),
+}
+
+
+@pytest.mark.parametrize(("path", "fields", "param"), REFUSED.values(), ids=REFUSED)
+def test_a_refusal_names_the_field_that_the_client_sent(server, path, fields, param):
+    answer = server.post(f"/v1/{path}", **fields)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param), error
+    assert param.partition(".")[0] in fields
+    unknown = {"max_tokens", "response_format", "'messages'", "structured_outputs"} - set(fields)
+    assert [name for name in unknown if name in error["message"].replace("max_completion_tokens", "")] == []
+
+
+def test_only_names_are_changed_in_a_message():
+    with pytest.raises(APIError) as caught, named_as(RESPONSES):
+        raise APIError(400, "'messages' of many messages need max_tokens", param="messages[0].content", code="x")
+    error = caught.value
+    assert error.message == "'input' of many messages need max_output_tokens"
+    assert (error.param, error.code) == ("input[0].content", "x")
+
+
+def test_other_errors_pass_as_they_are():
+    with pytest.raises(KeyError), named_as(MESSAGES_NAMES):
+        raise KeyError("messages")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "name"),
+    [
+        ("/v1/chat/completions", {"messages": TURNS, "thinking_token_budget": 3}, "thinking_token_budget"),
+        ("/v1/responses", {"input": "a", "thinking_token_budget": 3}, "thinking_token_budget"),
+        (
+            "/v1/messages",
+            {"messages": TURNS, "thinking": {"type": "enabled", "budget_tokens": 3}},
+            "thinking.budget_tokens",
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_thinking_budget_of_a_model_that_does_not_think_is_named_as_ignored(server, path, fields, name, stream):
+    length = {"max_output_tokens": 2} if path == "/v1/responses" else {"max_tokens": 2}
+    answer = server.post(path, **fields, **length, stream=stream, colour="red")
+    assert answer.status_code == 200
+    assert answer.headers["x-atom-ignored-fields"] == f"colour, {name}"
+
+
+def test_a_thinking_budget_that_counts_is_not_named(server):
+    before = server.state.output_format
+    kind = type(before)
+    server.state.output_format = kind.infer("", server.engine.tokenizer, calls="hermes", reasoning="think")
+    try:
+        answer = server.post("/v1/chat/completions", messages=TURNS, thinking_token_budget=3, max_tokens=2)
+    finally:
+        server.state.output_format = before
+    assert "x-atom-ignored-fields" not in answer.headers
