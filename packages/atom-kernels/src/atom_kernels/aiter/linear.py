@@ -42,7 +42,8 @@ def _supports_shuffled(problem: LinearProblem, platform: Platform) -> str | None
     if not aiter_shuffles_linears():
         return "nobody has measured that a shuffled weight is faster; ATOM_AITER_SHUFFLE_LINEAR=1 asks for it"
     inputs, outputs = problem.in_features, problem.out_features
-    if platform.arch == "gfx950" and (problem.dtype is not torch.bfloat16 or inputs % 64 or outputs % 64):
+    is_cut = not (inputs % _ASSEMBLY_TILE or outputs % _ASSEMBLY_TILE)
+    if platform.arch == "gfx950" and (problem.dtype is not torch.bfloat16 or not is_cut):
         return f"on gfx950 shuffled weights are bfloat16 in tiles of {_ASSEMBLY_TILE}, not {outputs} x {inputs}"
     if outputs % 16 or inputs % 32:
         return f"only weights of 16 x 32 tiles can be shuffled, not {outputs} x {inputs}"
