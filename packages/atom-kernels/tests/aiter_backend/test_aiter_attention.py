@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from amd_machine import amd_machine
-from atom_kernels.attention import UnsupportedAttentionError, select_attention
+from atom_kernels.attention import UnsupportedAttentionError, apply_prologue, paged_attention, select_attention
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.platform import Platform
@@ -116,13 +116,30 @@ def test_steps_of_nothing_and_rows_past_a_step_give_zeros(machine, family):
     assert out[3:].abs().max() == 0
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt-oss", "gpt-oss window"])
-def test_a_float8_cache_is_read_as_it_was_written(machine, family):
+@pytest.mark.parametrize("requests", [MIXED, WHOLE], ids=["mixed", "whole"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt-oss window"])
+def test_a_float8_cache_is_read_as_it_was_written(machine, family, requests):
     problem, options = of_family(family, cache_dtype=machine.float8)
-    step = make_step(problem, MIXED, scattered=True, **options)
-    plan = select_attention(problem, machine, only_backend="aiter")
-    reference = select_attention(problem, machine, only_backend="reference")
-    torch.testing.assert_close(run(plan, step)[0], run(reference, step)[0], atol=0.1, rtol=5e-2)
+    step = make_step(problem, requests, scattered=True, **options)
+    out, keys, values = run(select_attention(problem, machine, only_backend="aiter"), step)
+    q, _ = apply_prologue(step.q_THD, step.k_TKD, step.prologue)
+    geometry, window = step.geometry, problem.sliding_window
+    tables = (geometry.query_start_loc, geometry.seq_lens, geometry.block_table)
+    cache = (keys.float(), values.float())
+    expected = paged_attention(q, cache, *tables, scale=problem.scale, sliding_window=window, sinks_H=step.sinks)
+    torch.testing.assert_close(out, expected, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("queries", [2, 4])
+def test_float8_decodes_of_several_queries_see_no_later_ones(machine, queries):
+    problem, options = of_family("llama", cache_dtype=machine.float8)
+    step = make_step(problem, [(queries, 40), (1, 16), (queries, queries)], **options)
+    step = replace(step, geometry=replace(step.geometry, num_decodes=3, max_decode_len=queries))
+    out, keys, values = run(select_attention(problem, machine, only_backend="aiter"), step)
+    q, _ = apply_prologue(step.q_THD, step.k_TKD, step.prologue)
+    tables = (step.geometry.query_start_loc, step.geometry.seq_lens, step.geometry.block_table)
+    expected = paged_attention(q, (keys, values), *tables, scale=problem.scale)
+    torch.testing.assert_close(out, expected, atol=2e-2, rtol=2e-2)
 
 
 def test_keys_and_values_side_by_side_are_read_where_they_lie(machine):
@@ -160,6 +177,7 @@ def test_the_assembly_is_taken_where_it_can_be_and_says_why_not_elsewhere():
     git, pypi = (Platform.rocm("gfx942", release=release) for release in ("git", "pypi"))
     assert planned(git, 32, 8, 128).layout.name == "shuffled"
     assert planned(git, 96, 8, 128).layout.name == "shuffled"
+    assert planned(pypi, 32, 8, 128, cache_dtype="float8_e4m3fnuz").layout.name == "shuffled_scaled"
     others = [
         planned(pypi, 32, 8, 128),
         planned(git, 64, 8, 64),
@@ -168,7 +186,6 @@ def test_the_assembly_is_taken_where_it_can_be_and_says_why_not_elsewhere():
         planned(git, 32, 8, 128, scale=0.1),
         planned(git, 32, 8, 128, block_size=32),
         planned(git, 34, 2, 128),
-        planned(git, 32, 8, 128, cache_dtype="float8_e4m3fnuz"),
     ]
     assert {(plan.backend, plan.layout.name) for plan in others} == {("aiter", "nhd")}
 

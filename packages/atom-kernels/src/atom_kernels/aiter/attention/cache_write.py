@@ -45,7 +45,8 @@ class CacheWriter:
 
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
         self.problem, self.layout = problem, layout
-        self._is_shuffled = layout.name == "shuffled"
+        self._has_scales = layout.name == "shuffled_scaled"
+        self._is_shuffled = self._has_scales or layout.name == "shuffled"
         self._is_strided = any(tensor.strides is not None for tensor in layout.tensors)
         self._is_float8 = problem.cache_dtype != problem.dtype
         self._stored_as = "fp8" if self._is_float8 else "auto"
@@ -82,7 +83,6 @@ class CacheWriter:
         return (
             fuse_norm_rope_cache()
             and self._is_shuffled
-            and not self._is_float8
             and table.shape[1] == problem.head_dim
             and problem.head_dim in _FUSED_NORM_HEAD_DIMS
             and problem.num_kv_heads in _FUSED_NORM_KEY_HEADS
@@ -101,9 +101,11 @@ class CacheWriter:
         q_TX, k_TX = (x.flatten(1).clone() for x in (tokens.q, tokens.k))
         dtype, one = q_TX.dtype, unit_scale(q_TX.device)
         q_weight, k_weight = (weight.to(dtype) for weight in weights)
+        keys, values, *scales = kv_cache
         self._norm_rope_cache(
             q_TX, k_TX, tokens.v.flatten(1).contiguous(), prologue.norm_eps, q_weight, k_weight,
-            rotary_rows(table, dtype), not prologue.interleaved, prologue.positions, *kv_cache, tokens.slots, one, one,
+            rotary_rows(table, dtype), not prologue.interleaved, prologue.positions, keys, values, tokens.slots,
+            *(scales or (one, one)),
         )  # fmt: skip
         shape = (-1, self.problem.head_dim)
         return replace(tokens, q=q_TX.unflatten(1, shape), k=k_TX.unflatten(1, shape))
@@ -130,8 +132,8 @@ class CacheWriter:
     @property
     def _can_rotate_store(self) -> bool:
         problem = self.problem
-        # The release on PyPI writes shuffled keys, but no shuffled values.
-        if self._is_shuffled and library().api.release == "pypi":
+        # The release on PyPI writes shuffled keys, but no shuffled values; none takes the scales of tokens.
+        if self._has_scales or (self._is_shuffled and library().api.release == "pypi"):
             return False
         stored = problem.cache_dtype == "bfloat16" or self._is_float8
         return stored and is_power_of_two(problem.head_dim) and is_power_of_two(problem.block_size)
@@ -168,9 +170,12 @@ class CacheWriter:
             halves = no_rotation(self.problem.head_dim // 2, tokens.q.device)
             self._rotate_store(tokens, kv_cache, torch.zeros_like(tokens.slots), halves, is_neox=True)
             return
-        one = unit_scale(tokens.k.device)
         k, v = (x if x.stride()[1:] == (self.problem.head_dim, 1) else x.contiguous() for x in (tokens.k, tokens.v))
-        self._reshape_and_cache(k, v, *kv_cache, tokens.slots, one, one)
+        if self._has_scales:
+            self._quantize_and_cache(k, v, *kv_cache, tokens.slots)
+        else:
+            one = unit_scale(tokens.k.device)
+            self._reshape_and_cache(k, v, *kv_cache, tokens.slots, one, one)
 
     @cached_property
     def _reshape_and_cache(self) -> Any:
@@ -178,3 +183,11 @@ class CacheWriter:
         if self._is_shuffled:
             return library().bind("reshape_and_cache", *given, kv_cache_dtype=self._stored_as, asm_layout=True)
         return library().bind("reshape_and_cache_flash", *given, kv_cache_dtype=self._stored_as)
+
+    @cached_property
+    def _quantize_and_cache(self) -> Any:
+        return library().bind(
+            "reshape_and_cache_with_pertoken_quant",
+            "key", "value", "key_cache", "value_cache", "k_dequant_scales", "v_dequant_scales", "slot_mapping",
+            asm_layout=True,
+        )  # fmt: skip

@@ -53,14 +53,23 @@ def why_not_any(problem: AttentionProblem, platform: Platform) -> str | None:
 
 
 def why_not_assembly(problem: AttentionProblem, platform: Platform) -> str | None:
-    """Decodes by `pa_fwd_asm`, with prompts by `mha_batch_prefill_func` over the same shuffled blocks."""
+    """Decodes by `pa_fwd_asm`, over shuffled blocks that something else must be able to read for prompts."""
     api = api_of(platform)
+    reason = _why_not_decoded(problem) or why_not_shuffled(problem) or api.why_not("pa_fwd_asm")
+    if reason is not None:
+        return reason
+    if problem.cache_dtype != problem.dtype:
+        return api.why_not("reshape_and_cache_with_pertoken_quant") or api.why_not("flash_attn_varlen_func")
+    return api.why_not("mha_batch_prefill_func", "kv_last_page_lens") or api.why_not("reshape_and_cache")
+
+
+def _why_not_decoded(problem: AttentionProblem) -> str | None:
     if problem.head_dim != ASSEMBLY_HEAD_DIM:
         return f"pa_fwd_asm is written for head_dim {ASSEMBLY_HEAD_DIM}, not {problem.head_dim}"
     rules = {
         "sinks": problem.has_sinks,
-        "a window": problem.sliding_window is not None,
-        "a soft cap": problem.soft_cap is not None,
+        "window": problem.sliding_window is not None,
+        "soft cap": problem.soft_cap is not None,
     }
     asked = [name for name, is_asked in rules.items() if is_asked]
     if asked:
@@ -71,14 +80,7 @@ def why_not_assembly(problem: AttentionProblem, platform: Platform) -> str | Non
         return f"pa_fwd_asm reads blocks of {ASSEMBLY_BLOCK} tokens, not of {problem.block_size}"
     if problem.group_size > ASSEMBLY_GROUP:
         return f"pa_fwd_asm takes up to {ASSEMBLY_GROUP} query heads to a key head, not {problem.group_size}"
-    if problem.cache_dtype != problem.dtype:
-        return "no kernel reads shuffled float8 blocks in chunks of prompts beside queries that are not float8"
-    return (
-        why_not_shuffled(problem)
-        or api.why_not("pa_fwd_asm")
-        or api.why_not("mha_batch_prefill_func", "kv_last_page_lens")
-        or api.why_not("reshape_and_cache")
-    )
+    return None
 
 
 def why_not_unified(problem: AttentionProblem, platform: Platform) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atom_kernels.aiter.attention.layouts import shuffled_layout
+from atom_kernels.aiter.attention.layouts import scaled_layout, shuffled_layout
 from atom_kernels.aiter.attention.limits import is_power_of_two, why_not_any, why_not_assembly, why_not_unified
 
 if TYPE_CHECKING:
@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 NAME = "aiter"
 # By the layout that they read; blocks of other strides are as NHD.
 _NHD = ("unified_attention", "flash_attn_varlen_func")
-KERNELS = {"shuffled": ("pa_fwd_asm", "mha_batch_prefill_func"), "nhd": _NHD, "packed_hnd": _NHD}
+KERNELS = {
+    "shuffled": ("pa_fwd_asm", "mha_batch_prefill_func"),
+    "shuffled_scaled": ("pa_fwd_asm", "flash_attn_varlen_func"),
+    "nhd": _NHD,
+    "packed_hnd": _NHD,
+}
+SHUFFLED = ("shuffled", "shuffled_scaled")
 
 
 def supports(problem: AttentionProblem, platform: Platform) -> str | None:
@@ -29,14 +35,15 @@ def supports(problem: AttentionProblem, platform: Platform) -> str | None:
 
 def layouts(problem: AttentionProblem, platform: Platform) -> tuple[CacheLayout, ...]:
     """What it reads, best first."""
-    shuffled = (shuffled_layout(problem),) if why_not_assembly(problem, platform) is None else ()
+    layout_of = shuffled_layout if problem.cache_dtype == problem.dtype else scaled_layout
+    shuffled = (layout_of(problem),) if why_not_assembly(problem, platform) is None else ()
     nhd = (problem.nhd_layout,) if why_not_unified(problem, platform) is None else ()
     return shuffled + nhd
 
 
 def passed_over(problem: AttentionProblem, platform: Platform, layout: CacheLayout) -> list[tuple[str, str]]:
     """Why the assembly is not taken where it is not."""
-    if layout.name == "shuffled":
+    if layout.name in SHUFFLED:
         return []
     return [(f"{NAME} pa_fwd_asm", why_not_assembly(problem, platform) or f"the host wants {layout.name} blocks")]
 
@@ -53,7 +60,7 @@ def why_not_strided(problem: AttentionProblem, platform: Platform) -> str | None
 
 def create(problem: AttentionProblem, layout: CacheLayout) -> AttentionBackend:
     """AITER is imported when a kernel is first called, not here."""
-    if layout.name == "shuffled":
+    if layout.name in SHUFFLED:
         from atom_kernels.aiter.attention.shuffled import AiterShuffledAttention
 
         return AiterShuffledAttention(problem, layout)

@@ -1,4 +1,6 @@
-"""Attention by AITER's assembly over shuffled blocks: decodes by `pa_fwd_asm`, the rest by `mha_batch_prefill_func`.
+"""Attention over shuffled blocks: decodes by AITER's assembly, `pa_fwd_asm`, chunks of prompts as `prompts` has it.
+
+Float8 is cached with a scale for each token and head, which these kernels of the assembly want.
 
 Shapes: T tokens, R requests, H query heads, K key/value heads, D head_dim.
 """
@@ -13,7 +15,8 @@ import torch
 
 from atom_kernels.aiter.attention.cache_write import CacheWriter, NewTokens
 from atom_kernels.aiter.attention.limits import takes_queries
-from atom_kernels.aiter.attention.pages import PageList, list_pages
+from atom_kernels.aiter.attention.pages import PageList
+from atom_kernels.aiter.attention.prompts import GatheredPrompts, PagedPrompts
 from atom_kernels.aiter.attention.unified import UnifiedMetadata, cut_prologue, leading_decodes, step_metadata
 from atom_kernels.aiter.library import library
 
@@ -50,6 +53,8 @@ class AiterShuffledAttention:
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
         self.problem, self.layout = problem, layout
         self._writer = CacheWriter(problem, layout)
+        self._has_scales = layout.name == "shuffled_scaled"
+        self._prompts = GatheredPrompts(problem) if self._has_scales else PagedPrompts(problem)
 
     def build_metadata(self, geometry: BatchGeometry) -> ShuffledMetadata:
         step = step_metadata(geometry)
@@ -59,10 +64,9 @@ class AiterShuffledAttention:
         if num_decodes and geometry.max_decode_len == 1:
             # Row r is the query of request r, for requests without tokens come after those that have one.
             is_padding = (starts[1 : num_decodes + 1] <= starts[:num_decodes])[:, None, None]
-        rest = slice(num_decodes, None)
         if num_decodes < min(geometry.num_reqs, step.num_tokens):
-            pages = list_pages(step.block_table[rest], step.seq_lens[rest], self.layout.block_size, step.max_seq_len)
-        prompt_starts = starts[rest] - num_decodes
+            pages = self._prompts.list(step, num_decodes)
+        prompt_starts = starts[num_decodes:] - num_decodes
         return ShuffledMetadata(step, num_decodes, geometry.max_decode_len, is_padding, prompt_starts, pages)
 
     def forward(
@@ -86,7 +90,9 @@ class AiterShuffledAttention:
             if metadata.num_decodes:
                 self._decode(tokens.q.contiguous(), kv_cache, out_THD[rows], metadata)
             if metadata.pages is not None:
-                self._prefill(tokens.q, kv_cache, out_THD[rows], metadata, metadata.pages)
+                first, last = metadata.num_decodes, num_tokens
+                given = (tokens.q[first:], kv_cache, out_THD[first:last], metadata.prompt_starts, metadata.pages)
+                self._prompts.attend(*given, metadata.step)
         return out_THD
 
     def _decode(
@@ -94,44 +100,19 @@ class AiterShuffledAttention:
     ) -> None:
         step, count = metadata.step, metadata.num_decodes
         pages = (step.block_table[:count], step.seq_lens[:count], step.block_table.stride(0))
+        keys, values, *scales = kv_cache
+        given = (keys, values, *pages, *(scales or (None, None)))
         if metadata.is_padding is None:
             starts = step.query_start_loc[: count + 1]
-            self._assembly(q_THD, *kv_cache, *pages, metadata.max_decode_len, out_THD, starts)
+            self._assembly(q_THD, *given, metadata.max_decode_len, out_THD, starts)
         else:
-            self._assembly(q_THD[:count], *kv_cache, *pages, 1, out_THD[:count], None)
+            self._assembly(q_THD[:count], *given, 1, out_THD[:count], None)
             out_THD[:count].masked_fill_(metadata.is_padding, 0)
 
     @cached_property
     def _assembly(self) -> Any:
         return library().bind(
             "pa_fwd_asm",
-            "Q", "K", "V", "block_tables", "context_lens", "block_tables_stride0", "max_qlen", "out_", "qo_indptr",
-            K_QScale=None,
-            V_QScale=None,
-        )  # fmt: skip
-
-    def _prefill(
-        self,
-        q_THD: torch.Tensor,
-        kv_cache: tuple[torch.Tensor, ...],
-        out_THD: torch.Tensor,
-        metadata: ShuffledMetadata,
-        pages: PageList,
-    ) -> None:
-        step, first = metadata.step, metadata.num_decodes
-        self._batch_prefill(
-            q_THD[first:], *kv_cache, metadata.prompt_starts, pages.indptr, pages.indices, step.max_query_len,
-            step.max_seq_len, out_THD[first:], pages.last_page_lens,
-        )  # fmt: skip
-
-    @cached_property
-    def _batch_prefill(self) -> Any:
-        return library().bind(
-            "mha_batch_prefill_func",
-            "q", "k", "v", "cu_seqlens_q", "kv_indptr", "kv_page_indices", "max_seqlen_q", "max_seqlen_k", "out",
-            "kv_last_page_lens",
-            softmax_scale=self.problem.scale,
-            logits_soft_cap=0.0,
-            causal=True,
-            window_size=(-1, -1),
+            "Q", "K", "V", "block_tables", "context_lens", "block_tables_stride0", "K_QScale", "V_QScale", "max_qlen",
+            "out_", "qo_indptr",
         )  # fmt: skip

@@ -1,0 +1,107 @@
+"""Chunks of prompts over shuffled blocks: read where they lie, or gathered first where scales are to be multiplied in.
+
+Shapes: T tokens of prompts, S cached tokens, H query heads, K key/value heads, D head_dim.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atom_kernels.aiter.attention.pages import PageList, list_pages, list_tokens
+from atom_kernels.aiter.library import library
+
+if TYPE_CHECKING:
+    from atom_kernels.aiter.attention.unified import UnifiedMetadata
+    from atom_kernels.attention.problem import AttentionProblem
+
+
+class PagedPrompts:
+    """By `mha_batch_prefill_func`, in the cache's own dtype."""
+
+    def __init__(self, problem: AttentionProblem) -> None:
+        self.problem = problem
+
+    def list(self, step: UnifiedMetadata, first: int) -> PageList:
+        """The pages of the requests from `first` on."""
+        table, lengths = step.block_table[first:], step.seq_lens[first:]
+        return list_pages(table, lengths, self.problem.block_size, step.max_seq_len)
+
+    def attend(
+        self,
+        q_THD: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, ...],
+        out_THD: torch.Tensor,
+        starts: torch.Tensor,
+        pages: PageList,
+        step: UnifiedMetadata,
+    ) -> None:
+        """Fill `out_THD`, where `starts` are the first rows of the requests."""
+        self._batch_prefill(
+            q_THD, *kv_cache, starts, pages.indptr, pages.indices, step.max_query_len, step.max_seq_len, out_THD,
+            pages.last_page_lens,
+        )  # fmt: skip
+
+    @cached_property
+    def _batch_prefill(self) -> Any:
+        return library().bind(
+            "mha_batch_prefill_func",
+            "q", "k", "v", "cu_seqlens_q", "kv_indptr", "kv_page_indices", "max_seqlen_q", "max_seqlen_k", "out",
+            "kv_last_page_lens",
+            softmax_scale=self.problem.scale,
+            logits_soft_cap=0.0,
+            causal=True,
+            window_size=(-1, -1),
+        )  # fmt: skip
+
+
+class GatheredPrompts:
+    """By `flash_attn_varlen_func`, over a copy of the cached tokens in which each has its scale.
+
+    The copy has room for as many tokens as the prompts of a step may see, by what the host knows.
+    """
+
+    def __init__(self, problem: AttentionProblem) -> None:
+        self.problem = problem
+        self._dtype = getattr(torch, problem.dtype)
+
+    def list(self, step: UnifiedMetadata, first: int) -> PageList:
+        """The slots of the requests from `first` on."""
+        table, lengths = step.block_table[first:], step.seq_lens[first:]
+        return list_tokens(table, lengths, self.problem.block_size, step.max_seq_len)
+
+    def attend(
+        self,
+        q_THD: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, ...],
+        out_THD: torch.Tensor,
+        starts: torch.Tensor,
+        pages: PageList,
+        step: UnifiedMetadata,
+    ) -> None:
+        """Fill `out_THD`, where `starts` are the first rows of the requests."""
+        k_SKD, v_SKD = self._gather(kv_cache, pages.indices)
+        self._flash(q_THD, k_SKD, v_SKD, starts, pages.indptr, step.max_query_len, step.max_seq_len, out_THD)
+
+    def _gather(self, kv_cache: tuple[torch.Tensor, ...], slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values, key_scale, value_scale = kv_cache
+        block, offset = slots // self.problem.block_size, slots % self.problem.block_size
+        group, place = offset // values.shape[4], offset % values.shape[4]
+        # Bytes are gathered: indexing knows no float8.
+        k_SKD = keys.view(torch.uint8)[block, :, :, offset].flatten(2).view(keys.dtype)
+        v_SKD = values.view(torch.uint8)[block, :, group, :, place].view(values.dtype)
+        scales = (scale[block, :, offset].unsqueeze(2) for scale in (key_scale, value_scale))
+        k_SKD, v_SKD = (x.float().mul_(scale).to(self._dtype) for x, scale in zip((k_SKD, v_SKD), scales, strict=True))
+        return k_SKD, v_SKD
+
+    @cached_property
+    def _flash(self) -> Any:
+        return library().bind(
+            "flash_attn_varlen_func",
+            "q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "out",
+            softmax_scale=self.problem.scale,
+            causal=True,
+            return_lse=False,
+        )  # fmt: skip
