@@ -82,9 +82,15 @@ def parameters_in(wheel: zipfile.ZipFile, path: str) -> tuple[Parameter, ...] | 
     file = module.replace(".", "/") + ".py"
     if file not in wheel.namelist():
         return None
-    for node in ast.parse(wheel.read(file)).body:
-        if isinstance(node, ast.FunctionDef) and node.name == function:
-            return _parameters(node.args)
+    instance, _, name = function.rpartition(".")
+    source = wheel.read(file).decode()
+    body = ast.parse(source).body
+    if instance:  # a method of what the module keeps under that name
+        class_name = source.split(f"\n{instance} = ")[1].split("(")[0]
+        body = next(node.body for node in body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return _parameters(node.args)[1 if instance else 0 :]
     return None
 
 
