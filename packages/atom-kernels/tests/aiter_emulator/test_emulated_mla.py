@@ -72,14 +72,15 @@ def metadata_for(package: ModuleType, given: dict, page_size: int = 1) -> dict:
 
 
 def fill(package: ModuleType, given: dict, buffers: dict, page_size: int = 1, **changes) -> None:
-    heads, order = given["q"].shape[1], ["work_meta_data", "work_indptr", "work_info_set", *METADATA[3:]]
+    heads, causal = changes.pop("num_heads_k", 1), changes.pop("is_causal", True)
+    heads, order = (given["q"].shape[1], heads), ["work_meta_data", "work_indptr", "work_info_set", *METADATA[3:]]
     lasts, options = (), {"max_seqlen_qo": given["max_seqlen_q"]} | changes
     if machine.release() == "git":
         order[1:3] = reversed(order[1:3])
         lasts = (given["kv_last_page_lens"],)
         options |= {"page_size": page_size, "dtype_q": given["q"].dtype, "dtype_kv": given["kv_buffer"].dtype}
     tensors = [buffers[name] for name in order]
-    package.get_mla_metadata_v1(given["qo_indptr"], given["kv_indptr"], *lasts, heads, 1, True, *tensors, **options)
+    package.get_mla_metadata_v1(given["qo_indptr"], given["kv_indptr"], *lasts, *heads, causal, *tensors, **options)
 
 
 def decode(package: ModuleType, given: dict, **more) -> torch.Tensor:
@@ -122,6 +123,36 @@ def test_an_fp8_cache_is_scaled(git_aiter: ModuleType):
     torch.testing.assert_close(given["o"], expected(rounded), **CLOSE)
     with pytest.raises(Refused, match="requires kv_scale"):
         decode(git_aiter, given, **metadata_for(git_aiter, given))
+    for wrong, words in ((torch.ones(2), "has 2 numbers"), (scale.half(), "kv_scale is torch.float16")):
+        with pytest.raises(SilentlyWrong, match=words):
+            decode(git_aiter, given, **metadata_for(git_aiter, given), kv_scale=wrong)
+
+
+def test_results_lie_apart_from_queries(aiter: ModuleType):
+    given = step()
+    memory = torch.zeros(3, 16, 576, dtype=BF16)
+    with pytest.raises(SilentlyWrong, match="share memory"):
+        decode(aiter, given | {"q": memory, "o": memory.view(-1)[: 3 * 16 * 512].view(3, 16, 512)})
+
+
+def test_pages_have_no_holes_and_a_size_that_is_shifted_by(git_aiter: ModuleType):
+    given = step(page_size=16)
+    wide = torch.cat([given["kv_buffer"], given["kv_buffer"]], -1)[..., :576]
+    with pytest.raises(SilentlyWrong, match="a page must have no holes"):
+        decode(git_aiter, given | {"kv_buffer": wide}, page_size=16)
+    with pytest.raises(SilentlyWrong, match="shifts by a logarithm"):
+        decode(git_aiter, step(page_size=24), page_size=24)
+
+
+def test_sums_are_written_by_kernels_that_have_them(git_aiter: ModuleType):
+    with pytest.raises(Refused, match="lse:1"):
+        decode(git_aiter, step(), return_lse=True)
+    with emulated_aiter("git", "gfx950"):
+        package, module = importlib.import_module("aiter"), importlib.import_module("aiter.mla")
+        given = step()
+        _, sums = module.mla_decode_fwd(**given, **metadata_for(package, given), return_lse=True)
+        rows = given["kv_buffer"][given["kv_indices"][:5].long()].view(5, 576).float()
+        torch.testing.assert_close(sums[0], (given["q"][0].float() @ rows.T * 0.07).logsumexp(-1), **CLOSE)
 
 
 def test_folded_heads_with_several_queries_get_new_memory(git_aiter: ModuleType):
@@ -178,6 +209,17 @@ def test_128_heads_of_the_release_on_pypi_are_folded_by_the_kernel_only(pypi_ait
     ("changes", "error", "words"),
     [
         ({"kv_granularity": 24}, Refused, "power of 2"),
+        ({"qo_indptr": torch.Tensor.long}, Refused, "element type should be int"),
+        ({"kv_indptr": lambda starts: starts.repeat_interleave(2)[::2]}, Refused, "should be continuous"),
+        ({"kv_indptr": lambda starts: starts + 1}, SilentlyWrong, r"seqlens_kv_indptr is \[1"),
+        ({"kv_indptr": lambda starts: starts[:3]}, SilentlyWrong, "2 of keys"),
+        ({"num_heads_k": 2}, SilentlyWrong, "num_heads_k is 2"),
+        (
+            {"qo_indptr": int32([0, 2, 4, 6]), "is_causal": False, "max_seqlen_qo": 2},
+            SilentlyWrong,
+            "is_causal is False",
+        ),
+        ({"qo_indptr": int32([0, 2, 4, 6])}, SilentlyWrong, "max_seqlen_qo is 1"),
         ({"topk": 64}, NotImplementedError, "sparse"),
         ({"uni_seqlen_qo": 2}, SilentlyWrong, "uni_seqlen_qo"),
     ],
@@ -185,8 +227,35 @@ def test_128_heads_of_the_release_on_pypi_are_folded_by_the_kernel_only(pypi_ait
 def test_metadata_refuses_and_finds(aiter: ModuleType, changes: dict, error: type[Exception], words: str):
     given = step()
     metadata = metadata_for(aiter, given)
+    for name in changes.keys() & {"qo_indptr", "kv_indptr"}:
+        given[name] = changes[name](given[name]) if callable(changes[name]) else changes[name]
+    options = {name: value for name, value in changes.items() if name not in given}
     with pytest.raises(error, match=words):
-        fill(aiter, given, metadata, **changes)
+        fill(aiter, given, metadata, **options)
+
+
+@pytest.mark.parametrize(
+    ("lasts", "words"),
+    [
+        (int32([1, 1]), "another batch size"),
+        (int32([1, 2, 1]), "for pages of 1"),
+        (torch.ones(3, dtype=torch.int64), "is torch.int64"),
+    ],
+)
+def test_git_looks_at_the_lengths_of_last_pages(git_aiter: ModuleType, lasts: torch.Tensor, words: str):
+    given = step()
+    metadata = metadata_for(git_aiter, given)
+    with pytest.raises(SilentlyWrong, match=words):
+        fill(git_aiter, given | {"kv_last_page_lens": lasts}, metadata)
+
+
+@pytest.mark.parametrize(("release", "heads"), [("pypi", 24), ("pypi", 256), ("git", 24)])
+def test_metadata_of_heads_that_no_kernel_has_is_refused(release: str, heads: int):
+    with emulated_aiter(release):
+        package, _ = importlib.import_module("aiter"), importlib.import_module("aiter.mla")
+        metadata = metadata_for(package, step())
+        with pytest.raises(Refused, match="only supports|not supported"):
+            fill(package, step(heads), metadata)
 
 
 def test_metadata_that_has_no_room_is_found(aiter: ModuleType):
@@ -194,6 +263,16 @@ def test_metadata_that_has_no_room_is_found(aiter: ModuleType):
     small = metadata | {"reduce_final_map": metadata["reduce_final_map"][:2]}
     with pytest.raises(SilentlyWrong, match="reduce_final_map has 2 rows"):
         fill(aiter, step(), small)
+    for name, wrong, words in (
+        ("work_meta_data", metadata["work_meta_data"][:1], "two addresses"),
+        ("work_meta_data", metadata["work_meta_data"].view(torch.int64), "work_metadata_ptrs is torch.int64"),
+        ("reduce_final_map", metadata["reduce_final_map"].flatten(), r"\[tiles, 2\]"),
+        ("reduce_indptr", metadata["reduce_indptr"][None], "has 2 dimensions"),
+        ("reduce_indptr", metadata["reduce_indptr"].long(), "reduce_indptr is torch.int64"),
+        ("reduce_partial_map", metadata["reduce_partial_map"][::2], "takes it as contiguous"),
+    ):
+        with pytest.raises(SilentlyWrong, match=words):
+            fill(aiter, step(), metadata | {name: wrong})
     swapped = metadata | {"work_indptr": metadata["work_info_set"], "work_info_set": metadata["work_indptr"]}
     with pytest.raises(SilentlyWrong, match=r"work_info is \[works, 8\]"):
         fill(aiter, step(), swapped)
@@ -212,6 +291,14 @@ def test_metadata_that_has_no_room_is_found(aiter: ModuleType):
         ({"kv_indptr": lambda starts: starts + 1}, SilentlyWrong, "begins at 1"),
         ({"kv_indptr": int32([0, 5, 45, 136])}, SilentlyWrong, "ends at 136"),
         ({"kv_last_page_lens": int32([1, 1, 0])}, SilentlyWrong, "for pages of 1"),
+        ({"kv_last_page_lens": int32([1, 1])}, SilentlyWrong, "2 entries for 3"),
+        ({"kv_last_page_lens": torch.Tensor.long}, SilentlyWrong, "kv_last_page_lens is torch.int64"),
+        ({"kv_indptr": torch.Tensor.long}, SilentlyWrong, "kv_indptr is torch.int64"),
+        ({"kv_indptr": int32([0, 5, 45])}, SilentlyWrong, "3 sequences of queries, 2 of keys"),
+        ({"q": lambda q: q[..., :512].contiguous()}, SilentlyWrong, "q has shape"),
+        ({"o": torch.empty(3, 16, 513, dtype=BF16)[..., :512]}, SilentlyWrong, "o has strides"),
+        ({"queries": 2, "lengths": [1, 40, 90]}, SilentlyWrong, "2 queries at 1 tokens"),
+        ({"kv_buffer": torch.Tensor.half}, Refused, "unsupport KV dtype"),
         ({"qo_indptr": int32([0, 1, 3])}, SilentlyWrong, "max_seqlen_q is 1"),
         ({"kv_buffer": lambda kv: kv.expand(-1, -1, 2, -1)}, SilentlyWrong, "kv_buffer has shape"),
     ],
@@ -272,6 +359,14 @@ def test_prefill_needs_a_scale_and_heads_that_it_has(aiter: ModuleType):
         prefill(**step(sm_scale=None))
     with pytest.raises(Refused, match="16 or 128"):
         prefill(**step(32))
+    for changes, error, words in (
+        ({"q": torch.Tensor.half}, Refused, "unsupport current Q_type"),
+        ({"kv_buffer": torch.Tensor.half}, SilentlyWrong, "kv_buffer is torch.float16"),
+        ({"max_seqlen_q": 0}, SilentlyWrong, "max_seqlen_q is 0"),
+        ({"kv_indptr": int32([0, 5, 45])}, SilentlyWrong, "2 of keys"),
+    ):
+        with pytest.raises(error, match=words):
+            prefill(**step(**changes))
 
 
 def test_parts_are_summed_up_by_their_sums(aiter: ModuleType):

@@ -73,8 +73,23 @@ def test_git_has_sinks_in_float32(git_aiter: ModuleType):
     out = git_aiter.flash_attn_varlen_func(**given, causal=True, sink_ptr=sinks)
     expected = plain_attention(given["q"][:5], given["k"][:5], given["v"][:5], sinks=sinks)
     torch.testing.assert_close(out[:5], expected.to(BF16), **CLOSE)
-    with pytest.raises(SilentlyWrong, match="sink_ptr is torch.bfloat16"):
-        git_aiter.flash_attn_varlen_func(**given, causal=True, sink_ptr=sinks.to(BF16))
+    for wrong, words in ((sinks.to(BF16), "sink_ptr is torch.bfloat16"), (sinks[:2], "sink_ptr has shape")):
+        with pytest.raises(SilentlyWrong, match=words):
+            git_aiter.flash_attn_varlen_func(**given, causal=True, sink_ptr=wrong)
+
+
+def test_alibi_counts_from_the_last_key(aiter: ModuleType):
+    given, slopes = varlen(), torch.rand(6)
+    out = aiter.flash_attn_varlen_func(**given, alibi_slopes=slopes)
+    q, k, v = given["q"][8].float(), *(given[name][10:13].float().repeat_interleave(3, 1) for name in "kv")
+    logits = torch.einsum("hd,khd->hk", q, k) * 24**-0.5 - slopes[:, None] * (2 - torch.arange(3))
+    torch.testing.assert_close(out[8], torch.einsum("hk,khd->hd", logits.softmax(-1), v).to(BF16), **CLOSE)
+
+
+def test_results_lie_apart_from_queries(aiter: ModuleType):
+    given = varlen(v=rows(13, 2, 24))
+    with pytest.raises(SilentlyWrong, match="share memory"):
+        aiter.flash_attn_varlen_func(**given, out=given["q"])
 
 
 def test_keys_may_lie_in_pages_of_128(aiter: ModuleType):
@@ -83,10 +98,16 @@ def test_keys_may_lie_in_pages_of_128(aiter: ModuleType):
     arguments = (q, paged.keys, paged.values, int32([0, 3, 5]), int32([0, 130, 139]), 3, 130)
     out = aiter.flash_attn_varlen_func(*arguments, causal=True, block_table=paged.table)
     torch.testing.assert_close(out, paged.attention(q, [0, 3, 5]), **CLOSE)
-    paged = PagedSequences.of([130, 9], 16, 2, 24)
-    arguments = (q, paged.keys, paged.values, int32([0, 3, 5]), int32([0, 130, 139]), 3, 130)
-    with pytest.raises(Refused, match="divisible by 128"):
-        aiter.flash_attn_varlen_func(*arguments, causal=True, block_table=paged.table)
+    small = PagedSequences.of([130, 9], 16, 2, 24)
+    for keys, values, table, words in (
+        (small.keys, small.values, small.table, "divisible by 128"),
+        (paged.keys, paged.values, paged.table.long(), "block_table must have dtype"),
+        (paged.keys, paged.values, paged.table.T.contiguous().T, "contiguous last dimension"),
+        (paged.keys[0], paged.values[0], paged.table, "pages, page_size"),
+        (paged.keys, paged.values[:2], paged.table, "v has another shape"),
+    ):
+        with pytest.raises(Refused, match=words):
+            aiter.flash_attn_varlen_func(q, keys, values, *arguments[3:], causal=True, block_table=table)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +118,13 @@ def test_keys_may_lie_in_pages_of_128(aiter: ModuleType):
         ({"cu_seqlens_q": torch.Tensor.long}, Refused, "cu_seqlens_q must have dtype int32"),
         ({"cu_seqlens_k": int32([0, 13])}, Refused, "another batch size"),
         ({"q": rows(9, 5, 24)}, Refused, "must divide"),
+        ({"cu_seqlens_q": lambda starts: starts.repeat_interleave(2)[::2]}, Refused, "must be contiguous"),
+        ({"k": lambda k: k[None]}, Refused, "total_k, heads"),
+        ({"v": lambda v: v[:9]}, Refused, "v has another shape"),
+        ({"out": torch.empty(9, 6, 24, dtype=BF16)}, Refused, "out has shape"),
+        ({"out": torch.empty(9, 6, 32, dtype=BF16)[..., ::2]}, Refused, "contiguous last dimension"),
+        ({"dropout_p": 0.1}, NotImplementedError, "dropout"),
+        ({"alibi_slopes": torch.ones(6, dtype=BF16)}, SilentlyWrong, "alibi_slopes is torch.bfloat16"),
         ({"q": rows(9, 6, 264), "k": rows(13, 2, 264)}, Refused, "at most 256"),
         ({"out": torch.empty(9, 6, 16)}, Refused, "same dtype"),
         ({"max_seqlen_q": 4}, SilentlyWrong, "max_seqlen_q is 4"),
@@ -163,6 +191,18 @@ def batch(**changes) -> dict:
         ({"v": lambda v: v[..., :24].contiguous().transpose(1, 2)}, Refused, "page stride"),
         ({"q": rows(7, 6, 36), "k": lambda k: k.new_empty(*k.shape[:-1], 36)}, Refused, "multiples of 8"),
         ({"block_table": torch.zeros(2, 3, dtype=torch.int32)}, Refused, "requires seqlen_k"),
+        ({"cu_seqlens_q": torch.Tensor.long}, Refused, "cu_seqlens_q must have dtype int32"),
+        ({"kv_indptr": int32([0, 4])}, Refused, "kv_indptr must have shape"),
+        ({"k": lambda k: k.flatten(0, 1)}, Refused, "5D"),
+        ({"k": lambda k: k[..., ::2], "v": lambda v: v[..., ::2]}, Refused, "last dim must be contiguous"),
+        ({"k": lambda k: k[..., :24]}, Refused, "k must have shape"),
+        ({"v": lambda v: v[:, :8]}, Refused, "v must have shape"),
+        ({"block_table": torch.zeros(2, 3), "seqlen_k": int32([33, 9])}, Refused, "block_table must be int32"),
+        ({"block_table": torch.zeros(1, 3, dtype=torch.int32), "seqlen_k": int32([33, 9])}, Refused, "batch size"),
+        ({"q_descale": torch.ones(1)}, NotImplementedError, "16 bits"),
+        ({"kv_last_page_lens": torch.Tensor.long}, SilentlyWrong, "kv_last_page_lens is torch.int64"),
+        ({"max_seqlen_q": 3}, SilentlyWrong, "max_seqlen_q is 3"),
+        ({"sink_ptr": torch.ones(2)}, SilentlyWrong, "sink_ptr has shape"),
         ({"kv_page_indices": lambda ids: ids + 50}, SilentlyWrong, "do not exist"),
         ({"kv_indptr": int32([0, 3, 5])}, SilentlyWrong, "ends at 5"),
         ({"kv_last_page_lens": int32([17, 9])}, SilentlyWrong, "for pages of 16"),
@@ -172,6 +212,16 @@ def batch(**changes) -> dict:
 def test_prefill_over_pages_refuses_and_finds(git_aiter: ModuleType, changes: dict, error: type[Exception], words: str):
     with pytest.raises(error, match=words):
         git_aiter.mha_batch_prefill_func(**batch(**changes))
+
+
+def test_the_shuffled_layout_has_no_holes_and_pages_of_whole_vectors(git_aiter: ModuleType):
+    paged = PagedSequences.of([33, 9], 16, 2, 32)
+    for keys, values, words in (
+        (paged.x_packed().transpose(2, 3).contiguous().transpose(2, 3), paged.shuffled(), "no holes"),
+        (paged.x_packed()[:, :, :, :12], paged.shuffled(), "page size divisible by 8"),
+    ):
+        with pytest.raises(Refused, match=words):
+            git_aiter.mha_batch_prefill_func(**batch(k=keys, v=values))
 
 
 def test_the_release_on_pypi_has_no_pages(pypi_aiter: ModuleType):
@@ -253,6 +303,14 @@ def test_unified_attention_of_git_reads_the_shuffled_layout(git_aiter: ModuleTyp
         ({"q": torch.Tensor.half}, Refused, "the cache"),
         ({"k": lambda k: k.permute(0, 2, 3, 1)}, SilentlyWrong, "k has shape"),
         ({"v": lambda v: v.transpose(1, 2)}, SilentlyWrong, "v has shape"),
+        ({"k": lambda k: k[0]}, Refused, "k and v must be"),
+        ({"q": lambda q: q[:, :5], "out": lambda out: out[:, :5]}, SilentlyWrong, "5 heads over 2"),
+        ({"q": lambda q: q.transpose(1, 2).contiguous().transpose(1, 2)}, SilentlyWrong, "q has strides"),
+        ({"out": torch.empty(8, 24, 6, dtype=BF16).transpose(1, 2)}, SilentlyWrong, "out has strides"),
+        ({"out": torch.empty(9, 6, 24, dtype=BF16)}, SilentlyWrong, "out has shape"),
+        ({"v": torch.Tensor.half}, SilentlyWrong, "v is torch.float16"),
+        ({"block_table": lambda table: table[:2]}, SilentlyWrong, "2 rows for 3"),
+        ({"qq_bias": torch.ones(8, 8)}, NotImplementedError, "16-bit"),
         ({"max_seqlen_q": 3}, SilentlyWrong, "max_seqlen_q is 3"),
         ({"max_seqlen_k": 69}, SilentlyWrong, "max_seqlen_k is 69"),
         ({"seqused_k": int32([3, 9, 70])}, SilentlyWrong, "4 queries at 3 tokens"),
@@ -265,6 +323,23 @@ def test_unified_attention_of_git_reads_the_shuffled_layout(git_aiter: ModuleTyp
 def test_unified_attention_refuses_and_finds(aiter: ModuleType, changes: dict, error: type[Exception], words: str):
     with pytest.raises(error, match=words):
         unified_attention(**unified(**changes))
+
+
+def test_unified_attention_writes_apart_from_its_queries(aiter: ModuleType):
+    given = unified()
+    with pytest.raises(SilentlyWrong, match="share memory"):
+        unified_attention(**given | {"out": given["q"]})
+
+
+def test_the_shuffled_layout_of_git_is_looked_at(git_aiter: ModuleType):
+    paged = PagedSequences.of([33, 9, 70], 24, 2, 24)
+    given = unified(k=paged.x_packed(), v=paged.shuffled(), shuffled_kv_cache=True)
+    with pytest.raises(AssertionError, match="power-of-2 page"):
+        unified_attention(**given)
+    with pytest.raises(SilentlyWrong, match="v has shape"):
+        unified_attention(**given | {"v": paged.transposed()})
+    with pytest.raises(SilentlyWrong, match="k has shape"):
+        unified_attention(**given | {"k": paged.keys})
 
 
 def test_decode_of_the_release_on_pypi_wants_pages_of_a_power_of_two(pypi_aiter: ModuleType):
