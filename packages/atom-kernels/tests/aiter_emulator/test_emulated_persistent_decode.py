@@ -42,22 +42,32 @@ class Step:
         }
         shapes = package.get_pa_metadata_info_v1(3, 2)
         self.buffers = dict(zip(NAMES, [torch.empty(shape, dtype=dtype) for shape, dtype in shapes], strict=True))
+        self.fill(package)
+
+    def run(self, package: ModuleType, **changes) -> torch.Tensor:
+        given = self.given | {name: self.buffers[name] for name in NAMES[1:]}
+        made = {name: change(given[name]) if callable(change) else change for name, change in changes.items()}
+        package.pa_persistent_fwd(**given | made)
+        return self.given["output"]
+
+    def fill(self, package: ModuleType, **changes) -> None:
+        """The metadata of this step, or of another."""
+        given = {
+            "seqlens_qo_indptr": self.given["qo_indptr"],
+            "pages_kv_indptr": self.given["kv_indptr"],
+            "context_lens": self.given["context_lens"],
+        }
+        made = {name: change(given[name]) if callable(change) else change for name, change in changes.items()}
+        page_size, heads = self.given["K"].shape[3], self.given["Q"].shape[1]
         package.get_pa_metadata_v1(
-            self.given["qo_indptr"],
-            self.given["kv_indptr"],
-            paged.lengths,
-            heads // 2,
-            2,
-            True,
-            *self.buffers.values(),
+            **given | made,
+            num_heads_per_head_k=heads // 2,
+            num_heads_k=2,
+            is_causal=True,
+            **self.buffers,
             kv_granularity=page_size,
             block_size=page_size,
         )
-
-    def run(self, package: ModuleType, **changes) -> torch.Tensor:
-        buffers = {name: self.buffers[name] for name in NAMES[1:]}
-        package.pa_persistent_fwd(**self.given | buffers | changes)
-        return self.given["output"]
 
 
 def test_it_attends_by_its_schedule(git_aiter: ModuleType):
@@ -77,6 +87,25 @@ def test_it_attends_by_its_schedule(git_aiter: ModuleType):
         ({"max_qlen": 1}, SilentlyWrong, "max_qlen is 1"),
         ({"kv_indptr": torch.tensor([0, 1, 2, 4], dtype=torch.int32)}, SilentlyWrong, "stale"),
         ({"K_QScale": None}, SilentlyWrong, "without K_QScale"),
+        ({"V_QScale": torch.ones(1)}, SilentlyWrong, "V_QScale has shape"),
+        ({"V_QScale": torch.Tensor.half}, SilentlyWrong, "V_QScale is torch.float16"),
+        ({"V_QScale": lambda s: s.transpose(1, 2).contiguous().transpose(1, 2)}, SilentlyWrong, "V_QScale has strides"),
+        ({"Q": torch.Tensor.half}, Refused, "no kernel for torch.float16"),
+        ({"Q": lambda q: q[..., :64]}, SilentlyWrong, "heads of 128"),
+        ({"K": lambda k: k.flatten(2, 3)}, SilentlyWrong, "K has shape"),
+        ({"V": lambda v: v.flatten(2, 3)}, SilentlyWrong, "shuffled layout"),
+        ({"output": lambda out: out[:4]}, SilentlyWrong, "output has shape"),
+        ({"output": torch.empty(5, 4, 129, dtype=BF16)[..., :128]}, SilentlyWrong, "output has strides"),
+        ({"kv_indices": torch.Tensor.long}, SilentlyWrong, "kv_indices is torch.int64"),
+        ({"context_lens": torch.Tensor.long}, SilentlyWrong, "context_lens is torch.int64"),
+        ({"work_indptr": lambda t: t.long()}, SilentlyWrong, "work_indptr is torch.int64"),
+        ({"work_info": lambda t: t.long()}, SilentlyWrong, "work_info is torch.int64"),
+        ({"work_info": lambda t: t.flatten()}, SilentlyWrong, r"works are \[works, 8\]"),
+        ({"work_info": lambda t: t[:2]}, SilentlyWrong, "works that work_info does not have"),
+        ({"work_indptr": lambda t: t.flip(0)}, SilentlyWrong, "work_indptr holds no schedule"),
+        ({"reduce_indptr": lambda t: t.flip(0)}, SilentlyWrong, "reduce_indptr holds no schedule"),
+        ({"qo_indptr": torch.tensor([0, 2, 3, 5], dtype=torch.int32)}, SilentlyWrong, "stale: sequence 1 has rows"),
+        ({"work_info": lambda t: t + torch.tensor([9] + [0] * 7, dtype=torch.int32)}, SilentlyWrong, "does not have"),
     ],
 )
 def test_it_refuses_and_finds(git_aiter: ModuleType, changes: dict, error: type[Exception], words: str):
@@ -87,3 +116,23 @@ def test_it_refuses_and_finds(git_aiter: ModuleType, changes: dict, error: type[
 def test_it_has_pages_of_1024_only(git_aiter: ModuleType):
     with pytest.raises(Refused, match="pages of 16"):
         Step(git_aiter, page_size=16).run(git_aiter)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"pages_kv_indptr": torch.Tensor.long}, "pages_kv_indptr is torch.int64"),
+        ({"context_lens": torch.Tensor.long}, "context_lens is torch.int64"),
+        ({"context_lens": lambda lengths: lengths[:2]}, "batch sizes"),
+        ({"context_lens": lambda lengths: lengths + 1100}, "pages of 1024 for context_lens"),
+    ],
+)
+def test_its_metadata_is_looked_at(git_aiter: ModuleType, changes: dict, words: str):
+    with pytest.raises(SilentlyWrong, match=words):
+        Step(git_aiter).fill(git_aiter, **changes)
+
+
+def test_its_result_lies_apart(git_aiter: ModuleType):
+    step = Step(git_aiter)
+    with pytest.raises(SilentlyWrong, match="share memory"):
+        step.run(git_aiter, output=step.given["Q"])

@@ -58,6 +58,8 @@ def test_git_scores_shared_experts_in_the_last_columns(git_aiter: ModuleType):
     gating = given["gating_output"].float()
     assert torch.equal(given["topk_indices"][:, :3].long(), gating[:, :16].topk(3).indices)
     assert (given["topk_indices"][:, 3] == 16).all()
+    with pytest.raises(Refused, match="sigmoid, not 'softmax'"):
+        git_aiter.topk_softmax(**given, num_shared_experts=1, shared_expert_scoring_func="softmax")
     torch.testing.assert_close(given["topk_weights"][:, 3], gating[:, 16].sigmoid())
 
 
@@ -69,6 +71,11 @@ def test_git_scores_shared_experts_in_the_last_columns(git_aiter: ModuleType):
         ({"gating_output": torch.Tensor.double}, Refused, "gating_output"),
         ({"gating_output": lambda gating: gating.T.contiguous().T}, SilentlyWrong, "gating_output has strides"),
         ({"token_expert_indices": torch.empty(ROWS, 2, dtype=torch.int32)}, SilentlyWrong, "has 2 columns"),
+        ({"topk_weights": lambda w: w[:4]}, SilentlyWrong, "topk_weights has shape"),
+        ({"topk_weights": torch.zeros(3, ROWS).T}, SilentlyWrong, "topk_weights has strides"),
+        ({"token_expert_indices": lambda t: t[:4]}, SilentlyWrong, "token_expert_indices has shape"),
+        ({"token_expert_indices": torch.Tensor.long}, SilentlyWrong, "token_expert_indices is torch.int64"),
+        ({"token_expert_indices": lambda t: t.T.contiguous().T}, SilentlyWrong, "token_expert_indices has strides"),
         ({"experts": 24}, SilentlyWrong, "topk_weights as contiguous"),
         ({"topk": 17}, SilentlyWrong, "17 of 16"),
     ],
@@ -85,8 +92,16 @@ def test_sigmoid_weighs_the_largest(aiter: ModuleType):
     values, experts = gating.float().topk(2)
     assert torch.equal(ids.long(), experts)
     torch.testing.assert_close(weights, values.sigmoid())
-    with pytest.raises(SilentlyWrong, match="topk_weights has strides"):
-        aiter.topk_sigmoid(*results(2), gating)
+    for wrong, error, words in (
+        ((*results(2), gating), SilentlyWrong, "topk_weights has strides"),
+        ((weights, ids, gating.double()), Refused, "gating_output"),
+        ((weights.double(), ids, gating), Refused, "topk_weights"),
+        ((weights, ids.long(), gating), SilentlyWrong, "topk_indices is torch.int64"),
+        ((weights[:4], ids[:4], gating), SilentlyWrong, "topk_weights has shape"),
+        ((weights, ids[:, :1], gating), SilentlyWrong, "topk_indices has shape"),
+    ):
+        with pytest.raises(error, match=words):
+            aiter.topk_sigmoid(*wrong)
 
 
 def by_groups(
@@ -144,6 +159,8 @@ def test_a_bias_chooses_and_does_not_weigh(aiter: ModuleType, groups: int, topk_
         ({"groups": 16}, Refused, "Unsupported num_expert_group: 16"),
         ({"topk_ids": torch.zeros(ROWS, 4, dtype=torch.int32)}, Refused, "stride"),
         ({"topk_weights": torch.Tensor.half}, Refused, "topk_weights"),
+        ({"gating_output": torch.Tensor.double}, Refused, "gating_output"),
+        ({"experts": 30, "groups": 4}, SilentlyWrong, "30 experts in 4 groups"),
         ({"experts": 36, "groups": 2}, SilentlyWrong, "vector of scores spans two"),
         ({"topk_group": 9}, SilentlyWrong, "9 of 8 groups"),
         ({"topk_group": 1, "topk": 5}, SilentlyWrong, "5 of 4 experts"),
@@ -163,6 +180,12 @@ def test_what_kernels_with_a_bias_get_wrong_is_found(git_aiter: ModuleType, pypi
     for package, error in ((git_aiter, SilentlyWrong), (pypi_aiter, Refused)):
         with pytest.raises(error, match="correction_bias torch.bfloat16"):
             package.biased_grouped_topk(**grouped_arguments(), correction_bias=bias.to(BF16))
+        for wrong, words in (
+            (bias[:8], "correction_bias has shape"),
+            (bias.repeat(2)[::2], "correction_bias has strides"),
+        ):
+            with pytest.raises(SilentlyWrong, match=words):
+                package.biased_grouped_topk(**grouped_arguments(), correction_bias=wrong)
     with pytest.raises(SilentlyWrong, match="judged by some of its experts"):
         git_aiter.biased_grouped_topk(**grouped_arguments(groups=4), correction_bias=bias)
     given = grouped_arguments(256, 8, 4, 8, need_renorm=False)
@@ -183,10 +206,20 @@ def test_the_fused_gate_adds_shared_experts_at_the_end(aiter: ModuleType):
     torch.testing.assert_close(weights[:, 4], torch.full((ROWS,), 0.4))
 
 
-@pytest.mark.parametrize(("experts", "groups", "words"), [(48, 8, "power of 2"), (64, 1, "exceeds the maximum")])
-def test_the_fused_gate_refuses(aiter: ModuleType, experts: int, groups: int, words: str):
+@pytest.mark.parametrize(
+    ("experts", "groups", "words"),
+    [(48, 8, "power of 2"), (64, 1, "exceeds the maximum"), (64, 3, "divisible by num_expert_group")],
+)
+def test_the_fused_gate_refuses_and_finds(aiter: ModuleType, experts: int, groups: int, words: str):
+    gating, bias = torch.randn(ROWS, experts), torch.randn(experts)
     with pytest.raises(Refused, match=words):
-        aiter.moe_fused_gate(torch.randn(ROWS, experts), torch.randn(experts), *results(4), groups, 1, 4, 0)
+        aiter.moe_fused_gate(gating, bias, *results(4), groups, 1, 4, 0)
+    gating, bias = torch.randn(ROWS, 32), torch.randn(32)
+    with pytest.raises(Refused, match="input: torch.float64"):
+        aiter.moe_fused_gate(gating.double(), bias, *results(4), 8, 1, 4, 0)
+    for wrong, what in (((gating, bias.half()), "bias is torch.float16"), ((gating.T.contiguous().T, bias), "strides")):
+        with pytest.raises(SilentlyWrong, match=what):
+            aiter.moe_fused_gate(*wrong, *results(4), 8, 1, 4, 0)
 
 
 def test_many_rows_must_be_renormalized(aiter: ModuleType, monkeypatch: pytest.MonkeyPatch):
