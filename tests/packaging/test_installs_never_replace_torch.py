@@ -13,7 +13,8 @@ from wheels import CleanEnvironment, make_stub
 
 VENDOR_TORCH = "2.8.0+rocm7"
 VENDOR_TRITON = "3.4.0+rocm7"
-NEWEST = "99.0"
+# Newer than versions that are dates, too.
+NEWEST = "9999.0"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from source_tree import MAY_IMPORT, imported_modules, project, short, source_files
 
 # Vendors' libraries, each imported lazily where it is found to be installed.
-OPTIONAL = {"aiter", "triton", "vllm", "xgrammar"}
+OPTIONAL = {"aiter", "matplotlib", "triton", "vllm", "xgrammar"}
 
 
 # Needed without an import: torch warns where it is missing.

@@ -20,7 +20,11 @@ class BenchError(RuntimeError):
 
 @dataclass
 class Outcome:
-    """How one request went. Times are in seconds from when it was sent; tokens are counted by the server."""
+    """How one request went. Times are in seconds from when it was sent; tokens are counted by the server.
+
+    Attributes:
+        sent: seconds after the run's start.
+    """
 
     ttft: float = 0.0
     latency: float = 0.0
@@ -28,6 +32,7 @@ class Outcome:
     num_input_tokens: int = 0
     num_output_tokens: int = 0
     error: str = ""
+    sent: float = 0.0
 
     def take(self, event: dict[str, Any], elapsed: float, gap: float) -> bool:
         """Count an event that came `gap` seconds after the last text; whether it has text itself."""

@@ -36,16 +36,21 @@ def summarize(outcomes: Sequence[Outcome], seconds: float, percentiles: Sequence
         "output_throughput": num_output / seconds,
         "total_token_throughput": (num_input + num_output) / seconds,
     }
+    for name, values in samples_of(done).items():
+        result |= _spread(name, values or [0.0], percentiles)
+    return result
+
+
+def samples_of(done: Sequence[Outcome]) -> dict[str, list[float]]:
+    """Every value of each metric in milliseconds, of requests that succeeded."""
     several = [outcome for outcome in done if outcome.num_output_tokens > 1]
-    samples = {
+    seconds = {
         "ttft": [outcome.ttft for outcome in done],
         "tpot": [(outcome.latency - outcome.ttft) / (outcome.num_output_tokens - 1) for outcome in several],
         "itl": [gap for outcome in done for gap in outcome.gaps],
         "e2el": [outcome.latency for outcome in done],
     }
-    for name, values in samples.items():
-        result |= _spread(name, [1e3 * value for value in values] or [0.0], percentiles)
-    return result
+    return {name: [1e3 * value for value in values] for name, values in seconds.items()}
 
 
 def table(result: dict[str, Any], metrics: Sequence[str], percentiles: Sequence[float]) -> str:

@@ -34,7 +34,9 @@ async def run_workload(
 
         async def send(body: dict[str, object]) -> Outcome:
             async with places:
+                sent = time.perf_counter() - started
                 outcome = await client.stream(path, body)
+            outcome.sent = sent
             bar.update()
             return outcome
 

@@ -10,27 +10,31 @@ from pathlib import Path
 from typing import Any
 
 from atom_server import settings
+from atom_server.bench.charts import check_chart, draw_run, draw_runs
 from atom_server.bench.client import BenchError, Client
 from atom_server.bench.metrics import TITLES, summarize, table
 from atom_server.bench.serve import run_workload
 from atom_server.bench.workload import PATHS, Workload
 
 HELP = "measure a running server under load"
-USAGE = "serve [--base-url URL] [flags]"
+USAGE = "serve [--base-url URL] [flags] | plot RESULT... [--plot FILE]"
 DESCRIPTION = """\
 Send random prompts to a running OpenAI-compatible server, at a rate or with so many requests at once, and print
-throughput and latencies. Flags and the keys of the result are those of the serving benchmarks of vLLM and ROCm/ATOM."""
+throughput and latencies; or draw results that were saved. Flags and the keys of the result are those of the serving
+benchmarks of vLLM and ROCm/ATOM. Charts need the extra atom-server[bench]."""
 EXAMPLES = """\
 examples:
   atom bench serve --num-prompts 100 --max-concurrency 16
   atom bench serve --base-url http://127.0.0.1:8000 --dataset-name random --random-input-len 1024 \\
-    --random-output-len 128 --request-rate 4 --ignore-eos --save-result
+    --random-output-len 128 --request-rate 4 --ignore-eos --save-result --plot run.svg
+  atom bench plot run-*.json --plot runs.png
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to send, how fast, and what to tell."""
-    parser.add_argument("what", choices=("serve",), help="what to measure")
+    parser.add_argument("what", choices=("serve", "plot"), help="measure a server, or draw what was saved")
+    parser.add_argument("results", nargs="*", type=Path, metavar="RESULT", help="saved results to draw")
     parser.add_argument("--backend", default="vllm", choices=("vllm", "openai", "openai-chat"))
     parser.add_argument("--base-url", help="such as http://127.0.0.1:8000; replaces --host and --port")
     parser.add_argument("--host", default="127.0.0.1")
@@ -55,10 +59,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save-result", action="store_true", help="write the result as JSON")
     parser.add_argument("--result-dir", type=Path, default=Path("."))
     parser.add_argument("--result-filename", help="default: by rate, model and time")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a chart into a .png, .svg or .pdf")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print, save; 1 where requests failed."""
+    """Measure, print, save, draw; 1 where requests failed."""
+    if args.what == "plot":
+        return _draw_saved(args.results, args.plot or Path("runs.svg"))
+    if args.results:
+        raise BenchError("results are for atom bench plot")
+    if args.plot is not None:
+        check_chart(args.plot)
     result = asyncio.run(_measure(args))
     print(table(result, args.percentile_metrics, args.metric_percentiles))
     if args.save_result:
@@ -71,6 +82,16 @@ def run(args: argparse.Namespace) -> int:
     for error in result["errors"]:
         print(f"failed: {error}")
     return 1 if result["failed"] else 0
+
+
+def _draw_saved(results: list[Path], path: Path) -> int:
+    check_chart(path)
+    try:
+        draw_runs(path, [json.loads(result.read_text(encoding="utf-8")) for result in results])
+    except ValueError as error:
+        raise BenchError(f"a result cannot be read: {error}") from None
+    print(f"drawn: {path}")
+    return 0
 
 
 async def _measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -108,7 +129,11 @@ async def _measure(args: argparse.Namespace) -> dict[str, Any]:
         "max_concurrency": args.max_concurrency,
     }
     errors = list(dict.fromkeys(outcome.error for outcome in outcomes if outcome.error))
-    return about | summarize(outcomes, seconds, args.metric_percentiles) | {"errors": errors[:8]}
+    result = about | summarize(outcomes, seconds, args.metric_percentiles) | {"errors": errors[:8]}
+    if args.plot is not None:
+        draw_run(args.plot, outcomes, seconds, result)
+        print(f"drawn: {args.plot}")
+    return result
 
 
 async def _vocab_size(client: Client) -> int | None:
