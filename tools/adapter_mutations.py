@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "packages" / "atom-kernels" / "src"
 ADAPTERS = SOURCES / "atom_kernels" / "aiter"
 # They find and call AITER, and have tests of their own: no adapter is in them.
-NOT_ADAPTERS = ("__init__.py", "api.py", "functions.py", "library.py", "sources.py")
+NOT_ADAPTERS = ("__init__.py", "api.py", "functions.py", "library.py", "report.py", "sources.py")
 _OTHER_MEMBER = {"Silu": "Gelu", "Gelu": "Silu", "No": "per_Token", "Swiglu": "Silu"}
 _LAYOUT_METHODS = ("contiguous", "transpose", "t", "permute", "float")
 _PACKERS = ("shuffle", "pack_keys", "shuffle_values", "transpose_values")

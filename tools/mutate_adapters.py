@@ -24,17 +24,20 @@ from typing import Any
 from tools.adapter_mutations import ADAPTERS, ROOT, SOURCES, Mutation, all_mutations
 
 TESTS = ROOT / "packages" / "atom-kernels" / "tests" / "aiter_backend"
-# First part of an adapter's path -> the tests that should find its mistakes, those that find most first.
+# An adapter's file, or its folder -> the tests that should find its mistakes, those that find most first.
 TESTS_OF: dict[str, tuple[str, ...]] = {
-    "moe": ("test_aiter_moe.py",),
-    "attention": (
-        "test_aiter_layouts.py",
-        "test_aiter_cache_write.py",
-        "test_aiter_attention.py",
-        "test_aiter_latent.py",
-        "test_aiter_attention_graphs.py",
-    ),
-    **dict.fromkeys(("activation", "batched_gemm", "linear", "norm", "rotary", "sampling"), ("test_aiter_parity.py",)),
+    "moe": ("moe",),
+    "attention/cache_write": ("cache_write", "attention"),
+    "attention/head_steps": ("cache_write", "attention"),
+    "attention/latent": ("latent", "attention_graphs"),
+    "attention/latent_backend": ("latent",),
+    "attention/latent_metadata": ("latent", "attention_graphs"),
+    "attention/latent_prologue": ("latent",),
+    "attention/layouts": ("layouts", "cache_write", "attention"),
+    "attention/tables": ("cache_write", "attention", "latent"),
+    "attention": ("attention", "attention_graphs"),
+    "batched_gemm": ("latent", "parity"),
+    "": ("parity", "graph_safety"),
 }
 # What changes nothing that anybody could see: (file, what was edited, into what) -> why.
 HARMLESS: dict[tuple[str, str, str], str] = {
@@ -54,10 +57,10 @@ _SECONDS = 300
 
 
 def tests_of(path: Path) -> list[str]:
-    """The test files for an adapter, all of the folder where none are named."""
-    part = path.relative_to(ADAPTERS).parts[0].removesuffix(".py")
-    names = TESTS_OF.get(part)
-    return [str(TESTS / name) for name in names] if names else [str(TESTS)]
+    """The test files for an adapter: of its file, else of its folder, else those of all other adapters."""
+    adapter = path.relative_to(ADAPTERS).with_suffix("")
+    names = next(TESTS_OF[key] for key in (adapter.as_posix(), adapter.parts[0], "") if key in TESTS_OF)
+    return [str(TESTS / f"test_aiter_{name}.py") for name in names]
 
 
 def is_found(mutation: Mutation) -> bool:
@@ -118,15 +121,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="files whose path has this in it")
-    parser.add_argument("--kind", default="", help="kinds of mistakes with this in their name")
+    parser.add_argument("--kind", default=[], nargs="*", help="kinds of mistakes, by the beginning of their names")
     parser.add_argument("--sample", type=int, default=0, help="as many, spread over files")
+    parser.add_argument("--list", action="store_true", help="only print them")
     options = parser.parse_args(arguments)
-    wanted = [
-        m for m in all_mutations() if options.only in str(m.path.relative_to(ADAPTERS)) and options.kind in m.kind
-    ]
-    wanted = [m for m in wanted if reason_of(m) is None]
+    kinds = tuple(options.kind) or ""
+    wanted = [m for m in all_mutations() if m.kind.startswith(kinds) and reason_of(m) is None]
+    wanted = [m for m in wanted if options.only in m.path.relative_to(ADAPTERS).as_posix()]
     if options.sample:
         wanted = spread(wanted, options.sample)
+    if options.list:
+        print(*wanted, sep="\n")
+        return 0
     _import_what_all_need()
     found: Counter[str] = Counter()
     survivors: list[Mutation] = []
