@@ -135,6 +135,8 @@ def test_what_a_kernel_cannot_do_goes_to_the_next_backend_with_a_reason(op, prob
         (ADD_RMS_NORM, RMSNormProblem(64, HALF, weight_offset=1.0), "takes no gemma_norm"),
         (SILU_AND_MUL, GatedActivationProblem(64, FLOAT), "takes bfloat16, float16, not"),
         (SILU_AND_MUL, GatedActivationProblem(150, HALF), None),
+        (SILU_AND_MUL, GatedActivationProblem(1000, HALF), None),
+        (SILU_AND_MUL, GatedActivationProblem(7, HALF), None),
         (SILU_AND_MUL, GatedActivationProblem(151, HALF), "writes 2 elements at once"),
         (SWIGLU_OAI_AND_MUL, GatedActivationProblem(64, HALF), "has no swiglu_and_mul"),
         (SAMPLE, SamplingProblem(1024, greedy=True), "default stream"),
@@ -144,6 +146,12 @@ def test_what_the_release_on_pypi_lacks_is_a_reason(op, problem, words):
     backend = next(backend for backend in op.backends if backend.name == "aiter")
     reason = backend.supports(problem, Platform.rocm("gfx942", release="pypi"))
     assert reason is None if words is None else words in (reason or "")
+
+
+@pytest.mark.parametrize("size", [2, 64, 150, 1000])
+def test_rows_that_end_with_a_vector_are_taken(size):
+    problem = GatedActivationProblem(size, HALF)
+    assert select(SILU_AND_MUL, problem, Platform.rocm("gfx942")).rows[0].backend == "aiter"
 
 
 def test_nothing_that_depends_on_the_number_of_rows_serves_batch_invariance():
