@@ -20,6 +20,7 @@ from atom_core import AsyncEngine, EngineArgs
 from atom_server import ServerOptions, create_app
 from atom_server.lifecycle import SignalFreeServer, uvicorn_settings
 from atom_server.listen import open_socket, url_of
+from atom_server.output.output_format import OutputFormat
 
 NUM_BLOCKS = 640
 
@@ -103,6 +104,24 @@ def client(server: RunningServer) -> Iterator[OpenAI]:
     """The official client."""
     with server.client() as official:
         yield official
+
+
+@pytest.fixture
+def writes(server: RunningServer) -> Iterator[Callable[..., None]]:
+    """``writes(calls=..., reasoning=...)`` makes the server's model write so, as `OutputFormat.infer` has it."""
+    before = server.state.output_format
+
+    def become(**settings: Any) -> None:
+        server.state.output_format = OutputFormat.infer("", server.engine.tokenizer, **settings)
+
+    yield become
+    server.state.output_format = before
+
+
+@pytest.fixture
+def thinking(writes: Callable[..., None]) -> None:
+    """Makes the server's model one that thinks between ``<think>`` marks."""
+    writes(calls="hermes", reasoning="think")
 
 
 @pytest.fixture(scope="session")

@@ -142,15 +142,11 @@ def test_a_checkpoint_brings_it_in_its_tokenizers_configuration(make_server, tmp
 
 
 @pytest.mark.parametrize("name", ["qwen", "cohere", "ernie"])
-def test_a_constraint_is_on_the_answer_and_not_on_the_thinking(server, name):
-    before = server.state.output_format
+def test_a_constraint_is_on_the_answer_and_not_on_the_thinking(server, writes, name):
+    writes(declared=TEMPLATES[name])
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    try:
-        server.state.output_format = OutputFormat.infer("", server.engine.tokenizer, declared=TEMPLATES[name])
-        for seed in range(6):
-            fields = {"seed": seed, "max_tokens": 200, "thinking_token_budget": 3, "response_format": form}
-            message = server.post("/v1/chat/completions", **CHAT, **fields).json()["choices"][0]["message"]
-            assert json.loads(message["content"])["a"] in (1, 2)
-    finally:
-        server.state.output_format = before
+    for seed in range(6):
+        fields = {"seed": seed, "max_tokens": 200, "thinking_token_budget": 3, "response_format": form}
+        message = server.post("/v1/chat/completions", **CHAT, **fields).json()["choices"][0]["message"]
+        assert json.loads(message["content"])["a"] in (1, 2)

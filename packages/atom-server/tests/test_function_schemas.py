@@ -44,12 +44,14 @@ def long_server(make_server, tmp_path_factory):
 
 @pytest.fixture
 def speaks(long_server):
-    """``speaks(name)`` makes the server's model one of a family, and gives the server."""
+    """``speaks(name)`` makes the server's model one of a family, or with a template, and gives the server."""
     before = long_server.state.output_format
 
-    def become(name: str, reasoning: str = "none"):
-        tokenizer = long_server.engine.tokenizer
-        long_server.state.output_format = OutputFormat.infer("", tokenizer, calls=name, reasoning=reasoning)
+    def become(name: str = "auto", reasoning: str = "none", declared: Any = None):
+        output = OutputFormat.infer(
+            "", long_server.engine.tokenizer, calls=name, reasoning=reasoning, declared=declared
+        )
+        long_server.state.output_format = output
         return long_server
 
     yield become
@@ -57,17 +59,9 @@ def speaks(long_server):
 
 
 @pytest.fixture
-def declares(long_server):
+def declares(speaks):
     """``declares(name)`` makes the server's model one that brings a response template, and gives the server."""
-    before = long_server.state.output_format
-
-    def become(name: str):
-        tokenizer = long_server.engine.tokenizer
-        long_server.state.output_format = OutputFormat.infer("", tokenizer, declared=TEMPLATES[name])
-        return long_server
-
-    yield become
-    long_server.state.output_format = before
+    return lambda name: speaks(reasoning="auto", declared=TEMPLATES[name])
 
 
 def ask(server, seed, tools, **fields) -> Any:

@@ -7,8 +7,6 @@ from typing import Any
 import anthropic
 import pytest
 
-from atom_server.output.output_format import OutputFormat
-
 MESSAGES: Any = [{"role": "user", "content": "Hello"}]
 TOOL: Any = {
     "name": "weather",
@@ -25,15 +23,6 @@ ANY: Any = {"type": "any", "disable_parallel_tool_use": True}
 def claude(server):
     with anthropic.Anthropic(base_url=server.url, api_key="unused", max_retries=0, timeout=60) as client:
         yield client
-
-
-@pytest.fixture
-def thinking(server):
-    """Makes the server's model one that thinks between ``<think>`` marks."""
-    before = server.state.output_format
-    server.state.output_format = OutputFormat.infer("", server.engine.tokenizer, calls="hermes", reasoning="think")
-    yield
-    server.state.output_format = before
 
 
 def create(client, **fields) -> Any:

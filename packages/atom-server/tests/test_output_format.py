@@ -56,22 +56,9 @@ def test_only_the_special_tokens_of_the_notation_are_kept():
     assert (output.kept_token_ids, output.kept_tokens) == ((7, 8), ("[TOOL_CALLS]", "[ARGS]"))
 
 
-@pytest.fixture
-def writes(server):
-    """``writes(calls, reasoning)`` makes the server's model write so."""
-    before = server.state.output_format
-
-    def become(calls, reasoning="none"):
-        tokenizer = server.engine.tokenizer
-        server.state.output_format = OutputFormat.infer("", tokenizer, calls=calls, reasoning=reasoning)
-
-    yield become
-    server.state.output_format = before
-
-
-@pytest.mark.parametrize("output", [("harmony",), ("hermes", "think")])
+@pytest.mark.parametrize("output", [{"calls": "harmony"}, {"calls": "hermes", "reasoning": "think"}])
 def test_a_constraint_is_on_the_answer_and_not_on_the_thinking(server, writes, output):
-    writes(*output)
+    writes(**output)
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": ANSWER}}
     thoughts = []
     for seed in range(12):
@@ -85,7 +72,7 @@ def test_a_constraint_is_on_the_answer_and_not_on_the_thinking(server, writes, o
 
 
 def test_a_grammar_that_cannot_stand_behind_thinking_is_the_whole_answer(server, writes):
-    writes("hermes", "think")
+    writes(calls="hermes", reasoning="think")
     before = server.state.template
     server.state.template = ChatTemplate("{{ messages[0].content }}<think>")
     fields = {"structured_outputs": {"grammar": 'root ::= "yes" | "no"'}, "max_tokens": 40}
@@ -95,7 +82,7 @@ def test_a_grammar_that_cannot_stand_behind_thinking_is_the_whole_answer(server,
 
 
 def test_reasoning_may_be_left_out_of_the_answer(server, writes):
-    writes("harmony")
+    writes(calls="harmony")
     fields: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 200, "seed": 3}
     fields |= {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": ANSWER}}}
     shown, hidden = (
@@ -113,7 +100,7 @@ def test_reasoning_may_be_left_out_of_the_answer(server, writes):
     [("hermes", "high", "high hi"), ("hermes", "none", "none Falsehi"), ("harmony", "none", "low Falsehi")],
 )
 def test_the_effort_reaches_the_template(server, writes, calls, effort, prompt):
-    writes(calls)
+    writes(calls=calls)
     before = server.state.template
     server.state.template = ChatTemplate("{{ reasoning_effort }} {{ enable_thinking }}{{ messages[0].content }}")
     fields: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}

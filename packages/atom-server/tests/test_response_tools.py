@@ -9,8 +9,6 @@ import httpx
 import pytest
 from openai import BadRequestError
 
-from atom_server.output.output_format import OutputFormat
-
 TOOL: Any = {
     "type": "function", "name": "weather", "description": "Tells it.", "strict": True,
     "parameters": {
@@ -19,15 +17,6 @@ TOOL: Any = {
     },
 }  # fmt: skip
 CALL = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
-
-
-@pytest.fixture
-def thinking(server):
-    """Makes the server's model one that thinks between ``<think>`` marks."""
-    before = server.state.output_format
-    server.state.output_format = OutputFormat.infer("", server.engine.tokenizer, calls="hermes", reasoning="think")
-    yield
-    server.state.output_format = before
 
 
 def create(client, **fields) -> Any:
