@@ -105,3 +105,25 @@ def test_the_reference_of_experts_gives_the_same_numbers(
     for kind in (kinds.Silu, kinds.Gelu):
         given = {"topk_weight": torch.rand(7, 2), "topk_ids": ids, "expert_mask": mask, "activation": kind}
         torch.testing.assert_close(ours(x, w1, w2, **given), real(x, w1, w2, **given))
+
+
+def by_expert(weights: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row in the order of its experts: the kernels and the references do not agree on any other."""
+    order = ids.argsort(-1)
+    return weights.gather(1, order), ids.gather(1, order)
+
+
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_the_references_of_grouped_routing_choose_alike(wheel: AiterWheel, pypi_aiter: ModuleType, renormalize: bool):
+    real = wheel.functions("aiter/ops/topk.py", "biased_grouped_topk_torch", "grouped_topk_torch")
+    # Biases above zero: the reference fills experts of other groups with 0, which would win against what is negative.
+    gating, bias = torch.randn(9, 64), torch.rand(64) + 0.1
+    groups = {"num_expert_group": 8, "topk_group": 3}
+    weights, ids = torch.empty(9, 6), torch.empty(9, 6, dtype=torch.int32)
+    pypi_aiter.biased_grouped_topk(gating, bias, weights, ids, 8, 3, renormalize)
+    expected = real["biased_grouped_topk_torch"](gating, bias, 6, renormalize, **groups)
+    torch.testing.assert_close(by_expert(weights, ids), by_expert(*expected))
+    for is_softmax, name in ((True, "softmax"), (False, "sigmoid")):
+        pypi_aiter.grouped_topk(gating, weights, ids, 8, 3, renormalize, is_softmax)
+        expected = real["grouped_topk_torch"](gating, 6, renormalize, **groups, scoring_func=name)
+        torch.testing.assert_close(by_expert(weights, ids), by_expert(*expected))
