@@ -7,7 +7,7 @@ from torch import Tensor
 
 from . import machine
 from .attend import attend, visible
-from .checks import check_apart, check_contiguous, check_dtype, check_rows, check_shape, detect_unless, refuse_unless
+from .checks import check_apart, check_contiguous, check_dtype, check_shape, detect_unless, refuse_unless
 from .host import check_index, ints, longest, page_ids, starts_of, take
 from .layouts import (
     check_same_page_strides,
@@ -93,7 +93,6 @@ def _scales(name: str, scales: Tensor | None, K: Tensor, ids: list[int]) -> Tens
     check_dtype(name, scales, torch.float32)
     check_shape(name, scales, K.shape[0], K.shape[1], K.shape[3])
     check_contiguous(name, scales)
-    check_rows(name, scales)
     return scales_of_tokens(take(scales, ids))
 
 

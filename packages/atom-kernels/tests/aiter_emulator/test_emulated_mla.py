@@ -162,6 +162,9 @@ def test_folded_heads_with_several_queries_get_new_memory(git_aiter: ModuleType)
     decode(git_aiter, given, **metadata_for(git_aiter, given))
     torch.testing.assert_close(given["o"], expected(given), **CLOSE)
     assert (memory == 0).all()
+    given["qo_indptr"] = int32([0, 1, 4, 6])
+    with pytest.raises(SilentlyWrong, match="every sequence has max_seqlen_q"):
+        decode(git_aiter, given | {"max_seqlen_q": 3}, **metadata_for(git_aiter, given | {"max_seqlen_q": 3}))
 
 
 def test_metadata_is_filled_again_in_place_and_found_if_it_is_not(aiter: ModuleType):
@@ -379,3 +382,5 @@ def test_parts_are_summed_up_by_their_sums(aiter: ModuleType):
     expected = (weights * torch.stack([outputs[:2, 0], outputs[2:, 0]])).sum(0)
     torch.testing.assert_close(final[1:], expected.to(BF16), **CLOSE)
     assert (final[0] == 0).all()
+    with pytest.raises(Refused, match="partial_output must be float32"):
+        aiter.mla_reduce_v1(outputs.half(), sums, *maps, *longest, final, lse)

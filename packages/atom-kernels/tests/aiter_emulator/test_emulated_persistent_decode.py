@@ -94,6 +94,7 @@ def test_it_attends_by_its_schedule(git_aiter: ModuleType):
         ({"Q": lambda q: q[..., :64]}, SilentlyWrong, "heads of 128"),
         ({"K": lambda k: k.flatten(2, 3)}, SilentlyWrong, "K has shape"),
         ({"V": lambda v: v.flatten(2, 3)}, SilentlyWrong, "shuffled layout"),
+        ({"V": lambda v: torch.cat([v, v])[::2]}, SilentlyWrong, "other strides between pages"),
         ({"output": lambda out: out[:4]}, SilentlyWrong, "output has shape"),
         ({"output": torch.empty(5, 4, 129, dtype=BF16)[..., :128]}, SilentlyWrong, "output has strides"),
         ({"kv_indices": torch.Tensor.long}, SilentlyWrong, "kv_indices is torch.int64"),

@@ -229,6 +229,11 @@ def test_the_release_on_pypi_has_no_pages(pypi_aiter: ModuleType):
     given.pop("kv_last_page_lens")
     with pytest.raises(Refused, match="tokens, heads, head_dim"):
         pypi_aiter.mha_batch_prefill_func(**given)
+    for name in "kv":
+        given[name] = given[name].flatten(0, 1)
+    narrow = {name: given[name][..., :28] for name in "qkv"}
+    with pytest.raises(Refused, match="head sizes must be multiples of 8"):
+        pypi_aiter.mha_batch_prefill_func(**given | narrow)
 
 
 def unified(**changes) -> dict:
