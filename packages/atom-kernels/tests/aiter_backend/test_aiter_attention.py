@@ -29,6 +29,8 @@ MIXED = [(1, 1), (1, 16), (1, 300), (20, 20), (130, 300), (17, 65)]
 DECODES = [(1, 5), (1, 16), (1, 129)]
 CHUNKS = [(4, 4), (33, 70), (16, 32)]
 WHOLE = [(37, 37)]
+NEW = [(1, 9), (1, 40), (20, 20), (5, 5)]
+STEPS = {"mixed": MIXED, "decodes": DECODES, "chunks": CHUNKS, "whole": WHOLE, "new": NEW}
 MACHINES = [("gfx942", "git"), ("gfx950", "git"), ("gfx942", "pypi")]
 
 
@@ -57,11 +59,13 @@ def agree(problem, step, platform, *, atol=2e-2, **changes):
     return plan
 
 
-@pytest.mark.parametrize("requests", [MIXED, DECODES, CHUNKS, WHOLE], ids=["mixed", "decodes", "chunks", "whole"])
+@pytest.mark.parametrize(
+    "requests", [MIXED, DECODES, CHUNKS, WHOLE, NEW], ids=["mixed", "decodes", "chunks", "whole", "new"]
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_attends_as_the_reference_does(machine, family, requests):
     problem, options = of_family(family)
-    agree(problem, make_step(problem, requests, scattered=True, **options), machine)
+    agree(problem, make_step(problem, STEPS[requests], scattered=True, **options), machine)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt-oss window"])
@@ -116,7 +120,7 @@ def test_steps_of_nothing_and_rows_past_a_step_give_zeros(machine, family):
     assert out[3:].abs().max() == 0
 
 
-@pytest.mark.parametrize("requests", [MIXED, WHOLE], ids=["mixed", "whole"])
+@pytest.mark.parametrize("requests", [MIXED, CHUNKS], ids=["mixed", "chunks"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt-oss window"])
 def test_a_float8_cache_is_read_as_it_was_written(machine, family, requests):
     problem, options = of_family(family, cache_dtype=machine.float8)

@@ -100,9 +100,10 @@ def test_float8_with_scales_keeps_what_large_and_small_tokens_are(machine, rotar
         assert ((got.flatten(0, 1)[slots] - given.float()).abs() <= largest / 16).all()
 
 
+@pytest.mark.parametrize("key_heads", [1, 32])
 @pytest.mark.parametrize("cache_dtype", ["bfloat16", "float8_e4m3fnuz"])
-def test_all_in_one_kernel_gives_what_the_steps_give(monkeypatch, cache_dtype):
-    problem = make_problem(8, 2, 128, "bfloat16", cache_dtype=cache_dtype)
+def test_all_in_one_kernel_gives_what_the_steps_give(monkeypatch, cache_dtype, key_heads):
+    problem = make_problem(32, key_heads, 128, "bfloat16", cache_dtype=cache_dtype)
     step = make_step(problem, REQUESTS, rotary_dim=128, norms=True)
     layout = layouts.shuffled_layout(problem) if cache_dtype == "bfloat16" else layouts.scaled_layout(problem)
     with amd_machine("gfx942", "git"):
@@ -120,12 +121,19 @@ def test_all_in_one_kernel_gives_what_the_steps_give(monkeypatch, cache_dtype):
 
 @pytest.mark.parametrize(
     "change",
-    [{"release": "pypi"}, {"rotary_dim": 64}, {"norms": False}, {"value": "0"}],
-    ids=["release", "partial", "norms", "off"],
+    [
+        {"release": "pypi"},
+        {"rotary_dim": 64},
+        {"norms": False},
+        {"value": "0"},
+        {"key_heads": 6},
+        {"key_heads": 64},
+    ],
+    ids=str,
 )
 def test_the_kernel_for_all_is_left_out_where_it_cannot_do_it(monkeypatch, change):
-    options = {"release": "git", "rotary_dim": 128, "norms": True, "value": "1"} | change
-    problem = make_problem(8, 2, 128, "bfloat16")
+    options = {"release": "git", "rotary_dim": 128, "norms": True, "value": "1", "key_heads": 2} | change
+    problem = make_problem(options["key_heads"], options["key_heads"], 128, "bfloat16")
     step = make_step(problem, REQUESTS, rotary_dim=options["rotary_dim"], norms=options["norms"])
     layout = layouts.shuffled_layout(problem)
     with amd_machine("gfx942", options["release"]):

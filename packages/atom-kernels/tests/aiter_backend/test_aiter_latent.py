@@ -24,7 +24,8 @@ MIXED = [(1, 1), (1, 16), (1, 70), (20, 20), (33, 60), (17, 65)]
 DECODES = [(1, 5), (1, 16), (1, 129)]
 CHUNKS = [(4, 4), (33, 70), (16, 32)]
 WHOLE = [(37, 37)]
-STEPS = {"mixed": MIXED, "decodes": DECODES, "chunks": CHUNKS, "whole": WHOLE}
+NEW = [(1, 9), (1, 40), (20, 20), (5, 5)]
+STEPS = {"mixed": MIXED, "decodes": DECODES, "chunks": CHUNKS, "whole": WHOLE, "new": NEW}
 MACHINES = [("gfx942", "git"), ("gfx950", "git"), ("gfx942", "pypi")]
 
 

@@ -60,6 +60,7 @@ class DeviceInputs:
             num_samples=len(rows.sampling),
             max_query_len=int(rows.lengths.max()),
             max_seq_len=int((rows.starts + rows.lengths).max()),
+            prompts_are_new=rows.prompts_are_new,
         )
 
     def fill(self, rows: StepRows, shape: GraphShape | None = None) -> None:
@@ -129,6 +130,7 @@ class DeviceInputs:
         num_samples: int,
         max_query_len: int,
         max_seq_len: int,
+        prompts_are_new: bool = False,
     ) -> ModelInput:
         """The buffers as a batch of these sizes."""
         geometries = tuple(
@@ -142,6 +144,7 @@ class DeviceInputs:
                 num_decodes=num_decodes,
                 max_query_len=max_query_len,
                 max_seq_len=max_seq_len,
+                prompts_are_new=prompts_are_new,
             )
             for block_table, slot_mapping in zip(self._block_table, self._slot_mapping, strict=True)
         )

@@ -57,6 +57,11 @@ class StepRows:
         return int(longer[0]) if len(longer) else len(self.lengths)
 
     @property
+    def prompts_are_new(self) -> bool:
+        """Nothing is cached yet of the requests behind the decodes."""
+        return not self.starts[self.num_decodes :].any()
+
+    @property
     def sampled_slots(self) -> np.ndarray:
         """``[n]``, of the requests that sample."""
         return self.slots[self.sampling]
@@ -123,6 +128,7 @@ def build_input(rows: StepRows, states: RequestStates, block_size: int) -> Model
                 num_decodes=num_decodes,
                 max_query_len=max_query_len,
                 max_seq_len=max_seq_len,
+                prompts_are_new=rows.prompts_are_new,
             )
         )
     device_positions = _tensor(positions)

@@ -74,6 +74,7 @@ def make_geometry(
     block_table = torch.full((len(requests), max(needed) + 1), 10**6, dtype=torch.int32)
     slots: list[int] = []
     starts = [0]
+    num_decodes = sum(num_queries == 1 for num_queries, _ in requests)
     for index, (num_queries, length) in enumerate(requests):
         blocks, free = free[: needed[index]], free[needed[index] :]
         block_table[index, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
@@ -86,9 +87,10 @@ def make_geometry(
         slot_mapping=torch.tensor(slots, dtype=torch.int64),
         num_reqs=len(requests),
         num_tokens=starts[-1],
-        num_decodes=sum(num_queries == 1 for num_queries, _ in requests),
+        num_decodes=num_decodes,
         max_query_len=max(num_queries for num_queries, _ in requests),
         max_seq_len=max(length for _, length in requests),
+        prompts_are_new=all(num_queries == length for num_queries, length in requests[num_decodes:]),
     )
     return geometry, num_blocks
 

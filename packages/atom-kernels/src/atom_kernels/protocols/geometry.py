@@ -22,6 +22,8 @@ class BatchGeometry:
     Host numbers, upper bounds where the device knows better:
         num_reqs, num_tokens, max_query_len, max_seq_len, and num_decodes: how many leading requests have
         at most `max_decode_len` tokens, which is one and the drafts.
+        prompts_are_new: all tokens of the requests behind the decodes are in this step, and have slots: nothing of
+        these requests was cached before. False where the host does not know.
     """
 
     query_start_loc: torch.Tensor
@@ -34,3 +36,4 @@ class BatchGeometry:
     max_query_len: int
     max_seq_len: int
     max_decode_len: int = 1
+    prompts_are_new: bool = False

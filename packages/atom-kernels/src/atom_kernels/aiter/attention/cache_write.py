@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
     from atom_kernels.protocols import CacheLayout
 
-_FUSED_NORM_HEAD_DIMS = (64, 128, 256)
-_FUSED_NORM_KEY_HEADS = (1, 2, 4, 8, 16, 32)
+# Of key heads, which are a power of two, in the kernel for norms, rotation and the write.
+_MAX_KEY_HEADS = 32
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class CacheWriter:
             fuse_norm_rope_cache()
             and self._is_shuffled
             and table.shape[1] == problem.head_dim
-            and problem.head_dim in _FUSED_NORM_HEAD_DIMS
-            and problem.num_kv_heads in _FUSED_NORM_KEY_HEADS
+            and is_power_of_two(problem.num_kv_heads)
+            and problem.num_kv_heads <= _MAX_KEY_HEADS
             and library().has("fused_qk_norm_rope_cache_quant_shuffle")
         )
 

@@ -1,7 +1,7 @@
 """Latent attention on AITER: queries absorb what makes keys of latents, and look at the cache as it lies.
 
-Decodes go through the persistent `mla_decode_fwd`, chunks of prompts through `mla_prefill_fwd`. A prompt that is alone
-in its step, and whole, needs no cache: its keys and values are expanded for `flash_attn_varlen_func`.
+Decodes go through the persistent `mla_decode_fwd`, chunks of prompts through `mla_prefill_fwd`. New
+prompts need no cache: their keys and values are expanded for `flash_attn_varlen_func`.
 
 Shapes: T tokens, H heads, P heads padded to a number that the kernels take, N qk_nope_head_dim, E qk_rope_head_dim,
 D = N + E, V v_head_dim, C kv_lora_rank, L = C + E.
@@ -89,10 +89,13 @@ class AiterMla:
         out_THV = q_THD.new_zeros((*q_THD.shape[:2], self.problem.v_head_dim))
         if not count:
             return out_THV
-        if prologue is not None:
-            prologue = replace(prologue, positions=prologue.positions[:count])
-        step = _Step(q_THD[:count], kv_TL[:count], weights, kv_cache[0], metadata, prologue)
-        out_THV[:count] = self._expanded(step) if metadata.step.is_whole_prompt else self._absorbed(step)
+        # What is new needs no latents from the cache.
+        first = metadata.first_row if metadata.prompts_are_new else count
+        step = _Step(q_THD, kv_TL, metadata.step.slots, weights, kv_cache[0], metadata, prologue)
+        if first:
+            out_THV[:first] = self._absorbed(step.rows(0, first))
+        if first < count:
+            out_THV[first:count] = self._expanded(step.rows(first, count))
         return out_THV
 
     # --- absorbed ----------------------------------------------------------------------------------------------------
@@ -118,7 +121,7 @@ class AiterMla:
         absorbed_HTC = self._multiply(step.q[..., :nope].transpose(0, 1), step.weights.absorb)
         self._prologue.place(
             absorbed_HTC.transpose(0, 1), step.q[..., nope:], latent_TC, key_TE, step.cache,
-            step.metadata.step.slots, step.prologue, query_TPL[:, :heads],
+            step.slots, step.prologue, query_TPL[:, :heads],
         )  # fmt: skip
         return query_TPL
 
@@ -171,11 +174,11 @@ class AiterMla:
         problem, nope = self.problem, self.problem.qk_nope_head_dim
         latent_TC, key_TE = self._prologue.normed(step.kv, step.prologue)
         turned_THE, key_TE = self._prologue.rotated(step.q[..., nope:], key_TE, step.prologue)
-        self._prologue.store(latent_TC, key_TE, step.cache, step.metadata.step.slots)
+        self._prologue.store(latent_TC, key_TE, step.cache, step.slots)
         pairs = torch.nn.functional.linear(latent_TC, step.weights.expand).unflatten(1, (problem.num_heads, -1))
         key_THD = torch.cat((pairs[..., :nope], key_TE[:, None].expand(-1, problem.num_heads, -1)), dim=-1)
         query_THD = torch.cat((step.q[..., :nope], turned_THE), dim=-1)
-        starts, length = step.metadata.step.query_start_loc, step.metadata.step.max_seq_len
+        starts, length = step.metadata.prompt_starts, step.metadata.step.max_query_len
         return self._flash(query_THD, key_THD, pairs[..., nope:].contiguous(), starts, starts, length, length)
 
     @cached_property
@@ -191,14 +194,22 @@ class AiterMla:
 
 @dataclass(frozen=True)
 class _Step:
-    """What the layer was given, without padding."""
+    """What the layer was given, of some rows of the step."""
 
     q: torch.Tensor
     kv: torch.Tensor
+    slots: torch.Tensor
     weights: AiterMlaWeights
     cache: torch.Tensor
     metadata: LatentMetadata
     prologue: MlaPrologue | None
+
+    def rows(self, first: int, last: int) -> _Step:
+        """The same of fewer rows."""
+        rows, prologue = slice(first, last), self.prologue
+        if prologue is not None:
+            prologue = replace(prologue, positions=prologue.positions[rows])
+        return replace(self, q=self.q[rows], kv=self.kv[rows], slots=self.slots[rows], prologue=prologue)
 
 
 def _as_pages(cache: torch.Tensor) -> torch.Tensor:

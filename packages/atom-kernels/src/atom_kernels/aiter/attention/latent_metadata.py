@@ -62,13 +62,15 @@ class LatentMetadata:
     Attributes:
         first_row: that is none of a decode.
         prompt_starts: int32, first row of each other request, counted from there.
-        prompts: pages of the other requests.
+        prompts_are_new: there are others, and nothing of them was cached before.
+        prompts: pages of the other requests; None for none, and for new ones.
     """
 
     step: UnifiedMetadata
     decodes: DecodeWork | None
     first_row: int
     prompt_starts: torch.Tensor
+    prompts_are_new: bool
     prompts: PageList | None
 
 
@@ -86,13 +88,15 @@ class LatentSteps:
 
     def build(self, geometry: BatchGeometry) -> LatentMetadata:
         step = step_metadata(geometry)
-        can_decode = self._takes_queries(geometry.max_decode_len) and not step.is_whole_prompt
+        can_decode = self._takes_queries(geometry.max_decode_len)
         num_decodes = leading_decodes(geometry, step, takes_queries=can_decode)
         decodes = self._split(step, num_decodes, geometry.max_decode_len) if num_decodes else None
         prompts, rest = None, slice(num_decodes, None)
-        if num_decodes < min(geometry.num_reqs, step.num_tokens) and not step.is_whole_prompt:
+        has_prompts = num_decodes < min(geometry.num_reqs, step.num_tokens)
+        are_new = has_prompts and step.prompts_are_new and num_decodes == step.num_decodes
+        if has_prompts and not are_new:
             prompts = list_tokens(step.block_table[rest], step.seq_lens[rest], self._block_size, step.max_seq_len)
-        return LatentMetadata(step, decodes, num_decodes, step.query_start_loc[rest] - num_decodes, prompts)
+        return LatentMetadata(step, decodes, num_decodes, step.query_start_loc[rest] - num_decodes, are_new, prompts)
 
     def _takes_queries(self, max_queries: int) -> bool:
         return max_queries == 1 or (max_queries <= MAX_QUERIES and self._num_heads == _MULTIPLE_HEADS)

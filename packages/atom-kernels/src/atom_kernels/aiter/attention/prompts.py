@@ -1,4 +1,4 @@
-"""Chunks of prompts over shuffled blocks: read where they lie, or gathered first where scales are to be multiplied in.
+"""Prompts beside shuffled blocks: new ones as they came, chunks of others from the blocks, which may have scales.
 
 Shapes: T tokens of prompts, S cached tokens, H query heads, K key/value heads, D head_dim.
 """
@@ -16,6 +16,30 @@ from atom_kernels.aiter.library import library
 if TYPE_CHECKING:
     from atom_kernels.aiter.attention.unified import UnifiedMetadata
     from atom_kernels.attention.problem import AttentionProblem
+
+
+class NewPrompts:
+    """By `flash_attn_varlen_func`, over the keys and values of this step."""
+
+    def __init__(self, problem: AttentionProblem) -> None:
+        self.problem = problem
+
+    def attend(
+        self,
+        q_THD: torch.Tensor,
+        k_SKD: torch.Tensor,
+        v_SKD: torch.Tensor,
+        out_THD: torch.Tensor,
+        starts: torch.Tensor,
+        step: UnifiedMetadata,
+    ) -> None:
+        """Fill `out_THD`, where `starts` are the first rows of the requests."""
+        length = step.max_query_len
+        self._flash(q_THD, k_SKD, v_SKD, starts, starts, length, length, out_THD)
+
+    @cached_property
+    def _flash(self) -> Any:
+        return bind_flash(self.problem)
 
 
 class PagedPrompts:
@@ -98,10 +122,15 @@ class GatheredPrompts:
 
     @cached_property
     def _flash(self) -> Any:
-        return library().bind(
-            "flash_attn_varlen_func",
-            "q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "out",
-            softmax_scale=self.problem.scale,
-            causal=True,
-            return_lse=False,
-        )  # fmt: skip
+        return bind_flash(self.problem)
+
+
+def bind_flash(problem: AttentionProblem) -> Any:
+    """``(q, k, v, first rows of q, of k, max of both, out)``, causal, without rules."""
+    return library().bind(
+        "flash_attn_varlen_func",
+        "q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "out",
+        softmax_scale=problem.scale,
+        causal=True,
+        return_lse=False,
+    )  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 from atom_kernels.aiter.attention.cache_write import CacheWriter, NewTokens
 from atom_kernels.aiter.attention.limits import takes_queries
 from atom_kernels.aiter.attention.pages import PageList
-from atom_kernels.aiter.attention.prompts import GatheredPrompts, PagedPrompts
+from atom_kernels.aiter.attention.prompts import GatheredPrompts, NewPrompts, PagedPrompts
 from atom_kernels.aiter.attention.unified import UnifiedMetadata, cut_prologue, leading_decodes, step_metadata
 from atom_kernels.aiter.library import library
 
@@ -34,7 +34,8 @@ class ShuffledMetadata:
         is_padding: bool ``[num_decodes, 1, 1]``, where row r of the decodes is no request's; None where the kernel is
             told which rows are whose, and leaves others alone.
         prompt_starts: int32, first row of each other request, counted from the first row that is none of a decode.
-        pages: of the other requests.
+        prompts_are_new: there are others, and nothing of them was cached before.
+        pages: of the other requests; None for none, and for new ones.
     """
 
     step: UnifiedMetadata
@@ -42,6 +43,7 @@ class ShuffledMetadata:
     max_decode_len: int
     is_padding: torch.Tensor | None
     prompt_starts: torch.Tensor
+    prompts_are_new: bool
     pages: PageList | None
 
 
@@ -54,6 +56,7 @@ class AiterShuffledAttention:
         self.problem, self.layout = problem, layout
         self._writer = CacheWriter(problem, layout)
         self._has_scales = layout.name == "shuffled_scaled"
+        self._new_prompts = NewPrompts(problem)
         self._prompts = GatheredPrompts(problem) if self._has_scales else PagedPrompts(problem)
 
     def build_metadata(self, geometry: BatchGeometry) -> ShuffledMetadata:
@@ -64,10 +67,12 @@ class AiterShuffledAttention:
         if num_decodes and geometry.max_decode_len == 1:
             # Row r is the query of request r, for requests without tokens come after those that have one.
             is_padding = (starts[1 : num_decodes + 1] <= starts[:num_decodes])[:, None, None]
-        if num_decodes < min(geometry.num_reqs, step.num_tokens):
+        has_prompts = num_decodes < min(geometry.num_reqs, step.num_tokens)
+        are_new = has_prompts and step.prompts_are_new and num_decodes == step.num_decodes
+        if has_prompts and not are_new:
             pages = self._prompts.list(step, num_decodes)
         prompt_starts = starts[num_decodes:] - num_decodes
-        return ShuffledMetadata(step, num_decodes, geometry.max_decode_len, is_padding, prompt_starts, pages)
+        return ShuffledMetadata(step, num_decodes, geometry.max_decode_len, is_padding, prompt_starts, are_new, pages)
 
     def forward(
         self,
@@ -89,10 +94,12 @@ class AiterShuffledAttention:
             tokens = self._writer.write(tokens, kv_cache, prologue and cut_prologue(prologue, num_tokens))
             if metadata.num_decodes:
                 self._decode(tokens.q.contiguous(), kv_cache, out_THD[rows], metadata)
+            first, starts = slice(metadata.num_decodes, num_tokens), metadata.prompt_starts
             if metadata.pages is not None:
-                first, last = metadata.num_decodes, num_tokens
-                given = (tokens.q[first:], kv_cache, out_THD[first:last], metadata.prompt_starts, metadata.pages)
-                self._prompts.attend(*given, metadata.step)
+                self._prompts.attend(tokens.q[first], kv_cache, out_THD[first], starts, metadata.pages, metadata.step)
+            elif metadata.prompts_are_new:
+                given = (tokens.q[first], tokens.k[first], tokens.v[first], out_THD[first])
+                self._new_prompts.attend(*given, starts, metadata.step)
         return out_THD
 
     def _decode(

@@ -1,6 +1,6 @@
 """Attention by AITER's `unified_attention`: decodes and prompts in one launch, over NHD blocks of any strides.
 
-A prompt that is alone in its step, and whole, needs no cache: it goes through `flash_attn_varlen_func`.
+Steps of new prompts only need no cache: they go through `flash_attn_varlen_func`.
 
 Shapes: T tokens, H query heads, K key/value heads, D head_dim.
 """
@@ -30,7 +30,7 @@ class UnifiedMetadata:
     """A step as the kernels take it: the geometry's tensors, contiguous and in AITER's dtypes.
 
     Attributes:
-        is_whole_prompt: the step is one prompt, of which nothing is cached yet; known on the host.
+        num_decodes, prompts_are_new: as the host knows them.
     """
 
     query_start_loc: torch.Tensor
@@ -40,7 +40,8 @@ class UnifiedMetadata:
     num_tokens: int
     max_query_len: int
     max_seq_len: int
-    is_whole_prompt: bool
+    num_decodes: int
+    prompts_are_new: bool
 
 
 def step_metadata(geometry: BatchGeometry) -> UnifiedMetadata:
@@ -55,8 +56,8 @@ def step_metadata(geometry: BatchGeometry) -> UnifiedMetadata:
         num_tokens=num_tokens,
         max_query_len=geometry.max_query_len,
         max_seq_len=geometry.max_seq_len,
-        is_whole_prompt=geometry.num_reqs == 1
-        and geometry.num_tokens == geometry.max_query_len == geometry.max_seq_len > 1,
+        num_decodes=geometry.num_decodes,
+        prompts_are_new=geometry.prompts_are_new,
     )
 
 
@@ -106,8 +107,8 @@ class AiterUnifiedAttention:
             rows = slice(0, metadata.num_tokens)
             tokens = NewTokens(q_THD[rows], k_TKD[rows], v_TKD[rows], metadata.slots)
             tokens = self._writer.write(tokens, kv_cache, prologue and cut_prologue(prologue, metadata.num_tokens))
-            if metadata.is_whole_prompt and self._takes_whole_prompts:
-                self._attend_whole(tokens, out_THD, metadata, sinks)
+            if metadata.prompts_are_new and not metadata.num_decodes and self._takes_new_prompts:
+                self._attend_new(tokens, out_THD[rows], metadata, sinks)
             else:
                 self._attend(tokens.q, kv_cache, out_THD[rows], metadata, sinks)
         return out_THD
@@ -142,20 +143,20 @@ class AiterUnifiedAttention:
             q_descale=None,
         )  # fmt: skip
 
-    # --- a whole prompt -----------------------------------------------------------------------------------------------
+    # --- new prompts --------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _takes_whole_prompts(self) -> bool:
+    def _takes_new_prompts(self) -> bool:
         """Where attention sees what was given, not what a cache of another dtype made of it."""
         problem = self.problem
         sinks = ("sink_ptr",) if problem.has_sinks else ()
         fits = not self._is_float8 and problem.head_dim % _FLASH_MULTIPLE == 0
         return fits and library().has("flash_attn_varlen_func", *sinks)
 
-    def _attend_whole(
+    def _attend_new(
         self, tokens: NewTokens, out_THD: torch.Tensor, metadata: UnifiedMetadata, sinks: torch.Tensor | None
     ) -> None:
-        starts, length = metadata.query_start_loc, metadata.max_seq_len
+        starts, length = metadata.query_start_loc, metadata.max_query_len
         given = (tokens.q, tokens.k, tokens.v, starts, starts, length, length, out_THD)
         self._flash(*given, *([sinks.float()] if sinks is not None else []))
 
