@@ -12,8 +12,10 @@ from types import ModuleType
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from emulated_aiter import RELEASES, emulated_aiter, emulator_environment
+from tests.aiter_emulator.semantics.binding import in_kernel
 from tests.aiter_emulator.semantics.errors import SilentlyWrong
 
 
@@ -111,6 +113,29 @@ def test_nested_triton_names_are_absent_in_the_release_on_pypi(pypi_aiter: Modul
     assert importlib.import_module("aiter.ops.triton.fused_kv_cache").__file__.endswith("triton/fused_kv_cache.py")
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("aiter.ops.triton.fusions.fused_kv_cache")
+
+
+class Watched(TorchDispatchMode):
+    """Notes for each operation whether an emulated function runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside: list[bool] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.inside.append(in_kernel())
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_a_function_does_inside_can_be_told_from_what_its_caller_does(aiter: ModuleType):
+    x, out = torch.randn(3, 8), torch.empty(3, 4)
+    with Watched() as watched:
+        doubled = (x * 2).bfloat16()
+        aiter.silu_and_mul(out.bfloat16(), doubled)
+    before = watched.inside.index(True)
+    assert watched.inside[:before] == [False] * 3
+    assert all(watched.inside[before:])
+    assert not in_kernel()
 
 
 def test_errors_of_the_two_kinds_are_not_mistaken_for_each_other():
