@@ -143,13 +143,12 @@ def test_a_parameter_without_a_default_must_be_given(install):
 
 
 def test_arguments_after_a_default_that_is_no_literal_go_by_keyword_where_that_is_safe(install):
-    names = "hidden_states w1 w2 topk_weight topk_ids expert_mask activation"
-    rest = "quant_type doweight_stage1 dtype hidden_pad intermediate_pad bias1 bias2"
-    listed = ", ".join((*names.split(), *(f"{name}=Some.thing" for name in rest.split())))
-    source = f"class Some: thing = 'kept'\ndef fused_moe({listed}): return quant_type, dtype, bias2\n"
+    names = "hidden_states w1 w2 topk_weight topk_ids".split()
+    listed = ", ".join((*names, "expert_mask=None, activation=Some.thing, quant_type=None"))
+    source = f"class Some: thing = 'kept'\ndef fused_moe({listed}): return expert_mask, activation, quant_type\n"
     install({**package(NEW), "aiter/fused_moe.py": source})
-    call = library().bind("fused_moe", "dtype", *names.split(), bias2="bias")
-    assert call("dtype", *range(7)) == ("kept", "dtype", "bias")
+    call = library().bind("fused_moe", "quant_type", *names, expert_mask="mask")
+    assert call("none", *range(5)) == ("mask", "kept", "none")
 
 
 def test_arguments_after_such_a_default_are_refused_where_only_positions_are_safe(install):

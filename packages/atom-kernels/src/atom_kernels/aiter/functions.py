@@ -221,9 +221,7 @@ FUNCTIONS: dict[str, AiterFunction] = {
     "topk_softmax": _both(
         "aiter.ops.moe_op:topk_softmax",
         "topk_weights topk_indices token_expert_indices gating_output need_renorm",
-        newer={"num_shared_experts": 0, "shared_expert_scoring_func": ""},
     ),
-    "topk_sigmoid": _both("aiter.ops.moe_op:topk_sigmoid", "topk_weights topk_indices gating_output"),
     "biased_grouped_topk": _both(
         "aiter.ops.topk:biased_grouped_topk",
         "gating_output correction_bias topk_weights topk_ids num_expert_group topk_group need_renorm "
@@ -233,16 +231,9 @@ FUNCTIONS: dict[str, AiterFunction] = {
         "aiter.ops.topk:grouped_topk",
         "gating_output topk_weights topk_ids num_expert_group topk_group need_renorm is_softmax routed_scaling_factor",
     ),
-    "moe_fused_gate": _both(
-        "aiter.ops.topk:moe_fused_gate",
-        "input bias topk_weights topk_ids num_expert_group topk_group topk n_share_experts_fusion "
-        "routed_scaling_factor",
-    ),
     "fused_moe": _both(
         "aiter.fused_moe:fused_moe",
-        "hidden_states w1 w2 topk_weight topk_ids expert_mask activation quant_type doweight_stage1 dtype hidden_pad "
-        "intermediate_pad bias1 bias2",
-        newer={"swiglu_limit": None, "gate_mode": None},
+        "hidden_states w1 w2 topk_weight topk_ids expert_mask activation quant_type",
         keywords=True,
     ),
     # Sampling.

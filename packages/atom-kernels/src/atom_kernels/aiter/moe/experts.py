@@ -49,7 +49,7 @@ def _pack(problem: ExpertsProblem, weights: Any) -> dict[str, torch.Tensor | Non
     if missing:
         gate, up = (torch.nn.functional.pad(half, (0, 0, 0, missing)) for half in gate_up.split(size, dim=1))
         gate_up, down = torch.cat((gate, up), dim=1), torch.nn.functional.pad(down, (0, missing))
-    return {"gate_up": shuffle(gate_up.contiguous()), "down": shuffle(down.contiguous())}
+    return {"gate_up": shuffle(gate_up), "down": shuffle(down)}
 
 
 def _packed_bytes(problem: ExpertsProblem, source_bytes: int) -> int:
