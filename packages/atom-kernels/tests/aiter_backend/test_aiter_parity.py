@@ -250,10 +250,38 @@ def test_inputs_stay_as_they_are():
             assert all(torch.equal(old, new) for old, new in zip(before, inputs, strict=True))
 
 
+def test_positions_and_heads_may_be_slices():
+    problem = RotaryProblem(3, 1, 20, 12, HALF)
+    with amd_machine() as platform, torch.inference_mode():
+        _, (q, k, positions, table) = ROTARY.make_inputs(problem, 10, torch.Generator().manual_seed(0))
+        inputs = (q[::2], k[::2], positions[::2], table)
+        got = select(ROTARY, problem, platform).prepare()(*inputs)
+        tolerance = next(backend.tolerance for backend in ROTARY.backends if backend.tolerance)
+        assert mismatch(got, ROTARY.reference(problem, {}, *inputs), tolerance(problem)) is None
+
+
+@pytest.mark.parametrize("cut", [lambda x: x.t().contiguous().t(), lambda x: torch.cat((x, x), dim=1)[:, : x.shape[1]]])
+def test_logits_and_noise_may_be_slices_and_come_in_any_order(cut):
+    greedy, race = SamplingProblem(64, greedy=True), RaceProblem(64)
+    with amd_machine() as platform:
+        _, inputs = SAMPLE.make_inputs(greedy, 5, torch.Generator().manual_seed(0))
+        got = select(SAMPLE, greedy, platform).prepare()(cut(inputs[0]), *inputs[1:])
+        assert torch.equal(got, SAMPLE.reference(greedy, {}, *inputs))
+        _, (logits, noise, temperature) = EXPONENTIAL_RACE.make_inputs(race, 5, torch.Generator().manual_seed(0))
+        draw = select(EXPONENTIAL_RACE, race, platform).prepare()
+        got = draw(cut(logits), cut(noise), temperature.repeat_interleave(2)[::2])
+        assert torch.equal(got, EXPONENTIAL_RACE.reference(race, {}, logits, noise, temperature))
+        for wrong in ((noise.to(HALF), temperature), (noise, temperature.double())):
+            with pytest.raises(TypeError, match="are float32, not"):
+                draw(logits, *wrong)
+
+
 def test_a_table_of_angles_is_turned_into_aiters_form_once_for_each_dtype():
     table = torch.randn(10, 8)
     cos, sin = cos_sin_tables(table, HALF)
     assert cos.shape == sin.shape == (10, 1, 1, 4)
+    assert cos.is_contiguous()
+    assert sin.is_contiguous()
     assert torch.equal(cos.flatten(1), table[:, :4].to(HALF))
     assert torch.equal(sin.flatten(1), table[:, 4:].to(HALF))
     assert cos_sin_tables(table, HALF)[0] is cos
@@ -267,6 +295,6 @@ def test_parity_of_the_batched_gemm_over_transposed_heads(arch, release, batch, 
         assert why_not_batched_gemm(HALF, platform) is None
         assert "not torch.float16" in (why_not_batched_gemm(torch.float16, platform) or "")
         x = torch.randn(rows, batch, inner).to(HALF).transpose(0, 1)
-        weight = torch.randn(batch, outer, inner).to(HALF)
+        weight = torch.randn(batch, inner, outer).to(HALF).transpose(1, 2)
         expected = x.float() @ weight.float().transpose(1, 2)
         torch.testing.assert_close(bind_batched_gemm()(x, weight).float(), expected, atol=2e-2, rtol=1.6e-2)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.aiter.library import library
-from atom_kernels.operator import Backend, Tolerance
-from atom_kernels.tolerances import elementwise_tolerance
+from atom_kernels.operator import Backend
 
 if TYPE_CHECKING:
     from atom_kernels.activation.contract import GatedActivationProblem
@@ -29,7 +28,6 @@ def aiter_activation(kind: str) -> Backend:
         implementation=f"AITER {kind.removesuffix('_oai')}_and_mul",
         supports=lambda problem, platform: _why_not(kind, problem, platform),
         bind=lambda problem, weights: _bind(kind, problem),
-        tolerance=_tolerance,
     )
 
 
@@ -81,8 +79,3 @@ def _bind(kind: str, problem: GatedActivationProblem) -> Callable[[torch.Tensor]
         return out
 
     return run
-
-
-def _tolerance(problem: GatedActivationProblem) -> Tolerance:
-    """That of AITER's own tests (op_tests/test_activation.py); float32 as ours."""
-    return Tolerance(1e-2, 1.6e-2) if problem.dtype in _HALVES else elementwise_tolerance(problem.dtype)

@@ -45,10 +45,15 @@ def _bind_greedy(problem: SamplingProblem, weights: Any) -> Callable[..., torch.
     def run(logits_BV: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
         out_B = torch.empty(logits_BV.shape[0], dtype=torch.int32, device=logits_BV.device)
         if logits_BV.shape[0]:
-            choose(out_B, logits_BV if logits_BV.stride(1) == 1 else logits_BV.contiguous())
+            choose(out_B, _with_rows(logits_BV))
         return out_B.long()
 
     return run
+
+
+def _with_rows(x_BV: torch.Tensor) -> torch.Tensor:
+    """Rows may lie apart, their elements may not."""
+    return x_BV if x_BV.stride(1) == 1 else x_BV.contiguous()
 
 
 def _bind_race(problem: RaceProblem, weights: Any) -> Callable[..., torch.Tensor]:
@@ -57,9 +62,11 @@ def _bind_race(problem: RaceProblem, weights: Any) -> Callable[..., torch.Tensor
     )
 
     def run(logits_BV: torch.Tensor, exponentials_BV: torch.Tensor, temperature_B: torch.Tensor) -> torch.Tensor:
+        if exponentials_BV.dtype is not torch.float32 or temperature_B.dtype is not torch.float32:
+            raise TypeError(f"noise and temperatures are float32, not {exponentials_BV.dtype}, {temperature_B.dtype}")
         out_B = torch.empty(logits_BV.shape[0], dtype=torch.int32, device=logits_BV.device)
         if logits_BV.shape[0]:
-            race(out_B, logits_BV.contiguous(), exponentials_BV.float(), temperature_B.float().contiguous())
+            race(out_B, _with_rows(logits_BV), _with_rows(exponentials_BV), temperature_B.contiguous())
         return out_B.long()
 
     return run
