@@ -59,9 +59,7 @@ def agree(problem, step, platform, *, atol=2e-2, **changes):
     return plan
 
 
-@pytest.mark.parametrize(
-    "requests", [MIXED, DECODES, CHUNKS, WHOLE, NEW], ids=["mixed", "decodes", "chunks", "whole", "new"]
-)
+@pytest.mark.parametrize("requests", STEPS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_attends_as_the_reference_does(machine, family, requests):
     problem, options = of_family(family)
