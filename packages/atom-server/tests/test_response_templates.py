@@ -166,6 +166,19 @@ def test_a_call_that_does_not_parse_is_left_out(text):
     assert ours(TEMPLATES["qwen"], "", [f"one {text} two"]) == Assembled("one\ntwo")
 
 
+def test_a_reply_without_any_mark_is_an_answer():
+    for name in ("cohere", "blocks", "gpt-oss"):
+        assert ours(TEMPLATES[name], "", list("just\nso ")) == Assembled("just\nso")
+    text = "lost<|START_RESPONSE|>yes<|END_RESPONSE|>lost"
+    prompt = "<|CHATBOT_TOKEN|><|START_THINKING|><|END_THINKING|>"
+    assert ours(TEMPLATES["cohere"], prompt, [text]) == theirs(TEMPLATES["cohere"], prompt, text) == Assembled("yes")
+
+
+def test_a_template_without_a_field_for_answers_gives_them_what_is_left():
+    declared = {"start_anchor": "B:", "fields": {"thinking": {"open": "<think>", "close": "</think>"}}}
+    assert ours(declared, "", ["<think>hm</think>so"]) == Assembled("so", "hm")
+
+
 def test_fields_of_other_names_are_not_told():
     assert ours(TEMPLATES["lines"], "", ["a<score>7</score>b"]) == Assembled("a\nb")
 

@@ -11,7 +11,7 @@ from atom_server.output.call_body import CallBody
 from atom_server.output.parts import Part
 from atom_server.output.response_template.calls import reading_of
 from atom_server.output.response_template.regions import Region, Silence, TextRegion, body_of, open_region
-from atom_server.output.response_template.template import Field, Mark, ResponseTemplate
+from atom_server.output.response_template.template import ANSWER, Field, Mark, ResponseTemplate
 from atom_server.output.response_template.values import PATIENCE
 
 # Text that was read is kept only for patterns that look behind themselves.
@@ -54,7 +54,7 @@ class TemplateParser:
         self._body: CallBody | None = None
         self._told: set[str | None] = set()
         self._empty_match = (-1, "")
-        self._has_given_up = False
+        self._has_begun = self._has_given_up = False
         self._return_to_leftover()
         self._begin_with(prompt)
 
@@ -140,10 +140,12 @@ class TemplateParser:
 
     def _return_to_leftover(self) -> None:
         self._field, self._coming, self._body = self._template.leftover, None, None
-        self._region = Silence() if self._field is None else self._region_of(self._field, {})
+        # Text outside all fields is layout, but a reply that shows no field at all is an answer.
+        outside = Silence() if self._has_begun else TextRegion(ANSWER, "")
+        self._region = outside if self._field is None else self._region_of(self._field, {})
 
     def _open(self, found: _Found) -> None:
-        self._field = found.field
+        self._field, self._has_begun = found.field, True
         self._region = self._region_of(found.field, found.captures)
         reading = reading_of(found.field) if found.field.kind == "calls" else None
         body = None if reading is None else body_of(reading)

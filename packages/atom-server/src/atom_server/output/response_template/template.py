@@ -72,6 +72,10 @@ class Field:
         return KINDS.get(self.name)
 
 
+# What no field takes, where a template has none for answers.
+ANSWER = Field("content", None, None)
+
+
 @dataclass(frozen=True)
 class ResponseTemplate:
     """The fields, and what a prompt's last turn begins with.
@@ -100,6 +104,8 @@ class ResponseTemplate:
         loaded = tuple(_field(name, entry) for name, entry in fields.items())
         if len([entry.name for entry in loaded if entry.begin is None]) > 1:
             raise ResponseTemplateError("more than one field has neither 'open' nor 'open_pattern'")
+        if all(entry.begin is not None and entry.kind != "content" for entry in loaded):
+            loaded = (*loaded, ANSWER)
         start = _mark("the template", declared, "start_anchor")
         if start is None:
             raise ResponseTemplateError("it needs 'start_anchor' or 'start_anchor_pattern'")
