@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 _HALVES = (torch.bfloat16, torch.float16)
 # Elements that a lane takes at once, at most (csrc/kernels/activation_kernels.cu).
 _WIDEST = 8
+_FUNCTIONS = {
+    "silu": "silu_and_mul",
+    "gelu": "gelu_and_mul",
+    "gelu_tanh": "gelu_tanh_and_mul",
+    "swiglu_oai": "swiglu_and_mul",
+}
 # What swiglu_and_mul has built in.
 _ALPHA, _LIMIT = 1.702, 7.0
 
@@ -25,16 +31,14 @@ def aiter_activation(kind: str) -> Backend:
     """The backend of one operator; kind is "silu", "gelu" or "swiglu_oai"."""
     return Backend(
         name="aiter",
-        implementation=f"AITER {kind.removesuffix('_oai')}_and_mul",
+        implementation=f"AITER {_FUNCTIONS[kind]}",
         supports=lambda problem, platform: _why_not(kind, problem, platform),
         bind=lambda problem, weights: _bind(kind, problem),
     )
 
 
 def _function(kind: str, problem: GatedActivationProblem) -> str:
-    if kind == "gelu" and problem.approximate == "tanh":
-        return "gelu_tanh_and_mul"
-    return f"{kind.removesuffix('_oai')}_and_mul"
+    return _FUNCTIONS["gelu_tanh" if kind == "gelu" and problem.approximate == "tanh" else kind]
 
 
 def _why_not(kind: str, problem: GatedActivationProblem, platform: Platform) -> str | None:
