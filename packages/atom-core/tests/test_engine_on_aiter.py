@@ -61,18 +61,22 @@ DENSE = {"tgemm.mm", "rmsnorm2d_fwd", "rmsnorm2d_fwd_with_add"}
 GATED = {"silu_and_mul"}
 EXPERTS = {"fused_moe", "shuffle_weight"}
 WRITE = {"fused_qk_rope_reshape_and_cache"}
-SHUFFLED, NHD = {"mha_batch_prefill_func", "pa_fwd_asm"}, {"unified_attention"}
-LATENT = {
+# Of a prompt whose beginning is cached, and of decodes; new prompts need no cache.
+NEW = {"flash_attn_varlen_func"}
+SHUFFLED, NHD = {"mha_batch_prefill_func", "pa_fwd_asm"} | NEW, {"unified_attention"}
+LATENT = NEW | {
     "batched_gemm_bf16_CK",
+    "concat_and_cache_mla",
     "get_mla_metadata_info_v1",
     "get_mla_metadata_v1",
     "mla_decode_fwd",
     "mla_prefill_fwd",
+    "rope_cached_positions_2c_fwd_inplace",
 }
 MODELS = [
-    Model("llama", 35, DENSE | GATED | WRITE, SHUFFLED, NHD, {"head_dim": 128}),
-    Model("qwen3", 30, DENSE | GATED | WRITE, SHUFFLED, NHD, {"head_dim": 128}),
-    Model("qwen3_moe", 17, DENSE | EXPERTS | WRITE | {"topk_softmax"}, SHUFFLED, NHD, {"head_dim": 128}),
+    Model("llama", 35, DENSE | GATED | WRITE, SHUFFLED, NHD | NEW, {"head_dim": 128}),
+    Model("qwen3", 30, DENSE | GATED | WRITE, SHUFFLED, NHD | NEW, {"head_dim": 128}),
+    Model("qwen3_moe", 17, DENSE | EXPERTS | WRITE | {"topk_softmax"}, SHUFFLED, NHD | NEW, {"head_dim": 128}),
     Model(
         "deepseek_v3",
         36,
@@ -82,14 +86,14 @@ MODELS = [
         MLA,
     ),
     # Sinks and windows are unified attention's; its experts in bfloat16 are not AITER's.
-    Model("gpt_oss", 29, DENSE | WRITE | NHD | {"topk_softmax"}, set(), set(), {"head_dim": 64}),
+    Model("gpt_oss", 29, DENSE | WRITE | NHD | {"topk_softmax"}, NEW, set(), {"head_dim": 64}),
     # Half of each head is rotated, so that the write is a kernel of its own.
     Model(
         "glm4_moe",
         17,
         DENSE | GATED | EXPERTS | {"biased_grouped_topk", "rope_cached_positions_2c_fwd_inplace"},
         SHUFFLED | {"reshape_and_cache"},
-        NHD | {"reshape_and_cache_flash"},
+        NHD | NEW | {"reshape_and_cache_flash"},
         {"head_dim": 128},
     ),
 ]
