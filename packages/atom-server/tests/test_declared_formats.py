@@ -93,7 +93,15 @@ def test_other_notations_are_derived_from_the_template():
 
 def test_marks_of_reasoning_are_those_that_are_read_as_such():
     assert reasoning_marks(ResponseTemplate.load(TEMPLATES["cohere"])) == ("<|START_THINKING|>", "<|END_THINKING|>")
-    assert reasoning_marks(ResponseTemplate.load(TEMPLATES["ernie"])) is None
+    assert reasoning_marks(ResponseTemplate.load(TEMPLATES["ernie"])) == ("", "</think>")
+    assert reasoning_marks(ResponseTemplate.load(TEMPLATES["lines"])) is None
+
+
+def test_where_every_reply_begins_with_thoughts_the_prompt_has_begun_them():
+    output = OutputFormat.infer("", None, declared=TEMPLATES["ernie"])
+    assert output.is_thinking("Assistant: ")
+    assert output.is_thinking("Assistant: <think>\n")
+    assert not output.is_thinking("Assistant: <think>hm</think>\n")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,8 @@ def _thinking_budget(body: ChatCompletionRequest, output: OutputFormat, prompt: 
     if body.thinking_token_budget is None or output.reasoning is None:
         return None
     begin, end = output.reasoning
-    return ThinkingBudget(body.thinking_token_budget, begin, end, is_open=output.is_thinking(prompt))
+    # Where no mark begins it, it is always open, and what would begin it is never looked at.
+    return ThinkingBudget(body.thinking_token_budget, begin or end, end, is_open=output.is_thinking(prompt))
 
 
 def _call_ids(notation: CallNotation, body: ChatCompletionRequest) -> CallIds:

@@ -104,8 +104,10 @@ class OutputFormat:
         return self.template_notation or NOTATIONS["json"]
 
     def is_thinking(self, prompt: str) -> bool:
-        """Whether a prompt has begun the reasoning."""
-        return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning[0].strip())
+        """Whether a prompt has begun the reasoning; it has where no mark does."""
+        if self.reasoning is None or self.has_thought(prompt):
+            return False
+        return prompt.rstrip().endswith(self.reasoning[0].strip())
 
     def has_thought(self, prompt: str) -> bool:
         """Whether a prompt has ended the reasoning."""

@@ -33,9 +33,13 @@ def notation_of(template: ResponseTemplate, family: CallNotation | None) -> Call
 
 
 def reasoning_marks(template: ResponseTemplate) -> tuple[str, str] | None:
-    """What begins and ends reasoning."""
-    marks = _marks(template.field_of("reasoning"))
-    return marks if marks and _read(template, f"{marks[0]}x{marks[1]}").reasoning == "x" else None
+    """What begins and ends reasoning; nothing begins it where every reply begins with it."""
+    field = template.field_of("reasoning")
+    end = None if field is None else _text(field.end)
+    if field is None or not end:
+        return None
+    begins = [text for text in (_text(field.begin), "") if text is not None]
+    return next(((begin, end) for begin in begins if _read(template, f"{begin}x{end}").reasoning == "x"), None)
 
 
 def answer_marks(template: ResponseTemplate) -> tuple[str, str] | None:
