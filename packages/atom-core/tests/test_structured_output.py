@@ -147,6 +147,7 @@ for _ in range(100):
     deep = {"properties": {"a": deep}}
 BAD = {
     "an unclosed group": ({"regex": "(a"}, "regex is not valid"),
+    "a pattern of no text": ({"regex": r"[^\s\S]"}, "no text follows it"),
     "look-around": ({"regex": "(?=a)b"}, "look-around"),
     "an unknown type": ({"json": {"type": "objct"}}, "json is not valid"),
     "a keyword that cannot be kept": ({"json": {"type": "object", "unevaluatedProperties": False}}, "unevaluated"),

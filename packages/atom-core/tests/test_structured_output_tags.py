@@ -188,16 +188,24 @@ def test_formats_of_xgrammar_alone_are_refused_at_once_by_an_engine_that_never_t
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("format_", "words"),
     [
         ({"type": "repeat", "min": 1, "content": const("x")}, "max"),
         ({"type": "repeat", "min": 1, "max": 2, "content": {"type": "nonsense"}}, "nonsense"),
-        ({"type": "repeat", "min": 1, "max": 2, "content": {"type": "tag", "max_tags": 2}}, "does not know 'max_tags'"),
+        ({"type": "token", "token": "<no such token>"}, "not found in vocabulary"),
+        ({"type": "token", "token": 10**6}, "out of the vocabulary"),
     ],
 )
-def test_a_bad_format_of_xgrammar_is_refused_before_the_engine_sees_it(engine, content, words):
-    with pytest.raises(InvalidRequestError, match=words):
-        run(engine, make_params(structural_tag={"type": "structural_tag", "format": content}))
+def test_a_bad_format_of_xgrammar_ends_its_request_with_the_reason(engine, format_, words):
+    [output] = run(engine, make_params(structural_tag={"type": "structural_tag", "format": format_}))
+    assert output["finish_reason"] == "error"
+    assert re.fullmatch(f"structural_tag is not valid: [^/]*{words}[^/]*", output["error"])
+
+
+def test_a_bound_of_tags_is_not_left_to_xgrammar(engine):
+    format_ = {"type": "repeat", "min": 1, "max": 2, "content": {"type": "tag", "max_tags": 2}}
+    with pytest.raises(InvalidRequestError, match="does not know 'max_tags'"):
+        run(engine, make_params(structural_tag={"type": "structural_tag", "format": format_}))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

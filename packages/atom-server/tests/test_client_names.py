@@ -91,3 +91,14 @@ def test_a_thinking_budget_that_counts_is_not_named(server):
     finally:
         server.state.output_format = before
     assert "x-atom-ignored-fields" not in answer.headers
+
+
+def test_what_only_the_engine_can_refuse_names_the_clients_field_too(server):
+    tag = {"type": "structural_tag", "format": {"type": "token", "token": "<no such token>"}}
+    error = server.post("/v1/chat/completions", messages=TURNS, response_format=tag, max_tokens=2).json()["error"]
+    assert (error["param"], error["code"]) == ("response_format", "invalid_grammar")
+    answer = server.post("/v1/responses", input="a", text={"format": tag})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "text.format")
+    assert error["message"].startswith("text.format: structural_tag is not valid: ")
+    assert "<no such token>" in error["message"]

@@ -54,6 +54,7 @@ class Generation:
         self._tallies = [Tally() for _ in range(len(prompts) * n)]
         self._num_cached = [0] * len(prompts)
         self.num_reasoning_tokens = 0
+        self._body: ModelRequest | None = None
         self._streams: list[RequestStream] = []
 
     @classmethod
@@ -99,6 +100,7 @@ class Generation:
 
         Raises:
             APIError: 503 where the engine died or the server gave the request up, 500 where this request failed.
+            InvalidRequestError: only the engine could see that its grammar is not sound.
         """
         merged = self._only_prompt() if len(self._streams) == 1 else self._merged_prompts()
         async with contextlib.aclosing(merged):
@@ -151,6 +153,7 @@ class Generation:
             cache_salt=body.cache_salt,
         )
         self._state.active[self.id] = request_ids
+        self._body = body
 
     async def _only_prompt(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         async for output in self._streams[0]:
@@ -189,9 +192,12 @@ class Generation:
         if output.index == 0:
             self._num_cached[prompt_index] = output.num_cached_tokens
 
-    def _failure(self, output: RequestOutput) -> APIError:
+    def _failure(self, output: RequestOutput) -> APIError | InvalidRequestError:
         if output.finish_reason == "abort":
             return shutting_down()
+        if output.error_code == "invalid_grammar" and self._body is not None:
+            name = "structured_outputs"
+            return _in_words_of(self._body, InvalidRequestError(f"{name}: {output.error}", name, output.error_code))
         try:
             self._state.engine.check_health()
         except EngineDeadError as error:

@@ -176,8 +176,8 @@ class EngineCore:
             reason = f"{type(error).__name__}: {error}"
         self._refuse(request, reason)
 
-    def _refuse(self, request: EngineRequest, reason: str) -> None:
-        news = [EngineOutput(request.request_id, [], finish_reason="error", error=reason)]
+    def _refuse(self, request: EngineRequest, reason: str, code: str | None = None) -> None:
+        news = [EngineOutput(request.request_id, [], finish_reason="error", error=reason, error_code=code)]
         self._constrained.follow(news)
         self._news += news
 
@@ -188,7 +188,7 @@ class EngineCore:
                 if reason is None:
                     self._admit(request)
                 else:
-                    self._refuse(request, reason)
+                    self._refuse(request, reason, "invalid_grammar")
 
     def _release_sampler(self, step: SchedulerOutput, handle: StepHandle) -> None:
         """Let a step sample. Under a grammar that waits for the tokens of the steps before it; its forward runs."""

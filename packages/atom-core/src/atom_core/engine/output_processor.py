@@ -141,6 +141,7 @@ class _Sample:
             latency=now - self._arrival,
             error=news.error,
             embedding=news.embedding,
+            error_code=news.error_code,
         )
 
     def _take_tokens(self, news: EngineOutput) -> tuple[str, int]:

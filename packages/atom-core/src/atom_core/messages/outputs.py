@@ -32,7 +32,10 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
 
 
 class EngineOutput(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
-    """News of one request from the scheduler. `stop_reason` is the stop token id where one ended it."""
+    """News of one request from the scheduler. `stop_reason` is the stop token id where one ended it.
+
+    `error_code` says that the error is the request's own, and of which kind, e.g. "invalid_grammar".
+    """
 
     request_id: str
     new_token_ids: list[int]
@@ -43,6 +46,7 @@ class EngineOutput(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
     num_cached_tokens: int = 0
     error: str | None = None
     embedding: list[float] | None = None
+    error_code: str | None = None
 
 
 class StepStats(msgspec.Struct, frozen=True):
@@ -74,6 +78,7 @@ class RequestOutput(msgspec.Struct, gc=False, frozen=True):
         ttft, latency: seconds from arrival to the first token, and until now.
         error: what went wrong where finish_reason is "error".
         embedding: of the prompt, of length 1, where the request was for one.
+        error_code: of an error that is the request's own, e.g. "invalid_grammar"; None where the engine failed.
     """
 
     request_id: str
@@ -92,3 +97,4 @@ class RequestOutput(msgspec.Struct, gc=False, frozen=True):
     latency: float = 0.0
     error: str | None = None
     embedding: list[float] | None = None
+    error_code: str | None = None

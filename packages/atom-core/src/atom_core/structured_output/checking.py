@@ -9,11 +9,11 @@ from atom_core.structured_output.choice import BackendSetting, choose, has_xgram
 def check_grammar(params: StructuredOutputParams, setting: BackendSetting = "auto") -> None:
     """Raise GrammarError for a constraint that no backend follows to the letter, of those that `setting` allows.
 
-    llguidance judges all that it can read, whichever backend is to follow it: it ignores nothing.
+    llguidance judges all that it can read, whichever backend is to follow it: it ignores nothing. What xgrammar alone
+    can read is judged in the engine: it brings torch along.
     """
     names, _ = choose(params, setting, has_xgrammar())
     if "llguidance" in names:
         from atom_core.structured_output.llguidance_backend import check
-    else:  # xgrammar brings torch along: into this process only for what it alone can follow
-        from atom_core.structured_output.xgrammar_backend import check
-    check(params)
+
+        check(params)

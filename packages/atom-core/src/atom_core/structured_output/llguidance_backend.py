@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
 
 import llguidance
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from atom_core.messages import StructuredOutputParams
 from atom_core.structured_output.backend import Grammar
 from atom_core.structured_output.grammar import GrammarError, json_value, kind_of, one_line
 from atom_core.structured_output.lark import Split, json_of, lark_of
+from atom_core.structured_output.library_tokenizer import NUM_BYTES, make_tokenizer, tokenizer_of_bytes
 from atom_core.structured_output.short_parser import ShortGrammar, ShortVocabularies
 from atom_core.structured_output.slices import slices_of
 from atom_core.structured_output.structural_tag import format_of
@@ -26,6 +27,7 @@ from atom_core.structured_output.vocabulary import Vocabulary
 MAX_LEXER_STATES = 50_000
 # Tokenizers with slices of their own. Making one stops all threads for a tenth of a second, so there is an end to it.
 MAX_SLICED = 8
+_bytes = cache(tokenizer_of_bytes)
 LIMITS = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
 
 
@@ -40,10 +42,11 @@ class LLGuidanceBackend:
     name = "llguidance"
 
     def __init__(self, vocabulary: Vocabulary, eos_token_ids: Sequence[int]) -> None:
-        wrapper = TokenizerWrapper(_ForLLGuidance(vocabulary, eos_token_ids[0]))
         self._split = vocabulary.split
         self._short = ShortVocabularies(vocabulary, eos_token_ids)
-        self._tokenizer = LLTokenizer(wrapper, n_vocab=len(vocabulary.tokens), eos_token=list(eos_token_ids))
+        self._tokenizer = make_tokenizer(
+            vocabulary.tokens, vocabulary.special_token_ids, eos_token_ids, vocabulary.encode
+        )
         self._sliced: dict[tuple[str, ...], LLTokenizer] = {}
 
     def compile(self, params: StructuredOutputParams) -> Grammar:
@@ -112,6 +115,16 @@ def check(params: StructuredOutputParams) -> None:
     is_bad, messages = LLMatcher.validate_grammar_with_warnings(grammar, None, limits=LIMITS)
     if is_bad and messages:
         raise GrammarError(f"{kind_of(params)} is not valid: {one_line(messages[0])}")
+    if kind_of(params) in ("json", "regex") and _matches_nothing(grammar):
+        raise GrammarError(f"{kind_of(params)} is not valid: no text follows it")
+
+
+def _matches_nothing(grammar: str) -> bool:
+    """Whether a text cannot even begin."""
+    start = LLMatcher(_bytes(), grammar, log_level=0, limits=LIMITS)
+    words = np.zeros(NUM_BYTES // 32 + 1, dtype=np.int32)
+    start.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+    return start.is_error() and start.get_error().startswith("NoExtensionBias")
 
 
 def grammar_of(params: StructuredOutputParams, split: Split) -> str:
@@ -147,19 +160,3 @@ def grammar_of(params: StructuredOutputParams, split: Split) -> str:
         raise
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise GrammarError(f"{kind}: {error}") from None
-
-
-class _ForLLGuidance:
-    """The protocol of `TokenizerWrapper`."""
-
-    is_tokenizer_wrapper = True
-    bos_token_id = None
-
-    def __init__(self, vocabulary: Vocabulary, eos_token_id: int) -> None:
-        self.eos_token_id = eos_token_id
-        self.tokens = vocabulary.tokens
-        self.special_token_ids = vocabulary.special_token_ids
-        self._encode = vocabulary.encode
-
-    def __call__(self, text: Any) -> list[int]:
-        return self._encode(text)

@@ -6,11 +6,11 @@ To ``([a-z]+ ){1,400}`` the tokens `` fox`` and `` dog`` are the same: of 49,152
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from llguidance import LLTokenizer, TokenizerWrapper
 
+from atom_core.structured_output.library_tokenizer import make_tokenizer
 from atom_core.structured_output.vocabulary import Vocabulary
 
 # In memory for each; a mask is 6 kB for 49,152 tokens.
@@ -59,8 +59,8 @@ class ShortVocabulary:
             self._begins[short_id, : len(text)] = list(text[:2])
         self._masks: dict[bytes, np.ndarray | None] = {}
         ends = [int(self.short_ids[token_id]) for token_id in eos_token_ids]
-        described = _ForLLGuidance(tokens, [found[token_id] for token_id in sorted(special)], ends[0], self.encode)
-        self.tokenizer = LLTokenizer(TokenizerWrapper(described), n_vocab=self.num_tokens, eos_token=ends, slices=[])
+        no_text = [found[token_id] for token_id in sorted(special)]
+        self.tokenizer = make_tokenizer(tokens, no_text, ends, self.encode, slices=[])
 
     def mask_of(self, short_words: np.ndarray) -> np.ndarray | None:
         """The mask over the whole vocabulary that a mask over the short one means.
@@ -100,22 +100,3 @@ class ShortVocabulary:
             token_ids.append(self._ids[text[:length]])
             text = text[length:]
         return token_ids
-
-
-class _ForLLGuidance:
-    """The protocol of `TokenizerWrapper`."""
-
-    bos_token_id = None
-
-    def __init__(
-        self,
-        tokens: Sequence[bytes],
-        special_token_ids: Sequence[int],
-        eos_token_id: int,
-        encode: Callable[[bytes], list[int]],
-    ) -> None:
-        self.tokens, self.special_token_ids, self.eos_token_id = tokens, special_token_ids, eos_token_id
-        self._encode = encode
-
-    def __call__(self, text: bytes) -> list[int]:
-        return self._encode(text)

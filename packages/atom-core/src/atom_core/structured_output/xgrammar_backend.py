@@ -57,8 +57,7 @@ class XGrammarBackend:
         except GrammarError:
             raise
         except (RuntimeError, ValueError, TypeError) as error:  # the library's errors are all of these
-            message = str(error).partition("] ")[2] or str(error)  # without the time of day
-            raise GrammarError(f"{kind} is not valid: {one_line(message)}") from None
+            raise GrammarError(f"{kind} is not valid: {one_line(_complaint(str(error)))}") from None
 
     def _compile(self, kind: str, value: Any) -> xgrammar.CompiledGrammar:
         compiler = self._compiler
@@ -136,18 +135,10 @@ class XGrammarParser:
             self._coming.extend(self._encode(text)[:-1])
 
 
-def check(params: StructuredOutputParams) -> None:
-    """Raise GrammarError for a structural tag of which the library cannot make a grammar; needs no vocabulary.
-
-    Tokens by name are left to `XGrammarBackend.compile`: they need one.
-    """
-    format_ = format_of(json_value("structural_tag", params.structural_tag))
-    written = format_ if isinstance(format_, dict) else xgrammar_format(format_, lambda text: [text])
-    try:
-        xgrammar.Grammar.from_structural_tag(_tag(written))
-    except (RuntimeError, ValueError, TypeError) as error:
-        if "requires tokenizer_info" not in str(error):
-            raise GrammarError(f"structural_tag is not valid: {one_line(str(error))}") from None
+def _complaint(message: str) -> str:
+    """Without the time of day, and without the place in the library's sources."""
+    message = message.partition("] ")[2] or message
+    return message.rpartition(" is false: ")[2] if "Check failed" in message else message
 
 
 def _tag(format_: dict[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,8 @@ async def messages(request: Request) -> Response:
     if body.stream:
         events = _events(generation, reader, writer)
         return EventStream(request, generation, events, headers=headers, end=b"", failure=_failure)
-    [choice] = await until_disconnect(request, collect(request, generation))
+    with named_as(MESSAGES):
+        [choice] = await until_disconnect(request, collect(request, generation))
     writer.take(read_whole(reader, choice.pieces))
     writer.end_blocks()
     answer = writer.message(writer.blocks) | writer.ending(choice.finish_reason, choice.stop_reason)

@@ -53,7 +53,8 @@ async def create_response(request: Request) -> Response:
     elif body.stream:
         return EventStream(request, generation, run.events(), headers=headers, end=b"")
     else:
-        [choice] = await until_disconnect(request, collect(request, generation))
+        with named_as(RESPONSES):
+            [choice] = await until_disconnect(request, collect(request, generation))
         run.keep(writer.whole(choice, generation))
     return Response(msgspec.json.encode(stored.response), headers=headers, media_type="application/json")
 
