@@ -55,6 +55,13 @@ def test_only_experts_of_the_best_groups_are_chosen(group_score, chosen):
         assert ids.tolist() == [chosen]
 
 
+def test_the_best_expert_comes_first():
+    logits = torch.randn(9, 40, generator=torch.Generator().manual_seed(0))
+    for weights, ids in route_all(logits, top_k=6):
+        assert torch.equal(logits.gather(1, ids.long()), logits.topk(6).values)
+        assert torch.equal(weights, weights.sort(descending=True).values)
+
+
 def test_of_equal_scores_the_lower_expert_wins():
     for _, ids in route_all(torch.zeros(3, 40), top_k=5):
         assert ids.tolist() == [[0, 1, 2, 3, 4]] * 3

@@ -89,8 +89,8 @@ def parity_cases(op: Op | Operator, platform: Platform, only_backend: str | None
                 yield ParityCase(
                     backend=f"{backend.name} ({backend.implementation})",
                     label=f"{_describe(problem)} rows={num_rows}",
-                    run=_bind_run(plan.prepare(here_weights), here_inputs),
-                    expected=_bind_run(op.reference, (problem, weights, *inputs)),
+                    run=_bind_run(plan.prepare(here_weights), here_inputs, op.comparable),
+                    expected=_bind_run(op.reference, (problem, weights, *inputs), op.comparable),
                     tolerance=(backend.tolerance or op.tolerance)(problem),
                 )
 
@@ -165,8 +165,10 @@ def _on_device(weights: Any, inputs: tuple[Any, ...], platform: Platform) -> tup
     return {name: move(tensor) for name, tensor in weights.items()}, tuple(move(value) for value in inputs)
 
 
-def _bind_run(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
-    return lambda: function(*inputs)
+def _bind_run(
+    function: Callable[..., Any], inputs: tuple[Any, ...], then: Callable[[Any], Any] | None = None
+) -> Callable[[], Any]:
+    return (lambda: function(*inputs)) if then is None else lambda: then(function(*inputs))
 
 
 def _tuple(outputs: Any) -> tuple[torch.Tensor, ...]:

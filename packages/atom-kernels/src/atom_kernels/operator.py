@@ -113,6 +113,10 @@ def no_weights(problem: Any) -> Mapping[str, WeightSpec]:
     return {}
 
 
+def as_they_are(outputs: Any) -> Any:
+    return outputs
+
+
 @dataclass(frozen=True, kw_only=True)
 class Op:
     """An operator: contract, reference, backends, and what it is checked and measured on.
@@ -130,6 +134,7 @@ class Op:
         examples: problems of real models, for `explain` and `bench`.
         tolerance: ``problem -> Tolerance`` against the reference computed in float32 (or in the problem's dtype).
         work: ``(problem, num_rows) -> Work``.
+        comparable: ``outputs -> outputs`` that are equal where both are right: an order that is free becomes one.
     """
 
     name: str
@@ -145,6 +150,7 @@ class Op:
     work: Callable[[Any, int], Work]
     weights: Callable[[Any], Mapping[str, WeightSpec]] = no_weights
     parity_rows: tuple[int, ...] = field(default=(1, 2, 5, 17, 67))
+    comparable: Callable[[Any], Any] = as_they_are
 
     def source_bytes(self, problem: Any) -> int:
         """Bytes of the weights as they are loaded, optional ones not counted."""

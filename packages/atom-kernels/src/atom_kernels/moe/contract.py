@@ -93,7 +93,8 @@ def route(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The experts of each token and their weights -> (float32 [T, K], int32 [T, K]), the best expert first.
 
-    All in float32; of equal scores the lower expert wins. A softmax is as monotonous as its logits, so those choose
+    All in float32; of equal scores the lower expert wins. A vendor's kernel may list the chosen in another order, which
+    changes nothing but the order of a sum. A softmax is as monotonous as its logits, so those choose
     where nothing is added to the scores; with `renormalize` it equals a softmax over the chosen logits.
     Shazeer et al. 2017, https://arxiv.org/abs/1701.06538; groups: DeepSeek-V2, https://arxiv.org/abs/2405.04434
     ("group_limited_greedy": "max"); bias and sigmoid: DeepSeek-V3, https://arxiv.org/abs/2412.19437

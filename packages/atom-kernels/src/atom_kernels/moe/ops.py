@@ -62,6 +62,13 @@ def _route_problems() -> tuple[RoutingProblem, ...]:
     return tuple(RoutingProblem(dtype=dtype, **rule) for rule in rules for dtype in _DTYPES)
 
 
+def by_expert(routed: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights and ids of the chosen, the lower expert first."""
+    weights_TK, ids_TK = routed
+    ids_TK, order = ids_TK.sort(dim=-1)
+    return weights_TK.gather(1, order), ids_TK
+
+
 def _route_work(problem: RoutingProblem, num_rows: int) -> Work:
     return Work(num_rows * (problem.num_experts * problem.dtype.itemsize + problem.top_k * 8))
 
@@ -105,6 +112,7 @@ MOE_ROUTE = Op(
     ),
     tolerance=lambda problem: Tolerance(1e-6, 1e-5),
     work=_route_work,
+    comparable=by_expert,
 )
 
 
