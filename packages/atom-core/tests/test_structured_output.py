@@ -174,6 +174,16 @@ def test_a_bad_constraint_is_refused_with_its_reason(engine, options, words):
     assert caught.value.param == "structured_outputs"
 
 
+def test_what_is_wrong_with_a_schema_is_told_without_the_grammar_that_it_became(engine):
+    form = {"type": "sequence", "elements": [{"type": "json_schema", "json_schema": {"type": "objct"}}]}
+    tag = {"type": "structural_tag", "format": form}
+    with pytest.raises(InvalidRequestError) as caught:
+        run(engine, make_params(structural_tag=tag))
+    assert caught.value.message == "structured_outputs: structural_tag is not valid: Invalid type: objct"
+    with pytest.raises(InvalidRequestError, match=r"at 1\(8\): unknown name: \"foo\" 1 | start: foo"):
+        run(engine, make_params(grammar="start: foo"))
+
+
 def test_a_bad_grammar_that_reaches_the_core_ends_its_own_request_only(engine):
     core, inputs = engine._core, engine._inputs
     bad, good = (inputs.process(PROMPT, make_params(**option))[0] for option in ({"regex": "(a"}, {"choice": ["b"]}))

@@ -49,6 +49,12 @@ def test_a_refusal_names_the_field_that_the_client_sent(server, path, fields, pa
     assert [name for name in unknown if name in error["message"].replace("max_completion_tokens", "")] == []
 
 
+def test_a_functions_bad_schema_is_told_as_one(server):
+    body = {"messages": TURNS, "tools": [{"function": {"name": "f", "parameters": {"type": "objct"}}}]}
+    error = server.post("/v1/chat/completions", **body, tool_choice="required").json()["error"]
+    assert error["message"] == "tools: the schema of a function is not valid: Invalid type: objct"
+
+
 def test_only_names_are_changed_in_a_message():
     with pytest.raises(APIError) as caught, named_as(RESPONSES):
         raise APIError(400, "'messages' of many messages need max_tokens", param="messages[0].content", code="x")

@@ -211,4 +211,6 @@ def _in_words_of(body: ModelRequest, error: InvalidRequestError) -> InvalidReque
     if name is None or name == error.param:
         return error
     message = error.message if error.param == "prompt" else error.message.replace(error.param or "", name)
+    if name == "tools":
+        message = message.replace("structural_tag is", "the schema of a function is")
     return InvalidRequestError(message, name, error.code)

@@ -6,6 +6,7 @@ No pattern can take more than a set amount of work, neither when a grammar is ch
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 
@@ -27,6 +28,9 @@ from atom_core.structured_output.vocabulary import Vocabulary
 MAX_LEXER_STATES = 50_000
 # Tokenizers with slices of their own. Making one stops all threads for a tenth of a second, so there is an end to it.
 MAX_SLICED = 8
+# Where in a grammar, and its lines.
+_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
+_EXCERPT = re.compile(r"\n +\d+ \| .*", re.DOTALL)
 _bytes = cache(tokenizer_of_bytes)
 LIMITS = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
 
@@ -55,7 +59,7 @@ class LLGuidanceBackend:
         tokenizer = self._tokenizer_with(slices_of(params)) if short is None else self._tokenizer
         start = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
         if start.is_error():
-            raise GrammarError(f"{kind_of(params)} is not valid: {one_line(start.get_error())}")
+            raise GrammarError(f"{kind_of(params)} is not valid: {_complaint(params, start.get_error())}")
         exact = LLGuidanceGrammar(start)
         if short is None:
             return exact
@@ -114,9 +118,16 @@ def check(params: StructuredOutputParams) -> None:
     grammar = grammar_of(params, lambda text: [text])
     is_bad, messages = LLMatcher.validate_grammar_with_warnings(grammar, None, limits=LIMITS)
     if is_bad and messages:
-        raise GrammarError(f"{kind_of(params)} is not valid: {one_line(messages[0])}")
+        raise GrammarError(f"{kind_of(params)} is not valid: {_complaint(params, messages[0])}")
     if kind_of(params) in ("json", "regex") and _matches_nothing(grammar):
         raise GrammarError(f"{kind_of(params)} is not valid: no text follows it")
+
+
+def _complaint(params: StructuredOutputParams, message: str) -> str:
+    """A message about the client's text: not about the grammar that it became, which the library shows it in."""
+    if params.grammar is None:
+        message = _PLACE.sub("", _EXCERPT.sub("", message))
+    return one_line(message)
 
 
 def _matches_nothing(grammar: str) -> bool:
