@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from amd_machine import amd_machine
 from atom_kernels.aiter import library as library_module
@@ -14,7 +16,8 @@ from atom_kernels.aiter.api import known_api
 from atom_kernels.aiter.library import AiterCallError, library
 from atom_kernels.aiter.sources import AiterUnusableError, installed_api, read_api
 from atom_kernels.cli.main import main
-from emulated_aiter import emulator_environment
+from atom_kernels.platform import gather_facts, platform_from_facts
+from emulated_aiter import emulated_aiter, emulator_environment
 
 NORM = "def rmsnorm2d_fwd_with_add({}): return dict(locals())\n"
 NEW = "out, input, residual_in, residual_out, weight, epsilon, gemma_norm=False, use_model_sensitive_rmsnorm=0"
@@ -174,6 +177,36 @@ def test_the_library_is_loaded_anew_when_another_aiter_takes_its_place():
         assert library() is first
     with amd_machine("gfx942", "pypi"):
         assert library().api.release == "pypi"
+
+
+@pytest.fixture
+def rocm(monkeypatch):
+    """What torch says on an MI300X."""
+    properties = SimpleNamespace(name="AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-")
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+
+
+@pytest.mark.parametrize("release", ["git", "pypi"])
+def test_a_machine_with_rocm_imports_it_and_knows_what_it_offers(rocm, release):
+    with emulated_aiter(release, "gfx942"):
+        platform = platform_from_facts(gather_facts())
+    assert (platform.device, platform.vendor, platform.arch) == ("cuda", "amd", "gfx942")
+    assert platform.backends[0] == "aiter"
+    assert platform.aiter is not None
+    assert platform.aiter.release == release
+    assert platform.aiter.has("swiglu_and_mul") == (release == "git")
+
+
+def test_a_machine_with_rocm_goes_on_without_one_that_does_not_import(rocm, install):
+    install(package(NEW, init="raise RuntimeError('Get GPU arch from rocminfo failed')"))
+    platform = platform_from_facts(gather_facts())
+    assert platform.aiter is None
+    assert "aiter" not in platform.backends
+    reason = platform.why_not("aiter") or ""
+    assert reason.startswith("amd-aiter 0.1.20 is installed but cannot be used: import aiter: RuntimeError: Get GPU")
 
 
 def test_nothing_of_it_is_imported_on_a_machine_without_rocm():
