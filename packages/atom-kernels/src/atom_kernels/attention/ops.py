@@ -66,7 +66,7 @@ class PagedAttentionOperator:
         return lines
 
     def parity_cases(self, platform: Platform) -> Iterator[ParityCase]:
-        for problem, step in _parity_steps():
+        for problem, step in _parity_steps(platform):
             step = step.to(platform.device)
             reference = select_attention(problem, platform, only_backend="reference")
             for plan in _usable_plans(problem, platform):
@@ -107,9 +107,15 @@ def _usable_plans(problem: AttentionProblem, platform: Platform) -> list[Attenti
     return plans
 
 
-def _parity_steps() -> Iterator[tuple[AttentionProblem, AttentionStep]]:
+# Groups that AITER's assembly has kernels for, rounded up.
+_PARITY_SHAPES_OF_AITER = ((16, 2, 128), (12, 1, 128))
+
+
+def _parity_steps(platform: Platform) -> Iterator[tuple[AttentionProblem, AttentionStep]]:
     """Odd shapes, each with other rules, so that every rule meets every dtype, block size and backend."""
     shapes = ((9, 3, 64), (4, 4, 16), (8, 1, 80), (5, 1, 128), (4, 2, 24))
+    if platform.aiter is not None:
+        shapes += _PARITY_SHAPES_OF_AITER
     rules = (
         {},
         {"sliding_window": 37, "has_sinks": True, "block_size": 1},

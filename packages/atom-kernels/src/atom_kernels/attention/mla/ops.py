@@ -27,6 +27,9 @@ _EXAMPLES = {
     "DeepSeek-V2-Lite": (16, 512, 128, 64, 128),
     "GLM-4.7-Flash": (20, 512, 192, 64, 256),
 }
+_PARITY_SHAPES = ((5, 48, 24, 16, 20), (4, 32, 16, 8, 12), (16, 128, 64, 32, 64), (1, 72, 40, 2, 33))
+# Its kernels know one size of latents.
+_PARITY_SHAPES_OF_AITER = ((16, 512, 128, 64, 128), (20, 512, 192, 64, 256), (128, 512, 128, 64, 128))
 # What `explain` shows besides.
 _EXPLAINED = {
     **_EXAMPLES,
@@ -55,7 +58,7 @@ class LatentAttentionOperator:
         return lines
 
     def parity_cases(self, platform: Platform) -> Iterator[ParityCase]:
-        shapes = ((5, 48, 24, 16, 20), (4, 32, 16, 8, 12), (16, 128, 64, 32, 64), (1, 72, 40, 2, 33))
+        shapes = _PARITY_SHAPES if platform.aiter is None else _PARITY_SHAPES + _PARITY_SHAPES_OF_AITER
         for dtype in _TOLERANCES:
             for index, shape in enumerate(shapes):
                 for turn, block_size in enumerate((16, 1, 32)):
