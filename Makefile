@@ -26,7 +26,7 @@ test: $(HATCH) ## run the tests
 test-slow: $(HATCH) ## run the tests that take minutes or a package index
 	@$(HATCH) run test-slow $(ARGS)
 
-test-vllm: $(HATCH) ## run our models and attention inside of vLLM (makes .vllm, 3 GB)
+test-vllm: $(HATCH) ## run our models and attention inside of vLLM, two versions (makes .vllm, 7 GB)
 	@$(HATCH) run test-vllm $(ARGS)
 
 conformance: $(HATCH) ## run outside clients against the server (SUITE ... and --skip-unavailable in ARGS)

@@ -35,7 +35,7 @@ SURROUNDINGS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `python -m benchmarks vllm`."""
-    parser.add_argument("--python", type=Path, default=Path(".vllm/bin/python"), help="of vLLM's environment")
+    parser.add_argument("--python", type=Path, default=Path(".vllm/0.27.1/bin/python"), help="of vLLM's environment")
     parser.add_argument("--model", required=True, help="folder of a model that vLLM can read")
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=["atom", STOCK])
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, print the table, write the JSON."""
     if not options.python.exists():
-        print(f"{options.python} is not there: `python tools/vllm_environment.py .vllm` makes it")
+        print(f"{options.python} is not there: `python tools/vllm_environment.py .vllm/0.27.1` makes it")
         return 1
     idle = machine.idle_share()
     scenarios = [Scenario("decode", size, options.context) for size in options.batch_sizes]

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.with_vllm.generate import MARK
+
 ROOT = Path(__file__).parents[2]
-SECONDS = 600
+SECONDS = 1500
+STOCK = {"ATOM_DISABLE_VLLM_PLUGIN": "1"}
+IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 Tokens = list[list[int]]
-Generate = Callable[..., tuple[list[Tokens], str]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job: tokens by round, or an error; and what was logged meanwhile."""
+
+    tokens: list[Tokens] | None
+    error: str | None
+    log: str
+
+
+Run = Callable[..., list[Outcome]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,25 +46,51 @@ def vllm_python(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def generate(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Generate:
-    """``generate(model, environment={}, **settings)``: the tokens of each round, and the log."""
-    folder = tmp_path_factory.mktemp("tokens")
+def vllm_release(vllm_python: str) -> tuple[int, int]:
+    """Major and minor version of that vLLM."""
+    code = "from atom_vllm.compat import vllm_version; print(*vllm_version().release[:2])"
+    done = subprocess.run([vllm_python, "-c", code], capture_output=True, text=True, check=True)
+    major, minor = done.stdout.split()
+    return int(major), int(minor)
 
-    def run(model: Path, environment: dict[str, str] | None = None, **settings: Any) -> tuple[list[Tokens], str]:
-        output = folder / "tokens.json"
+
+@pytest.fixture(scope="session")
+def run_jobs(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """``run_jobs([{"model": ..., "llm": {}, ...}, ...], environment)``: one process, an engine for each job."""
+    folder = tmp_path_factory.mktemp("jobs")
+
+    def run(jobs: list[dict[str, Any]], environment: dict[str, str] | None = None) -> list[Outcome]:
+        given, output = folder / "jobs.json", folder / "results.json"
         output.unlink(missing_ok=True)
-        command = [vllm_python, str(Path(__file__).parent / "generate.py"), str(model), str(output)]
+        given.write_text(json.dumps([job | {"model": str(job["model"])} for job in jobs]))
         done = subprocess.run(
-            [*command, json.dumps({"num_tokens": 64} | settings)],
+            [vllm_python, str(Path(__file__).parent / "generate.py"), str(given), str(output)],
             env=vllm_environment() | (environment or {}),
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             timeout=SECONDS,
             check=False,
         )
-        log = done.stdout + done.stderr
-        assert done.returncode == 0, log[-6000:]
-        return json.loads(output.read_text()), log
+        assert done.returncode == 0, done.stdout[-6000:]
+        logs = re.findall(rf"{MARK} \d+ begins\n(.*?){MARK} \d+ ends", done.stdout, flags=re.DOTALL)
+        results = json.loads(output.read_text())
+        assert len(results) == len(logs) == len(jobs)
+        return [
+            Outcome(result.get("tokens"), result.get("error"), log) for result, log in zip(results, logs, strict=True)
+        ]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def generate(run_jobs: Run) -> Callable[..., tuple[list[Tokens], str]]:
+    """``generate(model, environment={}, **settings)``: the tokens of each round, and the log."""
+
+    def run(model: Path, environment: dict[str, str] | None = None, **settings: Any) -> tuple[list[Tokens], str]:
+        [outcome] = run_jobs([{"model": model} | settings], environment)
+        assert outcome.tokens is not None, outcome.log[-6000:]
+        return outcome.tokens, outcome.log
 
     return run
 
@@ -73,8 +116,28 @@ def smollm2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def stock(generate: Generate, smollm2_folder: Path) -> Tokens:
+def stock(generate: Callable[..., tuple[list[Tokens], str]], smollm2_folder: Path) -> Tokens:
     """What vLLM without us makes of the default model."""
-    [tokens], log = generate(smollm2_folder, {"ATOM_DISABLE_VLLM_PLUGIN": "1"})
+    [tokens], log = generate(smollm2_folder, STOCK)
     assert "atom" not in log.replace("atom -> atom_vllm", "").replace("atom_model_registry -> atom_vllm", "")
     return tokens
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``tiny(family)``: a random model with the smallest heads that vLLM's own attention takes on a CPU."""
+    from tiny_architectures import make_tiny
+
+    made: dict[str, Path] = {}
+
+    def make(family: str) -> Path:
+        if family not in made:
+            size: dict[str, int] = {"head_dim": 32}
+            if family == "qwen2":
+                size = {"hidden_size": 192}  # its heads share the hidden size
+            elif family.startswith(("deepseek", "glm4_moe_lite")):
+                size = {}  # latents: no head has a size of its own
+            made[family] = make_tiny(family, tmp_path_factory.mktemp("tiny") / family, **size)
+        return made[family]
+
+    return make

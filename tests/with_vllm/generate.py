@@ -1,37 +1,73 @@
-"""Runs in the environment of vLLM: generates greedily, once for each of several batches, and writes the tokens as JSON.
+"""Runs in the environment of vLLM: generates greedily for one job after the other and writes the results as JSON.
 
-usage: generate.py MODEL OUTPUT 'JSON of {"llm": keywords of vllm.LLM, "rounds": n, "num_tokens": n}'
+usage: generate.py JOBS OUTPUT
+
+JOBS is a JSON file with a list of {"model": folder, "llm": keywords of vllm.LLM, "rounds": n, "num_tokens": n}. For
+each job, OUTPUT has {"tokens": [round][prompt] -> ids} or {"error": text}. Marks around jobs are written to the log, so
+that what vLLM said of each can be told apart.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import random
 import sys
+import traceback
 from pathlib import Path
+from typing import Any
+
+MARK = "==== job"
+DEFAULTS = {"dtype": "float32", "max_model_len": 512, "max_num_seqs": 16, "enforce_eager": True, "seed": 0}
 
 
-def prompts(vocab_size: int) -> list[list[int]]:
-    """16 of 1 to 200 tokens, the last two of which begin alike."""
+def prompts(vocab_size: int, longest: int = 200) -> list[list[int]]:
+    """16 of 1 to `longest` tokens, the last two of which begin alike."""
     draw = random.Random(0)
-    made = [[draw.randrange(3, vocab_size) for _ in range(draw.randrange(1, 200))] for _ in range(15)]
+    made = [[draw.randrange(3, vocab_size) for _ in range(draw.randrange(1, longest))] for _ in range(15)]
     return [*made, made[-1] + [5, 6, 7]]
+
+
+def run(model: str, llm: dict[str, Any], rounds: int = 1, num_tokens: int = 64) -> list[list[list[int]]]:
+    """The tokens of each of `rounds` batches of the same prompts."""
+    from vllm import LLM, SamplingParams
+
+    engine = LLM(model=model, skip_tokenizer_init=True, **(DEFAULTS | llm))
+    try:
+        vocab_size = min(engine.llm_engine.model_config.get_vocab_size(), 300)
+        params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
+        batch = [{"prompt_token_ids": ids} for ids in prompts(vocab_size)]
+        outputs = [engine.generate(batch, params, use_tqdm=False) for _ in range(rounds)]
+        return [[list(entry.outputs[0].token_ids) for entry in made] for made in outputs]
+    finally:
+        engine.llm_engine.engine_core.shutdown()
+        _clean_up()
+
+
+def _clean_up() -> None:
+    """An engine in this process leaves its groups and its model behind."""
+    if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0":
+        from vllm.distributed import cleanup_dist_env_and_memory
+
+        cleanup_dist_env_and_memory()
+    gc.collect()
 
 
 def main() -> None:
     """See the module's docstring."""
-    model, output, settings = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
-    from vllm import LLM, SamplingParams
-
-    keywords = {"dtype": "float32", "max_model_len": 512, "max_num_seqs": 16, "enforce_eager": True, "seed": 0}
-    llm = LLM(model=model, skip_tokenizer_init=True, **(keywords | settings.get("llm", {})))
-    vocab_size = min(llm.llm_engine.model_config.get_vocab_size(), 300)
-    params = SamplingParams(temperature=0, max_tokens=settings["num_tokens"], ignore_eos=True, detokenize=False)
-    rounds = []
-    for _ in range(settings.get("rounds", 1)):
-        outputs = llm.generate([{"prompt_token_ids": ids} for ids in prompts(vocab_size)], params, use_tqdm=False)
-        rounds.append([list(entry.outputs[0].token_ids) for entry in outputs])
-    output.write_text(json.dumps(rounds))
+    jobs, output = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    results = []
+    for index, job in enumerate(jobs):
+        print(f"\n{MARK} {index} begins", file=sys.stderr, flush=True)
+        try:
+            results.append({"tokens": run(job.pop("model"), job.pop("llm", {}), **job)})
+        except Exception as error:
+            traceback.print_exc()
+            results.append({"error": f"{type(error).__name__}: {error}"})
+        sys.stdout.flush()
+        print(f"\n{MARK} {index} ends", file=sys.stderr, flush=True)
+        output.write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

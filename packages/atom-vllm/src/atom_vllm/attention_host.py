@@ -82,7 +82,7 @@ def attention_factory(vllm_config: Any) -> Callable[[AttentionProblem, str, Buil
             prefix=layer_name,
             **extras,
         )
-        is_direct = may_be_direct and hasattr(layer.impl, "attend") and not getattr(layer, "calculate_kv_scales", False)
+        is_direct = may_be_direct and hasattr(layer.impl, "attend") and not compat.calculates_scales(layer)
         return VllmAttentionHost(layer, sinks, is_direct=is_direct)
 
     return make

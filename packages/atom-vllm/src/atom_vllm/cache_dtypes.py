@@ -25,12 +25,12 @@ def why_not_cached(kv_cache_dtype: str, dtype: str, head_size: int) -> str | Non
     problem = AttentionProblem(
         num_heads=1, num_kv_heads=1, head_dim=head_size, scale=1.0, dtype=dtype, cache_dtype=stored, block_size=16
     )
+    what = f"heads of {head_size} in {dtype} over a cache of {stored}"
     try:
         plan = plan_over_view(problem)
     except UnsupportedAttentionError as error:
-        return f"our kernels have no attention of {head_size} elements in {dtype} over a cache of {stored}: {error}"
-    if plan.backend == "reference":
-        return (
-            f"our kernels are not fast at a cache of {stored} here ({'; '.join(reason for _, reason in plan.reasons)})"
-        )
+        return f"{what} are left to it: {error}"
+    if plan.backend == "reference":  # right, but slower than anything of vLLM's
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in plan.reasons)
+        return f"{what} are left to it here ({reasons})"
     return None

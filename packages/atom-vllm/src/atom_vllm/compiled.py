@@ -10,10 +10,12 @@ import torch
 from torch import nn
 from vllm.compilation.decorators import support_torch_compile
 
+from atom_vllm import settings
+
 
 def is_compiled(vllm_config: Any) -> bool:
     """On CPUs our operators are called without torch's dispatcher in between, which costs more than compiling gives."""
-    return vllm_config.device_config.device_type != "cpu"
+    return settings.compiles(default=vllm_config.device_config.device_type != "cpu")
 
 
 @support_torch_compile(dynamic_arg_dims={"input_ids": 0, "positions": -1, "inputs_embeds": 0}, enable_if=is_compiled)

@@ -24,7 +24,11 @@ from atom_models import BuildContext, attention_layers
 from atom_vllm import compat
 from atom_vllm.attention import AtomAttentionBackend
 
-plan_latent = lru_cache(maxsize=16)(select_mla)
+
+@lru_cache(maxsize=16)
+def plan_latent(problem: MlaProblem) -> MlaPlan:
+    """One plan for all equal layers."""
+    return select_mla(problem)
 
 
 class AtomLatentBackend(AtomAttentionBackend):

@@ -17,7 +17,7 @@ from torch import nn
 
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, build_model, load_dummy_weights, load_named_weights
-from atom_vllm import compat, features
+from atom_vllm import compat, features, load_order
 from atom_vllm.architectures import has_experts, overridden, wrapper_name
 from atom_vllm.attention_host import attention_factory
 from atom_vllm.collectives import tensor_parallel
@@ -39,6 +39,7 @@ class ATOMModelBase(nn.Module):
         super().__init__()
         collectives = tensor_parallel()
         self.settings = translate(vllm_config, rank=collectives.rank)
+        self.vllm_config = vllm_config
         self.config = vllm_config.model_config.hf_config
         self._checkpoint = checkpoint_of(vllm_config)
         context = BuildContext(
@@ -53,9 +54,11 @@ class ATOMModelBase(nn.Module):
         )
         self.model: Any = build_model(self._checkpoint, context)
         connect_layers(self.model, vllm_config)
-        self._run: Any = compiled(self.model, vllm_config)
+        # In a tuple: where nothing is compiled it is the model itself, which has its place already.
+        self._run: Any = (compiled(self.model, vllm_config),)
         if vllm_config.load_config.load_format == "dummy":
             load_dummy_weights(self.model, self._checkpoint)
+            load_order.mark(vllm_config)
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         return self.model.embed_input_ids(input_ids)
@@ -68,7 +71,7 @@ class ATOMModelBase(nn.Module):
         inputs_embeds: torch.Tensor | None = None,
         **_: Any,
     ) -> torch.Tensor:
-        return self._run(input_ids, positions, inputs_embeds)
+        return self._run[0](input_ids, positions, inputs_embeds)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.model.compute_logits(hidden_states)
@@ -79,7 +82,9 @@ class ATOMModelBase(nn.Module):
         Raises:
             CheckpointError: they do not fit the model; it names the first ones.
         """
-        return load_named_weights(self.model, weights, self._checkpoint.path)
+        loaded = load_named_weights(self.model, load_order.note_order(weights), self._checkpoint.path)
+        load_order.mark(self.vllm_config)
+        return loaded
 
 
 class ATOMForCausalLM(ATOMModelBase):

@@ -33,16 +33,20 @@ def make_platform(base_name: str) -> type:
         def get_attn_backend_cls(
             cls: Any, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
         ) -> str:
-            reason = (
-                why_not_ours(attn_selector_config) if selected_backend is None else f"{selected_backend} was asked for"
-            )
+            reason = why_not_chosen(selected_backend, attn_selector_config)
             if reason is None:
                 logger.info("Use atom attention backend")
                 return BACKEND
             logger.info("atom-vllm: vLLM attends, because %s", reason)
-            return base.get_attn_backend_cls.__func__(
-                cls, selected_backend, attn_selector_config=attn_selector_config, num_heads=num_heads
-            )
+            try:
+                return base.get_attn_backend_cls.__func__(
+                    cls, selected_backend, attn_selector_config=attn_selector_config, num_heads=num_heads
+                )
+            except NotImplementedError as error:
+                raise NotImplementedError(
+                    f"{error} That is vLLM's own word; ATOM's models bring an attention of their own here, and the log "
+                    "says above why this model is vLLM's"
+                ) from error
 
         members = {
             "__module__": __name__,
@@ -51,6 +55,12 @@ def make_platform(base_name: str) -> type:
         }
         _made[base_name] = type(NAMES[base_name], (base,), members)
     return _made[base_name]
+
+
+def why_not_chosen(selected_backend: Any, config: Any) -> str | None:
+    """The same where the user may have named a backend; "CUSTOM" is ours."""
+    name = getattr(selected_backend, "name", selected_backend)
+    return why_not_ours(config) if name in (None, "CUSTOM") else f"{name} was asked for"
 
 
 def why_not_ours(config: Any) -> str | None:

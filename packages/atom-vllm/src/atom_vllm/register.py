@@ -3,11 +3,11 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import sys
 
 from atom_vllm import __version__, compat, settings
+from atom_vllm.others import other_plugins
 
 # vLLM configures its own logger alone; ours hangs below it, so that its level and format hold.
 logger = logging.getLogger("vllm.atom")
@@ -62,7 +62,7 @@ def _platform() -> str | None:
     if (reason := _why_to_keep_out()) is not None:
         print(f"atom-vllm keeps out: {reason}; ATOM_VLLM_FORCE=1 tries all the same", file=sys.stderr)
         return None
-    _check_for_others()
+    _warn_of_others()
     base = compat.builtin_platform()
     from atom_vllm import platform
 
@@ -76,18 +76,12 @@ def _why_to_keep_out() -> str | None:
     return None if settings.is_forced() else compat.why_not_supported(compat.vllm_version())
 
 
-def _check_for_others() -> None:
+def _warn_of_others() -> None:
     """Two platform plugins that both want to be active stop vLLM; say whose they are before it does."""
-    mine = "atom_vllm."
-    others = [
-        f"{point.name} of {point.dist.name if point.dist else 'an unknown distribution'}"
-        for point in importlib.metadata.entry_points(group="vllm.platform_plugins")
-        if not point.value.startswith(mine)
-    ]
-    if others:
+    if (others := other_plugins()) and settings.chosen_by_vllm() is None:
         print(
-            f"atom-vllm: another platform plugin is installed beside it ({', '.join(others)}). vLLM takes one only: "
-            "choose with VLLM_PLUGINS=atom,atom_model_registry or uninstall the other",
+            f"atom-vllm: beside atom of atom-vllm, another platform plugin is installed: {', '.join(others)}. vLLM "
+            "takes one only: choose with VLLM_PLUGINS=atom,atom_model_registry or uninstall the other",
             file=sys.stderr,
         )
 

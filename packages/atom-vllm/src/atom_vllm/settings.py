@@ -22,6 +22,25 @@ def is_forced() -> bool:
     return _switch("ATOM_VLLM_FORCE")
 
 
+def chosen_by_vllm() -> frozenset[str] | None:
+    """VLLM_PLUGINS: names of the plugins that vLLM may load; None is all."""
+    text = os.environ.get("VLLM_PLUGINS")
+    return None if text is None else frozenset(name.strip() for name in text.split(","))
+
+
+def left_out_by_vllm() -> str | None:
+    """How VLLM_PLUGINS, vLLM's own choice of plugins, leaves one of ours out; None where it does not."""
+    if (named := chosen_by_vllm()) is None:
+        return None
+    missing = [name for name in ("atom", "atom_model_registry") if name not in named]
+    return f"VLLM_PLUGINS leaves out {' and '.join(missing)}" if missing else None
+
+
+def compiles(default: bool) -> bool:
+    """ATOM_VLLM_COMPILE: whether our models take part in vLLM's torch.compile; `default` where it is not set."""
+    return _switch("ATOM_VLLM_COMPILE") if os.environ.get("ATOM_VLLM_COMPILE") else default
+
+
 def allowed_architectures() -> frozenset[str] | None:
     """ATOM_VLLM_ARCHITECTURES: names, with commas between, of the architectures that ATOM may run; None is all."""
     text = os.environ.get("ATOM_VLLM_ARCHITECTURES")

@@ -1,0 +1,117 @@
+"""Our attention behind vLLM's interface: real kernels over a cache as vLLM lays it out, a step as vLLM describes it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from atom_kernels.attention import AttentionProblem, apply_prologue, select_attention
+from atom_kernels.attention.cases import make_step
+from stub_vllm import GraphSupport, stub_vllm
+
+REQUESTS = ((1, 40), (1, 7), (5, 30), (33, 33))
+PROBLEM = AttentionProblem(
+    num_heads=6, num_kv_heads=2, head_dim=32, scale=0.2, dtype="float32", cache_dtype="float32", block_size=16
+)
+
+
+def described(geometry: Any) -> Any:
+    """vLLM's ``CommonAttentionMetadata`` of a step."""
+    return SimpleNamespace(
+        num_reqs=geometry.num_reqs,
+        num_actual_tokens=geometry.num_tokens,
+        max_query_len=geometry.max_query_len,
+        max_seq_len=geometry.max_seq_len,
+        query_start_loc=geometry.query_start_loc,
+        query_start_loc_cpu=geometry.query_start_loc.cpu(),
+        seq_lens=geometry.seq_lens,
+        block_table_tensor=geometry.block_table,
+        slot_mapping=geometry.slot_mapping,
+    )
+
+
+def pack(keys: torch.Tensor, values: torch.Tensor, *, gap: int = 0) -> torch.Tensor:
+    """``[blocks, heads, tokens, keys then values]``; with a gap, blocks lie in pages that are larger."""
+    packed = torch.cat((keys, values), dim=-1).transpose(1, 2)
+    _, _, tokens, row = packed.shape
+    pages = torch.zeros(packed.shape[0], packed[0].numel() + gap)
+    return pages.as_strided(packed.shape, (pages.stride(0), tokens * row, row, 1)).copy_(packed)
+
+
+@pytest.fixture(scope="module")
+def step() -> Any:
+    return make_step(PROBLEM, REQUESTS, scattered=True, rotary_dim=32)
+
+
+@pytest.fixture
+def expected(step: Any) -> torch.Tensor:
+    return step.run_in_place(select_attention(PROBLEM), tuple(cache.clone() for cache in step.kv_cache))
+
+
+@pytest.mark.parametrize("gap", [0, 48])
+def test_a_layer_attends_in_vllms_cache_wherever_its_pages_lie(step: Any, expected: torch.Tensor, gap: int) -> None:
+    with stub_vllm():
+        from atom_vllm.attention import AtomAttention
+        from atom_vllm.metadata import AtomMetadata, geometry_of
+
+        impl = AtomAttention(6, 32, 0.2, 2)
+        cache = pack(*step.kv_cache, gap=gap)
+        metadata = AtomMetadata(geometry_of(described(step.geometry)))
+        q, k = apply_prologue(step.q_THD, step.k_TKD, step.prologue)
+        output = torch.full((len(q) + 3, 6 * 32), torch.nan)  # vLLM pads steps
+        impl.forward(None, q, k, step.v_TKD, cache, metadata, output)
+        assert torch.allclose(output[: len(q)].view_as(expected), expected, atol=1e-5)
+        fused = impl.attend(step.q_THD, step.k_TKD, step.v_TKD, pack(*step.kv_cache, gap=gap), metadata, step.prologue)
+        assert torch.allclose(fused, expected, atol=1e-5)
+
+
+def test_memory_is_measured_without_metadata(step: Any) -> None:
+    with stub_vllm():
+        from atom_vllm.attention import AtomAttention
+
+        output = torch.full((4, 6 * 32), torch.nan)
+        AtomAttention(6, 32, 0.2, 2).forward(None, step.q_THD, step.k_TKD, step.v_TKD, torch.empty(0), None, output)
+        assert not output.any()
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        ({"alibi_slopes": [0.5]}, "no alibi"),
+        ({"attn_type": "encoder"}, "no attention of type encoder"),
+        ({"kv_sharing_target_layer_name": "a"}, "no layers that share another's cache"),
+    ],
+)
+def test_a_layer_that_asks_for_more_is_refused_with_a_way_out(refused: dict[str, Any], message: str) -> None:
+    with stub_vllm():
+        from atom_vllm.attention import AtomAttention
+
+        with pytest.raises(NotImplementedError, match=message + ": set ATOM_DISABLE_VLLM_PLUGIN_ATTENTION=1"):
+            AtomAttention(6, 32, 0.2, 2, **refused)
+
+
+def test_decodes_in_front_are_counted_on_the_host(step: Any) -> None:
+    with stub_vllm():
+        from atom_vllm.metadata import geometry_of
+
+        geometry = geometry_of(described(step.geometry))
+        assert (geometry.num_decodes, geometry.num_reqs, geometry.num_tokens) == (2, 4, 40)
+        one_each = described(step.geometry)
+        one_each.max_query_len, one_each.query_start_loc_cpu = 1, None  # nothing is read where all is known
+        assert geometry_of(one_each).num_decodes == 4
+
+
+@pytest.mark.parametrize(("capturable", "support"), [(True, "UNIFORM_SINGLE_TOKEN_DECODE"), (False, "NEVER")])
+def test_whole_graphs_are_offered_where_every_kernel_may_be_captured(capturable: bool, support: str) -> None:
+    with stub_vllm():
+        from atom_vllm.metadata import AtomMetadataBuilder
+
+        plan = SimpleNamespace(capturable=capturable)
+        layer = SimpleNamespace(impl=SimpleNamespace(plan_for=lambda block_size: plan))
+        layers = {"a": layer, "theirs": SimpleNamespace(impl=None)}
+        config = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=layers))
+        found = AtomMetadataBuilder.get_cudagraph_support(config, SimpleNamespace(block_size=16))
+        assert found is GraphSupport[support]

@@ -1,0 +1,153 @@
+"""As much of vLLM's modules as `atom_vllm` touches, for tests where vLLM is not installed.
+
+Only names, signatures and what calls what are here; whether vLLM is really so is for `make test-vllm` to say.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+
+class GraphSupport(Enum):
+    """``AttentionCGSupport``."""
+
+    NEVER = 0
+    UNIFORM_SINGLE_TOKEN_DECODE = 1
+    UNIFORM_BATCH = 2
+    ALWAYS = 3
+
+
+class AttentionBackend:
+    """``vllm.v1.attention.backend``'s."""
+
+
+class AttentionImpl(Generic[T]):
+    """``vllm.v1.attention.backend``'s."""
+
+
+class MetadataBuilder(Generic[T]):
+    """``AttentionMetadataBuilder``."""
+
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any) -> None:
+        self.vllm_config = vllm_config
+
+
+class AttentionLayerBase:
+    """``vllm.model_executor.layers.attention_layer_base``'s."""
+
+
+@dataclass(frozen=True)
+class LatentSpec:
+    """``MLAAttentionSpec``."""
+
+    block_size: int
+    num_kv_heads: int
+    head_size: int
+    dtype: Any
+    cache_dtype_str: str
+
+
+@dataclass
+class StubVllm:
+    """What a test may look at and change.
+
+    Attributes:
+        registered: architecture -> "module:class" of everything that was put into vLLM's registry.
+        step: the forward context that attention finds.
+        base_name: the platform that vLLM would have taken.
+    """
+
+    base_name: str
+    registered: dict[str, str] = field(default_factory=dict)
+    step: Any = None
+
+
+def _base_platform(name: str) -> type:
+    def get_attn_backend_cls(
+        cls: Any, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
+    ) -> str:
+        if attn_selector_config.use_mla and name == "CpuPlatform":
+            raise NotImplementedError("MLA is not supported on CPU.")
+        return f"stock.{name}.{'Mla' if attn_selector_config.use_mla else 'Dense'}"
+
+    return type(name, (), {"_enum": name, "get_attn_backend_cls": classmethod(get_attn_backend_cls)})
+
+
+def _module(name: str, **members: Any) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__dict__.update(members)
+    return module
+
+
+def _modules(stub: StubVllm, architectures: tuple[str, ...]) -> list[types.ModuleType]:
+    class Registry:
+        @staticmethod
+        def register_model(architecture: str, where: str) -> None:
+            stub.registered[architecture] = where
+
+    kind, _, name = stub.base_name.rpartition(".")
+    known = {architecture: ("known", architecture) for architecture in architectures}
+    return [
+        _module("vllm", ModelRegistry=Registry),
+        _module("vllm.platforms", builtin_platform_plugins={"none": lambda: None, "here": lambda: stub.base_name}),
+        _module(kind, **{name: _base_platform(name)}),
+        _module("vllm.model_executor.models", registry=_module("registry", _VLLM_MODELS=known)),
+        _module("vllm.forward_context", get_forward_context=lambda: stub.step),
+        _module("vllm.model_executor.layers.attention_layer_base", AttentionLayerBase=AttentionLayerBase),
+        _module("vllm.v1.kv_cache_interface", MLAAttentionSpec=LatentSpec),
+        _module("vllm.utils", torch_utils=_module("torch_utils", _encode_layer_name=lambda name: name)),
+        _module(
+            "vllm.v1.attention.backend",
+            AttentionBackend=AttentionBackend,
+            AttentionImpl=AttentionImpl,
+            AttentionMetadataBuilder=MetadataBuilder,
+            AttentionCGSupport=GraphSupport,
+            MultipleOf=int,
+        ),
+    ]
+
+
+@contextmanager
+def stub_vllm(
+    *,
+    version: str = "0.27.1",
+    base: str = "vllm.platforms.cpu.CpuPlatform",
+    architectures: tuple[str, ...] = ("LlamaForCausalLM", "DeepseekV3ForCausalLM", "OptForCausalLM"),
+) -> Iterator[StubVllm]:
+    """vLLM of `version`, whose own platform is `base`, can be imported inside; `atom_vllm` starts afresh."""
+    stub = StubVllm(base)
+    installed = importlib.metadata.version
+
+    def version_of(name: str) -> str:
+        if name == "vllm":
+            return version
+        return installed(name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in sys.modules if name.split(".")[0] in ("vllm", "atom_vllm")]:
+            patch.delitem(sys.modules, name)
+        for module in _modules(stub, architectures):
+            for parent in _parents(module.__name__):
+                if parent not in sys.modules:
+                    patch.setitem(sys.modules, parent, types.ModuleType(parent))
+            patch.setitem(sys.modules, module.__name__, module)
+        patch.setattr(importlib.metadata, "version", version_of)
+        yield stub
+        for name in [name for name in sys.modules if name.split(".")[0] == "atom_vllm"]:
+            patch.delitem(sys.modules, name)
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]

@@ -1,0 +1,55 @@
+"""Tiny random models of every family generate inside vLLM what stock vLLM does, or our own engine where it cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from atom_core import LLMEngine, SamplingParams
+from tests.with_vllm.conftest import IN_PROCESS, STOCK, Outcome
+from tests.with_vllm.generate import prompts
+
+DENSE = ("llama-3.1", "mistral", "qwen2", "qwen3", "gemma3")
+EXPERTS = ("qwen3_moe", "mixtral", "glm4_moe", "gpt_oss", "minimax_m2")
+LATENT = ("deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "glm4_moe_lite")
+FAMILIES = DENSE + EXPERTS + LATENT
+# What stock vLLM says where it cannot run a family in float32 on a CPU.
+BEYOND_STOCK = dict.fromkeys(LATENT, "MLA is not supported on CPU")
+NUM_TOKENS = 32
+
+pytestmark = pytest.mark.slow
+
+
+def jobs(tiny: Any) -> list[dict[str, Any]]:
+    # Every tiny model is for 256 tokens at least.
+    return [{"model": tiny(family), "llm": {"max_model_len": 256}, "num_tokens": NUM_TOKENS} for family in FAMILIES]
+
+
+@pytest.fixture(scope="module")
+def stock(run_jobs, tiny) -> dict[str, Outcome]:
+    return dict(zip(FAMILIES, run_jobs(jobs(tiny), IN_PROCESS | STOCK), strict=True))
+
+
+@pytest.fixture(scope="module")
+def ours(run_jobs, tiny) -> dict[str, Outcome]:
+    return dict(zip(FAMILIES, run_jobs(jobs(tiny), IN_PROCESS), strict=True))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_generates_what_stock_vllm_or_our_own_engine_does(tiny, stock, ours, family: str) -> None:
+    assert ours[family].error is None, ours[family].log[-4000:]
+    assert "to vLLM with atom_vllm.model_wrapper:ATOM" in ours[family].log
+    assert "Use atom attention backend" in ours[family].log or family in LATENT
+    theirs = stock[family]
+    if theirs.error is None:
+        assert ours[family].tokens == theirs.tokens
+    else:
+        assert BEYOND_STOCK[family] in theirs.error
+        assert ours[family].tokens == [own_tokens(tiny(family))]
+
+
+def own_tokens(folder: Any) -> list[list[int]]:
+    with LLMEngine(str(folder), dtype="float32", skip_tokenizer_init=True) as engine:
+        params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+        return [output["token_ids"] for output in engine.generate(prompts(300), params, use_tqdm=False)]

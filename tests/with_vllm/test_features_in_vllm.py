@@ -1,0 +1,104 @@
+"""Nobody loses a feature: what ATOM does not have is vLLM's own, and the table in the docs says which."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.with_vllm.conftest import IN_PROCESS, ROOT, SECONDS, STOCK, vllm_environment
+
+# Columns of the table in docs/vllm.md -> the family that stands for them.
+FAMILIES = {
+    "dense": "llama-3.1",
+    "windows": "gemma3",
+    "experts": "qwen3_moe",
+    "sinks": "gpt_oss",
+    "latents": "deepseek_v3",
+}
+# Its rows -> what asks for the feature.
+FEATURES: dict[str, dict[str, Any]] = {
+    "none of these": {},
+    "LoRA": {"enable_lora": True},
+    "pipeline parallel": {"pipeline_parallel_size": 2},
+    "data parallel": {"data_parallel_size": 2},
+    "expert parallel": {"enable_expert_parallel": True},
+    "pooling": {"runner": "pooling", "convert": "embed"},
+    "speculation": {
+        "speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3},
+    },
+    "quantization": {"quantization": "fp8", "dtype": "bfloat16"},
+    "cache in fp8, on a CPU": {"kv_cache_dtype": "fp8", "dtype": "bfloat16"},
+    "prompt embeddings": {"enable_prompt_embeds": True},
+    "an attention backend by name": {"attention_backend": "CPU_ATTN"},
+}
+
+pytestmark = pytest.mark.slow
+
+
+def table() -> dict[str, dict[str, str]]:
+    """The table in the docs: feature -> column -> cell."""
+    lines = (ROOT / "docs" / "vllm.md").read_text().splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("| feature |"))
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:] if line.startswith("|")]
+    end = next((index for index, line in enumerate(lines[start:]) if not line.startswith("|")), None)
+    header, _, *body = rows[:end]
+    return {name: dict(zip(header[1:], cells, strict=True)) for name, *cells in body}
+
+
+def cell_of(decision: dict[str, str | None]) -> str:
+    if "refused" in decision:
+        return "refused"
+    ours = {"model": decision["model"] is None, "attention": decision["attention"] is None}
+    if all(ours.values()):
+        return "ATOM"
+    return next((f"ATOM's {part}" for part, is_ours in ours.items() if is_ours), "vLLM")
+
+
+def test_the_table_in_the_docs_says_what_happens(vllm_python: str, tiny, tmp_path: Path) -> None:
+    pairs = [(feature, column) for feature in FEATURES for column in FAMILIES]
+    cases = [FEATURES[feature] | {"model": str(tiny(FAMILIES[column]))} for feature, column in pairs]
+    (tmp_path / "cases.json").write_text(json.dumps(cases))
+    script = Path(__file__).parent / "decisions.py"
+    command = [vllm_python, str(script), str(tmp_path / "cases.json"), str(tmp_path / "decisions.json")]
+    subprocess.run(command, env=vllm_environment(), check=True, timeout=SECONDS)
+    decisions = json.loads((tmp_path / "decisions.json").read_text())
+    documented = table()
+    for (feature, column), decision in zip(pairs, decisions, strict=True):
+        cell, found = documented[feature][column], cell_of(decision)
+        if found == "refused":  # by vLLM itself: no experts to spread, no latents on a CPU before 0.29
+            known = ("Number of experts", "MLA is not supported on CPU", "not supported for quantization")
+            assert any(text in str(decision["refused"]) for text in known), (feature, column, decision)
+        else:
+            assert found == cell, (feature, column, decision)
+
+
+def test_vllms_own_models_serve_what_ours_do_not_have(run_jobs, tiny) -> None:
+    """With our attention in them, which gives the tokens of stock vLLM."""
+    asked = ("LoRA", "speculation", "prompt embeddings", "cache in fp8, on a CPU")
+    job = {"model": tiny("llama-3.1"), "num_tokens": 24}
+    jobs = [job | {"llm": {"max_model_len": 256} | FEATURES[name]} for name in asked]
+    reasons = {
+        "LoRA": "LlamaForCausalLM is vLLM's own, because LoRA adapters are asked for",
+        "speculation": "LlamaForCausalLM is vLLM's own, because speculative decoding is asked for",
+        "prompt embeddings": "LlamaForCausalLM is vLLM's own, because prompt embeddings are asked for",
+        "cache in fp8, on a CPU": "because heads of 32 in bfloat16 over a cache of float8_e4m3fn are left to it",
+    }
+    theirs, ours = run_jobs(jobs, IN_PROCESS | STOCK), run_jobs(jobs, IN_PROCESS)
+    for name, stock, outcome in zip(asked, theirs, ours, strict=True):
+        assert stock.error is None, (name, stock.log[-4000:])
+        assert reasons[name] in outcome.log, (name, outcome.log[-4000:])
+        # In bfloat16 two models that both are right may part.
+        assert name.startswith("cache") or outcome.tokens == stock.tokens, name
+
+
+def test_pipelines_are_vllms_own(run_jobs, generate, tiny) -> None:
+    folder = tiny("llama-3.1")
+    [stock] = run_jobs([{"model": folder, "num_tokens": 16}], IN_PROCESS | STOCK)
+    one_core_each = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+    tokens, log = generate(folder, one_core_each, llm={"pipeline_parallel_size": 2}, num_tokens=16)
+    assert tokens == stock.tokens
+    assert "LlamaForCausalLM is vLLM's own, because pipeline parallelism is asked for" in log
