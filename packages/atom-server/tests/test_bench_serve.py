@@ -74,6 +74,41 @@ def test_prompts_and_arrivals_repeat_with_their_seed():
     assert statistics.fmean(delays) == pytest.approx(0.1, rel=0.3)
 
 
+def dataset(folder, name, text):
+    path = folder / "data.json"
+    path.write_text(text)
+    return ["--dataset-name", name, "--dataset-path", str(path)]
+
+
+def conversation(*texts):
+    return {"conversations": [{"from": "human", "value": text} for text in texts]}
+
+
+def test_conversations_ask_for_as_many_tokens_as_their_answers_have(server, tmp_path):
+    talks = [conversation("What is it?", "It is this one."), conversation("alone"), conversation("?", "too short")]
+    flags = dataset(tmp_path, "sharegpt", json.dumps(talks))
+    _, result = bench(server, tmp_path, *flags)
+    count = server.post("/tokenize", prompt="It is this one.").json()["count"]
+    assert (result["completed"], result["total_output_tokens"]) == (6, 6 * count)
+    _, result = bench(server, tmp_path, *flags, "--sharegpt-output-len", "3", "--backend", "openai-chat")
+    assert result["total_output_tokens"] == 18
+
+
+def test_lines_of_prompts_are_sent_as_they_are(server, tmp_path):
+    lines = [{"prompt": "one", "output_tokens": 2}, {"prompt": "one", "output_tokens": 2}]
+    flags = dataset(tmp_path, "custom", "\n".join(map(json.dumps, lines)))
+    _, result = bench(server, tmp_path, *flags, "--custom-output-len", "-1")
+    assert result["total_output_tokens"] == 12
+    assert result["total_input_tokens"] == 6 * server.post("/tokenize", prompt="one").json()["count"]
+    assert bench(server, tmp_path, *flags, "--custom-output-len", "4")[1]["total_output_tokens"] == 24
+
+
+@pytest.mark.parametrize(("name", "text"), [("sharegpt", "[]"), ("sharegpt", "[1]"), ("custom", "{"), ("custom", "{}")])
+def test_a_file_that_is_no_dataset_is_told(server, tmp_path, capsys, name, text):
+    assert main(["bench", "serve", "--base-url", server.url, *dataset(tmp_path, name, text)]) == 1
+    assert "data.json" in capsys.readouterr().err
+
+
 def test_metrics_follow_their_definitions():
     first = Outcome(ttft=0.1, latency=0.5, gaps=[0.1, 0.3], num_input_tokens=7, num_output_tokens=3)
     result = summarize([first, Outcome(error="lost")], seconds=2.0, percentiles=[50])

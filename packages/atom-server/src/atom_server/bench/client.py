@@ -77,14 +77,15 @@ class Client:
         outcome.latency = last - started
         return outcome
 
-    async def ask(self, method: str, path: str) -> Any:
-        """The JSON that a path without a body answers.
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON that a path answers.
 
         Raises:
             BenchError: it could not be reached, or answered with an error.
         """
         try:
-            async with aclosing(self._exchange(method, path, b"")) as chunks:
+            content = b"" if body is None else json.dumps(body).encode()
+            async with aclosing(self._exchange(method, path, content)) as chunks:
                 return json.loads(b"".join([chunk async for chunk in chunks]))
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:
             raise BenchError(f"{method} {path}: {error}") from None

@@ -1,11 +1,13 @@
-"""What is sent, and when: random prompts, and arrivals that are all at once or spread at a rate."""
+"""What is sent, and when: prompts at random or of a dataset, and arrivals all at once or spread at a rate."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from atom_server.bench.dataset import Sample
 
 PATHS = {"openai": "/v1/completions", "vllm": "/v1/completions", "openai-chat": "/v1/chat/completions"}
 _WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "as", "with", "his", "they", "at")
@@ -13,7 +15,7 @@ _WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on"
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests with prompts of random tokens.
+    """Requests with prompts of random tokens, or of samples.
 
     Attributes:
         input_len, output_len: tokens of prompt and answer, at most; each is drawn from [range_ratio * len, len].
@@ -22,6 +24,8 @@ class Workload:
         burstiness: 1 gives Poisson arrivals, less more bursty ones, more a more even flow (a gamma distribution).
         vocab_size: prompts are token ids below this; None makes them of words, about one token each.
         is_chat: prompts are messages.
+        samples: prompts of a dataset, in an order that the seed decides, again where they are too few; lengths and
+            prefix count for nothing then.
     """
 
     num_prompts: int
@@ -35,6 +39,7 @@ class Workload:
     seed: int = 0
     vocab_size: int | None = None
     is_chat: bool = False
+    samples: Sequence[Sample] = ()
 
     def bodies(self, model: str | None) -> list[dict[str, Any]]:
         """The JSON of each request; the same for the same seed."""
@@ -43,6 +48,10 @@ class Workload:
         common = {"temperature": 0.0, "stream": True, "stream_options": {"include_usage": True}}
         common |= {"model": model} if model else {}
         common |= {"ignore_eos": True} if self.ignore_eos else {}
+        if self.samples:
+            order = source.sample(self.samples, len(self.samples))
+            taken = [order[number % len(order)] for number in range(self.num_prompts)]
+            return [common | self._said([sample.prompt]) | {"max_tokens": sample.output_len} for sample in taken]
         bodies = []
         for _ in range(self.num_prompts):
             tokens = prefix + self._tokens(source, self._length(source, self.input_len))
@@ -59,7 +68,7 @@ class Workload:
     def _said(self, tokens: list[Any]) -> dict[str, Any]:
         if self.is_chat:
             return {"messages": [{"role": "user", "content": " ".join(tokens)}]}
-        return {"prompt": " ".join(tokens) if self.vocab_size is None else tokens}
+        return {"prompt": " ".join(tokens) if self.samples or self.vocab_size is None else tokens}
 
     def _tokens(self, source: random.Random, count: int) -> list[Any]:
         if self.vocab_size is None:

@@ -12,6 +12,7 @@ from typing import Any
 from atom_server import settings
 from atom_server.bench.charts import check_chart, draw_run, draw_runs
 from atom_server.bench.client import BenchError, Client
+from atom_server.bench.dataset import Sample, samples_of
 from atom_server.bench.metrics import TITLES, summarize, table
 from atom_server.bench.serve import run_workload
 from atom_server.bench.workload import PATHS, Workload
@@ -19,9 +20,9 @@ from atom_server.bench.workload import PATHS, Workload
 HELP = "measure a running server under load"
 USAGE = "serve [--base-url URL] [flags] | plot RESULT... [--plot FILE]"
 DESCRIPTION = """\
-Send random prompts to a running OpenAI-compatible server, at a rate or with so many requests at once, and print
-throughput and latencies; or draw results that were saved. Flags and the keys of the result are those of the serving
-benchmarks of vLLM and ROCm/ATOM. Charts need the extra atom-server[bench]."""
+Send random prompts, or those of a file, to a running OpenAI-compatible server, at a rate or with so many requests at
+once, and print throughput and latencies; or draw results that were saved. Flags and the keys of the result are those of
+the serving benchmarks of vLLM and ROCm/ATOM. Charts need the extra atom-server[bench]."""
 EXAMPLES = """\
 examples:
   atom bench serve --num-prompts 100 --max-concurrency 16
@@ -42,7 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--endpoint", help="path (default: by the backend)")
     parser.add_argument("--model", help="name to ask for (default: what the server serves)")
     parser.add_argument("--api-key", help="default: ATOM_API_KEY")
-    parser.add_argument("--dataset-name", default="random", choices=("random",))
+    parser.add_argument("--dataset-name", default="random", choices=("random", "sharegpt", "custom"))
+    parser.add_argument("--dataset-path", type=Path, help="file of sharegpt (JSON) or custom (a prompt on each line)")
+    parser.add_argument("--sharegpt-output-len", type=_count, help="tokens of an answer (default: as the dataset has)")
+    parser.add_argument("--custom-output-len", type=int, default=256, help="the same; -1 takes output_tokens of a line")
     parser.add_argument("--num-prompts", type=_count, default=1000)
     parser.add_argument("--random-input-len", type=_count, default=1024, help="tokens of a prompt")
     parser.add_argument("--random-output-len", type=_count, default=128, help="tokens of an answer, at most")
@@ -98,7 +102,10 @@ async def _measure(args: argparse.Namespace) -> dict[str, Any]:
     client = Client(args.base_url or f"http://{args.host}:{args.port}", args.api_key or settings.api_key())
     is_chat = args.backend == "openai-chat"
     model = args.model or (await client.ask("GET", "/v1/models"))["data"][0]["id"]
+    if args.dataset_name != "random" and args.dataset_path is None:
+        raise BenchError(f"--dataset-name {args.dataset_name} needs --dataset-path")
     workload = Workload(
+        samples=await _samples(args, client),
         num_prompts=args.num_prompts,
         input_len=args.random_input_len,
         output_len=args.random_output_len,
@@ -134,6 +141,14 @@ async def _measure(args: argparse.Namespace) -> dict[str, Any]:
         draw_run(args.plot, outcomes, seconds, result)
         print(f"drawn: {args.plot}")
     return result
+
+
+async def _samples(args: argparse.Namespace, client: Client) -> list[Sample]:
+    if args.dataset_name == "random":
+        return []
+    custom = args.custom_output_len if args.custom_output_len > 0 else None
+    output_len = args.sharegpt_output_len if args.dataset_name == "sharegpt" else custom
+    return await samples_of(client, args.dataset_name, args.dataset_path, args.num_prompts, output_len)
 
 
 async def _vocab_size(client: Client) -> int | None:
