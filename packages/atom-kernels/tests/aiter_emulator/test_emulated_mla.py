@@ -367,6 +367,8 @@ def test_prefill_needs_a_scale_and_heads_that_it_has(aiter: ModuleType):
         ({"kv_buffer": torch.Tensor.half}, SilentlyWrong, "kv_buffer is torch.float16"),
         ({"max_seqlen_q": 0}, SilentlyWrong, "max_seqlen_q is 0"),
         ({"kv_indptr": int32([0, 5, 45])}, SilentlyWrong, "2 of keys"),
+        ({"q": lambda q: q.transpose(0, 1).contiguous().transpose(0, 1)}, Refused, "only support Q.is_contiguous"),
+        ({"o": lambda o: o[:2]}, SilentlyWrong, "o has shape"),
     ):
         with pytest.raises(error, match=words):
             prefill(**step(**changes))

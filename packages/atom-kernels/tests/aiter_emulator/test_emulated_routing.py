@@ -158,7 +158,10 @@ def test_a_bias_chooses_and_does_not_weigh(aiter: ModuleType, groups: int, topk_
     [
         ({"groups": 16}, Refused, "Unsupported num_expert_group: 16"),
         ({"topk_ids": torch.zeros(ROWS, 4, dtype=torch.int32)}, Refused, "stride"),
-        ({"topk_weights": torch.Tensor.half}, Refused, "topk_weights"),
+        ({"topk_weights": torch.zeros(ROWS, 6).half()[:, :4]}, Refused, "topk_weights: torch.float16"),
+        ({"topk_ids": torch.zeros(ROWS, 6, dtype=torch.int64)[:, :4]}, Refused, "topk_ids: torch.int64"),
+        ({"topk_weights": lambda weights: weights[:4]}, SilentlyWrong, "topk_weights has shape"),
+        ({"topk_weights": torch.zeros(ROWS, 6, 1).expand(-1, -1, 4)[:, 0]}, SilentlyWrong, "topk_weights has strides"),
         ({"gating_output": torch.Tensor.double}, Refused, "gating_output"),
         ({"experts": 30, "groups": 4}, SilentlyWrong, "30 experts in 4 groups"),
         ({"experts": 36, "groups": 2}, SilentlyWrong, "vector of scores spans two"),
@@ -217,6 +220,11 @@ def test_the_fused_gate_refuses_and_finds(aiter: ModuleType, experts: int, group
     gating, bias = torch.randn(ROWS, 32), torch.randn(32)
     with pytest.raises(Refused, match="input: torch.float64"):
         aiter.moe_fused_gate(gating.double(), bias, *results(4), 8, 1, 4, 0)
+    weights, ids = results(4)
+    with pytest.raises(Refused, match="topk_ids: torch.int64"):
+        aiter.moe_fused_gate(gating, bias, weights, ids.long(), 8, 1, 4, 0)
+    with pytest.raises(SilentlyWrong, match="topk_weights has shape"):
+        aiter.moe_fused_gate(gating, bias, weights[:, :3], ids, 8, 1, 4, 0)
     for wrong, what in (((gating, bias.half()), "bias is torch.float16"), ((gating.T.contiguous().T, bias), "strides")):
         with pytest.raises(SilentlyWrong, match=what):
             aiter.moe_fused_gate(*wrong, *results(4), 8, 1, 4, 0)
