@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vs", choices=ENGINES[1:], help="engine to measure between two runs of ours")
     parser.add_argument("--once", action="store_true", help="run ours once, not again after the other engine")
     parser.add_argument("--peer-path", help="PYTHONPATH of the other engine, where it is not installed beside ours")
+    parser.add_argument("--in-vllm", action="store_true", help="ours is vLLM with atom-vllm; the other is vLLM without")
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each scenario, after an untimed one")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 32, 128], help="of the decode steps")
     parser.add_argument("--contexts", type=int, nargs="+", default=[1024], help="tokens before decoding starts")
@@ -51,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         return 2
     ceilings = measure_ceilings()
     document: dict[str, Any] = {
-        "benchmark": "gpu",
+        "benchmark": "gpu-in-vllm" if options.in_vllm else "gpu",
         "machine": machine.describe() | {"device": ceilings.device} | _known_commit(options),
         "settings": {"dtype": "bfloat16", "max_model_len": options.max_model_len, "repeats": options.repeats},
         "copy_tb_per_s": round(ceilings.copy_bytes_per_second / 1e12, 3),

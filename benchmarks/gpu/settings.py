@@ -15,13 +15,20 @@ VLLM = {
 }
 
 
-def environment_of(engine: str, peer_path: str | None, kernel_cache: Path | None) -> dict[str, str]:
-    """This process's own, with what `engine` needs; `kernel_cache` holds compiled kernels in place of the usual one."""
+def environment_of(
+    engine: str, peer_path: str | None, kernel_cache: Path | None, plugin_path: str | None = None
+) -> dict[str, str]:
+    """This process's own, with what `engine` needs; `kernel_cache` holds compiled kernels in place of the usual one.
+
+    With a `plugin_path`, "atom" is vLLM with our plugin on that path, and "vllm" is vLLM without it.
+    """
     environment = dict(os.environ)
-    if engine != "atom":
+    if engine != "atom" or plugin_path:
         environment |= VLLM
         if peer_path:
             environment["PYTHONPATH"] = os.pathsep.join([peer_path, str(ROOT)])
+    if plugin_path:
+        environment |= {"PYTHONPATH": plugin_path, "ATOM_DISABLE_VLLM_PLUGIN": "0" if engine == "atom" else "1"}
     if kernel_cache is not None:
         environment |= {name: str(kernel_cache) for name in ("TRITON_CACHE_DIR", "VLLM_CACHE_ROOT")}
     return environment

@@ -12,7 +12,7 @@ from benchmarks.report import RESULTS, markdown_table
 def result_path(document: dict[str, Any]) -> Path:
     """One file for each GPU (git keeps the history)."""
     device = re.sub(r"[^a-z0-9]+", "-", document["machine"]["device"].lower()).strip("-")
-    return RESULTS / f"gpu-{device}.json"
+    return RESULTS / f"{document.get('benchmark', 'gpu')}-{device}.json"
 
 
 def gpu_table(document: dict[str, Any]) -> str:

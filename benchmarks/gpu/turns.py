@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.models import write_config
+from benchmarks.gpu.plugin import plugin_path
 from benchmarks.gpu.settings import ROOT, environment_of
 from benchmarks.gpu.workloads import Figure, Sizes, measure, random_prompt
 
@@ -38,9 +39,11 @@ def take_turns(model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _run_side(engine: str, model: Path, options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    environment = environment_of(engine, options.peer_path, folder / "cache" if options.cold else None)
+    path = plugin_path(folder / "plugin", options.peer_path or "") if options.in_vllm else None
+    environment = environment_of(engine, options.peer_path, folder / "cache" if options.cold else None, path)
     settings = {
-        "engine": engine, "model": str(model), "scenarios": options.scenarios, "batch_sizes": options.batch_sizes,
+        "engine": engine, "in_vllm": options.in_vllm, "model": str(model),
+        "scenarios": options.scenarios, "batch_sizes": options.batch_sizes,
         "contexts": options.contexts, "prompts": options.prompts, "repeats": options.repeats,
         "max_model_len": options.max_model_len, "engine_options": options.engine_option, "started": time.time(),
     }  # fmt: skip
@@ -62,7 +65,7 @@ def main() -> None:
 
     sizes = Sizes(settings["batch_sizes"], settings["contexts"], settings["prompts"], settings["repeats"])
     given = dict(entry.split("=", 1) for entry in settings["engine_options"])
-    side = engines.Atom if settings["engine"] == "atom" else engines.Vllm
+    side = engines.Atom if settings["engine"] == "atom" and not settings["in_vllm"] else engines.Vllm
     engine = side(
         Path(settings["model"]),
         max_model_len=settings["max_model_len"],
@@ -71,7 +74,7 @@ def main() -> None:
     )
 
     def tell(figure: Figure) -> None:
-        line = {"engine": engine.name, "version": engine.version, **figure._asdict()}
+        line = {"engine": settings["engine"], "version": engine.version, **figure._asdict()}
         print(json.dumps(line), flush=True)
 
     import random

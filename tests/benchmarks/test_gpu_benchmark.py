@@ -101,3 +101,23 @@ def test_the_page_of_gpus_shows_the_saved_results() -> None:
     text = (chart.ROOT / "docs" / "gpu.md").read_text()
     saved = [tables.gpu_table(document) for document in report.load_all("gpu")]
     assert report.fill_marks(text, saved) == text, "run `python -m benchmarks chart`"
+
+
+def test_vllm_finds_our_plugins_without_an_installation(tmp_path: Path):
+    from importlib.metadata import distributions
+
+    from benchmarks.gpu.plugin import write_metadata
+
+    [found] = distributions(path=[str(write_metadata(tmp_path))])
+    points = {(point.group, point.name): point.value for point in found.entry_points}
+    assert (found.name, found.version) == ("atom-vllm", "0.1.0")
+    assert points[("vllm.platform_plugins", "atom")] == "atom_vllm.register:register_platform"
+    assert points[("vllm.general_plugins", "atom_model_registry")] == "atom_vllm.register:register_model"
+
+
+def test_beside_the_plugin_stock_vllm_runs_without_it():
+    from benchmarks.gpu.settings import environment_of
+
+    ours, stock = (environment_of(engine, "/vllm", None, "/plugin:/vllm") for engine in ("atom", "vllm"))
+    assert (ours["ATOM_DISABLE_VLLM_PLUGIN"], stock["ATOM_DISABLE_VLLM_PLUGIN"]) == ("0", "1")
+    assert ours["PYTHONPATH"] == stock["PYTHONPATH"] == "/plugin:/vllm"

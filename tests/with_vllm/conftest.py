@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu.plugin import plugin_path
 from tests.with_vllm.generate import MARK
 
 ROOT = Path(__file__).parents[2]
@@ -37,10 +39,13 @@ Run = Callable[..., list[Outcome]]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--vllm-python", help="the Python of an environment with vLLM and our packages")
+    parser.addoption("--vllm-path", help="a folder with vLLM for the Python that runs the tests, for a GPU")
 
 
 @pytest.fixture(scope="session")
 def vllm_python(request: pytest.FixtureRequest) -> str:
+    if request.config.getoption("--vllm-path", default=None):
+        return sys.executable
     python = request.config.getoption("--vllm-python", default=None)
     return python or pytest.skip("needs an environment with vLLM: make test-vllm")
 
@@ -55,7 +60,14 @@ def vllm_release(vllm_python: str) -> tuple[int, int]:
 
 
 @pytest.fixture(scope="session")
-def run_jobs(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def vllm_search_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """PYTHONPATH where vLLM is in a folder and our packages are not installed beside it."""
+    path = request.config.getoption("--vllm-path", default=None)
+    return {"PYTHONPATH": plugin_path(tmp_path_factory.mktemp("plugin"), path)} if path else {}
+
+
+@pytest.fixture(scope="session")
+def run_jobs(vllm_python: str, vllm_search_path: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Run:
     """``run_jobs([{"model": ..., "llm": {}, ...}, ...], environment)``: one process, an engine for each job."""
     folder = tmp_path_factory.mktemp("jobs")
 
@@ -65,7 +77,7 @@ def run_jobs(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
         given.write_text(json.dumps([job | {"model": str(job["model"])} for job in jobs]))
         done = subprocess.run(
             [vllm_python, str(Path(__file__).parent / "generate.py"), str(given), str(output)],
-            env=vllm_environment() | (environment or {}),
+            env=vllm_environment() | vllm_search_path | (environment or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -141,3 +153,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return made[family]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def latent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny DeepSeek V3 whose latents are as long as published ones: vLLM has kernels for no others."""
+    from tiny_architectures import make_tiny
+
+    sizes = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
+    return make_tiny("deepseek_v3", tmp_path_factory.mktemp("latent") / "deepseek_v3", **sizes)
