@@ -97,6 +97,22 @@ def test_a_text_that_breaks_off_anywhere_is_the_same_in_any_pieces(name):
         assert wholes[0] == wholes[1] == wholes[2]
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_even_a_broken_text_is_the_same_in_any_pieces_after_any_prompt(name):
+    template = ResponseTemplate.load(TEMPLATES[name])
+    for seed in range(60):
+        source = random.Random(f"{name}{seed}")
+        prompt, text, _ = random_reply(name, source)
+        starts = [source.randrange(len(text)) for _ in range(6)]
+        broken = "".join(text[start : start + source.randrange(40)] for start in starts)
+        prompt += text[: source.choice([0, source.randrange(30)])]
+        wholes = []
+        for pieces in ([broken], list(broken), pieces_of(broken, source)):
+            parser = TemplateParser(template, prompt, SCHEMAS)
+            wholes.append(assemble([part for piece in pieces for part in parser.feed(piece)] + parser.finish()))
+        assert wholes[0] == wholes[1] == wholes[2]
+
+
 @pytest.mark.parametrize(
     ("name", "begin", "told"),
     [
@@ -126,6 +142,8 @@ def test_what_the_prompt_has_said_of_the_turn_is_no_news():
         ("Hello<tool", "s", Assembled("s")),
         ("<think>so ", "far</think>yes", Assembled("yes", "far")),
         ('<tool_call>{"name": "f"', "}</tool_call>after", Assembled("after")),
+        ("<tool_", 'call>{"name": "f"}</tool_call>', Assembled(calls=[("f", "{}")])),
+        ("<tool_call>", '{"name": "f"}</tool_call>after', Assembled("after")),
     ):
         parser = TemplateParser(template, f"{anchor}earlier<|im_end|>\n{anchor}{end}")
         assert parser.is_reasoning == end.startswith("<think>")

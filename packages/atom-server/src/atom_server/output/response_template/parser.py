@@ -47,7 +47,7 @@ class TemplateParser:
 
     def __init__(self, template: ResponseTemplate, prompt: str, schemas: Mapping[str, Any] | None = None) -> None:
         self._template, self._schemas = template, schemas or {}
-        self._text, self._place, self._prompt_left = "", 0, 0
+        self._text, self._place, self._prompt_end = "", 0, 0
         self._field: Field | None = None
         self._region: Region = Silence()
         self._coming: _Coming | None = None
@@ -88,7 +88,7 @@ class TemplateParser:
         self._text = turn
         self._read(at_end=False)
         # A mark that the prompt only began is held back; its text is the prompt's own all the same.
-        self._prompt_left = len(self._text) - self._place
+        self._prompt_end = len(self._text)
         self._told.clear()
         if isinstance(self._region, TextRegion):
             self._region.forget()
@@ -115,13 +115,13 @@ class TemplateParser:
 
     def _take(self, end: int) -> list[Part]:
         """Text up to `end` belongs to what is open."""
-        text, self._place = self._text[self._place : end], end
-        own, text = text[: self._prompt_left], text[self._prompt_left :]
-        self._prompt_left -= len(own)
-        if own:
-            self._region.feed(own)
+        start, self._place = self._place, end
+        news = max(start, min(self._prompt_end, end))
+        if news > start:
+            self._region.feed(self._text[start:news])
             if isinstance(self._region, TextRegion):
                 self._region.forget()
+        text = self._text[news:end]
         return self._tell(self._region.feed(text)) if text else []
 
     def _tell(self, parts: list[Part]) -> list[Part]:
@@ -131,6 +131,7 @@ class TemplateParser:
     def _forget_text(self) -> None:
         behind = self._place - _LOOKS_BEHIND
         self._text, self._place = self._text[behind:], _LOOKS_BEHIND
+        self._prompt_end -= behind
         self._empty_match = (self._empty_match[0] - behind, self._empty_match[1])
 
     def _close(self) -> list[Part]:
