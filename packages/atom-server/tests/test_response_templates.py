@@ -103,7 +103,7 @@ def test_even_a_broken_text_is_the_same_in_any_pieces_after_any_prompt(name):
     for seed in range(60):
         source = random.Random(f"{name}{seed}")
         prompt, text, _ = random_reply(name, source)
-        starts = [source.randrange(len(text)) for _ in range(6)]
+        starts = [source.randrange(len(text) + 1) for _ in range(6)]
         broken = "".join(text[start : start + source.randrange(40)] for start in starts)
         prompt += text[: source.choice([0, source.randrange(30)])]
         wholes = []
@@ -143,7 +143,7 @@ def test_what_the_prompt_has_said_of_the_turn_is_no_news():
         ("<think>so ", "far</think>yes", Assembled("yes", "far")),
         ('<tool_call>{"name": "f"', "}</tool_call>after", Assembled("after")),
         ("<tool_", 'call>{"name": "f"}</tool_call>', Assembled(calls=[("f", "{}")])),
-        ("<tool_call>", '{"name": "f"}</tool_call>after', Assembled("after")),
+        ("<tool_call>", '{"name": "f"}</tool_call>so', Assembled("so", calls=[("f", "{}")])),
     ):
         parser = TemplateParser(template, f"{anchor}earlier<|im_end|>\n{anchor}{end}")
         assert parser.is_reasoning == end.startswith("<think>")
