@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -108,3 +109,17 @@ def test_what_only_the_engine_can_refuse_names_the_clients_field_too(server):
     assert (answer.status_code, error["param"]) == (400, "text.format")
     assert error["message"].startswith("text.format: structural_tag is not valid: ")
     assert "<no such token>" in error["message"]
+
+
+@pytest.mark.parametrize("fields", [{"stream": True}, {"background": True}], ids=["streamed", "in the background"])
+def test_a_response_that_only_the_engine_can_refuse_fails_with_the_reason(client, fields):
+    tag = {"type": "structural_tag", "format": {"type": "token", "token": "<no such token>"}}
+    made = client.responses.create(model="tiny", input="a", extra_body={"text": {"format": tag}}, **fields)
+    if "stream" in fields:
+        failed = list(made)[-1].response
+    else:
+        deadline = time.monotonic() + 30
+        while (failed := client.responses.retrieve(made.id)).status == "in_progress" and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert (failed.status, failed.error.code) == ("failed", "invalid_prompt")
+    assert failed.error.message.startswith("text.format: structural_tag is not valid: ")

@@ -91,7 +91,9 @@ def test_the_openapi_document_describes_the_request_bodies(server):
     assert fields["temperature"]["anyOf"] == [{"type": "number", "minimum": 0, "maximum": 100}, {"type": "null"}]
     assert fields["messages"]["type"] == "array"
     assert len(body_schema(document, "/v1/completions")["prompt"]["anyOf"]) == 3
-    assert fields["structured_outputs"]["anyOf"][0]["maxProperties"] == 1
+    constraint = fields["structured_outputs"]["anyOf"][0]
+    assert (constraint["minProperties"], constraint["maxProperties"]) == (1, 1)
+    assert constraint["description"] == "Exactly one constraint on the text."
     assert "/health" in document["paths"]
 
 

@@ -6,13 +6,13 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from atom_server.client_names import SAME, Names
 from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError
 
 READ_TIMEOUT_S = 30.0
@@ -21,7 +21,6 @@ _LONGEST_QUOTE = 60
 _HEADER_SAFE = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _MOST_NAMED_FIELDS = 16
 _SUBJECT = re.compile(r"^\w+ should (?=be|have|match)")
-_SAME_NAMES: Mapping[str, str] = MappingProxyType({})
 _BYTE = re.compile(r"\(byte (\d+)\)")
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -102,9 +101,7 @@ async def read_request(request: Request, schema: type[Schema], max_bytes: int) -
     return Parsed(body, _ignored_header(ignored))
 
 
-def naming_ignored(
-    headers: Mapping[str, str], fields: Sequence[str], names: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, str]:
+def naming_ignored(headers: Mapping[str, str], fields: Sequence[str], names: Names = SAME) -> dict[str, str]:
     """`headers` that tell of these ignored fields too, by the names that the client knows them by."""
     if not fields:
         return dict(headers)

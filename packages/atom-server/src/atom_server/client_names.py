@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from atom_core import InvalidRequestError
 from atom_server.errors import APIError
 
 Names = Mapping[str, str]
+SAME: Names = MappingProxyType({})
 
 RESPONSES: Names = {
     "messages": "input",
@@ -36,11 +38,16 @@ def named_as(names: Names) -> Iterator[None]:
     """
     try:
         yield
-    except InvalidRequestError as error:
-        raise InvalidRequestError(_in_text(error.message, names), _in_path(error.param, names), error.code) from None
-    except APIError as error:
-        param, message = _in_path(error.param, names), _in_text(error.message, names)
-        raise APIError(error.status, message, param=param, code=error.code, headers=error.headers) from None
+    except (InvalidRequestError, APIError) as error:
+        raise renamed(error, names) from None
+
+
+def renamed(error: InvalidRequestError | APIError, names: Names) -> InvalidRequestError | APIError:
+    """The same error with other names of fields."""
+    message, param = _in_text(error.message, names), _in_path(error.param, names)
+    if isinstance(error, InvalidRequestError):
+        return InvalidRequestError(message, param, error.code)
+    return APIError(error.status, message, param=param, code=error.code, headers=error.headers)
 
 
 def _in_path(param: str | None, names: Names) -> str | None:

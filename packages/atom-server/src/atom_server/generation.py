@@ -14,6 +14,7 @@ from starlette.requests import Request
 from atom_core import EngineDeadError, InvalidRequestError, RequestOutput, SamplingParams
 from atom_core.engine.request_stream import RequestStream
 from atom_core.messages import Pooling
+from atom_server.client_names import SAME, Names, renamed
 from atom_server.disconnect import cancel_all
 from atom_server.errors import APIError, engine_dead, shutting_down
 from atom_server.prompts import PromptTokens
@@ -55,6 +56,7 @@ class Generation:
         self._num_cached = [0] * len(prompts)
         self.num_reasoning_tokens = 0
         self._body: ModelRequest | None = None
+        self._names = SAME
         self._streams: list[RequestStream] = []
 
     @classmethod
@@ -67,8 +69,11 @@ class Generation:
         *,
         kind: str,
         pooling: Pooling | None = None,
+        names: Names = SAME,
     ) -> Generation:
         """Check every prompt, then give all to the engine: for tokens, or with `pooling` for embeddings.
+
+        Errors name fields as `body` does, and by `names` where the client calls those otherwise.
 
         Raises:
             APIError, InvalidRequestError, EngineDeadError: nothing was left running.
@@ -77,11 +82,12 @@ class Generation:
         state.check_takes_requests()
         id = f"{kind}-{body.request_id or uuid.uuid4().hex}"
         generation = cls(state, id, state.check_model(body.model), prompts, params.n)
+        generation._names = names
         try:
             await state.engine.check_grammar(params)
             generation._start(params, body, pooling)
         except InvalidRequestError as error:
-            raise _in_words_of(body, error) from None
+            raise renamed(_in_words_of(body, error), names) from None
         request.state.record.prompt_tokens = generation.num_prompt_tokens
         return generation
 
@@ -197,7 +203,8 @@ class Generation:
             return shutting_down()
         if output.error_code == "invalid_grammar" and self._body is not None:
             name = "structured_outputs"
-            return _in_words_of(self._body, InvalidRequestError(f"{name}: {output.error}", name, output.error_code))
+            error = InvalidRequestError(f"{name}: {output.error}", name, output.error_code)
+            return renamed(_in_words_of(self._body, error), self._names)
         try:
             self._state.engine.check_health()
         except EngineDeadError as error:

@@ -117,7 +117,7 @@ class ResponseWriter:
             "created_at": self._created,
             "status": status,
             "background": body.background,
-            "error": None if error is None else {"code": "server_error", "message": error.message},
+            "error": None if error is None else {"code": _error_code(error), "message": error.message},
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
@@ -151,3 +151,8 @@ def _usage(generation: Generation) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": usage.completion_tokens_details.reasoning_tokens},
         "total_tokens": usage.total_tokens,
     }
+
+
+def _error_code(error: APIError) -> str:
+    """In the words that OpenAI has for a response that failed."""
+    return "invalid_prompt" if error.status < 500 else "server_error"

@@ -36,15 +36,14 @@ async def messages(request: Request) -> Response:
         chat = body.to_chat()
         prompt = await encode_chat(state, chat)
         plan = plan_reply(state, chat, prompt)
-        generation = await Generation.submit(request, chat, [prompt], plan.params, kind="msg")
+    generation = await Generation.submit(request, chat, [prompt], plan.params, kind="msg", names=MESSAGES)
     headers = naming_ignored(headers, chat.without_effect(plan.params), MESSAGES)
     reader = plan.make_reader()
     writer = MessageWriter(generation, reader.call_ids)
     if body.stream:
         events = _events(generation, reader, writer)
         return EventStream(request, generation, events, headers=headers, end=b"", failure=_failure)
-    with named_as(MESSAGES):
-        [choice] = await until_disconnect(request, collect(request, generation))
+    [choice] = await until_disconnect(request, collect(request, generation))
     writer.take(read_whole(reader, choice.pieces))
     writer.end_blocks()
     answer = writer.message(writer.blocks) | writer.ending(choice.finish_reason, choice.stop_reason)

@@ -41,7 +41,7 @@ async def create_response(request: Request) -> Response:
         chat = body.to_chat(earlier)
         prompt = await encode_chat(state, chat)
         plan = plan_reply(state, chat, prompt)
-        generation = await Generation.submit(request, chat, [prompt], plan.params, kind="resp")
+    generation = await Generation.submit(request, chat, [prompt], plan.params, kind="resp", names=RESPONSES)
     headers = naming_ignored(headers, chat.without_effect(plan.params), RESPONSES)
     writer = ResponseWriter(body, model, plan.make_reader(), state.engine.tokenizer)
     stored = StoredResponse(writer.unfinished("in_progress"), [*earlier, *body.input_items(writer.id)])
@@ -53,8 +53,7 @@ async def create_response(request: Request) -> Response:
     elif body.stream:
         return EventStream(request, generation, run.events(), headers=headers, end=b"")
     else:
-        with named_as(RESPONSES):
-            [choice] = await until_disconnect(request, collect(request, generation))
+        [choice] = await until_disconnect(request, collect(request, generation))
         run.keep(writer.whole(choice, generation))
     return Response(msgspec.json.encode(stored.response), headers=headers, media_type="application/json")
 
