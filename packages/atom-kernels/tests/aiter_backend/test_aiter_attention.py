@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from aiter_calls import recorded_calls
 from amd_machine import amd_machine
 from atom_kernels.attention import UnsupportedAttentionError, apply_prologue, paged_attention, select_attention
 from atom_kernels.attention.cases import make_step
@@ -169,6 +170,42 @@ def test_nothing_past_the_end_of_a_request_is_read(machine, family):
             last = int(step.geometry.block_table[request, (length - 1) // 16])
             cache[last, (length - 1) % 16 + 1 :] = float("nan")
     assert torch.equal(run(plan, step)[0], clean)
+
+
+ATTENDING = {"pa_fwd_asm", "mha_batch_prefill_func", "flash_attn_varlen_func", "unified_attention"}
+MIXED_NEW = [(1, 9), (20, 20)]
+
+
+@pytest.mark.parametrize(
+    ("family", "requests", "names"),
+    [
+        ("llama", DECODES, {"pa_fwd_asm"}),
+        ("llama", CHUNKS, {"mha_batch_prefill_func"}),
+        ("llama", WHOLE, {"flash_attn_varlen_func"}),
+        ("llama", MIXED_NEW, {"pa_fwd_asm", "flash_attn_varlen_func"}),
+        ("llama", MIXED, {"pa_fwd_asm", "mha_batch_prefill_func"}),
+        ("gpt-oss", WHOLE, {"flash_attn_varlen_func"}),
+        ("gpt-oss", MIXED_NEW, {"unified_attention"}),
+        ("gpt-oss", CHUNKS, {"unified_attention"}),
+    ],
+)
+def test_each_part_of_a_step_goes_to_the_kernel_made_for_it(family, requests, names):
+    problem, options = of_family(family)
+    with recorded_calls() as calls, amd_machine("gfx942", "git") as platform:
+        agree(problem, make_step(problem, requests, **options), platform)
+    assert calls.names & ATTENDING == names
+
+
+def test_several_queries_are_decoded_by_the_assembly_where_it_has_room_for_them():
+    requests = [(2, 40), (1, 16)]
+    prefill = "mha_batch_prefill_func"
+    for heads, queries, name in [(16, 2, "pa_fwd_asm"), (16, 3, prefill), (32, 2, prefill)]:
+        problem = make_problem(heads, 2, 128, "bfloat16")
+        step = make_step(problem, requests)
+        step = replace(step, geometry=replace(step.geometry, num_decodes=2, max_decode_len=queries))
+        with recorded_calls() as calls, amd_machine("gfx942", "git") as platform:
+            agree(problem, step, platform)
+        assert calls.names & ATTENDING == {name}
 
 
 def planned(platform, *heads, **rules):

@@ -16,9 +16,9 @@ from atom_kernels.platform import Platform
 # Heads of a rank, kv_lora_rank, nope, rope, v_head_dim.
 FAMILIES = {
     "deepseek-v2-lite": (16, 512, 128, 64, 128),
-    "kimi on 8": (8, 512, 128, 64, 128),
-    "glm flash": (20, 512, 192, 64, 256),
-    "deepseek-v3": (128, 512, 32, 64, 16),
+    "kimi on 8": (8, 512, 32, 64, 24),
+    "glm flash": (20, 512, 48, 64, 40),
+    "deepseek-v3": (128, 512, 16, 64, 8),
 }
 MIXED = [(1, 1), (1, 16), (1, 70), (20, 20), (33, 60), (17, 65)]
 DECODES = [(1, 5), (1, 16), (1, 129)]

@@ -110,8 +110,7 @@ class AiterShuffledAttention:
         keys, values, *scales = kv_cache
         given = (keys, values, *pages, *(scales or (None, None)))
         if metadata.is_padding is None:
-            starts = step.query_start_loc[: count + 1]
-            self._assembly(q_THD, *given, metadata.max_decode_len, out_THD, starts)
+            self._assembly(q_THD, *given, metadata.max_decode_len, out_THD, step.query_start_loc)
         else:
             self._assembly(q_THD[:count], *given, 1, out_THD[:count], None)
             out_THD[:count].masked_fill_(metadata.is_padding, 0)
