@@ -50,6 +50,21 @@ TEMPLATES: dict[str, dict[str, Any]] = {
             "content": {"close_pattern": r"\s*<\|im_end\|>"},
         },
     },
+    "qwen-values": {
+        "start_anchor": CHATML,
+        "fields": {
+            "thinking": THINK,
+            "tool_calls": {
+                "open_pattern": r"<tool_call>\s*<function=(?P<name>\w+)>", "close": "</tool_call>", "repeats": True,
+                "content": "xml-inline",
+                "content_args": {
+                    "tag_pattern": r"<parameter=(?P<key>\w+)>\s*(?P<value>.*?)\s*</parameter>",
+                    "value_parser": {"name": "json", "args": {"allow_non_json": True}},
+                },
+                "transform": FUNCTION,
+            },
+        },
+    },
     "values": {
         "start_anchor": CHATML,
         "fields": {
@@ -195,6 +210,11 @@ FAMILIES = {
         (CHATML, CHATML + "<think>\n"), "{}", "<think>\n{}\n</think>\n\n",
         _tags("\n<tool_call>\n<function={}>\n{}</function>\n</tool_call>", "<parameter={}>\n{}\n</parameter>\n"),
         last="<|im_end|>",
+    ),
+    # Has no field for answers.
+    "qwen-values": Family(
+        (CHATML, CHATML + "<think>\n"), "", "<think>\n{}\n</think>\n\n",
+        _tags("\n<tool_call>\n<function={}>\n{}</function>\n</tool_call>", "<parameter={}>\n{}\n</parameter>\n"),
     ),
     "values": Family((CHATML,), "{}", "<think>{}</think>", _tags("<call:{}>{}</call>", "<{}={}/>")),
     "gemma": Family(
