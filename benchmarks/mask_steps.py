@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -17,7 +18,8 @@ WARM_UP = 2
 def print_added(cases: dict[str, dict[str, Any]], options: argparse.Namespace) -> None:
     """A line for each constraint: a decode step of the whole batch without it, with it, and the difference.
 
-    Sides take turns. Steps in which a text has come to its end are left out.
+    Sides take turns. Steps in which a text has come to its end are left out. Processor time is that of all threads:
+    other programs hardly change it, but what runs beside the model counts too.
     """
     from atom_core import LLMEngine, SamplingParams, StructuredOutputParams
 
@@ -26,7 +28,7 @@ def print_added(cases: dict[str, dict[str, Any]], options: argparse.Namespace) -
         options.model, jump_forward=False, max_num_seqs=options.batch_size, **_threads(options.num_threads)
     )
     with engine:
-        print(f"decode steps of {turns} turns, ms: free, with the grammar, added (range over neighboring turns)")
+        print(f"decode steps of {turns} turns, ms: free, with the grammar, added (range over turns), of processor time")
         for name, constraint in cases.items():
             sides = {"free": None, "grammar": StructuredOutputParams(**constraint)}
             params = {
@@ -42,13 +44,14 @@ def print_added(cases: dict[str, dict[str, Any]], options: argparse.Namespace) -
                 ]
                 for side, given in sides.items()
             }
-            taken = {side: partial(decode, engine, params[side]) for side in sides}
+            busy: dict[str, list[float]] = {side: [] for side in sides}
+            taken = {side: partial(decode, engine, params[side], busy[side]) for side in sides}
             timings = timing.interleave(taken, turns=turns, steps=steps, warm_up=WARM_UP)
-            print(f"{name:20s} {_compared(timings)}")
+            print(f"{name:20s} {_compared(timings, busy)}")
 
 
-def decode(engine: Any, params: Sequence[Any], warm_up: int, steps: int) -> list[float]:
-    """Seconds of decode steps of a batch, as long as all of it runs."""
+def decode(engine: Any, params: Sequence[Any], busy: list[float], warm_up: int, steps: int) -> list[float]:
+    """Seconds of decode steps of a batch, as long as all of it runs; those of the processor are added to `busy`."""
     begun: set[str] = set()
     ended: set[str] = set()
 
@@ -63,10 +66,13 @@ def decode(engine: Any, params: Sequence[Any], warm_up: int, steps: int) -> list
         while len(begun) < len(params):
             engine.step()
         for step in range(warm_up + steps):
+            worked = time.process_time()
             taken = timing.take_turn(engine.step, 0, 1)
             if ended:
                 break
-            seconds += taken if step >= warm_up else []
+            if step >= warm_up:
+                seconds += taken
+                busy.append(time.process_time() - worked)
     finally:
         engine.abort(request_ids)
         while engine.stats.num_running:
@@ -74,7 +80,7 @@ def decode(engine: Any, params: Sequence[Any], warm_up: int, steps: int) -> list
     return seconds
 
 
-def _compared(timings: dict[str, timing.Timings]) -> str:
+def _compared(timings: dict[str, timing.Timings], busy: dict[str, list[float]]) -> str:
     free, grammar = timings["free"], timings["grammar"]
     if not grammar.steps:
         return "every text ends too soon"
@@ -85,7 +91,8 @@ def _compared(timings: dict[str, timing.Timings]) -> str:
     ]
     added = 1e3 * (grammar.median - free.median)
     medians = f"{1e3 * free.median:8.2f} {1e3 * grammar.median:8.2f}"
-    return f"{medians} {added:+7.2f} ({min(pairs):+.2f} to {max(pairs):+.2f}; {len(grammar.steps)} steps)"
+    work = 1e3 * (statistics.median(busy["grammar"]) - statistics.median(busy["free"]))
+    return f"{medians} {added:+7.2f} ({min(pairs):+.2f} to {max(pairs):+.2f}) {work:+7.2f}; {len(grammar.steps)} steps"
 
 
 def _threads(num_threads: int | None) -> dict[str, Any]:
