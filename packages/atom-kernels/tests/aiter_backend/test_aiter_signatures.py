@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 import zipfile
@@ -42,6 +43,26 @@ def test_what_some_releases_lack_is_known_to_at_least_one_and_has_a_spelling(nam
     known = {parameter.name for parameters in everywhere for parameter in parameters}
     assert [newer for newer in function.newer if not function.spelled(newer, known)] == []
     assert set(function.newer) & set(function.uses) == set()
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_adapters_pass_all_that_the_table_says_and_the_table_says_no_more(name):
+    said = [names for names in said_in_adapters() if name in names]
+    assert said, f"no adapter calls {name}"
+    function = FUNCTIONS[name]
+    assert [parameter for parameter in (*function.uses, *function.newer) if parameter not in set().union(*said)] == []
+
+
+@functools.cache
+def said_in_adapters() -> list[set[str]]:
+    """Of each file of adapters its texts and the keywords of its calls: names of functions and parameters are there."""
+    files = [file for file in ADAPTERS.rglob("*.py") if file.name not in ("functions.py", "library.py", "report.py")]
+    nodes = [list(ast.walk(ast.parse(file.read_text()))) for file in files]
+    return [
+        {node.value for node in walked if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        | {node.arg for node in walked if isinstance(node, ast.keyword) and node.arg}
+        for walked in nodes
+    ]
 
 
 def test_no_adapter_reaches_aiter_but_through_the_table():

@@ -86,14 +86,12 @@ FUNCTIONS: dict[str, AiterFunction] = {
         "fused_kv_cache:fused_qk_rope_reshape_and_cache",
         "q k v key_cache value_cache slot_mapping pos cos sin k_scale v_scale is_neox flash_layout q_out k_out "
         "output_zeros",
-        newer={"upcast_operand": False},
         keywords=True,
     ),
     "fused_qk_rope_cat_and_cache_mla": _triton(
         "fusions",
         "fused_kv_cache:fused_qk_rope_cat_and_cache_mla",
-        "q_nope q_pe k_nope k_pe kv_cache slot_mapping pos cos sin k_scale is_neox q_out k_pe_out",
-        newer={"shuffled_kv_cache": False, "upcast_operand": False},
+        "q_nope q_pe k_nope k_pe kv_cache slot_mapping pos cos sin k_scale is_neox q_out",
         keywords=True,
     ),
     "fused_qk_rope_concat_and_cache_mla": _git(
@@ -128,62 +126,25 @@ FUNCTIONS: dict[str, AiterFunction] = {
         "aiter.ops.mha:mha_batch_prefill_func",
         "q k v cu_seqlens_q kv_indptr kv_page_indices max_seqlen_q max_seqlen_k softmax_scale logits_soft_cap causal "
         "window_size out",
-        newer={
-            "kv_last_page_lens": None,
-            "block_table": None,
-            "seqlen_k": None,
-            "q_descale": None,
-            "k_descale": None,
-            "v_descale": None,
-            "sink_ptr": None,
-        },
+        newer={"kv_last_page_lens": None},
         keywords=True,
     ),
     "pa_fwd_asm": _both(
         "aiter.ops.attention:pa_fwd_asm",
         "Q K V block_tables context_lens block_tables_stride0 max_qlen K_QScale V_QScale out_ qo_indptr",
     ),
-    "pa_persistent_fwd": _git(
-        "aiter.ops.attention:pa_persistent_fwd",
-        "Q K V output max_qlen qo_indptr kv_indptr kv_indices context_lens work_indptr work_info reduce_indptr "
-        "reduce_final_map reduce_partial_map K_QScale V_QScale softmax_scale mask",
-    ),
-    "get_pa_metadata_v1": _git(
-        "aiter.ops.attention:get_pa_metadata_v1",
-        "seqlens_qo_indptr pages_kv_indptr context_lens num_heads_per_head_k num_heads_k is_causal work_metadata_ptrs "
-        "work_indptr work_info reduce_indptr reduce_final_map reduce_partial_map kv_granularity block_size",
-    ),
-    "get_pa_metadata_info_v1": _git("aiter.ops.attention:get_pa_metadata_info_v1", "batch_size num_head_k"),
-    "paged_attention_rocm": _both(
-        "aiter.ops.attention:paged_attention_rocm",
-        "out exp_sums max_logits tmp_out query key_cache value_cache num_kv_heads scale block_tables context_lens "
-        "block_size max_context_len alibi_slopes kv_cache_dtype k_scale v_scale",
-    ),
-    "pa_decode_gluon": _git(
-        "aiter.ops.triton.gluon.pa_decode_gluon:pa_decode_gluon",
-        "output query key_cache value_cache context_lengths block_tables softmax_scale query_length "
-        "max_context_partition_num context_partition_size compute_type query_scale key_scale value_scale exp_sums "
-        "max_logits temporary_output alibi_slopes sinks sliding_window ps",
-        keywords=True,
-    ),
-    "get_recommended_splits": _git(
-        "aiter.ops.triton.gluon.pa_decode_gluon:get_recommended_splits", "num_sequences num_kv_heads", keywords=True
-    ),
     "unified_attention": _triton(
         "attention",
         "unified_attention:unified_attention",
         "q k v out cu_seqlens_q max_seqlen_q seqused_k max_seqlen_k softmax_scale causal window_size block_table "
         "softcap q_descale k_descale v_descale sinks",
-        newer={"shuffled_kv_cache": False},
         keywords=True,
     ),
     # Latent attention.
     "mla_decode_fwd": _both(
         "aiter.mla:mla_decode_fwd",
-        "q kv_buffer o qo_indptr kv_indptr kv_indices kv_last_page_lens max_seqlen_q sm_scale logit_cap "
-        "num_kv_splits num_kv_splits_indptr work_meta_data work_indptr work_info_set reduce_indptr reduce_final_map "
-        "reduce_partial_map q_scale kv_scale",
-        newer={"page_size": 1, "nhead_kv": 1},
+        "q kv_buffer o qo_indptr kv_indptr kv_indices kv_last_page_lens max_seqlen_q sm_scale "
+        "work_meta_data work_indptr work_info_set reduce_indptr reduce_final_map reduce_partial_map",
         keywords=True,
     ),
     "mla_prefill_fwd": _both(
@@ -194,28 +155,16 @@ FUNCTIONS: dict[str, AiterFunction] = {
     "get_mla_metadata_info_v1": _both(
         "aiter.ops.attention:get_mla_metadata_info_v1",
         "batch_size max_seqlen_qo num_head_qo q_dtype kv_dtype is_sparse fast_mode",
-        newer={"num_kv_splits": 32, "intra_batch_mode": False, "max_split_per_batch": -1},
         keywords=True,
     ),
     "get_mla_metadata_v1": _both(
         "aiter.ops.attention:get_mla_metadata_v1",
         "seqlens_qo_indptr seqlens_kv_indptr num_heads_per_head_k num_heads_k is_causal work_metadata_ptrs "
         "work_info_set work_indptr reduce_indptr reduce_final_map reduce_partial_map kv_granularity max_seqlen_qo "
-        "uni_seqlen_qo fast_mode max_split_per_batch",
-        newer={
-            "kv_last_page_lens": None,
-            "page_size": 1,
-            "intra_batch_mode": False,
-            "dtype_q": None,
-            "dtype_kv": None,
-        },
+        "uni_seqlen_qo fast_mode",
+        newer={"kv_last_page_lens": None, "dtype_q": None, "dtype_kv": None},
         renamed={"work_info_set": ("work_info",)},
         keywords=True,
-    ),
-    "mla_reduce_v1": _both(
-        "aiter.ops.attention:mla_reduce_v1",
-        "partial_output partial_lse reduce_indptr reduce_final_map reduce_partial_map final_output",
-        newer={"max_seqlen_q": None, "num_kv_splits": None},
     ),
     # Experts.
     "topk_softmax": _both(
