@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kernels", type=Path, default=ROOT / "docs" / "kernels.md", help="page of the kernels, likewise"
     )
     parser.add_argument("--gpu", type=Path, default=ROOT / "docs" / "gpu.md", help="page of engines on GPUs, likewise")
+    parser.add_argument("--vllm", type=Path, default=ROOT / "docs" / "vllm.md", help="page of the plugin, likewise")
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="file whose measured part is replaced")
 
 
@@ -46,6 +47,10 @@ def run(options: argparse.Namespace) -> int:
         tables = [gpu_table(document) for document in engines]
         options.gpu.write_text(report.fill_marks(options.gpu.read_text(), tables))
         print(f"tables: {options.gpu}")
+    if plugin := report.load_all("vllm", options.results):
+        tables = [report.vllm_table(document) for document in plugin]
+        options.vllm.write_text(report.fill_marks(options.vllm.read_text(), tables))
+        print(f"tables: {options.vllm}")
     return 0
 
 
