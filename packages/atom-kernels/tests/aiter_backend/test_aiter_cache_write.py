@@ -144,6 +144,17 @@ def test_the_kernel_for_all_is_left_out_where_it_cannot_do_it(monkeypatch, chang
         assert "_norm_rope_cache" not in vars(writer)
 
 
+@pytest.mark.parametrize("fused", ["0", "1"])
+def test_a_large_epsilon_of_the_head_norms_is_seen(monkeypatch, fused):
+    monkeypatch.setenv(FUSION, fused)
+    problem = make_problem(4, 2, 128, "bfloat16")
+    step = make_step(problem, REQUESTS, rotary_dim=128, norms=True)
+    step = replace(step, prologue=replace(step.prologue, norm_eps=0.75))
+    with amd_machine():
+        got, expected = written(problem, layouts.shuffled_layout(problem), step)
+    close(got, expected, atol=2e-2, rtol=2e-2)
+
+
 @pytest.mark.parametrize("rotary_dim", [None, 32, 64])
 def test_blocks_with_keys_and_values_side_by_side_are_written_where_they_lie(machine, rotary_dim):
     problem = make_problem(4, 2, 64, "bfloat16")
