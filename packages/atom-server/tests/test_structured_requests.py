@@ -95,3 +95,15 @@ def test_an_aborted_constrained_stream_frees_its_place(server, client):
     next(iter(stream))
     stream.close()
     server.wait_until_idle()
+
+
+def test_a_tag_that_only_xgrammar_follows_is_refused_where_llguidance_serves(make_server):
+    tag = {"format": {"type": "repeat", "min": 1, "max": 2, "content": {"type": "const_string", "value": "a"}}}
+    with make_server(structured_output_backend="llguidance") as server:
+        for stream in (False, True):
+            answer = server.post(
+                "/v1/completions", prompt="x", structured_outputs={"structural_tag": tag}, stream=stream
+            )
+            error = answer.json()["error"]
+            assert (answer.status_code, error["param"], error["code"]) == (400, "structured_outputs", "invalid_grammar")
+            assert "structured_output_backend is llguidance" in error["message"]
