@@ -12,9 +12,10 @@ from typing import Any
 from atom_server.output.notation import BareKeysStyle, CallNotation, TaggedStyle
 from atom_server.output.parts import Assembled, assemble
 from atom_server.output.response_template.calls import CallReading, reading_of
+from atom_server.output.response_template.marks import Mark
 from atom_server.output.response_template.parser import TemplateParser
 from atom_server.output.response_template.pattern_text import Group, Piece, pieces_of
-from atom_server.output.response_template.template import Field, Mark, ResponseTemplate
+from atom_server.output.response_template.template import Field, ResponseTemplate
 
 _PROBE = {"city": "a b", "days": 3}
 _SCHEMA = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import regex
-
 from atom_server.output.call_body import CallBody
 from atom_server.output.parts import Part
 from atom_server.output.response_template.calls import reading_of
+from atom_server.output.response_template.marks import Mark, Span
 from atom_server.output.response_template.regions import Region, Silence, TextRegion, body_of, open_region
-from atom_server.output.response_template.template import ANSWER, Field, Mark, ResponseTemplate
+from atom_server.output.response_template.template import ANSWER, Field, ResponseTemplate
 from atom_server.output.response_template.values import PATIENCE
 
 # Text that was read is kept only for patterns that look behind themselves.
@@ -23,7 +22,7 @@ class _Found(NamedTuple):
     end: int
     field: Field
     is_begin: bool
-    captures: dict[str, str]
+    captures: Mapping[str, str]
 
 
 class _Coming(NamedTuple):
@@ -187,25 +186,24 @@ class TemplateParser:
             return None, certain
         try:
             for mark, field, is_begin in self._watched():
-                found = mark.pattern.search(self._text, self._place, partial=not at_end, timeout=PATIENCE)
+                found = mark.search(self._text, self._place, at_end=at_end)
                 if found is None or self._is_again(found, field):
                     continue
-                if not at_end and (found.partial or self._may_grow(mark, found)):
-                    certain = min(certain, found.start())
+                if not found.is_certain:
+                    certain = min(certain, found.start)
                     continue
-                key = (found.start(), -found.end(), not is_begin, field.name)
+                key = (found.start, -found.end, not is_begin, field.name)
                 if best is None or key < best[0]:
                     best = key, found, field, is_begin
         except TimeoutError:
             self._has_given_up = True
             return None, len(self._text)
-        if best is None or best[1].start() >= certain:
+        if best is None or best[1].start >= certain:
             return None, certain
         _, found, field, is_begin = best
-        if found.start() == found.end():
-            self._empty_match = (found.start(), field.name)
-        captures = {name: text for name, text in found.groupdict().items() if text is not None}
-        return _Found(found.start(), found.end(), field, is_begin, captures), certain
+        if found.is_empty:
+            self._empty_match = (found.start, field.name)
+        return _Found(found.start, found.end, field, is_begin, found.captures), certain
 
     def _watched(self) -> Iterator[tuple[Mark, Field, bool]]:
         """The end of an open field; outside of those all beginnings, and what ends the text between them."""
@@ -218,10 +216,6 @@ class TemplateParser:
             if mark is not None:
                 yield mark, field, is_begin
 
-    def _may_grow(self, mark: Mark, found: regex.Match[str]) -> bool:
-        is_empty = found.start() == found.end()
-        return found.end() == len(self._text) and (is_empty or mark.may_grow)
-
-    def _is_again(self, found: regex.Match[str], field: Field) -> bool:
+    def _is_again(self, found: Span, field: Field) -> bool:
         """A mark without a text is found once in a place."""
-        return found.start() == found.end() and (found.start(), field.name) == self._empty_match
+        return found.is_empty and (found.start, field.name) == self._empty_match

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import regex
 
+from atom_server.output.response_template.marks import Mark
 from atom_server.output.response_template.values import CONTENT_PARSERS, check_transform
 
 Kind = Literal["content", "reasoning", "calls"]
@@ -29,20 +30,6 @@ _FIELD_KEYS = frozenset(
 
 class ResponseTemplateError(ValueError):
     """A declaration that is not of the format; the message says where."""
-
-
-@dataclass(frozen=True)
-class Mark:
-    """What begins or ends a field.
-
-    Attributes:
-        literals: the texts that it may be; empty for a regular expression.
-        may_grow: whether a match at the end of the text could become a longer one.
-    """
-
-    pattern: regex.Pattern[str]
-    literals: tuple[str, ...] = ()
-    may_grow: bool = True
 
 
 @dataclass(frozen=True)
@@ -159,7 +146,7 @@ def _mark(where: str, entry: Mapping[str, Any], key: str) -> Mark | None:
         raise ResponseTemplateError(f"{where} has both {key!r} and '{key}_pattern'")
     if pattern is not None:
         try:
-            return Mark(regex.compile(pattern, regex.DOTALL))
+            return Mark.of_pattern(pattern)
         except (regex.error, TypeError) as error:
             raise ResponseTemplateError(f"{where}: '{key}_pattern' is no regular expression: {error}") from None
     if literals is None:
@@ -167,9 +154,7 @@ def _mark(where: str, entry: Mapping[str, Any], key: str) -> Mark | None:
     texts = (literals,) if isinstance(literals, str) else tuple(literals) if isinstance(literals, list) else ()
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise ResponseTemplateError(f"{where}: {key!r} is a text, or a list of texts")
-    longest_first = sorted(texts, key=len, reverse=True)
-    grows = any(longer != text and longer.startswith(text) for text in texts for longer in texts)
-    return Mark(regex.compile("|".join(map(regex.escape, longest_first)), regex.DOTALL), texts, grows)
+    return Mark.of_texts(texts)
 
 
 def _texts(value: Any) -> list[str]:
