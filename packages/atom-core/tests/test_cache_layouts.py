@@ -11,6 +11,7 @@ from atom_core.config import resolve_config
 from atom_core.config.engine_args import EngineArgs
 from atom_core.worker.cache_pages import plan_pages
 from atom_core.worker.kv_caches import allocate_caches
+from atom_core.worker.paged_model import PagedModel
 from atom_kernels.aiter.attention.layouts import from_nhd, restore_nhd, scaled_layout
 from atom_kernels.attention import select_attention
 from atom_kernels.attention.ops import make_problem
@@ -76,3 +77,15 @@ def test_scales_are_allocated_beside_their_blocks():
 def test_an_fp8_cache_is_of_the_kind_that_the_machine_computes_with(tiny_llama, arch, dtype):
     args = EngineArgs(model=str(tiny_llama), kv_cache_dtype="fp8", dtype="bfloat16")
     assert resolve_config(args, open_checkpoint(tiny_llama), Platform.rocm(arch)).cache.dtype == dtype
+
+
+def test_prompts_over_scales_are_left_out_of_graphs():
+    """Each is gathered first, into room for the longest request that there may be."""
+    captured = {}
+    for cache_dtype in ("bfloat16", "float8_e4m3fnuz"):
+        problem = make_problem(8, 2, 128, "bfloat16", cache_dtype=cache_dtype)
+        plan = select_attention(problem, Platform.rocm("gfx942"))
+        parts = dict.fromkeys(("forward", "compute_logits"))
+        model = SimpleNamespace(**parts, attention_layers={}, plans_by_group=lambda _, plan=plan: [(plan, 0, ["a"])])
+        captured[cache_dtype] = PagedModel(model, {}, [["a"]]).captures_prompts
+    assert captured == {"bfloat16": True, "float8_e4m3fnuz": False}

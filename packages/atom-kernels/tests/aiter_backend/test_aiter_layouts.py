@@ -109,3 +109,12 @@ def test_tokens_are_listed_by_their_slots():
     assert pages.indices[:9].tolist() == [28, 29, 30, 8, 9, 10, 11, 20, 21]
     assert pages.indices[9:].abs().max() == 0
     assert pages.last_page_lens.tolist() == [1, 1]
+
+
+def test_a_list_has_room_for_what_the_host_knows_of():
+    table = torch.tensor([[7, 10**6], [2, 5]], dtype=torch.int32)
+    lengths = torch.tensor([3, 6], dtype=torch.int32)
+    whole, known = (list_tokens(table, lengths, 4, 6, total) for total in (None, 9))
+    assert (whole.indices.shape[0], known.indices.shape[0]) == (16 + READ_AHEAD, 9 + READ_AHEAD)
+    assert torch.equal(whole.indices[:9], known.indices[:9])
+    assert known.indices[9:].abs().max() == 0

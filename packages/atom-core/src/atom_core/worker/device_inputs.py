@@ -61,6 +61,7 @@ class DeviceInputs:
             max_query_len=int(rows.lengths.max()),
             max_seq_len=int((rows.starts + rows.lengths).max()),
             prompts_are_new=rows.prompts_are_new,
+            num_prompt_keys=rows.num_prompt_keys,
         )
 
     def fill(self, rows: StepRows, shape: GraphShape | None = None) -> None:
@@ -131,6 +132,7 @@ class DeviceInputs:
         max_query_len: int,
         max_seq_len: int,
         prompts_are_new: bool = False,
+        num_prompt_keys: int | None = None,
     ) -> ModelInput:
         """The buffers as a batch of these sizes."""
         geometries = tuple(
@@ -145,6 +147,7 @@ class DeviceInputs:
                 max_query_len=max_query_len,
                 max_seq_len=max_seq_len,
                 prompts_are_new=prompts_are_new,
+                num_prompt_keys=num_prompt_keys,
             )
             for block_table, slot_mapping in zip(self._block_table, self._slot_mapping, strict=True)
         )

@@ -135,6 +135,8 @@ class DeviceSteps:
             self.choices.append(f"cudagraph_mode = none: {reason}")
             return None
         tokens = prompt_sizes(num_weights, config.scheduler.max_num_batched_tokens)
+        if not self._model.captures_prompts:
+            tokens = ()
         if config.compile.batch_invariant:
             tokens = ()  # decodes beside prompts would be computed as prompts of one token
         if tokens:

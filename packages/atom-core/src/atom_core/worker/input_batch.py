@@ -62,6 +62,11 @@ class StepRows:
         return not self.starts[self.num_decodes :].any()
 
     @property
+    def num_prompt_keys(self) -> int:
+        """Tokens of the requests behind the decodes, cached or new."""
+        return int((self.starts + self.lengths)[self.num_decodes :].sum())
+
+    @property
     def sampled_slots(self) -> np.ndarray:
         """``[n]``, of the requests that sample."""
         return self.slots[self.sampling]
@@ -129,6 +134,7 @@ def build_input(rows: StepRows, states: RequestStates, block_size: int) -> Model
                 max_query_len=max_query_len,
                 max_seq_len=max_seq_len,
                 prompts_are_new=rows.prompts_are_new,
+                num_prompt_keys=rows.num_prompt_keys,
             )
         )
     device_positions = _tensor(positions)

@@ -45,6 +45,11 @@ class PagedModel:
                 return f"the {plan.backend} backend of {layers[0]} cannot be captured"
         return None
 
+    @property
+    def captures_prompts(self) -> bool:
+        """Steps with prompts may be captured too."""
+        return all(plan.captures_prompts for plan, _, _ in self.plans)
+
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, geometries: Sequence[BatchGeometry]
     ) -> torch.Tensor:

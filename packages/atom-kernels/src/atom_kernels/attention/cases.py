@@ -90,6 +90,7 @@ def make_geometry(
         num_decodes=num_decodes,
         max_query_len=max(num_queries for num_queries, _ in requests),
         max_seq_len=max(length for _, length in requests),
+        num_prompt_keys=sum(length for _, length in requests[num_decodes:]),
         prompts_are_new=all(num_queries == length for num_queries, length in requests[num_decodes:]),
     )
     return geometry, num_blocks

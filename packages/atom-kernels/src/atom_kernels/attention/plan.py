@@ -78,6 +78,11 @@ class AttentionPlan:
         """A step may be captured in a graph, see `AttentionBackend`."""
         return getattr(self.runner, "capturable", False)
 
+    @property
+    def captures_prompts(self) -> bool:
+        """A captured step may have requests of many tokens, and not take far more memory for it than others do."""
+        return getattr(self.runner, "captures_prompts", True)
+
     def build_metadata(self, geometry: BatchGeometry) -> Any:
         """What `forward` needs to know about one step; every layer of this plan takes the same."""
         return self.runner.build_metadata(geometry)

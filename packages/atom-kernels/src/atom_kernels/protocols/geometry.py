@@ -24,6 +24,8 @@ class BatchGeometry:
         at most `max_decode_len` tokens, which is one and the drafts.
         prompts_are_new: all tokens of the requests behind the decodes are in this step, and have slots: nothing of
         these requests was cached before. False where the host does not know.
+        num_prompt_keys: tokens in the cache of the requests behind the decodes, all of them together, once this step's
+        are written; None where the host does not know.
     """
 
     query_start_loc: torch.Tensor
@@ -37,3 +39,4 @@ class BatchGeometry:
     max_seq_len: int
     max_decode_len: int = 1
     prompts_are_new: bool = False
+    num_prompt_keys: int | None = None

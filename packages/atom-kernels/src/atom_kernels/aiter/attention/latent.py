@@ -179,7 +179,7 @@ class AiterMla:
         key_THD = torch.cat((pairs[..., :nope], key_TE[:, None].expand(-1, problem.num_heads, -1)), dim=-1)
         query_THD = torch.cat((step.q[..., :nope], turned_THE), dim=-1)
         starts, length = step.metadata.prompt_starts, step.metadata.step.max_query_len
-        return self._flash(query_THD, key_THD, pairs[..., nope:].contiguous(), starts, starts, length, length)
+        return self._flash(query_THD, key_THD, pairs[..., nope:], starts, starts, length, length)
 
     @cached_property
     def _flash(self) -> Any:

@@ -95,7 +95,9 @@ class LatentSteps:
         has_prompts = num_decodes < min(geometry.num_reqs, step.num_tokens)
         are_new = has_prompts and step.prompts_are_new and num_decodes == step.num_decodes
         if has_prompts and not are_new:
-            prompts = list_tokens(step.block_table[rest], step.seq_lens[rest], self._block_size, step.max_seq_len)
+            total = step.num_prompt_keys if num_decodes == step.num_decodes else None
+            table, lengths = step.block_table[rest], step.seq_lens[rest]
+            prompts = list_tokens(table, lengths, self._block_size, step.max_seq_len, total)
         return LatentMetadata(step, decodes, num_decodes, step.query_start_loc[rest] - num_decodes, are_new, prompts)
 
     def _takes_queries(self, max_queries: int) -> bool:

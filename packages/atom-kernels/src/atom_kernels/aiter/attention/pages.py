@@ -44,22 +44,27 @@ def list_pages(block_table: torch.Tensor, seq_lens: torch.Tensor, block_size: in
     return _gather(block_table[:, :width], counts, last_page_lens)
 
 
-def list_tokens(block_table: torch.Tensor, seq_lens: torch.Tensor, block_size: int, max_seq_len: int) -> PageList:
-    """Tokens as pages of one, numbered as slots are; see `list_pages`."""
+def list_tokens(
+    block_table: torch.Tensor, seq_lens: torch.Tensor, block_size: int, max_seq_len: int, total: int | None = None
+) -> PageList:
+    """Tokens as pages of one, numbered as slots are; see `list_pages`. There is room for `total`, None for the most."""
     width = min(block_table.shape[1], -(-max_seq_len // block_size))
     offsets = torch.arange(block_size, dtype=torch.int32, device=block_table.device)
     slots = (block_table[:, :width, None] * block_size + offsets).flatten(1)
-    return _gather(slots, seq_lens, torch.ones_like(seq_lens))
+    return _gather(slots, seq_lens, torch.ones_like(seq_lens), total)
 
 
-def _gather(entries_RW: torch.Tensor, counts_R: torch.Tensor, last_page_lens: torch.Tensor) -> PageList:
+def _gather(
+    entries_RW: torch.Tensor, counts_R: torch.Tensor, last_page_lens: torch.Tensor, total: int | None = None
+) -> PageList:
     num_requests, width = entries_RW.shape
     indptr = counts_R.new_zeros(num_requests + 1, dtype=torch.int32)
     torch.cumsum(counts_R, 0, dtype=torch.int32, out=indptr[1:])
     columns = torch.arange(width, dtype=torch.int32, device=entries_RW.device)
     is_used = columns < counts_R.unsqueeze(1)
     # What is not used goes to the last entry of those read ahead, as page 0.
-    indices = entries_RW.new_zeros(num_requests * width + READ_AHEAD, dtype=torch.int32)
+    room = num_requests * width if total is None else min(num_requests * width, total)
+    indices = entries_RW.new_zeros(room + READ_AHEAD, dtype=torch.int32)
     places = torch.where(is_used, indptr[:-1].unsqueeze(1) + columns, indices.shape[0] - 1)
     values = torch.where(is_used, entries_RW, 0).to(torch.int32)
     indices.scatter_(0, places.flatten().to(torch.int64), values.flatten())

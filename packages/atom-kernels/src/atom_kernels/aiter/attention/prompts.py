@@ -84,7 +84,8 @@ class PagedPrompts:
 class GatheredPrompts:
     """By `flash_attn_varlen_func`, over a copy of the cached tokens in which each has its scale.
 
-    The copy has room for as many tokens as the prompts of a step may see, by what the host knows.
+    The copy has room for as many tokens as the prompts of a step see, as far as the host knows: in a graph, which is
+    captured for any, it would be too many.
     """
 
     def __init__(self, problem: AttentionProblem) -> None:
@@ -94,7 +95,8 @@ class GatheredPrompts:
     def list(self, step: UnifiedMetadata, first: int) -> PageList:
         """The slots of the requests from `first` on."""
         table, lengths = step.block_table[first:], step.seq_lens[first:]
-        return list_tokens(table, lengths, self.problem.block_size, step.max_seq_len)
+        total = step.num_prompt_keys if first == step.num_decodes else None
+        return list_tokens(table, lengths, self.problem.block_size, step.max_seq_len, total)
 
     def attend(
         self,

@@ -55,9 +55,10 @@ class AiterShuffledAttention:
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
         self.problem, self.layout = problem, layout
         self._writer = CacheWriter(problem, layout)
-        self._has_scales = layout.name == "shuffled_scaled"
+        has_scales = layout.name == "shuffled_scaled"
+        self.captures_prompts = not has_scales
         self._new_prompts = NewPrompts(problem)
-        self._prompts = GatheredPrompts(problem) if self._has_scales else PagedPrompts(problem)
+        self._prompts = GatheredPrompts(problem) if has_scales else PagedPrompts(problem)
 
     def build_metadata(self, geometry: BatchGeometry) -> ShuffledMetadata:
         step = step_metadata(geometry)

@@ -30,7 +30,7 @@ class UnifiedMetadata:
     """A step as the kernels take it: the geometry's tensors, contiguous and in AITER's dtypes.
 
     Attributes:
-        num_decodes, prompts_are_new: as the host knows them.
+        num_decodes, prompts_are_new, num_prompt_keys: as the host knows them.
     """
 
     query_start_loc: torch.Tensor
@@ -42,6 +42,7 @@ class UnifiedMetadata:
     max_seq_len: int
     num_decodes: int
     prompts_are_new: bool
+    num_prompt_keys: int | None
 
 
 def step_metadata(geometry: BatchGeometry) -> UnifiedMetadata:
@@ -58,6 +59,7 @@ def step_metadata(geometry: BatchGeometry) -> UnifiedMetadata:
         max_seq_len=geometry.max_seq_len,
         num_decodes=geometry.num_decodes,
         prompts_are_new=geometry.prompts_are_new,
+        num_prompt_keys=geometry.num_prompt_keys,
     )
 
 

@@ -68,6 +68,11 @@ class MlaPlan:
         """A step may be captured in a graph, see `AttentionBackend`."""
         return getattr(self.runner, "capturable", False)
 
+    @property
+    def captures_prompts(self) -> bool:
+        """A captured step may have requests of many tokens, and not take far more memory for it than others do."""
+        return getattr(self.runner, "captures_prompts", True)
+
     def prepare(self, kv_b_weight: torch.Tensor) -> Any:
         """The weights as `forward` wants them.
 
