@@ -114,7 +114,7 @@ def as_api_error(error: Exception) -> APIError:
         case ProfilerError():
             return APIError(409, str(error), code="profiler_not_ready")
         case RequestValidationError():
-            return APIError(400, f"the request is not valid: {error.errors()[0]['msg']}")
+            return _bad_parameter(error)
         case HTTPException(status_code=404):
             return APIError(404, "there is no such path here; /docs lists those there are")
         case HTTPException(status_code=405):
@@ -124,6 +124,14 @@ def as_api_error(error: Exception) -> APIError:
             return APIError(error.status_code, str(error.detail), headers=dict(error.headers or {}))
     logger.error("a request failed unexpectedly", exc_info=error)
     return APIError(500, "internal error; the server's log has the details")
+
+
+def _bad_parameter(error: RequestValidationError) -> APIError:
+    """Of the path or the query: bodies are checked by `atom_server.body`."""
+    problem = error.errors()[0]
+    name = str(problem["loc"][-1]) if problem["loc"] else None
+    message = str(problem["msg"]).replace("Input should", "must")
+    return APIError(400, f"'{name}' {message}" if name else message, param=name)
 
 
 def install_error_handlers(app: FastAPI) -> None:
