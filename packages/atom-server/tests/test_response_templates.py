@@ -226,6 +226,12 @@ def test_a_pattern_that_takes_too_long_is_given_up():
     assert time.perf_counter() - started < 5
 
 
+def test_white_space_without_end_is_searched_for_a_second_at_most():
+    started = time.perf_counter()
+    assert ours(TEMPLATES["qwen"], "", ["\n" * 100_000, "x"]).content == "x"
+    assert time.perf_counter() - started < 8
+
+
 @pytest.mark.parametrize(
     ("declared", "reason"),
     [

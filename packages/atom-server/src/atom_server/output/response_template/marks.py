@@ -11,10 +11,6 @@ import regex
 from atom_server.output.parts import held_back
 from atom_server.output.response_template.values import PATIENCE
 
-_REPEATED_GROUP = regex.compile(r"\)[*+{]")
-_REPEATS = regex.compile(r"[*+{]")
-_MOST_REPEATS = 3
-
 
 class Span(NamedTuple):
     """Where a mark is, or where it may come to be.
@@ -39,24 +35,16 @@ class Mark:
 
     Attributes:
         literals: the texts that it may be; empty for a regular expression.
-        is_quick: a search cannot take long.
     """
 
     pattern: regex.Pattern[str]
     literals: tuple[str, ...] = ()
-    is_quick: bool = True
 
     @classmethod
     def of_texts(cls, texts: tuple[str, ...]) -> Mark:
         """Any of some texts."""
         longest_first = sorted(texts, key=len, reverse=True)
         return cls(regex.compile("|".join(map(regex.escape, longest_first)), regex.DOTALL), texts)
-
-    @classmethod
-    def of_pattern(cls, pattern: str) -> Mark:
-        """What a regular expression matches; `regex.error` where it is none."""
-        is_quick = not _REPEATED_GROUP.search(pattern) and len(_REPEATS.findall(pattern)) <= _MOST_REPEATS
-        return cls(regex.compile(pattern, regex.DOTALL), is_quick=is_quick)
 
     def search(self, text: str, place: int, *, at_end: bool) -> Span | None:
         """The first in `text` from `place`; before the end of the text also one that may become one.
@@ -78,16 +66,10 @@ class Mark:
         return Span(start, start - length, True, {}) if found else None
 
     def _matched(self, text: str, place: int, at_end: bool) -> Span | None:
-        # Keeping time takes longer than most searches, and only what repeats in what repeats can take long.
-        if self.is_quick:
-            found = self.pattern.search(text, place, partial=not at_end)
-        else:
-            found = self.pattern.search(text, place, partial=not at_end, timeout=PATIENCE)
+        found = self.pattern.search(text, place, partial=not at_end, timeout=PATIENCE)
         if found is None:
             return None
         # More text may make it longer, or undo an end of the text.
         is_certain = at_end or not (found.partial or found.end() == len(text))
-        captures = (
-            {name: caught for name, caught in found.groupdict().items() if caught is not None} if is_certain else {}
-        )
+        captures = {name: caught for name, caught in found.groupdict().items() if caught is not None}
         return Span(found.start(), found.end(), is_certain, captures)

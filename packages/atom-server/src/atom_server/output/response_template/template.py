@@ -146,7 +146,7 @@ def _mark(where: str, entry: Mapping[str, Any], key: str) -> Mark | None:
         raise ResponseTemplateError(f"{where} has both {key!r} and '{key}_pattern'")
     if pattern is not None:
         try:
-            return Mark.of_pattern(pattern)
+            return Mark(regex.compile(pattern, regex.DOTALL))
         except (regex.error, TypeError) as error:
             raise ResponseTemplateError(f"{where}: '{key}_pattern' is no regular expression: {error}") from None
     if literals is None:
