@@ -52,7 +52,7 @@ def _supports_shuffled(problem: LinearProblem, platform: Platform) -> str | None
 
 def _shuffle(problem: LinearProblem, weights: Any) -> Any:
     """The weight in the order of its tiles; the mark that AITER left on the tensor must not be lost by a copy."""
-    return {**weights, "weight": library().bind("shuffle_weight", "x", layout=_SHUFFLE)(weights["weight"].contiguous())}
+    return {**weights, "weight": library().bind("shuffle_weight", "x", layout=_SHUFFLE)(weights["weight"])}
 
 
 def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
