@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import string
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -168,6 +170,7 @@ def parts_of(sets: Any) -> set[str]:
         ("(?i)b", {"Bb"}),
         (".", {"\n", "\r"}),
         (r"(?:a|\.)", {"a", "."}),
+        ("a{2,}b{,3}", {"a", "b", "{", ",", "3", "}"}),
     ],
 )
 def test_a_pattern_tells_apart_what_it_names(pattern, parts):
@@ -186,6 +189,19 @@ def test_a_pattern_that_is_not_understood_is_left_to_the_whole_vocabulary(backen
     with pytest.raises(UnknownNotationError):
         list(sets_of_pattern(pattern))
     assert backend._short.for_constraint("regex", pattern) is None
+
+
+RANGES = "".join(f"[{chr(low)}-{chr(high)}]" for low in range(48, 91) for high in range(97, 123))
+
+
+@pytest.mark.parametrize("pattern", ["{" + "1" * 8_000, "[a" * 4_000, "(" * 8_000, "\\x{" + "1" * 8_000, RANGES])
+def test_hostile_patterns_are_read_at_once(pattern):
+    started = time.process_time()
+    with contextlib.suppress(UnknownNotationError):
+        same_characters(sets_of_pattern(pattern))
+    with contextlib.suppress(UnknownNotationError):
+        same_characters(sets_of_lark(f'start: /{pattern}/ "{pattern}"'))
+    assert time.process_time() - started < 0.5
 
 
 @pytest.mark.parametrize(

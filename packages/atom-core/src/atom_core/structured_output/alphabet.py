@@ -11,13 +11,14 @@ import string
 from collections.abc import Iterable, Iterator
 
 NUM_ASCII = 128
+MAX_SETS = 512
 _SETS = {"d": string.digits, "w": string.ascii_letters + string.digits + "_", "s": " \t\n\v\f\r"}
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 _ESCAPE = r"\\(?:[xu]\{[0-9a-fA-F]+\}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[^xu])"
 _CHARACTER = re.compile(rf"{_ESCAPE}|[^\\]", re.DOTALL)
 _IN_CLASS = re.compile(rf"({_ESCAPE}|[^\\\[])(?:-({_ESCAPE}|[^\\\[]))?", re.DOTALL)
 _IN_PATTERN = re.compile(
-    rf"\[\^?(?P<class>\]?(?:{_ESCAPE}|[^\]\\])*)\]|\(\?(?::|s:)|\((?!\?)|\{{\d*,?\d*\}}|{_ESCAPE}|[^\\\[(]", re.DOTALL
+    rf"\[\^?(?P<class>\]?(?:{_ESCAPE}|[^\]\\])*)\]|\(\?(?::|s:)|\((?!\?)|\{{\d+(?:,\d*)?\}}|{_ESCAPE}|[^\\\[(]", re.S
 )
 _LITERAL_ENDS = r"(?![a-zA-Z])(?!\s*\.\.)"
 _IN_LARK = re.compile(
@@ -31,8 +32,14 @@ class UnknownNotationError(ValueError):
 
 
 def same_characters(sets: Iterable[str]) -> tuple[str, ...]:
-    """Parts ASCII into characters that each of `sets` holds together or leaves out together."""
+    """Parts ASCII into characters that each of `sets` holds together or leaves out together.
+
+    Raises:
+        UnknownNotationError: so many sets that hardly any characters could be alike.
+    """
     found = [frozenset(one) for one in dict.fromkeys(sets)]
+    if len(found) > MAX_SETS:
+        raise UnknownNotationError(f"{len(found)} sets")
     parts: dict[tuple[bool, ...], str] = {}
     for character in map(chr, range(NUM_ASCII)):
         holders = tuple(character in one for one in found)
