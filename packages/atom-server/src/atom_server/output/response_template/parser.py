@@ -15,6 +15,8 @@ from atom_server.output.response_template.values import PATIENCE
 
 # Text that was read is kept only for patterns that look behind themselves.
 _LOOKS_BEHIND, _MOST_KEPT = 256, 8192
+# No mark is longer: what white space before it could go on to is not held back for ever.
+_LONGEST_MARK = 2048
 
 
 class _Found(NamedTuple):
@@ -104,6 +106,7 @@ class TemplateParser:
             if (self._coming or self._body) and not at_end:
                 return parts
             found, certain = self._next_match(at_end)
+            certain = max(certain, len(self._text) - _LONGEST_MARK)
             parts += self._take(certain if found is None else found.start)
             if found is None:
                 return parts
