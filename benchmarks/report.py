@@ -110,7 +110,10 @@ def vllm_table(document: dict[str, Any]) -> str:
             ratio = _ratio(result["times_faster_than_vllm"].get(name))
             called = "nothing of ours" if name == "vllm" else name
             rows.append((result["scenario"], called, f"{engine['median_ms']:.1f} ms", f"{low:.1f} - {high:.1f}", ratio))
-    return markdown_table(rows) + "\n\n" + conditions(document)
+    compiled = (
+        "Nobody compiles (`--enforce-eager`)." if document["settings"]["enforce_eager"] else "Stock vLLM compiles."
+    )
+    return markdown_table(rows) + "\n\n" + conditions(document) + " " + compiled
 
 
 def conditions(document: dict[str, Any]) -> str:

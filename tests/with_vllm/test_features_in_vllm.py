@@ -95,10 +95,10 @@ def test_vllms_own_models_serve_what_ours_do_not_have(run_jobs, tiny) -> None:
         assert name.startswith("cache") or outcome.tokens == stock.tokens, name
 
 
-def test_pipelines_are_vllms_own(run_jobs, generate, tiny) -> None:
-    folder = tiny("llama-3.1")
-    [stock] = run_jobs([{"model": folder, "num_tokens": 16}], IN_PROCESS | STOCK)
+def test_pipelines_are_vllms_own(run_jobs, tiny) -> None:
+    """Beside us they do what they do without us, which with eager steps on a CPU may be an error of vLLM's."""
     one_core_each = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
-    tokens, log = generate(folder, one_core_each, llm={"pipeline_parallel_size": 2}, num_tokens=16)
-    assert tokens == stock.tokens
-    assert "LlamaForCausalLM is vLLM's own, because pipeline parallelism is asked for" in log
+    job = {"model": tiny("llama-3.1"), "llm": {"pipeline_parallel_size": 2}, "num_tokens": 8}
+    [theirs], [ours] = run_jobs([job], one_core_each | STOCK), run_jobs([job], one_core_each)
+    assert (ours.tokens, ours.error) == (theirs.tokens, theirs.error)
+    assert "LlamaForCausalLM is vLLM's own, because pipeline parallelism is asked for" in ours.log
