@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atom_kernels.aiter.attention.flash import bind_flash
 from atom_kernels.aiter.attention.latent_metadata import DecodeWork, LatentMetadata, LatentSteps
 from atom_kernels.aiter.attention.latent_prologue import LatentPrologue
 from atom_kernels.aiter.attention.pages import PageList
@@ -179,17 +180,13 @@ class AiterMla:
         key_THD = torch.cat((pairs[..., :nope], key_TE[:, None].expand(-1, problem.num_heads, -1)), dim=-1)
         query_THD = torch.cat((step.q[..., :nope], turned_THE), dim=-1)
         starts, length = step.metadata.prompt_starts, step.metadata.step.max_query_len
-        return self._flash(query_THD, key_THD, pairs[..., nope:], starts, starts, length, length)
+        out_THV = query_THD.new_empty((*query_THD.shape[:2], problem.v_head_dim))
+        self._flash(query_THD, key_THD, pairs[..., nope:], starts, starts, length, length, out_THV)
+        return out_THV
 
     @cached_property
     def _flash(self) -> Any:
-        return library().bind(
-            "flash_attn_varlen_func",
-            "q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k",
-            softmax_scale=self.problem.scale,
-            causal=True,
-            return_lse=False,
-        )  # fmt: skip
+        return bind_flash(self.problem.scale)
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,8 @@ _RANK, _ROPE = 512, 64
 _MAX_HEADS = 128
 _MAX_HEADS_PYPI = 112
 _NEEDED = (
-    "mla_decode_fwd",
-    "mla_prefill_fwd",
-    "get_mla_metadata_info_v1",
-    "get_mla_metadata_v1",
-    "batched_gemm_bf16_CK",
-    "concat_and_cache_mla",
-    "fused_qk_rope_cat_and_cache_mla",
-    "flash_attn_varlen_func",
+    "mla_decode_fwd mla_prefill_fwd get_mla_metadata_info_v1 get_mla_metadata_v1 batched_gemm_bf16_CK "
+    "concat_and_cache_mla fused_qk_rope_cat_and_cache_mla flash_attn_varlen_func"
 )
 
 
@@ -44,7 +38,7 @@ def supports(problem: MlaProblem, platform: Platform) -> str | None:
     if api.release == "pypi" and problem.num_heads > _MAX_HEADS_PYPI:
         # Its decode computes 128 heads 16 at a time, and its metadata is for 128 at once.
         return f"mla_decode_fwd of amd-aiter {api.version} takes up to {_MAX_HEADS_PYPI} heads, not {problem.num_heads}"
-    return next((reason for name in _NEEDED if (reason := api.why_not(name))), None)
+    return next((reason for name in _NEEDED.split() if (reason := api.why_not(name))), None)
 
 
 def create(problem: MlaProblem) -> MlaBackend:

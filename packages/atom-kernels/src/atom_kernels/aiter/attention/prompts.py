@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atom_kernels.aiter.attention.flash import bind_flash
 from atom_kernels.aiter.attention.pages import PageList, list_pages, list_tokens
 from atom_kernels.aiter.library import library
 
@@ -39,7 +40,7 @@ class NewPrompts:
 
     @cached_property
     def _flash(self) -> Any:
-        return bind_flash(self.problem)
+        return bind_flash(self.problem.scale)
 
 
 class PagedPrompts:
@@ -124,15 +125,4 @@ class GatheredPrompts:
 
     @cached_property
     def _flash(self) -> Any:
-        return bind_flash(self.problem)
-
-
-def bind_flash(problem: AttentionProblem) -> Any:
-    """``(q, k, v, first rows of q, of k, max of both, out)``, causal, without rules."""
-    return library().bind(
-        "flash_attn_varlen_func",
-        "q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "out",
-        softmax_scale=problem.scale,
-        causal=True,
-        return_lse=False,
-    )  # fmt: skip
+        return bind_flash(self.problem.scale)

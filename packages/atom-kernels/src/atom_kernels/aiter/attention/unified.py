@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_kernels.aiter.attention.cache_write import CacheWriter, NewTokens
+from atom_kernels.aiter.attention.flash import bind_flash
 from atom_kernels.aiter.attention.tables import unit_scale
 from atom_kernels.aiter.library import library
 
@@ -166,16 +167,12 @@ class AiterUnifiedAttention:
     def _flash(self) -> Any:
         problem = self.problem
         window = problem.sliding_window
-        return library().bind(
-            "flash_attn_varlen_func",
-            "q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "out",
-            *(("sink_ptr",) if problem.has_sinks else ()),
-            softmax_scale=problem.scale,
+        return bind_flash(
+            problem.scale,
+            has_sinks=problem.has_sinks,
             logits_soft_cap=problem.soft_cap or 0.0,
-            causal=True,
             window_size=(-1, -1) if window is None else (window - 1, 0),
-            return_lse=False,
-        )  # fmt: skip
+        )
 
 
 def cut_prologue(prologue: AttentionPrologue, num_tokens: int) -> AttentionPrologue:
