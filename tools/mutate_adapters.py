@@ -27,15 +27,15 @@ TESTS = ROOT / "packages" / "atom-kernels" / "tests" / "aiter_backend"
 # An adapter's file, or its folder -> the tests that should find its mistakes, those that find most first.
 TESTS_OF: dict[str, tuple[str, ...]] = {
     "moe": ("moe",),
-    "attention/cache_write": ("cache_write", "attention"),
+    "attention/cache_write": ("cache_write", "strided", "attention"),
     "attention/head_steps": ("cache_write", "attention"),
-    "attention/latent": ("latent", "attention_graphs"),
+    "attention/latent": ("strided", "latent", "attention_graphs"),
     "attention/latent_backend": ("latent",),
-    "attention/latent_metadata": ("latent", "attention_graphs"),
-    "attention/latent_prologue": ("latent",),
+    "attention/latent_metadata": ("strided", "latent", "attention_graphs"),
+    "attention/latent_prologue": ("strided", "latent"),
     "attention/layouts": ("layouts", "cache_write", "attention"),
     "attention/tables": ("cache_write", "attention", "latent"),
-    "attention": ("attention", "attention_graphs"),
+    "attention": ("strided", "attention", "attention_graphs"),
     "batched_gemm": ("latent", "parity"),
     "": ("parity", "graph_safety"),
 }

@@ -56,9 +56,13 @@ class CacheWriter:
         self, tokens: NewTokens, kv_cache: tuple[torch.Tensor, ...], prologue: AttentionPrologue | None
     ) -> NewTokens:
         """The tokens with normed and rotated queries and keys; what was given is left alone."""
+        q, k, v = (dense_heads(x) for x in (tokens.q, tokens.k, tokens.v))
+        tokens = NewTokens(q, k, v, tokens.slots)
         if prologue is None:
             self._store(tokens, kv_cache)
             return tokens
+        # AITER's kernels read positions without holes between them.
+        prologue = replace(prologue, positions=prologue.positions.contiguous())
         norms, table = (prologue.q_norm_weight, prologue.k_norm_weight), prologue.cos_sin_cache
         if norms[0] is not None and norms[1] is not None and table is not None and self._does_all(table):
             return self._norm_rotate_store(tokens, kv_cache, prologue, (norms[0], norms[1]), table)
@@ -170,12 +174,11 @@ class CacheWriter:
             halves = no_rotation(self.problem.head_dim // 2, tokens.q.device)
             self._rotate_store(tokens, kv_cache, torch.zeros_like(tokens.slots), halves, is_neox=True)
             return
-        k, v = (x if x.stride()[1:] == (self.problem.head_dim, 1) else x.contiguous() for x in (tokens.k, tokens.v))
         if self._has_scales:
-            self._quantize_and_cache(k, v, *kv_cache, tokens.slots)
+            self._quantize_and_cache(tokens.k, tokens.v, *kv_cache, tokens.slots)
         else:
             one = unit_scale(tokens.k.device)
-            self._reshape_and_cache(k, v, *kv_cache, tokens.slots, one, one)
+            self._reshape_and_cache(tokens.k, tokens.v, *kv_cache, tokens.slots, one, one)
 
     @cached_property
     def _reshape_and_cache(self) -> Any:
@@ -191,3 +194,8 @@ class CacheWriter:
             "key", "value", "key_cache", "value_cache", "k_dequant_scales", "v_dequant_scales", "slot_mapping",
             asm_layout=True,
         )  # fmt: skip
+
+
+def dense_heads(x_THD: torch.Tensor) -> torch.Tensor:
+    """With the elements of a token's heads side by side, as every kernel reads them; tokens may lie apart."""
+    return x_THD if x_THD.stride()[1:] == (x_THD.shape[2], 1) else x_THD.contiguous()

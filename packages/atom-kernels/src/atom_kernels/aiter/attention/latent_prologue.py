@@ -56,7 +56,7 @@ class LatentPrologue:
             out_THL[..., self._rank :] = turning_THE
             self.store(latent_TC, key_TE, cache, slots)
             return
-        is_neox, positions = not prologue.interleaved, prologue.positions
+        is_neox, positions = not prologue.interleaved, prologue.positions.contiguous()
         cos, sin = rotary_halves(prologue.cos_sin_cache, query_THC.dtype)
         if self._writes_every_query:
             one = unit_scale(cache.device)
@@ -76,7 +76,11 @@ class LatentPrologue:
         if prologue is None or prologue.cos_sin_cache is None:
             return turning_THE, key_TE
         turned_THE, key_T1E = self._heads.rotate(
-            turning_THE, key_TE[:, None], prologue.positions, prologue.cos_sin_cache, prologue.interleaved
+            turning_THE,
+            key_TE[:, None],
+            prologue.positions.contiguous(),
+            prologue.cos_sin_cache,
+            prologue.interleaved,
         )
         return turned_THE, key_T1E.squeeze(1)
 
