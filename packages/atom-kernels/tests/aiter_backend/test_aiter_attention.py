@@ -108,6 +108,15 @@ def test_requests_and_rows_that_pad_a_batch_change_nothing_and_give_zeros(machin
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt-oss window"])
+def test_the_numbers_of_a_step_may_be_wider_and_lie_apart(machine, family):
+    problem, options = of_family(family)
+    step = make_step(problem, MIXED, **options)
+    names = ("query_start_loc", "seq_lens", "slot_mapping", "block_table")
+    apart = {name: torch.stack([getattr(step.geometry, name).long()] * 2, dim=-1)[..., 0] for name in names}
+    agree(problem, step, machine, geometry=replace(step.geometry, **apart))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt-oss window"])
 def test_steps_of_nothing_and_rows_past_a_step_give_zeros(machine, family):
     problem, options = of_family(family)
     step = make_step(problem, DECODES, **options)

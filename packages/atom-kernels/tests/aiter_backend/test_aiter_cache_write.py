@@ -54,7 +54,10 @@ def test_every_family_writes_what_the_reference_does(machine, layout, norms, sha
     *heads, rotary_dim = SHAPES[shape]
     problem = make_problem(*heads, "bfloat16")
     options = {"rotary_dim": rotary_dim, "interleaved": shape == "glm", "norms": norms, "scattered": True}
-    got, expected = written(problem, LAYOUTS[layout](problem), make_step(problem, REQUESTS, **options))
+    step = make_step(problem, REQUESTS, **options)
+    # So much that nobody overlooks it.
+    step = replace(step, prologue=replace(step.prologue, norm_eps=0.5))
+    got, expected = written(problem, LAYOUTS[layout](problem), step)
     close(got, expected, atol=2e-2, rtol=2e-2)
 
 
@@ -63,6 +66,16 @@ def test_every_family_writes_what_the_reference_does(machine, layout, norms, sha
 def test_without_a_prologue_the_bytes_are_those_given(machine, layout, dtype):
     problem = make_problem(4, 2, 128, dtype)
     got, expected = written(problem, LAYOUTS[layout](problem), make_step(problem, REQUESTS, scattered=True))
+    close(got, expected, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_heads_may_come_before_tokens(machine, layout):
+    problem = make_problem(4, 2, 128, "bfloat16")
+    step = make_step(problem, REQUESTS)
+    k, v = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (step.k_TKD, step.v_TKD))
+    assert not k.is_contiguous()
+    got, expected = written(problem, LAYOUTS[layout](problem), replace(step, k_TKD=k, v_TKD=v))
     close(got, expected, atol=0, rtol=0)
 
 
@@ -105,6 +118,7 @@ def test_float8_with_scales_keeps_what_large_and_small_tokens_are(machine, rotar
 def test_all_in_one_kernel_gives_what_the_steps_give(monkeypatch, cache_dtype, key_heads):
     problem = make_problem(32, key_heads, 128, "bfloat16", cache_dtype=cache_dtype)
     step = make_step(problem, REQUESTS, rotary_dim=128, norms=True)
+    step = replace(step, prologue=replace(step.prologue, norm_eps=0.5))
     layout = layouts.shuffled_layout(problem) if cache_dtype == "bfloat16" else layouts.scaled_layout(problem)
     with amd_machine("gfx942", "git"):
         monkeypatch.setenv(FUSION, "1")

@@ -47,7 +47,9 @@ def test_every_family_attends_as_the_reference_does(machine, family, requests):
     # The release on PyPI does not have so many heads, see the last test.
     is_too_large = family == "deepseek-v3" and machine.aiter.release == "pypi"
     problem = make_problem(*((112,) if is_too_large else FAMILIES[family][:1]), *FAMILIES[family][1:], "bfloat16")
-    agree(problem, make_step(problem, STEPS[requests], scattered=True), machine)
+    step = make_step(problem, STEPS[requests], scattered=True)
+    # So much that nobody overlooks it.
+    agree(problem, replace(step, prologue=replace(step.prologue, norm_eps=0.5)), machine)
 
 
 @pytest.mark.parametrize("requests", STEPS)
