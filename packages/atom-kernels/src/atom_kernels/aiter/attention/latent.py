@@ -104,7 +104,7 @@ class AiterMla:
     def _absorbed(self, step: _Step) -> torch.Tensor:
         problem, metadata = self.problem, step.metadata
         query_TPL = self._place(step)
-        # Heads that pad, and rows of no request, find nothing.
+        # Rows of no request find nothing.
         found_TPC = query_TPL.new_zeros((*query_TPL.shape[:2], problem.kv_lora_rank))
         if metadata.prompts is not None:
             self._attend_prompts(query_TPL, step.cache, found_TPC, metadata, metadata.prompts)
@@ -117,8 +117,8 @@ class AiterMla:
         """Latents to the cache; queries ``[T, P, L]`` that look for them."""
         problem, heads, nope = self.problem, self.problem.num_heads, self.problem.qk_nope_head_dim
         latent_TC, key_TE = self._prologue.normed(step.kv, step.prologue)
+        # Whatever lies in heads that pad: nobody looks at what they find.
         query_TPL = step.q.new_empty((step.q.shape[0], self._heads, problem.latent_dim))
-        query_TPL[:, heads:].zero_()
         absorbed_HTC = self._multiply(step.q[..., :nope].transpose(0, 1), step.weights.absorb)
         self._prologue.place(
             absorbed_HTC.transpose(0, 1), step.q[..., nope:], latent_TC, key_TE, step.cache,
