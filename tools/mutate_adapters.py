@@ -53,7 +53,6 @@ HARMLESS: dict[tuple[str, str, str], str] = {
         "tokens.q.contiguous()",
         "tokens.q",
     ): "pa_fwd_asm is told one stride; whether its output has it too, AITER does not say, so they are made the same",
-    ("attention/head_steps.py", '"input_x", "input_y"', '"input_y", "input_x"'): "queries and keys are turned alike",
     ("rotary.py", '"input_x", "input_y"', '"input_y", "input_x"'): "queries and keys are turned alike, too",
     ("rotary.py", "False", "True"): "all that is handed over turns: nothing is left at either end",
     ("rotary.py", "rotary_dim", "rotary_dim + 1"): "what lies past the angles is not turned",
