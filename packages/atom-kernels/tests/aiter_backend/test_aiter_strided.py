@@ -41,11 +41,9 @@ def with_heads_last(x_THD):
 
 def over_columns(step):
     """The step with lengths, slots and positions that are columns of something wider."""
-    names = ("query_start_loc", "seq_lens", "slot_mapping")
+    names = ("query_start_loc", "seq_lens", "slot_mapping", "block_table")
     columns = {name: as_a_column(getattr(step.geometry, name)) for name in names}
-    table = step.geometry.block_table
-    wide = torch.cat((table, torch.full_like(table, 10**6)), dim=1)[:, : table.shape[1]]
-    step = replace(step, geometry=replace(step.geometry, **columns, block_table=wide))
+    step = replace(step, geometry=replace(step.geometry, **columns))
     return replace(step, prologue=step.prologue and in_prologue(step.prologue))
 
 
@@ -65,6 +63,16 @@ def test_a_step_over_pages_takes_tensors_with_holes(machine, name):
     for strided in (over_columns(step), replace(step, **heads)):
         for got, expected in zip(strided.run(plan), step.run(plan), strict=True):
             assert torch.equal(got, expected)
+
+
+def test_sinks_may_have_the_dtype_of_the_model(machine):
+    problem = make_problem(8, 1, 64, "bfloat16", has_sinks=True, sliding_window=20)
+    plan = select_attention(problem, machine)
+    step = make_step(problem, [(20, 20), (7, 7)], rotary_dim=64)
+    step = replace(step, sinks=step.sinks.bfloat16(), geometry=replace(step.geometry, prompts_are_new=True))
+    expected = replace(step, sinks=step.sinks.float()).run(plan)
+    for got, same in zip(step.run(plan), expected, strict=True):
+        assert torch.equal(got, same)
 
 
 def test_a_step_over_latents_takes_tensors_with_holes(machine):

@@ -107,7 +107,7 @@ class CacheWriter:
         q_weight, k_weight = (weight.to(dtype) for weight in weights)
         keys, values, *scales = kv_cache
         self._norm_rope_cache(
-            q_TX, k_TX, tokens.v.flatten(1).contiguous(), prologue.norm_eps, q_weight, k_weight,
+            q_TX, k_TX, tokens.v.flatten(1), prologue.norm_eps, q_weight, k_weight,
             rotary_rows(table, dtype), not prologue.interleaved, prologue.positions, keys, values, tokens.slots,
             *(scales or (one, one)),
         )  # fmt: skip
