@@ -41,6 +41,7 @@ TESTS_OF: dict[str, tuple[str, ...]] = {
 }
 # What changes nothing that anybody could see: (file, what was edited, into what) -> why.
 HARMLESS: dict[tuple[str, str, str], str] = {
+    ("attention/latent_prologue.py", '"k_scale", "q_scale"', '"q_scale", "k_scale"'): "both are one",
     ("attention/head_steps.py", '"input_x", "input_y"', '"input_y", "input_x"'): "queries and keys are turned alike",
     (
         "attention/latent.py",
@@ -54,6 +55,11 @@ HARMLESS: dict[tuple[str, str, str], str] = {
         "tokens.q",
     ): "pa_fwd_asm is told one stride; whether its output has it too, AITER does not say, so they are made the same",
     ("rotary.py", '"input_x", "input_y"', '"input_y", "input_x"'): "queries and keys are turned alike, too",
+    (
+        "attention/layouts.py",
+        "packed.permute(0, 3, 1, 2, 4).flatten(3).contiguous()",
+        "packed.permute(0, 3, 1, 2, 4).flatten(3)",
+    ): "what is flattened across dimensions that lay apart is a copy already",
     ("rotary.py", "False", "True"): "all that is handed over turns: nothing is left at either end",
     ("rotary.py", "rotary_dim", "rotary_dim + 1"): "what lies past the angles is not turned",
     ("norm.py", '"input", "residual_in"', '"residual_in", "input"'): "a sum has no order",

@@ -100,6 +100,20 @@ def test_requests_and_rows_that_pad_a_batch_change_nothing_and_give_zeros(machin
     assert torch.equal(cache, padded_cache)
 
 
+@pytest.mark.parametrize("requests", ["mixed", "new"])
+def test_the_numbers_of_a_step_may_be_wider_and_lie_apart(machine, requests):
+    problem = make_problem(*FAMILIES["kimi on 8"], "bfloat16")
+    step = make_step(problem, STEPS[requests])
+    names = ("query_start_loc", "seq_lens", "slot_mapping", "block_table")
+    geometry = replace(step.geometry, **{name: apart(getattr(step.geometry, name)) for name in names})
+    prologue = replace(step.prologue, positions=apart(step.prologue.positions))
+    agree(problem, replace(step, geometry=geometry, prologue=prologue), machine)
+
+
+def apart(numbers):
+    return torch.stack([numbers.long(), torch.full_like(numbers, 7).long()], dim=-1)[..., 0]
+
+
 def test_a_token_of_no_slot_is_not_written_and_its_query_sees_what_is_there(machine):
     problem = make_problem(*FAMILIES["kimi on 8"], "bfloat16")
     step = make_step(problem, [(1, 17), (5, 40)])
