@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -53,6 +54,19 @@ def mutations_of(path: Path) -> list[Mutation]:
     source = _Source(path)
     found = {(edit.start, edit.end, edit.after): edit for node in source.nodes for edit in _edits(source, node)}
     return sorted(found.values(), key=lambda edit: (edit.line, edit.start, edit.kind, edit.after))
+
+
+def function_at(path: Path, line: int) -> str | None:
+    """The innermost function that a line is in."""
+    inside = [name for first, last, name in _functions(path) if first <= line <= last]
+    return inside[-1] if inside else None
+
+
+@functools.cache
+def _functions(path: Path) -> list[tuple[int, int, str]]:
+    """First line, last line and name of each, outer ones first."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.FunctionDef)]
+    return sorted((node.lineno, node.end_lineno or node.lineno, node.name) for node in nodes)
 
 
 class _Source:

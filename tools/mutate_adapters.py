@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.adapter_mutations import ADAPTERS, ROOT, SOURCES, Mutation, all_mutations
+from tools.adapter_mutations import ADAPTERS, ROOT, SOURCES, Mutation, all_mutations, function_at
 
 TESTS = ROOT / "packages" / "atom-kernels" / "tests" / "aiter_backend"
 # An adapter's file, or its folder -> the tests that should find its mistakes, those that find most first.
@@ -39,7 +39,7 @@ TESTS_OF: dict[str, tuple[str, ...]] = {
     "batched_gemm": ("latent", "parity"),
     "": ("parity", "graph_safety"),
 }
-# What changes nothing that anybody could see: (file, what was edited, into what) -> why.
+# What changes nothing that anybody could see: (file, or file: function, what was edited, into what) -> why.
 HARMLESS: dict[tuple[str, str, str], str] = {
     ("attention/latent_prologue.py", '"k_scale", "q_scale"', '"q_scale", "k_scale"'): "both are one",
     ("attention/head_steps.py", '"input_x", "input_y"', '"input_y", "input_x"'): "queries and keys are turned alike",
@@ -60,6 +60,8 @@ HARMLESS: dict[tuple[str, str, str], str] = {
         "packed.permute(0, 3, 1, 2, 4).flatten(3).contiguous()",
         "packed.permute(0, 3, 1, 2, 4).flatten(3)",
     ): "what is flattened across dimensions that lay apart is a copy already",
+    ("attention/cache_write.py: _rope_cache", '"k_scale", "v_scale"', '"v_scale", "k_scale"'): "here both are one",
+    ("attention/cache_write.py: _reshape_and_cache", '"k_scale", "v_scale"', '"v_scale", "k_scale"'): "one is both",
     ("rotary.py", "False", "True"): "all that is handed over turns: nothing is left at either end",
     ("rotary.py", "rotary_dim", "rotary_dim + 1"): "what lies past the angles is not turned",
     ("norm.py", '"input", "residual_in"', '"residual_in", "input"'): "a sum has no order",
@@ -131,8 +133,10 @@ class _Mutated(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoade
 
 def reason_of(mutation: Mutation) -> str | None:
     """Why a mistake is harmless, None if it is not."""
-    key = (mutation.path.relative_to(ADAPTERS).as_posix(), mutation.before, mutation.after)
-    return HARMLESS.get(key)
+    file = mutation.path.relative_to(ADAPTERS).as_posix()
+    places = (file, f"{file}: {function_at(mutation.path, mutation.line)}")
+    keys = [(place, mutation.before, mutation.after) for place in places]
+    return next((HARMLESS[key] for key in keys if key in HARMLESS), None)
 
 
 def spread(mutations: Sequence[Mutation], count: int) -> list[Mutation]:

@@ -75,11 +75,13 @@ def test_sinks_may_have_the_dtype_of_the_model(machine):
         assert torch.equal(got, same)
 
 
-def test_a_step_over_latents_takes_tensors_with_holes(machine):
+@pytest.mark.parametrize("requests", [REQUESTS, [(20, 20), (7, 7)]], ids=["mixed", "new"])
+def test_a_step_over_latents_takes_tensors_with_holes(machine, requests):
     problem = make_latent_problem(16, 512, 128, 64, 128, "bfloat16")
     plan = select_mla(problem, machine)
     assert plan.backend == "aiter"
-    step = make_latent_step(problem, REQUESTS, scattered=True)
+    step = make_latent_step(problem, requests, scattered=True)
+    step = replace(step, geometry=replace(step.geometry, prompts_are_new=requests is not REQUESTS))
     for strided in (over_columns(step), replace(step, q_THD=with_heads_last(step.q_THD))):
         for got, expected in zip(strided.run(plan), step.run(plan), strict=True):
             assert torch.equal(got, expected)
