@@ -120,7 +120,7 @@ def check_covers(works: list[Work], key_ranges: list[tuple[int, int]], query_row
         fits = [start for start, _ in parts] == bounds[:-1] and bounds[-1] == end
         detect_unless(
             fits,
-            f"the metadata is stale, or of other heads: keys {begin}:{end} of sequence {sequence} are computed as {parts}",
+            f"the metadata is stale, or of other heads: keys {begin}:{end} of sequence {sequence} are in {parts}",
         )
         same_rows = all((w.q_start, w.q_end) == rows for w in works if w.sequence == sequence)
         detect_unless(same_rows, f"the metadata is stale: sequence {sequence} has rows {rows}")
