@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from atom_kernels.attention import AttentionProblem, UnsupportedAttentionError
+from atom_kernels.platform import detect_platform
 from atom_vllm.cache_view import plan_over_view
 
 # As `--kv-cache-dtype` spells it.
@@ -13,7 +14,7 @@ FLOAT8_CACHES = ("fp8", "fp8_e4m3")
 def stored_dtype(kv_cache_dtype: str, dtype: str) -> str:
     """The torch name of what a cache of `kv_cache_dtype` holds in a model of `dtype`."""
     if kv_cache_dtype in FLOAT8_CACHES:
-        return "float8_e4m3fn"
+        return detect_platform().float8
     return dtype if kv_cache_dtype == "auto" else kv_cache_dtype
 
 
