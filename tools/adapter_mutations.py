@@ -103,6 +103,8 @@ class _Source:
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
         return
+    if isinstance(node, ast.JoinedStr):  # words for people
+        return
     yield node
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list"):
