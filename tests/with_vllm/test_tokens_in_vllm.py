@@ -54,7 +54,7 @@ def test_chunks_preemption_and_compiling_change_nothing_in_the_callers_process(
     outcomes = run_jobs(jobs, IN_PROCESS | {"ATOM_VLLM_COMPILE": "1", "VLLM_CPU_CI_ENV": "1"})
     assert [outcome.tokens for outcome in outcomes] == [[stock]] * 4, [outcome.error for outcome in outcomes]
     assert all(MODELS_OURS in outcome.log for outcome in outcomes)
-    assert "Warming up model for the compilation" in outcomes[3].log
+    assert "Detected eager backend" in outcomes[3].log  # what vLLM says as it compiles
 
 
 def test_two_tensor_parallel_ranks_change_nothing(generate, run_jobs, tiny) -> None:
