@@ -59,13 +59,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="smollm2", help="whose vocabulary")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--only", nargs="+", metavar="KIND", help="of these kinds")
-    parser.add_argument("--decode-steps", type=int, default=0, help="steps of the model to time in each turn")
+    parser.add_argument(
+        "--decode-steps",
+        type=int,
+        default=0,
+        help="time so many steps of the model a turn instead",
+    )
     parser.add_argument("--turns", type=int, default=4, help="turns with a grammar, and as many without")
     parser.add_argument("--num-threads", type=int, help="threads that compute; unset takes all cores")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print a line for each kind of grammar and library, in milliseconds for the whole batch."""
+    cases = {name: case for name, case in CASES.items() if not options.only or name in options.only}
+    if options.decode_steps:
+        # In a process that has computed nothing before: threads that torch left here would slow the engine's.
+        print_added({name: constraint for name, (constraint, _) in cases.items()}, options)
+        return 0
     import torch
 
     from atom_core import StructuredOutputParams
@@ -82,7 +92,6 @@ def run(options: argparse.Namespace) -> int:
     for backend in backends:  # libraries are imported and vocabularies read with the first grammar
         compilers.submit(backend, StructuredOutputParams(choice=["a"])).result()
     print(f"{options.model}: {vocab_size} tokens, batch {options.batch_size}; ms, * marks what auto takes")
-    cases = {name: case for name, case in CASES.items() if not options.only or name in options.only}
     for name, (constraint, text) in cases.items():
         params = StructuredOutputParams(**constraint)
         (chosen, *_), _ = choose(params, "auto", has_xgrammar())
@@ -101,8 +110,6 @@ def run(options: argparse.Namespace) -> int:
             made = f"median {statistics.median(times):.2f}, mean {statistics.mean(times):.2f}, most {max(times):.2f}"
             print(f"{label} compiled in {1e3 * compiled:8.1f}; masks: {made}")
     print(f"using masks on logits: median {use_masks(torch.randn(options.batch_size, vocab_size)):.2f}")
-    if options.decode_steps:
-        print_added({name: constraint for name, (constraint, _) in cases.items()}, options)
     return 0
 
 
