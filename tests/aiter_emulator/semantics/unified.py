@@ -7,7 +7,7 @@ from torch import Tensor
 
 from . import machine
 from .attend import attend, visible
-from .checks import check_apart, check_rows, check_shape, detect_unless, refuse_unless
+from .checks import check_apart, check_contiguous, check_rows, check_shape, detect_unless, refuse_unless
 from .host import ints, longest, page_ids, take, true_everywhere
 from .layouts import (
     check_shuffled_values,
@@ -64,6 +64,8 @@ def unified_attention(
     refuse_unless(
         not is_fp8 or (k_descale is not None and v_descale is not None), "an fp8 cache needs k_ and v_descale"
     )
+    check_contiguous("cu_seqlens_q", cu_seqlens_q)
+    check_contiguous("seqused_k", seqused_k)
     starts, lengths, table = ints(cu_seqlens_q), ints(seqused_k), ints(block_table)
     detect_unless(starts[0] == 0 and starts == sorted(starts) and starts[-1] <= q.shape[0], f"cu_seqlens_q is {starts}")
     detect_unless(len(lengths) == len(starts) - 1, f"{len(lengths)} lengths for {len(starts) - 1} sequences")

@@ -323,6 +323,8 @@ def test_unified_attention_of_git_reads_the_shuffled_layout(git_aiter: ModuleTyp
         ({"block_table": lambda table: table[:, :3]}, SilentlyWrong, "need 5 pages"),
         ({"block_table": lambda table: table - 4}, SilentlyWrong, "do not exist"),
         ({"cu_seqlens_q": int32([0, 4, 5, 9])}, SilentlyWrong, "cu_seqlens_q is"),
+        ({"cu_seqlens_q": lambda starts: starts.repeat_interleave(2)[::2]}, SilentlyWrong, "cu_seqlens_q has strides"),
+        ({"seqused_k": lambda lengths: lengths.repeat_interleave(2)[::2]}, SilentlyWrong, "seqused_k has strides"),
     ],
 )
 def test_unified_attention_refuses_and_finds(aiter: ModuleType, changes: dict, error: type[Exception], words: str):
