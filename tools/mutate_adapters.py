@@ -60,6 +60,12 @@ HARMLESS: dict[tuple[str, str, str], str] = {
         "packed.permute(0, 3, 1, 2, 4).flatten(3).contiguous()",
         "packed.permute(0, 3, 1, 2, 4).flatten(3)",
     ): "what is flattened across dimensions that lay apart is a copy already",
+    (
+        "attention/layouts.py",
+        "shuffled.permute(0, 2, 4, 1, 3).flatten(1, 2).contiguous()",
+        "shuffled.permute(0, 2, 4, 1, 3).flatten(1, 2)",
+    ): "a copy already, too",
+    ("attention/unified.py", '"k_descale", "v_descale"', '"v_descale", "k_descale"'): "both are one scale of 1",
     ("attention/cache_write.py: _rope_cache", '"k_scale", "v_scale"', '"v_scale", "k_scale"'): "here both are one",
     ("attention/cache_write.py: _reshape_and_cache", '"k_scale", "v_scale"', '"v_scale", "k_scale"'): "one is both",
     ("rotary.py", "False", "True"): "all that is handed over turns: nothing is left at either end",
