@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.__main__ import main
 
-
 KINDS = ["500 choices", "[a-z ]{1,400}"]
 
 
