@@ -8,7 +8,7 @@ from pathlib import Path
 
 def native_disabled() -> bool:
     """Whether ``ATOM_DISABLE_NATIVE`` asks for torch operators only (``0``, ``false`` and empty mean no)."""
-    return os.environ.get("ATOM_DISABLE_NATIVE", "").strip().lower() not in ("", "0", "false", "no")
+    return _is_asked_for("ATOM_DISABLE_NATIVE")
 
 
 def native_compiler() -> str:
@@ -24,16 +24,20 @@ def native_cache_dir() -> Path:
 
 def triton_interpret() -> bool:
     """Whether ``TRITON_INTERPRET`` asks Triton to interpret its kernels (tests without a GPU)."""
+    # Exactly what Triton itself takes for a yes.
     return os.environ.get("TRITON_INTERPRET", "").strip().lower() in ("1", "true", "on", "yes")
 
 
 def fuse_norm_rope_cache() -> bool:
     """Whether ``ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION`` asks AITER for head norms, rotation and the cache write
     in one kernel, where it has one (``0``, ``false`` and empty mean no)."""
-    value = os.environ.get("ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION", "")
-    return value.strip().lower() not in ("", "0", "false", "no")
+    return _is_asked_for("ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION")
 
 
 def aiter_shuffles_linears() -> bool:
     """Whether ``ATOM_AITER_SHUFFLE_LINEAR`` asks for AITER's shuffled weights in linears (``0`` and empty mean no)."""
-    return os.environ.get("ATOM_AITER_SHUFFLE_LINEAR", "").strip().lower() not in ("", "0", "false", "no")
+    return _is_asked_for("ATOM_AITER_SHUFFLE_LINEAR")
+
+
+def _is_asked_for(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "no", "off")

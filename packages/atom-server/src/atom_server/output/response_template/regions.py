@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -73,44 +74,53 @@ class TextRegion:
         return []
 
 
-class ValueRegion:
+class WholeText(ABC):
+    """A field of which only the whole text tells."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def feed(self, text: str) -> list[Part]:
+        self._text += text
+        return []
+
+    def close(self) -> list[Part]:
+        return self._read(self._text)
+
+    @abstractmethod
+    def _read(self, text: str) -> list[Part]: ...
+
+
+class ValueRegion(WholeText):
     """Content or reasoning that has to be read whole."""
 
     def __init__(self, field: Field, lead: str, captures: Mapping[str, str]) -> None:
+        super().__init__()
         self._field, self._lead, self._captures = field, lead, captures
-        self._text = ""
 
-    def feed(self, text: str) -> list[Part]:
-        self._text += text
-        return []
-
-    def close(self) -> list[Part]:
+    def _read(self, text: str) -> list[Part]:
         """Text that has no value of the declared kind stays text."""
         try:
-            value = parse_content(self._text, self._field.content, self._field.content_args)
+            value = parse_content(text, self._field.content, self._field.content_args)
             if self._field.transform is not None:
                 value = transformed(self._field.transform, {**self._captures, "content": value})
         except (ValueError, TimeoutError):
-            value = self._text.strip()
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            value = text.strip()
+        told = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         kind: Any = self._field.kind
-        return [Part(kind, self._lead + text)] if text else []
+        return [Part(kind, self._lead + told)] if told else []
 
 
-class WholeCalls:
+class WholeCalls(WholeText):
     """Calls of which only the whole text tells. One that does not parse is left out."""
 
     def __init__(self, field: Field, captures: Mapping[str, str], schemas: Mapping[str, Any]) -> None:
+        super().__init__()
         self._field, self._captures, self._schemas = field, captures, schemas
-        self._text = ""
 
-    def feed(self, text: str) -> list[Part]:
-        self._text += text
-        return []
-
-    def close(self) -> list[Part]:
+    def _read(self, text: str) -> list[Part]:
         try:
-            calls = calls_in(self._field, self._text, self._captures, self._schemas)
+            calls = calls_in(self._field, text, self._captures, self._schemas)
         except (ValueError, TimeoutError):
             return []
         return [part for name, arguments in calls for part in (Part("name", name), Part("arguments", arguments))]
