@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from atom_core.kv_cache import KVCacheConfig, blocks_of_request
 from atom_core.messages import EngineRequest, SamplingParams
 from atom_core.scheduler import Scheduler, SchedulerConfig
+from block_accounting import check_blocks
 from fake_worker import FakeEngine, prompt_logprobs_alone, tokens_alone
 
 HASHERS = {
@@ -85,18 +84,6 @@ def check_output(engine: FakeEngine, request: EngineRequest) -> None:
         assert [entry.token_id for output in outputs for entry in output.logprobs or []] == got
     reported = [output.prompt_logprobs for output in outputs if output.prompt_logprobs is not None]
     assert reported == ([] if params.prompt_logprobs is None else [prompt_logprobs_alone(request, windows[0])])
-
-
-def check_blocks(scheduler: Scheduler) -> None:
-    """Every block is free or held, as often as tables say (those on their way back included)."""
-    cache = scheduler._cache
-    tables = [request.block_table.held() for request in scheduler._book.running]
-    tables += [block_ids for returning in cache._returning.values() for block_ids in returning]
-    holders = Counter(block_id for block_ids in tables for block_id in block_ids)
-    assert [cache.pool.num_holders(i) for i in range(cache.pool.num_blocks)] == [
-        holders[i] for i in range(cache.pool.num_blocks)
-    ]
-    assert cache.pool.num_free == cache.pool.num_blocks - len(holders)
 
 
 def check_at_rest(engine: FakeEngine) -> None:
