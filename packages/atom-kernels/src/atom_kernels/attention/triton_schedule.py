@@ -1,8 +1,11 @@
 """How the keys of a step's decodes are shared out among programs in Triton, from lengths that only the device knows.
 
 A request's keys are tiles of N. The tiles of all requests, one behind the other, are cut into ranges of equal length:
-one for each program of a key head, whatever the requests are. What a range holds of one request is a piece of it;
-where a request has several pieces, the last program to finish one merges them. Every request has at least one tile.
+one for each program of a key head, whatever the requests are. Where every request can begin a range of its own and no
+range gets longer, it does: a program then has one piece, and there are fewer to merge.
+
+What a range holds of one request is a piece of it; where a request has several pieces, the last program to finish one
+merges them. Every request has at least one tile.
 """
 
 from __future__ import annotations
@@ -51,26 +54,38 @@ def share_evenly(
 ):  # fmt: skip
     """One program `BLOCK_J` ranges; the first one describes the requests too, and counts no arrivals yet."""
     ranges = tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)
-    all_tiles = 0
+    all_tiles, needed = 0, 0
     for at in range(0, num_requests, BLOCK_R):
         requests = at + tl.arange(0, BLOCK_R)
         _, tiles = _load_tiles(query_start_loc_ptr, seq_lens_ptr, requests, num_requests, WINDOW, BLOCK_N)
         all_tiles += tl.sum(tiles)
-    narrow, num_wide = all_tiles // num_ranges, all_tiles % num_ranges
+    longest = tl.cdiv(all_tiles, num_ranges)
+    for at in range(0, num_requests, BLOCK_R):
+        requests = at + tl.arange(0, BLOCK_R)
+        _, tiles = _load_tiles(query_start_loc_ptr, seq_lens_ptr, requests, num_requests, WINDOW, BLOCK_N)
+        needed += tl.sum(tl.cdiv(tiles, longest))
+    aligned = needed <= num_ranges
+    narrow = tl.where(aligned, longest, all_tiles // num_ranges)
+    num_wide = tl.where(aligned, 0, all_tiles % num_ranges)
+    unit = tl.where(aligned, longest, 1)
     begin = ranges * narrow + tl.minimum(ranges, num_wide)
     first_request = tl.zeros([BLOCK_J], tl.int32)
     first_key = tl.zeros([BLOCK_J], tl.int32)
+    left = tl.zeros([BLOCK_J], tl.int32)
     before = 0
     for at in range(0, num_requests, BLOCK_R):
         requests = at + tl.arange(0, BLOCK_R)
         inside = requests < num_requests
-        first, tiles = _load_tiles(query_start_loc_ptr, seq_lens_ptr, requests, num_requests, WINDOW, BLOCK_N)
+        first, present = _load_tiles(query_start_loc_ptr, seq_lens_ptr, requests, num_requests, WINDOW, BLOCK_N)
+        # As if each request filled its last range.
+        tiles = tl.cdiv(present, unit) * unit
         stop = before + tl.cumsum(tiles)
         over = (stop[None, :] <= begin[:, None]) & inside[None, :]
         first_request += tl.sum(over.to(tl.int32), axis=1)
         here = ((stop - tiles)[None, :] <= begin[:, None]) & (stop[None, :] > begin[:, None])
         key = first[None, :] + (begin[:, None] - (stop - tiles)[None, :]) * BLOCK_N
         first_key += tl.sum(tl.where(here, key, 0), axis=1)
+        left += tl.sum(tl.where(here, (stop - tiles + present)[None, :] - begin[:, None], 0), axis=1)
         if tl.program_id(0) == 0:
             row = requests_ptr + requests * REQUEST_FIELDS
             tl.store(row, _range_of(stop - tiles, narrow, num_wide), mask=inside)
@@ -81,7 +96,8 @@ def share_evenly(
     row = ranges_ptr + ranges * RANGE_FIELDS
     tl.store(row, first_request, mask=ranges < num_ranges)
     tl.store(row + 1, first_key, mask=ranges < num_ranges)
-    tl.store(row + 2, narrow + (ranges < num_wide).to(tl.int32), mask=ranges < num_ranges)
+    length = narrow + (ranges < num_wide).to(tl.int32)
+    tl.store(row + 2, tl.where(aligned, tl.minimum(length, left), length), mask=ranges < num_ranges)
 
 
 @triton.jit(do_not_specialize=["num_requests"], do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr"])
