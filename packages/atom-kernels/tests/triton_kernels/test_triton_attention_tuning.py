@@ -5,14 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 
+from atom_kernels.attention.mla.cases import make_problem as make_latent_problem
+from atom_kernels.attention.mla.tuning import LatentSubject
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.tuning import PAGED_ATTENTION_TUNING, AttentionSubject
 from atom_kernels.platform import detect_platform
 
+DEVICE = detect_platform().device
+SUBJECTS = {
+    "decode": AttentionSubject(make_problem(4, 2, 64), context=70, device=DEVICE),
+    "prefill": AttentionSubject(make_problem(4, 2, 64), prompt=140, device=DEVICE),
+    "latent": LatentSubject(make_latent_problem(4, 48, 24, 16, 20), context=70, device=DEVICE),
+}
 
-@pytest.mark.parametrize("part", ["decode", "prefill"])
-def test_candidates_differ_in_nothing_but_time(part):
-    subject = AttentionSubject(make_problem(4, 2, 64), context=70, prompt=140, device=detect_platform().device)
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_candidates_differ_in_nothing_but_time(name):
+    subject, part = SUBJECTS[name], "decode" if name == "latent" else name
     first, *others = [subject.calls(part, config, 3)[0]() for config in subject.candidates(3)[part]]
     assert len(others) > 3
     for other in others:

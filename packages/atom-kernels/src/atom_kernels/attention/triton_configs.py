@@ -71,7 +71,7 @@ def latent_decode_config(problem: MlaProblem, group: int) -> DecodeConfig:
     # Queries of many heads leave room for fewer stages.
     stages = 3 if group <= 32 else 2
     config = DecodeConfig(block_n=64 if problem.dtype != "float32" else 16, programs=1, num_warps=8, num_stages=stages)
-    config = replace(config, **_tuned("latent_attention", _latent_key(problem), "decode"))
+    config = replace(config, **_tuned("latent_attention", latent_tuning_key(problem), "decode"))
     latent = problem.latent_dim * DTYPE_BYTES[problem.cache_dtype]
     return fitting(config, "block_n", lambda config: config.block_n * latent)
 
@@ -81,7 +81,7 @@ def latent_prefill_config(problem: MlaProblem) -> PrefillConfig:
         return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
     wide = problem.dtype == "float32"
     config = PrefillConfig(32, 16, num_warps=8, num_stages=2) if wide else PrefillConfig(64, 64, 8, 2)
-    config = replace(config, **_tuned("latent_attention", _latent_key(problem), "prefill"))
+    config = replace(config, **_tuned("latent_attention", latent_tuning_key(problem), "prefill"))
     return _fitting_prefill(config, problem.latent_dim * DTYPE_BYTES[problem.cache_dtype])
 
 
@@ -90,7 +90,7 @@ def expanded_prefill_config(problem: MlaProblem) -> PrefillConfig:
         return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
     wide = problem.dtype == "float32" or problem.v_head_dim > 128
     config = PrefillConfig(64, 32, num_warps=4, num_stages=2) if wide else PrefillConfig(128, 64, 8, 2)
-    config = replace(config, **_tuned("latent_attention", _latent_key(problem), "expanded"))
+    config = replace(config, **_tuned("latent_attention", latent_tuning_key(problem), "expanded"))
     expanded = problem.qk_nope_head_dim + problem.qk_rope_head_dim + problem.v_head_dim
     return _fitting_prefill(config, expanded * DTYPE_BYTES[problem.dtype])
 
@@ -110,6 +110,11 @@ def tuning_key(problem: AttentionProblem) -> str:
     return f"group={problem.group_size} head_dim={problem.head_dim} {problem.dtype} cache={problem.cache_dtype}"
 
 
+def latent_tuning_key(problem: MlaProblem) -> str:
+    """What configurations of latent attention are filed under."""
+    return f"heads={problem.num_heads} latent={problem.latent_dim} {problem.dtype} cache={problem.cache_dtype}"
+
+
 def num_programs(config: DecodeConfig, device: torch.device) -> int:
     """Programs that decode at a time on all of the device."""
     if device.type != "cuda":
@@ -120,10 +125,6 @@ def num_programs(config: DecodeConfig, device: torch.device) -> int:
 def next_power_of_two(number: int) -> int:
     """The least power of two that is not less; the one of `triton_support` where Triton may be missing."""
     return 1 << (number - 1).bit_length()
-
-
-def _latent_key(problem: MlaProblem) -> str:
-    return f"heads={problem.num_heads} latent={problem.latent_dim} {problem.dtype} cache={problem.cache_dtype}"
 
 
 def _tuned(operator: str, key: str, part: str) -> dict[str, int]:

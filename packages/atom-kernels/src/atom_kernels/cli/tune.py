@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from atom_kernels.attention.mla.tuning import LATENT_ATTENTION_TUNING
 from atom_kernels.attention.tuning import PAGED_ATTENTION_TUNING
 from atom_kernels.linear.tuning import FUSED_LINEAR_TUNING
 from atom_kernels.moe.tuning import MOE_EXPERTS_TUNING
@@ -15,7 +16,8 @@ from atom_kernels.tuned.store import FOLDER, save_rows
 from atom_kernels.tuned.tuner import Trial, Tuning, tune
 
 TUNINGS: dict[str, Tuning] = {
-    tuning.operator: tuning for tuning in (FUSED_LINEAR_TUNING, MOE_EXPERTS_TUNING, PAGED_ATTENTION_TUNING)
+    tuning.operator: tuning
+    for tuning in (FUSED_LINEAR_TUNING, MOE_EXPERTS_TUNING, PAGED_ATTENTION_TUNING, LATENT_ATTENTION_TUNING)
 }
 
 

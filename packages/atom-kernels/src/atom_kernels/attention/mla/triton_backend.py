@@ -80,7 +80,7 @@ class TritonMla:
         self._dtype = getattr(torch, problem.dtype)
         self._prologue_kernel, self._dependent_launch = latent_prologue_kernel, dependent_launch
         group = max(size for size in range(1, _MAX_GROUP + 1) if problem.num_heads % size == 0)
-        self._latents = PagedKernels(
+        self.latents = PagedKernels(
             num_heads=problem.num_heads,
             group=group,
             head_dim=problem.kv_lora_rank,
@@ -109,7 +109,7 @@ class TritonMla:
         return split_kv_b(self.problem, kv_b_weight)
 
     def build_metadata(self, geometry: BatchGeometry) -> TritonMlaMetadata:
-        paged = self._latents.build_metadata(geometry)
+        paged = self.latents.build_metadata(geometry)
         # Exact on the host only for a request alone, of which all tokens are new.
         alone = geometry.num_reqs == 1 and geometry.num_tokens == geometry.max_query_len == geometry.max_seq_len
         if not (self._may_expand and alone and geometry.num_tokens >= _LEAST_EXPANDED):
@@ -144,7 +144,7 @@ class TritonMla:
         torch.bmm(step.q[..., :nope].transpose(0, 1), weights.key, out=query_THL[..., :rank].transpose(0, 1))
         found_THC = query_THL.new_empty((*query_THL.shape[:2], rank))
         latents = step.cache.unsqueeze(2)
-        self._latents.attend(query_THL, latents, latents, found_THC, step.metadata.paged)
+        self.latents.attend(query_THL, latents, latents, found_THC, step.metadata.paged)
         torch.bmm(found_THC.transpose(0, 1), weights.value.transpose(1, 2), out=out_THV.transpose(0, 1))
 
     def _expanded(self, step: _Step, weights: TorchMlaWeights, out_THV: torch.Tensor) -> None:

@@ -1,0 +1,83 @@
+"""Tuning of latent attention: candidates for decodes over cached latents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from atom_kernels.attention.cases import make_geometry, moved
+from atom_kernels.attention.mla.cases import make_problem
+from atom_kernels.attention.mla.problem import MlaProblem
+from atom_kernels.attention.triton_configs import DecodeConfig, latent_tuning_key
+from atom_kernels.graph_timing import num_copies
+
+# block_n, programs, num_warps, num_stages
+_DECODES = (
+    *((16, 1, 4, 5), (16, 2, 4, 4), (16, 2, 4, 5), (32, 1, 4, 3), (32, 1, 4, 4), (32, 1, 4, 5)),
+    *((32, 1, 8, 4), (32, 2, 4, 3), (64, 1, 4, 3), (64, 1, 8, 2), (64, 1, 8, 3)),
+)
+
+
+class LatentSubject:
+    """Caches and queries of one problem, as many as keep each other out of a GPU's cache, seeded.
+
+    Args:
+        problem: the layer.
+        context: tokens of each request.
+        device: of all of it.
+    """
+
+    def __init__(self, problem: MlaProblem, *, context: int = 1024, device: str = "cuda") -> None:
+        self._problem, self._context, self._device = problem, context, device
+
+    def candidates(self, num_rows: int) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"decode": [asdict(DecodeConfig(*config)) for config in _DECODES]}
+
+    def calls(self, part: str, config: Mapping[str, Any], num_rows: int) -> Sequence[Callable[[], torch.Tensor]]:
+        from atom_kernels.attention.mla.triton_backend import TritonMla
+
+        problem = self._problem
+        kernels = replace(TritonMla(problem).latents, decode=DecodeConfig(**config))
+        geometry, num_blocks = make_geometry([(1, self._context)] * num_rows, problem.block_size, scattered=True)
+        metadata = kernels.build_metadata(moved(geometry, self._device))
+        generator = torch.Generator(self._device).manual_seed(0)
+
+        def random(*shape: int, dtype: str) -> torch.Tensor:
+            x = torch.randn(*shape, generator=generator, device=self._device, dtype=torch.float32)
+            return x.to(getattr(torch, dtype))
+
+        def attend(cache: torch.Tensor) -> torch.Tensor:
+            found = q.new_empty((num_rows, problem.num_heads, problem.kv_lora_rank))
+            kernels.attend(q, cache, cache, found, metadata)
+            return found
+
+        q = random(num_rows, problem.num_heads, problem.latent_dim, dtype=problem.dtype)
+        block = (num_blocks, problem.block_size, 1, problem.latent_dim)
+        copies = num_copies(problem.layout.block_bytes * num_blocks, most=8)
+        return [partial(attend, random(*block, dtype=problem.cache_dtype)) for _ in range(copies)]
+
+    def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        return {part: dict(config) for part, config in best.items()}
+
+
+class LatentTuning:
+    """`Tuning` of the operator ``latent_attention``."""
+
+    operator = "latent_attention"
+    rows = (32,)
+
+    def problems(self) -> Mapping[str, MlaProblem]:
+        return {"DeepSeek-V2-Lite": make_problem(16, 512, 128, 64, 128, "bfloat16")}
+
+    def key(self, problem: MlaProblem) -> str:
+        return latent_tuning_key(problem)
+
+    def subject(self, problem: MlaProblem) -> LatentSubject:
+        return LatentSubject(problem)
+
+
+LATENT_ATTENTION_TUNING = LatentTuning()
