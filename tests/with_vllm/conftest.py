@@ -27,27 +27,40 @@ Tokens = list[list[int]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job: tokens by round, or an error; and what was logged meanwhile."""
+    """What became of a job: tokens by round, and how likely each was, or an error; and what was logged meanwhile."""
 
-    tokens: list[Tokens] | None
-    error: str | None
     log: str
+    tokens: list[Tokens] | None = None
+    logprobs: list[list[list[float]]] | None = None
+    error: str | None = None
 
 
 Run = Callable[..., list[Outcome]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--vllm-python", help="the Python of an environment with vLLM and our packages")
+    parser.addoption(
+        "--vllm-python",
+        action="append",
+        help="Python of an environment with vLLM and our packages; may be repeated",
+    )
     parser.addoption("--vllm-path", help="a folder with vLLM for the Python that runs the tests, for a GPU")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test runs in each environment with vLLM."""
+    if "vllm_python" in metafunc.fixturenames:
+        pythons = metafunc.config.getoption("--vllm-python", default=None) or [None]
+        names = [Path(python).parent.parent.name if python else "none" for python in pythons]
+        metafunc.parametrize("vllm_python", pythons, ids=names, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
 def vllm_python(request: pytest.FixtureRequest) -> str:
     if request.config.getoption("--vllm-path", default=None):
         return sys.executable
-    python = request.config.getoption("--vllm-python", default=None)
-    return python or pytest.skip("needs an environment with vLLM: make test-vllm")
+    python = request.param or pytest.skip("needs an environment with vLLM: make test-vllm")
+    return python if Path(python).exists() else pytest.skip(f"{python} could not be made: make test-vllm says why")
 
 
 @pytest.fixture(scope="session")
@@ -68,29 +81,29 @@ def vllm_search_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
 
 @pytest.fixture(scope="session")
 def run_jobs(vllm_python: str, vllm_search_path: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """``run_jobs([{"model": ..., "llm": {}, ...}, ...], environment)``: one process, an engine for each job."""
-    folder = tmp_path_factory.mktemp("jobs")
+    """``run_jobs([{"model": ..., "llm": {}, ...}, ...], environment)``: one process, an engine for each job.
+
+    Several may run at a time.
+    """
 
     def run(jobs: list[dict[str, Any]], environment: dict[str, str] | None = None) -> list[Outcome]:
-        given, output = folder / "jobs.json", folder / "results.json"
-        output.unlink(missing_ok=True)
+        folder = tmp_path_factory.mktemp("jobs")
+        given, output, log = folder / "jobs.json", folder / "results.json", folder / "log"
         given.write_text(json.dumps([job | {"model": str(job["model"])} for job in jobs]))
-        done = subprocess.run(
-            [vllm_python, str(Path(__file__).parent / "generate.py"), str(given), str(output)],
-            env=vllm_environment() | vllm_search_path | (environment or {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-6000:]
-        logs = re.findall(rf"{MARK} \d+ begins\n(.*?){MARK} \d+ ends", done.stdout, flags=re.DOTALL)
+        with log.open("w") as said:
+            done = subprocess.run(
+                [vllm_python, str(Path(__file__).parent / "generate.py"), str(given), str(output)],
+                env=vllm_environment() | vllm_search_path | (environment or {}),
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                timeout=SECONDS,
+                check=False,
+            )
+        assert done.returncode == 0, log.read_text()[-6000:]
+        logs = re.findall(rf"{MARK} \d+ begins\n(.*?){MARK} \d+ ends", log.read_text(), flags=re.DOTALL)
         results = json.loads(output.read_text())
         assert len(results) == len(logs) == len(jobs)
-        return [
-            Outcome(result.get("tokens"), result.get("error"), log) for result, log in zip(results, logs, strict=True)
-        ]
+        return [Outcome(log=text, **result) for result, text in zip(results, logs, strict=True)]
 
     return run
 

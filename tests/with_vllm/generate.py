@@ -2,9 +2,10 @@
 
 usage: generate.py JOBS OUTPUT
 
-JOBS is a JSON file with a list of {"model": folder, "llm": keywords of vllm.LLM, "rounds": n, "num_tokens": n}. For
-each job, OUTPUT has {"tokens": [round][prompt] -> ids} or {"error": text}. Marks around jobs are written to the log, so
-that what vLLM said of each can be told apart.
+JOBS is a JSON file with a list of {"model": folder, "llm": keywords of vllm.LLM, "rounds": n, "num_tokens": n,
+"logprobs": false}. For each job, OUTPUT has {"tokens": [round][prompt] -> ids}, with "logprobs" of these tokens
+likewise where they were asked for, or {"error": text}. Marks around jobs are written to the log, so that what vLLM said
+of each can be told apart.
 """
 
 from __future__ import annotations
@@ -29,20 +30,32 @@ def prompts(vocab_size: int, longest: int = 200) -> list[list[int]]:
     return [*made, made[-1] + [5, 6, 7]]
 
 
-def run(model: str, llm: dict[str, Any], rounds: int = 1, num_tokens: int = 64) -> list[list[list[int]]]:
-    """The tokens of each of `rounds` batches of the same prompts."""
+def run(
+    model: str, llm: dict[str, Any], rounds: int = 1, num_tokens: int = 64, logprobs: bool = False
+) -> dict[str, Any]:
+    """What becomes of each of `rounds` batches of the same prompts."""
     from vllm import LLM, SamplingParams
 
     engine = LLM(model=model, skip_tokenizer_init=True, **(DEFAULTS | llm))
     try:
         vocab_size = min(engine.llm_engine.model_config.get_vocab_size(), 300)
-        params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
+        params = SamplingParams(
+            temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False, logprobs=0 if logprobs else None
+        )
         batch = [{"prompt_token_ids": ids} for ids in prompts(vocab_size)]
         outputs = [engine.generate(batch, params, use_tqdm=False) for _ in range(rounds)]
-        return [[list(entry.outputs[0].token_ids) for entry in made] for made in outputs]
+        found = {"tokens": [[list(entry.outputs[0].token_ids) for entry in made] for made in outputs]}
+        if logprobs:
+            found["logprobs"] = [[logprobs_of(entry.outputs[0]) for entry in made] for made in outputs]
+        return found
     finally:
         engine.llm_engine.engine_core.shutdown()
         _clean_up()
+
+
+def logprobs_of(output: Any) -> list[float]:
+    """Of the tokens of one prompt, which vLLM gives as a mapping from ids for each."""
+    return [entry[token].logprob for token, entry in zip(output.token_ids, output.logprobs, strict=True)]
 
 
 def _clean_up() -> None:
@@ -61,7 +74,7 @@ def main() -> None:
     for index, job in enumerate(jobs):
         print(f"\n{MARK} {index} begins", file=sys.stderr, flush=True)
         try:
-            results.append({"tokens": run(job.pop("model"), job.pop("llm", {}), **job)})
+            results.append(run(job.pop("model"), job.pop("llm", {}), **job))
         except Exception as error:
             traceback.print_exc()
             results.append({"error": f"{type(error).__name__}: {error}"})

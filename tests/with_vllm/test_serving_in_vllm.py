@@ -35,8 +35,9 @@ def served(vllm_python: str, smollm2_folder: Path, tmp_path_factory) -> Iterator
         port = probe.getsockname()[1]
     flags = ["--port", str(port), "--host", "127.0.0.1", "--max-model-len", "1024", "--dtype", "float32"]
     command = [str(Path(vllm_python).parent / "vllm"), "serve", str(smollm2_folder), *flags, "--enforce-eager"]
+    environment = vllm_environment() | {"VLLM_MAX_STOP_STRINGS": "8"}  # lm-eval's have five; later versions take four
     with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=vllm_environment())
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
     try:
         url = f"http://127.0.0.1:{port}"
         wait_until_healthy(url, process, log)

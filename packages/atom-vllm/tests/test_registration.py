@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -138,7 +139,7 @@ def test_an_error_that_vllm_swallows_stops_it_when_models_are_registered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with stub_vllm() as stub:
-        monkeypatch.setitem(__import__("sys").modules, "vllm.platforms", None)
+        monkeypatch.setitem(sys.modules, "vllm.platforms", None)
         with pytest.raises(ImportError):
             register().register_platform()
         assert "atom-vllm could not make its platform" in capsys.readouterr().err
@@ -147,10 +148,26 @@ def test_an_error_that_vllm_swallows_stops_it_when_models_are_registered(
         assert stub.registered == {}
 
 
+def test_vllms_platform_is_imported_before_vllm_swallows_what_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stub_vllm() as stub:
+        monkeypatch.setitem(sys.modules, stub.base_name.rpartition(".")[0], None)
+        with pytest.raises(ImportError):
+            register().register_platform()
+        with pytest.raises(RuntimeError, match=r"could not make its platform \(ModuleNotFoundError"):
+            register().register_model()
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out", "is_settled"),
+    [
+        ("other", "choose with VLLM_PLUGINS", True),
+        ("atom", "cannot tell them apart: uninstall one", False),
+    ],
+)
 def test_beside_another_platform_plugin_both_distributions_are_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, way_out: str, is_settled: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    theirs = SimpleNamespace(name="atom", value="atom.plugin:register_platform", dist=SimpleNamespace(name="amd-atom"))
+    theirs = SimpleNamespace(name=name, value="atom.plugin:register_platform", dist=SimpleNamespace(name="amd-atom"))
     with stub_vllm():
         from atom_vllm import others
 
@@ -159,8 +176,8 @@ def test_beside_another_platform_plugin_both_distributions_are_named(
         assert register().register_platform() is not None
         said = capsys.readouterr().err
         assert "atom of atom-vllm" in said
-        assert "atom of amd-atom" in said
-        assert "VLLM_PLUGINS" in said
+        assert f"{name} of amd-atom" in said
+        assert way_out in said
         monkeypatch.setenv("VLLM_PLUGINS", "atom,atom_model_registry")
         register().register_platform()
-        assert capsys.readouterr().err == ""
+        assert (capsys.readouterr().err == "") is is_settled

@@ -50,7 +50,7 @@ def _installation() -> Iterator[Line]:
     version = compat.vllm_version()
     yield "vllm", "not installed" if version is None else f"{version} ({compat.supported_range()} are supported)"
     for other in other_plugins():
-        yield "other plugin", f"{other}: vLLM takes one only, choose with VLLM_PLUGINS"
+        yield "other plugin", str(other)
 
 
 def _why_inactive() -> str | None:

@@ -17,7 +17,7 @@ from torch import nn
 
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, build_model, load_dummy_weights, load_named_weights
-from atom_vllm import compat, features, load_order
+from atom_vllm import compat, features, load_order, settings
 from atom_vllm.architectures import has_experts, overridden, wrapper_name
 from atom_vllm.attention_host import attention_factory
 from atom_vllm.collectives import tensor_parallel
@@ -38,7 +38,9 @@ class ATOMModelBase(nn.Module):
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
         collectives = tensor_parallel()
-        self.settings = translate(vllm_config, rank=collectives.rank)
+        self.settings = translate(
+            vllm_config, rank=collectives.rank, use_atom_attention=not settings.is_attention_disabled()
+        )
         self.vllm_config = vllm_config
         self.config = vllm_config.model_config.hf_config
         self._checkpoint = checkpoint_of(vllm_config)

@@ -17,7 +17,7 @@ class PluginConfig:
         is_plugin_mode: always true inside of another engine.
         is_vllm: that engine is vLLM.
         vllm_scheduler_config, vllm_cache_config, vllm_quant_config: vLLM's.
-        vllm_use_atom_attention: ATOM attends, not vLLM.
+        vllm_use_atom_attention: ATOM attends wherever it can.
     """
 
     model_config: Any = None

@@ -7,7 +7,7 @@ import logging
 import sys
 
 from atom_vllm import __version__, compat, settings
-from atom_vllm.others import other_plugins
+from atom_vllm.others import NAME, other_plugins
 
 # vLLM configures its own logger alone; ours hangs below it, so that its level and format hold.
 logger = logging.getLogger("vllm.atom")
@@ -69,6 +69,7 @@ def _platform() -> str | None:
     if base not in platform.NAMES:
         print(f"atom-vllm keeps out: it knows no platform over {base}", file=sys.stderr)
         return None
+    platform.make_platform(base)  # what fails, fails here, where it is reported
     return f"{platform.__name__}.{platform.NAMES[base]}"
 
 
@@ -78,12 +79,9 @@ def _why_to_keep_out() -> str | None:
 
 def _warn_of_others() -> None:
     """Two platform plugins that both want to be active stop vLLM; say whose they are before it does."""
-    if (others := other_plugins()) and settings.chosen_by_vllm() is None:
-        print(
-            f"atom-vllm: beside atom of atom-vllm, another platform plugin is installed: {', '.join(others)}. vLLM "
-            "takes one only: choose with VLLM_PLUGINS=atom,atom_model_registry or uninstall the other",
-            file=sys.stderr,
-        )
+    for other in other_plugins():
+        if other.shares_our_name or settings.chosen_by_vllm() is None:
+            print(f"atom-vllm: beside {NAME} of atom-vllm there is a platform plugin {other}", file=sys.stderr)
 
 
 _failure: Exception | None = None
