@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from benchmarks.gpu import gpu_table
-from benchmarks.kernels import page
+from benchmarks.gpu import page as gpu_page
+from benchmarks.kernels import page as kernels_page
 
 ROOT = Path(__file__).parent.parent
 COLORS = {"atom": "#d9480f", "transformers": "#868e96"}
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, default=report.RESULTS, help="folder of JSON results")
     parser.add_argument("--images", type=Path, default=ROOT / "docs" / "images", help="folder to draw into")
     parser.add_argument(
-        "--kernels", type=Path, default=ROOT / "docs" / "kernels.md", help="page of the kernels, likewise"
+        "--kernels", type=Path, default=ROOT / "docs" / "gpu-kernels.md", help="page of the kernels, likewise"
     )
     parser.add_argument("--gpu", type=Path, default=ROOT / "docs" / "gpu.md", help="page of engines on GPUs, likewise")
     parser.add_argument("--vllm", type=Path, default=ROOT / "docs" / "vllm.md", help="page of the plugin, likewise")
@@ -41,12 +41,11 @@ def run(options: argparse.Namespace) -> int:
     options.readme.write_text(with_tables(options.readme.read_text(), documents, overhead, blocks, http))
     print(f"drawn: {options.images / 'offline.svg'}; tables: {options.readme}")
     if kernels := report.load_all("kernels", options.results):
-        page.write_page(kernels, options.kernels, options.images)
+        kernels_page.write_page(kernels, options.kernels, options.images)
         print(f"drawn: {options.images / 'kernels.svg'}; tables: {options.kernels}")
     if engines := report.load_all("gpu", options.results):
-        tables = [gpu_table(document) for document in engines]
-        options.gpu.write_text(report.fill_marks(options.gpu.read_text(), tables))
-        print(f"tables: {options.gpu}")
+        gpu_page.write_page(engines[0], options.gpu, options.images)
+        print(f"drawn: {options.images}/gpu-*.svg; tables: {options.gpu}")
     if plugin := report.load_all("vllm", options.results):
         tables = [report.vllm_table(document) for document in plugin]
         options.vllm.write_text(report.fill_marks(options.vllm.read_text(), tables))

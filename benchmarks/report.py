@@ -138,18 +138,22 @@ def conditions(document: dict[str, Any]) -> str:
     return " ".join(sentences)
 
 
-def fill_marks(text: str, tables: list[str]) -> str:
+def fill_marks(text: str, tables: list[str], name: str | None = None) -> str:
     """`text` with what lies between the two marks of a page replaced by `tables`.
+
+    Args:
+        name: of the marks, where a page has several pairs.
 
     Raises:
         ValueError: the page lacks the marks.
     """
-    before, _, rest = text.partition(BEGIN)
-    _, mark, after = rest.partition(END)
+    begin, end = (mark if name is None else mark.replace("measured:", f"measured {name}:") for mark in (BEGIN, END))
+    before, _, rest = text.partition(begin)
+    _, mark, after = rest.partition(end)
     if not mark:
-        raise ValueError(f"The page lacks the marks {BEGIN!r} and {END!r} between which the tables go.")
+        raise ValueError(f"The page lacks the marks {begin!r} and {end!r} between which the tables go.")
     body = "\n\n".join(tables) + "\n" if tables else ""
-    return before + BEGIN + "\n" + body + END + after
+    return before + begin + "\n" + body + end + after
 
 
 def markdown_table(rows: list[tuple[str, ...]]) -> str:

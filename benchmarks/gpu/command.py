@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,12 @@ from typing import Any
 from benchmarks import machine, report
 from benchmarks.gpu import tables
 from benchmarks.gpu.models import MODELS
+from benchmarks.gpu.summary import merged, summarize
 from benchmarks.gpu.workloads import SCENARIOS
 
 ENGINES = ("atom", "vllm")
+# Beyond the longest prompt: what is generated after it.
+ROOM_FOR_OUTPUT = 512
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,19 +33,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 32, 128], help="of the decode steps")
     parser.add_argument("--contexts", type=int, nargs="+", default=[1024], help="tokens before decoding starts")
     parser.add_argument("--prompts", type=int, nargs="+", default=[1024, 8192], help="tokens of the prefills")
+    parser.add_argument("--long-batch-sizes", type=int, nargs="+", default=[1, 8, 32], help="of the long decodes")
+    parser.add_argument("--long-contexts", type=int, nargs="+", default=[8192, 32768], help="of the long decodes")
     parser.add_argument("--num-layers", type=int, help="layers of the model, where all of them do not fit")
-    parser.add_argument("--max-model-len", type=int, default=16384)
+    parser.add_argument("--max-model-len", type=int, help="of both engines (default: 16384, or what the sizes need)")
     parser.add_argument(
         "--engine-option", action="append", default=[], metavar="NAME=JSON", help="setting of our engine"
     )
-    parser.add_argument("--cold", action="store_true", help="start with empty caches of compiled kernels")
+    parser.add_argument(
+        "--cold", action="store_true", help="start each engine with empty caches of compiled code, then with warm ones"
+    )
+    parser.add_argument("--seconds", type=float, default=900.0, help="that a process of an engine may take")
+    parser.add_argument("--logs", type=Path, help="folder for what the engines write on stderr")
     parser.add_argument("--commit", help="of the sources, where this copy of them does not know it")
     parser.add_argument("--append", action="store_true", help="keep the results that the file holds already")
     parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by GPU)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure every model, print the tables, write the JSON."""
+    """Measure every model, write each figure to the JSON as soon as it is known, print the tables."""
     from benchmarks.gpu.ceilings import measure_ceilings
     from benchmarks.gpu.turns import take_turns
 
@@ -50,6 +59,8 @@ def run(options: argparse.Namespace) -> int:
     if unknown:
         print(f"unknown scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, _exit)
+    options.max_model_len = options.max_model_len or longest_request(options)
     ceilings = measure_ceilings()
     document: dict[str, Any] = {
         "benchmark": "gpu-in-vllm" if options.in_vllm else "gpu",
@@ -60,39 +71,33 @@ def run(options: argparse.Namespace) -> int:
         "results": [],
     }
     path = options.output or tables.result_path(document)
-    if options.append and path.exists():
-        document["results"] = json.loads(path.read_text())["results"]
+    before = json.loads(path.read_text()) if options.append and path.exists() else {}
     for model in options.model or ["qwen3-0.6b"]:
-        document["results"] += summarize(take_turns(model, options))
-        report.save(document, path)  # after each model: the next one may take long
+        measured: list[dict[str, Any]] = []
+        for entry in take_turns(model, options):
+            measured.append(entry)
+            results, failures = summarize(measured, ceilings, num_layers=options.num_layers)
+            document["results"] = merged(before.get("results", []), results)
+            document["failures"] = before.get("failures", []) + failures
+            report.save(document, path)  # whatever ends this run, what is known is kept
+        before = document | {}
     print(tables.gpu_table(document))
     print(f"\nwritten: {path}")
     return 0
+
+
+def longest_request(options: argparse.Namespace) -> int:
+    """What both engines must take: 16384 tokens, or the longest prompt of the scenarios and what follows it."""
+    lengths = [*options.contexts, *options.prompts]
+    if "long" in options.scenarios:
+        lengths += options.long_contexts
+    return max(16384, max(lengths) + ROOM_FOR_OUTPUT)
 
 
 def _known_commit(options: argparse.Namespace) -> dict[str, str]:
     return {"commit": options.commit} if options.commit else {}
 
 
-def summarize(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One entry for each figure of a model: every engine's values, and ours over the peer's by medians.
-
-    `measured` has an entry for each figure of each turn: model, turn, engine, version, figure, unit, values.
-    """
-    entries: dict[tuple[str, str], dict[str, Any]] = {}
-    for item in measured:
-        key = (item["model"], item["figure"])
-        entry = entries.setdefault(
-            key, {"model": item["model"], "figure": item["figure"], "unit": item["unit"], "engines": {}}
-        )
-        engine = entry["engines"].setdefault(item["engine"], {"version": item["version"], "turns": []})
-        engine["turns"].append(item["values"])
-    for entry in entries.values():
-        for engine in entry["engines"].values():
-            values = [value for turn in engine["turns"] for value in turn]
-            engine |= {"median": statistics.median(values), "range": [min(values), max(values)]}
-        ours, peer = entry["engines"].get("atom"), entry["engines"].get("vllm")
-        if ours and peer:
-            # Below 1 is better for times, above 1 for rates.
-            entry["ours_over_peer"] = round(ours["median"] / peer["median"], 3)
-    return list(entries.values())
+def _exit(signal_number: int, frame: object) -> None:
+    # So that the process of the engine, which holds the GPU, ends as well.
+    raise SystemExit(128 + signal_number)

@@ -1,14 +1,17 @@
-"""The engines, each with dummy weights, the same limits and one call to generate."""
+"""The engines, each with dummy weights, the same limits and the same calls."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 MAX_NUM_SEQS = 256
 MAX_BATCHED_TOKENS = 16384
 MEMORY_SHARE = 0.85
+# Tokens that a request may be ahead of another whose prompt is computed after its own.
+HEAD_START = 64
 
 
 class Atom:
@@ -32,13 +35,35 @@ class Atom:
             enable_prefix_caching=prefix_caching,
             **settings,
         )
+        info = self._engine.info
+        self.cache_tokens = info.num_blocks * info.block_size // info.num_groups
 
     def generate(self, prompts: Sequence[list[int]], max_tokens: Sequence[int], temperature: float) -> None:
-        from atom_core import SamplingParams
-
-        params = [SamplingParams(temperature=temperature, max_tokens=count, ignore_eos=True) for count in max_tokens]
+        params = [self._params(count, temperature) for count in max_tokens]
         outputs = self._engine.generate(prompts, params, use_tqdm=False)
         _check([len(output["token_ids"]) for output in outputs], max_tokens)
+
+    def arrivals(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> list[float]:
+        counts: dict[str, int] = {}
+
+        def step() -> dict[str, int]:
+            counts.clear()
+            self._engine.step()
+            return counts
+
+        def follow(output: Any) -> None:
+            counts[output.request_id] = output.num_output_tokens
+
+        params = self._params(num_tokens + HEAD_START, temperature)
+        names = [self._engine.add_request([prompt], params, stream_callback=follow)[0] for prompt in prompts]
+        times = arrivals_of(names, num_tokens, step)
+        self._engine.abort(names)
+        return times
+
+    def _params(self, num_tokens: int, temperature: float) -> Any:
+        from atom_core import SamplingParams
+
+        return SamplingParams(temperature=temperature, max_tokens=num_tokens, ignore_eos=True)
 
 
 class Vllm:
@@ -50,7 +75,7 @@ class Vllm:
         import vllm  # pyright: ignore[reportMissingImports]
 
         self.version = vllm.__version__
-        self._params = vllm.SamplingParams
+        self._sampling_params = vllm.SamplingParams
         self._llm = vllm.LLM(
             model=str(model),
             load_format="dummy",
@@ -61,14 +86,49 @@ class Vllm:
             gpu_memory_utilization=MEMORY_SHARE,
             enable_prefix_caching=prefix_caching,
         )
+        cache = self._llm.llm_engine.vllm_config.cache_config
+        self.cache_tokens = cache.num_gpu_blocks * cache.block_size
+        self._num_requests = 0
 
     def generate(self, prompts: Sequence[list[int]], max_tokens: Sequence[int], temperature: float) -> None:
-        params = [
-            self._params(temperature=temperature, max_tokens=count, ignore_eos=True, detokenize=False)
-            for count in max_tokens
-        ]
+        params = [self._params(count, temperature) for count in max_tokens]
         outputs = self._llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
         _check([len(output.outputs[0].token_ids) for output in outputs], max_tokens)
+
+    def arrivals(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> list[float]:
+        engine = self._llm.llm_engine
+
+        def step() -> dict[str, int]:
+            return {output.request_id: len(output.outputs[0].token_ids) for output in engine.step()}
+
+        params = self._params(num_tokens + HEAD_START, temperature)
+        names = [f"followed-{self._num_requests + index}" for index in range(len(prompts))]
+        self._num_requests += len(prompts)
+        for name, prompt in zip(names, prompts, strict=True):
+            engine.add_request(name, {"prompt_token_ids": prompt}, params)
+        times = arrivals_of(names, num_tokens, step)
+        while engine.has_unfinished_requests():
+            engine.step()
+        return times
+
+    def _params(self, num_tokens: int, temperature: float) -> Any:
+        return self._sampling_params(temperature=temperature, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
+
+
+def arrivals_of(names: Sequence[str], num_tokens: int, step: Callable[[], Mapping[str, int]]) -> list[float]:
+    """When all of `names` had 1, 2, ... `num_tokens` tokens; `step` tells how many those have that got more.
+
+    Raises:
+        RuntimeError: a request had all its tokens before the last one had so many: fewer than all ran at the end.
+    """
+    counts, times = dict.fromkeys(names, 0), []
+    while len(times) < num_tokens:
+        counts |= step()
+        least = min(counts.values())
+        times += [time.perf_counter()] * (least - len(times))
+    if max(counts.values()) >= num_tokens + HEAD_START:
+        raise RuntimeError("a request ended before the others had their tokens: the timing would mean nothing")
+    return times[:num_tokens]
 
 
 def _check(generated: Sequence[int], wanted: Sequence[int]) -> None:

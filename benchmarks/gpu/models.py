@@ -59,14 +59,19 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def write_config(name: str, folder: Path, num_layers: int | None = None) -> Path:
-    """A model folder that holds only `config.json`; `num_layers` cuts the model short."""
+def config_of(name: str, num_layers: int | None = None) -> dict[str, Any]:
+    """A model's config; `num_layers` cuts the model short."""
     config = dict(MODELS[name])
     if num_layers is not None:
         config["num_hidden_layers"] = num_layers
         if "layer_types" in config:
             config["layer_types"] = config["layer_types"][:num_layers]
+    return config
+
+
+def write_config(name: str, folder: Path, num_layers: int | None = None) -> Path:
+    """A model folder that holds only `config.json`."""
     path = folder / name
     path.mkdir(parents=True, exist_ok=True)
-    (path / "config.json").write_text(json.dumps(config))
+    (path / "config.json").write_text(json.dumps(config_of(name, num_layers)))
     return path

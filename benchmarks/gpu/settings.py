@@ -13,6 +13,8 @@ VLLM = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
+# Where compiled kernels and models are kept by ours, the peer and what both stand on.
+CACHES = ("TRITON_CACHE_DIR", "ATOM_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "VLLM_CACHE_ROOT")
 
 
 def environment_of(
@@ -24,11 +26,11 @@ def environment_of(
     """
     environment = dict(os.environ)
     if engine != "atom" or plugin_path:
-        environment |= VLLM
+        environment = VLLM | environment
         if peer_path:
             environment["PYTHONPATH"] = os.pathsep.join([peer_path, str(ROOT)])
     if plugin_path:
         environment |= {"PYTHONPATH": plugin_path, "ATOM_DISABLE_VLLM_PLUGIN": "0" if engine == "atom" else "1"}
     if kernel_cache is not None:
-        environment |= {name: str(kernel_cache) for name in ("TRITON_CACHE_DIR", "VLLM_CACHE_ROOT")}
+        environment |= {name: str(kernel_cache / name.lower()) for name in CACHES}
     return environment

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.aims import aim_of, verdict
+from benchmarks.gpu.profiles import IDLE, OTHER, PARTS
 from benchmarks.report import RESULTS, markdown_table
+
+Result = dict[str, Any]
 
 
 def result_path(document: dict[str, Any]) -> Path:
@@ -15,11 +20,25 @@ def result_path(document: dict[str, Any]) -> Path:
     return RESULTS / f"{document.get('benchmark', 'gpu')}-{device}.json"
 
 
+def gpu_tables(document: dict[str, Any]) -> dict[str, str]:
+    """By the name of their marks in the docs, every table that the results fill."""
+    results = document["results"]
+    tables = {
+        "figures": gpu_table(document),
+        "aims": aims_table(results),
+        "invariance": invariance_table(results),
+        "profile": profile_table(results),
+    }
+    return {name: table for name, table in tables.items() if table}
+
+
 def gpu_table(document: dict[str, Any]) -> str:
-    """The table of a `gpu` result in markdown, with the facts of the run under it."""
-    rows = [("model", "figure", "atom", "vLLM", "atom / vLLM")]
+    """Every figure of a `gpu` result in markdown, with the facts of the run under it."""
+    rows = [("model", "figure", "atom", "vLLM", "atom / vLLM", "floor", "of it")]
     for result in document["results"]:
-        cells = {name: _spread(engine, result["unit"]) for name, engine in result["engines"].items()}
+        if result["about"].get("kind") == "profile" or "with" in result["about"]:
+            continue
+        cells = {name: _cell(engine, result["unit"]) for name, engine in result["engines"].items()}
         ratio = result.get("ours_over_peer")
         rows.append(
             (
@@ -28,12 +47,63 @@ def gpu_table(document: dict[str, Any]) -> str:
                 cells.get("atom", ""),
                 cells.get("vllm", ""),
                 "" if ratio is None else f"{ratio:.2f}",
+                _number(result["floor"], result["unit"]) if "floor" in result else "",
+                _share_of_floor(result),
             )
         )
-    return markdown_table(rows) + "\n\n" + _conditions(document)
+    failures = [
+        f"{item['engine']} failed on {item['model']}: {item['failure'].splitlines()[-1].strip()}"
+        for item in document.get("failures", ())
+    ]
+    return "\n\n".join([markdown_table(rows), conditions(document), *failures])
 
 
-def _conditions(document: dict[str, Any]) -> str:
+def aims_table(results: Iterable[Result]) -> str:
+    """What was wanted of each figure, and what came of it; empty where nothing was measured of it."""
+    rows: list[tuple[str, ...]] = [("model", "figure", "must", "aim", "found", "")]
+    for result in results:
+        if (aim := aim_of(result["model"], result["about"])) is None or (found := verdict(result, aim)) is None:
+            continue
+        unit = " x vLLM" if aim.over_peer else f" {result['unit']}"
+        values = (f"{value:.2f}{unit}" for value in (aim.must, aim.aim, found[0]))
+        rows.append((result["model"], result["figure"], *values, found[1]))
+    return markdown_table(rows) if len(rows) > 1 else ""
+
+
+def invariance_table(results: list[Result]) -> str:
+    """What a setting of ours costs, by the figures that were measured with it and without."""
+    plain = {(result["model"], result["figure"]): result for result in results}
+    rows: list[tuple[str, ...]] = [("model", "figure", "as it comes", "batch-invariant", "cost")]
+    for result in results:
+        label = result["about"].get("with")
+        other = plain.get((result["model"], result["figure"].removesuffix(f", {label}")))
+        ours = [entry["engines"].get("atom", {}).get("median") for entry in (other, result) if entry]
+        if label is None or other is None or None in ours or len(ours) < 2:
+            continue
+        times = (f"{value:.2f} {result['unit']}" for value in ours)
+        rows.append((result["model"], other["figure"], *times, f"{ours[1] / ours[0]:.2f}x"))
+    return markdown_table(rows) if len(rows) > 1 else ""
+
+
+def profile_table(results: Iterable[Result]) -> str:
+    """Where the time of steps and prefills goes: milliseconds, and their share."""
+    rows: dict[tuple[str, str, str], dict[str, float]] = {}
+    for result in results:
+        if result["about"].get("kind") == "profile":
+            for name, engine in result["engines"].items():
+                key = (result["model"], result["about"]["of"], "vLLM" if name == "vllm" else name)
+                rows.setdefault(key, {})[result["about"]["part"]] = engine["median"]
+    parts = [part for part in (*PARTS, OTHER, IDLE) if any(part in times for times in rows.values())]
+    lines: list[tuple[str, ...]] = [("model", "of", "engine", *parts)]
+    for key, times in rows.items():
+        whole = sum(times.values())
+        cells = (f"{times[part]:.2f} ms, {times[part] / whole:.0%}" if part in times else "" for part in parts)
+        lines.append((*key, *cells))
+    return markdown_table(lines) if rows else ""
+
+
+def conditions(document: dict[str, Any]) -> str:
+    """One paragraph on where and with what the run was made."""
     machine = document["machine"]
     sentences = [
         f"{machine['device']}: copies {document['copy_tb_per_s']:.2f} TB/s and multiplies "
@@ -44,14 +114,27 @@ def _conditions(document: dict[str, Any]) -> str:
     engines = [engine for result in document["results"] for engine in result["engines"].items()]
     versions = sorted({engine["version"] for name, engine in engines if name == "vllm"})
     if versions:
-        sentences.append(
-            f"The peer is vLLM {', '.join(versions)}. Each turn is a process of its own: ours, the peer, ours. "
-            "In brackets the lowest and the highest value of all turns."
-        )
+        sentences.append(f"The peer is vLLM {', '.join(versions)}. Each turn is a process of its own.")
+    sentences.append("In brackets the lowest and the highest value of all turns, where there are several.")
     return " ".join(sentences)
 
 
-def _spread(engine: dict[str, Any], unit: str) -> str:
-    digits = 0 if unit == "tokens/s" else 2
-    low, high = engine["range"]
-    return f"{engine['median']:.{digits}f} {unit} ({low:.{digits}f} - {high:.{digits}f})"
+def _cell(engine: dict[str, Any], unit: str) -> str:
+    if "median" not in engine:
+        return engine.get("skipped", "")
+    low, high = (_number(value) for value in engine["range"])
+    spread = "" if low == high else f" ({low} - {high})"
+    return _number(engine["median"], unit) + spread
+
+
+def _number(value: float, unit: str = "") -> str:
+    digits = 0 if value >= 1000 else 2
+    return f"{value:.{digits}f} {unit}".rstrip()
+
+
+def _share_of_floor(result: Result) -> str:
+    ours = result["engines"].get("atom", {}).get("median")
+    if ours is None or "floor" not in result:
+        return ""
+    share = ours / result["floor"] if result["about"]["kind"] == "offline" else result["floor"] / ours
+    return f"{share:.0%}"

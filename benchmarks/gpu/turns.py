@@ -1,4 +1,4 @@
-"""Engines take turns, each in a fresh process; this module is also what runs in that process.
+"""Engines take turns, each in fresh processes.
 
 Two engines do not fit on one GPU together, so the turns are whole runs: ours, the peer, ours again. What the GPU does
 in between shows as a difference between our two turns.
@@ -8,84 +8,109 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.models import write_config
 from benchmarks.gpu.plugin import plugin_path
-from benchmarks.gpu.settings import ROOT, environment_of
-from benchmarks.gpu.workloads import Figure, Sizes, measure, random_prompt
+from benchmarks.gpu.processes import told_by
+from benchmarks.gpu.settings import environment_of
+
+INVARIANT = "batch-invariant"
 
 
-def take_turns(model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure `model` with ours, the peer and ours again: the figures of every turn (see `summarize`)."""
+@dataclass(frozen=True)
+class Session:
+    """One process of a turn.
+
+    Attributes:
+        caches: what a start finds of earlier compiling: "cold", "warm", or "as found" on the machine.
+        label: of the figures, where settings differ from those of the others.
+    """
+
+    scenarios: list[str]
+    caches: str = "as found"
+    prefix_caching: bool = False
+    engine_options: dict[str, Any] = field(default_factory=dict)
+    label: str | None = None
+
+
+def sessions_of(engine: str, options: argparse.Namespace, *, is_first: bool) -> list[Session]:
+    """The processes of a turn: what needs settings of its own gets one, and is not repeated by a later turn."""
+    given = dict(entry.split("=", 1) for entry in options.engine_option)
+    settings = {name: json.loads(value) for name, value in given.items()} if engine == "atom" else {}
+    caches = "warm" if options.cold else "as found"
+    special = {"prefix", "invariant", *(() if is_first else ("profile",))}
+    main = Session([name for name in options.scenarios if name not in special], caches, engine_options=settings)
+    if not is_first:
+        return [main] if main.scenarios else []
+    if "invariant" in options.scenarios and engine == "atom":
+        # It costs as much as the difference to these.
+        missing = [name for name in ("decode", "prefill") if name not in main.scenarios]
+        main = replace(main, scenarios=[*main.scenarios, *missing])
+    sessions = [main] if main.scenarios else []
+    if options.cold:
+        starts = [name for name in main.scenarios if name != "start"]
+        sessions = [Session(["start"], "cold", engine_options=settings), replace(main, scenarios=["start", *starts])]
+    if "prefix" in options.scenarios:
+        sessions.append(Session(["prefix"], prefix_caching=True, engine_options=settings))
+    if "invariant" in options.scenarios and engine == "atom" and not options.in_vllm:
+        invariant = settings | {"batch_invariant": True}
+        sessions.append(Session(["decode", "prefill"], engine_options=invariant, label=INVARIANT))
+    return sessions
+
+
+def take_turns(model: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measure `model` with ours, the peer and ours again: every figure, and every failure, as soon as it is known."""
     order = ["atom"]
     if options.vs:
         order += [options.vs] if options.once else [options.vs, "atom"]
-    figures: list[dict[str, Any]] = []
+    label = model if options.num_layers is None else f"{model} ({options.num_layers} layers)"
     with tempfile.TemporaryDirectory() as folder:
         path = write_config(model, Path(folder), options.num_layers)
         for turn, engine in enumerate(order):
-            print(f"{model}: turn {turn + 1} of {len(order)}, {engine} ...", file=sys.stderr, flush=True)
-            label = model if options.num_layers is None else f"{model} ({options.num_layers} layers)"
-            for figure in _run_side(engine, path, options, Path(folder)):
-                figures.append({"model": label, "turn": turn} | figure)
-                print(f"  {figure['figure']}: {figure['values']} {figure['unit']}", file=sys.stderr, flush=True)
-    return figures
+            for session in sessions_of(engine, options, is_first=engine not in order[:turn]):
+                what = " ".join(session.scenarios)
+                _say(f"{label}: turn {turn + 1} of {len(order)}, {engine}: {session.label or ''} {what} ...")
+                for entry in _run(engine, session, path, options, Path(folder)):
+                    _say(f"  {_described(entry)}")
+                    yield {"model": label, "turn": turn, "engine": engine} | entry
 
 
-def _run_side(engine: str, model: Path, options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    path = plugin_path(folder / "plugin", options.peer_path or "") if options.in_vllm else None
-    environment = environment_of(engine, options.peer_path, folder / "cache" if options.cold else None, path)
+def _run(
+    engine: str, session: Session, model: Path, options: argparse.Namespace, folder: Path
+) -> Iterator[dict[str, Any]]:
+    plugin = plugin_path(folder / "plugin", options.peer_path or "") if options.in_vllm else None
+    caches = folder / f"caches of {engine}" if options.cold else None
     settings = {
-        "engine": engine, "in_vllm": options.in_vllm, "model": str(model),
-        "scenarios": options.scenarios, "batch_sizes": options.batch_sizes,
-        "contexts": options.contexts, "prompts": options.prompts, "repeats": options.repeats,
-        "max_model_len": options.max_model_len, "engine_options": options.engine_option, "started": time.time(),
+        "engine": engine, "in_vllm": options.in_vllm, "model": str(model), "max_model_len": options.max_model_len,
+        "sizes": {
+            "batch_sizes": options.batch_sizes, "contexts": options.contexts, "prompts": options.prompts,
+            "repeats": options.repeats, "long_batch_sizes": options.long_batch_sizes,
+            "long_contexts": options.long_contexts,
+        },
+        "started": time.time(),
+        **vars(session),
     }  # fmt: skip
-    command = [sys.executable, "-m", "benchmarks.gpu.turns", json.dumps(settings)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
-    figures = []
-    for line in process.stdout or ():
-        if line.startswith("{"):
-            figures.append(json.loads(line))
-    if process.wait():
-        print(f"  {engine} ended with status {process.returncode}; its error is above", file=sys.stderr)
-    return figures
-
-
-def main() -> None:
-    """Run one engine and print a line of JSON for each figure."""
-    settings = json.loads(sys.argv[1])
-    from benchmarks.gpu import engines
-
-    sizes = Sizes(settings["batch_sizes"], settings["contexts"], settings["prompts"], settings["repeats"])
-    given = dict(entry.split("=", 1) for entry in settings["engine_options"])
-    side = engines.Atom if settings["engine"] == "atom" and not settings["in_vllm"] else engines.Vllm
-    engine = side(
-        Path(settings["model"]),
-        max_model_len=settings["max_model_len"],
-        prefix_caching="prefix" in settings["scenarios"],
-        settings={name: json.loads(value) for name, value in given.items()},
+    command = [sys.executable, "-m", "benchmarks.gpu.worker", json.dumps(settings)]
+    logs = None if options.logs is None else options.logs / f"{model.name}-{engine}-{session.scenarios[0]}.txt"
+    yield from told_by(
+        command, environment_of(engine, options.peer_path, caches, plugin), seconds=options.seconds, log=logs
     )
 
-    def tell(figure: Figure) -> None:
-        line = {"engine": settings["engine"], "version": engine.version, **figure._asdict()}
-        print(json.dumps(line), flush=True)
 
-    import random
-
-    engine.generate([random_prompt(random.Random(1), 64)], [1], 0.0)
-    if "start" in settings["scenarios"]:
-        tell(Figure("process start to first token", "s", [time.time() - settings["started"]]))
-    engine.generate([random_prompt(random.Random(2), 64)] * 4, [16] * 4, 0.6)
-    for figure in measure(engine, settings["scenarios"], sizes):
-        tell(figure)
+def _described(entry: dict[str, Any]) -> str:
+    if "failure" in entry:
+        return f"FAILED {entry['failure']}"
+    if entry.get("skipped"):
+        return f"{entry['figure']}: not measured, {entry['skipped']}"
+    return f"{entry['figure']}: {' '.join(f'{value:.4g}' for value in entry['values'])} {entry['unit']}"
 
 
-if __name__ == "__main__":
-    main()
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

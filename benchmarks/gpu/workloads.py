@@ -1,64 +1,140 @@
-"""What is measured, in terms of one call: generate so many tokens for each of these prompts."""
+"""What is measured, in terms of a few calls that every engine has."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any
 
-SCENARIOS = ("start", "offline", "decode", "greedy", "prefill", "prefix", "idle")
+from benchmarks.gpu.profiles import busy_share, decode_profile, kernel_spans, prefill_profile
+from benchmarks.gpu.protocol import Engine, Figure, Sizes
+
+SCENARIOS = (
+    "start", "offline", "decode", "greedy", "long", "prefill", "prefix", "idle", "profile", "invariant",
+)  # fmt: skip
 SHORT, LONG = 8, 136
 TEMPERATURE = 0.6
+# Steps of which one value of a long decode is the mean.
+STEPS_OF_A_VALUE = 32
 
 
-class Engine(Protocol):
-    """An engine in this process; all sides are timed through this one call."""
+class Measurement:
+    """Measures the scenarios of one engine, and remembers steps and prefills that others refer to."""
 
-    name: str
-    version: str
+    def __init__(self, engine: Engine, sizes: Sizes) -> None:
+        self._engine, self._sizes = engine, sizes
+        self._numbers = random.Random(0)
+        self._known: dict[tuple[str, int, int], Figure] = {}
 
-    def generate(self, prompts: Sequence[list[int]], max_tokens: Sequence[int], temperature: float) -> None:
-        """Wait until each prompt has got exactly its number of tokens."""
-        ...
+    def run(self, scenarios: Sequence[str]) -> Iterator[Figure]:
+        """Every figure of `scenarios`, as soon as it is known. The first run of each is not timed."""
+        sizes = self._sizes
+        for scenario in scenarios:
+            if scenario == "offline":
+                yield offline(self._engine, sizes.repeats)
+            elif scenario in ("decode", "greedy"):
+                for context in sizes.contexts:
+                    for batch_size in sizes.batch_sizes:
+                        yield self._decode(batch_size, context, greedy=scenario == "greedy")
+            elif scenario == "long":
+                for context in sizes.long_contexts:
+                    for batch_size in sizes.long_batch_sizes:
+                        yield self._long_decode(batch_size, context)
+            elif scenario == "prefill":
+                for length in sizes.prompts:
+                    yield self._prefill(length)
+            elif scenario == "prefix":
+                yield from self._prefix()
+            elif scenario == "idle":
+                yield self._idle()
+            elif scenario == "profile":
+                for batch_size in sizes.profiled_batch_sizes:
+                    yield from self._profile_decode(batch_size, min(sizes.contexts))
+                yield from self._profile_prefill(max(sizes.prompts))
 
+    def _decode(self, batch_size: int, context: int, *, greedy: bool = False) -> Figure:
+        """Mean of 128 decode steps: what generating 136 tokens takes longer than generating 8."""
+        kind = "greedy decode" if greedy else "decode"
+        key = (kind, batch_size, context)
+        if key not in self._known:
+            temperature = 0.0 if greedy else TEMPERATURE
 
-class Figure(NamedTuple):
-    """One measured quantity: `values` holds each repeat."""
+            def seconds_for(num_tokens: int) -> float:
+                prompts = self._prompts(batch_size, context)
+                return _seconds(lambda: self._engine.generate(prompts, [num_tokens] * batch_size, temperature))
 
-    figure: str
-    unit: str
-    values: list[float]
+            name = f"{kind} step, batch {batch_size}, context {context}"
+            about = {"kind": kind, "batch": batch_size, "context": context, "steps": (SHORT + LONG) // 2}
+            if skipped := self._no_room(batch_size, context + LONG):
+                return Figure(name, "ms", [], about, skipped)
+            seconds_for(SHORT)
+            repeats = range(self._sizes.repeats)
+            values = [1e3 * (seconds_for(LONG) - seconds_for(SHORT)) / (LONG - SHORT) for _ in repeats]
+            self._known[key] = Figure(name, "ms", values, about)
+        return self._known[key]
 
+    def _long_decode(self, batch_size: int, context: int) -> Figure:
+        """Decode steps once all of long prompts are done, so that these are computed once only."""
+        name = f"decode step, batch {batch_size}, context {context}"
+        about = {"kind": "decode", "batch": batch_size, "context": context, "steps": (SHORT + LONG) // 2}
+        if skipped := self._no_room(batch_size, context + 2 * LONG):
+            return Figure(name, "ms", [], about, skipped)
+        self._engine.generate(self._prompts(batch_size, 64), [SHORT] * batch_size, TEMPERATURE)
+        times = self._engine.arrivals(self._prompts(batch_size, context), LONG + 1, TEMPERATURE)[SHORT:]
+        parts = zip(times[::STEPS_OF_A_VALUE], times[STEPS_OF_A_VALUE::STEPS_OF_A_VALUE], strict=False)
+        return Figure(name, "ms", [1e3 * (end - start) / STEPS_OF_A_VALUE for start, end in parts], about)
 
-@dataclass(frozen=True)
-class Sizes:
-    """Of the scenarios; see the flags of the command."""
+    def _prefill(self, length: int) -> Figure:
+        """One prompt, one token, as the caller sees it."""
+        key = ("prefill", 1, length)
+        if key not in self._known:
+            seconds = _timed(
+                lambda: self._engine.generate(self._prompts(1, length), [1], TEMPERATURE), max(self._sizes.repeats, 5)
+            )
+            about = {"kind": "prefill", "tokens": length}
+            self._known[key] = Figure(f"prefill of {length}", "ms", [1e3 * value for value in seconds], about)
+        return self._known[key]
 
-    batch_sizes: Sequence[int]
-    contexts: Sequence[int]
-    prompts: Sequence[int]
-    repeats: int
+    def _prefix(self) -> Iterator[Figure]:
+        """64 prompts that share 4096 tokens and have 128 of their own; cold, then with the cache warm."""
+        self._engine.generate(self._prompts(2, 4224), [128] * 2, TEMPERATURE)
+        shared = random_prompt(self._numbers, 4096)
+        for state in ("cold", "warm"):
+            prompts = [shared + own for own in self._prompts(64, 128)]
+            seconds = _seconds(lambda prompts=prompts: self._engine.generate(prompts, [128] * 64, TEMPERATURE))
+            yield Figure(f"64 prompts of one prefix, {state}", "s", [seconds], {"kind": "prefix", "state": state})
 
+    def _idle(self, batch_size: int = 32, context: int = 1024) -> Figure:
+        """Share of the time in which the GPU runs nothing, over the last half of a run of decode steps."""
+        self._engine.generate(self._prompts(batch_size, context), [SHORT] * batch_size, TEMPERATURE)
+        prompts = self._prompts(batch_size, context)
+        spans = kernel_spans(lambda: self._engine.generate(prompts, [LONG] * batch_size, TEMPERATURE))
+        idle = 100 * (1 - busy_share([(span.start, span.end) for span in spans[len(spans) // 2 :]]))
+        return Figure(f"GPU idle in decode, batch {batch_size}", "%", [idle], {"kind": "idle", "batch": batch_size})
 
-def measure(engine: Engine, scenarios: Sequence[str], sizes: Sizes) -> Iterator[Figure]:
-    """Every figure of `scenarios`, as soon as it is known. The first run of each is not timed."""
-    numbers = random.Random(0)
-    for scenario in scenarios:
-        if scenario == "offline":
-            yield _offline(engine, sizes.repeats)
-        elif scenario in ("decode", "greedy"):
-            for context in sizes.contexts:
-                for batch_size in sizes.batch_sizes:
-                    yield _decode(engine, numbers, batch_size, context, sizes.repeats, greedy=scenario == "greedy")
-        elif scenario == "prefill":
-            for length in sizes.prompts:
-                yield _prefill(engine, numbers, length, sizes.repeats)
-        elif scenario == "prefix":
-            yield from _prefix(engine, numbers)
-        elif scenario == "idle":
-            yield _idle(engine, numbers)
+    def _profile_decode(self, batch_size: int, context: int) -> Iterator[Figure]:
+        step = self._decode(batch_size, context)
+        if not step.values:
+            return
+        prompts = self._prompts(batch_size, context)
+        spans = kernel_spans(lambda: self._engine.generate(prompts, [LONG] * batch_size, TEMPERATURE))
+        of = f"decode step, batch {batch_size}, context {context}"
+        yield from _profile(of, decode_profile(spans[len(spans) // 2 :], _middle(step.values)))
+
+    def _profile_prefill(self, length: int) -> Iterator[Figure]:
+        seen = self._prefill(length)
+        prompts = self._prompts(1, length)
+        spans = kernel_spans(lambda: self._engine.generate(prompts, [1], TEMPERATURE))
+        yield from _profile(f"prefill of {length}", prefill_profile(spans, _middle(seen.values)))
+
+    def _prompts(self, count: int, length: int) -> list[list[int]]:
+        return [random_prompt(self._numbers, length) for _ in range(count)]
+
+    def _no_room(self, batch_size: int, num_tokens: int) -> str | None:
+        """Why requests cannot all run at once: they would queue, and the time would be that of fewer."""
+        wanted, held = batch_size * num_tokens, self._engine.cache_tokens
+        return f"the KV cache holds {held} tokens, not {wanted}" if wanted > held else None
 
 
 def random_prompt(numbers: random.Random, length: int) -> list[int]:
@@ -66,80 +142,37 @@ def random_prompt(numbers: random.Random, length: int) -> list[int]:
     return [numbers.randint(0, 10000) for _ in range(length)]
 
 
-def _offline(engine: Engine, repeats: int) -> Figure:
+def offline_lengths() -> tuple[list[list[int]], list[int]]:
     """256 requests of 100 to 1024 tokens in and out: the workload by which nano-vllm measures itself (seed 0)."""
     numbers = random.Random(0)
     prompts = [random_prompt(numbers, numbers.randint(100, 1024)) for _ in range(256)]
-    lengths = [numbers.randint(100, 1024) for _ in range(256)]
+    return prompts, [numbers.randint(100, 1024) for _ in range(256)]
+
+
+def offline(engine: Engine, repeats: int) -> Figure:
+    """Tokens generated in a second, all requests given at once."""
+    prompts, lengths = offline_lengths()
     seconds = _timed(lambda: engine.generate(prompts, lengths, TEMPERATURE), repeats)
-    return Figure("offline, 256 requests", "tokens/s", [sum(lengths) / value for value in seconds])
+    rates = [sum(lengths) / value for value in seconds]
+    return Figure("offline, 256 requests", "tokens/s", rates, {"kind": "offline"})
 
 
-def _decode(
-    engine: Engine, numbers: random.Random, batch_size: int, context: int, repeats: int, *, greedy: bool
-) -> Figure:
-    """Mean of 128 decode steps: what generating 136 tokens takes longer than generating 8."""
-    temperature = 0.0 if greedy else TEMPERATURE
-
-    def seconds_for(num_tokens: int) -> float:
-        prompts = [random_prompt(numbers, context) for _ in range(batch_size)]
-        started = time.perf_counter()
-        engine.generate(prompts, [num_tokens] * batch_size, temperature)
-        return time.perf_counter() - started
-
-    seconds_for(SHORT)
-    values = [1e3 * (seconds_for(LONG) - seconds_for(SHORT)) / (LONG - SHORT) for _ in range(repeats)]
-    kind = "greedy decode" if greedy else "decode"
-    return Figure(f"{kind} step, batch {batch_size}, context {context}", "ms", values)
+def _profile(of: str, parts: dict[str, float]) -> Iterator[Figure]:
+    for part, milliseconds in parts.items():
+        about: dict[str, Any] = {"kind": "profile", "of": of, "part": part}
+        yield Figure(f"{of}: {part}", "ms", [milliseconds], about)
 
 
-def _prefill(engine: Engine, numbers: random.Random, length: int, repeats: int) -> Figure:
-    """One prompt, one token, as the caller sees it."""
-    seconds = _timed(lambda: engine.generate([random_prompt(numbers, length)], [1], TEMPERATURE), max(repeats, 5))
-    return Figure(f"prefill of {length}", "ms", [1e3 * value for value in seconds])
-
-
-def _prefix(engine: Engine, numbers: random.Random) -> Iterator[Figure]:
-    """64 prompts that share 4096 tokens and have 128 of their own; cold, then with the cache warm."""
-    engine.generate([random_prompt(numbers, 4224)] * 2, [128] * 2, TEMPERATURE)
-    shared = random_prompt(numbers, 4096)
-    for state in ("cold", "warm"):
-        prompts = [shared + random_prompt(numbers, 128) for _ in range(64)]
-        started = time.perf_counter()
-        engine.generate(prompts, [128] * 64, TEMPERATURE)
-        yield Figure(f"64 prompts of one prefix, {state}", "s", [time.perf_counter() - started])
-
-
-def _idle(engine: Engine, numbers: random.Random, batch_size: int = 32, context: int = 1024) -> Figure:
-    """Share of the time in which the GPU runs nothing, over the last half of a run of decode steps."""
-    import torch
-
-    prompts = [random_prompt(numbers, context) for _ in range(batch_size)]
-    engine.generate(prompts, [SHORT] * batch_size, TEMPERATURE)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        engine.generate(prompts, [LONG] * batch_size, TEMPERATURE)
-    spans = sorted(
-        (event.time_range.start, event.time_range.end)
-        for event in profile.events() or ()
-        if str(event.device_type).endswith("CUDA")
-    )
-    return Figure(f"GPU idle in decode, batch {batch_size}", "%", [100 * (1 - busy_share(spans[len(spans) // 2 :]))])
-
-
-def busy_share(spans: Sequence[tuple[float, float]]) -> float:
-    """Of the time from the first start to the last end, how much lies in any of `spans`, which are sorted."""
-    busy, reached = 0.0, spans[0][0]
-    for start, end in spans:
-        busy += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return busy / (reached - spans[0][0])
+def _middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
 
 
 def _timed(action: Callable[[], None], repeats: int) -> list[float]:
     action()
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        action()
-        seconds.append(time.perf_counter() - started)
-    return seconds
+    return [_seconds(action) for _ in range(repeats)]
+
+
+def _seconds(action: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started

@@ -11,16 +11,23 @@ import pytest
 
 from benchmarks import chart, gpu, report
 from benchmarks.gpu import engines, tables
+from benchmarks.gpu import page as gpu_page
+from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.models import MODELS, write_config
-from benchmarks.gpu.workloads import Sizes, busy_share, measure, random_prompt
+from benchmarks.gpu.profiles import Span, busy_share, decode_profile, part_of, prefill_profile
+from benchmarks.gpu.protocol import Figure, Sizes
+from benchmarks.gpu.workloads import Measurement, random_prompt
 
-SIZES = Sizes(batch_sizes=(2,), contexts=(16,), prompts=(32,), repeats=1)
+SIZES = Sizes(
+    batch_sizes=(2,), contexts=(16,), prompts=(32,), repeats=1, long_batch_sizes=(1, 4), long_contexts=(4096,)
+)
+RATES = Ceilings("GPU", 3.0e12, 798e12)
 
 
 class Recorder:
     """An engine whose every token takes a tenth of a millisecond."""
 
-    name, version = "atom", "1"
+    name, version, cache_tokens = "atom", "1", 10_000
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[int], list[int], float]] = []
@@ -29,10 +36,17 @@ class Recorder:
         self.calls.append(([len(prompt) for prompt in prompts], list(max_tokens), temperature))
         time.sleep(max(max_tokens) * 1e-4)
 
+    def arrivals(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> list[float]:
+        return [index * 2e-3 for index in range(num_tokens)]
+
+
+def measure(engine: Recorder, scenarios: list[str], sizes: Sizes) -> list[Figure]:
+    return list(Measurement(engine, sizes).run(scenarios))
+
 
 def test_the_offline_workload_is_the_published_one() -> None:
     engine = Recorder()
-    figures = list(measure(engine, ["offline"], SIZES))
+    figures = measure(engine, ["offline"], SIZES)
     lengths, tokens, temperature = engine.calls[0]
     assert (len(lengths), sum(tokens), temperature) == (256, 133_966, 0.6)
     assert figures[0].unit == "tokens/s"
@@ -52,7 +66,7 @@ def test_a_decode_step_is_the_difference_of_two_lengths() -> None:
 
 def test_prompts_of_a_warm_prefix_share_their_beginning() -> None:
     engine = Recorder()
-    figures = list(measure(engine, ["prefix"], SIZES))
+    figures = measure(engine, ["prefix"], SIZES)
     assert [figure.figure.rpartition(", ")[2] for figure in figures] == ["cold", "warm"]
     assert engine.calls[1] == ([4224] * 64, [128] * 64, 0.6)
 
@@ -62,22 +76,119 @@ def test_a_side_that_stops_early_is_an_error_and_no_figure() -> None:
         engines._check([10, 8], [10, 10])
 
 
-def test_ours_is_compared_by_the_medians_of_all_turns() -> None:
-    def figure(engine: str, turn: int, values: list[float]) -> dict[str, object]:
-        return {"model": "m", "turn": turn, "engine": engine, "version": "1", "figure": "step", "unit": "ms",
-                "values": values}  # fmt: skip
+def test_long_decodes_are_timed_once_their_prompts_are_done_and_skipped_where_they_would_queue() -> None:
+    engine = Recorder()
+    alone, together = measure(engine, ["long"], SIZES)
+    assert alone.figure == "decode step, batch 1, context 4096"
+    assert alone.values == pytest.approx([2.0] * 4)
+    assert (together.values, together.skipped) == ([], "the KV cache holds 10000 tokens, not 17472")
 
-    [entry] = gpu.summarize([figure("atom", 0, [1.0, 2.0]), figure("vllm", 1, [4.0]), figure("atom", 2, [3.0])])
-    assert entry["engines"]["atom"]["range"] == [1.0, 3.0]
-    assert entry["ours_over_peer"] == 0.5
-    document = {
+
+def test_arrivals_are_those_of_the_last_of_all_prompts() -> None:
+    news = iter([{"a": 1}, {"a": 2, "b": 1}, {"a": 3, "b": 2}, {"a": 4, "b": 3}])
+    times = engines.arrivals_of(["a", "b"], 3, lambda: next(news))
+    assert len(times) == 3
+    assert times == sorted(times)
+    with pytest.raises(RuntimeError, match="ended before the others"):
+        engines.arrivals_of(["a", "b"], 1, lambda: {"a": 1 + engines.HEAD_START, "b": 1})
+
+
+def told(engine: str, turn: int, values: list[float], **more: object) -> dict[str, object]:
+    return {"model": "m", "turn": turn, "engine": engine, "version": "1", "figure": "step", "unit": "ms",
+            "about": {}, "values": values, "skipped": None} | more  # fmt: skip
+
+
+def document_of(results: list[dict[str, object]], **more: object) -> dict[str, object]:
+    return {
         "machine": {"device": "GPU", "versions": {"torch": "2"}, "commit": "abc", "date": "2026-01-01 00:00 UTC"},
         "settings": {"dtype": "bfloat16"},
         "copy_tb_per_s": 3.0,
         "matmul_tflop_per_s": 800.0,
-        "results": [entry],
-    }
-    assert "| m     | step   | 2.00 ms (1.00 - 3.00) | 4.00 ms (4.00 - 4.00) | 0.50" in tables.gpu_table(document)
+        "results": results,
+    } | more
+
+
+def test_ours_is_compared_by_the_medians_of_all_turns() -> None:
+    measured = [told("atom", 0, [1.0, 2.0]), told("vllm", 1, [4.0]), told("atom", 2, [3.0])]
+    [entry], failures = gpu.summarize(measured, RATES)
+    assert entry["engines"]["atom"]["range"] == [1.0, 3.0]
+    assert entry["ours_over_peer"] == 0.5
+    assert failures == []
+    assert "| m     | step   | 2.00 ms (1.00 - 3.00) | 4.00 ms | 0.50" in tables.gpu_table(document_of([entry]))
+
+
+def test_what_failed_and_what_had_no_room_is_told_beside_the_rest() -> None:
+    measured = [
+        told("atom", 0, [], skipped="the KV cache holds 3 tokens, not 4"),
+        told("atom", 0, [1.0], figure="other"),
+        {"model": "m", "turn": 1, "engine": "vllm", "failure": "status 1: Traceback\nImportError: no vllm"},
+    ]
+    results, failures = gpu.summarize(measured, RATES)
+    table = tables.gpu_table(document_of(results, failures=failures))
+    assert "the KV cache holds 3 tokens, not 4" in table
+    assert "1.00 ms" in table
+    assert "vllm failed on m: ImportError: no vllm" in table
+
+
+def test_floors_are_those_of_the_bytes_and_operations_of_a_model() -> None:
+    def floor(model: str, **about: object) -> float | None:
+        [result], _ = gpu.summarize([told("atom", 0, [1.0], model=model, about=about)], RATES)
+        return result.get("floor")
+
+    decodes = [floor("qwen3-0.6b", kind="decode", batch=size, context=1024, steps=0) for size in (1, 32, 128)]
+    assert decodes == pytest.approx([0.437, 1.663, 5.460], abs=1e-3)
+    assert floor("qwen3-8b", kind="prefill", tokens=8192) == pytest.approx(167.82, abs=0.01)
+    assert floor("qwen3-8b", kind="offline") == pytest.approx(9674, abs=1)
+    assert floor("gpt-oss-20b", kind="decode", batch=32, context=1024, steps=0) == pytest.approx(13.693, abs=1e-3)
+    # A token's latents in 27 layers: 576 numbers of two bytes each.
+    lite = [floor("deepseek-v2-lite", kind="decode", batch=1, context=size, steps=0) for size in (1000, 2000)]
+    assert 1e-3 * (lite[1] - lite[0]) == pytest.approx(1000 * 27 * 576 * 2 / 3.0e12)
+    assert floor("qwen3-0.6b", kind="idle") is None
+
+
+def test_the_cost_of_a_setting_and_the_misses_of_aims_are_tables_of_their_own() -> None:
+    about = {"kind": "decode", "batch": 32, "context": 1024, "steps": 72}
+    figure = "decode step, batch 32, context 1024"
+    facts = {"model": "qwen3-0.6b", "figure": figure, "about": about}
+    labelled = facts | {"figure": f"{figure}, batch-invariant", "about": about | {"with": "batch-invariant"}}
+    results, _ = gpu.summarize(
+        [told("atom", 0, [2.4], **facts), told("vllm", 1, [3.0], **facts), told("atom", 0, [3.6], **labelled)], RATES
+    )
+    filled = gpu.gpu_tables(document_of(results))
+    assert "| 2.40 ms     | 3.60 ms         | 1.50x |" in filled["invariance"]
+    assert "| 0.90 x vLLM | 0.70 x vLLM | 0.80 x vLLM | met; 14% off the aim |" in filled["aims"]
+    assert "3.60" not in filled["figures"]
+    assert "profile" not in filled
+
+
+@pytest.mark.parametrize(
+    ("kernel", "part"),
+    [
+        ("prefill_kernel", "attention"),
+        ("void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90>>", "attention"),
+        ("skinny_linear_kernel", "linears"),
+        ("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT", "linears"),
+        ("add_rms_norm_kernel", "norms and activations"),
+        ("gated_activation_kernel", "norms and activations"),
+        ("experts_kernel", "experts"),
+        ("sort_pairs_kernel", "experts"),
+        ("draw_kernel", "sampling"),
+        ("pivot_sum_kernel", "sampling"),
+        ("Memcpy HtoD (Pinned -> Device)", "inputs and copies"),
+        ("build_inputs_kernel", "inputs and copies"),
+        ("something new", "other"),
+    ],
+)
+def test_kernels_are_told_apart_by_what_they_do(kernel: str, part: str) -> None:
+    assert part_of(kernel) == part
+
+
+def test_the_parts_of_a_profile_and_its_gaps_are_the_whole_time() -> None:
+    spans = [Span(0, 40, "prefill_kernel"), Span(30, 60, "nvjet_a"), Span(80, 100, "draw_kernel")]
+    assert decode_profile(spans, 2.0) == pytest.approx({"attention": 0.8, "linears": 0.4, "sampling": 0.4, "idle": 0.4})
+    assert prefill_profile(spans, 1.0) == pytest.approx(
+        {"attention": 0.04, "linears": 0.02, "sampling": 0.02, "idle": 0.92}
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -100,8 +211,8 @@ def test_kernels_that_overlap_count_once() -> None:
 
 def test_the_page_of_gpus_shows_the_saved_results() -> None:
     text = (chart.ROOT / "docs" / "gpu.md").read_text()
-    saved = [tables.gpu_table(document) for document in report.load_all("gpu")]
-    assert report.fill_marks(text, saved) == text, "run `python -m benchmarks chart`"
+    [saved] = report.load_all("gpu")
+    assert gpu_page.with_tables(text, saved) == text, "run `python -m benchmarks chart`"
 
 
 def test_vllm_finds_our_plugins_without_an_installation(tmp_path: Path):

@@ -1,0 +1,61 @@
+"""What this project wants of its GPU path on an H100 beside vLLM: what must be, and what it aims for."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Aim(NamedTuple):
+    """Bounds of our value, or of our value over the peer's: at most, or at least for rates."""
+
+    must: float
+    aim: float
+    over_peer: bool = True
+
+
+_DECODES = {
+    "qwen3-0.6b": {1: (0.70, 0.50), 32: (0.90, 0.70), 128: (0.97, 0.85)},
+    "qwen3-8b": {1: (0.93, 0.83), 32: (0.95, 0.85), 128: (0.97, 0.88)},
+    "qwen3-30b-a3b": dict.fromkeys((1, 32, 128), (1.05, 0.90)),
+    "gpt-oss-20b": dict.fromkeys((1, 32, 128), (1.05, 0.90)),
+}
+_PREFILLS = {
+    "qwen3-0.6b": {1024: (0.5, 0.25), 8192: (1.1, 0.8)},
+    "qwen3-8b": {1024: (1.0, 0.85), 8192: (1.1, 0.9)},
+}
+_OFFLINE = {"qwen3-0.6b": (1.0, 1.15), "qwen3-8b": (1.0, 1.10)}
+_STARTS = {"warm": (15.0, 8.0), "cold": (40.0, 20.0)}
+
+
+def aim_of(model: str, about: dict[str, Any]) -> Aim | None:
+    """What is wanted of a figure (see `Figure.about`); None where nothing is."""
+    model, kind = model.partition(" ")[0], about.get("kind")
+    bounds: tuple[float, float] | None = None
+    if "with" in about:
+        return None
+    if kind == "decode" and about["context"] == 1024:
+        bounds = _DECODES.get(model, {}).get(about["batch"])
+    elif kind == "prefill":
+        bounds = _PREFILLS.get(model, {}).get(about["tokens"])
+    elif kind == "offline":
+        bounds = _OFFLINE.get(model)
+    elif kind == "start" and model == "qwen3-0.6b" and about["caches"] in _STARTS:
+        must, aim = _STARTS[about["caches"]]
+        return Aim(must, aim, over_peer=False)
+    elif kind == "idle" and about["batch"] == 32:
+        return Aim(8.0, 3.0, over_peer=False)
+    return None if bounds is None else Aim(bounds[0], bounds[1])
+
+
+def verdict(result: dict[str, Any], aim: Aim) -> tuple[float, str] | None:
+    """What was found, and in words whether it is enough; None where it was not measured."""
+    found = result.get("ours_over_peer") if aim.over_peer else result["engines"].get("atom", {}).get("median")
+    if found is None:
+        return None
+    more_is_better = result["about"]["kind"] == "offline"
+    misses = [(bound - found if more_is_better else found - bound) / bound for bound in (aim.must, aim.aim)]
+    if misses[1] <= 0:
+        return found, "aim met"
+    if misses[0] <= 0:
+        return found, f"met; {misses[1]:.0%} off the aim"
+    return found, f"**missed** by {misses[0]:.0%}; {misses[1]:.0%} off the aim"

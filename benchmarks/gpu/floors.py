@@ -1,0 +1,129 @@
+"""The least time that a GPU can take: bytes at the rate of a copy, operations at the rate of a large product.
+
+Each operation takes the longer of the two. Bytes are every weight that the step touches and every key and value that it
+must see, once each; activations stay in the caches. Experts that a batch touches are those of uniform routing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.gpu.ceilings import Ceilings
+
+BYTES = 2  # of a weight, a key or a value in bfloat16
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # names of their number in configs
+LOGIT_BYTES = 8  # a float32 logit is written and read
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of a config decides how much a step must do. Parameters are numbers of weights."""
+
+    num_layers: int
+    num_heads: int
+    attention: int  # parameters of a layer's attention
+    key_size: int  # multiply-adds of a head for a key in a decode
+    prompt_key_size: int  # and in a prompt, where latent attention is multiplied out to heads
+    cached: int  # numbers of a token in a layer's cache
+    dense: int  # parameters of all dense MLPs and shared experts
+    expert: int  # parameters of one routed expert
+    num_mixtures: int
+    num_experts: int
+    top_k: int
+    head: int  # parameters of the head over the vocabulary
+    vocab_size: int
+    num_windows: int  # layers that see `window` tokens
+    window: int
+
+    def visible(self, context: float) -> float:
+        """Keys that a query after `context` tokens sees in all layers together."""
+        return (self.num_layers - self.num_windows) * context + self.num_windows * min(context, self.window)
+
+
+def shape_of(config: Mapping[str, Any]) -> Shape:
+    """The shape of a model, from its Hugging Face config."""
+    hidden, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
+    num_experts = next((config[name] for name in EXPERTS if name in config), 0)
+    num_mixtures = layers - config.get("first_k_dense_replace", 0) if num_experts else 0
+    expert = 3 * hidden * config.get("moe_intermediate_size", config["intermediate_size"])
+    windows = config.get("layer_types", []).count("sliding_attention")
+    dense = (layers - num_mixtures) * 3 * hidden * config["intermediate_size"]
+    attention, key_size, prompt_key_size, cached = (_latent if "kv_lora_rank" in config else _grouped)(config)
+    return Shape(
+        num_layers=layers,
+        num_heads=heads,
+        attention=attention,
+        key_size=key_size,
+        prompt_key_size=prompt_key_size,
+        cached=cached,
+        dense=dense + num_mixtures * config.get("n_shared_experts", 0) * expert,
+        expert=expert,
+        num_mixtures=num_mixtures,
+        num_experts=num_experts,
+        top_k=config.get("num_experts_per_tok", 0),
+        head=hidden * config["vocab_size"],
+        vocab_size=config["vocab_size"],
+        num_windows=windows,
+        window=config.get("sliding_window") or 0,
+    )
+
+
+def _grouped(config: Mapping[str, Any]) -> tuple[int, int, int, int]:
+    heads, head_dim, kv_heads = (config[key] for key in ("num_attention_heads", "head_dim", "num_key_value_heads"))
+    parameters = 2 * config["hidden_size"] * head_dim * (heads + kv_heads)
+    return parameters, 2 * head_dim, 2 * head_dim, 2 * kv_heads * head_dim
+
+
+def _latent(config: Mapping[str, Any]) -> tuple[int, int, int, int]:
+    hidden, heads, latent = config["hidden_size"], config["num_attention_heads"], config["kv_lora_rank"]
+    nope, rope, value = (config[key] for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    rank = config.get("q_lora_rank")
+    queries = rank * (hidden + heads * (nope + rope)) if rank else hidden * heads * (nope + rope)
+    parameters = queries + hidden * (latent + rope) + latent * heads * (nope + value) + heads * value * hidden
+    return parameters, 2 * latent + rope, nope + rope + value, latent + rope
+
+
+def decode_seconds(shape: Shape, batch_size: float, context: float, rates: Ceilings) -> float:
+    """One token for each of `batch_size` requests that have `context` tokens."""
+    seen = batch_size * shape.visible(context)
+    return _linears(shape, batch_size, batch_size, rates) + _seconds(
+        rates, BYTES * seen * shape.cached, 2 * seen * shape.num_heads * shape.key_size
+    )
+
+
+def prefill_seconds(shape: Shape, num_tokens: int, rates: Ceilings) -> float:
+    """A prompt, and one token after it."""
+    window = min(num_tokens, shape.window)
+    full = (shape.num_layers - shape.num_windows) * num_tokens**2 / 2
+    pairs = full + shape.num_windows * (num_tokens * window - window**2 / 2)
+    products = 2 * pairs * shape.num_heads * shape.prompt_key_size
+    return _linears(shape, num_tokens, 1, rates) + _seconds(rates, 0, products)
+
+
+def offline_seconds(shape: Shape, prompts: list[int], outputs: list[int], rates: Ceilings) -> float:
+    """All prompts one after the other, then decodes of all that are left."""
+    seconds = sum(prefill_seconds(shape, length, rates) for length in prompts)
+    for step in range(1, max(outputs)):
+        live = [prompt + step for prompt, count in zip(prompts, outputs, strict=True) if count > step]
+        seconds += decode_seconds(shape, len(live), sum(live) / len(live), rates)
+    return seconds
+
+
+def _linears(shape: Shape, num_tokens: float, num_logits: float, rates: Ceilings) -> float:
+    """Everything but attention over keys, for so many tokens of which so many need logits."""
+    weights = shape.num_layers * shape.attention
+    seconds = _seconds(rates, BYTES * weights, 2 * num_tokens * weights)
+    seconds += _seconds(rates, BYTES * shape.dense, 2 * num_tokens * shape.dense)
+    logits = BYTES * shape.head + LOGIT_BYTES * num_logits * shape.vocab_size
+    seconds += _seconds(rates, logits, 2 * num_logits * shape.head)
+    if shape.num_mixtures:
+        touched = shape.num_experts * (1 - (1 - shape.top_k / shape.num_experts) ** num_tokens)
+        weights = shape.num_mixtures * shape.expert
+        seconds += _seconds(rates, BYTES * touched * weights, 2 * num_tokens * shape.top_k * weights)
+    return seconds
+
+
+def _seconds(rates: Ceilings, num_bytes: float, operations: float) -> float:
+    return max(num_bytes / rates.copy_bytes_per_second, operations / rates.operations_per_second)

@@ -1,0 +1,57 @@
+"""The process in which one engine is measured: ``python -m benchmarks.gpu.worker SETTINGS`` (see `Session`)."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.protocol import Figure, Sizes
+from benchmarks.gpu.workloads import TEMPERATURE, Measurement, random_prompt
+
+
+def main() -> None:
+    """Run one engine and print a line of JSON for each figure, and for each scenario that failed."""
+    settings = json.loads(sys.argv[1])
+    from benchmarks.gpu import engines
+
+    side = engines.Atom if settings["engine"] == "atom" and not settings["in_vllm"] else engines.Vllm
+    engine = side(
+        Path(settings["model"]),
+        max_model_len=settings["max_model_len"],
+        prefix_caching=settings["prefix_caching"],
+        settings=settings["engine_options"],
+    )
+
+    def tell(**entry: Any) -> None:
+        print(json.dumps({"engine": settings["engine"], "version": engine.version} | entry), flush=True)
+
+    def tell_figure(figure: Figure) -> None:
+        label = settings["label"]
+        named = figure if label is None else figure._replace(figure=f"{figure.figure}, {label}")
+        about = figure.about if label is None else figure.about | {"with": label}
+        tell(**named._replace(about=about)._asdict())
+
+    engine.generate([random_prompt(random.Random(1), 64)], [1], 0.0)
+    if "start" in settings["scenarios"]:
+        caches = settings["caches"]
+        seconds = time.time() - settings["started"]
+        about = {"kind": "start", "caches": caches}
+        tell_figure(Figure(f"process start to first token, caches {caches}", "s", [seconds], about))
+    scenarios = [scenario for scenario in settings["scenarios"] if scenario != "start"]
+    if scenarios:
+        engine.generate([random_prompt(random.Random(2), 64)] * 4, [16] * 4, TEMPERATURE)
+    measurement = Measurement(engine, Sizes(**settings["sizes"]))
+    for scenario in scenarios:
+        try:
+            for figure in measurement.run([scenario]):
+                tell_figure(figure)
+        except Exception as error:  # the others may still work, and what is known is told
+            tell(failure=f"{scenario}: {type(error).__name__}: {error}"[:500])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The GPU benchmark runs from end to end, on a CPU and a tiny model: every figure is saved, failures too."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.gpu import ceilings, command, models, processes, turns
+
+TINY = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 10016,
+    "rms_norm_eps": 1e-6, "rope_theta": 10000, "max_position_embeddings": 1024, "torch_dtype": "bfloat16",
+    "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+SIZES = "--repeats 1 --batch-sizes 2 --contexts 16 --prompts 40 --long-batch-sizes 2 --long-contexts 300"
+
+
+def options_of(*flags: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(flags)
+
+
+def test_all_sessions_of_ours_are_measured_and_a_peer_that_is_not_there_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(models.MODELS, "tiny", TINY)
+    monkeypatch.setattr(ceilings, "measure_ceilings", lambda: ceilings.Ceilings("A Fine GPU", 2e12, 500e12))
+    output = tmp_path / "gpu.json"
+    flags = f"gpu decode long idle invariant --cold --vs vllm --once --model tiny {SIZES} --max-model-len 768"
+    assert main([*flags.split(), "--commit", "abc", "--output", str(output)]) == 0
+    document = json.loads(output.read_text())
+    figures = {result["figure"]: result for result in document["results"]}
+    decode = "decode step, batch 2, context 16"
+    assert set(figures) == {
+        "process start to first token, caches cold",
+        "process start to first token, caches warm",
+        decode,
+        "decode step, batch 2, context 300",
+        "prefill of 40",
+        f"{decode}, batch-invariant",
+        "prefill of 40, batch-invariant",
+    }
+    assert all(result["engines"]["atom"]["median"] > 0 for result in figures.values())
+    assert len(figures["decode step, batch 2, context 300"]["engines"]["atom"]["turns"][0]) == 4
+    assert figures[decode]["floor"] > 0
+    failures = [(failure["engine"], failure["failure"]) for failure in document["failures"]]
+    # There is no GPU whose kernels could be seen, and no vLLM here.
+    assert failures[0][0] == "atom"
+    assert failures[0][1].startswith("idle: ")
+    assert {engine for engine, _ in failures[1:]} == {"vllm"}
+    assert "No module named 'vllm'" in failures[1][1]
+    assert "vllm failed on tiny: ModuleNotFoundError" in capsys.readouterr().out
+
+
+def test_results_of_earlier_runs_stay_unless_they_are_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ceilings, "measure_ceilings", lambda: ceilings.Ceilings("A Fine GPU", 2e12, 500e12))
+    output = tmp_path / "gpu.json"
+
+    def measure(figures: dict[str, float]) -> dict[str, float]:
+        def turns_of(model: str, options: argparse.Namespace) -> Any:
+            for figure, value in figures.items():
+                yield {"model": model, "turn": 0, "engine": "atom", "version": "1", "figure": figure, "unit": "ms",
+                       "values": [value], "about": {}, "skipped": None}  # fmt: skip
+                saved = json.loads(output.read_text()) if output.exists() else {"results": []}
+                seen.append(len(saved["results"]))
+
+        monkeypatch.setattr(turns, "take_turns", turns_of)
+        assert main(["gpu", "--append", "--output", str(output)]) == 0
+        results = json.loads(output.read_text())["results"]
+        return {result["figure"]: result["engines"]["atom"]["median"] for result in results}
+
+    seen: list[int] = []
+    assert measure({"a": 1.0, "b": 2.0}) == {"a": 1.0, "b": 2.0}
+    assert seen == [1, 2]  # saved before the next figure is measured
+    assert measure({"b": 3.0, "c": 4.0}) == {"a": 1.0, "b": 3.0, "c": 4.0}
+
+
+def test_what_needs_settings_of_its_own_gets_a_process_and_only_in_the_first_turn() -> None:
+    options = options_of("decode", "prefix", "profile", "invariant", "--cold", "--engine-option", "level=1")
+    sessions = turns.sessions_of("atom", options, is_first=True)
+    assert [(session.scenarios, session.caches) for session in sessions] == [
+        (["start"], "cold"),
+        (["start", "decode", "profile", "prefill"], "warm"),
+        (["prefix"], "as found"),
+        (["decode", "prefill"], "as found"),
+    ]
+    assert [session.prefix_caching for session in sessions] == [False, False, True, False]
+    assert sessions[-1].engine_options == {"level": 1, "batch_invariant": True}
+    peers = turns.sessions_of("vllm", options, is_first=True)
+    assert [session.scenarios for session in peers] == [["start"], ["start", "decode", "profile"], ["prefix"]]
+    assert all(session.engine_options == {} for session in peers)
+    [again] = turns.sessions_of("atom", options, is_first=False)
+    assert again.scenarios == ["decode"]
+
+
+def test_a_long_context_is_let_in_by_both_engines() -> None:
+    assert command.longest_request(options_of("decode")) == 16384
+    assert command.longest_request(options_of("long")) == 32768 + 512
+
+
+def test_a_process_that_fails_or_hangs_is_ended_with_the_last_of_what_it_wrote(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "log.txt"
+    script = (
+        "import sys; print('{\"a\": 1}', flush=True); print('x' * 999 + '\\nno luck', file=sys.stderr); sys.exit(3)"
+    )
+    told = list(processes.told_by([sys.executable, "-c", script], {}, seconds=60, log=log))
+    assert told[0] == {"a": 1}
+    assert told[1]["failure"] == f"status 3: {'x' * processes.LINE_LENGTH}\nno luck"
+    assert log.read_text().endswith("no luck\n")
+    started = time.perf_counter()
+    script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    [late] = processes.told_by([sys.executable, "-c", script], {}, seconds=1)
+    assert "ended after 1 s" in late["failure"]
+    assert time.perf_counter() - started < 20
