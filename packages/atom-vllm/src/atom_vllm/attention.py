@@ -63,7 +63,11 @@ class AtomAttentionBackend(AttentionBackend):
 
 
 class AtomAttention(AttentionImpl[Any]):
-    """One layer's attention."""
+    """One layer's attention.
+
+    Attributes:
+        owner: our model's layer, in a tuple since it is a module of its place in the model; empty in vLLM's models.
+    """
 
     def __init__(
         self,
@@ -94,6 +98,7 @@ class AtomAttention(AttentionImpl[Any]):
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype = kv_cache_dtype
         self.sinks = sinks
+        self.owner: tuple[Any, ...] = ()
         self._window = sliding_window
         self._soft_cap = logits_soft_cap or None
         self._dtype = str(torch.get_default_dtype()).removeprefix("torch.")
@@ -128,10 +133,18 @@ class AtomAttention(AttentionImpl[Any]):
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Writes keys and values to their slots, and the result to `output` ``[T, num_heads, head_dim]``."""
+        """Writes keys and values to their slots, and the result to `output` ``[T, num_heads, head_dim]``.
+
+        vLLM's operator has no place for positions. There are no scales here, so traced models of ours, whose queries
+        and keys are raw, give them as `output_scale`.
+        """
         if attn_metadata is None:  # vLLM measures memory
             return output.zero_()
-        out = self.attend(query, key, value, kv_cache, attn_metadata)
+        if output_scale is not None:
+            [owner] = self.owner
+            out = owner.attend(query, key, value, output_scale).view(-1, self.num_heads, self.head_size)
+        else:
+            out = self.attend(query, key, value, kv_cache, attn_metadata)
         output.view(-1, self.num_heads, self.head_size)[: out.shape[0]].copy_(out)
         return output
 

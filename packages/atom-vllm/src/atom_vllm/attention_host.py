@@ -19,7 +19,8 @@ class VllmAttentionHost:
     Args:
         layer: vLLM's.
         sinks: a tensor that it reads, to be filled when the weights come.
-        is_direct: eager steps may go past vLLM's operator, so that norms, rotation, cache and attention are one call.
+        is_direct: the layer's attention is ours and may take raw queries and keys, so that norms, rotation, cache and
+            attention are one call. Eager steps go past vLLM's operator then.
     """
 
     plan: AttentionPlan | None = None  # the cache is vLLM's
@@ -31,6 +32,7 @@ class VllmAttentionHost:
         self.layer = layer
         self._sinks = sinks
         self._is_direct = is_direct
+        self._encoded_name = compat.encode_layer_name(layer.layer_name)
         self._step = get_forward_context
 
     def take_sinks(self, sinks: torch.Tensor) -> None:
@@ -48,7 +50,14 @@ class VllmAttentionHost:
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
         layer = self.layer
-        if self._is_direct and not torch.compiler.is_compiling():
+        if self._is_direct and torch.compiler.is_compiling():
+            if prologue is not None:
+                out_THD = q_THD.new_empty(q_THD.shape)
+                torch.ops.vllm.unified_attention_with_output(
+                    q_THD, k_TKD, v_TKD, out_THD, self._encoded_name, prologue.positions
+                )
+                return out_THD
+        elif self._is_direct:
             metadata = self._step().attn_metadata
             if metadata is None:  # vLLM measures memory
                 return torch.zeros_like(q_THD, memory_format=torch.contiguous_format)

@@ -22,7 +22,7 @@ from vllm.v1.kv_cache_interface import MLAAttentionSpec
 from atom_kernels.attention.mla import MlaPlan, MlaProblem, MlaPrologue, select_mla
 from atom_models import BuildContext, attention_layers
 from atom_vllm import compat
-from atom_vllm.attention import AtomAttentionBackend
+from atom_vllm.attention import AtomAttention, AtomAttentionBackend
 
 
 @lru_cache(maxsize=16)
@@ -164,8 +164,8 @@ def latent_attention_factory(vllm_config: Any) -> Callable[[MlaProblem, str, Bui
 
 
 def connect_layers(model: nn.Module, vllm_config: Any) -> None:
-    """Let vLLM's operator find the layers of `model` that cache latents."""
+    """Let our attention behind vLLM's operator find the layers of `model`."""
     known = vllm_config.compilation_config.static_forward_context
     for name, layer in attention_layers(model).items():
-        if isinstance(known[name], LatentLayer):
+        if isinstance(known[name].impl, (AtomAttention, LatentKernels)):
             known[name].impl.owner = (layer,)
