@@ -68,7 +68,6 @@ def test_every_setting_is_documented_and_has_its_default():
         ({"enable_dp_attention": True}, "enable_dp_attention is not supported"),
         ({"method": "mtp"}, "method mtp is not supported"),
         ({"num_speculative_tokens": 3}, "num_speculative_tokens 3 is not supported"),
-        ({"cudagraph_mode": "piecewise"}, "cudagraph_mode piecewise is not supported"),
         ({"trust_remote_code": True}, "trust_remote_code is not supported"),
     ],
     ids=str,

@@ -11,17 +11,21 @@ import msgspec
 import pytest
 
 from atom_core import LLMEngine, SamplingParams
+from atom_kernels.attention.triton_backend import TritonAttention
 
 pytest.importorskip("transformers")
 
-pytestmark = pytest.mark.gpu
+# What torch imports of itself to compile warns of what it will drop.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-LENGTHS = (70, 1, 9, 33, 16, 64, 7, 40, 3, 128, 17)
+# More requests than a captured step with prompts may have.
+LENGTHS = (70, 1, 9, 33, 16, 64, 7, 40, 3, 128, 17, 2, 5, 31, 90, 8, 24, 11, 6, 50, 4)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 RANDOM = msgspec.structs.replace(GREEDY, temperature=0.9, seed=5)
 FILTERED = msgspec.structs.replace(RANDOM, top_k=20, top_p=0.9)
 PENALIZED = msgspec.structs.replace(RANDOM, presence_penalty=0.5, logprobs=2, prompt_logprobs=1)
 KINDS = (GREEDY, RANDOM, FILTERED, PENALIZED)
+MODES = ("full", "piecewise", "full-and-piecewise")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +36,7 @@ def prompts() -> list[list[int]]:
 
 def tokens_of(folder: Path, prompts: list[list[int]], **settings: Any) -> list[list[int]]:
     """Tokens of batches of one kind, of all kinds together, and of requests that arrive while others decode."""
-    with LLMEngine(str(folder), dtype="float32", num_kv_blocks=256, max_num_seqs=16, **settings) as engine:
+    with LLMEngine(str(folder), dtype="float32", num_kv_blocks=256, max_num_seqs=24, **settings) as engine:
         outputs = [output for kind in KINDS for output in engine.generate(prompts, kind, use_tqdm=False)]
         mixed = [KINDS[index % len(KINDS)] for index in range(len(prompts))]
         outputs += engine.generate(prompts, mixed, use_tqdm=False)
@@ -48,11 +52,36 @@ def tokens_of(folder: Path, prompts: list[list[int]], **settings: Any) -> list[l
     return [output["token_ids"] for output in outputs]
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("family", ["qwen3", "gemma3", "qwen3_moe"])
 def test_graphs_and_compile_levels_draw_the_tokens_of_eager_steps(
-    family: str, tiny_family: Callable[[str], Path], prompts: list[list[int]]
+    family: str, mode: str, tiny_family: Callable[[str], Path], prompts: list[list[int]]
 ) -> None:
     folder = tiny_family(family)
     eager = tokens_of(folder, prompts, enforce_eager=True)
     for level in range(4):
-        assert tokens_of(folder, prompts, level=level, cudagraph_mode="full") == eager
+        assert tokens_of(folder, prompts, level=level, cudagraph_mode=mode) == eager
+
+
+@pytest.mark.parametrize("family", ["deepseek_v2", "gpt_oss"])
+def test_graphs_of_every_mode_draw_the_tokens_of_eager_steps(
+    family: str, tiny_family: Callable[[str], Path], prompts: list[list[int]]
+) -> None:
+    folder = tiny_family(family)
+    eager = tokens_of(folder, prompts, enforce_eager=True)
+    for mode in MODES:
+        assert tokens_of(folder, prompts, cudagraph_mode=mode) == eager
+
+
+def test_attention_that_cannot_be_captured_runs_between_graphs(
+    tiny_family: Callable[[str], Path],
+    prompts: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = tiny_family("qwen3")
+    eager = tokens_of(folder, prompts, enforce_eager=True)
+    monkeypatch.setattr(TritonAttention, "capturable", False)
+    with caplog.at_level("INFO"):
+        assert tokens_of(folder, prompts) == eager
+    assert "captured pieces for" in caplog.text

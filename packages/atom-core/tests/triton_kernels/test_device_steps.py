@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from atom_core import SamplingParams
 from atom_core.config import CompileConfig, EngineArgs
@@ -16,6 +14,7 @@ from atom_core.engine.startup import open_model, resolve
 from atom_core.executor import InlineExecutor
 from atom_core.messages import EngineRequest
 from atom_core.worker.model_runner import ModelRunner
+from repeated_work import Repeated
 
 PROMPTS = [[5, 9, 13], list(range(20, 31)), [7]]
 PARAMS = [
@@ -23,25 +22,6 @@ PARAMS = [
     {"temperature": 0.9, "top_k": 30, "top_p": 0.9, "seed": 4},
     {"temperature": 1.1, "seed": 5, "presence_penalty": 0.4, "logprobs": 1},
 ]
-
-
-class Repeated:
-    """Stands for a captured graph where there are none: the work is done again over the same memory."""
-
-    captured = 0
-    replayed = 0
-
-    def __init__(self, work: Callable[[], torch.Tensor]) -> None:
-        type(self).captured += 1
-        self._work = work
-        self.output = work()
-
-    def replay(self) -> None:
-        type(self).replayed += 1
-        self.output = self._work()
-
-    def share(self) -> None:
-        pass
 
 
 def tokens_of(folder: Path, *, rounds: Sequence[Sequence[int]], **runner: Any) -> list[list[int]]:
@@ -71,7 +51,7 @@ def tokens_of(folder: Path, *, rounds: Sequence[Sequence[int]], **runner: Any) -
 def test_captured_steps_draw_the_tokens_of_steps_on_the_host(tiny_llama: Path) -> None:
     rounds = [(0, 1), (1, 2)]
     expected = tokens_of(tiny_llama, rounds=rounds)
-    Repeated.captured = Repeated.replayed = 0
+    Repeated.reset()
     assert tokens_of(tiny_llama, rounds=rounds, capture=Repeated) == expected
     # Decodes of two requests, and prompts of up to 64 tokens: each a model and two samplers.
     assert Repeated.captured == 2 * 3

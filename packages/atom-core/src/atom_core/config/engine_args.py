@@ -171,13 +171,15 @@ class EngineArgs:
     )
     cudagraph_mode: str | None = option(
         None,
-        "What is captured in graphs on a GPU: none, or whole decode steps (full); unset takes full where it can.",
+        "What is captured in graphs on a GPU: none, whole decode steps and small prompts (full), every step up to some "
+        "size between its attention layers (piecewise), or decodes whole and other steps between attention layers "
+        "(full-and-piecewise); unset takes full, or piecewise where attention cannot be captured.",
         section=COMPILE,
         choices=("none", "piecewise", "full", "full-and-piecewise"),
     )
     cudagraph_capture_sizes: tuple[int, ...] | None = option(
         None,
-        "Batch sizes for which graphs are captured; unset takes 1, 2, 4, 8, 16, 24 ... up to max_num_seqs.",
+        "Batch sizes of decodes for which graphs are captured; unset takes 1, 2, 4, 8, 16, 24 ... up to max_num_seqs.",
         kind="integers",
         section=COMPILE,
         minimum=1,

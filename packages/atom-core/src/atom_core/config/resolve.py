@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from atom_core import settings
 from atom_core.config.options import ConfigError
@@ -19,6 +19,7 @@ from atom_core.config.sections import (
 
 if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
+    from atom_core.config.sections import GraphMode
     from atom_core.scheduler import SchedulerConfig
     from atom_core.structured_output.choice import BackendSetting
     from atom_kernels.platform import Platform
@@ -139,7 +140,7 @@ def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> Compil
         choices.append(f"cudagraph_mode = full: decode steps of up to {max(sizes)} requests are captured")
     return CompileConfig(
         level=args.level,
-        graph_mode="full",
+        graph_mode=cast("GraphMode", args.cudagraph_mode or "full"),
         capture_sizes=tuple(sorted(set(sizes))),
         graphs_required=wants_graphs,
         batch_invariant=args.batch_invariant,

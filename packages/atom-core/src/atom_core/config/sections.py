@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from atom_core.structured_output.choice import BackendSetting
 
 
-GraphMode = Literal["none", "full"]
+GraphMode = Literal["none", "piecewise", "full", "full-and-piecewise"]
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,9 @@ class CompileConfig:
 
     Attributes:
         level: 0 is eager; see `atom_core.worker.compilation`.
-        graph_mode: "full" captures whole decode steps, "none" nothing.
-        capture_sizes: batch sizes of the captured steps, in rising order.
+        graph_mode: "full" captures whole steps, "piecewise" what is between attention layers, "full-and-piecewise"
+            decodes whole and other steps between attention layers, "none" nothing.
+        capture_sizes: batch sizes of the captured decodes, in rising order.
         batch_invariant: operators whose bits do not depend on the batch.
         graphs_required: they were asked for, so the engine does not go on without them.
     """

@@ -19,7 +19,6 @@ def refuse_unbuilt(args: EngineArgs) -> None:
         "enable_dp_attention": args.enable_dp_attention,
         f"method {args.method}": args.method is not None,
         f"num_speculative_tokens {args.num_speculative_tokens}": args.num_speculative_tokens > 1,
-        f"cudagraph_mode {args.cudagraph_mode}": args.cudagraph_mode in ("piecewise", "full-and-piecewise"),
     }
     for what, is_asked in asked.items():
         if is_asked:
@@ -31,6 +30,4 @@ def refuse_unbuilt(args: EngineArgs) -> None:
 def _what_runs(what: str) -> str:
     if what.startswith(("method", "num_spec")):
         return "tokens are generated without speculation"
-    if what.startswith("cudagraph"):
-        return "whole decode steps are captured: full"
     return "one device runs the whole model"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import torch
 
+from atom_core.worker.piecewise_capture import Parts, Replay
+
 Work = Callable[[], torch.Tensor]
-"""Launches kernels, and returns what they write, contiguous. It reads the same memory at each call, and never waits."""
+"""Launches kernels, and returns what they write. It reads the same memory at each call, and never waits."""
 
 
 class Captured(Protocol):
@@ -30,8 +34,15 @@ class Captured(Protocol):
         ...
 
 
-Capture = Callable[[Work], Captured]
-"""Runs work once, then captures it."""
+class Capture(Protocol):
+    """Runs work once, then captures it."""
+
+    def __call__(self, work: Work, *, in_pieces: bool = False) -> Captured:
+        """Capture `work` in one graph, or as `in_pieces` asks, in one for each piece between attention layers.
+
+        Attention between pieces is called by each replay; work and replays must have a forward context then.
+        """
+        ...
 
 
 class CudaCapture:
@@ -41,44 +52,75 @@ class CudaCapture:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()
 
-    def __call__(self, work: Work) -> CapturedGraph:
+    def __call__(self, work: Work, *, in_pieces: bool = False) -> CapturedGraphs:
         work()  # compiles kernels and makes workspaces, which cannot be done in a capture
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
+        parts = Parts(self._begin, unowned)
         with torch.cuda.stream(self._stream):
-            # Other threads may use the device meanwhile.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                output = work()
-            finally:
-                graph.capture_end()
-        return CapturedGraph(graph, output)
+            output = parts.record(work, in_pieces=in_pieces)
+        return CapturedGraphs(parts.replays, output)
+
+    def _begin(self) -> Callable[[], Replay]:
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may use the device meanwhile.
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+
+        def end() -> Replay:
+            graph.capture_end()
+            return graph.replay
+
+        return end
 
 
-class CapturedGraph:
-    """A CUDA graph and the tensor that it writes; see `Captured`."""
+class CapturedGraphs:
+    """CUDA graphs, what is called between them, and the tensor that they write; see `Captured`."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, output: torch.Tensor) -> None:
-        self.output = output
-        self.replay: Callable[[], None] = graph.replay
+    def __init__(self, replays: list[Replay], output: torch.Tensor) -> None:
+        self._replays, self.output = replays, output
+
+    def replay(self) -> None:
+        for replay in self._replays:
+            replay()
 
     def share(self) -> None:
-        self.output = torch.as_tensor(_Memory(self.output), device=self.output.device)
+        self.output = unowned(self.output)
+
+
+class CaptureCost:
+    """What captures took: seconds, and bytes of the device's memory."""
+
+    def __init__(self) -> None:
+        self.seconds, self.bytes = 0.0, 0
+
+    @contextmanager
+    def count(self) -> Iterator[None]:
+        """Count what is captured within."""
+        started, free = time.perf_counter(), _free_memory()
+        yield
+        self.seconds += time.perf_counter() - started
+        self.bytes += free - _free_memory()
+
+    def describe(self) -> str:
+        """For a line in the log."""
+        return f"{self.seconds:.1f} s, {self.bytes / (1 << 20):.0f} MiB"
+
+
+def unowned(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without a hold on its memory: graphs read and write there whoever owns it."""
+    memory = torch.as_tensor(_Memory(tensor.untyped_storage()), device=tensor.device)
+    return memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 class _Memory:
-    """The memory of a contiguous tensor, without a hold on it: the graph writes there whoever owns it."""
+    """The bytes of a storage, as an array that does not own them."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        if not tensor.is_contiguous():
-            raise ValueError(f"captured work returned a tensor {tuple(tensor.shape)} of strides {tensor.stride()}")
-        kind = {torch.float32: "<f4", torch.int64: "<i8"}[tensor.dtype]
+    def __init__(self, storage: Any) -> None:
         self.__cuda_array_interface__ = {
-            "shape": tuple(tensor.shape), "typestr": kind, "data": (tensor.data_ptr(), False), "strides": None,
+            "shape": (storage.nbytes(),), "typestr": "|u1", "data": (storage.data_ptr(), False), "strides": None,
             "version": 3,
         }  # fmt: skip
 
 
-def free_memory() -> int:
+def _free_memory() -> int:
     """Bytes that nobody has taken on the device; 0 without one."""
     return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 0

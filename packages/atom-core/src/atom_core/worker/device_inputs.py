@@ -26,6 +26,7 @@ class DeviceInputs:
 
     Attributes:
         device: where they are.
+        block_size: tokens of a cache block.
     """
 
     def __init__(self, tables: DeviceTables, *, block_size: int, max_num_seqs: int, max_num_tokens: int) -> None:
@@ -34,7 +35,7 @@ class DeviceInputs:
 
         self._build_inputs_kernel: Any = build_inputs_kernel
         self._write_words_kernel: Any = write_words_kernel
-        self._tables, self._block_size = tables, block_size
+        self._tables, self.block_size = tables, block_size
         self.device = device = tables.words.device
         num_groups, _, max_blocks = tables.block_tables.shape
 
@@ -116,10 +117,14 @@ class DeviceInputs:
             self._input_ids, self._positions, self._slot_mapping, self._slot_mapping.stride(0),
             self._query_start_loc, self._seq_lens, self._block_table, *self._block_table.stride()[:2],
             self._last_tokens, self._sample_slots, self._sample_positions,
-            BLOCK_SIZE=self._block_size,
+            BLOCK_SIZE=self.block_size,
             NUM_GROUPS=tables.block_tables.shape[0],
             BLOCK=BLOCK,
         )  # fmt: skip
+
+    def tokens(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids and positions, int64 ``[num_tokens]`` each."""
+        return self._input_ids[:num_tokens], self._positions[:num_tokens]
 
     def view(
         self,
@@ -151,10 +156,11 @@ class DeviceInputs:
             )
             for block_table, slot_mapping in zip(self._block_table, self._slot_mapping, strict=True)
         )
+        input_ids, positions = self.tokens(num_tokens)
         return ModelInput(
             rows=rows,
-            input_ids=self._input_ids[:num_tokens],
-            positions=self._positions[:num_tokens],
+            input_ids=input_ids,
+            positions=positions,
             geometries=geometries,
             last_tokens=None if num_samples == num_tokens else self._last_tokens[:num_samples],
             sample_slots=self._sample_slots[:num_samples],

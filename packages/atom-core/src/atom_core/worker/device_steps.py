@@ -1,4 +1,4 @@
-"""`DeviceSteps`: how a GPU takes a step: inputs built there, and those of captured shapes replayed."""
+"""`DeviceSteps`: how a GPU takes a step: inputs built there, and what was captured of it replayed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from atom_core.config.sections import EngineConfig
 from atom_core.worker.cuda_capture import Capture
 from atom_core.worker.device_inputs import DeviceInputs
 from atom_core.worker.device_tables import DeviceTables
-from atom_core.worker.graph_shapes import PROMPT_REQS, GraphShape, GraphShapes, prompt_sizes
+from atom_core.worker.graph_plan import plan_graphs
+from atom_core.worker.graph_shapes import PROMPT_REQS, GraphShape
 from atom_core.worker.input_batch import ModelInput, StepRows
 from atom_core.worker.paged_model import PagedModel
+from atom_core.worker.piece_graphs import PieceGraphs
 from atom_core.worker.request_states import RequestStates
 from atom_core.worker.sampler import draw
 from atom_core.worker.step_graphs import StepGraphs
@@ -47,7 +49,6 @@ class DeviceSteps:
         num_weights: int,
         capture: Capture,
     ) -> None:
-        self.choices: list[str] = []
         self._model, self._states = model, states
         self._graphs_required = config.compile.graphs_required
         max_num_seqs, max_num_tokens = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
@@ -55,44 +56,55 @@ class DeviceSteps:
             tables,
             block_size=config.cache.block_size,
             # Room for the padding of graphs.
-            max_num_seqs=max(max_num_seqs, PROMPT_REQS),
+            max_num_seqs=max(max_num_seqs + 1, PROMPT_REQS),
             max_num_tokens=max(max_num_tokens, max_num_seqs),
         )
-        shapes = self._shapes(config, num_weights)
+        plan = plan_graphs(config, model, num_weights)
+        self.choices = plan.choices
         self._graphs: StepGraphs | None = None
-        if shapes is not None:
+        self._pieces: PieceGraphs | None = None
+        if plan.piece_sizes:
+            self._pieces = PieceGraphs(self._inputs, model, plan.piece_sizes, capture)
+        if plan.shapes is not None:
             self._graphs = StepGraphs(
                 self._inputs,
                 run_model=self._run_model,
                 draw=lambda logits, slots, positions, filters: draw(logits, states, slots, positions, filters=filters),
-                shapes=shapes,
+                shapes=plan.shapes,
                 max_seq_len=max_model_len,
                 capture=capture,
             )
 
     def capture_next(self) -> bool:
         """Capture a graph ahead of its use; False where none is left."""
-        if self._graphs is None:
-            return False
         try:
-            return self._graphs.capture_next()
+            return any(graphs is not None and graphs.capture_next() for graphs in (self._pieces, self._graphs))
         except Exception as error:
             self._do_without_graphs(error)
             return False
 
     def shape_of(self, rows: StepRows, *, needs_hidden_states: bool) -> GraphShape | None:
-        """Of the graph that runs a step; None where none does: it is too large, or its hidden states are asked for."""
+        """Of the graph that runs a whole step; None where none does: too large, or its hidden states are asked for.
+
+        The first decode has everything captured: not to delay first tokens.
+        """
+        if rows.num_tokens == rows.num_reqs:
+            while self.capture_next():
+                pass
         if self._graphs is None or needs_hidden_states or not len(rows.sampling):
             return None
-        try:
-            return self._graphs.shape_of(rows)
-        except Exception as error:
-            self._do_without_graphs(error)
-            return None
+        return self._graphs.shape_of(rows)
 
     def build(self, rows: StepRows, shape: GraphShape | None) -> ModelInput:
-        """The batch of a step, padded to the shape of its graph."""
-        return self._inputs.build(rows, shape)
+        """The batch of a step, padded to the shape of its graph, or of its pieces where it has none."""
+        return self._inputs.build(rows, shape or self._shape_of_pieces(rows))
+
+    def hidden_states(self, batch: ModelInput) -> torch.Tensor:
+        """``[T, D]`` of the batch that was built last, for which there is no graph."""
+        shape = self._shape_of_pieces(batch.rows)
+        if self._pieces is None or shape is None:
+            return self._model.forward(batch.input_ids, batch.positions, batch.geometries)
+        return self._pieces.replay(batch, shape)
 
     def replay_model(self, rows: StepRows, shape: GraphShape) -> torch.Tensor:
         """Logits ``[n, vocab]`` of the batch that was built last."""
@@ -113,7 +125,10 @@ class DeviceSteps:
                 f"a step cannot be captured: {type(error).__name__}: {error}; cudagraph_mode none runs without graphs"
             ) from error
         logger.warning("steps run without graphs, since capturing one failed: %s: %s", type(error).__name__, error)
-        self._graphs = None
+        self._graphs = self._pieces = None
+
+    def _shape_of_pieces(self, rows: StepRows) -> GraphShape | None:
+        return None if self._pieces is None else self._pieces.shape_of(rows)
 
     def _open_graphs(self) -> StepGraphs:
         if self._graphs is None:
@@ -124,21 +139,3 @@ class DeviceSteps:
         hidden_TD = self._model.forward(batch.input_ids, batch.positions, batch.geometries)
         rows_nD = hidden_TD if batch.last_tokens is None else hidden_TD[batch.last_tokens]
         return self._model.compute_logits(rows_nD).contiguous()
-
-    def _shapes(self, config: EngineConfig, num_weights: int) -> GraphShapes | None:
-        if config.compile.graph_mode == "none":
-            return None
-        reason = self._model.why_not_capturable()
-        if reason is not None and config.compile.graphs_required:
-            raise ConfigError(f"steps cannot be captured: {reason}; leave the cudagraph settings out")
-        if reason is not None:
-            self.choices.append(f"cudagraph_mode = none: {reason}")
-            return None
-        tokens = prompt_sizes(num_weights, config.scheduler.max_num_batched_tokens)
-        if not self._model.captures_prompts:
-            tokens = ()
-        if config.compile.batch_invariant:
-            tokens = ()  # decodes beside prompts would be computed as prompts of one token
-        if tokens:
-            self.choices.append(f"prompts of up to {max(tokens)} tokens are captured too: their launches take longest")
-        return GraphShapes(config.compile.capture_sizes, tokens)

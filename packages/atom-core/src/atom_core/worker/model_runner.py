@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,7 +35,7 @@ class Forward:
     Attributes:
         logits_nV: float32, of the rows that sample.
         prompt_logprobs, vectors: by index in the batch, of the requests that ask for them.
-        shape: of the graph that ran it; None where none did.
+        shape: of the graph that ran all of it; None where none did.
     """
 
     step: SchedulerOutput
@@ -110,7 +110,7 @@ class ModelRunner:
             if self._device_steps is not None and shape is not None:
                 self._forward = Forward(step, batch, self._device_steps.replay_model(rows, shape), {}, {}, shape)
             else:
-                self._forward = self._run_eagerly(step, batch)
+                self._forward = self._run_layers(step, batch)
 
     @torch.inference_mode()
     def sample(self, masks: Masks | None = None) -> PendingOutput:
@@ -147,8 +147,11 @@ class ModelRunner:
         )
         return judged or self._pooler.is_open
 
-    def _run_eagerly(self, step: SchedulerOutput, batch: ModelInput) -> Forward:
-        hidden_TD = self._model.forward(batch.input_ids, batch.positions, batch.geometries)
+    def _run_layers(self, step: SchedulerOutput, batch: ModelInput) -> Forward:
+        if self._device_steps is None:
+            hidden_TD = self._model.forward(batch.input_ids, batch.positions, batch.geometries)
+        else:
+            hidden_TD = self._device_steps.hidden_states(batch)
         pooled = self._pooler.pool(step, batch, hidden_TD)
         prompt_logprobs = prompt_logprobs_of_step(batch, hidden_TD, self._states, self._model.compute_logits)
         rows_nD = hidden_TD if batch.last_tokens is None else hidden_TD[batch.last_tokens]
@@ -156,7 +159,7 @@ class ModelRunner:
         vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
         return Forward(step, batch, logits_nV, prompt_logprobs, vectors)
 
-    def _make_states(self, loaded: LoadedPagedModel) -> list[str]:
+    def _make_states(self, loaded: LoadedPagedModel) -> Sequence[str]:
         """What is kept of requests, and on a GPU the graphs over it; a line for each choice."""
         config = self._config
         max_num_seqs, max_model_len = config.scheduler.max_num_seqs, loaded.size.max_model_len

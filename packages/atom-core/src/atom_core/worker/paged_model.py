@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +23,9 @@ class PagedModel:
 
     Attributes:
         compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``.
+        run: ``(input_ids [T], positions [T]) -> hidden_states [T, D]``, while attention is told of a batch.
         attention_layers, kv_caches: by name.
+        num_groups: of layers.
         plans: of attention, each with its group's index and the names of its layers.
     """
 
@@ -32,10 +35,11 @@ class PagedModel:
         kv_caches: Mapping[str, tuple[torch.Tensor, ...]],
         groups: Sequence[Sequence[str]],
     ) -> None:
-        self._forward = model.forward
+        self.run = model.forward
         self.compute_logits = model.compute_logits
         self.attention_layers = model.attention_layers
         self.kv_caches = kv_caches
+        self.num_groups = len(groups)
         self.plans = model.plans_by_group(groups)
 
     def why_not_capturable(self) -> str | None:
@@ -54,8 +58,14 @@ class PagedModel:
         self, input_ids: torch.Tensor, positions: torch.Tensor, geometries: Sequence[BatchGeometry]
     ) -> torch.Tensor:
         """Hidden states ``[T, D]`` of int64 ``[T]`` ids at `positions`; `geometries` has one for each group."""
+        with self.attending(geometries):
+            return self.run(input_ids, positions)
+
+    @contextmanager
+    def attending(self, geometries: Sequence[BatchGeometry]) -> Iterator[None]:
+        """Tell attention of a batch, whose `geometries` are one for each group."""
         with set_forward_context(ForwardContext(self.kv_caches, self._build_metadata(geometries))):
-            return self._forward(input_ids, positions)
+            yield
 
     def _build_metadata(self, geometries: Sequence[BatchGeometry]) -> dict[str, Any]:
         """What attention needs to know of a batch, by layer name."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 
 import torch
 
-from atom_core.worker.cuda_capture import Capture, Captured, free_memory
+from atom_core.worker.cuda_capture import Capture, CaptureCost, Captured
 from atom_core.worker.device_inputs import DeviceInputs
 from atom_core.worker.graph_shapes import GraphShape, GraphShapes
 from atom_core.worker.input_batch import NO_ROWS, ModelInput, StepRows
@@ -46,17 +45,11 @@ class StepGraphs:
         self._shapes, self._max_seq_len, self._capture = shapes, max_seq_len, capture
         self._models: dict[GraphShape, Captured] = {}
         self._samplers: dict[tuple[GraphShape, bool], Captured] = {}
-        self._seconds, self._bytes = 0.0, 0
+        self._cost = CaptureCost()
 
     def shape_of(self, rows: StepRows) -> GraphShape | None:
-        """The shape of the graph for a step. The first decode has everything captured: not to delay first tokens.
-
-        None where no graph is for it, or none was captured yet.
-        """
+        """The shape of the graph for a step; None where no graph is for it, or none was captured yet."""
         shape = self._shapes.of_step(rows)
-        if shape is not None and shape.is_decode:
-            while self.capture_next():
-                pass
         return shape if shape in self._models else None
 
     def capture_next(self) -> bool:
@@ -64,15 +57,10 @@ class StepGraphs:
         shape = next((shape for shape in self._shapes.all if shape not in self._models), None)
         if shape is None:
             return False
-        started, free = time.perf_counter(), free_memory()
-        self._capture_shape(shape)
-        self._seconds += time.perf_counter() - started
-        self._bytes += free - free_memory()
+        with self._cost.count():
+            self._capture_shape(shape)
         if len(self._models) == len(self._shapes.all):
-            size = self._bytes / (1 << 20)
-            logger.info(
-                "captured graphs of %d batch shapes in %.1f s, %.0f MiB", len(self._models), self._seconds, size
-            )
+            logger.info("captured graphs of %d batch shapes in %s", len(self._models), self._cost.describe())
         return True
 
     def replay_model(self, shape: GraphShape) -> torch.Tensor:

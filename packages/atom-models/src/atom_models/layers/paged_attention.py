@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from atom_kernels.attention import AttentionPlan, AttentionProblem, AttentionPrologue, select_attention
 from atom_kernels.attention.mla import MlaPlan, MlaProblem, MlaPrologue, select_mla
-from atom_models.forward_context import get_forward_context
+from atom_models.forward_context import attend_in_step, get_forward_context
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -63,6 +64,18 @@ class PagedAttention:
         prologue: AttentionPrologue | None,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
+        attend = partial(self._attend, prologue=prologue, sinks=sinks)
+        return attend_in_step(attend, (q_THD, k_TKD, v_TKD), q_THD.shape)
+
+    def _attend(
+        self,
+        q_THD: torch.Tensor,
+        k_TKD: torch.Tensor,
+        v_TKD: torch.Tensor,
+        *,
+        prologue: AttentionPrologue | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
         context, name = get_forward_context(), self._name
         return self._forward(
             q_THD, k_TKD, v_TKD, context.kv_caches[name], context.metadata[name], prologue=prologue, sinks=sinks
@@ -98,9 +111,13 @@ class PagedMla:
         self.plan: MlaPlan | None = plan
         self.prepare = plan.prepare
         self._forward = plan.runner.forward
-        self._name = layer_name
+        self._name, self._value_dim = layer_name, plan.problem.v_head_dim
 
     def attend(self, q_THD: torch.Tensor, kv_TC: torch.Tensor, weights: Any, *, prologue: MlaPrologue) -> torch.Tensor:
+        attend = partial(self._attend, weights=weights, prologue=prologue)
+        return attend_in_step(attend, (q_THD, kv_TC), (*q_THD.shape[:2], self._value_dim))
+
+    def _attend(self, q_THD: torch.Tensor, kv_TC: torch.Tensor, *, weights: Any, prologue: MlaPrologue) -> torch.Tensor:
         context, name = get_forward_context(), self._name
         return self._forward(q_THD, kv_TC, weights, context.kv_caches[name], context.metadata[name], prologue=prologue)
 

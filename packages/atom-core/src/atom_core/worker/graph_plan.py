@@ -1,0 +1,54 @@
+"""`plan_graphs`: what an engine captures, by the mode that its config asks for and what its attention allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atom_core.config.options import ConfigError
+from atom_core.config.sections import EngineConfig
+from atom_core.worker.graph_shapes import GraphShapes, prompt_sizes
+from atom_core.worker.paged_model import PagedModel
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """What is captured.
+
+    Attributes:
+        shapes: of whole steps; None captures no step whole.
+        piece_sizes: tokens of the steps that are captured between attention layers.
+        choices: a line for each value that was chosen for the user.
+    """
+
+    shapes: GraphShapes | None = None
+    piece_sizes: tuple[int, ...] = ()
+    choices: tuple[str, ...] = ()
+
+
+def plan_graphs(config: EngineConfig, model: PagedModel, num_weights: int) -> GraphPlan:
+    """What to capture for a `model` of so many weights.
+
+    Raises:
+        ConfigError: whole steps were asked for, and attention cannot be captured.
+    """
+    mode, decode_sizes = config.compile.graph_mode, config.compile.capture_sizes
+    if mode == "none":
+        return GraphPlan()
+    tokens = prompt_sizes(num_weights, config.scheduler.max_num_batched_tokens)
+    choices: list[str] = []
+    reason = None if mode == "piecewise" else model.why_not_capturable()
+    if reason is not None and config.compile.graphs_required:
+        raise ConfigError(f"whole steps cannot be captured: {reason}; ask for cudagraph_mode piecewise")
+    if reason is not None:
+        mode = "piecewise"
+        choices.append(f"cudagraph_mode = piecewise: {reason}")
+    if mode == "full" and (config.compile.batch_invariant or not model.captures_prompts):
+        # Batch-invariant steps do without, since decodes beside prompts would be computed as prompts of one token.
+        tokens = ()
+    if tokens:
+        choices.append(f"prompts of up to {max(tokens)} tokens are captured too: their launches take longest")
+    if mode == "piecewise":
+        return GraphPlan(None, tuple(sorted({*decode_sizes, *tokens})), tuple(choices))
+    if mode == "full-and-piecewise":
+        return GraphPlan(GraphShapes(decode_sizes), tokens, tuple(choices))
+    return GraphPlan(GraphShapes(decode_sizes, tokens), (), tuple(choices))
