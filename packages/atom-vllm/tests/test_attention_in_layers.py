@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,6 +67,26 @@ def test_a_layer_attends_in_vllms_cache_wherever_its_pages_lie(step: Any, expect
         assert torch.allclose(output[: len(q)].view_as(expected), expected, atol=1e-5)
         fused = impl.attend(step.q_THD, step.k_TKD, step.v_TKD, pack(*step.kv_cache, gap=gap), metadata, step.prologue)
         assert torch.allclose(fused, expected, atol=1e-5)
+
+
+def test_raw_queries_of_traced_models_come_with_positions_and_go_through_the_layer_of_the_model(
+    step: Any, expected: torch.Tensor
+) -> None:
+    with stub_vllm():
+        from atom_vllm.attention import AtomAttention
+        from atom_vllm.metadata import AtomMetadata, geometry_of
+
+        impl, cache = AtomAttention(6, 32, 0.2, 2), pack(*step.kv_cache)
+        metadata = AtomMetadata(geometry_of(described(step.geometry)))
+
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            prologue = dataclasses.replace(step.prologue, positions=positions)
+            return impl.attend(q, k, v, cache, metadata, prologue).flatten(1)
+
+        impl.owner = (SimpleNamespace(attend=attend),)
+        output, positions = torch.full((len(step.q_THD), 6 * 32), torch.nan), step.prologue.positions
+        impl.forward(None, step.q_THD, step.k_TKD, step.v_TKD, cache, metadata, output, positions)
+        assert torch.allclose(output.view_as(expected), expected, atol=1e-5)
 
 
 def test_memory_is_measured_without_metadata(step: Any) -> None:
