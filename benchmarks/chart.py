@@ -42,9 +42,9 @@ def run(options: argparse.Namespace) -> int:
     print(f"drawn: {options.images / 'offline.svg'}; tables: {options.readme}")
     if kernels := report.load_all("kernels", options.results):
         kernels_page.write_page(kernels, options.kernels, options.images)
-        print(f"drawn: {options.images / 'kernels.svg'}; tables: {options.kernels}")
+        print(f"drawn: {options.images / 'gpu-kernels.svg'}; tables: {options.kernels}")
     if engines := report.load_all("gpu", options.results):
-        gpu_page.write_page(engines[0], options.gpu, options.images)
+        gpu_page.write_page(engines[0], kernels, options.gpu, options.images)
         print(f"drawn: {options.images}/gpu-*.svg; tables: {options.gpu}")
     if plugin := report.load_all("vllm", options.results):
         tables = [report.vllm_table(document) for document in plugin]

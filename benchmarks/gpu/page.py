@@ -5,20 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.tables import gpu_tables
+from benchmarks.gpu.pictures import PICTURES, pictures
+from benchmarks.gpu.tables import SUBJECTS, gpu_tables
 from benchmarks.report import fill_marks
 
-MARKS = ("figures", "aims", "invariance", "profile")
+TABLES = ("figures", "invariance", *SUBJECTS)
 
 
-def write_page(document: dict[str, Any], page: Path, images: Path) -> None:
-    """Fill the page's marks from a `gpu` result, and draw its pictures."""
-    page.write_text(with_tables(page.read_text(), document))
+def write_page(document: dict[str, Any], kernels: list[dict[str, Any]], page: Path, images: Path) -> None:
+    """Fill the page's marks from a `gpu` result and those of `kernels`, and draw its pictures."""
+    images.mkdir(parents=True, exist_ok=True)
+    for name, picture in pictures(document).items():
+        (images / name).write_text(picture)
+    page.write_text(with_tables(page.read_text(), document, kernels))
 
 
-def with_tables(text: str, document: dict[str, Any]) -> str:
-    """`text` with the tables of the results between its marks; between those without results there is nothing."""
-    tables = gpu_tables(document)
-    for name in MARKS:
+def with_tables(text: str, document: dict[str, Any], kernels: list[dict[str, Any]]) -> str:
+    """`text` with the pictures and tables of the results between its marks; of what was not measured there is none."""
+    tables = gpu_tables(document, [result for found in kernels for result in found["results"]])
+    for name in TABLES:
         text = fill_marks(text, [tables[name]] if name in tables else [], name)
-    return text
+    shown = [f"![{PICTURES[name[4:-4]]}](images/{name})" for name in pictures(document)]
+    return fill_marks(text, shown, "pictures")

@@ -7,11 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.aims import aim_of, verdict
+from benchmarks.gpu.aims import LATENT_DECODE, aim_of, found_for, verdict
+from benchmarks.gpu.floors import EXPERTS
+from benchmarks.gpu.models import MODELS
 from benchmarks.gpu.profiles import IDLE, OTHER, PARTS
 from benchmarks.report import RESULTS, markdown_table
 
 Result = dict[str, Any]
+SUBJECTS = ("decode", "prefill", "offline", "start", "mixtures", "latent")
+# The kernel's cases with enough to read that bandwidth counts.
+LATENT_CASES = ("decode 32 x 1k", "decode 128 x 1k", "decode 8 x 8k")
 
 
 def result_path(document: dict[str, Any]) -> Path:
@@ -20,16 +25,29 @@ def result_path(document: dict[str, Any]) -> Path:
     return RESULTS / f"{document.get('benchmark', 'gpu')}-{device}.json"
 
 
-def gpu_tables(document: dict[str, Any]) -> dict[str, str]:
-    """By the name of their marks in the docs, every table that the results fill."""
+def gpu_tables(document: dict[str, Any], kernels: Iterable[Result] = ()) -> dict[str, str]:
+    """By the name of their marks in the docs, every table that the results fill.
+
+    For each of `SUBJECTS` that is what was wanted and what came of it (of `kernels` too), and where the time goes.
+    """
     results = document["results"]
-    tables = {
-        "figures": gpu_table(document),
-        "aims": aims_table(results),
-        "invariance": invariance_table(results),
-        "profile": profile_table(results),
-    }
+    tables = {"figures": gpu_table(document), "invariance": invariance_table(results)}
+    for subject in SUBJECTS:
+        mine = [result for result in results if subject_of(result) == subject]
+        parts = [aims_table(mine, kernels if subject == "latent" else ()), profile_table(mine)]
+        tables[subject] = "\n\n".join(filter(None, parts))
     return {name: table for name, table in tables.items() if table}
+
+
+def subject_of(result: Result) -> str:
+    """Under which of `SUBJECTS` a figure is discussed."""
+    about, config = result["about"], MODELS.get(result["model"].partition(" ")[0], {})
+    if "kv_lora_rank" in config:
+        return "latent"
+    if any(name in config for name in EXPERTS):
+        return "mixtures"
+    kind = about["of"] if about.get("kind") == "profile" else about.get("kind", "")
+    return next((subject for subject in ("start", "offline", "prefill") if kind.startswith(subject)), "decode")
 
 
 def gpu_table(document: dict[str, Any]) -> str:
@@ -58,15 +76,21 @@ def gpu_table(document: dict[str, Any]) -> str:
     return "\n\n".join([markdown_table(rows), conditions(document), *failures])
 
 
-def aims_table(results: Iterable[Result]) -> str:
+def aims_table(results: Iterable[Result], kernels: Iterable[Result] = ()) -> str:
     """What was wanted of each figure, and what came of it; empty where nothing was measured of it."""
     rows: list[tuple[str, ...]] = [("model", "figure", "must", "aim", "found", "")]
     for result in results:
-        if (aim := aim_of(result["model"], result["about"])) is None or (found := verdict(result, aim)) is None:
+        if (aim := aim_of(result["model"], result["about"])) is None or (found := found_for(result, aim)) is None:
             continue
         unit = " x vLLM" if aim.over_peer else f" {result['unit']}"
-        values = (f"{value:.2f}{unit}" for value in (aim.must, aim.aim, found[0]))
-        rows.append((result["model"], result["figure"], *values, found[1]))
+        values = (f"{value:.2f}{unit}" for value in (aim.must, aim.aim, found))
+        rows.append((result["model"], result["figure"], *values, verdict(found, aim)))
+    for result in kernels:
+        if result["operator"] == "latent_attention" and result["case"] in LATENT_CASES and "failure" not in result:
+            bounds = (LATENT_DECODE.must, LATENT_DECODE.aim, result["copy_share"])
+            shares = (f"{share:.0%} of copy rate" for share in bounds)
+            what = f"latent attention, {result['case']}"
+            rows.append((result["model"], what, *shares, verdict(result["copy_share"], LATENT_DECODE)))
     return markdown_table(rows) if len(rows) > 1 else ""
 
 

@@ -30,17 +30,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", action="append", choices=list(MODELS), help="only these shapes; may be repeated")
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS), help="tokens of a call")
     parser.add_argument("--seconds", type=float, default=600.0, help="stop before a case once so much time has passed")
+    parser.add_argument("--commit", help="of the sources, where this copy of them does not know it")
     parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by GPU)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure every case, print as it goes, write the JSON; 1 if a kernel failed."""
+    """Measure every case, print and write the JSON as it goes; 1 if a kernel failed."""
     import torch
 
     from benchmarks.gpu.ceilings import measure_ceilings
 
     ceilings = measure_ceilings()
     torch.manual_seed(0)
+    document, path = make_document([], ceilings), options.output or result_path(ceilings.device)
+    document["machine"] |= {"commit": options.commit} if options.commit else {}
     started, results = time.perf_counter(), []
     with torch.inference_mode():
         for case in all_cases(options.model or list(MODELS), tuple(options.rows)):
@@ -51,26 +54,38 @@ def run(options: argparse.Namespace) -> int:
                 break
             results.append(measure(case, ceilings))
             print(describe(results[-1]), flush=True)
-    document = make_document(results, ceilings)
+            document["results"] = by_model(results)
+            report.save(document, path)  # whatever ends this run, what is known is kept
     print("\n" + kernels_table(document))
-    print(f"\nwritten: {report.save(document, options.output or result_path(ceilings.device))}")
+    print(f"\nwritten: {path}")
     return 1 if any("failure" in result for result in results) else 0
 
 
 def all_cases(models: list[str], rows: tuple[int, ...]) -> Iterator[KernelCase]:
-    """Each operator at each model's shapes, those that several models share under the first."""
+    """Each operator at each model's shapes, those that several models share under the first.
+
+    What takes most of a step comes first, of all models, since a run may stop early.
+    """
     from benchmarks.kernels import attention, dense, mixture, sampling
 
-    seen: set[tuple[str, str]] = set()
     for model in models:
-        shape = MODELS[model]
-        yield from attention.cases(model, shape)
-        yield from mixture.cases(model, shape, rows)
-        for case in (*dense.cases(model, shape, rows), *sampling.cases(model, shape, rows)):
-            key = (case.operator, case.label)
-            if case.operator not in NAMED_BY_SIZE or key not in seen:
-                yield case
-            seen.add(key)
+        yield from attention.cases(model, MODELS[model])
+    for model in models:
+        yield from mixture.cases(model, MODELS[model], rows)
+    seen: set[tuple[str, str]] = set()
+    for cases in (dense.cases, sampling.cases):
+        for model in models:
+            for case in cases(model, MODELS[model], rows):
+                key = (case.operator, case.label)
+                if case.operator not in NAMED_BY_SIZE or key not in seen:
+                    yield case
+                seen.add(key)
+
+
+def by_model(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Results in the order of their models."""
+    order = list(MODELS)
+    return sorted(results, key=lambda result: order.index(result["model"]))
 
 
 def measure(case: KernelCase, ceilings: Ceilings) -> dict[str, Any]:

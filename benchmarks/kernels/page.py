@@ -20,6 +20,7 @@ CHARTED = (
     ("moe_experts", "rows 2048"),
     ("linear", "norm, gate_up_proj, silu, rows 2048"),
 )
+PICTURE = "images/gpu-kernels.svg"
 BAR, GAP, LEFT, FULL, WIDTH, TOP = 16, 14, 330, 300, 860, 66
 
 
@@ -29,13 +30,13 @@ def with_tables(text: str, documents: list[dict[str, Any]]) -> str:
     Raises:
         ValueError: the page lacks the marks.
     """
-    return fill_marks(text, [kernels_table(document) for document in documents])
+    return fill_marks(text, [f"![Share of the GPU's best]({PICTURE})", *map(kernels_table, documents)])
 
 
 def write_page(documents: list[dict[str, Any]], page: Path, images: Path) -> None:
     """Draw the first result and put the tables of all into the page."""
     images.mkdir(parents=True, exist_ok=True)
-    (images / "kernels.svg").write_text(draw(documents[0]))
+    (images / Path(PICTURE).name).write_text(draw(documents[0]))
     page.write_text(with_tables(page.read_text(), documents))
 
 
@@ -89,8 +90,13 @@ role="img" aria-label="Share of the GPU's best that kernels reach, longer is bet
 text {{ font: 12px system-ui, sans-serif; fill: #495057 }} .model {{ font-weight: 600 }}
 .title {{ font-size: 15px; font-weight: 600 }}
 .copy {{ fill: #d9480f }} .matmul {{ fill: #1971c2 }} .best {{ stroke: #212529; stroke-dasharray: 4 3 }}
+.back {{ fill: #ffffff }}
+@media (prefers-color-scheme: dark) {{
+text {{ fill: #ced4da }} .back {{ fill: #16191d }} .copy {{ fill: #f76707 }} .matmul {{ fill: #4dabf7 }}
+.best {{ stroke: #ced4da }}
+}}
 </style>
-<rect width="100%" height="100%" fill="#ffffff" rx="8"/>
+<rect class="back" width="100%" height="100%" rx="8"/>
 <text class="title" x="16" y="26">Share of the GPU's best, longer is better</text>
 <text x="16" y="46">{note}; dashed: that rate</text>
 {body}

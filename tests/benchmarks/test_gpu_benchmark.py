@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from benchmarks.gpu import engines, tables
 from benchmarks.gpu import page as gpu_page
 from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.models import MODELS, write_config
+from benchmarks.gpu.pictures import FULL, LEFT, pictures
 from benchmarks.gpu.profiles import Span, busy_share, decode_profile, part_of, prefill_profile
 from benchmarks.gpu.protocol import Figure, Sizes
 from benchmarks.gpu.workloads import Measurement, random_prompt
@@ -156,9 +158,9 @@ def test_the_cost_of_a_setting_and_the_misses_of_aims_are_tables_of_their_own() 
     )
     filled = gpu.gpu_tables(document_of(results))
     assert "| 2.40 ms     | 3.60 ms         | 1.50x |" in filled["invariance"]
-    assert "| 0.90 x vLLM | 0.70 x vLLM | 0.80 x vLLM | met; 14% off the aim |" in filled["aims"]
+    assert "| 0.90 x vLLM | 0.70 x vLLM | 0.80 x vLLM | met; 14% off the aim |" in filled["decode"]
     assert "3.60" not in filled["figures"]
-    assert "profile" not in filled
+    assert "prefill" not in filled
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,63 @@ def test_kernels_that_overlap_count_once() -> None:
 def test_the_page_of_gpus_shows_the_saved_results() -> None:
     text = (chart.ROOT / "docs" / "gpu.md").read_text()
     [saved] = report.load_all("gpu")
-    assert gpu_page.with_tables(text, saved) == text, "run `python -m benchmarks chart`"
+    assert gpu_page.with_tables(text, saved, report.load_all("kernels")) == text, "run `python -m benchmarks chart`"
+
+
+@pytest.mark.parametrize(
+    ("model", "about", "subject"),
+    [
+        ("qwen3-8b", {"kind": "decode"}, "decode"),
+        ("qwen3-8b", {"kind": "idle"}, "decode"),
+        ("qwen3-8b", {"kind": "profile", "of": "prefill of 8192", "part": "idle"}, "prefill"),
+        ("qwen3-8b", {"kind": "start"}, "start"),
+        ("qwen3-30b-a3b (12 layers)", {"kind": "prefill"}, "mixtures"),
+        ("deepseek-v2-lite", {"kind": "decode"}, "latent"),
+    ],
+)
+def test_each_figure_is_discussed_in_one_place(model: str, about: dict[str, object], subject: str) -> None:
+    assert tables.subject_of({"model": model, "about": about}) == subject
+
+
+def test_a_profile_shows_milliseconds_and_shares() -> None:
+    facts = {"model": "qwen3-8b", "unit": "ms"}
+    parts = [("attention", 3.0), ("idle", 1.0)]
+    results, _ = gpu.summarize(
+        [
+            told("atom", 0, [time], **facts, figure=part, about={"kind": "profile", "of": "prefill of 8", "part": part})
+            for part, time in parts
+        ],
+        RATES,
+    )
+    [header, _, row] = gpu.gpu_tables(document_of(results))["prefill"].splitlines()
+    assert [cell.strip() for cell in header.split("|")] == ["", "model", "of", "engine", "attention", "idle", ""]
+    assert "3.00 ms, 75% | 1.00 ms, 25%" in row
+
+
+def test_pictures_have_a_bar_for_each_engine_and_a_mark_at_the_floor() -> None:
+    facts = {"model": "qwen3-0.6b", "about": {"kind": "decode", "batch": 32, "context": 1024, "steps": 72}}
+    results, _ = gpu.summarize([told("atom", 0, [2.0], **facts), told("vllm", 1, [4.0], **facts)], RATES)
+    drawn = pictures(document_of(results))
+    assert list(drawn) == ["gpu-decode.svg"]
+    image = ElementTree.fromstring(drawn["gpu-decode.svg"])
+    bars = {
+        bar.get("class"): float(bar.get("width", 0))
+        for bar in image.findall(".//{*}rect")
+        if bar.get("class") != "back"
+    }
+    assert bars == {"atom": FULL / 2, "vllm": FULL}
+    [mark] = image.findall(".//{*}line")
+    assert float(mark.get("x1", 0)) == pytest.approx(LEFT + FULL * results[0]["floor"] / 4, abs=0.06)
+    text = "".join(image.itertext())
+    assert "batch 32, context 1024" in text
+    assert "ATOM 2.00 ms" in text
+
+
+def test_kernels_are_held_to_their_aims_too() -> None:
+    case = {"operator": "latent_attention", "model": "DeepSeek-V2-Lite", "case": "decode 128 x 1k", "copy_share": 0.66}
+    [_, _, row] = gpu.gpu_tables(document_of([]), [case])["latent"].splitlines()
+    assert "66% of copy rate" in row
+    assert "met; 12% off the aim" in row
 
 
 def test_vllm_finds_our_plugins_without_an_installation(tmp_path: Path):
