@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 SECONDS = 1500
 STOCK = {"ATOM_DISABLE_VLLM_PLUGIN": "1"}
 IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+# vLLM asks once in a process for layers of each kind, so only one of several engines in it may say so.
+ATTENTION_OURS = "Use atom attention backend"
 
 Tokens = list[list[int]]
 

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from atom_core import LLMEngine, SamplingParams
-from tests.with_vllm.conftest import IN_PROCESS, STOCK
+from tests.with_vllm.conftest import ATTENTION_OURS, IN_PROCESS, STOCK
 from tests.with_vllm.generate import prompts
 
 MODELS_OURS = "Register model LlamaForCausalLM to vLLM with atom_vllm.model_wrapper:ATOMForCausalLM"
-ATTENTION_OURS = "Use atom attention backend"
 
 pytestmark = pytest.mark.slow
 

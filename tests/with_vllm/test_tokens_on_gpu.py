@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.with_vllm.conftest import IN_PROCESS, STOCK, Outcome
+from tests.with_vllm.conftest import ATTENTION_OURS, IN_PROCESS, STOCK, Outcome
 
 FAMILIES = ("llama-3.1", "qwen3", "gemma3", "qwen3_moe", "gpt_oss")
 # So little memory, and none of it measured, that several engines may start at a time.
@@ -57,10 +57,11 @@ def outcomes(run_jobs, tiny) -> dict[Any, dict[str, Outcome]]:
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_graphs_and_either_runner_change_nothing(outcomes, runner: str, part: str, family: str) -> None:
     stock, ours = outcomes["stock"][family], outcomes[runner, part][family]
+    log_of_all = "".join(outcome.log for outcome in outcomes[runner, part].values())
     assert stock.error is None, stock.log[-4000:]
     assert ours.error is None, ours.log[-4000:]
     assert ours.tokens == stock.tokens
-    assert ("Use atom attention backend" in ours.log) is (part != "models")
+    assert (ATTENTION_OURS in log_of_all) is (part != "models")
     assert ("to vLLM with atom_vllm.model_wrapper:ATOM" in ours.log) is (part != "attention")
 
 
