@@ -15,7 +15,7 @@ EXPERTS = ("qwen3_moe", "mixtral", "glm4_moe", "gpt_oss", "minimax_m2")
 LATENT = ("deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "glm4_moe_lite")
 FAMILIES = DENSE + EXPERTS + LATENT
 # What stock vLLM says of a family that it cannot run in float32 on a CPU, in one version or another.
-_NO_EXPERTS = ("No Unquantized MoE backend supports", "AssertionError", "NotImplementedError")
+_NO_EXPERTS = ("No Unquantized MoE", "AssertionError", "NotImplementedError", "expected scalar type BFloat16")
 BEYOND_STOCK = dict.fromkeys(LATENT, ("MLA is not supported on CPU", "is not supported by MLA"))
 BEYOND_STOCK |= dict.fromkeys(("mixtral", "gpt_oss", "minimax_m2"), _NO_EXPERTS)
 NUM_TOKENS = 32
