@@ -12,14 +12,14 @@ PICTURES = {
     "offline": "Tokens in a second, longer is better",
 }
 NAMES = {"atom": "ATOM", "vllm": "vLLM"}
-BAR, GAP, LEFT, FULL, WIDTH, TOP = 15, 10, 250, 380, 800, 66
+BAR, GAP, LEFT, FULL, WIDTH, TOP = 15, 10, 200, 420, 800, 66
 
 
 def pictures(document: dict[str, Any]) -> dict[str, str]:
     """By their file names, an SVG for each kind of figure that was measured."""
     versions = {name: engine["version"] for result in document["results"] for name, engine in result["engines"].items()}
     note = ", ".join(f"{NAMES[name]} {version}" for name, version in sorted(versions.items()))
-    note = f"{document['machine']['device']}, {note}; dashed: the least that its bandwidth and arithmetic allow"
+    note = f"{document['machine']['device']}, {note}; dashed: what its bandwidth and arithmetic allow"
     found = {}
     for kind, title in PICTURES.items():
         if drawn := [result for result in document["results"] if _is_drawn(result, kind)]:
