@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from atom_core.worker.device_memory import DeviceMemory, dummy_geometry
+from atom_core.worker.device_memory import GRAPH_BYTES, DeviceMemory, dummy_geometry, graph_bytes
+from atom_core.worker.graph_plan import GraphPlan
+from atom_core.worker.graph_shapes import GraphShapes
 
 GIB = 1 << 30
 
@@ -33,3 +35,9 @@ def test_the_measured_prompts_write_nothing_and_read_the_first_block_alone():
     assert (geometry.slot_mapping == -1).all()
     assert torch.equal(geometry.block_table, torch.zeros(2, 2, dtype=torch.int32))
     assert (geometry.num_reqs, geometry.num_tokens, geometry.max_query_len) == (2, 8, 5)
+
+
+def test_graphs_take_memory_each_and_for_the_logits_of_the_largest():
+    assert graph_bytes(GraphPlan(), 1000) == 0
+    assert graph_bytes(GraphPlan(piece_sizes=(1, 64)), 1000) == 2 * GRAPH_BYTES
+    assert graph_bytes(GraphPlan(GraphShapes((1, 32), (64,)), (64,)), 1000) == 4 * GRAPH_BYTES + 2 * 4 * 32 * 1000

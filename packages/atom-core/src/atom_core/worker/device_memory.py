@@ -11,12 +11,13 @@ import torch
 
 from atom_core.config.sections import EngineConfig
 from atom_core.worker.cache_pages import CachePages
+from atom_core.worker.graph_plan import GraphPlan, plan_graphs
 from atom_core.worker.kv_caches import allocate_caches
 from atom_core.worker.model_loading import EngineModel
 from atom_core.worker.paged_model import PagedModel
 from atom_kernels.protocols import BatchGeometry
 
-# What captured graphs of one batch size take beside their shared memory: nodes, arguments, executables.
+# What captured graphs of one shape take beside their shared memory: nodes, arguments, executables.
 GRAPH_BYTES = 8 << 20
 
 
@@ -51,38 +52,43 @@ class DeviceMemory:
 
 
 def measure_memory(config: EngineConfig, model: EngineModel, pages: CachePages) -> DeviceMemory:
-    """Run the largest step once on dummy tokens; that also compiles what a first request needs."""
+    """Run the largest step once on dummy tokens, over a cache of one block; that also compiles what requests need."""
     free, total = torch.cuda.mem_get_info()
     reserved, weights = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    _run_largest_step(config, model, pages)
+    caches = allocate_caches(model.attention_layers, pages, 1, config.device)
+    paged = PagedModel(model, caches, [group.layers for group in pages.groups])
+    _run_largest_step(config, paged)
     torch.cuda.synchronize()
     activations = torch.cuda.max_memory_allocated() - weights
     torch.cuda.empty_cache()
-    sizes = config.compile.capture_sizes
-    # All graphs share the memory of the largest: mostly its logits, and once more in the making.
-    graphs = len(sizes) * GRAPH_BYTES + 2 * 4 * config.model.vocab_size * max(sizes) if sizes else 0
+    plan = plan_graphs(config, paged, num_weights=weights // getattr(torch, config.model.dtype).itemsize)
     return DeviceMemory(
         limit=int(total * config.cache.memory_utilization),
         others=total - free - reserved,
         weights=weights,
         activations=activations,
-        graphs=graphs,
+        graphs=graph_bytes(plan, config.model.vocab_size),
     )
 
 
-def _run_largest_step(config: EngineConfig, model: EngineModel, pages: CachePages) -> None:
-    """As many tokens as a step may have, in prompts as long as they may be, over a cache of one block."""
-    caches = allocate_caches(model.attention_layers, pages, 1, config.device)
-    paged = PagedModel(model, caches, [group.layers for group in pages.groups])
+def graph_bytes(plan: GraphPlan, vocab_size: int) -> int:
+    """What the graphs of `plan` will take, about. All share the memory of the largest: mostly its logits, twice."""
+    shapes = plan.shapes.all if plan.shapes else []
+    num_logits = vocab_size * max((shape.num_reqs for shape in shapes), default=0)
+    return (len(shapes) + len(plan.piece_sizes)) * GRAPH_BYTES + 2 * 4 * num_logits
+
+
+def _run_largest_step(config: EngineConfig, model: PagedModel) -> None:
+    """As many tokens as a step may have, in prompts as long as they may be."""
     longest = max(config.model.max_model_len, 2)
     num_reqs, last = divmod(max(config.scheduler.max_num_batched_tokens, 2), longest)
     # A request of one token would be a decode, which comes first.
     lengths = [longest] * num_reqs + [last] * (last > 1)
     geometry = dummy_geometry(lengths, config.cache.block_size, config.device)
     positions = torch.cat([torch.arange(length, device=config.device) for length in lengths])
-    hidden_TD = paged.forward(torch.zeros_like(positions), positions, (geometry,) * len(pages.groups))
-    paged.compute_logits(hidden_TD[: config.scheduler.max_num_seqs])
+    hidden_TD = model.forward(torch.zeros_like(positions), positions, (geometry,) * model.num_groups)
+    model.compute_logits(hidden_TD[: config.scheduler.max_num_seqs])
 
 
 def dummy_geometry(lengths: Sequence[int], block_size: int, device: str) -> BatchGeometry:
