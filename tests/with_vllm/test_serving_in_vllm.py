@@ -11,14 +11,17 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import openai
 import pytest
 
 from atom_core import LLMEngine, SamplingParams
 from tests.conformance.environments import EnvironmentUnavailableError, environment_of, pytest_command
 from tests.conformance.suite import FOLDER, Suite
 from tests.with_vllm.conftest import ROOT, vllm_environment
+
+if TYPE_CHECKING:
+    import openai
 
 START_SECONDS = 600
 PROMPT = "The capital of France is"
@@ -60,6 +63,8 @@ def wait_until_healthy(url: str, process: subprocess.Popen, log: Path) -> None:
 
 @pytest.fixture
 def client(served: tuple[str, Path]) -> Iterator[openai.OpenAI]:
+    import openai  # which the tests for GPUs, collected with these, do without
+
     with openai.OpenAI(base_url=f"{served[0]}/v1", api_key="none", timeout=300) as client:
         yield client
 
