@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,9 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from atom_kernels.attention import select_attention
+from atom_kernels.attention.cases import make_step
+from atom_kernels.attention.ops import make_problem
 from atom_kernels.cases import bench_cases
 from atom_kernels.platform import AITER_ARCHES, Facts, Platform, platform_from_facts, use_platform
 from atom_kernels.registry import all_ops
@@ -29,6 +33,8 @@ _TARGETS = {
     "sm_90": GPUTarget("cuda", 90, 32),
 }
 _MAX_WORKGROUP = 1024
+# Longer than any that is measured on a host: some GPUs have a kernel of their own for it.
+_LONG_PROMPT = 4096
 
 
 class _TargetOnly:
@@ -110,6 +116,10 @@ def _platform(arch: str) -> Platform:
 def _triton_runs(platform: Platform) -> Iterator[Any]:
     for op in all_ops().values():
         yield from (case.run for case in bench_cases(op, platform) if case.backend.startswith("triton"))
+    for heads, rules in (((16, 8, 128), {}), ((64, 8, 64), {"has_sinks": True})):
+        problem = make_problem(*heads, "bfloat16", **rules)
+        step = make_step(problem, [(1, 5), (_LONG_PROMPT, _LONG_PROMPT)])
+        yield partial(step.run, select_attention(problem, platform, only_backend="triton"))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from atom_kernels.attention.hopper_configs import hopper_config
 from atom_kernels.attention.triton_configs import decode_config, next_power_of_two, prefill_config
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class TritonAttention:
             window=problem.sliding_window or 0,
             soft_cap=problem.soft_cap,
             batch_invariant=problem.batch_invariant,
+            hopper=hopper_config(problem),
         )
 
     def build_metadata(self, geometry: BatchGeometry) -> TritonMetadata:

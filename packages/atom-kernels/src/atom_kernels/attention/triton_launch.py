@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atom_kernels.attention.hopper_configs import HopperConfig, heads_at_a_time
 from atom_kernels.attention.triton_configs import DecodeConfig, PrefillConfig
 from atom_kernels.attention.triton_decode import decode_kernel, merge_kernel
 from atom_kernels.attention.triton_prefill import prefill_kernel
@@ -30,7 +31,12 @@ _MAX_PIECE_ELEMENTS = 4096
 
 @dataclass(frozen=True)
 class TritonMetadata:
-    """One step: device tensors as the geometry has them, and the sizes of the launches, all known on the host."""
+    """One step: device tensors as the geometry has them, and the sizes of the launches, all known on the host.
+
+    Attributes:
+        longest: tokens in the cache of a request, at most.
+        counter: int32 ``[1]``, zero between kernels, where Hopper's own kernel may attend to the prompts; else None.
+    """
 
     query_start_loc: torch.Tensor
     seq_lens: torch.Tensor
@@ -39,7 +45,9 @@ class TritonMetadata:
     num_tokens: int
     num_decodes: int
     num_prefills: int
+    longest: int
     shares: DecodeShares | None
+    counter: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,7 @@ class PagedKernels:
         scale, soft_cap: of scores, see `AttentionProblem`.
         dtype: of queries and outputs.
         batch_invariant: see `AttentionProblem`.
+        hopper: how Hopper's own kernel attends to long prompts, None where it cannot.
     """
 
     num_heads: int
@@ -71,6 +80,7 @@ class PagedKernels:
     window: int = 0
     soft_cap: float | None = None
     batch_invariant: bool = False
+    hopper: HopperConfig | None = None
 
     def build_metadata(self, geometry: BatchGeometry) -> TritonMetadata:
         # Converting copies only what has another dtype or stride than the contract says.
@@ -83,6 +93,7 @@ class PagedKernels:
         num_prefills = geometry.num_reqs - num_decodes
         if num_prefills > _MAX_REQUESTS:
             raise ValueError(f"a step may have up to {_MAX_REQUESTS} prompts, got {num_prefills}")
+        num_tokens = min(geometry.num_tokens, geometry.slot_mapping.shape[0])
         shares = None
         if num_decodes:
             shares = self._sharing.share(query_start_loc, seq_lens, num_decodes, geometry.max_decode_len)
@@ -91,10 +102,12 @@ class PagedKernels:
             seq_lens=seq_lens,
             block_table=block_table,
             slot_mapping=geometry.slot_mapping.to(torch.int64).contiguous(),
-            num_tokens=min(geometry.num_tokens, geometry.slot_mapping.shape[0]),
+            num_tokens=num_tokens,
             num_decodes=num_decodes,
             num_prefills=num_prefills,
+            longest=geometry.max_seq_len,
             shares=shares,
+            counter=query_start_loc.new_zeros(1) if self._hopper_serves(num_prefills, num_tokens) else None,
         )
 
     def attend(
@@ -195,8 +208,27 @@ class PagedKernels:
                 **dependent_launch(),
             )  # fmt: skip
 
+    def _hopper_serves(self, num_prefills: int, num_tokens: int) -> bool:
+        return self.hopper is not None and 0 < self.hopper.least_tokens * num_prefills <= num_tokens
+
     def _prefill(self, tensors: tuple[Any, ...], rules: dict[str, Any], metadata: TritonMetadata) -> None:
         first = metadata.num_decodes
+        if self.hopper is not None and metadata.counter is not None:
+            # Gluon is imported where it is used, and only there.
+            from atom_kernels.attention.triton_hopper_launch import cache_rows, launch_prefill
+
+            rows = cache_rows(tensors[1])
+            if rows is not None and rows == cache_rows(tensors[2]):
+                seq_lens = metadata.seq_lens[first : first + metadata.num_prefills]
+                steps = (metadata.query_start_loc[first:], seq_lens, metadata.block_table[first:])
+                head_bytes = 2 * metadata.longest * self.head_dim * self.dtype.itemsize
+                launch_prefill(
+                    tensors, rows, steps, metadata.counter, self.hopper,
+                    num_tokens=metadata.num_tokens,
+                    band=heads_at_a_time(self._num_groups, head_bytes),
+                    scale=self._factors[0],
+                )  # fmt: skip
+                return
         block_m = max(self.prefill.block_m, power_of_two(self.group))
         block_t = block_m // self.group
         # Decodes may be padding of no token: all tokens may be of prompts.

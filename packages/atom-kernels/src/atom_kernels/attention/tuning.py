@@ -58,7 +58,7 @@ class AttentionSubject:
         requests = [(1, self._context)] * num_rows if part == "decode" else [(self._prompt, self._prompt)]
         geometry, num_blocks = make_geometry(requests, problem.block_size, scattered=True)
         tile = DecodeConfig(**config) if part == "decode" else PrefillConfig(**config)
-        kernels = replace(TritonAttention(problem, problem.nhd_layout).kernels, **{part: tile})
+        kernels = replace(TritonAttention(problem, problem.nhd_layout).kernels, **{part: tile}, hopper=None)
         metadata = kernels.build_metadata(moved(geometry, self._device))
         generator = torch.Generator(self._device).manual_seed(0)
 

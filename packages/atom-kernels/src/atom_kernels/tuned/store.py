@@ -48,13 +48,13 @@ def pick_row(rows: Sequence[TunedRow], num_rows: int) -> TunedRow | None:
 def config_path(device_name: str, folder: Path = FOLDER) -> Path:
     """The file for a device and the Triton that is installed here."""
     device = re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")
-    return folder / f"{device}_triton-{_triton_version()}.json"
+    return folder / f"{device}_triton-{triton_release()}.json"
 
 
 def save_rows(operator: str, key: str, rows: Sequence[TunedRow], device_name: str, folder: Path = FOLDER) -> Path:
     """Put the rows of one key in place of those that the device's file has; the rest of the file stays."""
     path = config_path(device_name, folder)
-    document = dict(_read(path)) or {"device": device_name, "triton": _triton_version(), "operators": {}}
+    document = dict(_read(path)) or {"device": device_name, "triton": triton_release(), "operators": {}}
     operators = {name: dict(keys) for name, keys in document["operators"].items()}
     found = [{"max_rows": row.max_rows, "config": dict(row.config)} for row in rows]
     operators[operator] = dict(sorted({**operators.get(operator, {}), key: found}.items()))
@@ -70,7 +70,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 @functools.cache
-def _triton_version() -> str:
+def triton_release() -> str:
+    """Major and minor version of the Triton that is installed here, "none" for none."""
     for name in ("triton", "pytorch-triton-rocm"):
         try:
             return ".".join(importlib.metadata.version(name).split(".")[:2])

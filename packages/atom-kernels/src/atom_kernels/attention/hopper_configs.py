@@ -1,0 +1,61 @@
+"""Whether Hopper's own kernel attends to prompts, and how it is launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atom_kernels.platform import detect_platform
+from atom_kernels.settings import triton_interpret
+from atom_kernels.tuned.store import triton_release
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.problem import AttentionProblem
+
+# Gluon is experimental: what it offers is spelled so in these releases.
+_RELEASES = ("3.6",)
+# Of the 50 MB of an H100's L2 cache, for keys and values that all programs read.
+_L2_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class HopperConfig:
+    """Of `hopper_prefill_kernel`.
+
+    Attributes:
+        block_n: keys of a tile.
+        stages: tiles of keys, and of values, on the way at a time.
+        part_registers, load_registers: of a thread that multiplies, and of one that loads.
+        least_tokens: of a step, for each of its prompts; `prefill_kernel` is no slower on fewer.
+    """
+
+    block_n: int = 128
+    stages: int = 2
+    part_registers: int = 232
+    load_registers: int = 40
+    least_tokens: int = 1 << 30
+
+
+def hopper_config(problem: AttentionProblem) -> HopperConfig | None:
+    """None where `prefill_kernel` attends to all prompts."""
+    if detect_platform().arch != "sm_90" or triton_interpret() or triton_release() not in _RELEASES:
+        return None
+    tiles = problem.head_dim in (64, 128) and _is_power_of_two(problem.group_size) and problem.group_size <= 64
+    pages = _is_power_of_two(problem.block_size) and problem.block_size >= 8
+    halves = problem.dtype in ("bfloat16", "float16") and problem.cache_dtype == problem.dtype
+    plain = problem.sliding_window is None and problem.soft_cap is None and not problem.batch_invariant
+    return HopperConfig() if tiles and pages and halves and plain else None
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def heads_at_a_time(num_kv_heads: int, head_bytes: int) -> int:
+    """Key heads whose tiles are taken in turn, a divisor of their number: most tiles to choose from, in the L2 cache.
+
+    Args:
+        head_bytes: of the keys and values of the longest request in one head.
+    """
+    most = max(1, _L2_BYTES // max(head_bytes, 1))
+    return max(heads for heads in range(1, num_kv_heads + 1) if num_kv_heads % heads == 0 and heads <= most)

@@ -1,0 +1,62 @@
+"""The work of `hopper_prefill_kernel`: what an item is, and how the warp that takes it tells the others of it."""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+_WORDS = gl.constexpr(8)
+
+
+@gluon.jit
+def find_tile(item, chunks, BLOCK_T: gl.constexpr, BLOCK_R: gl.constexpr):
+    """What item of work `item` is: key head, request, its first token and tokens and length, first query of the tile.
+
+    Tiles that see the most keys come first, of `band` heads in turn, whose keys stay in the L2 cache meanwhile.
+    """
+    query_start_loc_ptr, seq_lens_ptr, num_requests, num_tiles, band = chunks
+    within = item % (num_tiles * band)
+    kv_head = item // (num_tiles * band) * band + within % band
+    tile = num_tiles - 1 - within // band
+    # The request of a tile: the last whose first tile is not past it.
+    requests = gl.arange(0, BLOCK_R, gl.BlockedLayout([1], [32], [1], [0]))
+    base = gl.load(query_start_loc_ptr)
+    starts = gl.load(query_start_loc_ptr + requests, mask=requests < num_requests, other=0) - base
+    first_tiles = starts // BLOCK_T + requests
+    request = gl.sum(((first_tiles <= tile) & (requests < num_requests)).to(gl.int32), axis=0) - 1
+    start = gl.load(query_start_loc_ptr + request)
+    num_queries = gl.load(query_start_loc_ptr + request + 1) - start
+    first_query = (tile - (start - base) // BLOCK_T - request) * BLOCK_T
+    return kv_head, request, start, num_queries, gl.load(seq_lens_ptr + request), first_query
+
+
+@gluon.jit
+def tell(mail, turn, kv_head, request, start, num_queries, length, first_query, num_tiles):
+    """The other warps what their next tile of queries is, and its tiles of keys; none is the end."""
+    words, told, heard = mail
+    slot = turn % words.shape[0]
+    at = gl.arange(0, _WORDS, gl.BlockedLayout([_WORDS], [32], [1], [0]))
+    message = gl.where(at == 0, kv_head, gl.where(at == 1, request, gl.where(at == 2, start, num_queries)))
+    message = gl.where(at == 4, length, gl.where(at == 5, first_query, gl.where(at == 6, num_tiles, message)))
+    mbarrier.wait(heard.index(slot), (turn // words.shape[0] + 1) & 1)
+    words.index(slot).store(message)
+    mbarrier.arrive(told.index(slot))
+
+
+@gluon.jit
+def hear(mail, turn, WARPS: gl.constexpr):
+    """What `tell` told, in a partition of so many warps."""
+    words, told, heard = mail
+    slot = turn % words.shape[0]
+    mbarrier.wait(told.index(slot), (turn // words.shape[0]) & 1)
+    layout: gl.constexpr = gl.BlockedLayout([_WORDS], [32], [WARPS], [0])
+    message = words.index(slot).load(layout)
+    mbarrier.arrive(heard.index(slot))
+    kv_head, request, start, num_queries = _word(message, 0), _word(message, 1), _word(message, 2), _word(message, 3)
+    return kv_head, request, start, num_queries, _word(message, 4), _word(message, 5), _word(message, 6)
+
+
+@gluon.jit
+def _word(message, index: gl.constexpr):
+    return gl.sum(gl.where(gl.arange(0, _WORDS, message.type.layout) == index, message, 0), axis=0)
