@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ LAST_LINES, LINE_LENGTH = 8, 240
 
 def told_by(
     command: Sequence[str], environment: dict[str, str], *, seconds: float, log: Path | None = None
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any], None, None]:
     """What `command` tells, line by line, and at last ``{"failure": ...}`` if it did not end well.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -123,3 +124,12 @@ def test_a_process_that_fails_or_hangs_is_ended_with_the_last_of_what_it_wrote(t
     [late] = processes.told_by([sys.executable, "-c", script], {}, seconds=1)
     assert "ended after 1 s" in late["failure"]
     assert time.perf_counter() - started < 20
+
+
+def test_an_engine_ends_with_the_command_that_started_it() -> None:
+    script = "import os, time; print('{\"pid\": %d}' % os.getpid(), flush=True); time.sleep(60)"
+    told = processes.told_by([sys.executable, "-c", script], {}, seconds=60)
+    pid = next(told)["pid"]
+    told.close()  # what an exception does, that of SIGTERM among them
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
