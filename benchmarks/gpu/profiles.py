@@ -54,6 +54,15 @@ def part_of(kernel: str) -> str:
     return next((part for part, names in PARTS.items() if any(known in name for known in names)), OTHER)
 
 
+def kernels_of(part: str, spans: Sequence[Span], most: int = 4) -> list[str]:
+    """Names of the kernels of a part that run longest in all, as far as they tell something."""
+    times: dict[str, float] = {}
+    for start, end, name in spans:
+        if part_of(name) == part:
+            times[name[:80]] = times.get(name[:80], 0.0) + end - start
+    return sorted(times, key=lambda name: -times[name])[:most]
+
+
 def busy_microseconds(spans: Sequence[Span]) -> dict[str, float]:
     """Time of each part; where kernels overlap, the one that began first has it."""
     parts = dict.fromkeys((*PARTS, OTHER), 0.0)

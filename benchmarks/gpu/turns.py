@@ -77,8 +77,9 @@ def take_turns(model: str, options: argparse.Namespace) -> Iterator[dict[str, An
             for session in sessions_of(engine, options, is_first=engine not in order[:turn]):
                 what = " ".join(session.scenarios)
                 _say(f"{label}: turn {turn + 1} of {len(order)}, {engine}: {session.label or ''} {what} ...")
+                started = time.monotonic()
                 for entry in _run(engine, session, path, options, Path(folder)):
-                    _say(f"  {_described(entry)}")
+                    _say(f"{time.monotonic() - started:7.1f} s  {_described(entry)}")
                     yield {"model": label, "turn": turn, "engine": engine} | entry
 
 
@@ -94,7 +95,7 @@ def _run(
             "repeats": options.repeats, "long_batch_sizes": options.long_batch_sizes,
             "long_contexts": options.long_contexts,
         },
-        "started": time.time(),
+        "started": time.monotonic(),  # one clock for all processes, which nobody sets
         **vars(session),
     }  # fmt: skip
     command = [sys.executable, "-m", "benchmarks.gpu.worker", json.dumps(settings)]

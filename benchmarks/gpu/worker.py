@@ -38,7 +38,7 @@ def main() -> None:
     engine.generate([random_prompt(random.Random(1), 64)], [1], 0.0)
     if "start" in settings["scenarios"]:
         caches = settings["caches"]
-        seconds = time.time() - settings["started"]
+        seconds = time.monotonic() - settings["started"]
         about = {"kind": "start", "caches": caches}
         tell_figure(Figure(f"process start to first token, caches {caches}", "s", [seconds], about))
     scenarios = [scenario for scenario in settings["scenarios"] if scenario != "start"]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks.gpu.profiles import busy_share, decode_profile, kernel_spans, prefill_profile
+from benchmarks.gpu.profiles import Span, busy_share, decode_profile, kernel_spans, kernels_of, prefill_profile
 from benchmarks.gpu.protocol import Engine, Figure, Sizes
 
 SCENARIOS = (
@@ -119,14 +119,14 @@ class Measurement:
             return
         prompts = self._prompts(batch_size, context)
         spans = kernel_spans(lambda: self._engine.generate(prompts, [PROFILED] * batch_size, TEMPERATURE))
-        of = f"decode step, batch {batch_size}, context {context}"
-        yield from _profile(of, decode_profile(spans[len(spans) // 2 :], _middle(step.values)))
+        steps = spans[len(spans) // 2 :]
+        yield from _profile(step.figure, decode_profile(steps, _middle(step.values)), steps)
 
     def _profile_prefill(self, length: int) -> Iterator[Figure]:
         seen = self._prefill(length)
         prompts = self._prompts(1, length)
         spans = kernel_spans(lambda: self._engine.generate(prompts, [1], TEMPERATURE))
-        yield from _profile(f"prefill of {length}", prefill_profile(spans, _middle(seen.values)))
+        yield from _profile(seen.figure, prefill_profile(spans, _middle(seen.values)), spans)
 
     def _prompts(self, count: int, length: int) -> list[list[int]]:
         return [random_prompt(self._numbers, length) for _ in range(count)]
@@ -159,9 +159,9 @@ def offline(engine: Engine, repeats: int) -> Figure:
     return Figure("offline, 256 requests", "tokens/s", rates, {"kind": "offline"})
 
 
-def _profile(of: str, parts: dict[str, float]) -> Iterator[Figure]:
+def _profile(of: str, parts: dict[str, float], spans: Sequence[Span]) -> Iterator[Figure]:
     for part, milliseconds in parts.items():
-        about: dict[str, Any] = {"kind": "profile", "of": of, "part": part}
+        about: dict[str, Any] = {"kind": "profile", "of": of, "part": part, "kernels": kernels_of(part, spans)}
         yield Figure(f"{of}: {part}", "ms", [milliseconds], about)
 
 

@@ -16,7 +16,7 @@ from benchmarks.gpu import page as gpu_page
 from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.models import MODELS, write_config
 from benchmarks.gpu.pictures import FULL, LEFT, pictures
-from benchmarks.gpu.profiles import Span, busy_share, decode_profile, part_of, prefill_profile
+from benchmarks.gpu.profiles import Span, busy_share, decode_profile, kernels_of, part_of, prefill_profile
 from benchmarks.gpu.protocol import Figure, Sizes
 from benchmarks.gpu.workloads import Measurement, random_prompt
 
@@ -188,6 +188,7 @@ def test_kernels_are_told_apart_by_what_they_do(kernel: str, part: str) -> None:
 def test_the_parts_of_a_profile_and_its_gaps_are_the_whole_time() -> None:
     spans = [Span(0, 40, "prefill_kernel"), Span(30, 60, "nvjet_a"), Span(80, 100, "draw_kernel")]
     assert decode_profile(spans, 2.0) == pytest.approx({"attention": 0.8, "linears": 0.4, "sampling": 0.4, "idle": 0.4})
+    assert kernels_of("linears", [*spans, Span(100, 190, "nvjet_b")]) == ["nvjet_b", "nvjet_a"]
     assert prefill_profile(spans, 1.0) == pytest.approx(
         {"attention": 0.04, "linears": 0.02, "sampling": 0.02, "idle": 0.92}
     )
