@@ -72,6 +72,7 @@ class TritonMla:
     capturable = True
 
     def __init__(self, problem: MlaProblem) -> None:
+        from atom_kernels.attention.mla.triton_products import head_products
         from atom_kernels.attention.mla.triton_prologue import latent_prologue_kernel
         from atom_kernels.attention.triton_launch import PagedKernels
         from atom_kernels.triton_support import dependent_launch
@@ -79,6 +80,7 @@ class TritonMla:
         self.problem = problem
         self._dtype = getattr(torch, problem.dtype)
         self._prologue_kernel, self._dependent_launch = latent_prologue_kernel, dependent_launch
+        self._multiply = head_products
         group = max(size for size in range(1, _MAX_GROUP + 1) if problem.num_heads % size == 0)
         self.latents = PagedKernels(
             num_heads=problem.num_heads,
@@ -141,11 +143,11 @@ class TritonMla:
     def _absorbed(self, step: _Step, weights: TorchMlaWeights, out_THV: torch.Tensor) -> None:
         rank, nope = self.problem.kv_lora_rank, self.problem.qk_nope_head_dim
         query_THL = self._write_cache(step, rank)
-        torch.bmm(step.q[..., :nope].transpose(0, 1), weights.key, out=query_THL[..., :rank].transpose(0, 1))
+        self._multiply(step.q[..., :nope], weights.key, query_THL[..., :rank])
         found_THC = query_THL.new_empty((*query_THL.shape[:2], rank))
         latents = step.cache.unsqueeze(2)
         self.latents.attend(query_THL, latents, latents, found_THC, step.metadata.paged)
-        torch.bmm(found_THC.transpose(0, 1), weights.value.transpose(1, 2), out=out_THV.transpose(0, 1))
+        self._multiply(found_THC, weights.value.transpose(1, 2), out_THV)
 
     def _expanded(self, step: _Step, weights: TorchMlaWeights, out_THV: torch.Tensor) -> None:
         problem, nope, query_dim = self.problem, self.problem.qk_nope_head_dim, self.problem.query_dim
