@@ -77,7 +77,7 @@ def test_rows_of_another_width_or_dtype_are_refused():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("num_rows", [1, 7, 32, 33])
+@pytest.mark.parametrize("num_rows", [1, 7, 32, 33, 64, 100])
 @pytest.mark.parametrize("sizes", ["1024x4096", "2048x1024", "4096x6144", "12288x4096", "2880x5120"])
 def test_shapes_of_real_models_agree_on_a_gpu(sizes, num_rows):
     in_features, out_features = (int(size) for size in sizes.split("x"))
