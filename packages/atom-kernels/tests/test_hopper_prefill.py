@@ -14,6 +14,7 @@ from atom_kernels.attention.hopper_configs import HopperConfig, heads_at_a_time,
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.problem import AttentionProblem
 from atom_kernels.attention.triton_backend import TritonAttention
+from atom_kernels.attention.triton_shares import DecodeSharing
 from atom_kernels.platform import Facts, Platform, platform_from_facts, use_platform
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -69,27 +70,21 @@ def test_another_triton_or_its_interpreter_has_the_plain_kernel(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("requests", "served"),
-    [
-        ([(100, 100)], True),
-        ([(99, 4000)], False),
-        ([(150, 150), (60, 700)], True),
-        ([(120, 120), (60, 700)], False),
-        ([(1, 50)] * 3, False),
-    ],
-    ids=str,
+    ("requests", "num_decodes", "served"),
+    [([(100, 100)], 0, True), ([(99, 4000)], 0, False), ([(50, 700)] * 2, 0, True), ([(1, 50)] * 100, 100, False)],
 )
-def test_steps_of_long_prompts_have_a_counter(requests: list[tuple[int, int]], served: bool):
+def test_prompts_of_steps_of_many_tokens_have_a_counter(
+    requests: list[tuple[int, int]], num_decodes: int, served: bool, monkeypatch: pytest.MonkeyPatch
+):
     problem = make_problem(2, 1, 16)
     kernels = replace(TritonAttention(problem, problem.nhd_layout).kernels, hopper=HopperConfig(least_tokens=100))
-    # Without decodes, whose shares are written by a kernel.
-    geometry = replace(make_step(problem, requests).geometry, num_decodes=0)
-    if all(queries == 1 for queries, _ in requests):
-        geometry = replace(geometry, num_tokens=len(requests))
+    # By a kernel, which needs a GPU.
+    monkeypatch.setattr(DecodeSharing, "share", lambda *rest: None)
+    geometry = replace(make_step(problem, requests).geometry, num_decodes=num_decodes)
     assert (kernels.build_metadata(geometry).counter is not None) == served
 
 
-@pytest.mark.parametrize(("head_bytes", "heads"), [(0, 12), (4 << 20, 6), (8 << 20, 4), (20 << 20, 1), (1 << 40, 1)])
+@pytest.mark.parametrize(("head_bytes", "heads"), [(0, 12), (2 << 20, 6), (4 << 20, 4), (10 << 20, 1), (1 << 40, 1)])
 def test_heads_that_share_the_l2_cache_divide_their_number(head_bytes: int, heads: int):
     assert heads_at_a_time(12, head_bytes) == heads
 

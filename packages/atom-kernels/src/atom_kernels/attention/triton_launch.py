@@ -209,7 +209,7 @@ class PagedKernels:
             )  # fmt: skip
 
     def _hopper_serves(self, num_prefills: int, num_tokens: int) -> bool:
-        return self.hopper is not None and 0 < self.hopper.least_tokens * num_prefills <= num_tokens
+        return self.hopper is not None and num_prefills > 0 and num_tokens >= self.hopper.least_tokens
 
     def _prefill(self, tensors: tuple[Any, ...], rules: dict[str, Any], metadata: TritonMetadata) -> None:
         first = metadata.num_decodes
