@@ -36,8 +36,9 @@ def run(
     """What becomes of each of `rounds` batches of the same prompts."""
     from vllm import LLM, SamplingParams
 
-    engine = LLM(model=model, skip_tokenizer_init=True, **(DEFAULTS | llm))
+    engine = None
     try:
+        engine = LLM(model=model, skip_tokenizer_init=True, **(DEFAULTS | llm))
         vocab_size = min(engine.llm_engine.model_config.get_vocab_size(), 300)
         params = SamplingParams(
             temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False, logprobs=0 if logprobs else None
@@ -49,7 +50,8 @@ def run(
             found["logprobs"] = [[logprobs_of(entry.outputs[0]) for entry in made] for made in outputs]
         return found
     finally:
-        engine.llm_engine.engine_core.shutdown()
+        if engine is not None:
+            engine.llm_engine.engine_core.shutdown()
         _clean_up()
 
 

@@ -59,7 +59,7 @@ class ATOMModelBase(nn.Module):
         # In a tuple: where nothing is compiled it is the model itself, which has its place already.
         self._run: Any = (compiled(self.model, vllm_config),)
         if vllm_config.load_config.load_format == "dummy":
-            load_dummy_weights(self.model, self._checkpoint)
+            load_dummy_weights(self.model, self._checkpoint, device=vllm_config.device_config.device)
             load_order.mark(vllm_config)
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
