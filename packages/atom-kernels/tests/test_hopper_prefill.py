@@ -124,3 +124,15 @@ def test_a_cache_that_tma_cannot_step_over_has_no_rows(strides: tuple[int, ...])
 
     storage = torch.zeros(BLOCKS * 16 * 300, dtype=torch.bfloat16)
     assert cache_rows(storage.as_strided((BLOCKS, BLOCK_SIZE, HEADS, HEAD_DIM), strides)) is None
+
+
+def test_caches_of_different_strides_and_queries_off_by_an_element_have_no_rows():
+    from atom_kernels.attention.triton_hopper_launch import rows_of_both
+
+    storage = torch.zeros(BLOCKS * 16 * 512, dtype=torch.bfloat16)
+    cache = storage[: BLOCKS * 16 * 256].view(BLOCKS, BLOCK_SIZE, HEADS, HEAD_DIM)
+    apart = storage.as_strided(cache.shape, (16 * 512, 512, 64, 1))
+    q = torch.zeros(30 * 64 + 1, dtype=torch.bfloat16)
+    assert rows_of_both(q[:-1].view(10, 3, 64), cache, cache) is not None
+    assert rows_of_both(q[:-1].view(10, 3, 64), cache, apart) is None
+    assert rows_of_both(q[1:].view(10, 3, 64), cache, cache) is None

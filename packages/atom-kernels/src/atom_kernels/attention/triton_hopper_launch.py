@@ -65,6 +65,13 @@ def cache_rows(cache: torch.Tensor) -> CacheRows | None:
     return CacheRows(num_rows, row, columns, block // row, head_rows, head_columns)
 
 
+def rows_of_both(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> CacheRows | None:
+    """Rows of the caches, where these are alike and TMA can copy from them and from the queries ``[T, H, D]``."""
+    rows = cache_rows(k_cache)
+    aligned = q.data_ptr() % 16 == 0 and q.stride(0) % 8 == 0
+    return rows if aligned and rows == cache_rows(v_cache) else None
+
+
 def launch_prefill(
     tensors: tuple[Any, ...],
     rows: CacheRows,

@@ -215,10 +215,10 @@ class PagedKernels:
         first = metadata.num_decodes
         if self.hopper is not None and metadata.counter is not None:
             # Gluon is imported where it is used, and only there.
-            from atom_kernels.attention.triton_hopper_launch import cache_rows, launch_prefill
+            from atom_kernels.attention.triton_hopper_launch import launch_prefill, rows_of_both
 
-            rows = cache_rows(tensors[1])
-            if rows is not None and rows == cache_rows(tensors[2]):
+            rows = rows_of_both(*tensors[:3])
+            if rows is not None:
                 seq_lens = metadata.seq_lens[first : first + metadata.num_prefills]
                 steps = (metadata.query_start_loc[first:], seq_lens, metadata.block_table[first:])
                 head_bytes = 2 * metadata.longest * self.head_dim * self.dtype.itemsize
