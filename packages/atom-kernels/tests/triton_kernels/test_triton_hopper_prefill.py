@@ -46,7 +46,7 @@ def test_shapes_of_real_models_agree(shape: tuple[int, int, int], block_size: in
     assert_agrees(problem, make_step(problem, requests, scattered=True).to("cuda"))
 
 
-@pytest.mark.parametrize("requests", [[(2, 2)], [(65, 65)], [(8192, 8192)], [(500, 9000)], [(2, 9000)]], ids=str)
+@pytest.mark.parametrize("requests", [[(2, 2)], [(65, 65)], [(4096, 4096)], [(500, 5000)], [(2, 5000)]], ids=str)
 def test_prompts_of_any_length_agree(requests: list[tuple[int, int]]):
     problem = make_problem(16, 8, 128, "float16")
     assert_agrees(problem, make_step(problem, requests, scattered=True).to("cuda"))
