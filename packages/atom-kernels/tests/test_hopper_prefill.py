@@ -71,13 +71,20 @@ def test_another_triton_or_its_interpreter_has_the_plain_kernel(monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("requests", "num_decodes", "served"),
-    [([(100, 100)], 0, True), ([(99, 4000)], 0, False), ([(50, 700)] * 2, 0, True), ([(1, 50)] * 100, 100, False)],
+    [
+        ([(100, 100)], 0, True),
+        ([(99, 4000)], 0, False),
+        ([(50, 700)] * 2, 0, True),
+        ([(30, 30)] * 4, 0, False),
+        ([(1, 50)] * 100, 100, False),
+    ],
 )
 def test_prompts_of_steps_of_many_tokens_have_a_counter(
     requests: list[tuple[int, int]], num_decodes: int, served: bool, monkeypatch: pytest.MonkeyPatch
 ):
     problem = make_problem(2, 1, 16)
-    kernels = replace(TritonAttention(problem, problem.nhd_layout).kernels, hopper=HopperConfig(least_tokens=100))
+    config = HopperConfig(least_tokens=100, least_average=40)
+    kernels = replace(TritonAttention(problem, problem.nhd_layout).kernels, hopper=config)
     # By a kernel, which needs a GPU.
     monkeypatch.setattr(DecodeSharing, "share", lambda *rest: None)
     geometry = replace(make_step(problem, requests).geometry, num_decodes=num_decodes)

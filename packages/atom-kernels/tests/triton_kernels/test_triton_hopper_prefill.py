@@ -26,7 +26,7 @@ def its_plan(problem: AttentionProblem) -> AttentionPlan:
     """That of Triton, where prompts of any length are long."""
     plan = select_attention(problem, only_backend="triton")
     kernels = plan.runner.kernels  # type: ignore[attr-defined]
-    short = replace(kernels, hopper=replace(kernels.hopper, least_tokens=1))
+    short = replace(kernels, hopper=replace(kernels.hopper, least_tokens=1, least_average=1))
     plan.runner.kernels = short  # type: ignore[attr-defined]
     return plan
 

@@ -27,6 +27,7 @@ class HopperConfig:
         stages: tiles of keys, and of values, on the way at a time.
         part_registers, load_registers: of a thread that multiplies, and of one that loads.
         least_tokens: of a step; on fewer `prefill_kernel` is about as fast, and its launch takes 30 us less.
+        least_average: tokens of a prompt, on the average of a step; shorter ones were not measured.
     """
 
     block_n: int = 128
@@ -34,6 +35,11 @@ class HopperConfig:
     part_registers: int = 232
     load_registers: int = 40
     least_tokens: int = 1024
+    least_average: int = 128
+
+    def serves(self, num_prompts: int, num_tokens: int) -> bool:
+        """Whether it attends to the prompts of a step of so many tokens."""
+        return num_prompts > 0 and num_tokens >= max(self.least_tokens, self.least_average * num_prompts)
 
 
 def hopper_config(problem: AttentionProblem) -> HopperConfig | None:

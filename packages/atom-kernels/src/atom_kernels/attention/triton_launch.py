@@ -94,6 +94,7 @@ class PagedKernels:
         if num_prefills > _MAX_REQUESTS:
             raise ValueError(f"a step may have up to {_MAX_REQUESTS} prompts, got {num_prefills}")
         num_tokens = min(geometry.num_tokens, geometry.slot_mapping.shape[0])
+        served = self.hopper is not None and self.hopper.serves(num_prefills, num_tokens)
         shares = None
         if num_decodes:
             shares = self._sharing.share(query_start_loc, seq_lens, num_decodes, geometry.max_decode_len)
@@ -107,7 +108,7 @@ class PagedKernels:
             num_prefills=num_prefills,
             longest=geometry.max_seq_len,
             shares=shares,
-            counter=query_start_loc.new_zeros(1) if self._hopper_serves(num_prefills, num_tokens) else None,
+            counter=query_start_loc.new_zeros(1) if served else None,
         )
 
     def attend(
@@ -207,9 +208,6 @@ class PagedKernels:
                 num_warps=4,
                 **dependent_launch(),
             )  # fmt: skip
-
-    def _hopper_serves(self, num_prefills: int, num_tokens: int) -> bool:
-        return self.hopper is not None and num_prefills > 0 and num_tokens >= self.hopper.least_tokens
 
     def _prefill(self, tensors: tuple[Any, ...], rules: dict[str, Any], metadata: TritonMetadata) -> None:
         first = metadata.num_decodes
