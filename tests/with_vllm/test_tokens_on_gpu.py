@@ -18,7 +18,7 @@ FAMILIES = ("llama-3.1", "qwen3", "gemma3", "qwen3_moe", "gpt_oss")
 # What stock vLLM has kernels for in 16 bits only -> of which family, settings, stock vLLM's attention, and by how much
 # the log probability of the likeliest token may differ. Over a cache in fp8 vLLM rounds queries to it as well.
 SIXTEEN_BITS: dict[str, tuple[str, dict[str, Any], str, float]] = {
-    "latents": ("latent", {}, "TRITON_MLA", 0.05),
+    "latents": ("latent", {}, "TRITON_MLA", 0.1),
     "cache in fp8": ("llama-3.1", {"kv_cache_dtype": "fp8"}, "TRITON_ATTN", 0.25),
 }
 # So little memory, and none of it measured, that several engines may start at a time.
