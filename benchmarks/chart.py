@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.gpu import page as gpu_page
+from benchmarks.gpu.tables import gpu_table
 from benchmarks.kernels import page as kernels_page
 
 ROOT = Path(__file__).parent.parent
@@ -44,11 +45,14 @@ def run(options: argparse.Namespace) -> int:
         kernels_page.write_page(kernels, options.kernels, options.images)
         print(f"drawn: {options.images / 'gpu-kernels.svg'}; tables: {options.kernels}")
     if engines := report.load_all("gpu", options.results):
-        gpu_page.write_page(engines[0], kernels, options.gpu, options.images)
+        earlier = report.load_all("gpu-earlier", options.results)
+        gpu_page.write_page(engines[0], kernels, options.gpu, options.images, earlier)
         print(f"drawn: {options.images}/gpu-*.svg; tables: {options.gpu}")
     if plugin := report.load_all("vllm", options.results):
         tables = [report.vllm_table(document) for document in plugin]
-        options.vllm.write_text(report.fill_marks(options.vllm.read_text(), tables))
+        text = report.fill_marks(options.vllm.read_text(), tables)
+        on_gpu = [gpu_table(document) for document in report.load_all("gpu-in-vllm", options.results)]
+        options.vllm.write_text(report.fill_marks(text, on_gpu, "gpu"))
         print(f"tables: {options.vllm}")
     return 0
 
