@@ -120,11 +120,11 @@ class DeviceSteps:
 
     def _do_without_graphs(self, error: Exception) -> None:
         """Go on eagerly where a step cannot be captured, unless graphs were asked for."""
+        # CUDA's errors go on with advice to programmers.
+        cause = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         if self._graphs_required:
-            raise ConfigError(
-                f"a step cannot be captured: {type(error).__name__}: {error}; cudagraph_mode none runs without graphs"
-            ) from error
-        logger.warning("steps run without graphs, since capturing one failed: %s: %s", type(error).__name__, error)
+            raise ConfigError(f"a step cannot be captured: {cause}; cudagraph_mode none runs without graphs") from error
+        logger.warning("steps run without graphs, since capturing one failed: %s", cause)
         self._graphs = self._pieces = None
 
     def _shape_of_pieces(self, rows: StepRows) -> GraphShape | None:
