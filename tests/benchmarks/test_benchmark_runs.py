@@ -65,4 +65,4 @@ def test_streams_over_http_are_timed_beside_the_inline_engine(tiny_llama: Path, 
     assert (result["endpoint"], result["batch_size"]) == ("chat", 3)
     assert result["sides"]["inline"]["num_steps"] == 8
     assert result["sides"]["http"]["num_steps"] == 4
-    assert result["overhead"]["median"] > -1
+    assert result["overhead"]["median"] >= -1  # rounded, and on a busy machine the inline engine may be the slower

@@ -211,7 +211,9 @@ def assert_ranks_give_the_logits_of_one(path, size, monkeypatch):
 
     loaded = load_model(path)
     local = threading.local()
-    monkeypatch.setattr(paged_attention, "get_forward_context", lambda: local.context)
+    real = forward_context.get_forward_context
+    for module in (forward_context, paged_attention):
+        monkeypatch.setattr(module, "get_forward_context", lambda: local.context)
     tokens = [5, 6, 7, 8, 9, 300, 383]
     group = Group(size)
 
@@ -229,7 +231,8 @@ def assert_ranks_give_the_logits_of_one(path, size, monkeypatch):
             return model.compute_logits(model(torch.tensor(tokens), torch.arange(len(tokens))))
 
     results = group.run(run)
-    monkeypatch.setattr(paged_attention, "get_forward_context", forward_context.get_forward_context)
+    for module in (forward_context, paged_attention):
+        monkeypatch.setattr(module, "get_forward_context", real)
     expected = loaded.logits([tokens])[0]
     for logits in results:
         assert torch.allclose(logits, expected, atol=1e-4)

@@ -53,6 +53,15 @@ def test_a_whole_prompt_alone_is_expanded_and_agrees(dtype):
     assert_agrees(problem, [(130, 130)], scattered=True)
 
 
+def test_a_whole_prompt_alone_that_is_kept_nowhere_runs_and_writes_nothing():
+    """As measuring memory runs it: one prompt as long as a step may be, and no slots yet."""
+    problem = make_problem(3, 40, 24, 8, 24)
+    step = make_step_here(problem, [(130, 130)])
+    nowhere = replace(step.geometry, slot_mapping=torch.full_like(step.geometry.slot_mapping, -1))
+    _, cache = replace(step, geometry=nowhere).run(select_mla(problem, only_backend="triton"))
+    assert torch.equal(cache, step.kv_cache[0])
+
+
 def test_padding_requests_write_nothing_and_give_zeros():
     problem = make_problem(*SHAPE)
     plan = select_mla(problem, only_backend="triton")

@@ -85,9 +85,6 @@ def _run_largest_step(config: EngineConfig, model: PagedModel) -> None:
     num_reqs, last = divmod(max(config.scheduler.max_num_batched_tokens, 2), longest)
     # A request of one token would be a decode, which comes first.
     lengths = [longest] * num_reqs + [last] * (last > 1)
-    if len(lengths) == 1:
-        # Of a prompt alone, attention may take tokens from where they were written; these are not.
-        lengths = [lengths[0] - 2, 2] if lengths[0] > 3 else lengths
     geometry = dummy_geometry(lengths, config.cache.block_size, config.device)
     positions = torch.cat([torch.arange(length, device=config.device) for length in lengths])
     hidden_TD = model.forward(torch.zeros_like(positions), positions, (geometry,) * model.num_groups)

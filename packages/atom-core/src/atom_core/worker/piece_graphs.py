@@ -67,9 +67,7 @@ class PieceGraphs:
     def _capture_size(self, size: int) -> None:
         self._inputs.fill(NO_ROWS, GraphShape(1, size))
         input_ids, positions = self._inputs.tokens(size)
-        # Two prompts: of one alone, attention may take the tokens from where they would have been written.
-        lengths = [length for length in (size - size // 2, size // 2) if length]
-        geometry = dummy_geometry(lengths, self._inputs.block_size, str(self._inputs.device))
+        geometry = dummy_geometry([size], self._inputs.block_size, str(self._inputs.device))
         with self._model.attending((geometry,) * self._model.num_groups):
             captured = self._capture(lambda: self._model.run(input_ids, positions), in_pieces=True)
         captured.share()

@@ -116,7 +116,10 @@ class TritonMla:
         alone = geometry.num_reqs == 1 and geometry.num_tokens == geometry.max_query_len == geometry.max_seq_len
         if not (self._may_expand and alone and geometry.num_tokens >= _LEAST_EXPANDED):
             return TritonMlaMetadata(paged, None)
-        return TritonMlaMetadata(paged, replace(paged, block_table=torch.zeros_like(paged.block_table[:, :1])))
+        # Tokens without a slot, of steps that only measure or warm up, may be read from anywhere.
+        slots = paged.slot_mapping.clamp(min=0)
+        table = torch.zeros_like(paged.block_table[:, :1])
+        return TritonMlaMetadata(paged, replace(paged, block_table=table, slot_mapping=slots))
 
     def forward(
         self,
@@ -137,7 +140,10 @@ class TritonMla:
         out_THV[metadata.paged.num_tokens :].zero_()
         if metadata.paged.num_tokens:
             step = _Step(q_THD[rows], kv_TL[rows], kv_cache[0], metadata, prologue)
-            (self._absorbed if metadata.whole is None else self._expanded)(step, weights, out_THV[rows])
+            if metadata.whole is None:
+                self._absorbed(step, weights, out_THV[rows])
+            else:
+                self._expanded(step, metadata.whole, weights, out_THV[rows])
         return out_THV
 
     def _absorbed(self, step: _Step, weights: TorchMlaWeights, out_THV: torch.Tensor) -> None:
@@ -149,18 +155,18 @@ class TritonMla:
         self.latents.attend(query_THL, latents, latents, found_THC, step.metadata.paged)
         self._multiply(found_THC, weights.value.transpose(1, 2), out_THV)
 
-    def _expanded(self, step: _Step, weights: TorchMlaWeights, out_THV: torch.Tensor) -> None:
+    def _expanded(self, step: _Step, whole: TritonMetadata, weights: TorchMlaWeights, out_THV: torch.Tensor) -> None:
         problem, nope, query_dim = self.problem, self.problem.qk_nope_head_dim, self.problem.query_dim
         query_THD = self._write_cache(step, nope)
         query_THD[..., :nope] = step.q[..., :nope]
-        latent_TL = step.cache.flatten(0, 1).index_select(0, step.metadata.paged.slot_mapping)
+        latent_TL = step.cache.flatten(0, 1).index_select(0, whole.slot_mapping)
         latent_HTC = latent_TL[:, : problem.kv_lora_rank].expand(problem.num_heads, -1, -1)
         # A head's key, and behind it its value.
         pairs = latent_TL.new_empty((1, *out_THV.shape[:2], query_dim + problem.v_head_dim))
         torch.bmm(latent_HTC, weights.key.transpose(1, 2), out=pairs[0, ..., :nope].transpose(0, 1))
         torch.bmm(latent_HTC, weights.value.transpose(1, 2), out=pairs[0, ..., query_dim:].transpose(0, 1))
         pairs[0, ..., nope:query_dim] = latent_TL[:, None, problem.kv_lora_rank :]
-        self._pairs.attend(query_THD, pairs[..., :query_dim], pairs[..., query_dim:], out_THV, step.metadata.whole)
+        self._pairs.attend(query_THD, pairs[..., :query_dim], pairs[..., query_dim:], out_THV, whole)
 
     def _write_cache(self, step: _Step, width: int) -> torch.Tensor:
         """Latents to their slots; queries ``[T, H, width + E]``, of which only the rotated last part is filled."""
