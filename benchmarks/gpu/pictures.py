@@ -47,7 +47,9 @@ def _is_drawn(result: Result, kind: str) -> bool:
 
 
 def _medians(result: Result) -> dict[str, float]:
-    return {name: engine["median"] for name, engine in result["engines"].items() if "median" in engine}
+    """By engine, ours first."""
+    engines = sorted(result["engines"].items())
+    return {name: engine["median"] for name, engine in engines if "median" in engine}
 
 
 def _group(result: Result, top: float) -> list[str]:
