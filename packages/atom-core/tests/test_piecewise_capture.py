@@ -94,14 +94,23 @@ def test_whole_work_has_attention_in_its_graph() -> None:
     torch.testing.assert_close(output, expected, rtol=0, atol=0)
 
 
-def test_a_failure_ends_the_open_graph() -> None:
-    parts = Parts(begin, lambda tensor: tensor)
+def test_a_failure_ends_the_open_graph_and_is_what_is_told() -> None:
+    def begin_what_cannot_end() -> Callable[[], Callable[[], None]]:
+        end = begin()
 
-    def fail() -> torch.Tensor:
+        def fail() -> Callable[[], None]:
+            end()
+            raise RuntimeError("capture was invalidated")
+
+        return fail
+
+    def run_out() -> torch.Tensor:
         torch.zeros(1)
         raise RuntimeError("out of memory")
 
-    with set_forward_context(context_of(1.0)), pytest.raises(RuntimeError, match="out of memory"):
-        parts.record(fail, in_pieces=True)
-    assert len(parts.replays) == 1
-    assert _get_current_dispatch_mode() is None
+    for begin_graph in (begin, begin_what_cannot_end):
+        parts = Parts(begin_graph, lambda tensor: tensor)
+        with set_forward_context(context_of(1.0)), pytest.raises(RuntimeError, match="out of memory"):
+            parts.record(run_out, in_pieces=True)
+        assert parts.replays == []
+        assert _get_current_dispatch_mode() is None

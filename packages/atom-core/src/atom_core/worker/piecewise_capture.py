@@ -12,6 +12,7 @@ after a run to warm up, copies inputs whose address it does not know, and keeps 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -48,11 +49,17 @@ class Parts:
         self._end = self._begin()
         try:
             if not in_pieces:
-                return work()
-            with set_forward_context(replace(get_forward_context(), between_graphs=self._call_between)):
-                return work()
-        finally:
-            self.replays.append(self._end())
+                output = work()
+            else:
+                with set_forward_context(replace(get_forward_context(), between_graphs=self._call_between)):
+                    output = work()
+        except BaseException:
+            # A capture in which something failed cannot be ended without an error, which tells nothing.
+            with suppress(Exception):
+                self._end()
+            raise
+        self.replays.append(self._end())
+        return output
 
     def _call_between(self, attend: Attend, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> None:
         self.replays.append(self._end())

@@ -91,7 +91,6 @@ FUSED_LINEAR = Op(
     backends=(
         aiter_linear.FUSED_BACKEND,
         triton_backend.SKINNY_BACKEND,
-        triton_backend.BEHIND_NORM_BACKEND,
         triton_backend.COMPOSED_BACKEND,
         Backend(name="torch", implementation="torch, in float32", supports=lambda problem, platform: None, bind=_bind),
     ),

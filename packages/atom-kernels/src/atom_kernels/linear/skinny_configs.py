@@ -10,8 +10,10 @@ from atom_kernels.tuned import tuned_rows
 if TYPE_CHECKING:
     from atom_kernels.linear.contract import FusedLinearProblem
 
-# Rows that have a configuration each where none was tuned; above them cuBLAS, whose blocks are of 64 rows and more.
-_BUCKETS = (1, 16, 32)
+# From here on cuBLAS, whose blocks are of 64 rows and more, is as good.
+MAX_ROWS = 32
+# Rows that have a configuration each where none was tuned.
+_BUCKETS = (1, 16, MAX_ROWS)
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,6 @@ class SkinnyConfig:
         block_m: rows: 1 does without tensor cores.
         num_warps, num_stages: of a program, and of its loads in flight.
         prefetch: steps whose weights a program asks for while the kernel before is still running.
-        norms: whether it is as fast with a norm inside; many rows are better normed once, by a kernel before it.
     """
 
     block_m: int
@@ -32,7 +33,6 @@ class SkinnyConfig:
     num_warps: int = 4
     num_stages: int = 4
     prefetch: int = 1
-    norms: bool = True
 
     def launch(self) -> dict[str, Any]:
         """As the kernel's constants."""
@@ -58,7 +58,7 @@ def skinny_configs(problem: FusedLinearProblem, device_name: str) -> dict[int, S
     """By the most rows that each serves, rising; past the last of them cuBLAS is faster."""
     tuned = tuned_rows("fused_linear", tuning_key(problem), device_name)
     if tuned:
-        return {row.max_rows or _BUCKETS[-1]: SkinnyConfig(**row.config) for row in tuned}
+        return {row.max_rows or MAX_ROWS: SkinnyConfig(**row.config) for row in tuned}
     return {rows: default_config(problem, rows) for rows in _BUCKETS}
 
 

@@ -37,11 +37,6 @@ def _max_rows(problem: FusedLinearProblem, platform: Any) -> int:
     return max(skinny_configs(problem, platform.name))
 
 
-def _max_rows_to_norm(problem: FusedLinearProblem, platform: Any) -> int:
-    configs = skinny_configs(problem, platform.name)
-    return max((rows for rows, config in configs.items() if config.norms), default=0)
-
-
 def _bind_skinny(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
     configs = skinny_configs(problem, detect_platform().name)
     launches = {rows: SkinnyLinear(problem, weights, config) for rows, config in configs.items()}
@@ -50,25 +45,6 @@ def _bind_skinny(problem: FusedLinearProblem, weights: Any) -> Callable[..., tor
 
     def run(x: torch.Tensor, *rest: Any) -> torch.Tensor:
         return by_rows[min(x.shape[0], most)](x, *rest)
-
-    return run
-
-
-def _bind_behind_norm(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
-    from atom_kernels.norm.triton_backend import rms_norm_by_triton
-
-    linear = _bind_skinny(problem, weights)
-
-    def run(
-        x: torch.Tensor,
-        norm_weight: torch.Tensor | None = None,
-        eps: float = 0.0,
-        norm_offset: float = 0.0,
-        residual: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        if norm_weight is not None:
-            x = rms_norm_by_triton(x, norm_weight, eps, norm_offset)
-        return linear(x, None, 0.0, 0.0, residual)
 
     return run
 
@@ -172,13 +148,6 @@ SKINNY_BACKEND = Backend(
     implementation="Triton, the weight passes once",
     supports=_supports_skinny,
     bind=_bind_skinny,
-    max_rows=_max_rows_to_norm,
-)
-BEHIND_NORM_BACKEND = Backend(
-    name="triton",
-    implementation="Triton, the weight passes once, behind the norm",
-    supports=_supports_skinny,
-    bind=_bind_behind_norm,
     max_rows=_max_rows,
 )
 COMPOSED_BACKEND = Backend(

@@ -11,7 +11,7 @@ import torch
 
 from atom_kernels.graph_timing import num_copies
 from atom_kernels.linear.contract import FusedLinearProblem
-from atom_kernels.linear.skinny_configs import SkinnyConfig, tuning_key
+from atom_kernels.linear.skinny_configs import MAX_ROWS, SkinnyConfig, tuning_key
 from atom_kernels.linear.triton_backend import SkinnyLinear
 
 # block_n, block_k, num_warps
@@ -24,12 +24,6 @@ _FEW_ROWS = (
     *((16, 256, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (64, 64, 4, 6), (64, 128, 4, 3), (64, 128, 4, 5)),
     *((64, 128, 8, 3), (64, 256, 4, 3), (128, 64, 4, 5), (128, 128, 8, 3)),
 )
-_MORE_ROWS = (
-    *((64, 64, 4, 4), (64, 64, 4, 5), (64, 128, 4, 3), (64, 128, 4, 4)),
-    *((128, 64, 4, 4), (128, 64, 8, 4), (128, 128, 8, 3)),
-)
-# Up to which norms are tried inside the kernel.
-_MAX_ROWS_TO_NORM = 32
 # Of a program's weights, asked for ahead: what all programs ask for together must stay in the L2 cache.
 _AHEAD_BYTES = 32768
 # Programs below which a large GPU is not full, and above which splitting more cannot help.
@@ -38,9 +32,8 @@ _FEWEST, _MOST = 120, 1300
 
 def candidates(problem: FusedLinearProblem, num_rows: int) -> list[SkinnyConfig]:
     """For each block the first splits that fill the GPU; one row is tried with and without tensor cores."""
-    height = next((rows for rows in (16, 32, 64) if num_rows <= rows), 128)
-    norms = num_rows <= _MAX_ROWS_TO_NORM
-    shapes = [(height, *shape) for shape in (_FEW_ROWS if norms else _MORE_ROWS)]
+    height = 16 if num_rows <= 16 else MAX_ROWS
+    shapes = [(height, *shape) for shape in _FEW_ROWS]
     if num_rows == 1:
         shapes += [(1, n, k, warps, 1) for n, k, warps in _ONE_ROW]
     found = []
@@ -54,7 +47,7 @@ def candidates(problem: FusedLinearProblem, num_rows: int) -> list[SkinnyConfig]
         tile_bytes = block_n * block_k * problem.dtype.itemsize * (2 if problem.gated else 1)
         ahead = max(1, _AHEAD_BYTES // tile_bytes)
         found += [
-            SkinnyConfig(block_m, block_n, block_k, split, num_warps, num_stages, min(ahead, -(-steps // split)), norms)
+            SkinnyConfig(block_m, block_n, block_k, split, num_warps, num_stages, min(ahead, -(-steps // split)))
             for split in splits[:2]
         ]
     return found
@@ -72,17 +65,15 @@ class LinearSubject:
 
         copies = max(2, num_copies(problem.weight_rows * problem.in_features * problem.dtype.itemsize))
         self._weights = [random(problem.weight_rows, problem.in_features) * 0.02 for _ in range(copies)]
-        most = LinearTuning.rows[-1]
-        self._x, self._norm = random(most, problem.in_features), random(problem.in_features) + 1
-        self._residual = random(most, problem.out_features)
+        self._x, self._norm = random(MAX_ROWS, problem.in_features), random(problem.in_features) + 1
+        self._residual = random(MAX_ROWS, problem.out_features)
 
     def candidates(self, num_rows: int) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"linear": [asdict(config) for config in candidates(self._problem, num_rows)]}
 
     def calls(self, part: str, config: Mapping[str, Any], num_rows: int) -> Sequence[Callable[[], Any]]:
+        inputs = (self._x[:num_rows], self._norm, 1e-6, 0.0, self._residual[:num_rows])
         tile = SkinnyConfig(**config)
-        norm = (self._norm, 1e-6, 0.0) if tile.norms else (None, 0.0, 0.0)
-        inputs = (self._x[:num_rows], *norm, self._residual[:num_rows])
         return [
             partial(SkinnyLinear(self._problem, {"weight": weight, "bias": None}, tile), *inputs)
             for weight in self._weights
@@ -96,7 +87,7 @@ class LinearTuning:
     """`Tuning` of the operator ``fused_linear``."""
 
     operator = "fused_linear"
-    rows = (1, 16, 32, 64, 128)
+    rows = (1, 16, MAX_ROWS)
 
     def problems(self) -> Mapping[str, FusedLinearProblem]:
         """The projections of a layer, and heads."""

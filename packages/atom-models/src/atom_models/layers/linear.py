@@ -87,7 +87,7 @@ class Linear(Layer):
         same = all(other == formats[0] for other in formats)
         self.input_format: InputFormat = formats[0] if same else DENSE_INPUT
         # Up to here the kernel adds a base by itself.
-        self._max_rows_to_add = formats[0].max_rows_to_add if same and isinstance(formats[0], UnnormedInput) else 0
+        self._max_rows_to_add = formats[0].max_rows if same and isinstance(formats[0], UnnormedInput) else 0
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
     def _add_part(self, names: Sequence[str], shards: Sequence[Shard], scheme: Any, context: BuildContext) -> None:

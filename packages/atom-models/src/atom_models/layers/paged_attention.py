@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -64,22 +63,13 @@ class PagedAttention:
         prologue: AttentionPrologue | None,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        attend = partial(self._attend, prologue=prologue, sinks=sinks)
-        return attend_in_step(attend, (q_THD, k_TKD, v_TKD), q_THD.shape)
+        def attend(*inputs: torch.Tensor) -> torch.Tensor:
+            context, name = get_forward_context(), self._name
+            return self._forward(
+                *inputs, context.kv_caches[name], context.metadata[name], prologue=prologue, sinks=sinks
+            )
 
-    def _attend(
-        self,
-        q_THD: torch.Tensor,
-        k_TKD: torch.Tensor,
-        v_TKD: torch.Tensor,
-        *,
-        prologue: AttentionPrologue | None,
-        sinks: torch.Tensor | None,
-    ) -> torch.Tensor:
-        context, name = get_forward_context(), self._name
-        return self._forward(
-            q_THD, k_TKD, v_TKD, context.kv_caches[name], context.metadata[name], prologue=prologue, sinks=sinks
-        )
+        return attend_in_step(attend, (q_THD, k_TKD, v_TKD), q_THD.shape)
 
 
 def paged_attention(problem: AttentionProblem, layer_name: str, context: BuildContext) -> PagedAttention:
@@ -114,12 +104,11 @@ class PagedMla:
         self._name, self._value_dim = layer_name, plan.problem.v_head_dim
 
     def attend(self, q_THD: torch.Tensor, kv_TC: torch.Tensor, weights: Any, *, prologue: MlaPrologue) -> torch.Tensor:
-        attend = partial(self._attend, weights=weights, prologue=prologue)
-        return attend_in_step(attend, (q_THD, kv_TC), (*q_THD.shape[:2], self._value_dim))
+        def attend(*inputs: torch.Tensor) -> torch.Tensor:
+            context, name = get_forward_context(), self._name
+            return self._forward(*inputs, weights, context.kv_caches[name], context.metadata[name], prologue=prologue)
 
-    def _attend(self, q_THD: torch.Tensor, kv_TC: torch.Tensor, *, weights: Any, prologue: MlaPrologue) -> torch.Tensor:
-        context, name = get_forward_context(), self._name
-        return self._forward(q_THD, kv_TC, weights, context.kv_caches[name], context.metadata[name], prologue=prologue)
+        return attend_in_step(attend, (q_THD, kv_TC), (*q_THD.shape[:2], self._value_dim))
 
 
 def paged_mla(problem: MlaProblem, layer_name: str, context: BuildContext) -> PagedMla:

@@ -32,9 +32,8 @@ class Dense:
     def input_format(self, spec: LinearSpec) -> InputFormat:
         """Before its norm where the linear's kernel norms by itself."""
         plan = _fused_plan(spec)
-        # Kernels for few rows: the first one norms, and all add.
-        limits = () if plan is None else tuple(row.max_rows for row in plan.rows if row.max_rows is not None)
-        return UnnormedInput(limits[0], limits[-1]) if limits else DENSE_INPUT
+        limit = None if plan is None else plan.rows[0].max_rows
+        return DENSE_INPUT if limit is None else UnnormedInput(limit)
 
     def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
         return dense_slots(spec)

@@ -78,13 +78,12 @@ class Unnormed(NamedTuple):
 
 @dataclass(frozen=True)
 class UnnormedInput:
-    """Up to `max_rows` rows it pays to leave the norm to the linear, as `Unnormed`; a plain tensor is taken as it is.
+    """Up to `max_rows` rows it pays to leave the norm to the linear, as `Unnormed`, and to let it add the residual.
 
-    Up to `max_rows_to_add` rows it pays to let it add the residual.
+    A plain tensor is taken as it is.
     """
 
     max_rows: int
-    max_rows_to_add: int
     name: str = "unnormed"
 
     def encode(self, x_TD: torch.Tensor) -> torch.Tensor:
