@@ -25,12 +25,19 @@ _INTERPRETED_PROGRAMS = 12
 
 @dataclass(frozen=True)
 class DecodeConfig:
-    """Of `decode_kernel`: keys of a tile, programs on each multiprocessor at a time."""
+    """Of `decode_kernel`.
+
+    Attributes:
+        block_n: keys of a tile.
+        programs: on each multiprocessor at a time.
+        prefetch: tiles that a program asks for while the kernel before it still runs.
+    """
 
     block_n: int
     programs: int
     num_warps: int
     num_stages: int
+    prefetch: int = 2
 
 
 @dataclass(frozen=True)

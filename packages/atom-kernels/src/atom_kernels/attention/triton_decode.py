@@ -18,7 +18,7 @@ from atom_kernels.attention.triton_tile import (
     load_queries,
     visible_keys,
 )
-from atom_kernels.triton_support import wait_for_inputs
+from atom_kernels.triton_support import prefetch_to_l2, wait_for_inputs
 
 
 # What changes from step to step must not make Triton compile again.
@@ -35,34 +35,38 @@ def decode_kernel(
     WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, MERGE: tl.constexpr, DEPENDENT: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, MERGE: tl.constexpr, PREFETCH: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One program a key head and range of tiles; parts of requests go to ``sums [2 * ranges, K, P, D]`` and `stats`.
 
     A range begins at most one request that it does not end, and ends at most one that it does not begin: its two slots.
     With MERGE, the last program to store a part of a request merges them all; else `merge_kernel` must follow.
     """
-    wait_for_inputs(DEPENDENT)
     kv_head = tl.program_id(0)
     piece_range = tl.program_id(1)
-    ranges_ptr += piece_range * RANGE_FIELDS
-    request = tl.load(ranges_ptr)
-    first_key = tl.load(ranges_ptr + 1)
-    tiles_left = tl.load(ranges_ptr + 2)
     k_cache_ptr += kv_head * HEAD_STRIDE
     v_cache_ptr += kv_head * HEAD_STRIDE
     m = tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_D)
     heads = kv_head * GROUP + m % GROUP
+    # Who reads what was settled before any layer began, see `triton_schedule`: this does not wait for inputs.
+    range_at = ranges_ptr + piece_range * RANGE_FIELDS
+    first_key = tl.load(range_at + 1)
+    tiles_left = tl.load(range_at + 2)
+    request = tl.where(tiles_left > 0, tl.load(range_at), 0)
+    start, queries, length, first_range, last_range = _load_request(
+        query_start_loc_ptr, seq_lens_ptr, requests_ptr, request
+    )  # fmt: skip
+    table = block_table_ptr + request.to(tl.int64) * table_stride
+    block_ids = load_block_ids(table, first_key, table_width, BLOCK_SIZE, BLOCK_N)
+    if DEPENDENT and PREFETCH > 0:
+        _prefetch_keys(
+            k_cache_ptr, v_cache_ptr, table, table_width, first_key,
+            tl.minimum(length, first_key + tiles_left * BLOCK_N),
+            HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE, TOKEN_STRIDE, PREFETCH * BLOCK_N,
+        )  # fmt: skip
+    wait_for_inputs(DEPENDENT)
     while tiles_left > 0:
-        # Nothing that this waits for but the range: the first keys are on their way early.
-        table = block_table_ptr + request.to(tl.int64) * table_stride
-        block_ids = load_block_ids(table, first_key, table_width, BLOCK_SIZE, BLOCK_N)
-        start = tl.load(query_start_loc_ptr + request)
-        queries = tl.load(query_start_loc_ptr + request + 1) - start
-        length = tl.load(seq_lens_ptr + request)
-        first_range = tl.load(requests_ptr + request * REQUEST_FIELDS)
-        last_range = tl.load(requests_ptr + request * REQUEST_FIELDS + 1)
         begin, _ = visible_keys(queries, length, WINDOW, BLOCK_N)
         tiles = tl.minimum(tl.maximum(tl.cdiv(length - first_key, BLOCK_N), 1), tiles_left)
         tokens = (start + m // GROUP).to(tl.int64)
@@ -104,27 +108,65 @@ def decode_kernel(
                         first_range, last_range, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_P, BLOCK_P, BLOCK_C,
                     )  # fmt: skip
         tiles_left -= tiles
-        request += 1
-        first_key = 0
-        if WINDOW > 0 and tiles_left > 0:
-            queries = tl.load(query_start_loc_ptr + request + 1) - tl.load(query_start_loc_ptr + request)
-            _, first_key = visible_keys(queries, tl.load(seq_lens_ptr + request), WINDOW, BLOCK_N)
+        if tiles_left > 0:
+            request += 1
+            start, queries, length, first_range, last_range = _load_request(
+                query_start_loc_ptr, seq_lens_ptr, requests_ptr, request
+            )  # fmt: skip
+            _, first_key = visible_keys(queries, length, WINDOW, BLOCK_N)
+            table = block_table_ptr + request.to(tl.int64) * table_stride
+            block_ids = load_block_ids(table, first_key, table_width, BLOCK_SIZE, BLOCK_N)
 
 
-@triton.jit(do_not_specialize_on_alignment=["query_start_loc_ptr"])
+@triton.jit
+def _load_request(query_start_loc_ptr, seq_lens_ptr, requests_ptr, request):
+    """Its first query token, number of those and length, and the ranges that hold its first and its last piece."""
+    start = tl.load(query_start_loc_ptr + request)
+    queries = tl.load(query_start_loc_ptr + request + 1) - start
+    length = tl.load(seq_lens_ptr + request)
+    first_range = tl.load(requests_ptr + request * REQUEST_FIELDS)
+    last_range = tl.load(requests_ptr + request * REQUEST_FIELDS + 1)
+    return start, queries, length, first_range, last_range
+
+
+@triton.jit
+def _prefetch_keys(
+    k_cache_ptr, v_cache_ptr, table, table_width, first_key, end,
+    HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Brings the first keys of a range to the L2 cache, while the kernel before may still write the last of them."""
+    n = first_key + tl.arange(0, KEYS)
+    column = n // BLOCK_SIZE
+    present = (n < end) & (column < table_width)
+    block_ids = tl.load(table + column, mask=present, other=0)
+    rows = block_ids.to(tl.int64) * BLOCK_STRIDE + n % BLOCK_SIZE * TOKEN_STRIDE
+    _prefetch_rows(k_cache_ptr + rows, present, HEAD_DIM + ROPE_DIM)
+    if not LATENT:
+        _prefetch_rows(v_cache_ptr + rows, present, HEAD_DIM)
+
+
+@triton.jit
+def _prefetch_rows(rows, present, WIDTH: tl.constexpr):
+    line: tl.constexpr = 1024 // rows.dtype.element_ty.primitive_bitwidth
+    num_lines: tl.constexpr = (WIDTH + line - 1) // line
+    lines = tl.arange(0, triton.next_power_of_2(num_lines))
+    prefetch_to_l2(rows[:, None] + lines[None, :] * line, present[:, None] & (lines < num_lines)[None, :])
+
+
+@triton.jit(do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr"])
 def merge_kernel(
-    sums_ptr, stats_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, requests_ptr,
+    sums_ptr, stats_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, requests_ptr,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One program a kept row, key head and request: where pieces are so wide that one program for all rows is slow."""
-    wait_for_inputs(DEPENDENT)
     request = tl.program_id(2)
-    first_range = tl.load(requests_ptr + request * REQUEST_FIELDS)
-    last_range = tl.load(requests_ptr + request * REQUEST_FIELDS + 1)
+    start, queries, _, first_range, last_range = _load_request(
+        query_start_loc_ptr, seq_lens_ptr, requests_ptr, request
+    )  # fmt: skip
+    wait_for_inputs(DEPENDENT)
     if first_range < last_range:
-        start = tl.load(query_start_loc_ptr + request)
-        queries = tl.load(query_start_loc_ptr + request + 1) - start
         _merge(
             sums_ptr, stats_ptr, sinks_ptr, out_ptr, start, queries, tl.program_id(1), tl.num_programs(1),
             tl.program_id(0), first_range, last_range, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_P, 1, BLOCK_C,

@@ -195,14 +195,19 @@ class PagedKernels:
             BLOCK_M=max(16, shares.rows),
             BLOCK_N=self.decode.block_n,
             MERGE=merge,
+            PREFETCH=self.decode.prefetch,
             num_warps=self.decode.num_warps,
             num_stages=self.decode.num_stages,
             **dependent_launch(),
         )  # fmt: skip
         if not merge:
             *_, sinks, out_THD = tensors
+            # What requests of equal length have each: with few registers, all programs wait beside those that decode.
+            pieces = power_of_two(max(shares.num_ranges // metadata.num_decodes, 2))
+            merging["BLOCK_C"] = min(merging["BLOCK_C"], pieces)
             merge_kernel[(shares.rows, self._num_groups, metadata.num_decodes)](
-                shares.sums, shares.stats, sinks, out_THD, metadata.query_start_loc, shares.requests,
+                shares.sums, shares.stats, sinks, out_THD,
+                metadata.query_start_loc, metadata.seq_lens, shares.requests,
                 **{name: rules[name] for name in ("NUM_HEADS", "GROUP", "HEAD_DIM", "BLOCK_D")},
                 **merging,
                 num_warps=4,

@@ -24,27 +24,29 @@ def prologue_kernel(
 
     ROTARY_DIM 0 rotates nothing; norm pointers that are None norm nothing. Queries go to q_out ``[T, H, D]``.
     """
-    wait_for_inputs(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     num_q_parts: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H if WRITE_Q else 0
     columns = tl.arange(0, BLOCK_D)
+    # Known before any layer began.
+    cos, sin = load_angles(positions_ptr, cos_sin_ptr, token, ROTARY_DIM, INTERLEAVED, BLOCK_D)
+    slot = tl.load(slot_mapping_ptr + token)
+    wait_for_inputs(DEPENDENT)
     if part < num_q_parts:
         heads = part * BLOCK_H + tl.arange(0, BLOCK_H)
         inside = (heads < NUM_HEADS)[:, None] & (columns < HEAD_DIM)[None, :]
         x = norm_and_rotate(
-            q_ptr + token * q_stride, heads, inside, q_norm_ptr, norm_eps, token, positions_ptr, cos_sin_ptr,
+            q_ptr + token * q_stride, heads, inside, q_norm_ptr, norm_eps, cos, sin,
             HEAD_DIM, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D,
         )  # fmt: skip
         out = token * (NUM_HEADS * HEAD_DIM) + heads[:, None] * HEAD_DIM + columns[None, :]
         tl.store(q_out_ptr + out, x.to(q_out_ptr.dtype.element_ty), mask=inside)
     else:
-        slot = tl.load(slot_mapping_ptr + token)
         if slot >= 0:
             heads = (part - num_q_parts) * BLOCK_H + tl.arange(0, BLOCK_H)
             inside = (heads < NUM_KV_HEADS)[:, None] & (columns < HEAD_DIM)[None, :]
             k = norm_and_rotate(
-                k_ptr + token * k_stride, heads, inside, k_norm_ptr, norm_eps, token, positions_ptr, cos_sin_ptr,
+                k_ptr + token * k_stride, heads, inside, k_norm_ptr, norm_eps, cos, sin,
                 HEAD_DIM, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D,
             )  # fmt: skip
             v = tl.load(v_ptr + token * v_stride + heads[:, None] * HEAD_DIM + columns[None, :], mask=inside, other=0.0)
@@ -58,8 +60,27 @@ def prologue_kernel(
 
 
 @triton.jit
+def load_angles(
+    positions_ptr, cos_sin_ptr, token, ROTARY_DIM: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_D: tl.constexpr
+):  # fmt: skip
+    """Cosine and signed sine ``[BLOCK_D]`` by which each element of a head and its partner are turned."""
+    columns = tl.arange(0, BLOCK_D)
+    cos, sin = tl.full([BLOCK_D], 1.0, tl.float32), tl.zeros([BLOCK_D], tl.float32)
+    if ROTARY_DIM > 0:
+        half: tl.constexpr = ROTARY_DIM // 2
+        turned = columns < ROTARY_DIM
+        angle = columns // 2 if INTERLEAVED else columns % half
+        first = columns % 2 == 0 if INTERLEAVED else columns < half
+        angles = cos_sin_ptr + tl.load(positions_ptr + token).to(tl.int64) * ROTARY_DIM + angle
+        cos = tl.load(angles, mask=turned, other=1.0)
+        sin = tl.load(angles + half, mask=turned, other=0.0)
+        sin = tl.where(first, -sin, sin)
+    return cos, sin
+
+
+@triton.jit
 def norm_and_rotate(
-    token_ptr, heads, inside, norm_ptr, norm_eps, token, positions_ptr, cos_sin_ptr,
+    token_ptr, heads, inside, norm_ptr, norm_eps, cos, sin,
     HEAD_STRIDE: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, INTERLEAVED: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -76,22 +97,11 @@ def norm_and_rotate(
     if ROTARY_DIM > 0:
         half: tl.constexpr = ROTARY_DIM // 2
         turned = columns < ROTARY_DIM
-        if INTERLEAVED:
-            partner = columns ^ 1
-            angle = columns // 2
-            first = columns % 2 == 0
-        else:
-            first = columns < half
-            partner = tl.where(first, columns + half, columns - half)
-            angle = columns % half
+        partner = columns ^ 1 if INTERLEAVED else tl.where(columns < half, columns + half, columns - half)
         # The partner is read and normed again: registers cannot be indexed, and the line is in the cache.
         other = tl.load(rows + partner[None, :], mask=inside & turned[None, :], other=0.0).to(tl.float32)
         if norm_ptr is not None:
             weight = tl.load(norm_ptr + partner, mask=turned, other=0.0).to(tl.float32)
             other = (other * scale[:, None] * weight[None, :]).to(dtype).to(tl.float32)
-        angles = cos_sin_ptr + tl.load(positions_ptr + token).to(tl.int64) * ROTARY_DIM + angle
-        cos = tl.load(angles, mask=turned, other=1.0)
-        sin = tl.load(angles + half, mask=turned, other=0.0)
-        sin = tl.where(first, -sin, sin)
         x = tl.where(turned[None, :], x * cos[None, :] + other * sin[None, :], x)
     return x.to(dtype)

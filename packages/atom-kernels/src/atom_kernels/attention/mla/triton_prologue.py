@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.attention.triton_prologue import norm_and_rotate
+from atom_kernels.attention.triton_prologue import load_angles, norm_and_rotate
 from atom_kernels.triton_support import wait_for_inputs
 
 
@@ -24,23 +24,25 @@ def latent_prologue_kernel(
 
     The last program of a token writes its latent and key to their slot.
     """
-    wait_for_inputs(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     num_parts: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H
     rotary_dim: tl.constexpr = ROPE_DIM if ROTATE else 0
     behind = tl.arange(0, BLOCK_E)
+    # Known before any layer began.
+    cos, sin = load_angles(positions_ptr, cos_sin_ptr, token, rotary_dim, INTERLEAVED, BLOCK_E)
+    slot = tl.load(slot_mapping_ptr + token)
+    wait_for_inputs(DEPENDENT)
     if part < num_parts:
         heads = part * BLOCK_H + tl.arange(0, BLOCK_H)
         inside = (heads < NUM_HEADS)[:, None] & (behind < ROPE_DIM)[None, :]
         x = norm_and_rotate(
-            q_ptr + token * q_stride + NOPE_DIM, heads, inside, None, norm_eps, token, positions_ptr, cos_sin_ptr,
+            q_ptr + token * q_stride + NOPE_DIM, heads, inside, None, norm_eps, cos, sin,
             NOPE_DIM + ROPE_DIM, ROPE_DIM, rotary_dim, INTERLEAVED, BLOCK_E,
         )  # fmt: skip
         out = (token * NUM_HEADS + heads[:, None]) * (OUT_DIM + ROPE_DIM) + OUT_DIM + behind[None, :]
         tl.store(q_out_ptr + out, x, mask=inside)
     else:
-        slot = tl.load(slot_mapping_ptr + token)
         if slot >= 0:
             row = cache_ptr + (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * token_stride
             columns = tl.arange(0, BLOCK_C)
@@ -52,7 +54,7 @@ def latent_prologue_kernel(
             one = tl.arange(0, 1)
             key_inside = (one == 0)[:, None] & (behind < ROPE_DIM)[None, :]
             key = norm_and_rotate(
-                kv_ptr + token * kv_stride + RANK, one, key_inside, None, norm_eps, token, positions_ptr, cos_sin_ptr,
+                kv_ptr + token * kv_stride + RANK, one, key_inside, None, norm_eps, cos, sin,
                 ROPE_DIM, ROPE_DIM, rotary_dim, INTERLEAVED, BLOCK_E,
             )  # fmt: skip
             if SATURATE:
