@@ -15,8 +15,8 @@ from benchmarks.report import RESULTS, markdown_table
 
 Result = dict[str, Any]
 SUBJECTS = ("decode", "prefill", "offline", "start", "mixtures", "latent")
-# The kernel's cases with enough to read that bandwidth counts.
-LATENT_CASES = ("decode 32 x 1k", "decode 128 x 1k", "decode 8 x 8k")
+# The cases of the kernel with enough to read that bandwidth counts.
+LATENT_CASES = tuple(f"attention alone, decode {size}" for size in ("32 x 1k", "128 x 1k", "8 x 8k"))
 
 
 def result_path(document: dict[str, Any]) -> Path:
@@ -89,7 +89,7 @@ def aims_table(results: Iterable[Result], kernels: Iterable[Result] = ()) -> str
         if result["operator"] == "latent_attention" and result["case"] in LATENT_CASES and "failure" not in result:
             bounds = (LATENT_DECODE.must, LATENT_DECODE.aim, result["copy_share"])
             shares = (f"{share:.0%} of copy rate" for share in bounds)
-            what = f"latent attention, {result['case']}"
+            what = f"latent {result['case']}"
             rows.append((result["model"], what, *shares, verdict(result["copy_share"], LATENT_DECODE)))
     return markdown_table(rows) if len(rows) > 1 else ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import torch
@@ -13,9 +13,11 @@ from atom_kernels.attention.cases import make_geometry
 from atom_kernels.attention.mla.cases import make_problem as make_latent_problem
 from atom_kernels.attention.mla.plan import select_mla
 from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
+from atom_kernels.attention.mla.tuning import LatentSubject
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.plan import select_attention
 from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
+from atom_kernels.attention.triton_configs import latent_decode_config
 from atom_kernels.graph_timing import num_copies
 from atom_kernels.operator import Work
 from atom_kernels.protocols import BatchGeometry
@@ -28,6 +30,9 @@ BLOCK_SIZE = 16
 # (queries, tokens in all) of equal requests, and how many of them.
 DECODES = {"decode 1 x 1k": (1, 1024, 1), "decode 32 x 1k": (1, 1024, 32), "decode 128 x 1k": (1, 1024, 128)}
 LONG_DECODES = {"decode 8 x 8k": (1, 8192, 8), "decode 128 x 1 token": (1, 1, 128)}
+LATENT_KERNEL = {
+    label: (DECODES | LONG_DECODES)[label] for label in ("decode 32 x 1k", "decode 128 x 1k", "decode 8 x 8k")
+}
 PROMPTS = {"prompt of 1k": (1024, 1024, 1), "prompt of 8k": (8192, 8192, 1)}
 
 
@@ -39,6 +44,8 @@ def cases(model: str, shape: ModelShape) -> Iterator[KernelCase]:
         problem = make_latent_problem(shape.num_heads, *dims, "bfloat16", block_size=BLOCK_SIZE)
         for label, step in steps.items():
             yield _latent_case(model, label, problem, *step)
+        for label, (_, length, count) in LATENT_KERNEL.items():
+            yield _latent_kernel_case(model, f"attention alone, {label}", problem, length, count)
         return
     for window in (None, shape.sliding_window) if shape.sliding_window else (None,):
         problem = make_problem(
@@ -117,6 +124,21 @@ def _latent_case(model: str, label: str, problem: MlaProblem, queries: int, leng
                 lambda q=q, kv=kv, cache=cache: plan.forward(q, kv, weights, cache, metadata, prologue=prologue)
             )
         return Sides(plan.backend, ours)
+
+    return KernelCase("latent_attention", model, label, work, build)
+
+
+def _latent_kernel_case(model: str, label: str, problem: MlaProblem, length: int, count: int) -> KernelCase:
+    """From absorbed queries to latents: no prologue, no cache write and no product with a head's own weights."""
+    rank, rope = problem.kv_lora_rank, problem.qk_rope_head_dim
+    rows = problem.num_heads * (problem.latent_dim + rank)
+    work = Work(
+        2 * count * (length * problem.latent_dim + rows), 2 * count * length * problem.num_heads * (2 * rank + rope)
+    )
+
+    def build() -> Sides:
+        config = asdict(latent_decode_config(problem, problem.num_heads))
+        return Sides("triton", LatentSubject(problem, context=length).calls("decode", config, count))
 
     return KernelCase("latent_attention", model, label, work, build)
 

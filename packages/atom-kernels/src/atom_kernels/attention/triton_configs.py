@@ -37,7 +37,7 @@ class DecodeConfig:
     programs: int
     num_warps: int
     num_stages: int
-    prefetch: int = 2
+    prefetch: int = 1
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,14 @@ def latent_decode_config(problem: MlaProblem, group: int) -> DecodeConfig:
     """`group`: heads of a program."""
     if triton_interpret():
         return DecodeConfig(block_n=32, programs=1, num_warps=4, num_stages=2)
-    # Queries of many heads leave room for fewer stages.
-    stages = 3 if group <= 32 else 2
-    config = DecodeConfig(block_n=64 if problem.dtype != "float32" else 16, programs=1, num_warps=8, num_stages=stages)
+    if problem.dtype == "float32":
+        config = DecodeConfig(block_n=16, programs=1, num_warps=8, num_stages=3)
+    elif group <= 32:
+        # So few registers that the next kernel's programs wait beside these.
+        config = DecodeConfig(block_n=32, programs=1, num_warps=4, num_stages=4, prefetch=2)
+    else:
+        # Queries of many heads leave room for fewer stages.
+        config = DecodeConfig(block_n=64, programs=1, num_warps=8, num_stages=2)
     config = replace(config, **_tuned("latent_attention", latent_tuning_key(problem), "decode"))
     latent = problem.latent_dim * DTYPE_BYTES[problem.cache_dtype]
     return fitting(config, "block_n", lambda config: config.block_n * latent)

@@ -15,10 +15,10 @@ from atom_kernels.attention.mla.problem import MlaProblem
 from atom_kernels.attention.triton_configs import DecodeConfig, latent_tuning_key
 from atom_kernels.graph_timing import num_copies
 
-# block_n, programs, num_warps, num_stages
+# block_n, programs, num_warps, num_stages, prefetch
 _DECODES = (
-    *((16, 1, 4, 5), (16, 2, 4, 4), (16, 2, 4, 5), (32, 1, 4, 3), (32, 1, 4, 4), (32, 1, 4, 5)),
-    *((32, 1, 8, 4), (32, 2, 4, 3), (64, 1, 4, 3), (64, 1, 8, 2), (64, 1, 8, 3)),
+    *((16, 2, 4, 4, 2), (32, 1, 4, 4, 1), (32, 1, 4, 4, 2), (32, 1, 4, 4, 3), (32, 1, 4, 5, 2), (32, 1, 8, 4, 2)),
+    *((32, 2, 4, 3, 1), (64, 1, 4, 3, 1), (64, 1, 8, 2, 1), (64, 1, 8, 3, 1)),
 )
 
 
