@@ -45,8 +45,7 @@ def run(options: argparse.Namespace) -> int:
         kernels_page.write_page(kernels, options.kernels, options.images)
         print(f"drawn: {options.images / 'gpu-kernels.svg'}; tables: {options.kernels}")
     if engines := report.load_all("gpu", options.results):
-        earlier = report.load_all("gpu-earlier", options.results)
-        gpu_page.write_page(engines[0], kernels, options.gpu, options.images, earlier)
+        gpu_page.write_page(engines[0], kernels, options.gpu, options.images)
         print(f"drawn: {options.images}/gpu-*.svg; tables: {options.gpu}")
     if plugin := report.load_all("vllm", options.results):
         tables = [report.vllm_table(document) for document in plugin]

@@ -156,6 +156,39 @@ def fill_marks(text: str, tables: list[str], name: str | None = None) -> str:
     return before + begin + "\n" + body + end + after
 
 
+def merged(
+    before: dict[str, Any], results: list[dict[str, Any]], document: dict[str, Any], *, by: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Those of an earlier document's results that were not measured again, and these; each says of which commit it is.
+
+    Args:
+        before: the earlier document; may be empty.
+        document: the one that these results are of.
+        by: the fields that tell results apart.
+    """
+
+    def key(result: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(result[name] for name in by)
+
+    again = {key(result) for result in results}
+    kept = [_of_commit(result, before) for result in before.get("results", []) if key(result) not in again]
+    return kept + [_of_commit(result, document) for result in results]
+
+
+def with_commits(
+    rows: list[tuple[str, ...]], results: list[dict[str, Any]], document: dict[str, Any]
+) -> list[tuple[str, ...]]:
+    """A table's rows, of which the first is the head, with the commit of each where they are of several."""
+    commits = [_of_commit(result, document)["commit"] for result in results]
+    return (
+        [(*row, cell) for row, cell in zip(rows, ["commit", *commits], strict=True)] if len(set(commits)) > 1 else rows
+    )
+
+
+def _of_commit(result: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    return {"commit": document["machine"]["commit"]} | result
+
+
 def markdown_table(rows: list[tuple[str, ...]]) -> str:
     """Rows, the first being the header, with columns aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import machine, report
 from benchmarks.gpu import tables
 from benchmarks.gpu.models import MODELS
-from benchmarks.gpu.summary import merged, summarize
+from benchmarks.gpu.summary import summarize
 from benchmarks.gpu.workloads import SCENARIOS
 
 ENGINES = ("atom", "vllm")
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         for entry in take_turns(model, options):
             measured.append(entry)
             results, failures = summarize(measured, ceilings, num_layers=options.num_layers)
-            document["results"] = merged(before.get("results", []), results)
+            document["results"] = report.merged(before, results, document, by=("model", "figure"))
             document["failures"] = before.get("failures", []) + failures
             report.save(document, path)  # whatever ends this run, what is known is kept
         before = document | {}

@@ -86,6 +86,7 @@ class Vllm:
             gpu_memory_utilization=MEMORY_SHARE,
             enable_prefix_caching=prefix_caching,
         )
+        self._llm.apply_model(fill_as_ours)
         cache = self._llm.llm_engine.vllm_config.cache_config
         self.cache_tokens = cache.num_gpu_blocks * cache.block_size
         self._num_requests = 0
@@ -113,6 +114,18 @@ class Vllm:
 
     def _params(self, num_tokens: int, temperature: float) -> Any:
         return self._sampling_params(temperature=temperature, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
+
+
+def fill_as_ours(model: Any) -> None:
+    """Random weights as `load_dummy_weights` gives ours, for a model of vLLM's.
+
+    Its own are so small beside the biases that a router's bias alone would choose, for all tokens the same few experts.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(0.0, 0.02)
+        else:
+            parameter.data.fill_(0.0 if "bias" in name else 1.0)
 
 
 def arrivals_of(names: Sequence[str], num_tokens: int, step: Callable[[], Mapping[str, int]]) -> list[float]:

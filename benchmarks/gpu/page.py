@@ -6,25 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.pictures import PICTURES, pictures
-from benchmarks.gpu.tables import SUBJECTS, gpu_table, gpu_tables
+from benchmarks.gpu.tables import SUBJECTS, gpu_tables
 from benchmarks.report import fill_marks
 
 TABLES = ("figures", "invariance", *SUBJECTS)
 
 
-def write_page(
-    document: dict[str, Any],
-    kernels: list[dict[str, Any]],
-    page: Path,
-    images: Path,
-    earlier: list[dict[str, Any]] | None = None,
-) -> None:
-    """Fill the page's marks from a `gpu` result and those of `kernels` and `earlier` runs, and draw its pictures."""
+def write_page(document: dict[str, Any], kernels: list[dict[str, Any]], page: Path, images: Path) -> None:
+    """Fill the page's marks from a `gpu` result and those of `kernels`, and draw its pictures."""
     images.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures(document).items():
         (images / name).write_text(picture)
-    text = with_tables(page.read_text(), document, kernels)
-    page.write_text(fill_marks(text, [gpu_table(run) for run in earlier or ()], "earlier"))
+    page.write_text(with_tables(page.read_text(), document, kernels))
 
 
 def with_tables(text: str, document: dict[str, Any], kernels: list[dict[str, Any]]) -> str:

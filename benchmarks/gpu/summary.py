@@ -41,12 +41,6 @@ def summarize(
     return list(results.values()), failures
 
 
-def merged(before: list[dict[str, Any]], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The results of earlier runs that were not measured again, and these."""
-    again = {(result["model"], result["figure"]) for result in results}
-    return [result for result in before if (result["model"], result["figure"]) not in again] + results
-
-
 def floor_of(model: str, about: dict[str, Any], ceilings: Ceilings, num_layers: int | None) -> float | None:
     """The best figure that the rates of the GPU allow, in the unit of the figure; None where there is no such bound."""
     name = model.partition(" ")[0]

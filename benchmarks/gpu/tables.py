@@ -11,7 +11,7 @@ from benchmarks.gpu.aims import LATENT_DECODE, aim_of, found_for, verdict
 from benchmarks.gpu.floors import EXPERTS
 from benchmarks.gpu.models import MODELS
 from benchmarks.gpu.profiles import IDLE, OTHER, PARTS
-from benchmarks.report import RESULTS, markdown_table
+from benchmarks.report import RESULTS, markdown_table, with_commits
 
 Result = dict[str, Any]
 SUBJECTS = ("decode", "prefill", "offline", "start", "mixtures", "latent")
@@ -53,9 +53,8 @@ def subject_of(result: Result) -> str:
 def gpu_table(document: dict[str, Any]) -> str:
     """Every figure of a `gpu` result in markdown, with the facts of the run under it."""
     rows = [("model", "figure", "atom", "vLLM", "atom / vLLM", "floor", "of it")]
-    for result in document["results"]:
-        if result["about"].get("kind") == "profile" or "with" in result["about"]:
-            continue
+    results = [result for result in document["results"] if _is_figure(result["about"])]
+    for result in results:
         cells = {name: _cell(engine, result["unit"]) for name, engine in result["engines"].items()}
         ratio = result.get("ours_over_peer")
         rows.append(
@@ -73,7 +72,12 @@ def gpu_table(document: dict[str, Any]) -> str:
         f"{item['engine']} failed on {item['model']}: {item['failure'].splitlines()[-1].strip()}"
         for item in document.get("failures", ())
     ]
-    return "\n\n".join([markdown_table(rows), conditions(document), *failures])
+    return "\n\n".join([markdown_table(with_commits(rows, results, document)), conditions(document), *failures])
+
+
+def _is_figure(about: dict[str, Any]) -> bool:
+    """Not a part of one, and as the engines come."""
+    return about.get("kind") != "profile" and "with" not in about
 
 
 def aims_table(results: Iterable[Result], kernels: Iterable[Result] = ()) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", action="append", choices=list(MODELS), help="only these shapes; may be repeated")
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS), help="tokens of a call")
     parser.add_argument("--seconds", type=float, default=600.0, help="stop before a case once so much time has passed")
+    parser.add_argument("--append", action="store_true", help="keep the results that the file holds already")
     parser.add_argument("--commit", help="of the sources, where this copy of them does not know it")
     parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by GPU)")
 
@@ -44,6 +46,7 @@ def run(options: argparse.Namespace) -> int:
     torch.manual_seed(0)
     document, path = make_document([], ceilings), options.output or result_path(ceilings.device)
     document["machine"] |= {"commit": options.commit} if options.commit else {}
+    before = json.loads(path.read_text()) if options.append and path.exists() else {}
     started, results = time.perf_counter(), []
     with torch.inference_mode():
         for case in all_cases(options.model or list(MODELS), tuple(options.rows)):
@@ -54,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
                 break
             results.append(measure(case, ceilings))
             print(describe(results[-1]), flush=True)
-            document["results"] = by_model(results)
+            found = report.merged(before, results, document, by=("operator", "model", "case"))
+            document["results"] = by_model(found)
             report.save(document, path)  # whatever ends this run, what is known is kept
     print("\n" + kernels_table(document))
     print(f"\nwritten: {path}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.report import markdown_table
+from benchmarks.report import markdown_table, with_commits
 
 
 def kernels_table(document: dict[str, Any]) -> str:
@@ -26,7 +26,7 @@ def kernels_table(document: dict[str, Any]) -> str:
                 result["backend"],
             )
         )
-    return markdown_table(rows) + "\n\n" + conditions(document)
+    return markdown_table(with_commits(rows, document["results"], document)) + "\n\n" + conditions(document)
 
 
 def conditions(document: dict[str, Any]) -> str:

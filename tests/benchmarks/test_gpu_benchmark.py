@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from benchmarks import chart, gpu, report
 from benchmarks.gpu import engines, tables
@@ -108,6 +110,24 @@ def document_of(results: list[dict[str, object]], **more: object) -> dict[str, o
         "matmul_tflop_per_s": 800.0,
         "results": results,
     } | more
+
+
+def test_rows_tell_their_commit_where_they_are_of_several() -> None:
+    entries, _ = gpu.summarize([told("atom", 0, [1.0])], RATES)
+    assert "commit |" not in tables.gpu_table(document_of(entries))
+    older = [entry | {"figure": "an older one", "commit": "0ld"} for entry in entries]
+    lines = tables.gpu_table(document_of([*older, *entries])).splitlines()
+    assert lines[0].endswith("| commit |")
+    assert [line.split("|")[-2].strip() for line in lines[2:4]] == ["0ld", "abc"]
+
+
+def test_the_other_engine_gets_weights_like_ours_so_that_no_bias_alone_chooses_experts() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64, bias=False))
+    engines.fill_as_ours(model)
+    assert float(model[0].weight.std()) == pytest.approx(0.02, rel=0.1)
+    assert model[0].bias.eq(0).all()
+    assert model[1].weight.eq(1).all()
 
 
 def test_ours_is_compared_by_the_medians_of_all_turns() -> None:

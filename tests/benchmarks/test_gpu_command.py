@@ -68,7 +68,7 @@ def test_results_of_earlier_runs_stay_unless_they_are_measured_again(
     monkeypatch.setattr(ceilings, "measure_ceilings", lambda: ceilings.Ceilings("A Fine GPU", 2e12, 500e12))
     output = tmp_path / "gpu.json"
 
-    def measure(figures: dict[str, float]) -> dict[str, float]:
+    def measure(figures: dict[str, float], commit: str = "first") -> dict[str, float]:
         def turns_of(model: str, options: argparse.Namespace) -> Any:
             for figure, value in figures.items():
                 yield {"model": model, "turn": 0, "engine": "atom", "version": "1", "figure": figure, "unit": "ms",
@@ -77,14 +77,16 @@ def test_results_of_earlier_runs_stay_unless_they_are_measured_again(
                 seen.append(len(saved["results"]))
 
         monkeypatch.setattr(turns, "take_turns", turns_of)
-        assert main(["gpu", "--append", "--output", str(output)]) == 0
+        assert main(["gpu", "--append", "--commit", commit, "--output", str(output)]) == 0
         results = json.loads(output.read_text())["results"]
         return {result["figure"]: result["engines"]["atom"]["median"] for result in results}
 
     seen: list[int] = []
     assert measure({"a": 1.0, "b": 2.0}) == {"a": 1.0, "b": 2.0}
     assert seen == [1, 2]  # saved before the next figure is measured
-    assert measure({"b": 3.0, "c": 4.0}) == {"a": 1.0, "b": 3.0, "c": 4.0}
+    assert measure({"b": 3.0, "c": 4.0}, "second") == {"a": 1.0, "b": 3.0, "c": 4.0}
+    results = json.loads(output.read_text())["results"]
+    assert [result["commit"] for result in results] == ["first", "second", "second"]
 
 
 def test_what_needs_settings_of_its_own_gets_a_process_and_only_in_the_first_turn() -> None:

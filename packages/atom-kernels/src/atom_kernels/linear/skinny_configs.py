@@ -68,8 +68,15 @@ def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:
         return SkinnyConfig(1, 4 if problem.gated else 8, 512, 1, 4, 1)
     block_m = 16 if num_rows <= 16 else 32
     if problem.dtype.itemsize == 4:
-        # Float32 products do not use tensor cores.
-        return SkinnyConfig(block_m, 16, 32, 1, 4, 2)
-    blocks, steps = -(-problem.out_features // 64), -(-problem.in_features // 64)
-    split_k = next((split for split in (1, 2, 4, 8) if blocks * split >= 120), 8)
-    return SkinnyConfig(block_m, 64, 64, min(split_k, steps), 4, 3)
+        # Float32 products do not use tensor cores; routers have few outputs, so that splits make the programs.
+        return SkinnyConfig(block_m, 16, 32, _splits(problem, 16, 32, programs=240, most=32), 4, 2)
+    return SkinnyConfig(block_m, 64, 64, _splits(problem, 64, 64, programs=120, most=8), 4, 3)
+
+
+def _splits(problem: FusedLinearProblem, block_n: int, block_k: int, *, programs: int, most: int) -> int:
+    """The least power of two that makes so many programs, at most `most`, and no more than there are steps."""
+    blocks, steps = -(-problem.out_features // block_n), -(-problem.in_features // block_k)
+    split = 1
+    while split < most and blocks * split < programs:
+        split *= 2
+    return min(split, steps)
