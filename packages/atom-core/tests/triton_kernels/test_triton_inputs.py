@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 
 import pytest
@@ -13,6 +14,7 @@ from atom_core.worker.device_tables import DeviceTables
 from atom_core.worker.graph_shapes import GraphShape
 from atom_core.worker.input_batch import ModelInput, StepRows, build_input
 from atom_core.worker.request_states import RequestStates
+from atom_core.worker.triton_inputs import build_inputs_kernel, write_words_kernel
 from atom_kernels.platform import detect_platform
 
 DEVICE = detect_platform().device
@@ -189,3 +191,9 @@ def test_a_greedy_and_a_random_draw_by_the_tables_are_those_of_the_host():
     for name, position in (("a", 3), ("b", 2)):
         slot = sides.host.slots[name]
         assert sides.device.history[slot, position].item() == sides.host.history[slot, position].item()
+
+
+@pytest.mark.parametrize("kernel", [write_words_kernel, build_inputs_kernel])
+def test_no_layer_starts_before_the_inputs_are_built(kernel) -> None:
+    """Layers read lengths, tables, slots and positions without waiting; see `atom_kernels.triton_support`."""
+    assert "DEPENDENT" not in inspect.signature(kernel.fn).parameters

@@ -1,7 +1,9 @@
 """What launches of Triton kernels share: powers of two, and programmatic dependent launch.
 
-A kernel launched so starts while the one before it in the stream is still running. It may fetch weights at once, and
-calls `wait_for_inputs` before it touches anything that another kernel wrote.
+A kernel launched so starts while the one before it in the stream is still running. It may read at once what no kernel
+of a step writes (weights), and what was written before the step's first layer by kernels that are launched plainly:
+those let none start early, so that all that follow find it complete (lengths, block tables, positions, slots, and who
+decodes what). Before it touches anything else it calls `wait_for_inputs`.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from typing import Any
 
 import pytest
 import torch
 
-from atom_kernels.attention.triton_schedule import share_evenly
+from atom_kernels.attention.triton_schedule import share_apart, share_evenly
 from atom_kernels.platform import detect_platform
 
 DEVICE = detect_platform().device
@@ -82,3 +83,9 @@ def test_requests_begin_ranges_of_their_own_where_no_range_gets_longer():
 def test_requests_that_are_more_than_ranges_share_them():
     ranges, _ = share([160] * 5, 4)
     assert [tiles for _, _, tiles in ranges] == [13, 13, 12, 12]
+
+
+@pytest.mark.parametrize("kernel", [share_evenly, share_apart])
+def test_no_layer_starts_before_it_is_settled_who_reads_what(kernel):
+    """Layers read it without waiting: `triton_support` says why they may."""
+    assert "DEPENDENT" not in inspect.signature(kernel.fn).parameters

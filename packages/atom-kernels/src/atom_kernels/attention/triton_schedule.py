@@ -7,8 +7,8 @@ range gets longer, it does: a program then has one piece, and there are fewer to
 What a range holds of one request is a piece of it; where a request has several pieces, the last program to finish one
 merges them. Every request has at least one tile.
 
-Kernels of layers read all this, lengths and block tables too, before they wait for the kernel in front of them. So what
-writes these must not let the next kernel start early (`dependent_launch`): then it is done before any layer begins.
+Layers read all this before they wait for the kernel in front of them, so these kernels let none start early; see
+`triton_support`.
 """
 
 from __future__ import annotations
