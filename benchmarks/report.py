@@ -180,9 +180,9 @@ def with_commits(
 ) -> list[tuple[str, ...]]:
     """A table's rows, of which the first is the head, with the commit of each where they are of several."""
     commits = [_of_commit(result, document)["commit"] for result in results]
-    return (
-        [(*row, cell) for row, cell in zip(rows, ["commit", *commits], strict=True)] if len(set(commits)) > 1 else rows
-    )
+    if len(set(commits)) < 2:
+        return rows
+    return [(*row, commit) for row, commit in zip(rows, ["commit", *commits], strict=True)]
 
 
 def _of_commit(result: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
