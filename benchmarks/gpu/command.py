@@ -38,8 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-layers", type=int, help="layers of the model, where all of them do not fit")
     parser.add_argument("--max-model-len", type=int, help="of both engines (default: 16384, or what the sizes need)")
     parser.add_argument(
-        "--engine-option", action="append", default=[], metavar="NAME=JSON", help="setting of our engine"
+        "--engine-option", action="append", default=[], metavar="NAME=VALUE", help="setting of our engine"
     )
+    parser.add_argument("--variant", action="append", nargs="+", default=[], metavar="NAME=VALUE",
+                        help="measure ours with these settings too, e.g. level=1; may be repeated")  # fmt: skip
     parser.add_argument(
         "--cold", action="store_true", help="start each engine with empty caches of compiled code, then with warm ones"
     )

@@ -43,6 +43,14 @@ class Atom:
         outputs = self._engine.generate(prompts, params, use_tqdm=False)
         _check([len(output["token_ids"]) for output in outputs], max_tokens)
 
+    def closed_loop(
+        self, prompts: Sequence[list[int]], max_tokens: Sequence[int], in_flight: int, temperature: float
+    ) -> None:
+        def add(prompt: list[int], count: int) -> None:
+            self._engine.add_request([prompt], self._params(count, temperature))
+
+        run_closed_loop(prompts, max_tokens, in_flight, add, lambda: len(self._engine.step()))
+
     def arrivals(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> list[float]:
         counts: dict[str, int] = {}
 
@@ -96,6 +104,19 @@ class Vllm:
         outputs = self._llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
         _check([len(output.outputs[0].token_ids) for output in outputs], max_tokens)
 
+    def closed_loop(
+        self, prompts: Sequence[list[int]], max_tokens: Sequence[int], in_flight: int, temperature: float
+    ) -> None:
+        engine = self._llm.llm_engine
+
+        def add(prompt: list[int], count: int) -> None:
+            self._num_requests += 1
+            engine.add_request(
+                f"closed-{self._num_requests}", {"prompt_token_ids": prompt}, self._params(count, temperature)
+            )
+
+        run_closed_loop(prompts, max_tokens, in_flight, add, lambda: sum(out.finished for out in engine.step()))
+
     def arrivals(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> list[float]:
         engine = self._llm.llm_engine
 
@@ -126,6 +147,24 @@ def fill_as_ours(model: Any) -> None:
             parameter.data.normal_(0.0, 0.02)
         else:
             parameter.data.fill_(0.0 if "bias" in name else 1.0)
+
+
+def run_closed_loop(
+    prompts: Sequence[list[int]],
+    max_tokens: Sequence[int],
+    in_flight: int,
+    add: Callable[[list[int], int], None],
+    step: Callable[[], int],
+) -> None:
+    """Give each prompt to `add` while fewer than `in_flight` are unfinished; `step` tells how many it has finished."""
+    unfinished = 0
+    for prompt, count in zip(prompts, max_tokens, strict=True):
+        while unfinished == in_flight:
+            unfinished -= step()
+        add(prompt, count)
+        unfinished += 1
+    while unfinished:
+        unfinished -= step()
 
 
 def arrivals_of(names: Sequence[str], num_tokens: int, step: Callable[[], Mapping[str, int]]) -> list[float]:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.pictures import PICTURES, pictures
-from benchmarks.gpu.tables import SUBJECTS, gpu_tables
+from benchmarks.gpu.tables import SUBJECTS, VARIANTS, gpu_tables
 from benchmarks.report import fill_marks
 
-TABLES = ("figures", "invariance", *SUBJECTS)
+TABLES = ("figures", *VARIANTS, *SUBJECTS)
 
 
 def write_page(document: dict[str, Any], kernels: list[dict[str, Any]], page: Path, images: Path) -> None:

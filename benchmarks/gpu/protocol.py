@@ -22,6 +22,12 @@ class Engine(Protocol):
         """Wait until each prompt has got exactly its number of tokens."""
         ...
 
+    def closed_loop(
+        self, prompts: Sequence[list[int]], max_tokens: Sequence[int], in_flight: int, temperature: float
+    ) -> None:
+        """As `generate`, but a prompt is given only when fewer than `in_flight` are unfinished."""
+        ...
+
     def arrivals(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> list[float]:
         """When, by `time.perf_counter`, every prompt had 1, 2, ... `num_tokens` tokens; none ends before."""
         ...

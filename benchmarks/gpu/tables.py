@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,11 @@ from benchmarks.report import RESULTS, markdown_table, with_commits
 
 Result = dict[str, Any]
 SUBJECTS = ("decode", "prefill", "offline", "start", "mixtures", "latent")
+# Tables of settings of ours, by the labels of what was measured with them.
+VARIANTS: dict[str, Callable[[str], bool]] = {
+    "invariance": lambda label: "batch_invariant" in label,
+    "modes": lambda label: "cudagraph_mode" in label or "level" in label,
+}
 # The cases of the kernel with enough to read that bandwidth counts.
 LATENT_CASES = tuple(f"attention alone, decode {size}" for size in ("32 x 1k", "128 x 1k", "8 x 8k"))
 
@@ -31,7 +36,8 @@ def gpu_tables(document: dict[str, Any], kernels: Iterable[Result] = ()) -> dict
     For each of `SUBJECTS` that is what was wanted and what came of it (of `kernels` too), and where the time goes.
     """
     results = document["results"]
-    tables = {"figures": gpu_table(document), "invariance": invariance_table(results)}
+    tables = {"figures": gpu_table(document)}
+    tables |= {name: variants_table(results, belongs) for name, belongs in VARIANTS.items()}
     for subject in SUBJECTS:
         mine = [result for result in results if subject_of(result) == subject]
         parts = [aims_table(mine, kernels if subject == "latent" else ()), profile_table(mine)]
@@ -98,19 +104,33 @@ def aims_table(results: Iterable[Result], kernels: Iterable[Result] = ()) -> str
     return markdown_table(rows) if len(rows) > 1 else ""
 
 
-def invariance_table(results: list[Result]) -> str:
-    """What a setting of ours costs, by the figures that were measured with it and without."""
-    plain = {(result["model"], result["figure"]): result for result in results}
-    rows: list[tuple[str, ...]] = [("model", "figure", "as it comes", "batch-invariant", "cost")]
+def variants_table(results: list[Result], belongs: Callable[[str], bool]) -> str:
+    """Figures as they come and with other settings of ours, for the settings that belong together.
+
+    Beside a value stands how often it is the one as it comes, where both are of one commit.
+    """
+    labels = [label for label in dict.fromkeys(result["about"].get("with") for result in results) if label]
+    labels = [label for label in labels if belongs(label)]
+    by_name = {(result["model"], result["figure"]): result for result in results}
+    rows: list[tuple[str, ...]] = [("model", "figure", "as it comes", *labels)]
     for result in results:
-        label = result["about"].get("with")
-        other = plain.get((result["model"], result["figure"].removesuffix(f", {label}")))
-        ours = [entry["engines"].get("atom", {}).get("median") for entry in (other, result) if entry]
-        if label is None or other is None or None in ours or len(ours) < 2:
+        others = [by_name.get((result["model"], f"{result['figure']}, {label}")) for label in labels]
+        if not any(others):
             continue
-        times = (f"{value:.2f} {result['unit']}" for value in ours)
-        rows.append((result["model"], other["figure"], *times, f"{ours[1] / ours[0]:.2f}x"))
+        cells = ("" if other is None else _beside(other, result) for other in others)
+        rows.append((result["model"], result["figure"], _beside(result), *cells))
     return markdown_table(rows) if len(rows) > 1 else ""
+
+
+def _beside(result: Result, plain: Result | None = None) -> str:
+    ours = result["engines"]["atom"]
+    if "median" not in ours:
+        return ours.get("skipped", "")
+    cell = _number(ours["median"], result["unit"])
+    base = None if plain is None else plain["engines"]["atom"].get("median")
+    if base and plain is not None and plain.get("commit") == result.get("commit"):
+        cell += f" ({ours['median'] / base:.2f}x)"
+    return cell
 
 
 def profile_table(results: Iterable[Result]) -> str:

@@ -21,8 +21,6 @@ from benchmarks.gpu.plugin import plugin_path
 from benchmarks.gpu.processes import told_by
 from benchmarks.gpu.settings import environment_of
 
-INVARIANT = "batch-invariant"
-
 
 @dataclass(frozen=True)
 class Session:
@@ -42,27 +40,36 @@ class Session:
 
 def sessions_of(engine: str, options: argparse.Namespace, *, is_first: bool) -> list[Session]:
     """The processes of a turn: what needs settings of its own gets one, and is not repeated by a later turn."""
-    given = dict(entry.split("=", 1) for entry in options.engine_option)
-    settings = {name: json.loads(value) for name, value in given.items()} if engine == "atom" else {}
+    settings = settings_of(options.engine_option) if engine == "atom" else {}
     caches = "warm" if options.cold else "as found"
-    special = {"prefix", "invariant", *(() if is_first else ("profile",))}
+    special = {"prefix", *(() if is_first else ("profile",))}
     main = Session([name for name in options.scenarios if name not in special], caches, engine_options=settings)
     if not is_first:
         return [main] if main.scenarios else []
-    if "invariant" in options.scenarios and engine == "atom":
-        # It costs as much as the difference to these.
-        missing = [name for name in ("decode", "prefill") if name not in main.scenarios]
-        main = replace(main, scenarios=[*main.scenarios, *missing])
     sessions = [main] if main.scenarios else []
     if options.cold:
         starts = [name for name in main.scenarios if name != "start"]
         sessions = [Session(["start"], "cold", engine_options=settings), replace(main, scenarios=["start", *starts])]
     if "prefix" in options.scenarios:
         sessions.append(Session(["prefix"], prefix_caching=True, engine_options=settings))
-    if "invariant" in options.scenarios and engine == "atom" and not options.in_vllm:
-        invariant = settings | {"batch_invariant": True}
-        sessions.append(Session(["decode", "prefill"], engine_options=invariant, label=INVARIANT))
+    if engine == "atom" and not options.in_vllm:
+        # Where the time of a step goes is told of the engine as it comes.
+        scenarios = [name for name in main.scenarios if name != "profile"]
+        for given in options.variant:
+            sessions.append(Session(scenarios, engine_options=settings | settings_of(given), label=" ".join(given)))
     return sessions
+
+
+def settings_of(given: list[str]) -> dict[str, Any]:
+    """Settings by name from ``NAME=VALUE``, whose value is JSON or a plain word."""
+    return {name: _value(text) for name, _, text in (entry.partition("=") for entry in given)}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def take_turns(model: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:

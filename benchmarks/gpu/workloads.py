@@ -11,7 +11,7 @@ from benchmarks.gpu.profiles import Span, busy_share, decode_profile, kernel_spa
 from benchmarks.gpu.protocol import Engine, Figure, Sizes
 
 SCENARIOS = (
-    "start", "offline", "decode", "greedy", "long", "prefill", "prefix", "idle", "profile", "invariant",
+    "start", "offline", "decode", "greedy", "long", "prefill", "closed", "prefix", "idle", "profile",
 )  # fmt: skip
 SHORT, LONG, PROFILED = 8, 136, 48
 TEMPERATURE = 0.6
@@ -44,6 +44,8 @@ class Measurement:
             elif scenario == "prefill":
                 for length in sizes.prompts:
                     yield self._prefill(length)
+            elif scenario == "closed":
+                yield self._closed()
             elif scenario == "prefix":
                 yield from self._prefix()
             elif scenario == "idle":
@@ -95,6 +97,20 @@ class Measurement:
             about = {"kind": "prefill", "tokens": length}
             self._known[key] = Figure(f"prefill of {length}", "ms", [1e3 * value for value in seconds], about)
         return self._known[key]
+
+    def _closed(self, in_flight: int = 64) -> Figure:
+        """Short requests, a new one for each that ends, so that most steps have decodes and a few prompts."""
+        numbers = random.Random(1)
+        prompts = [random_prompt(numbers, numbers.randint(16, 160)) for _ in range(4 * in_flight)]
+        lengths = [numbers.randint(8, 40) for _ in prompts]
+
+        def run() -> None:
+            self._engine.closed_loop(prompts, lengths, in_flight, TEMPERATURE)
+
+        seconds = _timed(run, self._sizes.repeats)
+        rates = [sum(lengths) / value for value in seconds]
+        about = {"kind": "closed", "in_flight": in_flight}
+        return Figure(f"closed loop, {in_flight} requests at a time", "tokens/s", rates, about)
 
     def _prefix(self) -> Iterator[Figure]:
         """64 prompts that share 4096 tokens and have 128 of their own; cold, then with the cache warm."""

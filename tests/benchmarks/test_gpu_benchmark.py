@@ -40,6 +40,11 @@ class Recorder:
         self.calls.append(([len(prompt) for prompt in prompts], list(max_tokens), temperature))
         time.sleep(max(max_tokens) * 1e-4)
 
+    def closed_loop(
+        self, prompts: Sequence[list[int]], max_tokens: Sequence[int], in_flight: int, temperature: float
+    ) -> None:
+        self.generate(prompts, max_tokens, temperature)
+
     def arrivals(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> list[float]:
         return [index * 2e-3 for index in range(num_tokens)]
 
@@ -130,6 +135,21 @@ def test_the_other_engine_gets_weights_like_ours_so_that_no_bias_alone_chooses_e
     assert model[1].weight.eq(1).all()
 
 
+def test_a_closed_loop_gives_a_prompt_for_each_that_has_ended() -> None:
+    running: list[int] = []
+    seen: list[int] = []
+
+    def step() -> int:
+        seen.append(len(running))
+        ended = min(2, len(running))
+        del running[:ended]
+        return ended
+
+    engines.run_closed_loop([[1]] * 9, list(range(9)), 4, lambda prompt, count: running.append(count), step)
+    assert seen == [4, 4, 4, 3, 1]
+    assert not running
+
+
 def test_ours_is_compared_by_the_medians_of_all_turns() -> None:
     measured = [told("atom", 0, [1.0, 2.0]), told("vllm", 1, [4.0]), told("atom", 2, [3.0])]
     [entry], failures = gpu.summarize(measured, RATES)
@@ -172,12 +192,17 @@ def test_the_cost_of_a_setting_and_the_misses_of_aims_are_tables_of_their_own() 
     about = {"kind": "decode", "batch": 32, "context": 1024, "steps": 72}
     figure = "decode step, batch 32, context 1024"
     facts = {"model": "qwen3-0.6b", "figure": figure, "about": about}
-    labelled = facts | {"figure": f"{figure}, batch-invariant", "about": about | {"with": "batch-invariant"}}
-    results, _ = gpu.summarize(
-        [told("atom", 0, [2.4], **facts), told("vllm", 1, [3.0], **facts), told("atom", 0, [3.6], **labelled)], RATES
-    )
+
+    def told_with(label: str, value: float) -> dict[str, object]:
+        return told("atom", 0, [value], **facts | {"figure": f"{figure}, {label}", "about": about | {"with": label}})
+
+    ours = [told("atom", 0, [2.4], **facts), told_with("batch_invariant=true", 3.6), told_with("level=1", 1.2)]
+    results, _ = gpu.summarize([*ours, told("vllm", 1, [3.0], **facts)], RATES)
     filled = gpu.gpu_tables(document_of(results))
-    assert "| 2.40 ms     | 3.60 ms         | 1.50x |" in filled["invariance"]
+    assert "| 2.40 ms     | 3.60 ms (1.50x)      |" in filled["invariance"]
+    assert "| 2.40 ms     | 1.20 ms (0.50x) |" in filled["modes"]
+    older = [*results[:1], results[1] | {"commit": "0ld"}]
+    assert "| 2.40 ms     | 3.60 ms              |" in gpu.gpu_tables(document_of(older))["invariance"]
     assert "| 0.90 x vLLM | 0.70 x vLLM | 0.80 x vLLM | met; 14% off the aim |" in filled["decode"]
     assert "3.60" not in filled["figures"]
     assert "prefill" not in filled

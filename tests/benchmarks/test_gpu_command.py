@@ -36,7 +36,8 @@ def test_all_sessions_of_ours_are_measured_and_a_peer_that_is_not_there_is_told(
     monkeypatch.setitem(models.MODELS, "tiny", TINY)
     monkeypatch.setattr(ceilings, "measure_ceilings", lambda: ceilings.Ceilings("A Fine GPU", 2e12, 500e12))
     output = tmp_path / "gpu.json"
-    flags = f"gpu decode long idle invariant --cold --vs vllm --once --model tiny {SIZES} --max-model-len 768"
+    flags = f"gpu decode closed long idle --cold --vs vllm --once --model tiny {SIZES} --max-model-len 768"
+    flags += " --variant batch_invariant=true"
     assert main([*flags.split(), "--commit", "abc", "--output", str(output)]) == 0
     document = json.loads(output.read_text())
     figures = {result["figure"]: result for result in document["results"]}
@@ -46,19 +47,19 @@ def test_all_sessions_of_ours_are_measured_and_a_peer_that_is_not_there_is_told(
         "process start to first token, caches warm",
         decode,
         "decode step, batch 2, context 300",
-        "prefill of 40",
-        f"{decode}, batch-invariant",
-        "prefill of 40, batch-invariant",
+        "closed loop, 64 requests at a time",
+        f"{decode}, batch_invariant=true",
+        "decode step, batch 2, context 300, batch_invariant=true",
+        "closed loop, 64 requests at a time, batch_invariant=true",
     }
     assert all(result["engines"]["atom"]["median"] > 0 for result in figures.values())
     assert len(figures["decode step, batch 2, context 300"]["engines"]["atom"]["turns"][0]) == 4
     assert figures[decode]["floor"] > 0
     failures = [(failure["engine"], failure["failure"]) for failure in document["failures"]]
     # There is no GPU whose kernels could be seen, and no vLLM here.
-    assert failures[0][0] == "atom"
-    assert failures[0][1].startswith("idle: ")
-    assert {engine for engine, _ in failures[1:]} == {"vllm"}
-    assert "No module named 'vllm'" in failures[1][1]
+    assert [engine for engine, _ in failures] == ["atom", "atom", "vllm", "vllm"]
+    assert all(failure.startswith("idle: ") for _, failure in failures[:2])
+    assert "No module named 'vllm'" in failures[2][1]
     assert "vllm failed on tiny: ModuleNotFoundError" in capsys.readouterr().out
 
 
@@ -90,16 +91,20 @@ def test_results_of_earlier_runs_stay_unless_they_are_measured_again(
 
 
 def test_what_needs_settings_of_its_own_gets_a_process_and_only_in_the_first_turn() -> None:
-    options = options_of("decode", "prefix", "profile", "invariant", "--cold", "--engine-option", "level=1")
+    variants = ("--variant", "batch_invariant=true", "--variant", "cudagraph_mode=none", "level=2")
+    options = options_of("decode", "prefix", "profile", "--cold", "--engine-option", "level=1", *variants)
     sessions = turns.sessions_of("atom", options, is_first=True)
     assert [(session.scenarios, session.caches) for session in sessions] == [
         (["start"], "cold"),
-        (["start", "decode", "profile", "prefill"], "warm"),
+        (["start", "decode", "profile"], "warm"),
         (["prefix"], "as found"),
-        (["decode", "prefill"], "as found"),
+        (["decode"], "as found"),
+        (["decode"], "as found"),
     ]
-    assert [session.prefix_caching for session in sessions] == [False, False, True, False]
-    assert sessions[-1].engine_options == {"level": 1, "batch_invariant": True}
+    assert [session.prefix_caching for session in sessions] == [False, False, True, False, False]
+    assert [session.label for session in sessions[3:]] == ["batch_invariant=true", "cudagraph_mode=none level=2"]
+    assert sessions[3].engine_options == {"level": 1, "batch_invariant": True}
+    assert sessions[4].engine_options == {"level": 2, "cudagraph_mode": "none"}
     peers = turns.sessions_of("vllm", options, is_first=True)
     assert [session.scenarios for session in peers] == [["start"], ["start", "decode", "profile"], ["prefix"]]
     assert all(session.engine_options == {} for session in peers)
