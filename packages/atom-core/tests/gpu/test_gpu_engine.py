@@ -99,3 +99,11 @@ def test_two_thousand_random_requests_lose_no_block_and_get_the_tokens_that_each
         for name, wanted in sample.items():
             [alone] = engine.generate([wanted.prompt], greedy(wanted.num_tokens), use_tqdm=False)
             assert alone["token_ids"] == soak.finished[name]
+
+
+def test_an_engine_that_is_closed_gives_its_memory_back(tiny_family: Callable[[str], Path]) -> None:
+    before = torch.cuda.memory_reserved()
+    with LLMEngine(str(tiny_family("qwen3")), dtype="float32", num_kv_blocks=40_000) as engine:
+        engine.generate([[3, 4, 5]], greedy(4), use_tqdm=False)
+        taken = torch.cuda.memory_reserved() - before
+    assert torch.cuda.memory_reserved() - before < taken / 2

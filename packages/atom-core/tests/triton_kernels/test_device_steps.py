@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import gc
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from atom_core import SamplingParams
-from atom_core.config import CompileConfig, EngineArgs
+from atom_core.config import CompileConfig, EngineArgs, EngineConfig
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.startup import open_model, resolve
 from atom_core.executor import InlineExecutor
+from atom_core.executor.protocol import RunnerInfo
 from atom_core.messages import EngineRequest
 from atom_core.worker.model_runner import ModelRunner
+from atom_core.worker.paged_model import PagedModel
 from repeated_work import Repeated
 
 PROMPTS = [[5, 9, 13], list(range(20, 31)), [7]]
@@ -24,14 +28,19 @@ PARAMS = [
 ]
 
 
-def tokens_of(folder: Path, *, rounds: Sequence[Sequence[int]], **runner: Any) -> list[list[int]]:
-    """Tokens of the requests `rounds` of `PROMPTS`, by number; those of a round begin together."""
+def tokens_of(
+    folder: Path, *, rounds: Sequence[Sequence[int]], make: Callable[[EngineConfig], ModelRunner] | None = None
+) -> list[list[int]]:
+    """Tokens of the requests `rounds` of `PROMPTS`, by number; those of a round begin together.
+
+    `make` gives the runner of a configuration with graphs; without it there are none.
+    """
     sizes = {"num_kv_blocks": 32, "max_num_seqs": 2, "max_num_batched_tokens": 64, "enable_prefix_caching": False}
     args = EngineArgs(model=str(folder), dtype="float32", num_threads=1, **sizes)
     config = resolve(args, open_model(args))
-    if runner:
+    if make is not None:
         config = dataclasses.replace(config, compile=CompileConfig(graph_mode="full", capture_sizes=(2,)))
-    core = EngineCore(config, InlineExecutor(ModelRunner(config, **runner)))
+    core = EngineCore(config, InlineExecutor((make or ModelRunner)(config)))
     tokens: list[list[int]] = []
     for numbers in rounds:
         found: dict[str, list[int]] = {str(number): [] for number in numbers}
@@ -52,8 +61,26 @@ def test_captured_steps_draw_the_tokens_of_steps_on_the_host(tiny_llama: Path) -
     rounds = [(0, 1), (1, 2)]
     expected = tokens_of(tiny_llama, rounds=rounds)
     Repeated.reset()
-    assert tokens_of(tiny_llama, rounds=rounds, capture=Repeated) == expected
+    assert tokens_of(tiny_llama, rounds=rounds, make=partial(ModelRunner, capture=Repeated)) == expected
     # Decodes of two requests, and prompts of up to 64 tokens: each a model and two samplers.
     assert Repeated.captured == 2 * 3
     # The first prompts run before anything is captured. Rows that report logprobs are drawn by the host's way.
     assert Repeated.replayed == 2 * 2 + 1 + 2
+
+
+def test_an_engine_that_is_closed_leaves_no_model_to_the_garbage_collector(tiny_llama: Path) -> None:
+    """A GPU's memory is wanted by the next engine, and collecting is for whenever Python likes."""
+    models: list[weakref.ref[PagedModel]] = []
+
+    class Remembered(ModelRunner):
+        def load(self) -> RunnerInfo:
+            info = super().load()
+            models.append(weakref.ref(self._model))
+            return info
+
+    gc.disable()
+    try:
+        assert tokens_of(tiny_llama, rounds=[(0, 1)], make=partial(Remembered, capture=Repeated))
+        assert [model() for model in models] == [None]
+    finally:
+        gc.enable()

@@ -231,6 +231,9 @@ class LLMEngine:
         if self._core is not None:
             self._core.close()
             self._core = None
+            from atom_core.worker.device_memory import give_memory_back
+
+            give_memory_back()
 
     def __enter__(self) -> LLMEngine:
         return self

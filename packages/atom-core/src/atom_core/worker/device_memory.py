@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +71,13 @@ def measure_memory(config: EngineConfig, model: EngineModel, pages: CachePages) 
         activations=activations,
         graphs=graph_bytes(plan, config.model.vocab_size),
     )
+
+
+def give_memory_back() -> None:
+    """Return to the device what nobody holds any more; compiled models are garbage that has to be collected first."""
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def graph_bytes(plan: GraphPlan, vocab_size: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import torch
 
@@ -68,7 +69,8 @@ class DeviceSteps:
         if plan.shapes is not None:
             self._graphs = StepGraphs(
                 self._inputs,
-                run_model=self._run_model,
+                # Not a method: graphs that held their holder would keep the model until garbage is collected.
+                run_model=partial(_logits, model),
                 draw=lambda logits, slots, positions, filters: draw(logits, states, slots, positions, filters=filters),
                 shapes=plan.shapes,
                 max_seq_len=max_model_len,
@@ -135,7 +137,9 @@ class DeviceSteps:
             raise RuntimeError("there are no graphs to replay")
         return self._graphs
 
-    def _run_model(self, batch: ModelInput) -> torch.Tensor:
-        hidden_TD = self._model.forward(batch.input_ids, batch.positions, batch.geometries)
-        rows_nD = hidden_TD if batch.last_tokens is None else hidden_TD[batch.last_tokens]
-        return self._model.compute_logits(rows_nD).contiguous()
+
+def _logits(model: PagedModel, batch: ModelInput) -> torch.Tensor:
+    """``[n, vocab]`` of the rows that sample."""
+    hidden_TD = model.forward(batch.input_ids, batch.positions, batch.geometries)
+    rows_nD = hidden_TD if batch.last_tokens is None else hidden_TD[batch.last_tokens]
+    return model.compute_logits(rows_nD).contiguous()

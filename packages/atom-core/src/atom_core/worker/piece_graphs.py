@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -69,6 +70,6 @@ class PieceGraphs:
         input_ids, positions = self._inputs.tokens(size)
         geometry = dummy_geometry([size], self._inputs.block_size, str(self._inputs.device))
         with self._model.attending((geometry,) * self._model.num_groups):
-            captured = self._capture(lambda: self._model.run(input_ids, positions), in_pieces=True)
+            captured = self._capture(partial(self._model.run, input_ids, positions), in_pieces=True)
         captured.share()
         self._captured[size] = captured

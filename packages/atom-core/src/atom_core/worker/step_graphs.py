@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -89,13 +90,19 @@ class StepGraphs:
             max_query_len=1 if shape.is_decode else shape.num_tokens,
             max_seq_len=self._max_seq_len,
         )
-        model = self._capture(lambda: self._run_model(batch))
-
-        def draw(filters: bool) -> torch.Tensor:
-            return self._draw(model.output, batch.sample_slots, batch.sample_positions, filters)
-
-        samplers = {filters: self._capture(lambda filters=filters: draw(filters)) for filters in (False, True)}
+        model = self._capture(partial(self._run_model, batch))
+        sampled = (batch.sample_slots, batch.sample_positions)
+        samplers = {
+            filters: self._capture(partial(_draw_from, model, self._draw, *sampled, filters))
+            for filters in (False, True)
+        }
         for captured in (model, *samplers.values()):
             captured.share()
         self._samplers |= {(shape, filters): sampler for filters, sampler in samplers.items()}
         self._models[shape] = model
+
+
+def _draw_from(
+    model: Captured, draw: Draw, slots: torch.Tensor, positions: torch.Tensor, filters: bool
+) -> torch.Tensor:
+    return draw(model.output, slots, positions, filters)
