@@ -83,7 +83,8 @@ def run(options: argparse.Namespace) -> int:
             document["failures"] = before.get("failures", []) + failures
             report.save(document, path)  # whatever ends this run, what is known is kept
         before = document | {}
-    print(tables.gpu_table(document))
+    variants = tables.variants_table(document["results"], lambda label: True)
+    print("\n\n".join(filter(None, (tables.gpu_table(document), variants))))
     print(f"\nwritten: {path}")
     return 0
 

@@ -60,7 +60,9 @@ def test_all_sessions_of_ours_are_measured_and_a_peer_that_is_not_there_is_told(
     assert [engine for engine, _ in failures] == ["atom", "atom", "vllm", "vllm"]
     assert all(failure.startswith("idle: ") for _, failure in failures[:2])
     assert "No module named 'vllm'" in failures[2][1]
-    assert "vllm failed on tiny: ModuleNotFoundError" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "vllm failed on tiny: ModuleNotFoundError" in printed
+    assert "| as it comes" in printed
 
 
 def test_results_of_earlier_runs_stay_unless_they_are_measured_again(

@@ -8,7 +8,7 @@ import torch
 
 
 class Repeated:
-    """The work is done again over the same memory; attention of work in pieces finds the context of the replay.
+    """The work is done again from and to the same memory; attention of work in pieces finds the context of the replay.
 
     Attributes:
         captured, replayed: how often, since `reset`.
@@ -30,7 +30,7 @@ class Repeated:
     def replay(self) -> None:
         """Do the work again."""
         type(self).replayed += 1
-        self.output = self._work()
+        self.output.copy_(self._work())
 
     def share(self) -> None:
         """Its memory is its own."""

@@ -91,18 +91,9 @@ class StepGraphs:
             max_seq_len=self._max_seq_len,
         )
         model = self._capture(partial(self._run_model, batch))
-        sampled = (batch.sample_slots, batch.sample_positions)
-        samplers = {
-            filters: self._capture(partial(_draw_from, model, self._draw, *sampled, filters))
-            for filters in (False, True)
-        }
+        drawn = (model.output, batch.sample_slots, batch.sample_positions)
+        samplers = {filters: self._capture(partial(self._draw, *drawn, filters)) for filters in (False, True)}
         for captured in (model, *samplers.values()):
             captured.share()
         self._samplers |= {(shape, filters): sampler for filters, sampler in samplers.items()}
         self._models[shape] = model
-
-
-def _draw_from(
-    model: Captured, draw: Draw, slots: torch.Tensor, positions: torch.Tensor, filters: bool
-) -> torch.Tensor:
-    return draw(model.output, slots, positions, filters)

@@ -54,9 +54,8 @@ def decode_kernel(
     first_key = tl.load(range_at + 1)
     tiles_left = tl.load(range_at + 2)
     request = tl.where(tiles_left > 0, tl.load(range_at), 0)
-    start, queries, length, first_range, last_range = _load_request(
-        query_start_loc_ptr, seq_lens_ptr, requests_ptr, request
-    )  # fmt: skip
+    start, queries, first_range, last_range = _load_request(query_start_loc_ptr, requests_ptr, request)
+    length = tl.load(seq_lens_ptr + request)
     if DEPENDENT and PREFETCH > 0:
         _prefetch_keys(
             k_cache_ptr, v_cache_ptr, block_table_ptr + request.to(tl.int64) * table_stride, table_width, first_key,
@@ -110,21 +109,19 @@ def decode_kernel(
         tiles_left -= tiles
         if tiles_left > 0:
             request += 1
-            start, queries, length, first_range, last_range = _load_request(
-                query_start_loc_ptr, seq_lens_ptr, requests_ptr, request
-            )  # fmt: skip
+            start, queries, first_range, last_range = _load_request(query_start_loc_ptr, requests_ptr, request)
+            length = tl.load(seq_lens_ptr + request)
             _, first_key = visible_keys(queries, length, WINDOW, BLOCK_N)
 
 
 @triton.jit
-def _load_request(query_start_loc_ptr, seq_lens_ptr, requests_ptr, request):
-    """Its first query token, number of those and length, and the ranges that hold its first and its last piece."""
+def _load_request(query_start_loc_ptr, requests_ptr, request):
+    """Its first query token and number of those, and the ranges that hold its first and its last piece."""
     start = tl.load(query_start_loc_ptr + request)
     queries = tl.load(query_start_loc_ptr + request + 1) - start
-    length = tl.load(seq_lens_ptr + request)
     first_range = tl.load(requests_ptr + request * REQUEST_FIELDS)
     last_range = tl.load(requests_ptr + request * REQUEST_FIELDS + 1)
-    return start, queries, length, first_range, last_range
+    return start, queries, first_range, last_range
 
 
 @triton.jit
@@ -152,17 +149,15 @@ def _prefetch_rows(rows, present, WIDTH: tl.constexpr):
     prefetch_to_l2(rows[:, None] + lines[None, :] * line, present[:, None] & (lines < num_lines)[None, :])
 
 
-@triton.jit(do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr"])
+@triton.jit(do_not_specialize_on_alignment=["query_start_loc_ptr"])
 def merge_kernel(
-    sums_ptr, stats_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, requests_ptr,
+    sums_ptr, stats_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, requests_ptr,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One program a kept row, key head and request: where pieces are so wide that one program for all rows is slow."""
     request = tl.program_id(2)
-    start, queries, _, first_range, last_range = _load_request(
-        query_start_loc_ptr, seq_lens_ptr, requests_ptr, request
-    )  # fmt: skip
+    start, queries, first_range, last_range = _load_request(query_start_loc_ptr, requests_ptr, request)
     wait_for_inputs(DEPENDENT)
     if first_range < last_range:
         _merge(

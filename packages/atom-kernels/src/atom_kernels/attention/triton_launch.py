@@ -206,8 +206,7 @@ class PagedKernels:
             pieces = power_of_two(max(shares.num_ranges // metadata.num_decodes, 2))
             merging["BLOCK_C"] = min(merging["BLOCK_C"], pieces)
             merge_kernel[(shares.rows, self._num_groups, metadata.num_decodes)](
-                shares.sums, shares.stats, sinks, out_THD,
-                metadata.query_start_loc, metadata.seq_lens, shares.requests,
+                shares.sums, shares.stats, sinks, out_THD, metadata.query_start_loc, shares.requests,
                 **{name: rules[name] for name in ("NUM_HEADS", "GROUP", "HEAD_DIM", "BLOCK_D")},
                 **merging,
                 num_warps=4,
