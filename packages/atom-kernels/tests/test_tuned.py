@@ -63,8 +63,18 @@ class FakeKernel:
 
         return [call]
 
+    def rival(self, part, num_rows):
+        return None
+
     def join(self, best):
         return {part: config["block"] for part, config in best.items()}
+
+
+class KernelWithRival(FakeKernel):
+    """A rival that a second part beats at 8 rows only, and the first part, whose best takes 1, nowhere."""
+
+    def rival(self, part, num_rows):
+        return [lambda: 1.5 if part == "second" and num_rows == 8 else 1]
 
 
 def test_the_tuner_keeps_the_fastest_candidate_of_each_part_that_runs():
@@ -72,3 +82,15 @@ def test_the_tuner_keeps_the_fastest_candidate_of_each_part_that_runs():
     rows = tune(FakeKernel(), (1, 16), trials.append, measure=lambda calls: calls[0](), num_threads=2)
     assert rows == (TunedRow(1, {"first": 2, "second": 2}), TunedRow(None, {"first": 4, "second": 2}))
     assert {trial.failure for trial in trials if trial.config["block"] == 7} == {"RuntimeError: out of resources"}
+
+
+def test_a_rival_serves_what_is_past_the_last_rows_at_which_a_part_beats_it():
+    trials = []
+    rows = tune(KernelWithRival(), (1, 8, 16), trials.append, measure=lambda calls: calls[0](), num_threads=2)
+    assert [row.max_rows for row in rows] == [1, 8]
+    assert [trial.microseconds for trial in trials if "rival" in trial.config] == [1e6, 1e6, 1e6, 1.5e6, 1e6, 1e6]
+
+
+def test_a_rival_that_is_never_beaten_serves_all():
+    kernel = KernelWithRival()
+    assert tune(kernel, (1, 16), lambda trial: None, measure=lambda calls: calls[0](), num_threads=1) == ()

@@ -48,6 +48,17 @@ def test_any_cut_of_inputs_and_rows_gives_the_same_sums(split_k, num_rows, gated
         assert mismatch(kernel(*inputs), expected, FUSED_LINEAR.tolerance(problem)) is None
 
 
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_norm_apart_and_counters_kept_for_many_rows_change_nothing(gated):
+    problem = FusedLinearProblem(150, 40, torch.float32, bias=True, gated=gated)
+    config = SkinnyConfig(16, 16, 32, split_k=2, norm_apart=True)
+    for num_rows in (35, 3, 49):  # with and without a norm; more rows than counters at last
+        weights, inputs, expected = make_case(problem, num_rows)
+        kernel = SkinnyLinear(problem, weights, config, num_rows=35)
+        for _ in range(2):
+            assert mismatch(kernel(*inputs), expected, FUSED_LINEAR.tolerance(problem)) is None
+
+
 def test_strided_rows_and_no_rows_are_served():
     problem = FusedLinearProblem(48, 33, torch.float32)
     weights, (x, *rest), expected = make_case(problem, 3)
@@ -65,7 +76,7 @@ def test_rows_of_another_width_or_dtype_are_refused():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("num_rows", [1, 7, 32, 33, 64, 100])
+@pytest.mark.parametrize("num_rows", [1, 7, 32, 33, 64, 100, 128, 129])
 @pytest.mark.parametrize("sizes", ["1024x4096", "2048x1024", "4096x6144", "12288x4096", "2880x5120"])
 def test_shapes_of_real_models_agree_on_a_gpu(sizes, num_rows):
     in_features, out_features = (int(size) for size in sizes.split("x"))

@@ -77,6 +77,9 @@ class AttentionSubject:
         caches = [[random(*block, dtype=problem.cache_dtype) for _ in range(2)] for _ in range(copies)]
         return [partial(attend, q, k_cache, v_cache) for k_cache, v_cache in caches]
 
+    def rival(self, part: str, num_rows: int) -> None:
+        return None
+
     def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
         return {part: dict(config) for part, config in best.items()}
 

@@ -10,10 +10,8 @@ from atom_kernels.tuned import tuned_rows
 if TYPE_CHECKING:
     from atom_kernels.linear.contract import FusedLinearProblem
 
-# From here on cuBLAS, whose blocks are of 64 rows and more, is as good.
-MAX_ROWS = 32
-# Rows that have a configuration each where none was tuned.
-_BUCKETS = (1, 16, MAX_ROWS)
+# Rows that have a configuration each where none was tuned; from there on cuBLAS, whose blocks are of 64 rows and more.
+_BUCKETS = (1, 16, 32)
 
 
 @dataclass(frozen=True)
@@ -24,6 +22,7 @@ class SkinnyConfig:
         block_m: rows: 1 does without tensor cores.
         num_warps, num_stages: of a program, and of its loads in flight.
         prefetch: steps whose weights a program asks for while the kernel before is still running.
+        norm_apart: a kernel of its own norms the rows before: every program norms all rows that it reads otherwise.
     """
 
     block_m: int
@@ -33,6 +32,7 @@ class SkinnyConfig:
     num_warps: int = 4
     num_stages: int = 4
     prefetch: int = 1
+    norm_apart: bool = False
 
     def launch(self) -> dict[str, Any]:
         """As the kernel's constants."""
@@ -58,7 +58,7 @@ def skinny_configs(problem: FusedLinearProblem, device_name: str) -> dict[int, S
     """By the most rows that each serves, rising; past the last of them cuBLAS is faster."""
     tuned = tuned_rows("fused_linear", tuning_key(problem), device_name)
     if tuned:
-        return {row.max_rows or MAX_ROWS: SkinnyConfig(**row.config) for row in tuned}
+        return {row.max_rows: SkinnyConfig(**row.config) for row in tuned if row.max_rows is not None}
     return {rows: default_config(problem, rows) for rows in _BUCKETS}
 
 

@@ -39,7 +39,7 @@ def _max_rows(problem: FusedLinearProblem, platform: Any) -> int:
 
 def _bind_skinny(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
     configs = skinny_configs(problem, detect_platform().name)
-    launches = {rows: SkinnyLinear(problem, weights, config) for rows, config in configs.items()}
+    launches = {rows: SkinnyLinear(problem, weights, config, rows) for rows, config in configs.items()}
     most = max(launches)
     by_rows = [launches[min(limit for limit in launches if rows <= limit)] for rows in range(most + 1)]
 
@@ -52,15 +52,11 @@ def _bind_skinny(problem: FusedLinearProblem, weights: Any) -> Callable[..., tor
 class SkinnyLinear:
     """The kernel for one weight and one configuration; called with the inputs of `fused_linear`.
 
-    Splits of the inputs count their arrivals on the device, so that calls for one weight must follow each other.
+    Splits of the inputs count their arrivals on the device, so that calls for one weight must follow each other. The
+    counters of `num_rows` rows are kept, those of more are made for the call.
     """
 
-    def __init__(
-        self,
-        problem: FusedLinearProblem,
-        weights: Any,
-        config: SkinnyConfig,
-    ) -> None:
+    def __init__(self, problem: FusedLinearProblem, weights: Any, config: SkinnyConfig, num_rows: int = 1) -> None:
         from atom_kernels.triton_support import dependent_launch
 
         self._problem, self._config = problem, config
@@ -75,7 +71,7 @@ class SkinnyLinear:
         }  # fmt: skip
         self._counter = None
         if config.split_k > 1:
-            self._counter = torch.zeros(self._num_blocks, dtype=torch.int32, device=self._weight.device)
+            self._counter = self._zero_counter(num_rows)
 
     def __call__(
         self,
@@ -86,6 +82,7 @@ class SkinnyLinear:
         residual: torch.Tensor | None = None,
     ) -> torch.Tensor:
         from atom_kernels.linear.triton_skinny import skinny_linear_kernel
+        from atom_kernels.norm.triton_backend import rms_norm_by_triton
 
         problem, config = self._problem, self._config
         if x.dtype is not problem.dtype or x.dim() != 2 or x.shape[1] != problem.in_features:
@@ -96,12 +93,14 @@ class SkinnyLinear:
         out = torch.empty(x.shape[0], problem.out_features, dtype=problem.result_dtype, device=x.device)
         if residual is not None:
             residual = residual.contiguous()
+        if norm_weight is not None and config.norm_apart:
+            x, norm_weight = rms_norm_by_triton(x, norm_weight, eps, norm_offset), None
         parts = squares = None
         counter, row_blocks = self._counter, -(-x.shape[0] // config.block_m)
-        if config.split_k > 1:
+        if counter is not None:
             programs = self._num_blocks * config.split_k * row_blocks
-            if row_blocks > 1:
-                counter = torch.zeros(self._num_blocks * row_blocks, dtype=torch.int32, device=x.device)
+            if counter.numel() < self._num_blocks * row_blocks:
+                counter = self._zero_counter(x.shape[0])
             floats = torch.empty(
                 programs * config.block_m * ((2 if problem.gated else 1) * config.block_n + 1),
                 dtype=torch.float32,
@@ -109,11 +108,15 @@ class SkinnyLinear:
             )
             parts, squares = floats[programs * config.block_m :], floats
         if x.shape[0]:
-            skinny_linear_kernel[(self._num_blocks, config.split_k, row_blocks)](
+            skinny_linear_kernel[(row_blocks, self._num_blocks, config.split_k)](
                 x, self._weight, self._bias, norm_weight, residual, out, parts, squares, counter,
                 x.shape[0], x.stride(0), eps, norm_offset, **self._constants,
             )  # fmt: skip
         return out
+
+    def _zero_counter(self, num_rows: int) -> torch.Tensor:
+        row_blocks = -(-num_rows // self._config.block_m)
+        return torch.zeros(self._num_blocks * row_blocks, dtype=torch.int32, device=self._weight.device)
 
 
 def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:

@@ -1,7 +1,7 @@
 """A linear of few rows in Triton: the weight passes once; norm before and activation, bias and residual after are free.
 
-Programs share the outputs in blocks of BLOCK_N and the inputs in SPLIT_K parts. The last program of a block to finish
-adds up the parts in their order, so that results do not depend on who that is.
+Programs share the rows in blocks of BLOCK_M, the outputs in blocks of BLOCK_N and the inputs in SPLIT_K parts. The last
+program of a block to finish adds up the parts in their order, so that results do not depend on who that is.
 Shapes: M rows, K inputs, N outputs; G = 2 weight blocks (gate and up) under an activation, else 1.
 """
 
@@ -22,8 +22,9 @@ def skinny_linear_kernel(
     PREFETCH: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """``out[M, N] = act(rms_norm(x) @ weight.T + bias) + residual``; more rows than BLOCK_M read the weight again."""
-    block, part = tl.program_id(0), tl.program_id(1)
-    rows = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    # Blocks of rows that read the same weights start together.
+    row_block, block, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
     outputs = block * BLOCK_N + tl.arange(0, BLOCK_N)
     steps: tl.constexpr = (K + BLOCK_K * SPLIT_K - 1) // (BLOCK_K * SPLIT_K)
     even: tl.constexpr = steps * BLOCK_K * SPLIT_K == K
@@ -37,7 +38,7 @@ def skinny_linear_kernel(
     wait_for_inputs(DEPENDENT)
     if BLOCK_M == 1:
         gate, up, squares = _products_of_one_row(
-            x_ptr + tl.program_id(2) * x_stride, weight_at, norm_weight_ptr, norm_offset, begin,
+            x_ptr + row_block * x_stride, weight_at, norm_weight_ptr, norm_offset, begin,
             N, K, GATED, steps, even, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     else:
@@ -49,7 +50,7 @@ def skinny_linear_kernel(
         groups: tl.constexpr = 2 if GATED else 1
         size: tl.constexpr = BLOCK_N * BLOCK_M
         tile = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
-        block_id = tl.program_id(2) * tl.num_programs(0) + block
+        block_id = row_block * tl.num_programs(1) + block
         first = part_ptr + block_id.to(tl.int64) * (SPLIT_K * groups * size)
         squares_at = square_ptr + block_id * (SPLIT_K * BLOCK_M) + tl.arange(0, BLOCK_M)
         tl.store(first + part * groups * size + tile, gate)

@@ -11,8 +11,8 @@ import torch
 
 from atom_kernels.graph_timing import num_copies
 from atom_kernels.linear.contract import FusedLinearProblem
-from atom_kernels.linear.skinny_configs import MAX_ROWS, SkinnyConfig, tuning_key
-from atom_kernels.linear.triton_backend import SkinnyLinear
+from atom_kernels.linear.skinny_configs import SkinnyConfig, tuning_key
+from atom_kernels.linear.triton_backend import COMPOSED_BACKEND, SkinnyLinear
 
 # block_n, block_k, num_warps
 _ONE_ROW = (
@@ -21,42 +21,68 @@ _ONE_ROW = (
 )
 # block_n, block_k, num_warps, num_stages
 _FEW_ROWS = (
-    *((16, 256, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (64, 64, 4, 6), (64, 128, 4, 3), (64, 128, 4, 5)),
-    *((64, 128, 8, 3), (64, 256, 4, 3), (128, 64, 4, 5), (128, 128, 8, 3)),
+    *((16, 256, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (32, 256, 4, 4), (64, 64, 4, 6), (64, 64, 4, 8)),
+    *((64, 128, 4, 3), (64, 128, 4, 5), (64, 128, 8, 3), (64, 256, 4, 3), (128, 64, 4, 5), (128, 128, 8, 3)),
 )
+# block_m, block_n, block_k, num_warps, num_stages
+_MORE_ROWS = (
+    *((32, 64, 128, 4, 4), (32, 64, 128, 4, 5), (64, 64, 64, 4, 8), (64, 64, 128, 4, 3), (64, 64, 128, 4, 4)),
+    *((64, 64, 128, 8, 4), (128, 32, 64, 4, 4), (128, 64, 64, 8, 8), (128, 64, 128, 4, 3), (128, 64, 128, 4, 4)),
+    (128, 128, 64, 8, 4),
+)
+# Rows that one block holds; those of more are normed apart.
+_NORMS_INSIDE = 32
 # Of a program's weights, asked for ahead: what all programs ask for together must stay in the L2 cache.
 _AHEAD_BYTES = 32768
 # Programs below which a large GPU is not full, and above which splitting more cannot help.
-_FEWEST, _MOST = 120, 1300
+_FEWEST, _MOST = 90, 1300
 
 
 def candidates(problem: FusedLinearProblem, num_rows: int) -> list[SkinnyConfig]:
-    """For each block the first splits that fill the GPU; one row is tried with and without tensor cores."""
-    height = 16 if num_rows <= 16 else MAX_ROWS
-    shapes = [(height, *shape) for shape in _FEW_ROWS]
-    if num_rows == 1:
-        shapes += [(1, n, k, warps, 1) for n, k, warps in _ONE_ROW]
-    found = []
-    for block_m, block_n, block_k, num_warps, num_stages in shapes:
-        blocks, steps = -(-problem.out_features // block_n), -(-problem.in_features // block_k)
-        splits = [
-            split
-            for split in (1, 2, 3, 4, 6, 8, 12)
-            if blocks * split >= _FEWEST and steps >= split and (split == 1 or blocks * split <= _MOST)
-        ]
-        tile_bytes = block_n * block_k * problem.dtype.itemsize * (2 if problem.gated else 1)
-        ahead = max(1, _AHEAD_BYTES // tile_bytes)
-        found += [
-            SkinnyConfig(block_m, block_n, block_k, split, num_warps, num_stages, min(ahead, -(-steps // split)))
-            for split in splits[:2]
-        ]
-    return found
+    """Every block with the first splits that fill the GPU, and the norm before inside or apart."""
+    norms = [num_rows > _NORMS_INSIDE]
+    if is_normed(problem) and 1 < num_rows <= _NORMS_INSIDE:
+        norms.append(True)
+    return [
+        SkinnyConfig(block_m, block_n, block_k, split, num_warps, num_stages, ahead, norm_apart)
+        for norm_apart in norms
+        for block_m, block_n, block_k, num_warps, num_stages in _shapes(num_rows)
+        for split, ahead in _splits(problem, -(-num_rows // block_m), block_n, block_k)
+    ]
+
+
+def is_normed(problem: FusedLinearProblem) -> bool:
+    """In a model, projections to more features follow a norm; those back to fewer add the residual."""
+    return problem.gated or problem.out_features > problem.in_features
+
+
+def _shapes(num_rows: int) -> list[tuple[int, int, int, int, int]]:
+    """Blocks of rows, outputs and inputs, warps and stages; one row is tried with and without tensor cores."""
+    if num_rows > 32:
+        return [shape for shape in _MORE_ROWS if shape[0] <= num_rows]
+    height = 16 if num_rows <= 16 else 32
+    one = [(1, n, k, warps, 1) for n, k, warps in _ONE_ROW] if num_rows == 1 else []
+    halves = [(16, 64, 128, 4, 6), (16, 64, 256, 4, 4)] if height == 32 else []
+    return [(height, *shape) for shape in _FEW_ROWS] + one + halves
+
+
+def _splits(problem: FusedLinearProblem, row_blocks: int, block_n: int, block_k: int) -> list[tuple[int, int]]:
+    """Splits of the inputs, each with the steps to ask for ahead."""
+    blocks, steps = row_blocks * -(-problem.out_features // block_n), -(-problem.in_features // block_k)
+    tile_bytes = block_n * block_k * problem.dtype.itemsize * (2 if problem.gated else 1)
+    ahead = max(1, _AHEAD_BYTES // tile_bytes)
+    enough = [
+        split
+        for split in (1, 2, 3, 4, 6, 8, 12)
+        if blocks * split >= _FEWEST and steps >= split and (split == 1 or blocks * split <= _MOST)
+    ]
+    return [(split, min(ahead, -(-steps // split))) for split in enough[:2]]
 
 
 class LinearSubject:
     """Weights of one problem on the GPU, as many as keep each other out of the cache, seeded."""
 
-    def __init__(self, problem: FusedLinearProblem) -> None:
+    def __init__(self, problem: FusedLinearProblem, most_rows: int) -> None:
         self._problem = problem
         generator = torch.Generator("cuda").manual_seed(0)
 
@@ -65,37 +91,46 @@ class LinearSubject:
 
         copies = max(2, num_copies(problem.weight_rows * problem.in_features * problem.dtype.itemsize))
         self._weights = [random(problem.weight_rows, problem.in_features) * 0.02 for _ in range(copies)]
-        self._x, self._norm = random(MAX_ROWS, problem.in_features), random(problem.in_features) + 1
-        self._residual = random(MAX_ROWS, problem.out_features)
+        self._x, self._residual = random(most_rows, problem.in_features), random(most_rows, problem.out_features)
+        self._norm = random(problem.in_features) + 1
 
     def candidates(self, num_rows: int) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"linear": [asdict(config) for config in candidates(self._problem, num_rows)]}
 
     def calls(self, part: str, config: Mapping[str, Any], num_rows: int) -> Sequence[Callable[[], Any]]:
-        inputs = (self._x[:num_rows], self._norm, 1e-6, 0.0, self._residual[:num_rows])
         tile = SkinnyConfig(**config)
-        return [
-            partial(SkinnyLinear(self._problem, {"weight": weight, "bias": None}, tile), *inputs)
-            for weight in self._weights
-        ]
+        residual = None if is_normed(self._problem) else self._residual[:num_rows]
+        return self._bound(lambda weights: SkinnyLinear(self._problem, weights, tile, num_rows), num_rows, residual)
+
+    def rival(self, part: str, num_rows: int) -> Sequence[Callable[[], Any]]:
+        # Where a linear does not add the residual, the norm that follows does, at nearly no cost.
+        return self._bound(lambda weights: COMPOSED_BACKEND.bind(self._problem, weights), num_rows, None)
 
     def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
         return best["linear"]
+
+    def _bound(
+        self, bind: Callable[[Any], Callable[..., Any]], num_rows: int, residual: torch.Tensor | None
+    ) -> Sequence[Callable[[], Any]]:
+        inputs = (self._x[:num_rows], self._norm if is_normed(self._problem) else None, 1e-6, 0.0, residual)
+        return [partial(bind({"weight": weight, "bias": None}), *inputs) for weight in self._weights]
 
 
 class LinearTuning:
     """`Tuning` of the operator ``fused_linear``."""
 
     operator = "fused_linear"
-    rows = (1, 16, MAX_ROWS)
+    rows = (1, 16, 32, 64, 128)
 
     def problems(self) -> Mapping[str, FusedLinearProblem]:
         """The projections of a layer, and heads."""
-        # hidden, outputs of queries, keys and values, inputs of the output projection, intermediate
+        # hidden, outputs of queries, keys and values, inputs of the output projection, intermediate (0: experts)
         models = {
             "Qwen3-0.6B": (1024, 4096, 2048, 3072),
             "Qwen3-8B": (4096, 6144, 4096, 12288),
             "Llama-3-8B": (4096, 6144, 4096, 14336),
+            "Qwen3-30B-A3B": (2048, 5120, 4096, 0),
+            "gpt-oss-20b": (2880, 5120, 4096, 0),
         }
         heads = {
             f"{model} lm_head": FusedLinearProblem(hidden, 151936, torch.bfloat16, out_dtype=torch.float32)
@@ -110,6 +145,7 @@ class LinearTuning:
                 ("gate_up_proj", hidden, intermediate, True),
                 ("down_proj", intermediate, hidden, False),
             )
+            if k and n
         }
         return projections | heads
 
@@ -117,7 +153,7 @@ class LinearTuning:
         return tuning_key(problem)
 
     def subject(self, problem: FusedLinearProblem) -> LinearSubject:
-        return LinearSubject(problem)
+        return LinearSubject(problem, self.rows[-1])
 
 
 FUSED_LINEAR_TUNING = LinearTuning()

@@ -67,6 +67,9 @@ class ExpertsSubject:
             self._inputs_of, self._inputs = (part, num_rows), [self._make(part, num_rows) for _ in range(_ROTATIONS)]
         return [kernel.product_call(part, x, ids, tile) for x, ids in self._inputs]
 
+    def rival(self, part: str, num_rows: int) -> None:
+        return None
+
     def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
         return dict(best)
 

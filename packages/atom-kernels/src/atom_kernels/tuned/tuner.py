@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from atom_kernels.graph_timing import graph_seconds
@@ -24,6 +24,10 @@ class Subject(Protocol):
 
     def calls(self, part: str, config: Config, num_rows: int) -> Calls:
         """A part's kernel under a candidate."""
+        ...
+
+    def rival(self, part: str, num_rows: int) -> Calls | None:
+        """What serves calls with more rows than the tuned ones in a part's place; None: nothing else does."""
         ...
 
     def join(self, best: Mapping[str, Config]) -> Config:
@@ -74,25 +78,38 @@ def tune(
     measure: Callable[[Calls], float] = graph_seconds,
     num_threads: int = 16,
 ) -> tuple[TunedRow, ...]:
-    """Measure every candidate at each number of rows; the last one's best serves all others.
+    """Measure every candidate at each number of rows.
+
+    What is best at the last one serves all others. Where there are rivals, these serve what is past the last number of
+    rows at which a part is quicker, and nothing is found where none is.
 
     Raises:
         RuntimeError: no candidate of a part can run.
     """
-    found = []
+    found: list[TunedRow] = []
+    num_kept, has_rival = 0, False
     with ThreadPoolExecutor(num_threads) as pool:
         for num_rows in rows:
             best: dict[str, Config] = {}
             for part, configs in subject.candidates(num_rows).items():
                 trials = list(_try_all(subject, part, configs, num_rows, pool, measure))
-                for trial in trials:
-                    report(trial)
                 timed = [trial for trial in trials if trial.microseconds is not None]
                 if not timed:
                     raise RuntimeError(f"no candidate of {part} runs with {num_rows} rows: {trials[-1].failure}")
-                best[part] = min(timed, key=lambda trial: trial.microseconds or 0.0).config
-            found.append(TunedRow(None if num_rows == rows[-1] else num_rows, subject.join(best)))
-    return tuple(found)
+                quickest = min(timed, key=lambda trial: trial.microseconds or 0.0)
+                best[part] = quickest.config
+                rival = subject.rival(part, num_rows)
+                if rival is not None:
+                    has_rival = True
+                    trials.append(Trial(part, num_rows, {"rival": True}, 1e6 * measure(rival)))
+                if rival is None or (quickest.microseconds or 0.0) < (trials[-1].microseconds or 0.0):
+                    num_kept = len(found) + 1
+                for trial in trials:
+                    report(trial)
+            found.append(TunedRow(num_rows, subject.join(best)))
+    if not has_rival:
+        found[-1] = replace(found[-1], max_rows=None)
+    return tuple(found[:num_kept])
 
 
 def _try_all(

@@ -87,7 +87,7 @@ class RMSNorm(Layer):
             self._norm, self._add_norm = norm, add_norm
             return
         if isinstance(self._format, UnnormedInput):
-            self._norm_many_rows(self._format.max_rows, norm, add_norm)
+            self._norm, self._add_norm = self._norm_many_rows(self._format.max_rows, norm), add_norm
             return
         encode = self._format.encode
 
@@ -97,19 +97,9 @@ class RMSNorm(Layer):
 
         self._norm, self._add_norm = lambda x: encode(norm(x)), add_norm_encoded
 
-    def _norm_many_rows(self, max_rows: int, norm: Callable[..., Any], add_norm: Callable[..., Any]) -> None:
-        """Up to `max_rows` rows go to the consumer as they are."""
-
-        def norm_many(x: torch.Tensor) -> Any:
-            return self._hand_on(x) if x.shape[0] <= max_rows else norm(x)
-
-        def add_norm_many(x: torch.Tensor, residual: torch.Tensor) -> Any:
-            if x.shape[0] > max_rows:
-                return add_norm(x, residual)
-            total = x + residual
-            return self._hand_on(total), total
-
-        self._norm, self._add_norm = norm_many, add_norm_many
+    def _norm_many_rows(self, max_rows: int, norm: Callable[..., Any]) -> Callable[..., Any]:
+        """Up to `max_rows` rows go to the consumer as they are; where a residual is to be added, the norm is free."""
+        return lambda x: self._hand_on(x) if x.shape[0] <= max_rows else norm(x)
 
     def _hand_on(self, x: torch.Tensor) -> Unnormed:
         if self._weight is None:

@@ -60,6 +60,9 @@ class LatentSubject:
         copies = num_copies(problem.layout.block_bytes * num_blocks, most=8)
         return [partial(attend, random(*block, dtype=problem.cache_dtype)) for _ in range(copies)]
 
+    def rival(self, part: str, num_rows: int) -> None:
+        return None
+
     def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
         return {part: dict(config) for part, config in best.items()}
 
