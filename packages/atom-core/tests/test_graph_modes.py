@@ -44,10 +44,11 @@ PROMPTS = [GraphShape(16, 128), GraphShape(16, 64)]
         ("none", ([], ())),
         ("full", ([*PROMPTS, *DECODES], ())),
         ("piecewise", ([], (1, 2, 4, 64, 128))),
-        ("full-and-piecewise", (DECODES, (64, 128))),
+        ("full-and-piecewise", ([*PROMPTS, *DECODES], (64, 128))),
+        (None, ([*PROMPTS, *DECODES], (64, 128))),
     ],
 )
-def test_a_mode_says_what_is_captured(mode: str, expected: object, tiny_llama: Path) -> None:
+def test_a_mode_says_what_is_captured(mode: str | None, expected: object, tiny_llama: Path) -> None:
     assert shapes_and_pieces(config_of(tiny_llama, cudagraph_mode=mode), model()) == expected
 
 

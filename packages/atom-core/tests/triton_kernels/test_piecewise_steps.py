@@ -20,6 +20,7 @@ from atom_core.worker.graph_shapes import PROMPT_REQS, GraphShape
 from atom_core.worker.input_batch import ModelInput, StepRows
 from atom_core.worker.model_runner import ModelRunner
 from atom_core.worker.piece_graphs import PieceGraphs
+from atom_core.worker.step_graphs import StepGraphs
 from atom_kernels.attention import AttentionPlan
 from atom_kernels.platform import gather_facts, platform_from_facts, use_platform
 from repeated_work import Repeated
@@ -61,7 +62,7 @@ def run(folder: Path, compile_config: CompileConfig | None) -> tuple[dict[str, l
     The cache is too small for them.
     """
     args = EngineArgs(
-        model=str(folder), dtype="float32", num_threads=1, max_num_seqs=NUM_SEQS, max_num_batched_tokens=96,
+        model=str(folder), dtype="float32", num_threads=1, max_num_seqs=NUM_SEQS, max_num_batched_tokens=128,
         num_kv_blocks=40,
     )  # fmt: skip
     config = resolve(args, open_model(args))
@@ -108,7 +109,7 @@ def test_steps_in_pieces_draw_the_tokens_of_whole_ones(
     expected, _ = run(folder, None)
     tokens, stats = run(folder, PIECES)
     assert tokens == expected
-    assert Repeated.captured == len({4, NUM_SEQS, 64})
+    assert Repeated.captured == len({4, NUM_SEQS, 64, 128})
     assert any(rows.num_reqs == rows.num_tokens for rows in replayed)
     assert any(rows.num_tokens > rows.num_reqs > PROMPT_REQS for rows in replayed)
     assert stats.num_preemptions > 0
@@ -116,16 +117,20 @@ def test_steps_in_pieces_draw_the_tokens_of_whole_ones(
     assert stats.num_free_blocks == stats.num_blocks
 
 
-def test_decodes_run_whole_and_other_steps_in_pieces(
+def test_steps_run_whole_where_they_fit_and_in_pieces_elsewhere(
     tiny_family: Callable[[str], Path], replayed: list[StepRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tiny_family("qwen3")
     expected, _ = run(folder, None)
     # Work that is done again reads lengths again: it stands for attention that reads them on the device.
     monkeypatch.setattr(AttentionPlan, "capturable", True)
+    whole: list[GraphShape] = []
+    replay_model = StepGraphs.replay_model
+    monkeypatch.setattr(
+        StepGraphs, "replay_model", lambda self, shape: (whole.append(shape), replay_model(self, shape))[1]
+    )
     tokens, _ = run(folder, dataclasses.replace(PIECES, graph_mode="full-and-piecewise"))
     assert tokens == expected
-    whole_steps = Repeated.replayed - len(replayed)
-    assert Repeated.captured == 3 * len({4, NUM_SEQS}) + 1
-    assert whole_steps > 4
+    assert Repeated.captured == 3 * len({4, NUM_SEQS, 64, 128}) + len({64, 128})
+    assert {shape.is_decode for shape in whole} == {True, False}
     assert any(rows.num_tokens > rows.num_reqs > PROMPT_REQS for rows in replayed)

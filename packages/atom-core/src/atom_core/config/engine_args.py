@@ -171,9 +171,9 @@ class EngineArgs:
     )
     cudagraph_mode: str | None = option(
         None,
-        "What is captured in graphs on a GPU: none, whole decode steps and small prompts (full), every step up to some "
-        "size between its attention layers (piecewise), or decodes whole and other steps between attention layers "
-        "(full-and-piecewise); unset takes full, or piecewise where attention cannot be captured.",
+        "What is captured in graphs on a GPU: none, whole decode steps and a few small prompts (full), every step up "
+        "to some size between its attention layers (piecewise), or both, the latter for the steps that are left "
+        "(full-and-piecewise); unset takes both, or piecewise where attention cannot be captured whole.",
         section=COMPILE,
         choices=("none", "piecewise", "full", "full-and-piecewise"),
     )

@@ -137,10 +137,10 @@ def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> Compil
             f"{args.max_num_seqs}: leave out what is larger"
         )
     if args.cudagraph_mode is None:
-        choices.append(f"cudagraph_mode = full: decode steps of up to {max(sizes)} requests are captured")
+        choices.append(f"cudagraph_mode = full-and-piecewise: decode steps of up to {max(sizes)} requests are captured")
     return CompileConfig(
         level=args.level,
-        graph_mode=cast("GraphMode", args.cudagraph_mode or "full"),
+        graph_mode=cast("GraphMode", args.cudagraph_mode or "full-and-piecewise"),
         capture_sizes=tuple(sorted(set(sizes))),
         graphs_required=wants_graphs,
         batch_invariant=args.batch_invariant,

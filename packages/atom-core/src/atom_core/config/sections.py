@@ -67,7 +67,7 @@ class CompileConfig:
     Attributes:
         level: 0 is eager; see `atom_core.worker.compilation`.
         graph_mode: "full" captures whole steps, "piecewise" what is between attention layers, "full-and-piecewise"
-            decodes whole and other steps between attention layers, "none" nothing.
+            both, the latter for steps that no whole graph fits, "none" nothing.
         capture_sizes: batch sizes of the captured decodes, in rising order.
         batch_invariant: operators whose bits do not depend on the batch.
         graphs_required: they were asked for, so the engine does not go on without them.

@@ -42,13 +42,12 @@ def plan_graphs(config: EngineConfig, model: PagedModel, num_weights: int) -> Gr
     if reason is not None:
         mode = "piecewise"
         choices.append(f"cudagraph_mode = piecewise: {reason}")
-    if mode == "full" and (config.compile.batch_invariant or not model.captures_prompts):
-        # Batch-invariant steps do without, since decodes beside prompts would be computed as prompts of one token.
-        tokens = ()
-    if tokens:
-        choices.append(f"prompts of up to {max(tokens)} tokens are captured too: their launches take longest")
+    # Whole, decodes beside prompts are computed as prompts of one token, which is not invariant.
+    whole = () if config.compile.batch_invariant or not model.captures_prompts else tokens
     if mode == "piecewise":
-        return GraphPlan(None, tuple(sorted({*decode_sizes, *tokens})), tuple(choices))
-    if mode == "full-and-piecewise":
-        return GraphPlan(GraphShapes(decode_sizes), tokens, tuple(choices))
-    return GraphPlan(GraphShapes(decode_sizes, tokens), (), tuple(choices))
+        shapes, pieces = None, tuple(sorted({*decode_sizes, *tokens}))
+    else:
+        shapes, pieces = GraphShapes(decode_sizes, whole), () if mode == "full" else tokens
+    if tokens and (whole or pieces):
+        choices.append(f"prompts of up to {max(tokens)} tokens are captured too: their launches take longest")
+    return GraphPlan(shapes, pieces, tuple(choices))
