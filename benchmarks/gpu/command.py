@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer-path", help="PYTHONPATH of the other engine, where it is not installed beside ours")
     parser.add_argument("--in-vllm", action="store_true", help="ours is vLLM with atom-vllm; the other is vLLM without")
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each scenario, after an untimed one")
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 32, 128], help="of the decode steps")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 32, 128, 256], help="of the decode steps")
     parser.add_argument("--contexts", type=int, nargs="+", default=[1024], help="tokens before decoding starts")
     parser.add_argument("--prompts", type=int, nargs="+", default=[1024, 8192], help="tokens of the prefills")
     parser.add_argument("--long-batch-sizes", type=int, nargs="+", default=[1, 8, 32], help="of the long decodes")

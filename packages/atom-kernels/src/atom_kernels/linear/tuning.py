@@ -82,24 +82,19 @@ def _splits(problem: FusedLinearProblem, row_blocks: int, block_n: int, block_k:
 class LinearSubject:
     """Weights of one problem on the GPU, as many as keep each other out of the cache, seeded."""
 
-    def __init__(self, problem: FusedLinearProblem, most_rows: int) -> None:
+    def __init__(self, problem: FusedLinearProblem) -> None:
         self._problem = problem
-        generator = torch.Generator("cuda").manual_seed(0)
-
-        def random(*shape: int) -> torch.Tensor:
-            return torch.randn(*shape, generator=generator, device="cuda").to(problem.dtype)
-
+        self._generator = torch.Generator("cuda").manual_seed(0)
         copies = max(2, num_copies(problem.weight_rows * problem.in_features * problem.dtype.itemsize))
-        self._weights = [random(problem.weight_rows, problem.in_features) * 0.02 for _ in range(copies)]
-        self._x, self._residual = random(most_rows, problem.in_features), random(most_rows, problem.out_features)
-        self._norm = random(problem.in_features) + 1
+        self._weights = [self._random(problem.weight_rows, problem.in_features) * 0.02 for _ in range(copies)]
+        self._norm = self._random(problem.in_features) + 1 if is_normed(problem) else None
 
     def candidates(self, num_rows: int) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"linear": [asdict(config) for config in candidates(self._problem, num_rows)]}
 
     def calls(self, part: str, config: Mapping[str, Any], num_rows: int) -> Sequence[Callable[[], Any]]:
         tile = SkinnyConfig(**config)
-        residual = None if is_normed(self._problem) else self._residual[:num_rows]
+        residual = self._random(num_rows, self._problem.out_features) if self._norm is None else None
         return self._bound(lambda weights: SkinnyLinear(self._problem, weights, tile, num_rows), num_rows, residual)
 
     def rival(self, part: str, num_rows: int) -> Sequence[Callable[[], Any]]:
@@ -112,8 +107,11 @@ class LinearSubject:
     def _bound(
         self, bind: Callable[[Any], Callable[..., Any]], num_rows: int, residual: torch.Tensor | None
     ) -> Sequence[Callable[[], Any]]:
-        inputs = (self._x[:num_rows], self._norm if is_normed(self._problem) else None, 1e-6, 0.0, residual)
+        inputs = (self._random(num_rows, self._problem.in_features), self._norm, 1e-6, 0.0, residual)
         return [partial(bind({"weight": weight, "bias": None}), *inputs) for weight in self._weights]
+
+    def _random(self, *shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=self._generator, device="cuda").to(self._problem.dtype)
 
 
 class LinearTuning:
@@ -153,7 +151,7 @@ class LinearTuning:
         return tuning_key(problem)
 
     def subject(self, problem: FusedLinearProblem) -> LinearSubject:
-        return LinearSubject(problem, self.rows[-1])
+        return LinearSubject(problem)
 
 
 FUSED_LINEAR_TUNING = LinearTuning()

@@ -1,0 +1,37 @@
+"""What the tuner tries for linears of few rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atom_kernels.linear import FusedLinearProblem
+from atom_kernels.linear.tuning import FUSED_LINEAR_TUNING, candidates, is_normed
+
+PROBLEMS = FUSED_LINEAR_TUNING.problems()
+
+
+@pytest.mark.parametrize("num_rows", FUSED_LINEAR_TUNING.rows)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_candidates_fill_a_large_gpu_and_hold_no_more_rows_than_there_are(name: str, num_rows: int) -> None:
+    problem = PROBLEMS[name]
+    found = candidates(problem, num_rows)
+    assert len(found) == len(set(found)) > 5
+    for config in found:
+        programs = -(-num_rows // config.block_m) * -(-problem.out_features // config.block_n) * config.split_k
+        assert programs >= 90
+        assert config.block_m <= max(num_rows, 16)
+
+
+def test_rows_are_normed_apart_where_every_program_would_norm_many() -> None:
+    problem = FusedLinearProblem(1024, 4096, torch.bfloat16)
+    assert is_normed(problem)
+    assert {config.norm_apart for config in candidates(problem, 1)} == {False}
+    assert {config.norm_apart for config in candidates(problem, 32)} == {False, True}
+    assert {config.norm_apart for config in candidates(problem, 128)} == {True}
+
+
+def test_a_projection_back_adds_the_residual_instead_of_a_norm() -> None:
+    problem = FusedLinearProblem(4096, 1024, torch.bfloat16)
+    assert not is_normed(problem)
+    assert {config.norm_apart for config in candidates(problem, 32)} == {False}
