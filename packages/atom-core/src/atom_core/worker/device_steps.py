@@ -141,5 +141,4 @@ class DeviceSteps:
 def _logits(model: PagedModel, batch: ModelInput) -> torch.Tensor:
     """``[n, vocab]`` of the rows that sample."""
     hidden_TD = model.forward(batch.input_ids, batch.positions, batch.geometries)
-    rows_nD = hidden_TD if batch.last_tokens is None else hidden_TD[batch.last_tokens]
-    return model.compute_logits(rows_nD).contiguous()
+    return model.compute_logits(batch.of_sampling_rows(hidden_TD)).contiguous()

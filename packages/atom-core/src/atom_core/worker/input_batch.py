@@ -104,6 +104,10 @@ class ModelInput:
         """Of the first group; the others differ in blocks and slots alone."""
         return self.geometries[0]
 
+    def of_sampling_rows(self, hidden_TD: torch.Tensor) -> torch.Tensor:
+        """``[n, D]`` of the tokens that are sampled after."""
+        return hidden_TD if self.last_tokens is None else hidden_TD[self.last_tokens]
+
 
 def build_input(rows: StepRows, states: RequestStates, block_size: int) -> ModelInput:
     """The batch of a step on a CPU, after `states.update(step)`."""

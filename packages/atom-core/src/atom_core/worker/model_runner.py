@@ -154,7 +154,7 @@ class ModelRunner:
             hidden_TD = self._device_steps.hidden_states(batch)
         pooled = self._pooler.pool(step, batch, hidden_TD)
         prompt_logprobs = prompt_logprobs_of_step(batch, hidden_TD, self._states, self._model.compute_logits)
-        rows_nD = hidden_TD if batch.last_tokens is None else hidden_TD[batch.last_tokens]
+        rows_nD = batch.of_sampling_rows(hidden_TD)
         logits_nV = self._model.compute_logits(rows_nD) if len(batch.rows.sampling) else rows_nD
         vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
         return Forward(step, batch, logits_nV, prompt_logprobs, vectors)
