@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from atom_kernels.attention.cases import make_geometry
 from atom_kernels.attention.mla.cases import make_problem as make_latent_problem
@@ -22,6 +22,7 @@ from atom_kernels.graph_timing import num_copies
 from atom_kernels.operator import Work
 from atom_kernels.protocols import BatchGeometry
 from benchmarks.kernels.case import Call, KernelCase, Sides, random
+from benchmarks.kernels.plain_attention import plain_absorbed, plain_attention, plain_latent
 from benchmarks.kernels.shapes import ModelShape
 
 # What an engine tells a captured graph, whatever the requests' lengths are.
@@ -85,22 +86,18 @@ def _paged_case(
                     q, k, v, cache, metadata, prologue=prologue, sinks=sinks
                 )
             )
-        plain = None if problem.sliding_window or problem.has_sinks else _plain(problem, queries, length, count)
-        return Sides(plan.backend, ours, plain)
+        return Sides(plan.backend, ours, _plain(problem, queries, length, count, sinks))
 
     return KernelCase("attention", model, label, work, build)
 
 
-def _plain(problem: AttentionProblem, queries: int, length: int, count: int) -> list[Call]:
-    """`scaled_dot_product_attention` over keys and values that lie dense: no pages, no prologue, no cache write."""
+def _plain(problem: AttentionProblem, queries: int, length: int, count: int, sinks: torch.Tensor | None) -> list[Call]:
     calls: list[Call] = []
     kv_bytes = 4 * count * length * problem.num_kv_heads * problem.head_dim
     for _ in range(num_copies(kv_bytes, most=16)):
         q = random(count, problem.num_heads, queries, problem.head_dim)
         k, v = (random(count, problem.num_kv_heads, length, problem.head_dim) for _ in range(2))
-        calls.append(
-            lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v, is_causal=queries > 1, enable_gqa=True)
-        )
+        calls.append(partial(plain_attention, problem, q, k, v, sinks))
     return calls
 
 
@@ -112,10 +109,12 @@ def _latent_case(model: str, label: str, problem: MlaProblem, queries: int, leng
         geometry, num_blocks = _geometry(queries, length, count)
         metadata = plan.build_metadata(geometry)
         expanded = problem.num_heads * (problem.qk_nope_head_dim + problem.v_head_dim)
-        weights = plan.prepare(random(expanded, problem.kv_lora_rank, scale=0.02))
+        weight = random(expanded, problem.kv_lora_rank, scale=0.02)
+        weights = plan.prepare(weight)
         positions = torch.arange(length - queries, length, device="cuda").repeat(count)
         prologue = MlaPrologue(positions, _rotations(problem.qk_rope_head_dim), True, random(problem.kv_lora_rank))
         ours: list[Call] = []
+        theirs: list[Call] = []
         for _ in range(num_copies(work.num_bytes, most=16)):
             q = random(count * queries, problem.num_heads, problem.query_dim)
             kv = random(count * queries, problem.latent_dim)
@@ -123,7 +122,9 @@ def _latent_case(model: str, label: str, problem: MlaProblem, queries: int, leng
             ours.append(
                 lambda q=q, kv=kv, cache=cache: plan.forward(q, kv, weights, cache, metadata, prologue=prologue)
             )
-        return Sides(plan.backend, ours)
+            heads = q.unflatten(0, (count, queries)).transpose(1, 2)
+            theirs.append(partial(plain_latent, problem, heads, random(count, length, problem.latent_dim), weight))
+        return Sides(plan.backend, ours, theirs)
 
     return KernelCase("latent_attention", model, label, work, build)
 
@@ -138,7 +139,10 @@ def _latent_kernel_case(model: str, label: str, problem: MlaProblem, length: int
 
     def build() -> Sides:
         config = asdict(latent_decode_config(problem, problem.num_heads))
-        return Sides("triton", LatentSubject(problem, context=length).calls("decode", config, count))
+        ours = LatentSubject(problem, context=length).calls("decode", config, count)
+        q = random(count, problem.num_heads, problem.latent_dim)
+        theirs = [partial(plain_absorbed, problem, q, random(count, length, problem.latent_dim)) for _ in ours]
+        return Sides("triton", ours, theirs)
 
     return KernelCase("latent_attention", model, label, work, build)
 

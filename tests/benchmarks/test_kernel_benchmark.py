@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from atom_kernels.attention.mla.cases import make_problem as make_latent_problem
+from atom_kernels.attention.mla.reference import latent_attention
 from atom_kernels.attention.ops import make_problem
+from atom_kernels.attention.reference import paged_attention
 from atom_kernels.linear import FusedLinearProblem, fused_linear
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.contract import experts
@@ -18,6 +20,7 @@ from benchmarks.kernels import page
 from benchmarks.kernels.attention import latent_work, paged_work
 from benchmarks.kernels.dense import plain_linear
 from benchmarks.kernels.mixture import plain_experts
+from benchmarks.kernels.plain_attention import plain_attention, plain_latent
 from benchmarks.kernels.shapes import MODELS
 
 CEILINGS = Ceilings("A Fine GPU", 2e12, 500e12)
@@ -69,6 +72,45 @@ def test_a_latent_decode_reads_one_latent_for_all_heads():
     few, many = (latent_work(make_latent_problem(heads, 32, 16, 8, 16, "bfloat16"), 1, 1000, 1) for heads in (1, 2))
     assert many.num_bytes - few.num_bytes < 0.1 * few.num_bytes
     assert many.flops == 2 * few.flops
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("queries", [1, 13])
+def test_plain_attention_is_the_reference(queries: int, window: int | None, sinks: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    problem = make_problem(6, 2, 8, "float32", sliding_window=window, has_sinks=sinks)
+    q, k, v = (
+        torch.randn(2, heads, count, 8, generator=generator) for heads, count in ((6, queries), (2, 13), (2, 13))
+    )
+    sinks_H = torch.randn(6, generator=generator) if sinks else None
+    # One block holds all tokens of a request.
+    cache = (k.transpose(1, 2).contiguous(), v.transpose(1, 2).contiguous())
+    expected = paged_attention(
+        q.transpose(1, 2).flatten(0, 1), cache, *table_of(2, queries, 13),
+        scale=problem.scale, sliding_window=window, sinks_H=sinks_H,
+    )  # fmt: skip
+    found = plain_attention(problem, q, k, v, sinks_H)
+    torch.testing.assert_close(found.transpose(1, 2).flatten(0, 1), expected)
+
+
+@pytest.mark.parametrize("queries", [1, 13])
+def test_plain_latent_attention_is_the_reference(queries: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    problem = make_latent_problem(4, 16, 8, 6, 10, "float32")
+    q, latents = torch.randn(2, 4, queries, 14, generator=generator), torch.randn(2, 13, 22, generator=generator)
+    weight = torch.randn(4 * 18, 16, generator=generator) / 4
+    expected = latent_attention(
+        q.transpose(1, 2).flatten(0, 1), latents, weight, *table_of(2, queries, 13), v_head_dim=10, scale=problem.scale
+    )
+    found = plain_latent(problem, q, latents, weight)
+    torch.testing.assert_close(found.transpose(1, 2).flatten(0, 1), expected)
+
+
+def table_of(count: int, queries: int, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Where requests of one length begin, their lengths and their blocks, one each."""
+    starts = torch.arange(count + 1, dtype=torch.int32) * queries
+    return starts, torch.full((count,), length, dtype=torch.int32), torch.arange(count, dtype=torch.int32).unsqueeze(1)
 
 
 def test_the_plain_experts_are_the_contract_so_that_the_ratio_to_torch_is_fair():

@@ -8,7 +8,7 @@ import pytest
 
 from atom_kernels.tuned import TunedRow, pick_row, tuned_rows
 from atom_kernels.tuned.store import FOLDER, save_rows
-from atom_kernels.tuned.tuner import tune
+from atom_kernels.tuned.tuner import Subject, tune
 
 ROWS = (TunedRow(4, {"block_m": 16}), TunedRow(None, {"block_m": 64}))
 
@@ -34,6 +34,14 @@ def test_saving_replaces_one_key_and_leaves_the_others(folder):
     assert tuned_rows("moe_experts", "8x2", "NVIDIA H100", folder) == other
 
 
+def test_rows_below_the_least_that_was_tried_again_stay(folder):
+    again = (TunedRow(8, {"block_m": 32}),)
+    save_rows("moe_experts", "8x2", again, "NVIDIA H100", folder, tuned_from=8)
+    assert tuned_rows("moe_experts", "8x2", "NVIDIA H100", folder) == (ROWS[0], *again)
+    save_rows("moe_experts", "8x2", (), "NVIDIA H100", folder, tuned_from=8)
+    assert tuned_rows("moe_experts", "8x2", "NVIDIA H100", folder) == ROWS[:1]
+
+
 def test_the_first_row_that_is_large_enough_serves_a_call():
     assert [pick_row(ROWS, num_rows) for num_rows in (1, 4, 5)] == [ROWS[0], ROWS[0], ROWS[1]]
     assert pick_row((), 1) is None
@@ -49,7 +57,7 @@ def test_the_configurations_that_are_shipped_rise_and_end_with_any_number_of_row
                 assert None not in limits[:-1], f"{path.name}: {key}"
 
 
-class FakeKernel:
+class FakeKernel(Subject):
     """Two parts; block 7 cannot run, and block 4 is best from 16 rows on, 2 before."""
 
     def candidates(self, num_rows):
@@ -62,9 +70,6 @@ class FakeKernel:
             return abs(config["block"] - (4 if num_rows >= 16 else 2)) + 1
 
         return [call]
-
-    def rival(self, part, num_rows):
-        return None
 
     def join(self, best):
         return {part: config["block"] for part, config in best.items()}
@@ -91,6 +96,6 @@ def test_a_rival_serves_what_is_past_the_last_rows_at_which_a_part_beats_it():
     assert [trial.microseconds for trial in trials if "rival" in trial.config] == [1e6, 1e6, 1e6, 1.5e6, 1e6, 1e6]
 
 
-def test_a_rival_that_is_never_beaten_serves_all():
+def test_nothing_is_found_at_rows_where_a_rival_is_never_beaten():
     kernel = KernelWithRival()
     assert tune(kernel, (1, 16), lambda trial: None, measure=lambda calls: calls[0](), num_threads=1) == ()

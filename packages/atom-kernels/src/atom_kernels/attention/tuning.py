@@ -14,6 +14,7 @@ from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.problem import AttentionProblem
 from atom_kernels.attention.triton_configs import DecodeConfig, PrefillConfig, tuning_key
 from atom_kernels.graph_timing import num_copies
+from atom_kernels.tuned.tuner import Subject
 
 
 def decode_candidates(problem: AttentionProblem) -> list[DecodeConfig]:
@@ -29,7 +30,7 @@ def prefill_candidates(problem: AttentionProblem) -> list[PrefillConfig]:
     return [PrefillConfig(*shape) for shape in shapes]
 
 
-class AttentionSubject:
+class AttentionSubject(Subject):
     """Caches and queries of one problem, as many as keep each other out of a GPU's cache, seeded.
 
     Args:
@@ -76,9 +77,6 @@ class AttentionSubject:
         copies = num_copies(problem.nhd_layout.block_bytes * num_blocks, most=4)
         caches = [[random(*block, dtype=problem.cache_dtype) for _ in range(2)] for _ in range(copies)]
         return [partial(attend, q, k_cache, v_cache) for k_cache, v_cache in caches]
-
-    def rival(self, part: str, num_rows: int) -> None:
-        return None
 
     def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
         return {part: dict(config) for part, config in best.items()}

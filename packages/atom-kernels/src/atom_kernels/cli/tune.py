@@ -47,8 +47,9 @@ def run(
         for model in models or problems:
             key = tuning.key(problems[model])
             print(f"{tuning.operator} of {model}: {key}", flush=True)
-            found = tune(tuning.subject(problems[model]), sorted(rows) or tuning.rows, _print_trial)
-            path = save_rows(tuning.operator, key, found, platform.name, folder or FOLDER)
+            sizes = sorted(rows) or tuning.rows
+            found = tune(tuning.subject(problems[model]), sizes, _print_trial)
+            path = save_rows(tuning.operator, key, found, platform.name, folder or FOLDER, tuned_from=sizes[0])
             print(f"  written: {path}", flush=True)
     return 0
 

@@ -13,6 +13,7 @@ from atom_kernels.graph_timing import num_copies
 from atom_kernels.linear.contract import FusedLinearProblem
 from atom_kernels.linear.skinny_configs import SkinnyConfig, tuning_key
 from atom_kernels.linear.triton_backend import COMPOSED_BACKEND, SkinnyLinear
+from atom_kernels.tuned.tuner import Subject
 
 # block_n, block_k, num_warps
 _ONE_ROW = (
@@ -79,7 +80,7 @@ def _splits(problem: FusedLinearProblem, row_blocks: int, block_n: int, block_k:
     return [(split, min(ahead, -(-steps // split))) for split in enough[:2]]
 
 
-class LinearSubject:
+class LinearSubject(Subject):
     """Weights of one problem on the GPU, as many as keep each other out of the cache, seeded."""
 
     def __init__(self, problem: FusedLinearProblem) -> None:

@@ -11,6 +11,7 @@ import torch
 from atom_kernels.moe.contract import ExpertsProblem
 from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig, tuning_key
 from atom_kernels.moe.triton_experts_backend import TritonExperts
+from atom_kernels.tuned.tuner import Subject
 
 # block_n, block_k, num_warps, num_stages
 _FEW = ((32, 128, 4, 5), (32, 256, 4, 4), (64, 128, 4, 4), (64, 256, 4, 3), (128, 128, 4, 3), (128, 128, 8, 3))
@@ -41,7 +42,7 @@ def candidates(problem: ExpertsProblem, num_tokens: int) -> list[TileConfig]:
     ]
 
 
-class ExpertsSubject:
+class ExpertsSubject(Subject):
     """Weights and rows of one problem on the GPU, seeded."""
 
     def __init__(self, problem: ExpertsProblem) -> None:
@@ -66,9 +67,6 @@ class ExpertsSubject:
         if self._inputs_of != (part, num_rows):
             self._inputs_of, self._inputs = (part, num_rows), [self._make(part, num_rows) for _ in range(_ROTATIONS)]
         return [kernel.product_call(part, x, ids, tile) for x, ids in self._inputs]
-
-    def rival(self, part: str, num_rows: int) -> None:
-        return None
 
     def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
         return dict(best)

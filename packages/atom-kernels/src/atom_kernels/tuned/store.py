@@ -51,13 +51,21 @@ def config_path(device_name: str, folder: Path = FOLDER) -> Path:
     return folder / f"{device}_triton-{triton_release()}.json"
 
 
-def save_rows(operator: str, key: str, rows: Sequence[TunedRow], device_name: str, folder: Path = FOLDER) -> Path:
-    """Put the rows of one key in place of those that the device's file has; the rest of the file stays."""
+def save_rows(
+    operator: str, key: str, rows: Sequence[TunedRow], device_name: str, folder: Path = FOLDER, *, tuned_from: int = 1
+) -> Path:
+    """Put the rows of one key in place of those that the device's file has; the rest of the file stays.
+
+    Args:
+        tuned_from: the least number of rows that was tried: what the file has for fewer stays, too.
+    """
     path = config_path(device_name, folder)
     document = dict(_read(path)) or {"device": device_name, "triton": triton_release(), "operators": {}}
     operators = {name: dict(keys) for name, keys in document["operators"].items()}
+    before = operators.get(operator, {})
+    kept = [row for row in before.get(key, []) if row["max_rows"] is not None and row["max_rows"] < tuned_from]
     found = [{"max_rows": row.max_rows, "config": dict(row.config)} for row in rows]
-    operators[operator] = dict(sorted({**operators.get(operator, {}), key: found}.items()))
+    operators[operator] = dict(sorted({**before, key: kept + found}.items()))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document | {"operators": dict(sorted(operators.items()))}, indent=1) + "\n")
     _read.cache_clear()

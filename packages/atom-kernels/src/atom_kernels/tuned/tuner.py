@@ -28,7 +28,7 @@ class Subject(Protocol):
 
     def rival(self, part: str, num_rows: int) -> Calls | None:
         """What serves calls with more rows than the tuned ones in a part's place; None: nothing else does."""
-        ...
+        return None
 
     def join(self, best: Mapping[str, Config]) -> Config:
         """The operator's configuration from the best of each part."""

@@ -14,6 +14,7 @@ from atom_kernels.attention.mla.cases import make_problem
 from atom_kernels.attention.mla.problem import MlaProblem
 from atom_kernels.attention.triton_configs import DecodeConfig, latent_tuning_key
 from atom_kernels.graph_timing import num_copies
+from atom_kernels.tuned.tuner import Subject
 
 # block_n, programs, num_warps, num_stages, prefetch
 _DECODES = (
@@ -22,7 +23,7 @@ _DECODES = (
 )
 
 
-class LatentSubject:
+class LatentSubject(Subject):
     """Caches and queries of one problem, as many as keep each other out of a GPU's cache, seeded.
 
     Args:
@@ -59,9 +60,6 @@ class LatentSubject:
         block = (num_blocks, problem.block_size, 1, problem.latent_dim)
         copies = num_copies(problem.layout.block_bytes * num_blocks, most=8)
         return [partial(attend, random(*block, dtype=problem.cache_dtype)) for _ in range(copies)]
-
-    def rival(self, part: str, num_rows: int) -> None:
-        return None
 
     def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
         return {part: dict(config) for part, config in best.items()}
