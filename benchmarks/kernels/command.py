@@ -6,17 +6,17 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import machine, report
 from benchmarks.kernels.shapes import MODELS
-from benchmarks.kernels.table import kernels_table
+from benchmarks.kernels.table import kernels_table, torch_ratio
 
 if TYPE_CHECKING:
     from benchmarks.gpu.ceilings import Ceilings
-    from benchmarks.kernels.case import KernelCase
+    from benchmarks.kernels.case import Call, KernelCase
 
 ROWS = (1, 32, 128, 2048)
 # Operators whose cases say by their label alone what they are.
@@ -102,7 +102,7 @@ def measure(case: KernelCase, ceilings: Ceilings) -> dict[str, Any]:
     try:
         sides = case.build()
         backend, seconds = sides.backend, graph_seconds(sides.ours)
-        plain = graph_seconds(sides.torch) if sides.torch else None
+        beside = _time_torch(sides.torch)
     except Exception as error:
         return result | {"failure": f"{type(error).__name__}: {error}".splitlines()[0]}
     finally:
@@ -114,8 +114,20 @@ def measure(case: KernelCase, ceilings: Ceilings) -> dict[str, Any]:
         "us": round(1e6 * seconds, 2),
         "copy_share": round(case.work.num_bytes / seconds / ceilings.copy_bytes_per_second, 3),
         "matmul_share": round(case.work.flops / seconds / ceilings.operations_per_second, 3),
-        "torch_us": None if plain is None else round(1e6 * plain, 2),
+        **beside,
     }
+
+
+def _time_torch(calls: Sequence[Call] | None) -> dict[str, Any]:
+    """What torch takes; where it needs more memory than there is, that is a finding too."""
+    import torch
+
+    from atom_kernels.graph_timing import graph_seconds
+
+    try:
+        return {"torch_us": round(1e6 * graph_seconds(calls), 2) if calls else None}
+    except torch.OutOfMemoryError:
+        return {"torch_us": None, "torch_failure": "out of memory"}
 
 
 def make_document(results: list[dict[str, Any]], ceilings: Ceilings) -> dict[str, Any]:
@@ -135,9 +147,8 @@ def describe(result: dict[str, Any]) -> str:
     start = f"{result['operator']:<17}{result['model']:<17}{result['case']:<44}"
     if "failure" in result:
         return start + "FAILED " + result["failure"]
-    plain = "" if result["torch_us"] is None else f"{result['torch_us'] / result['us']:6.2f}x torch"
     shares = f"{result['copy_share']:5.0%} of copy {result['matmul_share']:5.0%} of matmul"
-    return f"{start}{result['us']:10.1f} us {shares} {plain}  {result['backend']}"
+    return f"{start}{result['us']:10.1f} us {shares} {torch_ratio(result):<20}  {result['backend']}"
 
 
 def result_path(device: str) -> Path:

@@ -15,18 +15,24 @@ def kernels_table(document: dict[str, Any]) -> str:
         if "failure" in result:
             rows.append((*names, "failed", "", "", "", result["failure"]))
             continue
-        plain = result["torch_us"]
         rows.append(
             (
                 *names,
                 f"{result['us']:.1f} us",
                 f"{result['copy_share']:.0%}",
                 f"{result['matmul_share']:.0%}" if result["matmul_share"] else "",
-                "" if plain is None else f"{plain / result['us']:.2f}x our time",
+                torch_ratio(result),
                 result["backend"],
             )
         )
     return markdown_table(with_commits(rows, document["results"], document)) + "\n\n" + conditions(document)
+
+
+def torch_ratio(result: dict[str, Any]) -> str:
+    """How long torch takes for the same, or why that is not known."""
+    if result["torch_us"] is None:
+        return result.get("torch_failure", "")
+    return f"{result['torch_us'] / result['us']:.2f}x our time"
 
 
 def conditions(document: dict[str, Any]) -> str:

@@ -156,6 +156,12 @@ def test_a_kernel_that_fails_is_told_and_the_rest_is_kept():
     assert kernels.describe(failed).endswith("FAILED RuntimeError: no")
 
 
+def test_our_time_is_kept_where_torch_has_not_the_memory_for_its_own():
+    document = kernels.make_document([RESULT | {"torch_us": None, "torch_failure": "out of memory"}], CEILINGS)
+    assert "10.0 us" in kernels.kernels_table(document)
+    assert "out of memory" in kernels.kernels_table(document)
+
+
 def test_the_chart_shows_the_better_share_of_the_charted_cases_by_model():
     results = [
         RESULT | {"case": "norm, gate_up_proj, silu, rows 32"},

@@ -30,7 +30,7 @@ def model(reason: str | None = None, *, captures_prompts: bool = True) -> Any:
 
 
 def shapes_and_pieces(config: EngineConfig, of: Any) -> tuple[list[GraphShape], tuple[int, ...]]:
-    plan = plan_graphs(config, of, num_weights=1000)
+    plan = plan_graphs(config, of, weights_per_token=1000)
     return plan.shapes.all if plan.shapes else [], plan.piece_sizes
 
 
@@ -61,17 +61,17 @@ def test_prompts_that_cannot_be_captured_whole_are_captured_in_pieces(settings: 
 
 
 def test_attention_that_cannot_be_captured_is_left_between_graphs(tiny_llama: Path) -> None:
-    plan = plan_graphs(config_of(tiny_llama), model(REASON), num_weights=1000)
+    plan = plan_graphs(config_of(tiny_llama), model(REASON), weights_per_token=1000)
     assert (plan.shapes, plan.piece_sizes) == (None, (1, 2, 4, 64, 128))
     assert plan.choices[0] == f"cudagraph_mode = piecewise: {REASON}"
     for mode in ("full", "full-and-piecewise"):
         with pytest.raises(ConfigError, match=f"{REASON}; ask for cudagraph_mode piecewise"):
-            plan_graphs(config_of(tiny_llama, cudagraph_mode=mode), model(REASON), num_weights=1000)
+            plan_graphs(config_of(tiny_llama, cudagraph_mode=mode), model(REASON), weights_per_token=1000)
 
 
 def test_large_models_have_no_prompts_captured(tiny_llama: Path) -> None:
     config = config_of(tiny_llama, cudagraph_mode="full-and-piecewise")
-    assert plan_graphs(config, model(), num_weights=70_000_000_000).piece_sizes == ()
+    assert plan_graphs(config, model(), weights_per_token=70_000_000_000).piece_sizes == ()
 
 
 @pytest.mark.parametrize("mode", MODES)

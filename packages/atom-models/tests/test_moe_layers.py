@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
 from atom_kernels.platform import detect_platform
-from atom_models import BuildContext
+from atom_models import BuildContext, num_idle_weights
 from atom_models.layers import Experts, MoE, RMSNorm, RoutingConfig, SharedExpertsConfig
 from atom_models.quantization import choose_quantization
 from atom_models.weights import load_dummy_weights
@@ -119,6 +120,12 @@ def test_experts_that_a_scheme_would_quantize_are_refused():
     context = BuildContext(quantization=choose_quantization({}, "int8"))
     with pytest.raises(ValueError, match="experts cannot be held as int8"):
         make_moe(context=context)
+
+
+def test_weights_of_experts_that_a_token_does_not_choose_are_idle():
+    moe = make_moe(shared_experts=SharedExpertsConfig(10))
+    held = sum(math.prod(weight.shape) for weight in moe.experts.expected_weights().values())
+    assert num_idle_weights(moe) == held * (E - K) // E
 
 
 def test_shared_experts_see_every_token():

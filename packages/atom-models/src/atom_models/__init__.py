@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atom_models.checkpoint import Checkpoint, CheckpointError, open_checkpoint
     from atom_models.hub import resolve_model
     from atom_models.loaded_model import LoadedModel, load_model
-    from atom_models.model import attention_layers, build_model
+    from atom_models.model import attention_layers, build_model, num_idle_weights
     from atom_models.requirements import ModelRequirements, model_requirements
     from atom_models.weights import load_dummy_weights, load_named_weights, load_weights
 
@@ -34,6 +34,7 @@ _HOMES = {
     "load_named_weights": "atom_models.weights",
     "load_weights": "atom_models.weights",
     "model_requirements": "atom_models.requirements",
+    "num_idle_weights": "atom_models.model",
     "open_checkpoint": "atom_models.checkpoint",
     "resolve_model": "atom_models.hub",
     "supported_architectures": "atom_models.architectures.registry",
@@ -54,6 +55,7 @@ __all__ = [
     "load_named_weights",
     "load_weights",
     "model_requirements",
+    "num_idle_weights",
     "open_checkpoint",
     "resolve_model",
     "supported_architectures",

@@ -9,7 +9,7 @@ from torch import nn
 
 from atom_models.architectures.registry import find_architecture
 from atom_models.checkpoint import CheckpointError
-from atom_models.layers import Attention, LatentAttention
+from atom_models.layers import Attention, Experts, LatentAttention
 from atom_models.quantization import UNQUANTIZED, choose_quantization
 
 if TYPE_CHECKING:
@@ -42,3 +42,8 @@ def build_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
 def attention_layers(model: nn.Module) -> dict[str, Attention | LatentAttention]:
     """Every attention layer by the name under which the forward context finds its cache, in order of execution."""
     return {layer.name: layer for layer in model.modules() if isinstance(layer, (Attention, LatentAttention))}
+
+
+def num_idle_weights(model: nn.Module) -> int:
+    """How many weights of this rank's experts a token is not multiplied by, since it does not choose those experts."""
+    return sum(layer.num_idle_weights for layer in model.modules() if isinstance(layer, Experts))

@@ -52,7 +52,12 @@ class DeviceMemory:
         return f"memory = {_gib(self.limit)}: {taken}, {_gib(self.for_cache)} left for the KV cache"
 
 
-def measure_memory(config: EngineConfig, model: EngineModel, pages: CachePages) -> DeviceMemory:
+def count_weights_per_token(config: EngineConfig, model: EngineModel) -> int:
+    """How many weights each token is multiplied by, about, told of a device that holds nothing but weights."""
+    return torch.cuda.memory_allocated() // getattr(torch, config.model.dtype).itemsize - model.num_idle_weights
+
+
+def measure_memory(config: EngineConfig, model: EngineModel, pages: CachePages, weights_per_token: int) -> DeviceMemory:
     """Run the largest step once on dummy tokens, over a cache of one block; that also compiles what requests need."""
     free, total = torch.cuda.mem_get_info()
     reserved, weights = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
@@ -63,7 +68,7 @@ def measure_memory(config: EngineConfig, model: EngineModel, pages: CachePages) 
     torch.cuda.synchronize()
     activations = torch.cuda.max_memory_allocated() - weights
     torch.cuda.empty_cache()
-    plan = plan_graphs(config, paged, num_weights=weights // getattr(torch, config.model.dtype).itemsize)
+    plan = plan_graphs(config, paged, weights_per_token)
     return DeviceMemory(
         limit=int(total * config.cache.memory_utilization),
         others=total - free - reserved,

@@ -32,7 +32,7 @@ class DeviceSteps:
         model: what runs.
         states, tables: of the requests.
         max_model_len: of a request.
-        num_weights: of the model, about.
+        weights_per_token: that each is multiplied by, about.
         capture: makes graphs.
 
     Attributes:
@@ -47,7 +47,7 @@ class DeviceSteps:
         tables: DeviceTables,
         *,
         max_model_len: int,
-        num_weights: int,
+        weights_per_token: int,
         capture: Capture,
     ) -> None:
         self._model, self._states = model, states
@@ -60,7 +60,7 @@ class DeviceSteps:
             max_num_seqs=max(max_num_seqs + 1, PROMPT_REQS),
             max_num_tokens=max(max_num_tokens, max_num_seqs),
         )
-        plan = plan_graphs(config, model, num_weights)
+        plan = plan_graphs(config, model, weights_per_token)
         self.choices = plan.choices
         self._graphs: StepGraphs | None = None
         self._pieces: PieceGraphs | None = None

@@ -25,8 +25,8 @@ class GraphPlan:
     choices: tuple[str, ...] = ()
 
 
-def plan_graphs(config: EngineConfig, model: PagedModel, num_weights: int) -> GraphPlan:
-    """What to capture for a `model` of so many weights.
+def plan_graphs(config: EngineConfig, model: PagedModel, weights_per_token: int) -> GraphPlan:
+    """What to capture for a `model` that multiplies each token by so many weights.
 
     Raises:
         ConfigError: whole steps were asked for, and attention cannot be captured.
@@ -34,7 +34,7 @@ def plan_graphs(config: EngineConfig, model: PagedModel, num_weights: int) -> Gr
     mode, decode_sizes = config.compile.graph_mode, config.compile.capture_sizes
     if mode == "none":
         return GraphPlan()
-    tokens = prompt_sizes(num_weights, config.scheduler.max_num_batched_tokens)
+    tokens = prompt_sizes(weights_per_token, config.scheduler.max_num_batched_tokens)
     choices: list[str] = []
     reason = None if mode == "piecewise" else model.why_not_capturable()
     if reason is not None and config.compile.graphs_required:

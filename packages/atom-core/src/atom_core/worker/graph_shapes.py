@@ -60,10 +60,10 @@ class GraphShapes:
         return GraphShape(self._prompt_reqs, size)
 
 
-def prompt_sizes(num_weights: int, max_num_tokens: int) -> tuple[int, ...]:
-    """Tokens of the batches with prompts that are worth capturing for a model of so many weights."""
+def prompt_sizes(weights_per_token: int, max_num_tokens: int) -> tuple[int, ...]:
+    """Tokens of the batches with prompts that are worth capturing, where a token is multiplied by so many weights."""
     sizes = [*range(64, 256, 64), *range(256, 1024, 128), *range(1024, 2049, 256)]
-    return tuple(size for size in sizes if size <= max_num_tokens and size * num_weights <= LAUNCH_BOUND)
+    return tuple(size for size in sizes if size <= max_num_tokens and size * weights_per_token <= LAUNCH_BOUND)
 
 
 def _at_least(sizes: Sequence[int], number: int) -> int | None:

@@ -18,6 +18,7 @@ from atom_models import (
     build_model,
     load_dummy_weights,
     load_weights,
+    num_idle_weights,
     open_checkpoint,
 )
 
@@ -30,11 +31,13 @@ class EngineModel:
         forward: ``(input_ids [T], positions [T]) -> hidden_states [T, D]``.
         compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``.
         attention_layers: by name, each with its `plan`.
+        num_idle_weights: of the experts that a token does not choose.
     """
 
     forward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     compute_logits: Callable[[torch.Tensor], torch.Tensor]
     attention_layers: Mapping[str, Any]
+    num_idle_weights: int = 0
 
     def plans_by_group(self, groups: Sequence[Sequence[str]]) -> list[tuple[Any, int, list[str]]]:
         """The distinct plans of each group of layers, with the group's index and the names of their layers.
@@ -66,4 +69,5 @@ def load_engine_model(config: EngineConfig) -> EngineModel:
         load_weights(model, checkpoint, progress=sys.stderr.isatty())
     model.eval()
     compute_logits: Any = model.compute_logits
-    return EngineModel(compile_model(model, config), compute_logits, attention_layers(model))
+    idle = num_idle_weights(model)
+    return EngineModel(compile_model(model, config), compute_logits, attention_layers(model), idle)

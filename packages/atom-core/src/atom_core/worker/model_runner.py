@@ -182,7 +182,7 @@ class ModelRunner:
             self._states,
             tables,
             max_model_len=max_model_len,
-            num_weights=loaded.num_weights,
+            weights_per_token=loaded.weights_per_token,
             capture=capture,
         )
         return self._device_steps.choices

@@ -6,12 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from atom_core.config.sections import EngineConfig
 from atom_core.worker.cache_memory import CacheSize, available_memory, size_cache
 from atom_core.worker.cache_pages import CachePages, plan_pages
-from atom_core.worker.device_memory import measure_memory
+from atom_core.worker.device_memory import count_weights_per_token, measure_memory
 from atom_core.worker.kv_caches import allocate_caches
 from atom_core.worker.model_loading import EngineModel
 from atom_core.worker.paged_model import PagedModel
@@ -27,7 +25,7 @@ class LoadedPagedModel:
         model: with its cache.
         pages: how its layers share it.
         size: of the cache.
-        num_weights: about; 0 on a CPU, where nobody asks.
+        weights_per_token: that each is multiplied by, about; 0 on a CPU, where nobody asks.
         timings: seconds of each phase, by name.
         choices: a line for each value that was chosen for the user.
     """
@@ -35,7 +33,7 @@ class LoadedPagedModel:
     model: PagedModel
     pages: CachePages
     size: CacheSize
-    num_weights: int
+    weights_per_token: int
     timings: dict[str, float]
     choices: tuple[str, ...]
 
@@ -52,10 +50,11 @@ def load_paged_model(config: EngineConfig, load_model: LoadModel) -> LoadedPaged
     pages = plan_pages(model.attention_layers, config.model.max_model_len)
     choices: list[str] = []
     if config.device == "cpu":
-        memory, num_weights = available_memory(), 0
+        memory, weights_per_token = available_memory(), 0
     else:
-        measured = measure_memory(config, model, pages)
-        memory, num_weights = measured.for_cache, measured.weights // getattr(torch, config.model.dtype).itemsize
+        weights_per_token = count_weights_per_token(config, model)
+        measured = measure_memory(config, model, pages, weights_per_token)
+        memory = measured.for_cache
         choices.append(measured.describe())
     times.append(time.perf_counter())
     size = size_cache(
@@ -76,7 +75,7 @@ def load_paged_model(config: EngineConfig, load_model: LoadModel) -> LoadedPaged
         model=PagedModel(model, caches, [group.layers for group in pages.groups]),
         pages=pages,
         size=size,
-        num_weights=num_weights,
+        weights_per_token=weights_per_token,
         timings={
             name: after - before
             for name, before, after in zip(

@@ -90,6 +90,12 @@ class Experts(Layer):
     ) -> torch.Tensor:
         return self._apply(x, weights, ids, base)
 
+    @property
+    def num_idle_weights(self) -> int:
+        """Of the experts that one token does not choose; biases aside."""
+        problem = self.problem
+        return 3 * problem.hidden_size * problem.intermediate_size * (problem.num_experts - problem.top_k)
+
     def choose_names(self, available: Collection[str]) -> None:
         """Expects the names that a checkpoint with those tensors uses."""
         if f"{self.prefix}.gate_up_proj" in available:
