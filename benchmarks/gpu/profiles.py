@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 # What kernels do, by parts of their names in lower case, ours and those of torch, cuBLAS and vLLM. The first fits.
@@ -24,6 +26,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 OTHER, IDLE = "other", "idle"
+STEPS_OF_A_WINDOW = 4
 
 
 class Span(NamedTuple):
@@ -32,6 +35,18 @@ class Span(NamedTuple):
     start: float
     end: float
     name: str
+
+
+class Window(NamedTuple):
+    """A few steps: how long they took in microseconds, and the kernels that began in them."""
+
+    microseconds: float
+    spans: Sequence[Span]
+
+    @property
+    def idle_share(self) -> float:
+        """Of the time, how much of it no kernel runs."""
+        return max(0.0, 1 - sum(busy_microseconds(self.spans).values()) / self.microseconds)
 
 
 def kernel_spans(action: Callable[[], None]) -> list[Span]:
@@ -46,6 +61,25 @@ def kernel_spans(action: Callable[[], None]) -> list[Span]:
         for event in profile.events() or ()
         if str(event.device_type).endswith("CUDA")
     )
+
+
+def steady_windows(spans: Sequence[Span], num_steps: int) -> list[Window]:
+    """The last half of `num_steps` steps by a few: where host or profiler stop for a moment, one window shows it.
+
+    Steps are told by the rarest of the kernels that all of them have.
+    """
+    counts = Counter(span.name for span in spans)
+    marker = min((name for name in counts if counts[name] >= num_steps), key=counts.__getitem__, default=None)
+    if marker is None:
+        raise ValueError(f"no kernel ran in each of {num_steps} steps; the profiler lost some, or they were fewer")
+    marks = [place for place, span in enumerate(spans) if span.name == marker]
+    windows = pairwise(marks[-(num_steps // 2) :: STEPS_OF_A_WINDOW])
+    return [Window(spans[after].start - spans[first].start, spans[first:after]) for first, after in windows]
+
+
+def middle_window(windows: Sequence[Window]) -> Window:
+    """The one that is neither the most nor the least idle."""
+    return sorted(windows, key=lambda window: window.idle_share)[len(windows) // 2]
 
 
 def part_of(kernel: str) -> str:
@@ -73,11 +107,10 @@ def busy_microseconds(spans: Sequence[Span]) -> dict[str, float]:
     return parts
 
 
-def decode_profile(spans: Sequence[Span], step_ms: float) -> dict[str, float]:
-    """Milliseconds of each part of a step that takes `step_ms` unobserved, by the shares in `spans` of many steps."""
-    whole = max(span.end for span in spans) - spans[0].start
-    parts = {part: step_ms * time / whole for part, time in busy_microseconds(spans).items()}
-    return _without_nothing(parts | {IDLE: step_ms - sum(parts.values())})
+def decode_profile(window: Window, step_ms: float) -> dict[str, float]:
+    """Milliseconds of each part of a step that takes `step_ms` unobserved, by the shares in a `window` of steps."""
+    parts = {part: step_ms * time / window.microseconds for part, time in busy_microseconds(window.spans).items()}
+    return _without_nothing(parts | {IDLE: step_ms * window.idle_share})
 
 
 def prefill_profile(spans: Sequence[Span], seen_ms: float) -> dict[str, float]:
@@ -88,12 +121,3 @@ def prefill_profile(spans: Sequence[Span], seen_ms: float) -> dict[str, float]:
 
 def _without_nothing(parts: dict[str, float]) -> dict[str, float]:
     return {part: time for part, time in parts.items() if time > 0}
-
-
-def busy_share(spans: Sequence[tuple[float, float]]) -> float:
-    """Of the time from the first start to the last end, how much lies in any of `spans`, which are sorted."""
-    busy, reached = 0.0, spans[0][0]
-    for start, end in spans:
-        busy += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return busy / (reached - spans[0][0])

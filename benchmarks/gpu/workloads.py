@@ -7,7 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks.gpu.profiles import Span, busy_share, decode_profile, kernel_spans, kernels_of, prefill_profile
+from benchmarks.gpu.profiles import (
+    Span,
+    decode_profile,
+    kernel_spans,
+    kernels_of,
+    middle_window,
+    prefill_profile,
+    steady_windows,
+)
 from benchmarks.gpu.protocol import Engine, Figure, Sizes
 
 SCENARIOS = (
@@ -123,12 +131,12 @@ class Measurement:
             yield Figure(f"64 prompts of one prefix, {state}", "s", [seconds], {"kind": "prefix", "state": state})
 
     def _idle(self, batch_size: int = 32, context: int = 1024) -> Figure:
-        """Share of the time in which the GPU runs nothing, over the last half of a run of decode steps."""
+        """Shares of the time in which the GPU runs nothing, in parts of the last half of a run of decode steps."""
         self._engine.generate(self._prompts(batch_size, context), [SHORT] * batch_size, TEMPERATURE)
         prompts = self._prompts(batch_size, context)
         spans = kernel_spans(lambda: self._engine.generate(prompts, [LONG] * batch_size, TEMPERATURE))
-        idle = 100 * (1 - busy_share([(span.start, span.end) for span in spans[len(spans) // 2 :]]))
-        return Figure(f"GPU idle in decode, batch {batch_size}", "%", [idle], {"kind": "idle", "batch": batch_size})
+        idle = [100 * window.idle_share for window in steady_windows(spans, LONG - 1)]
+        return Figure(f"GPU idle in decode, batch {batch_size}", "%", idle, {"kind": "idle", "batch": batch_size})
 
     def _profile_decode(self, batch_size: int, context: int) -> Iterator[Figure]:
         step = self._decode(batch_size, context)
@@ -136,8 +144,8 @@ class Measurement:
             return
         prompts = self._prompts(batch_size, context)
         spans = kernel_spans(lambda: self._engine.generate(prompts, [PROFILED] * batch_size, TEMPERATURE))
-        steps = spans[len(spans) // 2 :]
-        yield from _profile(step.figure, decode_profile(steps, _middle(step.values)), steps)
+        steps = middle_window(steady_windows(spans, PROFILED - 1))
+        yield from _profile(step.figure, decode_profile(steps, _middle(step.values)), steps.spans)
 
     def _profile_prefill(self, length: int) -> Iterator[Figure]:
         seen = self._prefill(length)

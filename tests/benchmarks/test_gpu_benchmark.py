@@ -18,7 +18,16 @@ from benchmarks.gpu import page as gpu_page
 from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.models import MODELS, write_config
 from benchmarks.gpu.pictures import FULL, LEFT, pictures
-from benchmarks.gpu.profiles import Span, busy_share, decode_profile, kernels_of, part_of, prefill_profile
+from benchmarks.gpu.profiles import (
+    Span,
+    Window,
+    decode_profile,
+    kernels_of,
+    middle_window,
+    part_of,
+    prefill_profile,
+    steady_windows,
+)
 from benchmarks.gpu.protocol import Figure, Sizes
 from benchmarks.gpu.workloads import Measurement, random_prompt
 
@@ -232,7 +241,9 @@ def test_kernels_are_told_apart_by_what_they_do(kernel: str, part: str) -> None:
 
 def test_the_parts_of_a_profile_and_its_gaps_are_the_whole_time() -> None:
     spans = [Span(0, 40, "prefill_kernel"), Span(30, 60, "nvjet_a"), Span(80, 100, "draw_kernel")]
-    assert decode_profile(spans, 2.0) == pytest.approx({"attention": 0.8, "linears": 0.4, "sampling": 0.4, "idle": 0.4})
+    assert decode_profile(Window(100, spans), 2.0) == pytest.approx(
+        {"attention": 0.8, "linears": 0.4, "sampling": 0.4, "idle": 0.4}
+    )
     assert kernels_of("linears", [*spans, Span(100, 190, "nvjet_b")]) == ["nvjet_b", "nvjet_a"]
     assert prefill_profile(spans, 1.0) == pytest.approx(
         {"attention": 0.04, "linears": 0.02, "sampling": 0.02, "idle": 0.92}
@@ -254,7 +265,24 @@ def test_random_prompts_stay_in_small_vocabularies() -> None:
 
 
 def test_kernels_that_overlap_count_once() -> None:
-    assert busy_share([(0, 4), (1, 3), (3, 5), (8, 10)]) == 0.7
+    spans = [Span(start, end, "nvjet_a") for start, end in ((0, 4), (1, 3), (3, 5), (8, 10))]
+    assert Window(10, spans).idle_share == pytest.approx(0.3)
+
+
+def test_a_moment_in_which_the_host_was_stopped_is_one_window_of_many() -> None:
+    spans = [Span(0, 500, "prefill_kernel"), Span(500, 510, "draw_kernel")]
+    start = 510
+    for step in range(31):
+        start += 1000 * (step == 20)
+        spans += [Span(start + 10 * layer, start + 10 * layer + 8, "decode_kernel") for layer in range(9)]
+        spans.append(Span(start + 90, start + 98, "draw_kernel"))
+        start += 100
+    windows = steady_windows(spans, 31)
+    assert [round(window.idle_share, 2) for window in windows] == [0.77, 0.2, 0.2]
+    assert [len(window.spans) for window in windows] == [40, 40, 40]
+    assert middle_window(windows) == windows[2]
+    with pytest.raises(ValueError, match="no kernel ran in each of 400 steps"):
+        steady_windows(spans, 400)
 
 
 def test_the_page_of_gpus_shows_the_saved_results() -> None:
