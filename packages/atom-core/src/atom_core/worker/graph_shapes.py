@@ -10,9 +10,9 @@ from atom_core.worker.input_batch import StepRows
 
 # Requests of a captured batch with prompts in it.
 PROMPT_REQS = 16
-# Below so many tokens times weights a step with prompts is launched more slowly than it is computed: 12 ms on an H100,
-# where a host takes 14 and more for 36 layers.
-LAUNCH_BOUND = 5e12
+# So many tokens times weights an H100 computes in 25 ms. Launching 36 layers takes a host 14 to 40 ms, and a graph of
+# a step that takes longer to compute costs little but its capture.
+LAUNCH_BOUND = 1e13
 
 
 @dataclass(frozen=True)
