@@ -66,10 +66,10 @@ def kernel_spans(action: Callable[[], None]) -> list[Span]:
 def steady_windows(spans: Sequence[Span], num_steps: int) -> list[Window]:
     """The last half of `num_steps` steps by a few: where host or profiler stop for a moment, one window shows it.
 
-    Steps are told by the rarest of the kernels that all of them have.
+    Steps are told by the rarest of the kernels that all of them have. Those of prompts, before, are others.
     """
-    counts = Counter(span.name for span in spans)
-    marker = min((name for name in counts if counts[name] >= num_steps), key=counts.__getitem__, default=None)
+    counts = Counter(span.name for span in spans[len(spans) // 2 :])
+    marker = min((name for name in counts if counts[name] >= num_steps // 4), key=counts.__getitem__, default=None)
     if marker is None:
         raise ValueError(f"no kernel ran in each of {num_steps} steps; the profiler lost some, or they were fewer")
     marks = [place for place, span in enumerate(spans) if span.name == marker]

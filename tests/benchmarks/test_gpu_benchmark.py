@@ -270,8 +270,10 @@ def test_kernels_that_overlap_count_once() -> None:
 
 
 def test_a_moment_in_which_the_host_was_stopped_is_one_window_of_many() -> None:
-    spans = [Span(0, 500, "prefill_kernel"), Span(500, 510, "draw_kernel")]
-    start = 510
+    spans = [Span(10 * layer, 10 * layer + 10, "prefill_kernel") for layer in range(40)] + [
+        Span(400, 410, "draw_kernel")
+    ]
+    start = 410
     for step in range(31):
         start += 1000 * (step == 20)
         spans += [Span(start + 10 * layer, start + 10 * layer + 8, "decode_kernel") for layer in range(9)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources
 
 from atom_kernels.attention.mla.cases import make_problem as make_latent_problem
 from atom_kernels.attention.mla.tuning import LatentSubject
@@ -19,10 +20,19 @@ SUBJECTS = {
 }
 
 
+def outputs_of(subject, part):
+    for config in subject.candidates(3)[part]:
+        try:
+            yield subject.calls(part, config, 3)[0]()
+        except OutOfResources:
+            # Float32 tiles are twice as large as those that candidates are for; the tuner leaves such out, too.
+            assert DEVICE != "cpu"
+
+
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_candidates_differ_in_nothing_but_time(name):
     subject, part = SUBJECTS[name], "decode" if name == "latent" else name
-    first, *others = [subject.calls(part, config, 3)[0]() for config in subject.candidates(3)[part]]
+    first, *others = outputs_of(subject, part)
     assert len(others) > 3
     for other in others:
         torch.testing.assert_close(other, first, atol=2e-5, rtol=2e-5)

@@ -131,9 +131,10 @@ def _prefetch_keys(
     BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Brings the first keys of a range to the L2 cache, while the kernel before may still write the last of them."""
-    n = first_key + tl.arange(0, KEYS)
+    nth = tl.arange(0, triton.next_power_of_2(KEYS))
+    n = first_key + nth
     column = n // BLOCK_SIZE
-    present = (n < end) & (column < table_width)
+    present = (nth < KEYS) & (n < end) & (column < table_width)
     block_ids = tl.load(table + column, mask=present, other=0)
     rows = block_ids.to(tl.int64) * BLOCK_STRIDE + n % BLOCK_SIZE * TOKEN_STRIDE
     _prefetch_rows(k_cache_ptr + rows, present, HEAD_DIM + ROPE_DIM)
