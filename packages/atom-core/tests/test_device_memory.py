@@ -37,7 +37,8 @@ def test_the_measured_prompts_write_nothing_and_read_the_first_block_alone():
     assert (geometry.num_reqs, geometry.num_tokens, geometry.max_query_len) == (2, 8, 5)
 
 
-def test_graphs_take_memory_each_and_for_the_logits_of_the_largest():
-    assert graph_bytes(GraphPlan(), 1000) == 0
-    assert graph_bytes(GraphPlan(piece_sizes=(1, 64)), 1000) == 2 * GRAPH_BYTES
-    assert graph_bytes(GraphPlan(GraphShapes((1, 32), (64,)), (64,)), 1000) == 4 * GRAPH_BYTES + 2 * 4 * 32 * 1000
+def test_graphs_take_memory_each_and_for_the_largest():
+    assert graph_bytes(GraphPlan(), 1000, 10) == 0
+    assert graph_bytes(GraphPlan(piece_sizes=(1, 64)), 1000, 10) == 2 * GRAPH_BYTES + 64 * 10
+    whole = GraphPlan(GraphShapes((1, 32), (64,)), (128,))
+    assert graph_bytes(whole, 1000, 10) == 4 * GRAPH_BYTES + 2 * 4 * 32 * 1000 + 128 * 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from atom_core.config import CompileConfig, ConfigError, EngineArgs, EngineConfig, resolve_config
 from atom_core.worker.graph_plan import plan_graphs
-from atom_core.worker.graph_shapes import GraphShape
+from atom_core.worker.graph_shapes import MOST_WHOLE, GraphShape
 from atom_kernels.platform import detect_platform
 from atom_models import open_checkpoint
 
@@ -21,7 +22,8 @@ MODES = ("piecewise", "full", "full-and-piecewise")
 
 def config_of(folder: Path, device: str = "cuda", **settings: Any) -> EngineConfig:
     platform = dataclasses.replace(detect_platform(), device=device)
-    args = EngineArgs(model=str(folder), max_num_batched_tokens=128, max_num_seqs=4, num_threads=1, **settings)
+    settings = {"max_num_batched_tokens": 128} | settings
+    args = EngineArgs(model=str(folder), max_num_seqs=4, num_threads=1, **settings)
     return resolve_config(args, open_checkpoint(folder), platform)
 
 
@@ -67,6 +69,14 @@ def test_attention_that_cannot_be_captured_is_left_between_graphs(tiny_llama: Pa
     for mode in ("full", "full-and-piecewise"):
         with pytest.raises(ConfigError, match=f"{REASON}; ask for cudagraph_mode piecewise"):
             plan_graphs(config_of(tiny_llama, cudagraph_mode=mode), model(REASON), weights_per_token=1000)
+
+
+def test_long_prompts_are_captured_in_pieces_alone_and_padded_little(tiny_llama: Path) -> None:
+    plan = plan_graphs(config_of(tiny_llama, max_num_batched_tokens=8192), model(), weights_per_token=600_000_000)
+    assert plan.shapes is not None
+    assert (plan.shapes.all[0], plan.piece_sizes[-1], plan.most_tokens) == (GraphShape(16, 2048), 8192, 8192)
+    assert all(after <= 1.125 * size for size, after in pairwise(plan.piece_sizes) if size >= MOST_WHOLE)
+    assert "prompts of up to 8192 tokens are captured too" in plan.choices[-1]
 
 
 def test_large_models_have_no_prompts_captured(tiny_llama: Path) -> None:

@@ -74,7 +74,7 @@ def measure_memory(config: EngineConfig, model: EngineModel, pages: CachePages, 
         others=total - free - reserved,
         weights=weights,
         activations=activations,
-        graphs=graph_bytes(plan, config.model.vocab_size),
+        graphs=graph_bytes(plan, config.model.vocab_size, activations // config.scheduler.max_num_batched_tokens),
     )
 
 
@@ -85,11 +85,15 @@ def give_memory_back() -> None:
         torch.cuda.empty_cache()
 
 
-def graph_bytes(plan: GraphPlan, vocab_size: int) -> int:
-    """What the graphs of `plan` will take, about. All share the memory of the largest: mostly its logits, twice."""
+def graph_bytes(plan: GraphPlan, vocab_size: int, token_bytes: int) -> int:
+    """What the graphs of `plan` will take, about.
+
+    All share the memory of the largest, which is theirs alone: logits, twice, and `token_bytes` of activations a token.
+    """
     shapes = plan.shapes.all if plan.shapes else []
     num_logits = vocab_size * max((shape.num_reqs for shape in shapes), default=0)
-    return (len(shapes) + len(plan.piece_sizes)) * GRAPH_BYTES + 2 * 4 * num_logits
+    num_graphs = len(shapes) + len(plan.piece_sizes)
+    return num_graphs * GRAPH_BYTES + 2 * 4 * num_logits + plan.most_tokens * token_bytes
 
 
 def _run_largest_step(config: EngineConfig, model: PagedModel) -> None:

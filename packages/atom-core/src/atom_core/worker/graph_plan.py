@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
-from atom_core.worker.graph_shapes import GraphShapes, prompt_sizes
+from atom_core.worker.graph_shapes import MOST_WHOLE, GraphShapes, prompt_sizes
 from atom_core.worker.paged_model import PagedModel
 
 
@@ -23,6 +23,12 @@ class GraphPlan:
     shapes: GraphShapes | None = None
     piece_sizes: tuple[int, ...] = ()
     choices: tuple[str, ...] = ()
+
+    @property
+    def most_tokens(self) -> int:
+        """Of a captured step; 0 where none is."""
+        sizes = [shape.num_tokens for shape in self.shapes.all] if self.shapes else []
+        return max([*sizes, *self.piece_sizes], default=0)
 
 
 def plan_graphs(config: EngineConfig, model: PagedModel, weights_per_token: int) -> GraphPlan:
@@ -43,11 +49,12 @@ def plan_graphs(config: EngineConfig, model: PagedModel, weights_per_token: int)
         mode = "piecewise"
         choices.append(f"cudagraph_mode = piecewise: {reason}")
     # Whole, decodes beside prompts are computed as prompts of one token, which is not invariant.
-    whole = () if config.compile.batch_invariant or not model.captures_prompts else tokens
+    allowed = model.captures_prompts and not config.compile.batch_invariant
+    whole = tuple(size for size in tokens if size <= MOST_WHOLE) if allowed else ()
     if mode == "piecewise":
         shapes, pieces = None, tuple(sorted({*decode_sizes, *tokens}))
     else:
         shapes, pieces = GraphShapes(decode_sizes, whole), () if mode == "full" else tokens
-    if tokens and (whole or pieces):
-        choices.append(f"prompts of up to {max(tokens)} tokens are captured too: their launches take longest")
+    if captured := tokens if pieces else whole:
+        choices.append(f"prompts of up to {max(captured)} tokens are captured too: their launches take longest")
     return GraphPlan(shapes, pieces, tuple(choices))

@@ -10,9 +10,10 @@ from atom_core.worker.input_batch import StepRows
 
 # Requests of a captured batch with prompts in it.
 PROMPT_REQS = 16
-# So many tokens times weights an H100 computes in 25 ms. Launching 36 layers takes a host 14 to 40 ms, and a graph of
-# a step that takes longer to compute costs little but its capture.
+# So many tokens times weights an H100 computes in 25 ms. Launching 36 layers takes a host 14 to 40 ms.
 LAUNCH_BOUND = 1e13
+# Beyond so many tokens, a step is captured in pieces only: the host has time enough to call attention.
+MOST_WHOLE = 2048
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,11 @@ class GraphShapes:
 
 
 def prompt_sizes(weights_per_token: int, max_num_tokens: int) -> tuple[int, ...]:
-    """Tokens of the batches with prompts that are worth capturing, where a token is multiplied by so many weights."""
-    sizes = [*range(64, 256, 64), *range(256, 1024, 128), *range(1024, 2049, 256)]
+    """Tokens of the batches with prompts that are worth capturing, where a token is multiplied by so many weights.
+
+    What takes long to compute is padded little.
+    """
+    sizes = [*range(64, 256, 64), *range(256, 1024, 128), *range(1024, 4096, 256), *range(4096, 8193, 512)]
     return tuple(size for size in sizes if size <= max_num_tokens and size * weights_per_token <= LAUNCH_BOUND)
 
 
