@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -66,15 +65,20 @@ def kernel_spans(action: Callable[[], None]) -> list[Span]:
 def steady_windows(spans: Sequence[Span], num_steps: int) -> list[Window]:
     """The last half of `num_steps` steps by a few: where host or profiler stop for a moment, one window shows it.
 
-    Steps are told by the rarest of the kernels that all of them have. Those of prompts, before, are others.
+    Steps are told by the rarest of the kernels that run from the first to the last of them. Others are of prompts,
+    or of the fewer requests that are left at the end.
     """
-    counts = Counter(span.name for span in spans[len(spans) // 2 :])
-    marker = min((name for name in counts if counts[name] >= num_steps // 4), key=counts.__getitem__, default=None)
-    if marker is None:
+    places: dict[str, list[int]] = {}
+    for place in range(len(spans) // 2, len(spans)):
+        places.setdefault(spans[place].name, []).append(place)
+    everywhere = [
+        marks for marks in places.values()
+        if len(marks) >= num_steps // 4 and marks[-1] - marks[0] > 0.8 * (len(spans) // 2)
+    ]  # fmt: skip
+    if not everywhere:
         raise ValueError(f"no kernel ran in each of {num_steps} steps; the profiler lost some, or they were fewer")
-    marks = [place for place, span in enumerate(spans) if span.name == marker]
-    windows = pairwise(marks[-(num_steps // 2) :: STEPS_OF_A_WINDOW])
-    return [Window(spans[after].start - spans[first].start, spans[first:after]) for first, after in windows]
+    marks = min(everywhere, key=len)[-(num_steps // 2) :: STEPS_OF_A_WINDOW]
+    return [Window(spans[after].start - spans[first].start, spans[first:after]) for first, after in pairwise(marks)]
 
 
 def middle_window(windows: Sequence[Window]) -> Window:

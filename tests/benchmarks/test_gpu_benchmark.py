@@ -278,6 +278,8 @@ def test_a_moment_in_which_the_host_was_stopped_is_one_window_of_many() -> None:
         start += 1000 * (step == 20)
         spans += [Span(start + 10 * layer, start + 10 * layer + 8, "decode_kernel") for layer in range(9)]
         spans.append(Span(start + 90, start + 98, "draw_kernel"))
+        # The last steps have fewer requests, and kernels for them.
+        spans += [Span(start + 90, start + 90, "small_kernel")] * 4 * (step > 28)
         start += 100
     windows = steady_windows(spans, 31)
     assert [round(window.idle_share, 2) for window in windows] == [0.77, 0.2, 0.2]
