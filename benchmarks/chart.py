@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.gpu import page as gpu_page
+from benchmarks.gpu.headlines import headlines
 from benchmarks.gpu.tables import gpu_table
 from benchmarks.kernels import page as kernels_page
 
@@ -46,6 +47,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"drawn: {options.images / 'gpu-kernels.svg'}; tables: {options.kernels}")
     if engines := report.load_all("gpu", options.results):
         gpu_page.write_page(engines[0], kernels, options.gpu, options.images)
+        options.readme.write_text(report.fill_marks(options.readme.read_text(), [headlines(engines[0])], "gpu"))
         print(f"drawn: {options.images}/gpu-*.svg; tables: {options.gpu}")
     if plugin := report.load_all("vllm", options.results):
         tables = [report.vllm_table(document) for document in plugin]

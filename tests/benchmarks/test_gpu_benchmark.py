@@ -16,6 +16,7 @@ from benchmarks import chart, gpu, report
 from benchmarks.gpu import engines, tables
 from benchmarks.gpu import page as gpu_page
 from benchmarks.gpu.ceilings import Ceilings
+from benchmarks.gpu.headlines import headlines
 from benchmarks.gpu.models import MODELS, write_config
 from benchmarks.gpu.pictures import FULL, LEFT, pictures
 from benchmarks.gpu.profiles import (
@@ -308,6 +309,16 @@ def test_the_page_of_gpus_shows_the_saved_results() -> None:
 )
 def test_each_figure_is_discussed_in_one_place(model: str, about: dict[str, object], subject: str) -> None:
     assert tables.subject_of({"model": model, "about": about}) == subject
+
+
+def test_headlines_have_a_row_for_each_model_that_was_measured_beside_a_peer() -> None:
+    facts = {"figure": "decode step, batch 32, context 1024", "unit": "ms"}
+    facts["about"] = {"kind": "decode", "batch": 32, "context": 1024, "steps": 72}
+    entries = [told(engine, 0, [time], model="qwen3-0.6b", **facts) for engine, time in (("atom", 2.0), ("vllm", 4.0))]
+    results, _ = gpu.summarize([*entries, told("atom", 0, [9.0], model="deepseek-v2-lite", **facts)], RATES)
+    [header, _, row] = headlines(document_of(results)).split("\n\n")[0].splitlines()
+    assert [cell.strip() for cell in row.split("|")][1:4] == ["qwen3-0.6b", "", "2.00 ms (0.50x)"]
+    assert header.count("|") == row.count("|")
 
 
 def test_a_profile_shows_milliseconds_and_shares() -> None:

@@ -1,0 +1,47 @@
+"""The figures that a README has room for: one row a model, ours and how it compares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.gpu.aims import aim_of
+from benchmarks.report import markdown_table
+
+COLUMNS = {
+    "decode step, batch 1, context 1024": "decode step, batch 1",
+    "decode step, batch 32, context 1024": "batch 32",
+    "decode step, batch 128, context 1024": "batch 128",
+    "prefill of 1024": "prompt of 1024",
+    "prefill of 8192": "prompt of 8192",
+    "offline, 256 requests": "256 requests",
+}
+
+
+def headlines(document: dict[str, Any]) -> str:
+    """A table of a `gpu` result: every model that was measured beside a peer, with what the numbers mean under it."""
+    found = {(result["model"], result["figure"]): result for result in document["results"]}
+    compared = {model for (model, _), result in found.items() if aim_of(model, result["about"]) and _ratio(result)}
+    models = [model for model in dict.fromkeys(model for model, _ in found) if model in compared]
+    rows: list[tuple[str, ...]] = [("model", *COLUMNS.values())]
+    rows += [(model, *(_cell(found.get((model, figure))) for figure in COLUMNS)) for model in models]
+    versions = {engines["vllm"]["version"] for result in found.values() if "vllm" in (engines := result["engines"])}
+    machine, dtype = document["machine"], document["settings"]["dtype"]
+    note = (
+        f"One {machine['device']}, {dtype}, dummy weights, contexts of 1024 tokens. In brackets how many times the time "
+        f"of vLLM {', '.join(sorted(versions))} that is, in the same call, or its tokens in a second for 256 requests at "
+        "once. Short prompts and small batches depend on the host, and slow hosts cost vLLM more: "
+        "[docs/gpu.md](docs/gpu.md) has those of a quick one, spreads, floors and conditions."
+    )
+    return markdown_table(rows) + "\n\n" + note
+
+
+def _ratio(result: dict[str, Any]) -> float | None:
+    return result.get("ours_over_peer")
+
+
+def _cell(result: dict[str, Any] | None) -> str:
+    if result is None or (ours := result["engines"].get("atom", {}).get("median")) is None:
+        return ""
+    number = f"{ours:,.0f} {result['unit']}" if ours >= 1000 else f"{ours:.2f} {result['unit']}"
+    ratio = _ratio(result)
+    return number if ratio is None else f"{number} ({ratio:.2f}x)"
