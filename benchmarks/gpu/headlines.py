@@ -27,9 +27,9 @@ def headlines(document: dict[str, Any]) -> str:
     versions = {engines["vllm"]["version"] for result in found.values() if "vllm" in (engines := result["engines"])}
     machine, dtype = document["machine"], document["settings"]["dtype"]
     note = (
-        f"One {machine['device']}, {dtype}, dummy weights, contexts of 1024 tokens. In brackets how many times the time "
-        f"of vLLM {', '.join(sorted(versions))} that is, in the same call, or its tokens in a second for 256 requests at "
-        "once. Short prompts and small batches depend on the host, and slow hosts cost vLLM more: "
+        f"One {machine['device']}, {dtype}, dummy weights, contexts of 1024 tokens. In brackets how many times the "
+        f"time of vLLM {', '.join(sorted(versions))} that is, in the same call, or its tokens in a second for 256 "
+        "requests at once. Short prompts and small batches depend on the host, and slow hosts cost vLLM more: "
         "[docs/gpu.md](docs/gpu.md) has those of a quick one, spreads, floors and conditions."
     )
     return markdown_table(rows) + "\n\n" + note
