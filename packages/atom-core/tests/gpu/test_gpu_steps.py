@@ -12,6 +12,7 @@ import pytest
 
 from atom_core import LLMEngine, SamplingParams
 from atom_kernels.attention.triton_backend import TritonAttention
+from tiny_models import make_tiny_llama
 
 pytest.importorskip("transformers")
 
@@ -71,6 +72,22 @@ def test_graphs_of_every_mode_draw_the_tokens_of_eager_steps(
     eager = tokens_of(folder, prompts, enforce_eager=True)
     for mode in MODES:
         assert tokens_of(folder, prompts, cudagraph_mode=mode) == eager
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_long_prompts_draw_the_tokens_of_eager_steps(mode: str, tmp_path: Path) -> None:
+    folder = make_tiny_llama(tmp_path / "llama", max_position=9000, seed=7)
+    draw = random.Random(6)
+    prompts = [[draw.randrange(3, 384) for _ in range(length)] for length in (2100, 3000, 40, 5000, 8192, 7)]
+
+    def tokens(**settings: Any) -> list[list[int]]:
+        with LLMEngine(str(folder), dtype="float32", max_num_batched_tokens=8192, **settings) as engine:
+            # A decode has everything captured.
+            engine.generate([[5, 6, 7]], GREEDY, use_tqdm=False)
+            alone = [output for prompt in prompts for output in engine.generate([prompt], GREEDY, use_tqdm=False)]
+            return [output["token_ids"] for output in (*alone, *engine.generate(prompts, GREEDY, use_tqdm=False))]
+
+    assert tokens(cudagraph_mode=mode) == tokens(enforce_eager=True)
 
 
 def test_attention_that_cannot_be_captured_runs_between_graphs(

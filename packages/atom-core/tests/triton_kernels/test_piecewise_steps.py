@@ -16,7 +16,7 @@ from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.startup import open_model, resolve
 from atom_core.executor import InlineExecutor
 from atom_core.messages import EngineRequest, StepStats
-from atom_core.worker.graph_shapes import PROMPT_REQS, GraphShape
+from atom_core.worker.graph_shapes import MOST_WHOLE, PROMPT_REQS, GraphShape
 from atom_core.worker.input_batch import ModelInput, StepRows
 from atom_core.worker.model_runner import ModelRunner
 from atom_core.worker.piece_graphs import PieceGraphs
@@ -24,6 +24,7 @@ from atom_core.worker.step_graphs import StepGraphs
 from atom_kernels.attention import AttentionPlan
 from atom_kernels.platform import gather_facts, platform_from_facts, use_platform
 from repeated_work import Repeated
+from tiny_models import make_tiny_llama
 
 pytest.importorskip("transformers")
 
@@ -56,14 +57,18 @@ def requests() -> list[EngineRequest]:
     return made
 
 
-def run(folder: Path, compile_config: CompileConfig | None) -> tuple[dict[str, list[int]], StepStats]:
-    """Tokens of a request alone, whose decodes have all captured, then of others that come four a step.
-
-    The cache is too small for them.
-    """
+def run(
+    folder: Path,
+    compile_config: CompileConfig | None,
+    waiting: list[EngineRequest],
+    *,
+    max_num_batched_tokens: int = 128,
+    num_kv_blocks: int = 40,
+) -> tuple[dict[str, list[int]], StepStats]:
+    """Tokens of a request alone, whose decodes have all captured, then of others that come four a step."""
     args = EngineArgs(
-        model=str(folder), dtype="float32", num_threads=1, max_num_seqs=NUM_SEQS, max_num_batched_tokens=128,
-        num_kv_blocks=40,
+        model=str(folder), dtype="float32", num_threads=1, max_num_seqs=NUM_SEQS,
+        max_num_batched_tokens=max_num_batched_tokens, num_kv_blocks=num_kv_blocks,
     )  # fmt: skip
     config = resolve(args, open_model(args))
     runner = ModelRunner(config)
@@ -71,7 +76,6 @@ def run(folder: Path, compile_config: CompileConfig | None) -> tuple[dict[str, l
         config = dataclasses.replace(config, compile=compile_config)
         runner = ModelRunner(config, capture=Repeated)
     core = EngineCore(config, InlineExecutor(runner))
-    waiting = requests()
     tokens: dict[str, list[int]] = {request.request_id: [] for request in waiting}
     core.add_request(waiting.pop(0))
     while waiting or core.has_unfinished():
@@ -106,8 +110,9 @@ def test_steps_in_pieces_draw_the_tokens_of_whole_ones(
     family: str, tiny_family: Callable[[str], Path], replayed: list[StepRows]
 ) -> None:
     folder = tiny_family(family)
-    expected, _ = run(folder, None)
-    tokens, stats = run(folder, PIECES)
+    # The cache is too small for all of them.
+    expected, _ = run(folder, None, requests())
+    tokens, stats = run(folder, PIECES, requests())
     assert tokens == expected
     assert Repeated.captured == len({4, NUM_SEQS, 64, 128})
     assert any(rows.num_reqs == rows.num_tokens for rows in replayed)
@@ -121,7 +126,7 @@ def test_steps_run_whole_where_they_fit_and_in_pieces_elsewhere(
     tiny_family: Callable[[str], Path], replayed: list[StepRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tiny_family("qwen3")
-    expected, _ = run(folder, None)
+    expected, _ = run(folder, None, requests())
     # Work that is done again reads lengths again: it stands for attention that reads them on the device.
     monkeypatch.setattr(AttentionPlan, "capturable", True)
     whole: list[GraphShape] = []
@@ -129,8 +134,24 @@ def test_steps_run_whole_where_they_fit_and_in_pieces_elsewhere(
     monkeypatch.setattr(
         StepGraphs, "replay_model", lambda self, shape: (whole.append(shape), replay_model(self, shape))[1]
     )
-    tokens, _ = run(folder, dataclasses.replace(PIECES, graph_mode="full-and-piecewise"))
+    tokens, _ = run(folder, dataclasses.replace(PIECES, graph_mode="full-and-piecewise"), requests())
     assert tokens == expected
     assert Repeated.captured == 3 * len({4, NUM_SEQS, 64, 128}) + len({64, 128})
     assert {shape.is_decode for shape in whole} == {True, False}
     assert any(rows.num_tokens > rows.num_reqs > PROMPT_REQS for rows in replayed)
+
+
+def test_prompts_that_are_too_long_for_whole_steps_run_in_pieces(tmp_path: Path, replayed: list[StepRows]) -> None:
+    folder = make_tiny_llama(tmp_path / "llama", max_position=4096, seed=7)
+    draw, greedy = random.Random(4), SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+
+    def waiting() -> list[EngineRequest]:
+        draw.seed(4)
+        prompts = ([draw.randrange(3, 384) for _ in range(length)] for length in (9, MOST_WHOLE + 50, 30))
+        return [EngineRequest(str(number), prompt, greedy) for number, prompt in enumerate(prompts)]
+
+    sizes = {"max_num_batched_tokens": MOST_WHOLE + 256, "num_kv_blocks": 160}
+    expected, _ = run(folder, None, waiting(), **sizes)
+    tokens, _ = run(folder, PIECES, waiting(), **sizes)
+    assert tokens == expected
+    assert max(rows.num_tokens for rows in replayed) > MOST_WHOLE
