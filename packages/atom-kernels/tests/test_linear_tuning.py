@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom_kernels.linear import FusedLinearProblem
+from atom_kernels.linear import FusedLinearProblem, skinny_configs
+from atom_kernels.linear.triton_backend import SKINNY_BACKEND
 from atom_kernels.linear.tuning import FUSED_LINEAR_TUNING, candidates, is_normed
+from atom_kernels.platform import Facts, platform_from_facts
 
 PROBLEMS = FUSED_LINEAR_TUNING.problems()
 
@@ -35,3 +37,10 @@ def test_a_projection_back_adds_the_residual_instead_of_a_norm() -> None:
     problem = FusedLinearProblem(4096, 1024, torch.bfloat16)
     assert not is_normed(problem)
     assert {config.norm_apart for config in candidates(problem, 32)} == {False}
+
+
+def test_cublas_serves_all_where_it_was_always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, platform = FusedLinearProblem(1024, 4096, torch.bfloat16), platform_from_facts(Facts())
+    assert SKINNY_BACKEND.supports(problem, platform) is None
+    monkeypatch.setattr(skinny_configs, "tuned_rows", lambda *_: ())
+    assert "cuBLAS is faster for every number of rows" in (SKINNY_BACKEND.supports(problem, platform) or "")

@@ -21,9 +21,9 @@ def folder(tmp_path):
 
 def test_saved_rows_are_found_again_on_the_same_device_only(folder):
     assert tuned_rows("moe_experts", "8x2", "NVIDIA H100", folder) == ROWS
-    assert tuned_rows("moe_experts", "8x2", "NVIDIA H200", folder) == ()
-    assert tuned_rows("moe_experts", "8x3", "NVIDIA H100", folder) == ()
-    assert tuned_rows("linear", "8x2", "NVIDIA H100", folder) == ()
+    assert tuned_rows("moe_experts", "8x2", "NVIDIA H200", folder) is None
+    assert tuned_rows("moe_experts", "8x3", "NVIDIA H100", folder) is None
+    assert tuned_rows("linear", "8x2", "NVIDIA H100", folder) is None
 
 
 def test_saving_replaces_one_key_and_leaves_the_others(folder):
@@ -40,6 +40,13 @@ def test_rows_below_the_least_that_was_tried_again_stay(folder):
     assert tuned_rows("moe_experts", "8x2", "NVIDIA H100", folder) == (ROWS[0], *again)
     save_rows("moe_experts", "8x2", (), "NVIDIA H100", folder, tuned_from=8)
     assert tuned_rows("moe_experts", "8x2", "NVIDIA H100", folder) == ROWS[:1]
+
+
+def test_a_key_whose_rival_was_always_faster_is_not_one_at_which_nobody_looked(folder):
+    save_rows("linear", "64x64", (), "NVIDIA H100", folder)
+    assert tuned_rows("linear", "64x64", "NVIDIA H100", folder) == ()
+    save_rows("linear", "32x32", (), "NVIDIA H100", folder, tuned_from=8)
+    assert tuned_rows("linear", "32x32", "NVIDIA H100", folder) is None
 
 
 def test_the_first_row_that_is_large_enough_serves_a_call():

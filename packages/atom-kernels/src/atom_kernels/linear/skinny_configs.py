@@ -55,11 +55,11 @@ def tuning_key(problem: FusedLinearProblem) -> str:
 
 
 def skinny_configs(problem: FusedLinearProblem, device_name: str) -> dict[int, SkinnyConfig]:
-    """By the most rows that each serves, rising; past the last of them cuBLAS is faster."""
+    """By the most rows that each serves, rising; past the last of them cuBLAS is faster, and for all where none is."""
     tuned = tuned_rows("fused_linear", tuning_key(problem), device_name)
-    if tuned:
-        return {row.max_rows: SkinnyConfig(**row.config) for row in tuned if row.max_rows is not None}
-    return {rows: default_config(problem, rows) for rows in _BUCKETS}
+    if tuned is None:
+        return {rows: default_config(problem, rows) for rows in _BUCKETS}
+    return {row.max_rows: SkinnyConfig(**row.config) for row in tuned if row.max_rows is not None}
 
 
 def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:

@@ -30,6 +30,8 @@ def _supports(problem: FusedLinearProblem, platform: Any) -> str | None:
 def _supports_skinny(problem: FusedLinearProblem, platform: Any) -> str | None:
     if problem.dtype is torch.float16:
         return "float16 may overflow where the norm's scale comes after the product"
+    if not skinny_configs(problem, platform.name):
+        return f"cuBLAS is faster for every number of rows, measured on {platform.name}"
     return _supports(problem, platform)
 
 

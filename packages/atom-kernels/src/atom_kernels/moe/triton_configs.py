@@ -78,7 +78,7 @@ class ExpertsConfigs:
                 (None, ExpertsConfig(_INVARIANT_TILE, _INVARIANT_TILE)),
             )
         else:
-            tuned = tuned_rows("moe_experts", tuning_key(problem), device_name)
+            tuned = tuned_rows("moe_experts", tuning_key(problem), device_name) or ()
             self._rows = tuple((row.max_rows, ExpertsConfig.parse(row.config)) for row in tuned)
 
     def for_tokens(self, num_tokens: int) -> ExpertsConfig:

@@ -27,8 +27,10 @@ class TunedRow:
     config: Mapping[str, Any]
 
 
-def tuned_rows(operator: str, key: str, device_name: str, folder: Path = FOLDER) -> tuple[TunedRow, ...]:
-    """What was found on that device for an operator and a key, () where nobody has looked.
+def tuned_rows(operator: str, key: str, device_name: str, folder: Path = FOLDER) -> tuple[TunedRow, ...] | None:
+    """What was found on that device for an operator and a key: () where a rival was always faster.
+
+    None where nobody has looked.
 
     Args:
         operator: its name, such as ``"moe_experts"``.
@@ -36,8 +38,8 @@ def tuned_rows(operator: str, key: str, device_name: str, folder: Path = FOLDER)
         device_name: `Platform.name`, such as ``"NVIDIA H100 80GB HBM3"``.
         folder: of the files.
     """
-    rows = _read(config_path(device_name, folder)).get("operators", {}).get(operator, {}).get(key, [])
-    return tuple(TunedRow(row["max_rows"], row["config"]) for row in rows)
+    rows = _read(config_path(device_name, folder)).get("operators", {}).get(operator, {}).get(key)
+    return None if rows is None else tuple(TunedRow(row["max_rows"], row["config"]) for row in rows)
 
 
 def pick_row(rows: Sequence[TunedRow], num_rows: int) -> TunedRow | None:
@@ -65,7 +67,11 @@ def save_rows(
     before = operators.get(operator, {})
     kept = [row for row in before.get(key, []) if row["max_rows"] is not None and row["max_rows"] < tuned_from]
     found = [{"max_rows": row.max_rows, "config": dict(row.config)} for row in rows]
-    operators[operator] = dict(sorted({**before, key: kept + found}.items()))
+    filed = {**before, key: kept + found}
+    if not filed[key] and tuned_from > 1:
+        # Nobody has looked at fewer rows.
+        del filed[key]
+    operators[operator] = dict(sorted(filed.items()))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document | {"operators": dict(sorted(operators.items()))}, indent=1) + "\n")
     _read.cache_clear()
