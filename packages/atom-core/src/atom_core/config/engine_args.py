@@ -171,9 +171,9 @@ class EngineArgs:
     )
     cudagraph_mode: str | None = option(
         None,
-        "What is captured in graphs on a GPU: none, whole decode steps and short prompts of a few requests (full), steps "
-        "up to some size between their attention layers (piecewise), or both, the latter for the steps that are left "
-        "(full-and-piecewise); unset takes both, or piecewise where attention cannot be captured whole.",
+        "What is captured in graphs on a GPU: none, whole decode steps and short prompts of a few requests (full), "
+        "steps up to some size between their attention layers (piecewise), or both, the latter for the steps that are "
+        "left (full-and-piecewise); unset takes both, or piecewise where attention cannot be captured whole.",
         section=COMPILE,
         choices=("none", "piecewise", "full", "full-and-piecewise"),
     )
