@@ -98,7 +98,7 @@ def aims_table(results: Iterable[Result], kernels: Iterable[Result] = ()) -> str
     for result in kernels:
         if result["operator"] == "latent_attention" and result["case"] in LATENT_CASES and "failure" not in result:
             bounds = (LATENT_DECODE.must, LATENT_DECODE.aim, result["copy_share"])
-            shares = (f"{share:.0%} of copy rate" for share in bounds)
+            shares = (f"{share:.1%} of copy rate" for share in bounds)
             what = f"latent {result['case']}"
             rows.append((result["model"], what, *shares, verdict(result["copy_share"], LATENT_DECODE)))
     return markdown_table(rows) if len(rows) > 1 else ""

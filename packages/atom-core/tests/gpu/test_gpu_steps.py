@@ -81,7 +81,8 @@ def test_long_prompts_draw_the_tokens_of_eager_steps(mode: str, tmp_path: Path) 
     prompts = [[draw.randrange(3, 384) for _ in range(length)] for length in (2100, 3000, 40, 5000, 8192, 7)]
 
     def tokens(**settings: Any) -> list[list[int]]:
-        with LLMEngine(str(folder), dtype="float32", max_num_batched_tokens=8192, **settings) as engine:
+        settings |= {"dtype": "float32", "max_num_batched_tokens": 8192, "max_num_seqs": 8, "num_kv_blocks": 1400}
+        with LLMEngine(str(folder), **settings) as engine:
             # A decode has everything captured.
             engine.generate([[5, 6, 7]], GREEDY, use_tqdm=False)
             alone = [output for prompt in prompts for output in engine.generate([prompt], GREEDY, use_tqdm=False)]

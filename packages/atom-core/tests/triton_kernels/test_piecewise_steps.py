@@ -30,6 +30,7 @@ pytest.importorskip("transformers")
 
 NUM_REQUESTS, NUM_SEQS = 26, 20
 PIECES = CompileConfig(graph_mode="piecewise", capture_sizes=(4, NUM_SEQS))
+BOTH = dataclasses.replace(PIECES, graph_mode="full-and-piecewise")
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +106,21 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[StepRows]:
     return found
 
 
+@pytest.fixture
+def replayed_whole(monkeypatch: pytest.MonkeyPatch) -> list[GraphShape]:
+    """The steps that run whole: work that is done again reads lengths again, as attention does that can be captured."""
+    found: list[GraphShape] = []
+    replay_model = StepGraphs.replay_model
+
+    def spy(graphs: StepGraphs, shape: GraphShape) -> torch.Tensor:
+        found.append(shape)
+        return replay_model(graphs, shape)
+
+    monkeypatch.setattr(AttentionPlan, "capturable", True)
+    monkeypatch.setattr(StepGraphs, "replay_model", spy)
+    return found
+
+
 @pytest.mark.parametrize("family", ["gemma3", "deepseek_v2", "qwen3_moe"])
 def test_steps_in_pieces_draw_the_tokens_of_whole_ones(
     family: str, tiny_family: Callable[[str], Path], replayed: list[StepRows]
@@ -123,35 +139,31 @@ def test_steps_in_pieces_draw_the_tokens_of_whole_ones(
 
 
 def test_steps_run_whole_where_they_fit_and_in_pieces_elsewhere(
-    tiny_family: Callable[[str], Path], replayed: list[StepRows], monkeypatch: pytest.MonkeyPatch
+    tiny_family: Callable[[str], Path], replayed: list[StepRows], replayed_whole: list[GraphShape]
 ) -> None:
     folder = tiny_family("qwen3")
     expected, _ = run(folder, None, requests())
-    # Work that is done again reads lengths again: it stands for attention that reads them on the device.
-    monkeypatch.setattr(AttentionPlan, "capturable", True)
-    whole: list[GraphShape] = []
-    replay_model = StepGraphs.replay_model
-    monkeypatch.setattr(
-        StepGraphs, "replay_model", lambda self, shape: (whole.append(shape), replay_model(self, shape))[1]
-    )
-    tokens, _ = run(folder, dataclasses.replace(PIECES, graph_mode="full-and-piecewise"), requests())
+    tokens, _ = run(folder, BOTH, requests())
     assert tokens == expected
     assert Repeated.captured == 3 * len({4, NUM_SEQS, 64, 128}) + len({64, 128})
-    assert {shape.is_decode for shape in whole} == {True, False}
+    assert {shape.is_decode for shape in replayed_whole} == {True, False}
     assert any(rows.num_tokens > rows.num_reqs > PROMPT_REQS for rows in replayed)
 
 
-def test_prompts_that_are_too_long_for_whole_steps_run_in_pieces(tmp_path: Path, replayed: list[StepRows]) -> None:
+def test_long_prompts_run_in_pieces_and_shorter_ones_whole(
+    tmp_path: Path, replayed: list[StepRows], replayed_whole: list[GraphShape]
+) -> None:
     folder = make_tiny_llama(tmp_path / "llama", max_position=4096, seed=7)
-    draw, greedy = random.Random(4), SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+    greedy = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 
     def waiting() -> list[EngineRequest]:
-        draw.seed(4)
-        prompts = ([draw.randrange(3, 384) for _ in range(length)] for length in (9, MOST_WHOLE + 50, 30))
+        draw = random.Random(4)
+        prompts = ([draw.randrange(3, 384) for _ in range(length)] for length in (9, MOST_WHOLE + 50, 30, 20, 10, 40))
         return [EngineRequest(str(number), prompt, greedy) for number, prompt in enumerate(prompts)]
 
     sizes = {"max_num_batched_tokens": MOST_WHOLE + 256, "num_kv_blocks": 160}
     expected, _ = run(folder, None, waiting(), **sizes)
-    tokens, _ = run(folder, PIECES, waiting(), **sizes)
+    tokens, _ = run(folder, BOTH, waiting(), **sizes)
     assert tokens == expected
-    assert max(rows.num_tokens for rows in replayed) > MOST_WHOLE
+    assert {rows.num_tokens > MOST_WHOLE for rows in replayed} == {True}
+    assert {shape.is_decode for shape in replayed_whole} == {True, False}

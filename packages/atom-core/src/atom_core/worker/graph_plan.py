@@ -56,5 +56,5 @@ def plan_graphs(config: EngineConfig, model: PagedModel, weights_per_token: int)
     else:
         shapes, pieces = GraphShapes(decode_sizes, whole), () if mode == "full" else tokens
     if captured := tokens if pieces else whole:
-        choices.append(f"prompts of up to {max(captured)} tokens are captured too: their launches take longest")
+        choices.append(f"prompts of up to {max(captured)} tokens are captured too: launching them may take longer")
     return GraphPlan(shapes, pieces, tuple(choices))
