@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.gpu.aims import aim_of
+from benchmarks.gpu.tables import number
 from benchmarks.report import markdown_table
 
 COLUMNS = {
@@ -42,6 +43,5 @@ def _ratio(result: dict[str, Any]) -> float | None:
 def _cell(result: dict[str, Any] | None) -> str:
     if result is None or (ours := result["engines"].get("atom", {}).get("median")) is None:
         return ""
-    number = f"{ours:,.0f} {result['unit']}" if ours >= 1000 else f"{ours:.2f} {result['unit']}"
     ratio = _ratio(result)
-    return number if ratio is None else f"{number} ({ratio:.2f}x)"
+    return number(ours, result["unit"]) + ("" if ratio is None else f" ({ratio:.2f}x)")

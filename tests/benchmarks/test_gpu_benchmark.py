@@ -363,7 +363,7 @@ def test_kernels_are_held_to_their_aims_too() -> None:
         "copy_share": 0.66,
     }
     [_, _, row] = gpu.gpu_tables(document_of([]), [case])["latent"].splitlines()
-    assert "66% of copy rate" in row
+    assert "66.0% of copy rate" in row
     assert "met; 12% off the aim" in row
 
 
