@@ -31,6 +31,7 @@ class DecodeConfig:
         block_n: keys of a tile.
         programs: on each multiprocessor at a time.
         prefetch: tiles that a program asks for while the kernel before it still runs.
+        parts: that columns of queries and keys are multiplied in, see `triton_tile`.
     """
 
     block_n: int
@@ -38,6 +39,7 @@ class DecodeConfig:
     num_warps: int
     num_stages: int
     prefetch: int = 1
+    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,12 @@ def prefill_config(problem: AttentionProblem) -> PrefillConfig:
 def latent_decode_config(problem: MlaProblem, group: int) -> DecodeConfig:
     """`group`: heads of a program."""
     if triton_interpret():
-        return DecodeConfig(block_n=32, programs=1, num_warps=4, num_stages=2)
+        return DecodeConfig(block_n=32, programs=1, num_warps=4, num_stages=2, parts=2)
     if problem.dtype == "float32":
         config = DecodeConfig(block_n=16, programs=1, num_warps=8, num_stages=3)
     elif group <= 32:
         # So few registers that the next kernel's programs wait beside these.
-        config = DecodeConfig(block_n=32, programs=1, num_warps=4, num_stages=4, prefetch=2)
+        config = DecodeConfig(block_n=32, programs=1, num_warps=4, num_stages=4, prefetch=2, parts=4)
     else:
         # Queries of many heads leave room for fewer stages.
         config = DecodeConfig(block_n=64, programs=1, num_warps=8, num_stages=2)

@@ -13,9 +13,11 @@ from atom_kernels.attention.triton_schedule import RANGE_FIELDS, REQUEST_FIELDS
 from atom_kernels.attention.triton_tile import (
     NOTHING,
     attend_tile,
-    finish_rows,
     load_block_ids,
     load_queries,
+    no_sums,
+    row_factors,
+    store_rows,
     visible_keys,
 )
 from atom_kernels.triton_support import prefetch_to_l2, wait_for_inputs
@@ -35,7 +37,8 @@ def decode_kernel(
     WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, MERGE: tl.constexpr, PREFETCH: tl.constexpr, DEPENDENT: tl.constexpr,
+    PARTS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, MERGE: tl.constexpr, PREFETCH: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One program a key head and range of tiles; parts of requests go to ``sums [2 * ranges, K, P, D]`` and `stats`.
 
@@ -47,7 +50,6 @@ def decode_kernel(
     k_cache_ptr += kv_head * HEAD_STRIDE
     v_cache_ptr += kv_head * HEAD_STRIDE
     m = tl.arange(0, BLOCK_M)
-    columns = tl.arange(0, BLOCK_D)
     heads = kv_head * GROUP + m % GROUP
     # Who reads what was settled before any layer began, see `triton_schedule`: this does not wait for inputs.
     range_at = ranges_ptr + piece_range * RANGE_FIELDS
@@ -70,30 +72,31 @@ def decode_kernel(
         tiles = tl.minimum(tl.maximum(tl.cdiv(length - first_key, BLOCK_N), 1), tiles_left)
         tokens = (start + m // GROUP).to(tl.int64)
         present = m // GROUP < queries
-        inside = present[:, None] & (columns < HEAD_DIM)[None, :]
         q, q_behind = load_queries(
-            q_ptr, tokens, heads, present, q_stride, HEAD_DIM, ROPE_DIM, UPCAST, BLOCK_D, BLOCK_E
+            q_ptr, tokens, heads, present, q_stride, HEAD_DIM, ROPE_DIM, UPCAST, BLOCK_D, BLOCK_E, PARTS
         )  # fmt: skip
         positions = length - queries + m // GROUP
         best = tl.full([BLOCK_M], NOTHING, tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
-        sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        sums = no_sums(BLOCK_M, BLOCK_D, PARTS)
         for at in range(first_key, first_key + tiles * BLOCK_N, BLOCK_N):
             next_ids = load_block_ids(table, at + BLOCK_N, table_width, BLOCK_SIZE, BLOCK_N)
             best, total, sums = attend_tile(
                 q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, length, positions, best, total, sums,
                 scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE, TOKEN_STRIDE, WINDOW, SOFT_CAP,
-                PRECISION, UPCAST, True, BLOCK_N, BLOCK_D, BLOCK_E, q_ptr.dtype.element_ty,
+                PRECISION, UPCAST, True, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, q_ptr.dtype.element_ty,
             )  # fmt: skip
             block_ids = next_ids
         if first_range == last_range:
-            out = finish_rows(best, total, sums, sinks_ptr, heads, present)
-            out_at = tokens[:, None] * (NUM_HEADS * HEAD_DIM) + heads[:, None] * HEAD_DIM + columns[None, :]
-            tl.store(out_ptr + out_at, out.to(out_ptr.dtype.element_ty), mask=inside)
+            factors = row_factors(best, total, sinks_ptr, heads, present)
+            rows = out_ptr + tokens * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
+            store_rows(rows, sums, factors, present, HEAD_DIM, BLOCK_D, PARTS)
         else:
             slot = 2 * piece_range + (piece_range == first_range).to(tl.int32)
             row = (slot * tl.num_programs(0) + kv_head).to(tl.int64) * BLOCK_P + m
-            tl.store(sums_ptr + row[:, None] * HEAD_DIM + columns[None, :], sums, mask=inside)
+            store_rows(
+                sums_ptr + row * HEAD_DIM, sums, tl.full([BLOCK_M], 1.0, tl.float32), present, HEAD_DIM, BLOCK_D, PARTS
+            )  # fmt: skip
             tl.store(stats_ptr + row * 2, best, mask=present)
             tl.store(stats_ptr + row * 2 + 1, total, mask=present)
             if MERGE:
@@ -134,8 +137,9 @@ def _prefetch_keys(
     nth = tl.arange(0, triton.next_power_of_2(KEYS))
     n = first_key + nth
     column = n // BLOCK_SIZE
+    # Read whether its keys are there or not: what says so is still on its way.
+    block_ids = tl.load(table + column, mask=(nth < KEYS) & (column < table_width), other=0)
     present = (nth < KEYS) & (n < end) & (column < table_width)
-    block_ids = tl.load(table + column, mask=present, other=0)
     rows = block_ids.to(tl.int64) * BLOCK_STRIDE + n % BLOCK_SIZE * TOKEN_STRIDE
     _prefetch_rows(k_cache_ptr + rows, present, HEAD_DIM + ROPE_DIM)
     if not LATENT:
@@ -201,11 +205,6 @@ def _merge(
         sums = sums * shrink[:, None] + tl.sum(piece_sums * weights[:, :, None], axis=0)
         best = higher
     heads = kv_head * GROUP + p % GROUP
-    out = finish_rows(best, total, sums, sinks_ptr, heads, present)
-    out_at = (start + p // GROUP).to(tl.int64)[:, None] * (NUM_HEADS * HEAD_DIM) + heads[:, None] * HEAD_DIM
-    out_at += columns[None, :]
-    tl.store(
-        out_ptr + out_at,
-        out.to(out_ptr.dtype.element_ty),
-        mask=present[:, None] & (columns < HEAD_DIM)[None, :],
-    )
+    factors = row_factors(best, total, sinks_ptr, heads, present)
+    rows = out_ptr + (start + p // GROUP).to(tl.int64) * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
+    store_rows(rows, (sums,), factors, present, HEAD_DIM, BLOCK_D, 1)

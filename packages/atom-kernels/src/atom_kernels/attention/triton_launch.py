@@ -194,6 +194,8 @@ class PagedKernels:
             **merging,
             BLOCK_M=max(16, shares.rows),
             BLOCK_N=self.decode.block_n,
+            # Products of fewer columns there are not.
+            PARTS=min(self.decode.parts, block_d // 16),
             MERGE=merge,
             PREFETCH=self.decode.prefetch,
             num_warps=self.decode.num_warps,
@@ -244,6 +246,8 @@ class PagedKernels:
             BLOCK_T=block_t,
             BLOCK_M=block_m,
             BLOCK_N=self.prefill.block_n,
+            # Rows enough to fill the time.
+            PARTS=1,
             num_warps=self.prefill.num_warps,
             num_stages=self.prefill.num_stages,
         )  # fmt: skip

@@ -11,9 +11,11 @@ import triton.language as tl
 from atom_kernels.attention.triton_tile import (
     NOTHING,
     attend_tile,
-    finish_rows,
     load_block_ids,
     load_queries,
+    no_sums,
+    row_factors,
+    store_rows,
     visible_keys,
 )
 
@@ -31,7 +33,7 @@ def prefill_kernel(
     WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_E: tl.constexpr,
+    BLOCK_E: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """One program a key head and tile of at most `BLOCK_T` tokens of one request, with all of the group's query heads.
 
@@ -55,14 +57,12 @@ def prefill_kernel(
         k_cache_ptr += kv_head * HEAD_STRIDE
         v_cache_ptr += kv_head * HEAD_STRIDE
         m = tl.arange(0, BLOCK_M)
-        columns = tl.arange(0, BLOCK_D)
         queries = first_query + m // GROUP
         heads = kv_head * GROUP + m % GROUP
         tokens = (start + queries).to(tl.int64)
         present = (queries < num_queries) & (m < BLOCK_T * GROUP)
-        inside = present[:, None] & (columns < HEAD_DIM)[None, :]
         q, q_behind = load_queries(
-            q_ptr, tokens, heads, present, q_stride, HEAD_DIM, ROPE_DIM, UPCAST, BLOCK_D, BLOCK_E
+            q_ptr, tokens, heads, present, q_stride, HEAD_DIM, ROPE_DIM, UPCAST, BLOCK_D, BLOCK_E, PARTS
         )  # fmt: skip
         first_position = length - num_queries + first_query
         positions = first_position + m // GROUP
@@ -70,7 +70,7 @@ def prefill_kernel(
         begin, aligned = visible_keys(num_queries - first_query, length, WINDOW, BLOCK_N)
         best = tl.full([BLOCK_M], NOTHING, tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
-        sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        sums = no_sums(BLOCK_M, BLOCK_D, PARTS)
         block_ids = load_block_ids(table, aligned, table_width, BLOCK_SIZE, BLOCK_N)
         # Keys up to the first query are seen by all rows, unless there is a window.
         clear = aligned
@@ -81,7 +81,7 @@ def prefill_kernel(
                 best, total, sums = attend_tile(
                     q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, end, positions, best, total, sums,
                     scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE, TOKEN_STRIDE, WINDOW, SOFT_CAP,
-                    PRECISION, UPCAST, False, BLOCK_N, BLOCK_D, BLOCK_E, q_ptr.dtype.element_ty,
+                    PRECISION, UPCAST, False, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, q_ptr.dtype.element_ty,
                 )  # fmt: skip
                 block_ids = next_ids
         for at in range(clear, end, BLOCK_N):
@@ -89,9 +89,9 @@ def prefill_kernel(
             best, total, sums = attend_tile(
                 q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, end, positions, best, total, sums,
                 scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE, TOKEN_STRIDE, WINDOW, SOFT_CAP,
-                PRECISION, UPCAST, True, BLOCK_N, BLOCK_D, BLOCK_E, q_ptr.dtype.element_ty,
+                PRECISION, UPCAST, True, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, q_ptr.dtype.element_ty,
             )  # fmt: skip
             block_ids = next_ids
-        out = finish_rows(best, total, sums, sinks_ptr, heads, present)
-        out_at = tokens[:, None] * (NUM_HEADS * HEAD_DIM) + heads[:, None] * HEAD_DIM + columns[None, :]
-        tl.store(out_ptr + out_at, out.to(out_ptr.dtype.element_ty), mask=inside)
+        factors = row_factors(best, total, sinks_ptr, heads, present)
+        rows = out_ptr + tokens * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
+        store_rows(rows, sums, factors, present, HEAD_DIM, BLOCK_D, PARTS)

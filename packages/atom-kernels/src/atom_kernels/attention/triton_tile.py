@@ -1,6 +1,9 @@
 """What decodes and prompts have in common in Triton: a tile of keys folded into the softmax of some query rows.
 
-Shapes: M query rows, N keys of a tile, D head_dim. Scores are kept in base 2.
+Shapes: M query rows, N keys of a tile, D head_dim, W columns of a part. Scores are kept in base 2.
+
+Columns of queries, keys, values and sums lie in PARTS blocks beside each other, in tuples. Products of two parts do not
+wait for each other, as the steps of one long product do: latents have 512 columns, and few rows to fill the time.
 """
 
 from __future__ import annotations
@@ -33,18 +36,32 @@ def load_block_ids(table_ptr, at, table_width, BLOCK_SIZE: tl.constexpr, BLOCK_N
 @triton.jit
 def load_queries(
     q_ptr, tokens, heads, present, q_stride,
-    HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, UPCAST: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Rows ``[M, D]`` of queries, and what lies behind them ``[M, E]`` that meets the second part of keys."""
-    columns, behind = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
+    """Rows of queries in parts ``[M, W]``, and what lies behind them ``[M, E]`` that meets the second part of keys."""
+    width: tl.constexpr = BLOCK_D // PARTS
+    columns, behind = tl.arange(0, width), tl.arange(0, BLOCK_E)
     row = q_ptr + tokens[:, None] * q_stride + heads[:, None] * (HEAD_DIM + ROPE_DIM)
-    q = tl.load(row + columns[None, :], mask=present[:, None] & (columns < HEAD_DIM)[None, :], other=0.0)
+    q = ()
+    for part in tl.static_range(PARTS):
+        inside = present[:, None] & (columns < HEAD_DIM - part * width)[None, :]
+        x = tl.load(row + part * width + columns[None, :], mask=inside, other=0.0)
+        q += (x.to(tl.float32) if UPCAST else x,)
     inside = present[:, None] & (behind < ROPE_DIM)[None, :]
     q_behind = tl.load(row + HEAD_DIM + behind[None, :], mask=inside, other=0.0)
     if UPCAST:
-        q = q.to(tl.float32)
         q_behind = q_behind.to(tl.float32)
     return q, q_behind
+
+
+@triton.jit
+def no_sums(BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, PARTS: tl.constexpr):
+    """Of values, before the first tile: parts ``[M, W]``."""
+    sums = ()
+    for _ in tl.static_range(PARTS):
+        sums += (tl.zeros([BLOCK_M, BLOCK_D // PARTS], tl.float32),)
+    return sums
 
 
 @triton.jit
@@ -56,9 +73,11 @@ def _load_rows(
     columns = tl.arange(0, BLOCK_W)
     # What changes from tile to tile comes last: the rest is computed once.
     at = (cache_ptr + within[:, None] + columns[None, :]) + blocks[:, None]
-    if MASKED:
+    if MASKED and WIDTH >= BLOCK_W:
+        x = tl.load(at, mask=present[:, None], other=0.0)
+    elif MASKED:
         x = tl.load(at, mask=present[:, None] & (columns < WIDTH)[None, :], other=0.0)
-    elif WIDTH == BLOCK_W:
+    elif WIDTH >= BLOCK_W:
         x = tl.load(at)
     else:
         x = tl.load(at, mask=(columns < WIDTH)[None, :], other=0.0)
@@ -69,13 +88,28 @@ def _load_rows(
 
 
 @triton.jit
+def _load_parts(
+    cache_ptr, within, blocks, present, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, PARTS: tl.constexpr,
+    MASKED: tl.constexpr, UPCAST: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    width: tl.constexpr = BLOCK_W // PARTS
+    parts = ()
+    for part in tl.static_range(PARTS):
+        x = _load_rows(
+            cache_ptr + part * width, within, blocks, present, WIDTH - part * width, width, MASKED, UPCAST, DTYPE
+        )  # fmt: skip
+        parts += (x,)
+    return parts
+
+
+@triton.jit
 def attend_tile(
     q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, end, positions, best, total, sums,
     scale, cap,
     HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr, UPCAST: tl.constexpr, MASKED: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, DTYPE: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, PARTS: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """Keys ``at:at + N`` folded into each row's maximum `best`, sum of exponentials `total` and of values `sums`.
 
@@ -91,14 +125,19 @@ def attend_tile(
         present &= n >= begin
     blocks = block_ids.to(tl.int64) * BLOCK_STRIDE
     within = (tl.arange(0, BLOCK_N) if BLOCK_N % BLOCK_SIZE == 0 else n) % BLOCK_SIZE * TOKEN_STRIDE
-    k = _load_rows(k_cache_ptr, within, blocks, present, HEAD_DIM, BLOCK_D, MASKED, UPCAST, DTYPE)
-    v = k if LATENT else _load_rows(v_cache_ptr, within, blocks, present, HEAD_DIM, BLOCK_D, MASKED, UPCAST, DTYPE)
-    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    k = _load_parts(k_cache_ptr, within, blocks, present, HEAD_DIM, BLOCK_D, PARTS, MASKED, UPCAST, DTYPE)
+    v = k
+    if not LATENT:
+        v = _load_parts(v_cache_ptr, within, blocks, present, HEAD_DIM, BLOCK_D, PARTS, MASKED, UPCAST, DTYPE)
+    scores = tl.dot(q[0], tl.trans(k[0]), input_precision=PRECISION)
     if ROPE_DIM > 0:
         behind = _load_rows(
             k_cache_ptr + HEAD_DIM, within, blocks, present, ROPE_DIM, BLOCK_E, MASKED, UPCAST, DTYPE
         )  # fmt: skip
         scores = tl.dot(q_behind, tl.trans(behind), scores, input_precision=PRECISION)
+    for part in tl.static_range(1, PARTS):
+        # Triton would make a plain sum one long product again.
+        scores = tl.fma(tl.dot(q[part], tl.trans(k[part]), input_precision=PRECISION), 1.0, scores)
     if SOFT_CAP:
         # tanh by exp2, which has an instruction of its own.
         scores = cap * (2.0 / (1.0 + tl.exp2(-2.0 * LOG2_E * scale * scores)) - 1.0)
@@ -118,17 +157,30 @@ def attend_tile(
     weights = weights.to(DTYPE)
     if UPCAST:
         weights = weights.to(tl.float32)
-    sums = tl.dot(weights, v, sums * shrink[:, None], input_precision=PRECISION)
-    return higher, total, sums
+    new_sums = ()
+    for part in tl.static_range(PARTS):
+        new_sums += (tl.dot(weights, v[part], sums[part] * shrink[:, None], input_precision=PRECISION),)
+    return higher, total, new_sums
 
 
 @triton.jit
-def finish_rows(best, total, sums, sinks_ptr, heads, inside):
-    """Outputs ``[M, D]`` of rows that have seen all of their keys; rows that saw none are zeros."""
+def row_factors(best, total, sinks_ptr, heads, inside):
+    """What sums are multiplied by in the end ``[M]``: those of rows that saw no key are zeros, and remain so."""
+    shrink = 1.0
     if sinks_ptr is not None:
         sink = tl.load(sinks_ptr + heads, mask=inside, other=0.0).to(tl.float32) * LOG2_E
         higher = tl.maximum(best, sink)
         shrink = tl.exp2(best - higher)
         total = total * shrink + tl.exp2(sink - higher)
-        sums = sums * shrink[:, None]
-    return sums / tl.where(total > 0.0, total, 1.0)[:, None]
+    return shrink / tl.where(total > 0.0, total, 1.0)
+
+
+@triton.jit
+def store_rows(rows, sums, factors, present, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PARTS: tl.constexpr):
+    """Parts of ``sums * factors`` to where `rows` points."""
+    width: tl.constexpr = BLOCK_D // PARTS
+    columns = tl.arange(0, width)
+    for part in tl.static_range(PARTS):
+        inside = present[:, None] & (columns < HEAD_DIM - part * width)[None, :]
+        x = (sums[part] * factors[:, None]).to(rows.dtype.element_ty)
+        tl.store(rows[:, None] + part * width + columns[None, :], x, mask=inside)
