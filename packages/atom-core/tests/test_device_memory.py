@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from atom_core.worker.device_memory import GRAPH_BYTES, DeviceMemory, dummy_geometry, graph_bytes
+from atom_core.worker.device_memory import GRAPH_BYTES, DeviceMemory, graph_bytes
+from atom_core.worker.dummy_steps import dummy_geometry
 from atom_core.worker.graph_plan import GraphPlan
 from atom_core.worker.graph_shapes import GraphShapes
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,6 +75,39 @@ def test_compiled_models_give_the_tokens_of_eager_steps(
     with LLMEngine(str(folder), dtype="float32", level=level, num_kv_blocks=256, max_num_seqs=16) as engine:
         assert tokens_of(engine, prompts) == eager
         assert [tokens_of(engine, [prompt])[0] for prompt in prompts[:3]] == eager[:3]
+
+
+_COMPILED_LATE = """
+import sys, threading
+import triton
+from atom_core import LLMEngine, SamplingParams
+
+late = []
+
+def listen(*, src, **rest):
+    if threading.current_thread() is not threading.main_thread() and "ThreadPool" in threading.current_thread().name:
+        return
+    late.append(src.name)
+
+triton.knobs.compilation.listener = listen
+with LLMEngine(sys.argv[1], dtype="bfloat16", num_kv_blocks=256, max_num_seqs=16) as engine:
+    engine.generate([[5] * 40, [6] * 9], SamplingParams(max_tokens=1, ignore_eos=True), use_tqdm=False)
+    engine.generate([[7] * 40, [8] * 9], SamplingParams(max_tokens=9, ignore_eos=True), use_tqdm=False)
+print("late:", *sorted(late))
+"""
+
+
+@pytest.mark.parametrize("family", ["qwen3", "deepseek_v2", "gpt_oss"])
+def test_requests_find_their_kernels_compiled(family: str, tiny_family: Callable[[str], Path], tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _COMPILED_LATE, str(tiny_family(family))],
+        env=os.environ | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    assert run.stdout.splitlines()[-1] == "late:"
 
 
 @pytest.fixture(scope="module")

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 
 from atom_core.config.sections import EngineConfig
 from atom_core.worker.cache_pages import CachePages
+from atom_core.worker.dummy_steps import largest_step, run_step
+from atom_core.worker.early_compilation import compile_prompts
 from atom_core.worker.graph_plan import GraphPlan, plan_graphs
 from atom_core.worker.kv_caches import allocate_caches
 from atom_core.worker.model_loading import EngineModel
 from atom_core.worker.paged_model import PagedModel
-from atom_kernels.protocols import BatchGeometry
 
 # What captured graphs of one shape take beside their shared memory: nodes, arguments, executables.
 GRAPH_BYTES = 8 << 20
@@ -58,13 +56,15 @@ def count_weights_per_token(config: EngineConfig, model: EngineModel) -> int:
 
 
 def measure_memory(config: EngineConfig, model: EngineModel, pages: CachePages, weights_per_token: int) -> DeviceMemory:
-    """Run the largest step once on dummy tokens, over a cache of one block; that also compiles what requests need."""
+    """Run the largest step once on dummy tokens, over a cache of two blocks; that also compiles prompts' kernels."""
     free, total = torch.cuda.mem_get_info()
     reserved, weights = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    caches = allocate_caches(model.attention_layers, pages, 1, config.device)
+    # Not one: kernels would be compiled for a cache whose blocks have no distance.
+    caches = allocate_caches(model.attention_layers, pages, 2, config.device)
     paged = PagedModel(model, caches, [group.layers for group in pages.groups])
-    _run_largest_step(config, paged)
+    compile_prompts(config, paged)
+    torch.cuda.reset_peak_memory_stats()
+    run_step(config, paged, largest_step(config))
     torch.cuda.synchronize()
     activations = torch.cuda.max_memory_allocated() - weights
     torch.cuda.empty_cache()
@@ -94,38 +94,6 @@ def graph_bytes(plan: GraphPlan, vocab_size: int, token_bytes: int) -> int:
     num_logits = vocab_size * max((shape.num_reqs for shape in shapes), default=0)
     num_graphs = len(shapes) + len(plan.piece_sizes)
     return num_graphs * GRAPH_BYTES + 2 * 4 * num_logits + plan.most_tokens * token_bytes
-
-
-def _run_largest_step(config: EngineConfig, model: PagedModel) -> None:
-    """As many tokens as a step may have, in prompts as long as they may be."""
-    longest = max(config.model.max_model_len, 2)
-    num_reqs, last = divmod(max(config.scheduler.max_num_batched_tokens, 2), longest)
-    # A request of one token would be a decode, which comes first.
-    lengths = [longest] * num_reqs + [last] * (last > 1)
-    geometry = dummy_geometry(lengths, config.cache.block_size, config.device)
-    positions = torch.cat([torch.arange(length, device=config.device) for length in lengths])
-    hidden_TD = model.forward(torch.zeros_like(positions), positions, (geometry,) * model.num_groups)
-    model.compute_logits(hidden_TD[: config.scheduler.max_num_seqs])
-
-
-def dummy_geometry(lengths: Sequence[int], block_size: int, device: str) -> BatchGeometry:
-    """Prompts of `lengths` that write nothing to the cache, and read its first block."""
-    ends = np.cumsum([0, *lengths])
-
-    def numbers(values: Any) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=device)
-
-    return BatchGeometry(
-        query_start_loc=numbers(ends),
-        seq_lens=numbers(lengths),
-        block_table=torch.zeros(len(lengths), -(-max(lengths) // block_size), dtype=torch.int32, device=device),
-        slot_mapping=torch.full((int(ends[-1]),), -1, dtype=torch.int64, device=device),
-        num_reqs=len(lengths),
-        num_tokens=int(ends[-1]),
-        num_decodes=0,
-        max_query_len=max(lengths),
-        max_seq_len=max(lengths),
-    )
 
 
 def _gib(size: int) -> str:

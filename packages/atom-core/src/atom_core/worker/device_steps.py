@@ -12,6 +12,7 @@ from atom_core.config.sections import EngineConfig
 from atom_core.worker.cuda_capture import Capture
 from atom_core.worker.device_inputs import DeviceInputs
 from atom_core.worker.device_tables import DeviceTables
+from atom_core.worker.early_compilation import EarlyCompilation
 from atom_core.worker.graph_plan import plan_graphs
 from atom_core.worker.graph_shapes import PROMPT_REQS, GraphShape
 from atom_core.worker.input_batch import ModelInput, StepRows
@@ -60,6 +61,8 @@ class DeviceSteps:
             max_num_seqs=max(max_num_seqs + 1, PROMPT_REQS),
             max_num_tokens=max(max_num_tokens, max_num_seqs),
         )
+        self._compilation = EarlyCompilation(config, model, states, tables, self._inputs)
+        self._compilation.compile_ends()
         plan = plan_graphs(config, model, weights_per_token)
         self.choices = plan.choices
         self._graphs: StepGraphs | None = None
@@ -80,6 +83,7 @@ class DeviceSteps:
     def capture_next(self) -> bool:
         """Capture a graph ahead of its use; False where none is left."""
         try:
+            self._compilation.compile_decodes()
             return any(graphs is not None and graphs.capture_next() for graphs in (self._pieces, self._graphs))
         except Exception as error:
             self._do_without_graphs(error)

@@ -26,6 +26,7 @@ class PagedModel:
         run: ``(input_ids [T], positions [T]) -> hidden_states [T, D]``, while attention is told of a batch.
         attention_layers, kv_caches: by name.
         num_groups: of layers.
+        has_experts: that a token chooses among.
         plans: of attention, each with its group's index and the names of its layers.
     """
 
@@ -40,6 +41,7 @@ class PagedModel:
         self.attention_layers = model.attention_layers
         self.kv_caches = kv_caches
         self.num_groups = len(groups)
+        self.has_experts = model.num_idle_weights > 0
         self.plans = model.plans_by_group(groups)
 
     def why_not_capturable(self) -> str | None:

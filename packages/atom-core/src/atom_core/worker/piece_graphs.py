@@ -11,7 +11,7 @@ import torch
 
 from atom_core.worker.cuda_capture import Capture, CaptureCost, Captured
 from atom_core.worker.device_inputs import DeviceInputs
-from atom_core.worker.device_memory import dummy_geometry
+from atom_core.worker.dummy_steps import dummy_geometry
 from atom_core.worker.graph_shapes import GraphShape
 from atom_core.worker.input_batch import NO_ROWS, ModelInput, StepRows
 from atom_core.worker.paged_model import PagedModel

@@ -1,0 +1,52 @@
+"""Steps of no request: to measure, and to compile what others will need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from atom_core.config.sections import EngineConfig
+from atom_core.worker.paged_model import PagedModel
+from atom_kernels.protocols import BatchGeometry
+
+
+def largest_step(config: EngineConfig) -> list[int]:
+    """As many tokens as a step may have, in prompts as long as they may be."""
+    longest = max(config.model.max_model_len, 2)
+    num_reqs, last = divmod(max(config.scheduler.max_num_batched_tokens, 2), longest)
+    # A request of one token would be a decode, which comes first.
+    return [longest] * num_reqs + [last] * (last > 1)
+
+
+def run_step(config: EngineConfig, model: PagedModel, lengths: Sequence[int]) -> None:
+    """New prompts of these lengths, or decodes if all are 1."""
+    geometry = dummy_geometry(lengths, config.cache.block_size, config.device)
+    if max(lengths) == 1:
+        geometry = replace(geometry, num_decodes=len(lengths))
+    positions = torch.cat([torch.arange(length, device=config.device) for length in lengths])
+    hidden_TD = model.forward(torch.zeros_like(positions), positions, (geometry,) * model.num_groups)
+    model.compute_logits(hidden_TD[: config.scheduler.max_num_seqs])
+
+
+def dummy_geometry(lengths: Sequence[int], block_size: int, device: str) -> BatchGeometry:
+    """Prompts of `lengths` that write nothing to the cache, and read its first block."""
+    ends = np.cumsum([0, *lengths])
+
+    def numbers(values: Any) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    return BatchGeometry(
+        query_start_loc=numbers(ends),
+        seq_lens=numbers(lengths),
+        block_table=torch.zeros(len(lengths), -(-max(lengths) // block_size), dtype=torch.int32, device=device),
+        slot_mapping=torch.full((int(ends[-1]),), -1, dtype=torch.int64, device=device),
+        num_reqs=len(lengths),
+        num_tokens=int(ends[-1]),
+        num_decodes=0,
+        max_query_len=max(lengths),
+        max_seq_len=max(lengths),
+    )

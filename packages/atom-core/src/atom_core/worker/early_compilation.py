@@ -1,0 +1,98 @@
+"""`EarlyCompilation`: compiles Triton kernels side by side before steps meet them one by one (see `compile_ahead`).
+
+In the order of their need: those of prompts while the model loads, those at the ends of a step before the first
+request, and those of decodes before they are captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from atom_core.config.sections import EngineConfig
+from atom_core.worker.device_inputs import DeviceInputs
+from atom_core.worker.device_tables import DeviceTables
+from atom_core.worker.dummy_steps import largest_step, run_step
+from atom_core.worker.graph_shapes import PROMPT_REQS, GraphShape
+from atom_core.worker.input_batch import NO_ROWS
+from atom_core.worker.paged_model import PagedModel
+from atom_core.worker.request_states import RequestStates
+from atom_core.worker.sampler import draw
+from atom_kernels.compile_ahead import compile_ahead
+
+# Rows from which on linears and experts have other kernels.
+ROWS_TOLD_APART = (1, 16, 32, 64, 128)
+# Tokens of a prompt that attention's kernel for long ones leaves to the plain one.
+SHORT_PROMPT = 64
+# Between it and the largest step experts have other kernels.
+PROMPTS_TOLD_APART = (128, 256, 512, 1024, 2048)
+
+
+def compile_prompts(config: EngineConfig, model: PagedModel) -> None:
+    """What the largest step and short prompts launch; that of the former takes longest."""
+    largest = largest_step(config)
+
+    def run() -> None:
+        run_step(config, model, largest)
+        run_step(config, model, [min(largest[0], SHORT_PROMPT)])
+
+    _compile(config, run)
+
+
+class EarlyCompilation:
+    """Of an engine's steps on a GPU.
+
+    Args:
+        config, model, states, tables, inputs: the engine's own. None of them is changed while requests run.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: PagedModel,
+        states: RequestStates,
+        tables: DeviceTables,
+        inputs: DeviceInputs,
+    ) -> None:
+        self._config, self._model, self._states, self._tables, self._inputs = config, model, states, tables, inputs
+        self._has_decodes = False
+
+    def compile_ends(self) -> None:
+        """What a step launches before and after its model; there must be no requests yet."""
+
+        def run() -> None:
+            self._tables.write("history", (self._tables.padding_slot, 0), [0])
+            self._inputs.fill(NO_ROWS, GraphShape(1, 1))
+            self._draw_for_padding(filters=False)
+
+        _compile(self._config, run)
+
+    def compile_decodes(self) -> None:
+        """What decodes launch, and experts for longer prompts; at the first call. Requests may be running."""
+
+        def run() -> None:
+            for num_reqs in ROWS_TOLD_APART:
+                if num_reqs <= self._config.scheduler.max_num_seqs:
+                    run_step(self._config, self._model, [1] * num_reqs)
+            for length in PROMPTS_TOLD_APART if self._model.has_experts else ():
+                if length <= largest_step(self._config)[0]:
+                    run_step(self._config, self._model, [length])
+            self._draw_for_padding(filters=True)
+
+        if not self._has_decodes:
+            self._has_decodes = True
+            _compile(self._config, run)
+
+    def _draw_for_padding(self, *, filters: bool) -> None:
+        for num_rows in (1, PROMPT_REQS):
+            logits_nV = torch.zeros(num_rows, self._states.vocab_size, device=self._inputs.device)
+            slots_n = torch.full((num_rows,), self._tables.padding_slot, device=self._inputs.device)
+            draw(logits_nV, self._states, slots_n, torch.zeros_like(slots_n), filters=filters)
+
+
+def _compile(config: EngineConfig, run: Callable[[], Any]) -> None:
+    """Unless torch compiles the model: its compiler must see steps as they are."""
+    if config.compile.level == 0:
+        compile_ahead(run)

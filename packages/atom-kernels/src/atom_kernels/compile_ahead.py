@@ -1,0 +1,96 @@
+"""Compiles the Triton kernels of a step side by side before it runs, instead of one by one while it does.
+
+A step is called once with its launches left out: each only tells what is to be compiled, which threads do meanwhile
+(`triton.AsyncCompileMode`). A machine that finds all in Triton's cache loses little.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from atom_kernels.platform import detect_platform
+from atom_kernels.settings import triton_interpret
+
+logger = logging.getLogger(__name__)
+
+_UNFILLED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+
+
+def compile_ahead(work: Callable[[], Any]) -> None:
+    """Make ready whatever kernels of Triton `work` launches, without launching them; returns when all are.
+
+    What else it does happens, on zeros where kernels would have written: it must not care for values, nor write what
+    anybody needs. Does nothing where there is no NVIDIA GPU. Failures are left for the launch that meets them again.
+
+    Args:
+        work: called once, in this thread.
+    """
+    platform = detect_platform()
+    if platform.vendor != "nvidia" or "triton" not in platform.backends or triton_interpret():
+        return
+    from triton import AsyncCompileMode
+
+    device = torch.cuda.current_device()
+    # A thread without a device of its own cannot load what it compiled.
+    with ThreadPoolExecutor(initializer=torch.cuda.set_device, initargs=(device,)) as threads:
+        with AsyncCompileMode(threads, ignore_errors=True) as compiling, no_launches(), FilledTensors():
+            try:
+                work()
+            except Exception as error:  # the step itself will tell, if it fails as well
+                logger.debug("not all kernels were compiled ahead: %s: %s", type(error).__name__, error)
+        list(threads.map(_load, [found.kernel for found in compiling.future_kernels.values()]))
+
+
+@contextmanager
+def no_launches() -> Iterator[None]:
+    """Within, launches of this thread prepare their kernels and launch nothing."""
+    from triton import FutureKernel
+    from triton.runtime.jit import JITFunction, KernelInterface
+
+    launched, thread = KernelInterface.__getitem__, threading.get_ident()
+
+    def prepared(kernel: Any, grid: Any) -> Callable[..., Any]:
+        if threading.get_ident() != thread:
+            return launched(kernel, grid)
+
+        def prepare(*args: Any, **options: Any) -> None:
+            found = kernel.run(*args, grid=grid, warmup=True, **options)
+            if isinstance(found, FutureKernel):
+                # Known at once: to find out again what it is takes as long as a launch in each of a model's layers.
+                found.finalize_compile(found)
+
+        return prepare
+
+    JITFunction.__getitem__ = prepared
+    try:
+        yield
+    finally:
+        # What it inherits is there again.
+        del JITFunction.__getitem__
+
+
+class FilledTensors(TorchFunctionMode):
+    """Zeros in tensors that are made empty: kernels that are left out fill none, and others take some for indices."""
+
+    # Not a dispatch mode: those import torch's compiler, for seconds.
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        return made.zero_() if getattr(func, "__name__", None) in _UNFILLED else made
+
+
+def _load(kernel: Any) -> None:
+    """Onto the device, and compile what launches it: else its first launch does."""
+    try:
+        _ = kernel and kernel.run
+    except Exception as error:  # too large for the device, which the launch will tell
+        logger.debug("not loaded ahead: %s", error)
