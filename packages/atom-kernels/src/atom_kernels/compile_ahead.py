@@ -36,8 +36,10 @@ def compile_ahead(work: Callable[[], Any]) -> None:
     platform = detect_platform()
     if platform.vendor != "nvidia" or "triton" not in platform.backends or triton_interpret():
         return
-    from triton import AsyncCompileMode
-
+    try:
+        from triton import AsyncCompileMode
+    except ImportError:  # an older Triton compiles at the launch
+        return
     device = torch.cuda.current_device()
     # A thread without a device of its own cannot load what it compiled.
     with ThreadPoolExecutor(initializer=torch.cuda.set_device, initargs=(device,)) as threads:
