@@ -86,6 +86,9 @@ def test_prompts_over_scales_are_left_out_of_graphs():
         problem = make_problem(8, 2, 128, "bfloat16", cache_dtype=cache_dtype)
         plan = select_attention(problem, Platform.rocm("gfx942"))
         parts = dict.fromkeys(("forward", "compute_logits"))
-        model = SimpleNamespace(**parts, attention_layers={}, plans_by_group=lambda _, plan=plan: [(plan, 0, ["a"])])
+        plans = [(plan, 0, ["a"])]
+        model = SimpleNamespace(
+            **parts, attention_layers={}, num_idle_weights=0, plans_by_group=lambda _, plans=plans: plans
+        )
         captured[cache_dtype] = PagedModel(model, {}, [["a"]]).captures_prompts
     assert captured == {"bfloat16": True, "float8_e4m3fnuz": False}
