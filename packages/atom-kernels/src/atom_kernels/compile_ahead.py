@@ -1,7 +1,7 @@
 """Compiles the Triton kernels of a step side by side before it runs, instead of one by one while it does.
 
 A step is called once with its launches left out: each only tells what is to be compiled, which threads do meanwhile
-(`triton.AsyncCompileMode`). A machine that finds all in Triton's cache loses little.
+(`triton.AsyncCompileMode`). Where Triton's cache has all, that costs a call of the step.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from atom_kernels.platform import detect_platform
 from atom_kernels.settings import triton_interpret
 
 logger = logging.getLogger(__name__)
+
+# Of engines that start in threads beside each other.
+_one_at_a_time = threading.Lock()
 
 _UNFILLED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
@@ -42,7 +45,7 @@ def compile_ahead(work: Callable[[], Any]) -> None:
         return
     device = torch.cuda.current_device()
     # A thread without a device of its own cannot load what it compiled.
-    with ThreadPoolExecutor(initializer=torch.cuda.set_device, initargs=(device,)) as threads:
+    with _one_at_a_time, ThreadPoolExecutor(initializer=torch.cuda.set_device, initargs=(device,)) as threads:
         with AsyncCompileMode(threads, ignore_errors=True) as compiling, no_launches(), FilledTensors():
             try:
                 work()
