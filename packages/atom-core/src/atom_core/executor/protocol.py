@@ -75,7 +75,10 @@ class Executor(Protocol):
         ...
 
     def prepare(self) -> bool:
-        """Use some ten idle milliseconds for what later steps would have to wait for; False if nothing is left."""
+        """Use some ten idle milliseconds for what later steps would have to wait for; False if nothing is left.
+
+        The first call takes seconds where kernels have yet to be compiled.
+        """
         ...
 
     def start_profile(self) -> None: ...
