@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 
 import pytest
+
+pytest.importorskip("triton")
+
 import torch
 
 from atom_kernels.attention import hopper_configs
@@ -17,7 +19,6 @@ from atom_kernels.attention.triton_backend import TritonAttention
 from atom_kernels.attention.triton_shares import DecodeSharing
 from atom_kernels.platform import Facts, Platform, platform_from_facts, use_platform
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 PROBLEM = make_problem(16, 8, 128, "bfloat16")
 BLOCKS, BLOCK_SIZE, HEADS, HEAD_DIM = 5, 16, 4, 64
 
