@@ -33,7 +33,24 @@ def headlines(document: dict[str, Any]) -> str:
         "requests at once. Short prompts and small batches depend on the host, and slow hosts cost vLLM more: "
         "[docs/gpu.md](docs/gpu.md) has those of a quick one, spreads, floors and conditions."
     )
-    return markdown_table(rows) + "\n\n" + note
+    return "\n\n".join([markdown_table(rows), note, *_starts(document["results"])])
+
+
+def _starts(results: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each model whose starts were timed beside a peer's, with caches warm and cold."""
+    seconds: dict[str, dict[str, dict[str, Any]]] = {}
+    for result in results:
+        if result["about"]["kind"] == "start" and _ratio(result):
+            seconds.setdefault(result["model"], {})[result["about"]["caches"]] = result["engines"]
+    sentences = []
+    for model, found in seconds.items():
+        if {"warm", "cold"} <= found.keys():
+            ours, theirs = ([found[caches][name]["median"] for caches in ("warm", "cold")] for name in ("atom", "vllm"))
+            sentences.append(
+                f"From the start of the process to its first token {model} takes {ours[0]:.1f} s, and {ours[1]:.1f} s "
+                f"where nothing was compiled before; vLLM takes {theirs[0]:.1f} and {theirs[1]:.1f} s."
+            )
+    return sentences
 
 
 def _ratio(result: dict[str, Any]) -> float | None:

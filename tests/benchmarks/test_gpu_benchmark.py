@@ -321,6 +321,19 @@ def test_headlines_have_a_row_for_each_model_that_was_measured_beside_a_peer() -
     assert header.count("|") == row.count("|")
 
 
+def test_headlines_tell_starts_that_were_timed_with_caches_warm_and_cold() -> None:
+    entries = [
+        told(engine, 0, [time], model="qwen3-0.6b", figure=caches, unit="s", about={"kind": "start", "caches": caches})
+        for engine, caches, time in (
+            ("atom", "warm", 7.0), ("vllm", "warm", 36.0), ("atom", "cold", 15.0), ("vllm", "cold", 114.0),
+        )
+    ]  # fmt: skip
+    results, _ = gpu.summarize(entries, RATES)
+    *_, starts = headlines(document_of(results)).split("\n\n")
+    assert "takes 7.0 s, and 15.0 s where nothing was compiled before; vLLM takes 36.0 and 114.0 s." in starts
+    assert "takes" not in headlines(document_of(results[:1]))
+
+
 def test_a_profile_shows_milliseconds_and_shares() -> None:
     facts = {"model": "qwen3-8b", "unit": "ms"}
     parts = [("attention", 3.0), ("idle", 1.0)]

@@ -85,9 +85,8 @@ from atom_core import LLMEngine, SamplingParams
 late = []
 
 def listen(*, src, **rest):
-    if threading.current_thread() is not threading.main_thread() and "ThreadPool" in threading.current_thread().name:
-        return
-    late.append(src.name)
+    if not threading.current_thread().name.startswith("compile_ahead"):
+        late.append(src.name)
 
 triton.knobs.compilation.listener = listen
 with LLMEngine(sys.argv[1], dtype="bfloat16", num_kv_blocks=256, max_num_seqs=16) as engine:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,9 +44,9 @@ def compile_ahead(work: Callable[[], Any]) -> None:
         from triton import AsyncCompileMode
     except ImportError:  # an older Triton compiles at the launch
         return
-    device = torch.cuda.current_device()
     # A thread without a device of its own cannot load what it compiled.
-    with _one_at_a_time, ThreadPoolExecutor(initializer=torch.cuda.set_device, initargs=(device,)) as threads:
+    take_device = partial(torch.cuda.set_device, torch.cuda.current_device())
+    with _one_at_a_time, ThreadPoolExecutor(thread_name_prefix="compile_ahead", initializer=take_device) as threads:
         with AsyncCompileMode(threads, ignore_errors=True) as compiling, no_launches(), FilledTensors():
             try:
                 work()
@@ -58,9 +59,9 @@ def compile_ahead(work: Callable[[], Any]) -> None:
 def no_launches() -> Iterator[None]:
     """Within, launches of this thread prepare their kernels and launch nothing."""
     from triton import FutureKernel
-    from triton.runtime.jit import JITFunction, KernelInterface
+    from triton.runtime.jit import JITFunction
 
-    launched, thread = KernelInterface.__getitem__, threading.get_ident()
+    launched, thread = JITFunction.__getitem__, threading.get_ident()
 
     def prepared(kernel: Any, grid: Any) -> Callable[..., Any]:
         if threading.get_ident() != thread:
@@ -78,8 +79,7 @@ def no_launches() -> Iterator[None]:
     try:
         yield
     finally:
-        # What it inherits is there again.
-        del JITFunction.__getitem__
+        JITFunction.__getitem__ = launched
 
 
 class FilledTensors(TorchFunctionMode):
