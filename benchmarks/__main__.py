@@ -5,13 +5,26 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import blocks, chart, gpu, http_overhead, jump_forward, kernels, masks, offline, overhead, vllm_plugin
+from benchmarks import (
+    blocks,
+    busy,
+    chart,
+    gpu,
+    http_overhead,
+    jump_forward,
+    kernels,
+    masks,
+    offline,
+    overhead,
+    vllm_plugin,
+)
 
 COMMANDS = {
     "offline": offline,
     "overhead": overhead,
     "http": http_overhead,
     "blocks": blocks,
+    "busy": busy,
     "masks": masks,
     "jump": jump_forward,
     "gpu": gpu,

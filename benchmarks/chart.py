@@ -40,7 +40,8 @@ def run(options: argparse.Namespace) -> int:
     overhead = report.load_all("overhead", options.results)
     blocks = report.load_all("blocks", options.results)
     http = report.load_all("http", options.results)
-    options.readme.write_text(with_tables(options.readme.read_text(), documents, overhead, blocks, http))
+    busy = report.load_all("busy", options.results)
+    options.readme.write_text(with_tables(options.readme.read_text(), documents, overhead, blocks, http, busy))
     print(f"drawn: {options.images / 'offline.svg'}; tables: {options.readme}")
     if kernels := report.load_all("kernels", options.results):
         kernels_page.write_page(kernels, options.kernels, options.images)
@@ -64,6 +65,7 @@ def with_tables(
     overhead: list[dict[str, Any]],
     blocks: list[dict[str, Any]] | None = None,
     http: list[dict[str, Any]] | None = None,
+    busy: list[dict[str, Any]] | None = None,
 ) -> str:
     """The README with the tables of the results between its marks."""
     tables = [report.offline_table(document) for document in offline]
@@ -81,6 +83,11 @@ def with_tables(
         "Mixtures of experts and latent attention, in random models of a few hundred million parameters:\n\n"
         + report.blocks_table(document)
         for document in blocks or ()
+    ]
+    tables += [
+        "A decoded token on two cores that busy loops want, too (batch 1; the mean of a turn):\n\n"
+        + report.busy_table(document)
+        for document in busy or ()
     ]
     return report.fill_marks(text, tables)
 

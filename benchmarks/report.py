@@ -116,6 +116,21 @@ def vllm_table(document: dict[str, Any]) -> str:
     return markdown_table(rows) + "\n\n" + conditions(document) + " " + compiled
 
 
+def busy_table(document: dict[str, Any]) -> str:
+    """The table of a `busy` result in markdown, with the facts of the run under it."""
+    names = list(document["results"][0]["sides"])
+    first, second, third = names
+    rows = [("busy programs", *names, "two beside one")]
+    for result in document["results"]:
+        cells = [f"{result['sides'][name]['median_ms']:.1f} ms" for name in names]
+        share = result["sides"][second]["median_ms"] / result["sides"][first]["median_ms"]
+        rows.append((str(result["programs"]), *cells, f"{share:.2f}x the time"))
+    quiet = document["results"][0]["sides"]
+    kept = quiet[third]["median_ms"] / quiet[second]["median_ms"]
+    summary = f"On the quiet machine two threads have {kept:.2f} times the speed of two that always spin."
+    return markdown_table(rows) + "\n\n" + summary + " " + conditions(document)
+
+
 def conditions(document: dict[str, Any]) -> str:
     """One paragraph on where, with what and how quietly the run was made."""
     machine, settings = document["machine"], document["settings"]

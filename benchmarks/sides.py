@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ class SideProcess:
 
     Args:
         name: one of `ENGINES`, or what a process of another `command` is called.
+        label: what results call it, where that is not its name.
+        environment: variables that it has besides ours.
         command: what runs in the process, before its settings; None is this module.
         settings: keywords of `open_side`, or the settings of `command`.
     """
@@ -36,15 +38,18 @@ class SideProcess:
         self,
         name: str,
         *,
+        label: str | None = None,
+        environment: Mapping[str, str] | None = None,
         command: Sequence[str] | None = None,
         **settings: Any,
     ) -> None:
-        self.name = name
+        self.name = label or name
         self._process = subprocess.Popen(
             [*(command or (sys.executable, "-m", "benchmarks.sides", name)), json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, **(environment or {})},
             cwd=Path(__file__).parent.parent,
         )
         self._receive()

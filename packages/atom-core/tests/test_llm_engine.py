@@ -22,6 +22,7 @@ from atom_core import (
     RequestOutput,
     SamplingParams,
 )
+from busy_machine import waiting_after
 
 SHORT = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 DOCUMENTED_KEYS = {
@@ -250,6 +251,17 @@ def test_looking_at_the_machine_leaves_no_second_thread_pool_behind(tiny_llama):
         check=True,
     )
     assert ran.stdout.split() == ["0"]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here")
+def test_threads_of_an_engine_sleep_on_a_busy_machine_although_torch_was_there_first(tiny_llama):
+    code = f"""
+        from atom_core import LLMEngine, SamplingParams
+        with LLMEngine({str(tiny_llama)!r}, num_threads=2, dtype="float32", num_kv_blocks=64) as engine:
+            while is_undecided():
+                engine.generate([[1, 2, 3]], SamplingParams(max_tokens=64, ignore_eos=True), use_tqdm=False)
+    """
+    assert waiting_after(code) == "asleep"
 
 
 def test_an_fp8_cache_gives_tokens(make_engine):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
+import textwrap
 
 import pytest
 import torch
@@ -10,6 +14,7 @@ import transformers
 
 from atom_models import load_model
 from atom_models.paged_run import PagedRun, SequenceStep
+from busy_machine import waiting_after
 from tiny_models import make_tiny_llama
 
 VARIANTS = {
@@ -194,3 +199,32 @@ def test_embeddings_may_be_given_instead_of_ids(tiny_llama):
 def test_bad_batches_are_refused(tiny_llama, sequences, says):
     with pytest.raises(ValueError, match=says):
         load_model(tiny_llama).logits(sequences)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here")
+def test_threads_of_a_loaded_model_sleep_on_a_busy_machine(tmp_path):
+    folder = make_tiny_llama(tmp_path / "model")
+    code = f"""
+        from atom_models import load_model
+        model = load_model({str(folder)!r}, "float32", progress=False)
+        while is_undecided():
+            model.logits([[1, 2, 3]])
+    """
+    assert waiting_after(code) == "asleep"
+
+
+def test_a_loaded_model_computes_with_no_more_threads_than_the_quota_has_cores(tmp_path):
+    folder = make_tiny_llama(tmp_path / "model")
+    code = f"""
+        import torch
+        from atom_kernels.host_threads import cores
+        from atom_models import load_model
+        torch.set_num_threads(4)
+        load_model({str(folder)!r}, "float32", progress=False)
+        print(torch.get_num_threads())
+        cores.cgroup_quota = lambda: 1.0
+        load_model({str(folder)!r}, "float32", progress=False)
+        print(torch.get_num_threads())
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["4", "1"]

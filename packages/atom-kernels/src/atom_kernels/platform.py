@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
-import os
 import platform as host
 import sys
 import time
@@ -18,6 +17,7 @@ from atom_kernels import settings
 from atom_kernels.aiter.api import AiterApi, known_api
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.sources import DISTRIBUTION, AiterUnusableError, installed_version
+from atom_kernels.host_threads import usable_cores
 from atom_kernels.operator import BACKEND_ORDER
 from atom_kernels.probing import run_apart
 
@@ -232,7 +232,7 @@ def gather_facts() -> Facts:
         triton_interpret=settings.triton_interpret(),
         cpu_name=_cpu_name(),
         machine=host.machine(),
-        num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        num_cores=usable_cores(),
         cpu_features=features,
         native_error=None if num_devices else _native_error(),
         mkldnn=bool(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),

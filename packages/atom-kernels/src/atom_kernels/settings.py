@@ -39,5 +39,10 @@ def aiter_shuffles_linears() -> bool:
     return _is_asked_for("ATOM_AITER_SHUFFLE_LINEAR")
 
 
+def openmp_waits_are_set() -> bool:
+    """Whether ``OMP_WAIT_POLICY`` or ``GOMP_SPINCOUNT`` say how threads wait for each other; else we choose by load."""
+    return any(os.environ.get(name, "").strip() for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"))
+
+
 def _is_asked_for(name: str) -> bool:
     return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "no", "off")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from atom_kernels.host_threads.waiting import keep_to_quota
 from atom_kernels.platform import detect_platform
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, open_checkpoint
@@ -111,6 +112,8 @@ def load_model(
         block_size=block_size,
         max_model_len=max_model_len,
     )
+    if torch.device(context.device).type == "cpu":
+        keep_to_quota()
     module = build_model(checkpoint, context)
     load_weights(module, checkpoint, progress)
     return LoadedModel(module, checkpoint, context)

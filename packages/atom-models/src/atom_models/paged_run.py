@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from atom_kernels.host_threads.waiting import adapt_waiting
 from atom_kernels.protocols import BatchGeometry
 from atom_models.forward_context import ForwardContext, set_forward_context
 from atom_models.model import attention_layers
@@ -39,6 +40,8 @@ class PagedRun:
 
     def step(self, sequences: Sequence[SequenceStep]) -> list[torch.Tensor]:
         """Hidden states [new tokens, D] of each sequence. Those with one new token must come first."""
+        if torch.device(self.device).type == "cpu":
+            adapt_waiting()
         token_ids = [token for sequence in sequences for token in sequence.token_ids]
         positions = [sequence.num_cached + i for sequence in sequences for i in range(len(sequence.token_ids))]
         geometry = self._geometry(sequences)

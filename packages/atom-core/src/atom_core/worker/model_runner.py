@@ -24,6 +24,7 @@ from atom_core.worker.pooling import Pooler, with_embeddings
 from atom_core.worker.request_states import RequestStates
 from atom_core.worker.sampler import report, sample_step
 from atom_core.worker.token_delivery import deliver
+from atom_kernels.host_threads.waiting import adapt_waiting
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +107,8 @@ class ModelRunner:
         else:
             shape = self._device_steps.shape_of(rows, needs_hidden_states=self._needs_hidden_states(rows))
             batch = self._device_steps.build(rows, shape)
+        if self._config.device == "cpu":
+            adapt_waiting()
         with self._profiler.mark(_step_name(rows)):
             if self._device_steps is not None and shape is not None:
                 self._forward = Forward(step, batch, self._device_steps.replay_model(rows, shape), {}, {}, shape)

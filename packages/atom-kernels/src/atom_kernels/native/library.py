@@ -5,12 +5,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 
-import torch
-
 from atom_kernels import settings
+from atom_kernels.host_threads.openmp import torch_openmp
 from atom_kernels.native.compiler import CompileError, compiled_library
 
 # One letter an argument, in signatures such as "pplf".
@@ -72,16 +70,11 @@ def _open_once(name: str) -> ctypes.CDLL | str:
         # Typically OpenMP symbols that no library of this process provides.
         return f"the compiled {name} kernels do not load: {str(error).splitlines()[0]}"
     library.atom_openmp_runtime.restype = ctypes.c_void_p
-    if library.atom_openmp_runtime() != _torch_openmp():
+    if library.atom_openmp_runtime() != _address_of_torch_openmp():
         return f"the {name} kernels would use another OpenMP runtime than torch, and with it a second thread pool"
     return library
 
 
-@cache
-def _torch_openmp() -> int | None:
-    """Where torch's own OpenMP runtime lies; symbols are looked up through libtorch_cpu's dependencies."""
-    torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    try:
-        return ctypes.cast(ctypes.CDLL(str(torch_cpu)).omp_get_max_threads, ctypes.c_void_p).value
-    except (OSError, AttributeError):
-        return None
+def _address_of_torch_openmp() -> int | None:
+    openmp = torch_openmp()
+    return None if openmp is None else ctypes.cast(openmp.omp_get_max_threads, ctypes.c_void_p).value
