@@ -12,7 +12,7 @@ from tokenizers import decoders, models
 
 from atom_core import SamplingParams
 from atom_core.engine.output_processor import OutputProcessor
-from atom_core.messages import EngineOutput, EngineRequest
+from atom_core.messages import EngineOutput, EngineRequest, TokenLogprobs
 from atom_core.tokenization import IncrementalDetokenizer, StopStringMatcher, Tokenizer
 
 RELAXED = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -73,20 +73,21 @@ def test_stop_strings_cut_a_text_where_they_would_cut_the_whole(text, stops, dat
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=10)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     matcher = StopStringMatcher(stops, include_stop_string=include)
-    shown = ""
+    shown, seen = "", ""
     for piece in pieces:
-        shown += matcher.add(piece)
-        if matcher.matched is not None:
-            break
-    else:
-        shown += matcher.flush()
-    if matcher.matched is None:
-        assert shown == text
-        assert not any(stop in text for stop in stops)
-        return
-    at = text.find(matcher.matched)
-    # With pieces, the first stop string to be complete ends the text; it never shows anything from there on.
-    assert shown == text[: at + len(matcher.matched)] if include else shown == text[:at]
+        shown, seen = shown + matcher.add(piece), seen + piece
+        found = [(seen.find(stop), -len(stop), stop) for stop in stops if stop in seen]
+        if found:
+            at, _, first = min(found)
+            assert matcher.matched == first
+            assert shown == (text[: at + len(first)] if include else text[:at])
+            assert matcher.add("abc") == ""
+            return
+        assert matcher.matched is None
+        held = seen[len(shown) :]
+        assert seen.startswith(shown)
+        assert not held or any(stop.startswith(held) for stop in stops)
+    assert shown + matcher.flush() == text
 
 
 def test_only_what_may_begin_a_stop_string_is_held_back():
@@ -129,10 +130,73 @@ def test_a_stop_string_can_be_kept(tokenizer):
     assert "".join(output.text_delta for output in outputs) == "one two!!"
 
 
-def test_stop_strings_do_not_count_before_the_minimum_length(tokenizer):
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize(
+    ("min_tokens", "text"), [(0, "a"), (1, "a"), (2, "a.b"), (3, "a.b"), (4, "a.b.c"), (6, "a.b.c.")]
+)
+def test_no_stop_string_ends_within_the_minimum_length(min_tokens, text, at_once, tokenizer):
+    """As with stop tokens: one more token than the minimum is the first that can end it."""
     token_ids = tokenizer.encode("a.b.c.", add_special_tokens=False)
-    outputs, _ = feed(tokenizer, token_ids, stop_strings=["."], min_tokens=4)
-    assert "".join(output.text_delta for output in outputs) == "a.b"
+    assert len(token_ids) == 6
+    outputs, _ = feed(tokenizer, token_ids, at_once=at_once, stop_strings=["."], min_tokens=min_tokens)
+    assert "".join(output.text_delta for output in outputs) == text
+
+
+def test_a_stop_string_may_begin_within_the_minimum_length(tokenizer):
+    token_ids = tokenizer.encode("xEND.y", add_special_tokens=False)
+    first = next(count for count in range(6) if "E" in tokenizer.decode(token_ids[:count]))
+    outputs, stopped = feed(tokenizer, token_ids, stop_strings=["END."], min_tokens=first)
+    assert "".join(output.text_delta for output in outputs) == "x"
+    assert stopped == ["r"]
+
+
+def test_only_a_stop_string_that_ends_after_skipped_text_is_found():
+    matcher = StopStringMatcher(["abcd", "bc", "cx"])
+    assert matcher.skip("abc") == ""
+    assert matcher.add("x") == "ab"
+    assert matcher.matched == "cx"
+    matcher = StopStringMatcher(["abcd", "bc", "d"])
+    assert matcher.skip("zab") == "z"
+    assert matcher.add("cd") == ""
+    assert matcher.matched == "abcd"
+    matcher = StopStringMatcher(["aa"])
+    assert matcher.skip("aa") == "a"
+    assert matcher.add("ba") == "ab"
+    assert matcher.add("ac") == ""
+    assert matcher.matched == "aa"
+
+
+def test_of_two_stop_strings_the_one_that_begins_earlier_ends_the_text(tokenizer):
+    token_ids = tokenizer.encode("one two three", add_special_tokens=False)
+    for stops in (["three", "two"], ["two", "three"]):
+        outputs, _ = feed(tokenizer, token_ids, at_once=True, stop_strings=stops)
+        assert (outputs[-1].text_delta, outputs[-1].stop_reason) == ("one ", "two")
+        matcher = StopStringMatcher(stops)
+        assert (matcher.add("one two three"), matcher.matched) == ("one ", "two")
+
+
+def test_of_two_stop_strings_that_begin_together_the_longer_is_kept():
+    for stops in (["ab", "abc"], ["abc", "ab"]):
+        matcher = StopStringMatcher(stops, include_stop_string=True)
+        assert (matcher.add("xabcd"), matcher.matched) == ("xabc", "abc")
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_logprobs_and_tokens_end_with_the_token_that_completes_a_stop_string(at_once, tokenizer):
+    token_ids = tokenizer.encode("a.b;c.d", add_special_tokens=False)
+    entries = [TokenLogprobs(token_id, -0.5 - place, 1, []) for place, token_id in enumerate(token_ids)]
+    news = (
+        [EngineOutput("r", token_ids, logprobs=entries)]
+        if at_once
+        else [EngineOutput("r", [t], logprobs=[entry]) for t, entry in zip(token_ids, entries, strict=True)]
+    )
+    processor = OutputProcessor(tokenizer)
+    processor.add(make_request(stop_strings=["zz", ";"], logprobs=0))
+    outputs = [output for item in news for output in processor.process([item]).outputs]
+    reported = [entry for output in outputs for entry in output.logprobs or ()]
+    assert [(entry.token, entry.logprob) for entry in reported] == [("a", -0.5), (".", -1.5), ("b", -2.5), (";", -3.5)]
+    assert [token_id for output in outputs for token_id in output.output_tokens] == token_ids[:4]
+    assert outputs[-1].num_output_tokens == 4
 
 
 def test_text_held_back_for_a_stop_string_comes_out_at_the_end(tokenizer):

@@ -153,7 +153,7 @@ class _Sample:
             if self._detokenizer is None or (ends_at_stop_token and used == len(news.new_token_ids)):
                 continue
             piece = self._detokenizer.add(token_id)
-            if self._num_tokens < self._min_tokens:
+            if self._num_tokens <= self._min_tokens:
                 text += self._matcher.skip(piece)
                 continue
             text += self._matcher.add(piece)

@@ -66,7 +66,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
         allowed_token_ids: only these may be sampled.
         stop_token_ids: token ids that end the output, as the model's own end does.
         include_stop_str_in_output: keep the matched stop string.
-        min_tokens: stop tokens cannot be sampled before this many tokens.
+        min_tokens: neither a stop token nor a stop string ends the output within this many tokens.
         logprobs: report the chosen token and this many most likely ones; None reports nothing.
         prompt_logprobs: the same for each prompt token.
         skip_special_tokens: leave special tokens out of the text.

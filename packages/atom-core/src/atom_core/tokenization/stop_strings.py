@@ -19,6 +19,8 @@ class StopStringMatcher:
         self._longest = max(map(len, self._stop_strings), default=0)
         self._include = include_stop_string
         self._held = ""
+        # Leading characters of `_held` at which no stop string may end.
+        self._num_skipped = 0
         self.matched: str | None = None
 
     def add(self, text: str) -> str:
@@ -28,14 +30,15 @@ class StopStringMatcher:
         if not self._stop_strings:
             return text
         text = self._held + text
-        found = [(at, -len(stop), stop) for stop in self._stop_strings if (at := text.find(stop)) >= 0]
+        places = ((text.find(stop, max(0, self._num_skipped - len(stop) + 1)), stop) for stop in self._stop_strings)
+        found = [(at, -len(stop), stop) for at, stop in places if at >= 0]
         if found:
             at, _, self.matched = min(found)  # the earliest; of several there, the longest
             self._held = ""
             return text[: at + len(self.matched)] if self._include else text[:at]
-        keep = self._possible_prefix(text)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+        shown = self._hold_back(text)
+        self._num_skipped = max(0, self._num_skipped - len(shown))
+        return shown
 
     def flush(self) -> str:
         """What was held back, once nothing more will come."""
@@ -43,9 +46,16 @@ class StopStringMatcher:
         return held
 
     def skip(self, text: str) -> str:
-        """Take text in which stop strings do not count (before `min_tokens`)."""
-        held, self._held = self._held, ""
-        return held + text
+        """Take text in which no stop string may end (within `min_tokens`); one may begin there and end later."""
+        shown = self._hold_back(self._held + text)
+        self._num_skipped = len(self._held)
+        return shown
+
+    def _hold_back(self, text: str) -> str:
+        """Hold back the end of `text` that may begin a stop string; what comes before it may be shown."""
+        keep = self._possible_prefix(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
 
     def _possible_prefix(self, text: str) -> int:
         """Length of the longest end of `text` that begins a stop string."""
