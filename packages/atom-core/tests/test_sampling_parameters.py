@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from atom_core import SamplingParams
+from atom_kernels.sampling import philox_uniform_host
 from atom_models import load_model
 
 PROMPT = [17, 200, 31, 200, 9]
@@ -102,17 +104,27 @@ def test_only_allowed_tokens_are_sampled(engine):
         assert set(run(engine, params)["token_ids"]) <= set(allowed)
 
 
-def test_stop_tokens_wait_for_the_minimum_length(engine):
-    first = run(engine, GREEDY)["token_ids"][0]
-    early = run(engine, make_params(stop_token_ids=[first]))
-    assert (early["token_ids"], early["finish_reason"], early["stop_reason"]) == ([first], "stop", first)
-    late = run(engine, make_params(stop_token_ids=[first], min_tokens=5))
-    assert first not in late["token_ids"][:5]
+@pytest.mark.parametrize("min_tokens", [0, 1, 5])
+def test_a_stop_token_that_is_always_likeliest_comes_right_after_the_minimum_length(min_tokens, engine):
+    params = make_params(stop_token_ids=[77], logit_bias={77: 100.0}, min_tokens=min_tokens)
+    output = run(engine, params)
+    assert output["token_ids"].index(77) == min_tokens == len(output["token_ids"]) - 1
+    assert (output["finish_reason"], output["stop_reason"]) == ("stop", 77)
 
 
 def test_stop_tokens_before_the_minimum_length_do_not_stop_where_nothing_else_is_allowed(engine):
     params = make_params(allowed_token_ids=[9], stop_token_ids=[9], min_tokens=3)
     assert run(engine, params)["token_ids"] == [9] * 4
+
+
+def test_a_bad_word_of_several_tokens_is_not_generated(engine):
+    plain = run(engine, GREEDY)["token_ids"]
+    spelt = [(pair, engine.tokenizer.decode(list(pair))) for pair in itertools.pairwise(plain[1:])]
+    (pair, word), *_ = [(p, text) for p, text in spelt if engine.tokenizer.encode(text, False) == list(p)]
+    output = run(engine, make_params(bad_words=[word]))["token_ids"]
+    at = list(itertools.pairwise(plain)).index(pair)
+    assert output[: at + 1] == plain[: at + 1]
+    assert pair not in itertools.pairwise(output)
 
 
 def test_the_end_of_sequence_stops_unless_ignored(engine):
@@ -127,6 +139,15 @@ def test_a_seed_gives_the_same_tokens_again_and_another_seed_gives_others(engine
     first = run(engine, params)["token_ids"]
     assert run(engine, params)["token_ids"] == first
     assert run(engine, msgspec.structs.replace(params, seed=12))["token_ids"] != first
+
+
+def test_each_token_is_drawn_by_the_random_number_of_its_sample_and_its_position(engine, reference):
+    outputs = engine.generate([PROMPT], make_params(temperature=1.0, seed=11, n=2), use_tqdm=False)
+    for index, output in enumerate(outputs):
+        for place, token in enumerate(output["token_ids"]):
+            probabilities = torch.softmax(reference(PROMPT + output["token_ids"][:place]).double(), -1)
+            number = philox_uniform_host(11, index, len(PROMPT) + place)
+            assert token == int(torch.searchsorted(probabilities.cumsum(0), number, right=True))
 
 
 def test_no_tokens_at_all_still_judges_the_prompt(engine):

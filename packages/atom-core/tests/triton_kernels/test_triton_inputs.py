@@ -16,6 +16,8 @@ from atom_core.worker.input_batch import ModelInput, StepRows, build_input
 from atom_core.worker.request_states import RequestStates
 from atom_core.worker.triton_inputs import build_inputs_kernel, write_words_kernel
 from atom_kernels.platform import detect_platform
+from atom_kernels.sampling import philox_uniform_host
+from atom_kernels.sampling.triton_backend import sample_slots_by_triton
 
 DEVICE = detect_platform().device
 BLOCK_SIZE, MAX_NUM_SEQS, MAX_MODEL_LEN, NUM_GROUPS = 4, 6, 700, 2
@@ -191,6 +193,27 @@ def test_a_greedy_and_a_random_draw_by_the_tables_are_those_of_the_host():
     for name, position in (("a", 3), ("b", 2)):
         slot = sides.host.slots[name]
         assert sides.device.history[slot, position].item() == sides.host.history[slot, position].item()
+
+
+def test_each_token_is_drawn_by_the_random_number_of_its_own_position():
+    sides, seeds = Sides(), {"a": 11, "b": -3}
+    new = [new_request("a", 3, temperature=1.0, seed=11), new_request("b", 6, temperature=1.0, seed=-3)]
+    lengths = {"a": 3, "b": 6}
+    scheduled = [entry(name, 0, length, blocks=blocks_of(16, 9)) for name, length in lengths.items()]
+    for step in range(6):
+        _, device = sides.build(scheduled, new if step == 0 else None)
+        drawn = sample_slots_by_triton(
+            torch.zeros(2, 1000, device=DEVICE),
+            sides.tables.sampling,
+            device.sample_slots,
+            device.sample_positions,
+            filters=False,
+        )
+        # Among 1000 equals, the number says directly which one.
+        assert drawn.tolist() == [
+            int(1000 * philox_uniform_host(seeds[name], 0, length + step)) for name, length in lengths.items()
+        ]
+        scheduled = [entry(name, length + step, 1) for name, length in lengths.items()]
 
 
 @pytest.mark.parametrize("kernel", [write_words_kernel, build_inputs_kernel])

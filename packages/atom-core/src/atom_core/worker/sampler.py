@@ -56,7 +56,7 @@ def _process(
     states: RequestStates,
     masks: Mapping[str, np.ndarray] | None,
 ) -> dict[int, tuple[SamplingExtras, torch.Tensor]]:
-    """Masks, penalties and biases, in place; rows that report logprobs keep a copy of what the model said.
+    """Masks, biases and penalties, in place; rows that report logprobs keep a copy of what the model said.
 
     Masks come first: what bans tokens after them leaves at least one of those that a grammar allows.
     """

@@ -73,11 +73,14 @@ class SamplingExtras:
         return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
 
     def process(self, logits_V: torch.Tensor, history: torch.Tensor) -> None:
-        """Change one row of float32 logits in place; `history` holds the request's tokens so far, prompt first."""
-        if self.has_penalty:
-            self._penalize(logits_V, history)
+        """Change one row of float32 logits in place; `history` holds the request's tokens so far, prompt first.
+
+        The bias comes before the penalties, as in vLLM and transformers: a repetition penalty scales the sum.
+        """
         if self.bias_ids is not None and self.bias_values is not None:
             logits_V[self.bias_ids] += self.bias_values
+        if self.has_penalty:
+            self._penalize(logits_V, history)
         if self.allowed_ids is not None:
             allowed = logits_V[self.allowed_ids]
             logits_V.fill_(float("-inf"))
