@@ -78,6 +78,26 @@ def test_yarn_interpolates_by_parts_and_sharpens_attention():
     assert attention_factor == pytest.approx(0.1 * math.log(4.0) + 1)
 
 
+@pytest.mark.parametrize(
+    ("trained", "base"), [(64, 10000.0), (2**17, 100.0), (2**30, 30.0)], ids=["below", "above", "both ends above"]
+)
+def test_the_ramp_of_yarn_ends_with_the_dimensions(trained, base):
+    options = {"rope_type": "yarn", "factor": 4.0, "rope_theta": base, "original_max_position_embeddings": trained}
+    expected = [yarn_frequency(i, 4.0, trained, base=base) for i in range(32)]
+    assert frequencies(**options)[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_attention_factor_that_a_config_states_is_the_one():
+    options = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096, "attention_factor": 0.75}
+    assert frequencies(**options)[1] == 0.75
+    assert frequencies(**options, mscale=1.0, mscale_all_dim=0.5)[1] == 0.75
+    assert frequencies(**make_longrope(), attention_factor=0.75)[1] == 0.75
+    table = rope_cos_sin(make_config(**options))
+    assert table[0].tolist() == [0.75] * 32 + [0.0] * 32
+    read = RopeConfig.from_parameters(options, head_dim=64, max_position_embeddings=64)
+    assert rope_frequencies(read)[1] == 0.75
+
+
 def test_yarn_with_both_mscales_uses_their_ratio():
     options = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096}
     assert frequencies(**options, mscale=0.707, mscale_all_dim=0.707)[1] == pytest.approx(1.0)

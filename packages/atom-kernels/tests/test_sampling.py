@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from atom_kernels.sampling import (
+    SamplingTables,
     native_backend,
     philox_uniform,
     philox_uniform_host,
     sample,
     sample_reference,
+    sample_slots,
     token_logprobs,
     torch_backend,
 )
@@ -118,6 +120,16 @@ def test_top_p_keeps_tokens_until_their_mass_reaches_it(draw):
     assert tokens_that_can_be_drawn(draw, logits, top_p=0.65) == [1, 3]
     assert tokens_that_can_be_drawn(draw, logits, top_p=0.75) == [1, 2, 3]
     assert tokens_that_can_be_drawn(draw, logits, top_p=0.0) == [1]
+
+
+@every_sampler
+def test_top_p_ends_with_the_token_that_reaches_it_to_the_bit(draw):
+    logits = torch.tensor([1 / 4, 1, 1 / 4, 1 / 2]).log()  # sums of these weights have no rounding
+    assert tokens_that_can_be_drawn(draw, logits, top_p=0.5) == [1]
+    assert tokens_that_can_be_drawn(draw, logits, top_p=0.75) == [1, 3]
+    assert tokens_that_can_be_drawn(draw, logits, top_p=math.nextafter(0.75, 1) + 2**-24) == [0, 1, 2, 3]
+    beside = torch.tensor([1 / 4, 1, 1 / 4, 1 / 2, 1 / 8]).log()
+    assert tokens_that_can_be_drawn(draw, beside, top_k=4, top_p=0.75) == [1, 3]
 
 
 @every_sampler
@@ -233,6 +245,41 @@ def test_a_seed_gives_the_same_tokens_again_and_another_seed_gives_others():
 
     assert torch.equal(draw(1), draw(1))
     assert (draw(1) != draw(2)).sum() > 50
+
+
+# --- tables of requests ---------------------------------------------------------------------------------------------
+
+
+def test_each_position_of_each_sample_has_the_random_number_of_its_own():
+    seeds, samples, positions = [5, 5, -9, 2**40 + 1], [0, 3, 0, 1], [0, 1, 2, 3, 4, 7, 8, 2**31 - 1]
+    none = torch.zeros(4)
+    tables = SamplingTables(torch.ones(4), none.int(), torch.ones(4), none, torch.tensor(seeds), torch.tensor(samples))
+    slots = torch.arange(4).repeat(len(positions))
+    places = torch.tensor(positions).repeat_interleave(4)
+    for filters in (False, True):
+        drawn = sample_slots(torch.zeros(len(slots), 1000), tables, slots, places, filters=filters).tolist()
+        # Among 1000 equals, the number says directly which one.
+        assert drawn == [
+            int(1000 * philox_uniform_host(seeds[slot], samples[slot], place))
+            for slot, place in zip(slots.tolist(), places.tolist(), strict=True)
+        ]
+
+
+def test_rows_find_their_parameters_by_slot_and_leave_filters_aside_that_nobody_uses():
+    temperature, best = torch.tensor([1.0, 0.0, 1.0]), torch.tensor([1.0, 1.0, 0.5])
+    tables = SamplingTables(
+        temperature, torch.tensor([0, 0, 1]).int(), best, torch.zeros(3), torch.zeros(3).long(), torch.zeros(3).long()
+    )
+    logits = torch.linspace(0, 1, 50).expand(60, -1)
+    positions = torch.arange(60)
+
+    def drawn(slot, *, filters):
+        return set(sample_slots(logits, tables, torch.full((60,), slot), positions, filters=filters).tolist())
+
+    assert len(drawn(0, filters=True)) > 20
+    assert drawn(1, filters=True) == drawn(1, filters=False) == {49}
+    assert drawn(2, filters=True) == {49}
+    assert drawn(2, filters=False) == drawn(0, filters=True)
 
 
 # --- log probabilities -----------------------------------------------------------------------------------------------

@@ -46,6 +46,16 @@ def test_ties_at_a_threshold_are_all_kept_and_minus_zero_ties_with_zero():
     assert {draw(logits, uniform=u, top_p=0.01) for u in (0.1, 0.5, 0.9)} == {0, 1, 3}
 
 
+def test_top_p_ends_with_the_token_that_reaches_it_to_the_bit():
+    logits = torch.tensor([[1 / 4, 1, 1 / 4, 1 / 2]]).log()  # sums of these weights have no rounding
+    numbers = (0.0, 0.1, 0.3, 0.6, 0.7, 0.8, 0.9, 0.999)
+    assert {draw(logits, uniform=u, top_p=0.5) for u in numbers} == {1}
+    assert {draw(logits, uniform=u, top_p=0.75) for u in numbers} == {1, 3}
+    assert {draw(logits, uniform=u, top_p=0.75 + 2**-23) for u in numbers} == {0, 1, 2, 3}
+    beside = torch.tensor([[1 / 4, 1, 1 / 4, 1 / 2, 1 / 8]]).log()
+    assert {draw(beside, uniform=u, top_k=4, top_p=0.75) for u in numbers} == {1, 3}
+
+
 @pytest.mark.parametrize("filters", [{"top_p": 0.4}, {"top_k": 270, "top_p": 0.5}])
 def test_more_ties_than_a_region_of_candidates_takes_are_searched_all_the_same(filters):
     logits = torch.zeros(1, 300)
@@ -76,6 +86,21 @@ def test_random_numbers_are_those_of_the_host():
     rows = [(0, 0, 0), (7, 1, 2**40), (-1, 3, 5), (2**63 - 1, 2**33, 9), (-(2**63), 0, 1)]
     got = philox_by_triton(*(torch.tensor(column, device=DEVICE) for column in zip(*rows, strict=True)))
     assert got.tolist() == [philox_uniform_host(*row) for row in rows]
+
+
+def test_each_position_of_each_sample_has_the_random_number_of_its_own():
+    seeds, samples, positions = [5, 5, -9, 2**40 + 1], [0, 3, 0, 1], [0, 1, 2, 3, 4, 7, 8, 2**31 - 1]
+    none = torch.zeros(4)
+    columns = (torch.ones(4), none.int(), torch.ones(4), none, torch.tensor(seeds), torch.tensor(samples))
+    tables = SamplingTables(*(column.to(DEVICE) for column in columns))
+    slots, places = torch.arange(4).repeat(len(positions)), torch.tensor(positions).repeat_interleave(4)
+    logits = torch.zeros(len(slots), 1000, device=DEVICE)
+    drawn = sample_slots_by_triton(logits, tables, slots.to(DEVICE), places.to(DEVICE), filters=False)
+    # Among 1000 equals, the number says directly which one.
+    assert drawn.tolist() == [
+        int(1000 * philox_uniform_host(seeds[slot], samples[slot], place))
+        for slot, place in zip(slots.tolist(), places.tolist(), strict=True)
+    ]
 
 
 def make_tables(num_slots, generator, *, filters):
