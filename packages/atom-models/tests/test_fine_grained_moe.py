@@ -17,7 +17,10 @@ from atom_models import load_model
 from tiny_architectures import make_tiny, redraw, reference_model
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "v2: greedy weights are scaled": ("deepseek_v2-lite", {"routed_scaling_factor": 3.0}),
+    "v2: greedy choices are scaled and know no groups": (
+        "deepseek_v2-lite",
+        {"routed_scaling_factor": 3.0, "n_group": 4, "topk_group": 2},
+    ),
     "v2: the norms of latents have an epsilon of their own": ("deepseek_v2", {"rms_norm_eps": 0.3}),
     "v3: weights need not be normalized": ("deepseek_v3", {"norm_topk_prob": False}),
     "v3: one group": ("deepseek_v3", {"n_group": 1, "topk_group": 1}),

@@ -1,0 +1,111 @@
+"""Fields of `config.json` that every family has: what they change, and what they are where they are left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import pkgutil
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from atom_models import architectures, load_model
+from tiny_architectures import FAMILIES, make_tiny, reference_model
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama: epsilon": ("llama", {"rms_norm_eps": 0.2}),
+    "llama: another activation": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
+    "llama: a head of another size": ("llama", {"head_dim": 24, "num_key_value_heads": 1}),
+    "qwen2: epsilon": ("qwen2", {"rms_norm_eps": 0.2}),
+    "qwen3: epsilon of heads too": ("qwen3", {"rms_norm_eps": 0.2}),
+    "gemma3: epsilon of all norms": ("gemma3", {"rms_norm_eps": 0.2}),
+    "gemma3: another scale of scores": ("gemma3", {"query_pre_attn_scalar": 3}),
+    "gemma3: another activation": ("gemma3", {"hidden_activation": "silu"}),
+    "qwen3_moe: epsilon": ("qwen3_moe", {"rms_norm_eps": 0.2}),
+    "qwen3_moe: a window in all layers": ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 9}),
+    "mixtral: epsilon": ("mixtral", {"rms_norm_eps": 0.2}),
+    "mixtral: a window": ("mixtral", {"sliding_window": 9}),
+    "minimax_m2: epsilon": ("minimax_m2", {"rms_norm_eps": 0.2}),
+    "minimax_m2: all of a head turns": (
+        "minimax_m2",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}},
+    ),
+    "glm4_moe: epsilon": ("glm4_moe", {"rms_norm_eps": 0.2}),
+    "gpt_oss: epsilon": ("gpt_oss", {"rms_norm_eps": 0.2}),
+}
+# A published config of the family states them, whatever they are; transformers has those of one model as its defaults.
+ALWAYS_STATED = {
+    "max_position_embeddings",
+    "num_key_value_heads",
+    "rms_norm_eps",
+    "sliding_window",
+    "rope_parameters",
+    "layer_types",
+    "mlp_layer_types",
+    "mlp_only_layers",
+    "q_lora_rank",
+    "n_shared_experts",
+    "n_group",
+    "topk_group",
+    "routed_scaling_factor",
+    "first_k_dense_replace",
+}
+ONE_OF_EACH = {family.architecture: family for family in FAMILIES.values()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet_transformers() -> None:
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+def config_class_of(architecture: str) -> Any:
+    modules = [
+        importlib.import_module(f"atom_models.architectures.{m.name}")
+        for m in pkgutil.iter_modules(architectures.__path__)
+    ]
+    return next(getattr(module, architecture) for module in modules if hasattr(module, architecture)).config_class
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_field_changes_what_it_changes_in_transformers(case: str, tmp_path: Path):
+    family, overrides = CASES[case]
+    folder, draw = make_tiny(family, tmp_path, **overrides), random.Random(1)
+    tokens = [draw.randrange(3, 384) for _ in range(40)]
+    [ours] = load_model(folder, progress=False).logits([tokens])
+    with torch.inference_mode():
+        expected = reference_model(folder)(torch.tensor([tokens])).logits[0]
+    assert (ours - expected).abs().max() <= 1e-4 * (expected.max() - expected.min())
+
+
+def test_scores_of_gemma_are_capped_where_the_config_says_so(tmp_path: Path):
+    folder, tokens = make_tiny("gemma3", tmp_path, attn_logit_softcapping=0.5), list(range(5, 45))
+    theirs = reference_model(folder)
+    theirs.set_attn_implementation("eager")  # transformers caps in this one alone, and where it is told to
+    [ours] = load_model(folder, progress=False).logits([tokens])
+    with torch.inference_mode():
+        expected = theirs(torch.tensor([tokens]), softcap=0.5).logits[0]
+    assert (ours - expected).abs().max() <= 1e-4 * (expected.max() - expected.min())
+
+
+@pytest.mark.parametrize("architecture", ONE_OF_EACH)
+def test_a_field_that_is_left_out_is_what_transformers_takes(architecture: str):
+    theirs = transformers.AutoConfig.for_model(ONE_OF_EACH[architecture].model_type)
+    for field in dataclasses.fields(config_class_of(architecture)):
+        if field.name in ALWAYS_STATED or field.default in (dataclasses.MISSING, None):
+            continue
+        assert field.default == getattr(theirs, field.name, field.default), field.name
+
+
+def test_heads_of_keys_and_their_size_follow_from_those_of_queries(tmp_path: Path):
+    folder = make_tiny("llama", tmp_path, num_key_value_heads=4)
+    path = folder / "config.json"
+    before = load_model(folder, progress=False).logits([[5, 6, 7]])[0]
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in config.items() if k not in ("num_key_value_heads", "head_dim")}))
+    assert torch.equal(load_model(folder, progress=False).logits([[5, 6, 7]])[0], before)
