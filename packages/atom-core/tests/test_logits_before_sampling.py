@@ -19,9 +19,11 @@ LOGITS = [0.5, 1.0, -1.0, 2.0, -2.0, 3.0, 0.25, 0.0]
 BANNED = float("-inf")
 
 
-def make_request(prompt: Sequence[int], output: Sequence[int] = (), **params) -> NewRequest:
+def make_request(
+    prompt: Sequence[int], output: Sequence[int] = (), *, eos: tuple[int, ...] = (EOS,), **params
+) -> NewRequest:
     tokens = [*prompt, *output]
-    return NewRequest("r", tokens, len(prompt), SamplingParams(temperature=0.0, **params), (EOS,), 0)
+    return NewRequest("r", tokens, len(prompt), SamplingParams(temperature=0.0, **params), eos, 0)
 
 
 def processed(prompt: Sequence[int], output: Sequence[int] = (), *, logits: Sequence[float] = LOGITS, **params):
@@ -65,6 +67,12 @@ def test_a_frequency_penalty_is_taken_as_often_as_the_output_has_the_token():
 
 def test_a_negative_penalty_raises_what_was_generated():
     assert processed([1], [4], presence_penalty=-0.5, frequency_penalty=-0.25) == changed(t4=-1.25)
+
+
+@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
+def test_each_penalty_is_taken_without_the_other(name: str):
+    for size in (1.0, -1.0, 0.25):
+        assert processed([1], [4], **{name: size}) == changed(t4=-2.0 - size)
 
 
 def test_before_the_first_token_presence_and_frequency_penalties_change_nothing():
@@ -130,6 +138,16 @@ def test_stop_tokens_are_banned_until_the_minimum_has_come(num_output: int, is_b
     assert row == (changed(t5=BANNED, t7=BANNED) if is_banned else LOGITS)
 
 
+def test_a_minimum_length_bans_nothing_where_nothing_stops():
+    assert processed([1], min_tokens=3, eos=(), logit_bias={6: 0.75}) == changed(t6=1.0)
+
+
+def test_a_request_without_extras_has_none():
+    assert SamplingExtras.of(make_request([1], stop_token_ids=[3]), VOCAB_SIZE, "cpu") is None
+    for reported in ({"logprobs": 0}, {"prompt_logprobs": 0}):
+        assert SamplingExtras.of(make_request([1], **reported), VOCAB_SIZE, "cpu") is not None
+
+
 def test_a_bad_word_of_one_token_is_banned_everywhere():
     assert processed([5], bad_words_token_ids=[[5]]) == changed(t5=BANNED)
     assert processed([1], [2, 3], bad_words_token_ids=[[5], [0]]) == changed(t5=BANNED, t0=BANNED)
@@ -164,5 +182,5 @@ def test_bad_words_of_different_lengths_are_each_looked_for():
 
 
 def test_what_is_no_token_of_the_model_is_no_bad_word_and_no_stop_token():
-    params = {"bad_words_token_ids": [[VOCAB_SIZE], [2, VOCAB_SIZE], [5]], "stop_token_ids": [VOCAB_SIZE, 3]}
+    params = {"bad_words_token_ids": [[], [VOCAB_SIZE], [2, VOCAB_SIZE], [5]], "stop_token_ids": [VOCAB_SIZE, 3]}
     assert processed([1], [2], min_tokens=2, **params) == changed(t5=BANNED, t3=BANNED, t7=BANNED)
