@@ -69,6 +69,17 @@ def test_samples_answer_under_the_name_of_their_request_with_their_numbers(token
     assert [(output.request_id, output.index) for output in outputs] == [("p", 1), ("alone", 0), ("p", 0)]
 
 
+def test_closing_a_request_forgets_its_samples_and_no_others(tokenizer):
+    siblings = [make_request(f"p/{index}", index=index, parent="p") for index in range(2)]
+    processor = opened(tokenizer, *siblings, make_request("alone"))
+    assert processor.close("p") == ["p/0", "p/1"]
+    assert [
+        output.request_id for output in outputs_of(processor, EngineOutput("p/0", [9]), EngineOutput("alone", [9]))
+    ] == ["alone"]
+    assert processor.close("alone") == ["alone"]
+    assert processor.num_open == 0
+
+
 def test_a_sample_that_a_stop_string_ended_is_to_be_aborted_and_others_are_not(tokenizer):
     text = tokenizer.encode("a.", add_special_tokens=False)
     requests = [make_request(name, stop_strings=["."]) for name in ("stopped", "both", "open")]

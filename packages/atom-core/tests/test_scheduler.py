@@ -97,6 +97,28 @@ def test_a_large_request_is_not_overtaken_by_small_ones_that_would_fit():
     assert shares(engine.submit()) == {"a": 16}
 
 
+@pytest.mark.parametrize(("num_blocks_of_b", "runs"), [(197, True), (198, False)])
+def test_with_others_running_a_new_request_leaves_a_hundredth_of_the_blocks_free(num_blocks_of_b, runs):
+    engine = make_engine(num_blocks=200, max_model_len=1000, max_num_batched_tokens=1000)
+    engine.add(make_request("a", 2, max_tokens=4))
+    engine.step()
+    assert engine.scheduler.stats().num_free_blocks == 199
+    engine.add(make_request("b", 4 * num_blocks_of_b, max_tokens=1))
+    assert ("b" in shares(engine.submit())) == runs
+
+
+def test_a_request_that_runs_alone_may_take_every_block():
+    engine = make_engine(num_blocks=200, max_model_len=1000, max_num_batched_tokens=1000)
+    engine.add(make_request("b", 800, max_tokens=1))
+    assert shares(engine.submit()) == {"b": 800}
+
+
+def test_a_prompts_share_is_one_token_at_least():
+    engine = make_engine(max_num_batched_tokens=3, long_prefill_share=0.01)
+    engine.add(*(make_request(name, 20) for name in "abc"))
+    assert shares(engine.submit()) == {"a": 1, "b": 1, "c": 1}
+
+
 def test_nothing_runs_without_requests():
     assert make_engine().scheduler.schedule() is None
 
@@ -185,12 +207,13 @@ def test_generated_tokens_are_cached_too():
     assert engine.ends["b"].num_cached_tokens == 12
 
 
-def test_new_prompts_are_held_back_by_the_delay_factor_while_others_run():
-    now = [0.0]
+@pytest.mark.parametrize("start", [0.0, 100.0])
+def test_new_prompts_are_held_back_by_the_delay_factor_while_others_run(start):
+    now = [start]
     engine = make_engine(clock=lambda: now[0], scheduler_delay_factor=2.0)
     engine.add(make_request("a", max_tokens=20))
     engine.step()
-    now[0] = 1.0
+    now[0] += 1.0
     engine.add(make_request("b"))
     seen = []
     while "b" not in seen:
