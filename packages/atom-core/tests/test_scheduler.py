@@ -221,6 +221,7 @@ def test_new_prompts_are_held_back_by_the_delay_factor_while_others_run(start):
         now[0] += 0.5
         seen += shares(engine.steps[-1])
     assert seen.count("a") == 6  # until more than 2 x 1.0 s had passed
+    engine.run()
 
 
 def test_an_idle_engine_delays_nobody():

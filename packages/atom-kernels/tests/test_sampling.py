@@ -108,6 +108,18 @@ def test_temperature_zero_takes_the_best_token_and_the_first_among_equals(draw):
 
 
 @every_sampler
+def test_only_a_temperature_of_zero_is_greedy(draw):
+    assert tokens_that_can_be_drawn(draw, [0.0, 1e-6], temperature=1e-6) == [0, 1]
+    assert tokens_that_can_be_drawn(draw, [0.0, 1e-6], temperature=0.0) == [1]
+
+
+@every_sampler
+def test_top_k_of_one_keeps_the_best_alone(draw):
+    assert tokens_that_can_be_drawn(draw, [1.0, 3.0, 2.0], top_k=1) == [1]
+    assert tokens_that_can_be_drawn(draw, [1.0, 3.0, 2.0], top_k=3) == [0, 1, 2]
+
+
+@every_sampler
 def test_top_k_keeps_the_best_and_all_that_tie_with_the_last_of_them(draw):
     assert tokens_that_can_be_drawn(draw, [1.0, 3.0, 2.0, 0.0], top_k=2) == [1, 2]
     assert tokens_that_can_be_drawn(draw, [1.0, 3.0, 2.0, 2.0], top_k=2) == [1, 2, 3]
