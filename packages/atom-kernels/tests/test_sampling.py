@@ -145,6 +145,15 @@ def test_top_p_ends_with_the_token_that_reaches_it_to_the_bit(draw):
 
 
 @every_sampler
+@pytest.mark.parametrize("top_p", [0.1, 0.3, 0.6, 0.9])
+def test_top_p_cuts_a_nearly_flat_distribution_where_it_says(draw, top_p):
+    logits = torch.linspace(0, 0.1, 150)
+    mass = logits.double().exp().flip(0).cumsum(0)
+    num_kept = int(torch.searchsorted(mass, mass[-1] * top_p)) + 1
+    assert tokens_that_can_be_drawn(draw, logits, top_p=top_p) == list(range(150 - num_kept, 150))
+
+
+@every_sampler
 def test_top_p_counts_what_top_k_has_left(draw):
     logits = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
     # Of the two best, the first has 4/7 of the mass.
