@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,7 +73,8 @@ def test_a_negative_penalty_raises_what_was_generated():
 @pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
 def test_each_penalty_is_taken_without_the_other(name: str):
     for size in (1.0, -1.0, 0.25):
-        assert processed([1], [4], **{name: size}) == changed(t4=-2.0 - size)
+        penalty: Any = {name: size}
+        assert processed([1], [4], **penalty) == changed(t4=-2.0 - size)
 
 
 def test_before_the_first_token_presence_and_frequency_penalties_change_nothing():
@@ -144,7 +146,8 @@ def test_a_minimum_length_bans_nothing_where_nothing_stops():
 
 def test_a_request_without_extras_has_none():
     assert SamplingExtras.of(make_request([1], stop_token_ids=[3]), VOCAB_SIZE, "cpu") is None
-    for reported in ({"logprobs": 0}, {"prompt_logprobs": 0}):
+    reports: list[Any] = [{"logprobs": 0}, {"prompt_logprobs": 0}]
+    for reported in reports:
         assert SamplingExtras.of(make_request([1], **reported), VOCAB_SIZE, "cpu") is not None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,24 +129,25 @@ def test_logprobs_have_the_texts_of_their_tokens(tokenizer):
         EngineOutput("r", [letter], logprobs=[entry], prompt_logprobs=[entry, entry]),
         EngineOutput("r", [other]),
     )
-    [told] = first.logprobs
+    [told] = first.logprobs or []
     assert (told.token_id, told.token, told.logprob, told.rank) == (letter, "a", -1.0, 2)
     assert told.top == [(other, "b", -0.5), (letter, "a", -1.0)]
     assert first.prompt_logprobs == [told, told]
     assert (second.logprobs, second.prompt_logprobs) == (None, None)
     [bare] = outputs_of(opened(None, make_request()), EngineOutput("r", [letter], logprobs=[entry]))
-    assert [(entry.token, entry.top[0][1]) for entry in bare.logprobs] == [("", "")]
+    assert [(entry.token, entry.top[0][1]) for entry in bare.logprobs or ()] == [("", "")]
 
 
 def test_special_tokens_are_text_only_where_they_are_asked_for(tokenizer):
     special = sorted(tokenizer.special_token_ids)[:2]
     [letter] = tokenizer.encode("x", add_special_tokens=False)
     spelt = [tokenizer.id_to_text(token_id) for token_id in special]
-    for params, text in (
+    cases: list[tuple[Any, str]] = [
         ({}, "x"),
         ({"skip_special_tokens": False}, spelt[0] + "x" + spelt[1]),
         ({"kept_special_token_ids": [special[1]]}, "x" + spelt[1]),
-    ):
+    ]
+    for params, text in cases:
         [output] = outputs_of(
             opened(tokenizer, make_request(**params)),
             EngineOutput("r", [special[0], letter, special[1]], finish_reason="length"),
