@@ -171,6 +171,15 @@ def test_only_a_stop_string_that_ends_after_skipped_text_is_found():
     assert matcher.matched == "aa"
 
 
+def test_skipped_text_stays_skipped_while_it_is_held_and_no_longer():
+    matcher = StopStringMatcher(["abcd", "ab"])
+    assert [matcher.skip("ab"), matcher.add("c"), matcher.add("x")] == ["", "", "abcx"]
+    assert matcher.matched is None
+    matcher = StopStringMatcher(["abcd", "ab"])
+    assert [matcher.skip("ab"), matcher.add("xa"), matcher.add("b")] == ["", "abx", ""]
+    assert matcher.matched == "ab"
+
+
 def test_of_two_stop_strings_the_one_that_begins_earlier_ends_the_text(tokenizer):
     token_ids = tokenizer.encode("one two three", add_special_tokens=False)
     for stops in (["three", "two"], ["two", "three"]):

@@ -98,6 +98,10 @@ def test_an_attention_factor_that_a_config_states_is_the_one():
     assert rope_frequencies(read)[1] == 0.75
 
 
+def test_yarn_that_stretches_nothing_leaves_attention_alone():
+    assert frequencies(rope_type="yarn", factor=0.5, original_max_position_embeddings=2048)[1] == 1.0
+
+
 def test_yarn_with_both_mscales_uses_their_ratio():
     options = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096}
     assert frequencies(**options, mscale=0.707, mscale_all_dim=0.707)[1] == pytest.approx(1.0)
