@@ -31,6 +31,7 @@ def pieces_of(tokenizer: Tokenizer, token_ids: list[int], **options) -> list[str
 @RELAXED
 @given(st.text(max_size=30))
 @example("🙂👨‍👩‍👧漢字")
+@example("a replacement character that was written: \ufffd")
 def test_no_piece_of_a_text_holds_half_a_character(tokenizer, text):
     pieces = pieces_of(tokenizer, tokenizer.encode(text, add_special_tokens=False))
     assert "".join(pieces) == text

@@ -59,7 +59,16 @@ class IncrementalDetokenizer:
     def flush(self) -> str:
         """What is settled of the tokens still held, once no more will come; an unfinished character is dropped."""
         pending, self._pending = self._pending, []
-        return self._decode(pending).rstrip("\ufffd") if pending else ""
+        text = self._decode(pending) if pending else ""
+        return text if self._are_characters(pending) else text.rstrip("\ufffd")
+
+    def _are_characters(self, token_ids: list[int]) -> bool:
+        """Whether the bytes of `token_ids` are whole characters: U+FFFD is one too, where a model writes it."""
+        try:
+            b"".join(map(self._tokenizer.id_to_bytes, token_ids)).decode()
+        except UnicodeDecodeError:
+            return False
+        return True
 
     def _give_up_on_old_tokens(self) -> str:
         """Release bytes that have been waiting for longer than any character could need."""
