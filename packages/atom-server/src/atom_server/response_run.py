@@ -57,6 +57,7 @@ class ResponseRun:
                     yield data
         finally:
             log.close()
+            self._count_anew()
 
     async def start(self, *, streams: bool) -> None:
         """Go on in the background, with a log of events where the response `streams`.
@@ -83,6 +84,7 @@ class ResponseRun:
         finally:
             if self._stored.events is not None:
                 self._stored.events.close()
+            self._count_anew()
             await self._generation.close()
 
     async def _finish(self) -> None:
@@ -102,3 +104,8 @@ class ResponseRun:
 
     def _end(self, response: dict[str, Any]) -> None:
         self._stored.response = response
+        self._count_anew()
+
+    def _count_anew(self) -> None:
+        if self._store is not None:
+            self._store.changed(self._stored)

@@ -8,7 +8,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
@@ -34,7 +34,7 @@ from atom_core.engine.wire import (
     Reply,
     Shutdown,
 )
-from atom_core.messages import EngineRequest, Pooling, SamplingParams, StepStats
+from atom_core.messages import Pooling, SamplingParams, StepStats, Submission
 from atom_core.structured_output.choice import BackendSetting
 from atom_core.tokenization import Tokenizer
 
@@ -68,7 +68,7 @@ class AsyncEngine:
         self.stats = None
         self._args = args
         self._step_timeout = step_timeout
-        self._link = EngineLink(args, on_message=self._handle, on_exit=self._die)
+        self._link = EngineLink(args, on_message=self._handle, on_failure=self._die)
         self._ready: asyncio.Future[EngineInfo] = asyncio.get_running_loop().create_future()
         self._open = OpenRequests(None, self._abort)
         self._calls: dict[int, asyncio.Future[str | None]] = {}
@@ -106,7 +106,6 @@ class AsyncEngine:
         prompt_token_ids: Sequence[int],
         sampling_params: SamplingParams,
         *,
-        request_id: str | None = None,
         priority: int = 0,
         cache_salt: str = "",
     ) -> RequestStream:
@@ -115,25 +114,18 @@ class AsyncEngine:
         The request is checked here, at the call, not at the first iteration.
 
         Raises:
-            InvalidRequestError: before anything reaches the engine.
+            InvalidRequestError: before anything reaches the engine. With code "queue_full" too many requests wait
+                already: try again later.
             EngineDeadError: where the engine is already dead. If it dies later, each sample gets an output with
                 finish_reason "error".
         """
-        [stream] = self.submit(
-            [prompt_token_ids],
-            sampling_params,
-            request_ids=[request_id],
-            priority=priority,
-            cache_salt=cache_salt,
-        )
-        return stream
+        return self.submit([prompt_token_ids], sampling_params, priority=priority, cache_salt=cache_salt)
 
     def embed(
         self,
         prompt_token_ids: Sequence[int],
         pooling: Pooling | None = None,
         *,
-        request_id: str | None = None,
         priority: int = 0,
         cache_salt: str = "",
     ) -> RequestStream:
@@ -142,42 +134,58 @@ class AsyncEngine:
         Raises:
             InvalidRequestError, EngineDeadError: as `generate`.
         """
-        [stream] = self.submit(
-            [prompt_token_ids],
-            pooling or self.embedding_model.pooling,
-            request_ids=[request_id],
-            priority=priority,
-            cache_salt=cache_salt,
-        )
-        return stream
+        pooling = pooling or self.embedding_model.pooling
+        return self.submit([prompt_token_ids], pooling, priority=priority, cache_salt=cache_salt)
 
     def submit(
         self,
         prompts: Sequence[Sequence[int]],
         wanted: SamplingParams | Pooling,
         *,
-        request_ids: Sequence[str | None] | None = None,
         priority: int = 0,
         cache_salt: str = "",
-    ) -> list[RequestStream]:
-        """A stream for each of several prompts, all of which are checked before any of them runs.
+    ) -> RequestStream:
+        """One stream for several prompts, all of which are checked before any of them runs.
 
         Args:
             wanted: how to generate, as `generate`, or how to make embeddings, as `embed`.
 
+        Returns news with the `request_id` of a prompt: `RequestStream.request_ids` has them in the order of the prompts.
+
         Raises:
-            InvalidRequestError, EngineDeadError: as `generate`. With code "queue_full" as many requests wait already
-                as may: try again later. Several prompts are taken together while there is any room.
+            InvalidRequestError, EngineDeadError: as `generate`.
         """
         self.check_health()
-        self._check_room()
-        submitted = [
-            self._samples(prompt, wanted, request_id=request_id, priority=priority, cache_salt=cache_salt)
-            for prompt, request_id in zip(prompts, request_ids or [None] * len(prompts), strict=True)
-        ]
-        streams = self._open.add(submitted)
-        self._link.send(AddRequests([sample for samples in submitted for sample in samples]))
-        return streams
+        is_counted = isinstance(wanted, SamplingParams) and isinstance(wanted.n, int)
+        self.check_room(len(prompts), wanted.n if is_counted else 1)
+        submission = self._submission(prompts, wanted, priority=priority, cache_salt=cache_salt)
+        message = self._link.encode(AddRequests(submission))
+        stream = self._open.add(submission)
+        self._link.send_encoded(message)
+        return stream
+
+    def check_room(self, num_prompts: int, n: int = 1) -> None:
+        """Whether `n` samples of each of so many prompts could be queued now; those admitted are not touched.
+
+        `submit` asks this first; whoever makes something for each sample before that asks it earlier.
+
+        Raises:
+            InvalidRequestError: with code "queue_full" try again later; other codes mean that it could never be.
+        """
+        running, waiting = self.info.max_num_seqs, self.max_num_queued_requests
+        wanted = num_prompts * n
+        if wanted > running + waiting:
+            message = (
+                f"{num_prompts} prompts with n = {n} are {wanted} samples; at most {running + waiting} can run and wait "
+                "at once (max_num_seqs and max_num_queued_requests): ask for fewer"
+            )
+            raise InvalidRequestError(message, "n" if n > 1 else "prompt")
+        if self._open.num_samples + wanted > running + waiting:
+            message = (
+                f"{self._open.num_samples} samples run or wait and {wanted} more would exceed the {running} that may run "
+                f"and the {waiting} that may wait (max_num_queued_requests): try again later"
+            )
+            raise InvalidRequestError(message, code="queue_full")
 
     async def check_grammar(self, sampling_params: SamplingParams) -> None:
         """Compile a request's grammar, beside the event loop; `generate` only looks at its size.
@@ -190,9 +198,9 @@ class AsyncEngine:
             self._inputs.validate_constraint(sampling_params)
             await asyncio.to_thread(self._inputs.check_grammar, sampling_params)
 
-    async def abort(self, request_id: str) -> None:
-        """End a request: its stream gets finish_reason "abort" for each open sample. Unknown ids are ignored."""
-        if open_ids := self._open.open_ids(request_id):
+    async def abort(self, stream: RequestStream) -> None:
+        """End what is open of a stream: it gets finish_reason "abort" for each sample, then it ends."""
+        if open_ids := self._open.open_ids(stream.request_ids):
             self._link.send(AbortRequests(open_ids))
 
     async def start_profile(self) -> None:
@@ -315,16 +323,12 @@ class AsyncEngine:
         if (error := await call) is not None:
             raise ProfilerError(error)
 
-    def _samples(self, prompt: Sequence[int], wanted: SamplingParams | Pooling, **names: Any) -> list[EngineRequest]:
-        """The checked requests for one prompt."""
+    def _submission(
+        self, prompts: Sequence[Sequence[int]], wanted: SamplingParams | Pooling, *, priority: int, cache_salt: str
+    ) -> Submission:
+        """The checked prompts."""
         if isinstance(wanted, str):
-            return [self._inputs.process_embedding(prompt, wanted, **names)]
+            return self._inputs.process_embedding(prompts, wanted, priority=priority, cache_salt=cache_salt)
         if self.tokenizer is None and isinstance(wanted, SamplingParams) and wanted.stop_strings:
             raise InvalidRequestError("stop strings need a tokenizer, and skip_tokenizer_init left it out", "stop")
-        return self._inputs.process(prompt, wanted, **names)
-
-    def _check_room(self) -> None:
-        """Raise InvalidRequestError where as many requests wait as may; those admitted are not touched."""
-        if self._open.num_samples >= self.info.max_num_seqs + self.max_num_queued_requests:
-            message = f"{self.info.max_num_seqs} requests run and {self.max_num_queued_requests} wait: try again later"
-            raise InvalidRequestError(f"{message} (max_num_queued_requests)", code="queue_full")
+        return self._inputs.process(prompts, wanted, priority=priority, cache_salt=cache_salt)

@@ -95,7 +95,7 @@ class _EngineLoop:
         self._core = core
         self._context = context
         self._sender = sender
-        self._inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[ToEngine | msgspec.DecodeError] = queue.SimpleQueue()
         self._running = True
         self._last_step: float | None = None  # None while idle
         for target in (self._receive, self._beat):
@@ -120,17 +120,20 @@ class _EngineLoop:
                 if news:
                     self._sender.send(News(news, core.stats()))
 
-    def _handle(self, message: ToEngine) -> None:
+    def _handle(self, message: ToEngine | msgspec.DecodeError) -> None:
         match message:
-            case AddRequests(requests):
-                for request in requests:
-                    self._core.add_request(request)
+            case AddRequests(submission):
+                for sample in submission.samples():
+                    self._core.add_request(sample)
             case AbortRequests(request_ids):
                 self._core.abort(request_ids)
             case Profile(call_id, start):
                 self._sender.send(Reply(call_id, self._profile(start)))
             case Shutdown():
                 self._running = False
+            case msgspec.DecodeError() as error:
+                # Whose request it was cannot be told: somebody would wait for it for ever.
+                raise error
 
     def _profile(self, start: bool) -> str | None:
         try:
@@ -151,8 +154,8 @@ class _EngineLoop:
                 data = socket.recv()
                 try:
                     self._inbox.put(TO_ENGINE.decode(data))
-                except msgspec.DecodeError:
-                    logger.exception("dropped a message that does not parse")
+                except msgspec.DecodeError as error:
+                    self._inbox.put(error)
 
     def _beat(self, folder: str) -> None:
         with contextlib.suppress(zmq.ZMQError):

@@ -56,7 +56,7 @@ def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
             )
 
 
-def check_sampling_params(params: SamplingParams, limits: RequestLimits, *, num_prompt_tokens: int) -> None:
+def check_sampling_params(params: SamplingParams, limits: RequestLimits) -> None:
     """Raise InvalidRequestError for the first parameter that cannot be, naming it and what was allowed."""
     if not isinstance(params, SamplingParams):
         raise InvalidRequestError(f"sampling_params is a {type(params).__name__}; it must be SamplingParams")
@@ -76,7 +76,8 @@ def check_sampling_params(params: SamplingParams, limits: RequestLimits, *, num_
     for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
         if not isinstance(value := getattr(params, name), bool):
             raise InvalidRequestError(f"{name} is {value!r}; it must be true or false", name, "invalid_type")
-    _check_lengths(params, limits, num_prompt_tokens)
+    if params.max_tokens is not None:
+        _integer("max_tokens", params.max_tokens, 0, None)
     _check_texts("stop", params.stop_strings, MAX_STOP_STRINGS, MAX_STOP_LENGTH)
     _check_texts("bad_words", params.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH)
     _token_ids("stop_token_ids", params.stop_token_ids, limits, MAX_STOP_TOKENS)
@@ -90,6 +91,19 @@ def check_sampling_params(params: SamplingParams, limits: RequestLimits, *, num_
             "allowed_token_ids is empty; leave it out, or name at least one token", "allowed_token_ids"
         )
     _check_logit_bias(params.logit_bias, limits)
+
+
+def check_lengths(params: SamplingParams, limits: RequestLimits, *, num_prompt_tokens: int) -> None:
+    """Raise InvalidRequestError unless what is to be generated fits the context behind a prompt."""
+    room = limits.max_model_len - num_prompt_tokens
+    if params.max_tokens is not None and params.max_tokens > room:
+        raise InvalidRequestError(
+            f"max_tokens is {_shown(params.max_tokens)} and the prompt has {num_prompt_tokens} tokens; this model's "
+            f"context is {limits.max_model_len} tokens, prompt and output together: ask for at most {room}",
+            "max_tokens",
+            "context_length_exceeded",
+        )
+    _integer("min_tokens", params.min_tokens, 0, room if params.max_tokens is None else params.max_tokens)
 
 
 def check_thinking_budget(params: SamplingParams, *, has_tokenizer: bool) -> None:
@@ -131,21 +145,6 @@ def check_cache_salt(cache_salt: str) -> None:
 def check_priority(priority: int) -> None:
     """Raise InvalidRequestError unless `priority` is an integer of 32 bits; lower runs first."""
     _integer("priority", priority, -(2**31), 2**31 - 1)
-
-
-def _check_lengths(params: SamplingParams, limits: RequestLimits, num_prompt_tokens: int) -> None:
-    room = limits.max_model_len - num_prompt_tokens
-    if params.max_tokens is not None:
-        _integer("max_tokens", params.max_tokens, 0, None)
-        if params.max_tokens > room:
-            raise InvalidRequestError(
-                f"max_tokens is {params.max_tokens} and the prompt has {num_prompt_tokens} tokens; this model's "
-                f"context is {limits.max_model_len} tokens, prompt and output together: ask for at most {room}",
-                "max_tokens",
-                "context_length_exceeded",
-            )
-    most = room if params.max_tokens is None else params.max_tokens
-    _integer("min_tokens", params.min_tokens, 0, most)
 
 
 def _check_texts(name: str, texts: Any, most: int, longest: int) -> None:

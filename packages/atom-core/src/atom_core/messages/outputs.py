@@ -65,7 +65,7 @@ class RequestOutput(msgspec.Struct, gc=False, frozen=True):
     """News of one sample of a request, as text.
 
     Attributes:
-        request_id: of the caller's request; `index` numbers its samples.
+        request_id: the engine's, of one prompt; `index` numbers its samples.
         output_tokens: token ids new since the last news.
         finished: no more will come of this sample.
         finish_reason: "stop", "length", "abort" or "error"; None while it runs.

@@ -15,7 +15,7 @@ from atom_server.body import naming_ignored, read_request
 from atom_server.collect import Collected, collect
 from atom_server.disconnect import until_disconnect
 from atom_server.errors import APIError
-from atom_server.generation import Generation
+from atom_server.generation import Generation, check_room
 from atom_server.logprobs import by_id, by_text, chat_logprobs, prompt_logprobs
 from atom_server.reply_plan import ReplyPlan, encode_chat, plan_reply
 from atom_server.routes.openapi import described
@@ -43,6 +43,7 @@ async def chat_completions(request: Request) -> Response:
     body, headers = await read_request(request, ChatCompletionRequest, state.options.max_body_bytes)
     state.check_model(body.model)
     _check(body)
+    check_room(state, body)
     prompt = await encode_chat(state, body)
     plan = plan_reply(state, body, prompt)
     generation = await Generation.submit(request, body, [prompt], plan.params, kind="chatcmpl")
@@ -133,8 +134,9 @@ async def _events(
         logprobs = _logprobs(body, output.logprobs, tokenizer)
         token_ids = output.output_tokens if body.return_token_ids else UNSET
         always = logprobs is not None or body.return_token_ids
+        generation.num_reasoning_tokens -= writers[index].num_reasoning_tokens
         deltas = writers[index].deltas(output.text_delta, len(output.output_tokens), output.finished, always)
-        generation.num_reasoning_tokens = sum(writer.num_reasoning_tokens for writer in writers.values())
+        generation.num_reasoning_tokens += writers[index].num_reasoning_tokens
         for delta in deltas:
             data += chunk([ChatChunkChoice(index, delta, logprobs, token_ids=token_ids)])
             logprobs, token_ids = None, UNSET

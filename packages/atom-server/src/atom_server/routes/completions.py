@@ -13,7 +13,7 @@ from atom_server.body import read_request
 from atom_server.collect import collect
 from atom_server.disconnect import until_disconnect
 from atom_server.errors import APIError
-from atom_server.generation import Generation
+from atom_server.generation import Generation, check_room
 from atom_server.prompts import encode_prompts
 from atom_server.routes.openapi import described
 from atom_server.schemas.completions import CompletionRequest
@@ -33,6 +33,7 @@ async def completions(request: Request) -> Response:
     body, headers = await read_request(request, CompletionRequest, state.options.max_body_bytes)
     state.check_model(body.model)
     _check(body)
+    check_room(state, body)
     prompts = await encode_prompts(state, body, body.prompts, max_tokens=body.max_tokens)
     writer = TextWriter(body, prompts, state.engine.tokenizer)
     generation = await Generation.submit(request, body, prompts, writer.sampling_params(), kind="cmpl")

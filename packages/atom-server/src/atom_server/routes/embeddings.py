@@ -17,7 +17,7 @@ from atom_core.engine.embedding_model import shortened
 from atom_server.body import read_request
 from atom_server.disconnect import until_disconnect
 from atom_server.errors import APIError
-from atom_server.generation import Generation
+from atom_server.generation import Generation, check_room
 from atom_server.prompts import encode_prompts
 from atom_server.routes.openapi import described
 from atom_server.schemas.embeddings import EmbeddingRequest
@@ -38,6 +38,7 @@ async def embeddings(request: Request) -> Response:
     body, headers = await read_request(request, EmbeddingRequest, state.options.max_body_bytes)
     state.check_model(body.model)
     refuse_unsupported(body.model_extra)
+    check_room(state, body)
     model = state.engine.embedding_model
     model.check_dimensions(body.dimensions)
     prompts = await encode_prompts(state, body, body.input, param="input")

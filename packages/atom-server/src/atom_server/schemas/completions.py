@@ -59,6 +59,10 @@ class CompletionRequest(GenerationRequest):
     echo: bool = Field(False, description="Begin the text (and the logprobs) with the prompt.")
 
     @property
+    def num_prompts(self) -> int:
+        return len(self.prompt)
+
+    @property
     def prompts(self) -> list[Prompt]:
         """The prompts, each a string or token ids."""
         return self.prompt
