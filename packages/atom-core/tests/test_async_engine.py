@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import zmq
 
 from atom_core import (
     AsyncEngine,
@@ -27,8 +28,9 @@ from atom_core import (
     ProfilerError,
     SamplingParams,
     StepStats,
+    StructuredOutputParams,
 )
-from atom_core.engine.wire import Pulse
+from atom_core.engine.wire import Pulse, news_address, request_address
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -229,6 +231,51 @@ async def test_a_step_that_never_ends_counts_as_hung(engine):
         engine.check_health()
     engine._handle(Pulse(0.0, stats))
     engine.check_health()
+
+
+def send_bytes(address: str, data: bytes) -> None:
+    """Say something to one of the two processes that the other never would."""
+    context = zmq.Context()
+    socket = context.socket(zmq.PUSH)
+    socket.connect(address)
+    socket.send(data)
+    socket.close()
+    context.term()
+
+
+@pytest.mark.parametrize("address_of", [news_address, request_address])
+async def test_a_message_that_cannot_be_read_ends_the_engine_loudly(tiny_llama, address_of, caplog):
+    async with running(tiny_llama) as engine:
+        stream = engine.generate([3] * 20, LONG)
+        await anext(stream)
+        send_bytes(address_of(engine.folder), b"\x93 nonsense")
+        async with asyncio.timeout(5):
+            outputs = [output async for output in stream]
+        assert outputs[-1].finish_reason == "error"
+        assert "the engine died" in (outputs[-1].error or "")
+        with pytest.raises(EngineDeadError):
+            engine.generate([3], LONG)
+    assert "the engine is dead" in caplog.text
+
+
+async def test_what_cannot_be_sent_is_refused_and_leaves_nothing_open(engine):
+    params = SamplingParams(max_tokens=4, structured_outputs=StructuredOutputParams(json={"const": 10**30}))
+    with pytest.raises(InvalidRequestError, match="cannot be sent"):
+        engine.generate([3], params)
+    assert engine.num_unfinished_requests == 0
+
+
+async def test_more_logprobs_than_may_be_kept_are_refused(tiny_llama):
+    async with running(tiny_llama, max_request_logprobs=100) as engine:
+        few = SamplingParams(max_tokens=10, logprobs=4, ignore_eos=True)
+        with pytest.raises(InvalidRequestError, match="up to 150 log-probabilities") as caught:
+            engine.submit([[3]] * 3, few)
+        assert caught.value.param == "logprobs"
+        with pytest.raises(InvalidRequestError, match="max_request_logprobs"):
+            engine.generate([3] * 40, SamplingParams(max_tokens=1, prompt_logprobs=2))
+        with pytest.raises(InvalidRequestError):
+            engine.generate([3], SamplingParams(max_tokens=None, logprobs=0))  # up to the context
+        assert len((await tokens_of(engine, [3], few))[0]) == 10
 
 
 async def test_shutting_down_leaves_no_process_and_no_file(tiny_llama):

@@ -198,6 +198,27 @@ def test_extremes_that_are_allowed_do_not_hurt_the_engine(params, engine):
     assert output["finish_reason"] in ("length", "stop")
 
 
+def test_parameters_that_many_prompts_share_are_gone_through_once():
+    class Counted(list):
+        num_reads = 0
+
+        def __iter__(self):
+            Counted.num_reads += 1
+            return super().__iter__()
+
+    params = SamplingParams(max_tokens=4, allowed_token_ids=Counted([1, 2, 3]))
+    make_processor().process([PROMPT] * 50, params)
+    assert Counted.num_reads < 5
+
+
+def test_an_engine_in_this_process_has_the_same_limit_of_logprobs(make_engine):
+    engine = make_engine(max_request_logprobs=20)
+    with pytest.raises(InvalidRequestError, match="max_request_logprobs"):
+        engine.add_request([[5]], SamplingParams(max_tokens=5, logprobs=4))
+    # Prompts are requests of their own there: only their number is the caller's.
+    engine.generate([[5]] * 9, SamplingParams(max_tokens=4, logprobs=4), use_tqdm=False)
+
+
 def test_a_request_over_the_cache_is_refused_at_the_door_and_nothing_is_queued(make_engine):
     engine = make_engine(num_kv_blocks=2)
     assert engine.info.max_model_len == 32

@@ -15,6 +15,7 @@ from atom_server.event_log import EventLog
 from atom_server.generation import Generation
 from atom_server.response_store import ResponseStore, StoredResponse
 from atom_server.response_writer import ResponseWriter
+from atom_server.whole_answer import written
 
 
 class ResponseRun:
@@ -100,7 +101,7 @@ class ResponseRun:
         except Exception as error:
             self._end(self._writer.unfinished("failed", as_api_error(error)))
             return
-        self._end(self._writer.whole(choice, self._generation))
+        self._end(await written([choice], lambda: self._writer.whole(choice, self._generation)))
 
     def _end(self, response: dict[str, Any]) -> None:
         self._stored.response = response

@@ -1,4 +1,4 @@
-"""`Tallies`: what the samples of one request have used so far, with totals that cost the same however many there are."""
+"""`Tallies`: what the samples of one request have used so far; asking for totals costs the same for any number."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import logging
 import time
@@ -150,7 +151,7 @@ class AsyncEngine:
         Args:
             wanted: how to generate, as `generate`, or how to make embeddings, as `embed`.
 
-        Returns news with the `request_id` of a prompt: `RequestStream.request_ids` has them in the order of the prompts.
+        Returns news of each by its `request_id`: `RequestStream.request_ids` has them in the order of the prompts.
 
         Raises:
             InvalidRequestError, EngineDeadError: as `generate`.
@@ -172,20 +173,15 @@ class AsyncEngine:
         Raises:
             InvalidRequestError: with code "queue_full" try again later; other codes mean that it could never be.
         """
-        running, waiting = self.info.max_num_seqs, self.max_num_queued_requests
-        wanted = num_prompts * n
-        if wanted > running + waiting:
-            message = (
-                f"{num_prompts} prompts with n = {n} are {wanted} samples; at most {running + waiting} can run and wait "
-                "at once (max_num_seqs and max_num_queued_requests): ask for fewer"
-            )
-            raise InvalidRequestError(message, "n" if n > 1 else "prompt")
-        if self._open.num_samples + wanted > running + waiting:
-            message = (
-                f"{self._open.num_samples} samples run or wait and {wanted} more would exceed the {running} that may run "
-                f"and the {waiting} that may wait (max_num_queued_requests): try again later"
-            )
-            raise InvalidRequestError(message, code="queue_full")
+        most = self.info.max_num_seqs + self.max_num_queued_requests
+        wanted, num_open = num_prompts * n, self._open.num_samples
+        limits = f"max_num_seqs = {self.info.max_num_seqs}, max_num_queued_requests = {self.max_num_queued_requests}"
+        if wanted > most:
+            message = f"{num_prompts} prompts with n = {n} are {wanted} samples; at most {most} may run and wait"
+            raise InvalidRequestError(f"{message} ({limits}): ask for fewer", "n" if n > 1 else "prompt")
+        if num_open + wanted > most:
+            message = f"{num_open} samples run or wait, of at most {most}, and there is no room for {wanted} more"
+            raise InvalidRequestError(f"{message} ({limits}): try again later", code="queue_full")
 
     async def check_grammar(self, sampling_params: SamplingParams) -> None:
         """Compile a request's grammar, beside the event loop; `generate` only looks at its size.
@@ -247,6 +243,7 @@ class AsyncEngine:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._open.wait_until_idle(), drain_timeout)
         self._stopping = True
+        gc.unfreeze()
         self._open.end_all("abort")
         serves = self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
         grace = 0.0
@@ -266,7 +263,7 @@ class AsyncEngine:
         self.embedding_model = EmbeddingModel.read(info.model_path)
         given = self._args.max_num_queued_requests
         self.max_num_queued_requests = QUEUE_FACTOR * info.max_num_seqs if given is None else given
-        limits = RequestLimits(info.max_model_len, info.vocab_size, info.max_num_seqs)
+        limits = RequestLimits(info.max_model_len, info.vocab_size, info.max_num_seqs, self._args.max_request_logprobs)
         self._inputs = InputProcessor(
             limits,
             eos_token_ids=info.eos_token_ids,
@@ -275,6 +272,8 @@ class AsyncEngine:
             grammar_backend=cast(BackendSetting, self._args.structured_output_backend),
         )
         self._open = OpenRequests(self.tokenizer, self._abort)
+        # What a start leaves is there to stay: a full collection that goes through all of it stops everyone for 0.1 s.
+        gc.freeze()
 
     def _handle(self, message: FromEngine) -> None:
         match message:
@@ -331,4 +330,6 @@ class AsyncEngine:
             return self._inputs.process_embedding(prompts, wanted, priority=priority, cache_salt=cache_salt)
         if self.tokenizer is None and isinstance(wanted, SamplingParams) and wanted.stop_strings:
             raise InvalidRequestError("stop strings need a tokenizer, and skip_tokenizer_init left it out", "stop")
-        return self._inputs.process(prompts, wanted, priority=priority, cache_salt=cache_salt)
+        submission = self._inputs.process(prompts, wanted, priority=priority, cache_salt=cache_salt)
+        self._inputs.check_num_logprobs(submission)
+        return submission

@@ -22,6 +22,7 @@ import zmq
 from atom_core import settings
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.errors import ProfilerError
+from atom_core.engine.news_slices import slices_of
 from atom_core.engine.wire import (
     ENCODER,
     TO_ENGINE,
@@ -117,8 +118,8 @@ class _EngineLoop:
             if core.has_unfinished() and self._running:
                 news = core.step()
                 self._last_step = time.monotonic()
-                if news:
-                    self._sender.send(News(news, core.stats()))
+                for part in slices_of(news):
+                    self._sender.send(News(part, core.stats()))
 
     def _handle(self, message: ToEngine | msgspec.DecodeError) -> None:
         match message:

@@ -15,11 +15,13 @@ from atom_core.engine.validation import (
     RequestLimits,
     check_cache_salt,
     check_lengths,
+    check_num_logprobs,
     check_priority,
     check_prompt,
     check_sampling_params,
     check_structured_outputs,
     check_thinking_budget,
+    num_logprobs,
 )
 from atom_core.messages import Pooling, Prompt, SamplingParams, Submission
 from atom_core.structured_output.checking import check_grammar
@@ -114,6 +116,12 @@ class InputProcessor:
             cache_salt=cache_salt,
         )
 
+    def check_num_logprobs(self, submission: Submission) -> None:
+        """Raise InvalidRequestError where its prompts together ask for more log-probabilities than one request may."""
+        params = submission.sampling_params
+        counts = (num_logprobs(params, self.limits, num_prompt_tokens=len(p.token_ids)) for p in submission.prompts)
+        check_num_logprobs(sum(counts), self.limits)
+
     def process_embedding(
         self, prompts: Sequence[Sequence[int]], pooling: Pooling, *, priority: int = 0, cache_salt: str = ""
     ) -> Submission:
@@ -141,6 +149,7 @@ class InputProcessor:
     def _check_prompt(self, token_ids: Sequence[int], params: SamplingParams) -> list[int]:
         check_prompt(token_ids, self.limits)
         check_lengths(params, self.limits, num_prompt_tokens=len(token_ids))
+        check_num_logprobs(num_logprobs(params, self.limits, num_prompt_tokens=len(token_ids)), self.limits)
         return list(token_ids)
 
     def _prompt(self, token_ids: list[int], params: SamplingParams) -> Prompt:

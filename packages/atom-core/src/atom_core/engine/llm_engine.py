@@ -60,7 +60,9 @@ class LLMEngine:
         self._core = core
         self.info: EngineInfo = core.info
         self.embedding_model = EmbeddingModel.read(self.info.model_path)
-        limits = RequestLimits(self.info.max_model_len, self.info.vocab_size, self.info.max_num_seqs)
+        limits = RequestLimits(
+            self.info.max_model_len, self.info.vocab_size, self.info.max_num_seqs, args.max_request_logprobs
+        )
         self._inputs = InputProcessor(
             limits,
             eos_token_ids=self.info.eos_token_ids,

@@ -28,6 +28,7 @@ class RequestLimits:
     max_model_len: int
     vocab_size: int
     max_num_seqs: int
+    max_request_logprobs: int = 2**21
 
 
 def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
@@ -104,6 +105,26 @@ def check_lengths(params: SamplingParams, limits: RequestLimits, *, num_prompt_t
             "context_length_exceeded",
         )
     _integer("min_tokens", params.min_tokens, 0, room if params.max_tokens is None else params.max_tokens)
+
+
+def num_logprobs(params: SamplingParams, limits: RequestLimits, *, num_prompt_tokens: int) -> int:
+    """Log-probabilities that may come of all samples of a prompt: those of chosen tokens and of others beside them."""
+    num_output_tokens = limits.max_model_len - num_prompt_tokens if params.max_tokens is None else params.max_tokens
+    of_prompt = 0 if params.prompt_logprobs is None else num_prompt_tokens * (1 + params.prompt_logprobs)
+    num_top = max(params.logprobs or 0, len(params.logprob_token_ids or ()))
+    of_output = 0 if params.logprobs is None else num_output_tokens * (1 + num_top)
+    return params.n * (of_prompt + of_output)
+
+
+def check_num_logprobs(count: int, limits: RequestLimits) -> None:
+    """Raise InvalidRequestError where a request asks for more log-probabilities than may be kept for it."""
+    if count > limits.max_request_logprobs:
+        raise InvalidRequestError(
+            f"this request asks for up to {count} log-probabilities, over all samples and tokens; at most "
+            f"{limits.max_request_logprobs} are kept (max_request_logprobs): ask for fewer of each token, for fewer "
+            "samples or prompts, or for a smaller max_tokens",
+            "logprobs",
+        )
 
 
 def check_thinking_budget(params: SamplingParams, *, has_tokenizer: bool) -> None:

@@ -44,7 +44,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 class News(msgspec.Struct, frozen=True, tag=True):
-    """What a step brought."""
+    """What a step brought, or a part of it (see `news_slices`)."""
 
     outputs: list[EngineOutput]
     stats: StepStats

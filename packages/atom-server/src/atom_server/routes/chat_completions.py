@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
@@ -31,6 +30,7 @@ from atom_server.schemas.responses import (
 from atom_server.state import server_state
 from atom_server.streaming import EventStream, event
 from atom_server.tool_messages import DeltaWriter, ReplyReader, message_of
+from atom_server.whole_answer import encoded, packed
 
 router = APIRouter(tags=["chat"])
 
@@ -52,20 +52,22 @@ async def chat_completions(request: Request) -> Response:
         events = _events(generation, body, state.engine.tokenizer, plan)
         return EventStream(request, generation, events, headers=headers)
     collected = await until_disconnect(request, collect(request, generation))
-    readers = [plan.make_reader() for _ in collected]
-    choices = [
-        _choice(body, choice, state.engine.tokenizer, reader) for choice, reader in zip(collected, readers, strict=True)
-    ]
-    generation.num_reasoning_tokens = sum(reader.num_reasoning_tokens for reader in readers)
-    answer = ChatCompletion(
-        id=generation.id,
-        created=generation.created,
-        model=generation.model,
-        choices=choices,
-        usage=generation.usage(),
-        prompt_token_ids=prompt.token_ids if body.return_token_ids else UNSET,
-    )
-    return Response(msgspec.json.encode(answer), headers=headers, media_type="application/json")
+
+    def write() -> ChatCompletion:
+        readers = [plan.make_reader() for _ in collected]
+        pairs = zip(collected, readers, strict=True)
+        choices = [packed(_choice(body, choice, state.engine.tokenizer, reader)) for choice, reader in pairs]
+        generation.num_reasoning_tokens = sum(reader.num_reasoning_tokens for reader in readers)
+        return ChatCompletion(
+            id=generation.id,
+            created=generation.created,
+            model=generation.model,
+            choices=choices,
+            usage=generation.usage(),
+            prompt_token_ids=prompt.token_ids if body.return_token_ids else UNSET,
+        )
+
+    return Response(await encoded(collected, write), headers=headers, media_type="application/json")
 
 
 def _check(body: ChatCompletionRequest) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-import msgspec
 from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
@@ -21,6 +20,7 @@ from atom_server.schemas.responses import TextChoice, TextCompletion
 from atom_server.state import server_state
 from atom_server.streaming import EventStream, event
 from atom_server.text_writer import TextWriter
+from atom_server.whole_answer import encoded, packed
 
 router = APIRouter(tags=["completions"])
 
@@ -40,14 +40,17 @@ async def completions(request: Request) -> Response:
     if body.stream:
         return EventStream(request, generation, _events(generation, body, writer), headers=headers)
     collected = await until_disconnect(request, collect(request, generation))
-    answer = TextCompletion(
-        id=generation.id,
-        created=generation.created,
-        model=generation.model,
-        choices=[writer.choice(choice) for choice in collected],
-        usage=generation.usage(),
-    )
-    return Response(msgspec.json.encode(answer), headers=headers, media_type="application/json")
+
+    def write() -> TextCompletion:
+        return TextCompletion(
+            id=generation.id,
+            created=generation.created,
+            model=generation.model,
+            choices=[packed(writer.choice(choice)) for choice in collected],
+            usage=generation.usage(),
+        )
+
+    return Response(await encoded(collected, write), headers=headers, media_type="application/json")
 
 
 def _check(body: CompletionRequest) -> None:

@@ -23,8 +23,8 @@ MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH = 128, 256
 MAX_TOKENS = MAX_INTEGER
 # The most that --max-num-seqs can be: no engine runs more at once.
 MAX_SAMPLES = 65_536
-# Several times the largest vocabulary.
-MAX_ALLOWED_TOKENS = 2**20
+# About the largest vocabulary; the engine knows its own.
+MAX_ALLOWED_TOKENS = 2**18
 
 
 def _integer_keys(value: Any) -> Any:
