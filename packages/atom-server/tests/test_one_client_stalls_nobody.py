@@ -75,20 +75,20 @@ def send(server, path, content, *, leave_after=None):
 
 
 IDS = [5, 6, 7]
+STREAM = {"prompt": "x", "n": 512, "max_tokens": 8, "ignore_eos": True, "stream": True, "logprobs": 5}
+USAGE = {"continuous_usage_stats": True, "include_usage": True}
+LONG_PARAMETERS = {
+    "allowed_token_ids": list(range(500)),
+    "bad_words": [f"word {place}" for place in range(128)],
+    "stop": ["x" * 256] * 16,
+}
 REQUESTS = {
     "2048 prompts": (200, TEXT, {"prompt": [IDS] * 2048, "max_tokens": 1, "ignore_eos": True}),
     "2048 prompts, and leaves": (None, TEXT, {"prompt": [IDS] * 2048, "max_tokens": 400, "ignore_eos": True}),
     "2048 prompts with n = 64": (400, TEXT, {"prompt": [IDS] * 2048, "n": 64}),
     "n of a thousand million": (400, TEXT, {"prompt": "x", "n": 10**9}),
     "n of a thousand million in a chat": (400, CHAT, {"messages": "x", "n": 10**9}),
-    "512 streams in one": (
-        200,
-        TEXT,
-        {
-            **{"prompt": "x", "n": 512, "max_tokens": 8, "ignore_eos": True, "stream": True, "logprobs": 5},
-            "stream_options": {"continuous_usage_stats": True, "include_usage": True},
-        },
-    ),
+    "512 streams in one": (200, TEXT, STREAM | {"stream_options": USAGE}),
     "many logprobs of a prompt": (
         200,
         TEXT,
@@ -97,19 +97,9 @@ REQUESTS = {
     "many logprobs of an answer": (
         200,
         CHAT,
-        {
-            **{"messages": "x", "n": 128, "max_tokens": 20, "logprobs": True, "top_logprobs": 20},
-            "ignore_eos": True,
-        },
+        {"messages": "x", "n": 128, "max_tokens": 20, "ignore_eos": True, "logprobs": True, "top_logprobs": 20},
     ),
-    "long parameters for 2048 prompts": (
-        200,
-        TEXT,
-        {
-            **{"prompt": [IDS] * 2048, "max_tokens": 1, "allowed_token_ids": list(range(500))},
-            **{"bad_words": [f"word {place}" for place in range(128)], "stop": ["x" * 256] * 16},
-        },
-    ),
+    "long parameters for 2048 prompts": (200, TEXT, LONG_PARAMETERS | {"prompt": [IDS] * 2048, "max_tokens": 1}),
     "2048 embeddings": (200, "/v1/embeddings", {"input": [IDS] * 2048}),
     "a million values": (413, TEXT, {"prompt": [5] * 2**20}),
     "a bad value that is long": (400, TEXT, {"prompt": "x", "logit_bias": [[5] * 400_000]}),
