@@ -183,6 +183,7 @@ def test_a_fault_in_one_samples_news_ends_that_sample_with_an_error_and_no_other
     assert (second.finish_reason, second.output_tokens) == (None, [5])
     assert processed.stopped_request_ids == [bad]  # the engine still computes it
     assert processor.num_open == 1
+    assert (processor.open_ids(bad), processor.open_ids(good)) == ([], [good])
 
 
 def test_slices_of_news_are_short_and_hold_everything_in_order():

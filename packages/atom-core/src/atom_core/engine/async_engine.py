@@ -157,8 +157,8 @@ class AsyncEngine:
             InvalidRequestError, EngineDeadError: as `generate`.
         """
         self.check_health()
-        is_counted = isinstance(wanted, SamplingParams) and isinstance(wanted.n, int)
-        self.check_room(len(prompts), wanted.n if is_counted else 1)
+        n = wanted.n if isinstance(wanted, SamplingParams) else 1
+        self.check_room(len(prompts), n if isinstance(n, int) else 1)
         submission = self._submission(prompts, wanted, priority=priority, cache_salt=cache_salt)
         message = self._link.encode(AddRequests(submission))
         stream = self._open.add(submission)
