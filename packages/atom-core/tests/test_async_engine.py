@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import zmq
 
 from atom_core import (
     AsyncEngine,
@@ -27,8 +28,9 @@ from atom_core import (
     ProfilerError,
     SamplingParams,
     StepStats,
+    StructuredOutputParams,
 )
-from atom_core.engine.wire import Pulse
+from atom_core.engine.wire import Pulse, news_address, request_address
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -116,36 +118,33 @@ async def test_a_dropped_stream_gives_its_blocks_back_too(engine):
     stream = engine.generate([3] * 20, LONG)
     await anext(stream)
     del stream
-    await until(lambda: engine.num_unfinished_requests == 0 and all_blocks_are_free(engine))
+    await asyncio.sleep(0.01)
+    assert engine.num_unfinished_requests == 0  # long before its last token
+    await until(lambda: all_blocks_are_free(engine))
 
 
 async def test_an_aborted_request_ends_with_the_reason_abort(engine):
-    stream = engine.generate([3] * 20, LONG, request_id="mine")
+    stream = engine.generate([3] * 20, LONG)
     await anext(stream)
-    await engine.abort("mine")
+    await engine.abort(stream)
     outputs = [output async for output in stream]
     assert outputs[-1].finished
     assert outputs[-1].finish_reason == "abort"
-    await engine.abort("mine")  # long gone
-
-
-async def test_a_request_id_in_use_is_refused(engine):
-    stream = engine.generate([3] * 20, LONG, request_id="mine")
-    with pytest.raises(InvalidRequestError, match="'mine' is in use"):
-        engine.generate([3] * 20, LONG, request_id="mine")
-    await stream.aclose()
+    await engine.abort(stream)  # long gone
 
 
 async def test_of_several_prompts_all_are_taken_or_none(engine):
     params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
     with pytest.raises(InvalidRequestError):
         engine.submit([[3], []], params)
-    with pytest.raises(InvalidRequestError, match="in use"):
-        engine.submit([[3], [4]], params, request_ids=["same", "same"])
     assert engine.num_unfinished_requests == 0
-    for prompt, stream in zip([[3], [4]], engine.submit([[3], [4]], params), strict=True):
-        tokens = [token async for output in stream for token in output.output_tokens]
-        assert tokens == (await tokens_of(engine, prompt, params))[0]
+    stream = engine.submit([[3], [4]], params)
+    tokens: dict[str, list[int]] = {}
+    async for output in stream:
+        tokens.setdefault(output.request_id, []).extend(output.output_tokens)
+    assert [tokens[request_id] for request_id in stream.request_ids] == [
+        (await tokens_of(engine, prompt, params))[0] for prompt in ([3], [4])
+    ]
 
 
 async def test_nothing_more_is_taken_once_the_queue_is_full(tiny_llama):
@@ -157,6 +156,32 @@ async def test_nothing_more_is_taken_once_the_queue_is_full(tiny_llama):
         for stream in streams:
             assert sum([len(output.output_tokens) async for output in stream]) == LONG.max_tokens
         assert len((await tokens_of(engine, [4], SamplingParams(max_tokens=2, ignore_eos=True)))[0]) == 2
+
+
+async def test_what_waits_is_counted_in_samples_before_it_is_taken(tiny_llama):
+    async with running(tiny_llama, max_num_seqs=2, max_num_queued_requests=2) as engine:
+        two_each = SamplingParams(max_tokens=300, ignore_eos=True, n=2)
+        stream = engine.submit([[3]], two_each)
+        with pytest.raises(InvalidRequestError, match="try again later") as caught:
+            engine.submit([[4]] * 2, two_each)  # there is room for two samples, and these are four
+        assert caught.value.code == "queue_full"
+        assert engine.num_unfinished_requests == 2
+        second = engine.submit([[4]], two_each)
+        await stream.aclose()
+        await second.aclose()
+
+
+async def test_more_samples_than_could_ever_wait_are_refused_for_good(tiny_llama):
+    async with running(tiny_llama, max_num_seqs=2, max_num_queued_requests=2) as engine:
+        with pytest.raises(InvalidRequestError, match="at most 4") as caught:
+            engine.submit([[3]] * 3, SamplingParams(n=2))
+        assert (caught.value.param, caught.value.code) == ("n", "invalid_value")
+        with pytest.raises(InvalidRequestError, match="at most 4") as caught:
+            engine.submit([[3]] * 5, SamplingParams())
+        assert caught.value.param == "prompt"
+        with pytest.raises(InvalidRequestError):
+            engine.generate([3], SamplingParams(n=10**12))  # nothing is made for each of them first
+        assert engine.num_unfinished_requests == 0
 
 
 async def test_a_bad_request_never_reaches_the_engine_and_others_go_on(engine):
@@ -206,6 +231,51 @@ async def test_a_step_that_never_ends_counts_as_hung(engine):
         engine.check_health()
     engine._handle(Pulse(0.0, stats))
     engine.check_health()
+
+
+def send_bytes(address: str, data: bytes) -> None:
+    """Say something to one of the two processes that the other never would."""
+    context = zmq.Context()
+    socket = context.socket(zmq.PUSH)
+    socket.connect(address)
+    socket.send(data)
+    socket.close()
+    context.term()
+
+
+@pytest.mark.parametrize("address_of", [news_address, request_address])
+async def test_a_message_that_cannot_be_read_ends_the_engine_loudly(tiny_llama, address_of, caplog):
+    async with running(tiny_llama) as engine:
+        stream = engine.generate([3] * 20, LONG)
+        await anext(stream)
+        send_bytes(address_of(engine.folder), b"\x93 nonsense")
+        async with asyncio.timeout(5):
+            outputs = [output async for output in stream]
+        assert outputs[-1].finish_reason == "error"
+        assert "the engine died" in (outputs[-1].error or "")
+        with pytest.raises(EngineDeadError):
+            engine.generate([3], LONG)
+    assert "the engine is dead" in caplog.text
+
+
+async def test_what_cannot_be_sent_is_refused_and_leaves_nothing_open(engine):
+    params = SamplingParams(max_tokens=4, structured_outputs=StructuredOutputParams(json={"const": 10**30}))
+    with pytest.raises(InvalidRequestError, match="cannot be sent"):
+        engine.generate([3], params)
+    assert engine.num_unfinished_requests == 0
+
+
+async def test_more_logprobs_than_may_be_kept_are_refused(tiny_llama):
+    async with running(tiny_llama, max_request_logprobs=100) as engine:
+        few = SamplingParams(max_tokens=10, logprobs=4, ignore_eos=True)
+        with pytest.raises(InvalidRequestError, match="up to 150 log-probabilities") as caught:
+            engine.submit([[3]] * 3, few)
+        assert caught.value.param == "logprobs"
+        with pytest.raises(InvalidRequestError, match="max_request_logprobs"):
+            engine.generate([3] * 40, SamplingParams(max_tokens=1, prompt_logprobs=2))
+        with pytest.raises(InvalidRequestError):
+            engine.generate([3], SamplingParams(max_tokens=None, logprobs=0))  # up to the context
+        assert len((await tokens_of(engine, [3], few))[0]) == 10
 
 
 async def test_shutting_down_leaves_no_process_and_no_file(tiny_llama):

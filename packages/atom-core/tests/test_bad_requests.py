@@ -80,7 +80,7 @@ BAD_PARAMS = [
 def test_a_parameter_that_cannot_be_is_refused_by_name(name, value, allowed):
     with pytest.raises(InvalidRequestError) as caught:
         make_processor().process(
-            PROMPT, SamplingParams(**{name: value} | ({} if name == "max_tokens" else {"max_tokens": 8}))
+            [PROMPT], SamplingParams(**{name: value} | ({} if name == "max_tokens" else {"max_tokens": 8}))
         )
     assert caught.value.param == ("stop" if name == "stop_strings" else name)
     assert allowed in caught.value.message
@@ -105,29 +105,30 @@ def test_a_parameter_that_cannot_be_is_refused_by_name(name, value, allowed):
 )
 def test_a_prompt_that_cannot_be_is_refused(prompt, code):
     with pytest.raises(InvalidRequestError) as caught:
-        make_processor().process(prompt, SamplingParams(max_tokens=1))
+        make_processor().process([prompt], SamplingParams(max_tokens=1))
     assert (caught.value.param, caught.value.code) == ("prompt", code)
 
 
 def test_a_prompt_over_the_context_is_told_the_true_counts():
     with pytest.raises(InvalidRequestError, match="prompt has 80 tokens; this model's context is 64"):
-        make_processor().process([1] * 80, SamplingParams(max_tokens=1))
+        make_processor().process([[1] * 80], SamplingParams(max_tokens=1))
 
 
 @pytest.mark.parametrize("salt", ["a b", "x" * 65, "é", 5, "../x"])
 def test_a_cache_salt_is_a_short_plain_word(salt):
     with pytest.raises(InvalidRequestError, match="cache_salt"):
-        make_processor().process(PROMPT, SamplingParams(max_tokens=1), cache_salt=salt)
+        make_processor().process([PROMPT], SamplingParams(max_tokens=1), cache_salt=salt)
 
 
 @pytest.mark.parametrize("priority", [1.5, "high", 2**40, True])
 def test_a_priority_is_an_integer(priority):
     with pytest.raises(InvalidRequestError, match="priority"):
-        make_processor().process(PROMPT, SamplingParams(max_tokens=1), priority=priority)
+        make_processor().process([PROMPT], SamplingParams(max_tokens=1), priority=priority)
 
 
 def test_what_a_request_leaves_open_is_filled_in():
-    (request,) = make_processor().process(PROMPT, SamplingParams(max_tokens=None, top_k=0, temperature=1e-8))
+    submission = make_processor().process([PROMPT], SamplingParams(max_tokens=None, top_k=0, temperature=1e-8))
+    (request,) = submission.samples()
     params = request.sampling_params
     assert (params.max_tokens, params.top_k, params.temperature) == (61, -1, 0.0)
     assert isinstance(params.seed, int)
@@ -135,12 +136,28 @@ def test_what_a_request_leaves_open_is_filled_in():
 
 
 def test_samples_share_a_seed_and_a_parent():
-    requests = make_processor().process(PROMPT, SamplingParams(n=3, max_tokens=4), request_id="r")
+    requests = list(make_processor().process([PROMPT], SamplingParams(n=3, max_tokens=4)).samples())
     assert [request.sample_index for request in requests] == [0, 1, 2]
-    assert {request.parent_id for request in requests} == {"r"}
+    assert len({request.caller_id for request in requests}) == 1
     assert len({request.request_id for request in requests}) == 3
     assert len({request.sampling_params.seed for request in requests}) == 1
     assert {request.sampling_params.n for request in requests} == {1}
+
+
+def test_no_two_requests_of_an_engine_have_the_same_id():
+    processor = make_processor()
+    params = SamplingParams(n=2, max_tokens=4)
+    submissions = [processor.process([PROMPT, PROMPT], params) for _ in range(3)]
+    submissions += [processor.process_embedding([PROMPT] * 2, "mean") for _ in range(2)]
+    ids = [sample.request_id for submission in submissions for sample in submission.samples()]
+    assert len(ids) == len(set(ids)) == 16
+    assert len({prompt.request_id for submission in submissions for prompt in submission.prompts}) == 10
+
+
+def test_prompts_that_share_their_parameters_have_a_seed_each():
+    submission = make_processor().process([PROMPT, PROMPT], SamplingParams(max_tokens=4))
+    first, second = submission.samples()
+    assert first.sampling_params.seed != second.sampling_params.seed
 
 
 ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers()))
@@ -152,10 +169,10 @@ def test_no_parameters_raise_anything_but_a_refusal(values, prompt):
     processor = make_processor()
     for tokens in (prompt, PROMPT):
         try:
-            requests = processor.process(tokens, SamplingParams(**values))
+            submission = processor.process([tokens], SamplingParams(**values))
         except InvalidRequestError:
             continue
-        assert 1 <= len(requests) <= LIMITS.max_num_seqs
+        assert 1 <= submission.num_samples == len(list(submission.samples())) <= LIMITS.max_num_seqs
 
 
 @pytest.mark.parametrize(
@@ -179,6 +196,27 @@ def test_extremes_that_are_allowed_do_not_hurt_the_engine(params, engine):
     (output,) = engine.generate([[5, 6, 7]], SamplingParams(max_tokens=6, **params), use_tqdm=False)
     assert output["error"] is None
     assert output["finish_reason"] in ("length", "stop")
+
+
+def test_parameters_that_many_prompts_share_are_gone_through_once():
+    class Counted(list):
+        num_reads = 0
+
+        def __iter__(self):
+            Counted.num_reads += 1
+            return super().__iter__()
+
+    params = SamplingParams(max_tokens=4, allowed_token_ids=Counted([1, 2, 3]))
+    make_processor().process([PROMPT] * 50, params)
+    assert Counted.num_reads < 5
+
+
+def test_an_engine_in_this_process_has_the_same_limit_of_logprobs(make_engine):
+    engine = make_engine(max_request_logprobs=20)
+    with pytest.raises(InvalidRequestError, match="max_request_logprobs"):
+        engine.add_request([[5]], SamplingParams(max_tokens=5, logprobs=4))
+    # Prompts are requests of their own there: only their number is the caller's.
+    engine.generate([[5]] * 9, SamplingParams(max_tokens=4, logprobs=4), use_tqdm=False)
 
 
 def test_a_request_over_the_cache_is_refused_at_the_door_and_nothing_is_queued(make_engine):

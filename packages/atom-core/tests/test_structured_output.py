@@ -186,7 +186,10 @@ def test_what_is_wrong_with_a_schema_is_told_without_the_grammar_that_it_became(
 
 def test_a_bad_grammar_that_reaches_the_core_ends_its_own_request_only(engine):
     core, inputs = engine._core, engine._inputs
-    bad, good = (inputs.process(PROMPT, make_params(**option))[0] for option in ({"regex": "(a"}, {"choice": ["b"]}))
+    bad, good = (
+        next(inputs.process([PROMPT], make_params(**option)).samples())
+        for option in ({"regex": "(a"}, {"choice": ["b"]})
+    )
     core.add_request(bad)
     core.add_request(good)
     news = []

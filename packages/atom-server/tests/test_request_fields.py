@@ -350,5 +350,7 @@ def test_what_has_priority_goes_first_and_what_finds_the_queue_full_is_sent_away
         assert int(refused.headers["retry-after"]) > 0
         error = refused.json()["error"]
         assert (error["type"], error["code"]) == ("service_unavailable", "queue_full")
-        several = server.post("/v1/completions", prompt=["many"] * 8, max_tokens=1)
-        assert len(several.json()["choices"]) == 8
+        several = server.post("/v1/completions", prompt=["many"] * 3, max_tokens=1)
+        assert len(several.json()["choices"]) == 3
+        too_many = server.post("/v1/completions", prompt=["many"] * 4, max_tokens=1)
+        assert (too_many.status_code, too_many.json()["error"]["param"]) == (400, "prompt")

@@ -38,6 +38,74 @@ def test_no_more_than_a_store_full_is_made_at_once():
     assert (caught.value.status, caught.value.code) == (503, "queue_full")
 
 
+class CountedItems(list):
+    """Items that count how often somebody goes through them."""
+
+    num_walks = 0
+
+    def __iter__(self):
+        type(self).num_walks += 1
+        return super().__iter__()
+
+
+def test_nothing_that_is_stored_is_gone_through_again():
+    store = ResponseStore(max_responses=64)
+    for number in range(64):
+        response = make_response(str(number), "in_progress" if number % 2 else "completed")
+        response.items = CountedItems(response.items)
+        store.put(response)
+    before = CountedItems.num_walks
+    for number in range(100):
+        store.put(make_response(f"new {number}"))
+        store.get("1")
+    store.remove("3")
+    assert CountedItems.num_walks == before
+    assert len(store) == 63
+
+
+def test_a_response_that_came_to_its_end_is_counted_anew_and_can_make_room():
+    store = ResponseStore(max_responses=2, max_characters=10)
+    running = make_response("a", "in_progress")
+    store.put(running)
+    store.put(make_response("b", text="x" * 5))
+    running.response = {"id": "a", "status": "completed", "output": [{"content": "x" * 9}]}
+    store.changed(running)
+    assert (store.get("b"), store.get("a")) == (None, running)
+    store.put(make_response("c"))
+    assert store.get("a") is None
+
+
+def test_a_response_that_was_deleted_does_not_come_back_at_its_end():
+    store = ResponseStore()
+    running = make_response("a", "in_progress")
+    store.put(running)
+    store.remove("a")
+    running.response = {"id": "a", "status": "cancelled", "output": []}
+    store.changed(running)
+    assert len(store) == 0
+
+
+def test_a_response_that_ended_leaves_its_place_to_another():
+    store = ResponseStore(max_responses=1)
+    first = make_response("a", "in_progress")
+    store.put(first)
+    store.put(first)  # itself does not count
+    first.response = {"id": "a", "status": "completed", "output": []}
+    store.changed(first)
+    store.put(make_response("b", "in_progress"))
+    assert (store.get("a"), len(store)) == (None, 1)
+
+
+def test_room_is_made_by_what_is_there_and_not_by_what_was():
+    store = ResponseStore(max_characters=10)
+    for number in range(20):
+        store.put(make_response(str(number), text="x" * 5))
+        if number > 1:
+            store.remove(str(number))
+    store.put(make_response("last", text="x" * 5))
+    assert (store.get("1") is not None, len(store)) == (True, 2)
+
+
 def test_what_is_not_there_is_not_found():
     store = ResponseStore()
     store.put(make_response("a"))

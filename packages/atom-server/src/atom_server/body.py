@@ -18,6 +18,11 @@ from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError
 READ_TIMEOUT_S = 30.0
 IGNORED_FIELDS = "x-atom-ignored-fields"
 _LONGEST_QUOTE = 60
+# Of a body: as many token ids take some 30 ms.
+MAX_VALUES = 2**19
+_COUNTED_AT_ONCE = 2**20
+# Not the encoder in C, which writes everything before it gives the first piece.
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 _HEADER_SAFE = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _MOST_NAMED_FIELDS = 16
 _SUBJECT = re.compile(r"^\w+ should (?=be|have|match)")
@@ -96,7 +101,9 @@ async def read_request(request: Request, schema: type[Schema], max_bytes: int) -
         APIError: 400, 408, 413 or 415; see `read_body`, `decode_json_object` and `parse_object`.
     """
     _check_is_json(request)
-    values = decode_json_object(await read_body(request, max_bytes))
+    content = await read_body(request, max_bytes)
+    check_num_values(content)
+    values = decode_json_object(content)
     body, ignored = parse_object(schema, values)
     return Parsed(body, _ignored_header(ignored))
 
@@ -110,12 +117,31 @@ def naming_ignored(headers: Mapping[str, str], fields: Sequence[str], names: Nam
 
 
 def quoted(value: Any) -> str:
-    """`value` as JSON, cut short for an error message."""
+    """`value` as JSON, cut short for an error message. No more of it is written than is shown."""
+    text = ""
     try:
-        text = json.dumps(value, ensure_ascii=False)
+        for piece in _ENCODER.iterencode(value[: _LONGEST_QUOTE + 1] if isinstance(value, str) else value):
+            text += piece[: _LONGEST_QUOTE + 1]
+            if len(text) > _LONGEST_QUOTE:
+                break
     except (TypeError, ValueError):
         text = str(value)
     return text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 3] + "..."
+
+
+def check_num_values(body: bytes) -> None:
+    """Refuse a body of so many values that decoding and checking them would hold up everyone else.
+
+    Commas are counted, also those in texts: a text with as many would not fit any context.
+
+    Raises:
+        APIError: 413.
+    """
+    num_commas = 0
+    for start in range(0, len(body), _COUNTED_AT_ONCE):
+        num_commas += body.count(b",", start, start + _COUNTED_AT_ONCE)
+        if num_commas > MAX_VALUES:
+            raise APIError(413, f"the body holds more than {MAX_VALUES} values; send several requests")
 
 
 def _check_is_json(request: Request) -> None:

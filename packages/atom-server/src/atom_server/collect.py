@@ -25,6 +25,12 @@ class Collected:
     finish_reason: Finish = "stop"
     stop_reason: int | str | None = None
 
+    @property
+    def size(self) -> int:
+        """Tokens and log-probabilities: what writing it takes."""
+        lists = (self.logprobs, self.prompt_logprobs)
+        return len(self.token_ids) + sum(len(entries) * (1 + len(entries[0].top)) for entries in lists if entries)
+
 
 async def collect(request: Request, generation: Generation) -> list[Collected]:
     """Every choice of `generation`, in order; closes it, however it ends."""
@@ -36,8 +42,7 @@ async def collect(request: Request, generation: Generation) -> list[Collected]:
                 choice.pieces.append((output.text_delta, len(output.output_tokens)))
                 choice.token_ids += output.output_tokens
                 choice.logprobs += output.logprobs or ()
-                if output.prompt_logprobs is not None:
-                    choice.prompt_logprobs = output.prompt_logprobs
+                choice.prompt_logprobs += output.prompt_logprobs or ()
                 if output.finished:
                     choice.finish_reason = "length" if output.finish_reason == "length" else "stop"
                     choice.stop_reason = output.stop_reason

@@ -73,9 +73,8 @@ class Lifecycle:
             )
         if not await self._idle_within(state.options.drain_timeout):
             logger.warning("aborting %d requests that did not finish in time", len(state.active))
-            for engine_ids in list(state.active.values()):
-                for engine_id in engine_ids:
-                    await state.engine.abort(engine_id)
+            for generation in list(state.active):
+                await generation.abort()
             await self._idle_within(_GRACE_S)
         self._server.should_exit = True
 

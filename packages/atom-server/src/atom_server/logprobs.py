@@ -66,8 +66,8 @@ def chat_logprobs(
 ) -> ChatLogprobs:
     """The nested lists of a chat completion. `bytes` are exact where a token holds part of a character."""
 
-    def spelt(token_id: int, text: str) -> list[int]:
-        return list(tokenizer.id_to_bytes(token_id) if tokenizer else text.encode())
+    def spelt(token_id: int, text: str) -> tuple[int, ...]:
+        return tuple(tokenizer.id_to_bytes(token_id) if tokenizer else text.encode())
 
     return ChatLogprobs(
         [

@@ -15,6 +15,7 @@ from atom_server.event_log import EventLog
 from atom_server.generation import Generation
 from atom_server.response_store import ResponseStore, StoredResponse
 from atom_server.response_writer import ResponseWriter
+from atom_server.whole_answer import written
 
 
 class ResponseRun:
@@ -57,6 +58,7 @@ class ResponseRun:
                     yield data
         finally:
             log.close()
+            self._count_anew()
 
     async def start(self, *, streams: bool) -> None:
         """Go on in the background, with a log of events where the response `streams`.
@@ -83,6 +85,7 @@ class ResponseRun:
         finally:
             if self._stored.events is not None:
                 self._stored.events.close()
+            self._count_anew()
             await self._generation.close()
 
     async def _finish(self) -> None:
@@ -98,7 +101,12 @@ class ResponseRun:
         except Exception as error:
             self._end(self._writer.unfinished("failed", as_api_error(error)))
             return
-        self._end(self._writer.whole(choice, self._generation))
+        self._end(await written([choice], lambda: self._writer.whole(choice, self._generation)))
 
     def _end(self, response: dict[str, Any]) -> None:
         self._stored.response = response
+        self._count_anew()
+
+    def _count_anew(self) -> None:
+        if self._store is not None:
+            self._store.changed(self._stored)

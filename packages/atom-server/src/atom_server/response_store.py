@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from atom_server.errors import RETRY_AFTER, APIError
 from atom_server.event_log import EventLog
@@ -48,6 +48,13 @@ class StoredResponse:
         return events + sum(len(text) for item in self.conversation for text in _texts(item))
 
 
+class _Counted(NamedTuple):
+    """A response that is kept, and its size when it was last counted."""
+
+    stored: StoredResponse
+    size: int
+
+
 def _texts(value: Any) -> Iterator[str]:
     """Every text in a JSON value."""
     if isinstance(value, str):
@@ -58,15 +65,20 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 class ResponseStore:
-    """Keeps the newest responses; the oldest finished ones make room."""
+    """Keeps the newest responses; those that ended longest ago make room.
+
+    What is kept is counted as it comes and goes: nothing here takes longer the more is stored.
+    """
 
     def __init__(self, max_responses: int = MAX_RESPONSES, max_characters: int = MAX_CHARACTERS) -> None:
         self._max_responses = max_responses
         self._max_characters = max_characters
-        self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._running: dict[str, _Counted] = {}
+        self._finished: OrderedDict[str, _Counted] = OrderedDict()
+        self._num_characters = 0
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return len(self._running) + len(self._finished)
 
     def put(self, stored: StoredResponse) -> None:
         """Keep a response, in the place of an earlier one with its id.
@@ -75,16 +87,25 @@ class ResponseStore:
             APIError: 503; it would have to take the place of one that is still being made.
         """
         response_id = stored.response["id"]
-        if stored.is_running and sum(entry.is_running for entry in self._stored.values()) >= self._max_responses:
+        if stored.is_running and response_id not in self._running and len(self._running) >= self._max_responses:
             message = f"{self._max_responses} responses are being made in the background already; try again later"
             raise APIError(503, message, code="queue_full", headers=RETRY_AFTER)
-        self._stored[response_id] = stored
-        self._stored.move_to_end(response_id)
-        self._evict()
+        self._take_out(response_id)
+        counted = _Counted(stored, stored.size)
+        self._num_characters += counted.size
+        (self._running if stored.is_running else self._finished)[response_id] = counted
+        self._make_room()
+
+    def changed(self, stored: StoredResponse) -> None:
+        """A response came to its end, or its events grew: count it anew; nothing happens to one that is not here."""
+        counted = self._counted(stored.response["id"])
+        if counted is not None and counted.stored is stored:
+            self.put(stored)
 
     def get(self, response_id: str) -> StoredResponse | None:
         """A response, or None where it was never stored, was deleted or made room."""
-        return self._stored.get(response_id)
+        counted = self._counted(response_id)
+        return None if counted is None else counted.stored
 
     def find(self, response_id: str) -> StoredResponse:
         """A response; APIError 404 where there is none."""
@@ -97,14 +118,19 @@ class ResponseStore:
     def remove(self, response_id: str) -> None:
         """Forget a response; ends the work on it."""
         stored = self.find(response_id)
-        del self._stored[response_id]
+        self._take_out(response_id)
         if stored.task is not None:
             stored.task.cancel()
 
-    def _evict(self) -> None:
-        size = sum(entry.size for entry in self._stored.values())
-        finished = [key for key, entry in self._stored.items() if not entry.is_running]
-        for key in finished:
-            if len(self._stored) <= self._max_responses and size <= self._max_characters:
-                return
-            size -= self._stored.pop(key).size
+    def _counted(self, response_id: str) -> _Counted | None:
+        return self._running.get(response_id) or self._finished.get(response_id)
+
+    def _take_out(self, response_id: str) -> None:
+        counted = self._running.pop(response_id, None) or self._finished.pop(response_id, None)
+        if counted is not None:
+            self._num_characters -= counted.size
+
+    def _make_room(self) -> None:
+        while self._finished and (len(self) > self._max_responses or self._num_characters > self._max_characters):
+            _, counted = self._finished.popitem(last=False)
+            self._num_characters -= counted.size

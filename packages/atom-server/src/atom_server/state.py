@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from atom_core import AsyncEngine, Tokenizer
+    from atom_server.generation import Generation
 
 
 @dataclass
@@ -32,7 +33,7 @@ class ServerState:
         draining: the server is going down and takes no new work.
         dead_reason: why the engine is gone; None while it works.
         response_template: how the model's replies are read, as JSON declares it.
-        active: engine request ids of each HTTP request that is generating.
+        active: what is generating for the HTTP requests that are open.
         responses: of the Responses API, to be fetched or continued.
     """
 
@@ -44,7 +45,7 @@ class ServerState:
     created: int = field(default_factory=lambda: int(time.time()))
     draining: bool = False
     dead_reason: str | None = None
-    active: dict[str, list[str]] = field(default_factory=dict)
+    active: set[Generation] = field(default_factory=set)
     responses: ResponseStore = field(default_factory=ResponseStore)
 
     @classmethod

@@ -26,8 +26,6 @@ class TextWriter:
         # Characters of the tokens that each choice has told the logprobs of.
         self._offsets: dict[int, int] = {}
         self._started: set[int] = set()
-        # Of each prompt; they come with its first sample's news.
-        self._prompt_logprobs: dict[int, list[CompletionLogprobs]] = {}
 
     def sampling_params(self) -> SamplingParams:
         """The engine's parameters."""
@@ -43,7 +41,7 @@ class TextWriter:
         written = TextChoice(
             index=choice.index,
             text=self._echoed(choice.index) + choice.text,
-            logprobs=self._logprobs(choice.index, choice.prompt_logprobs, choice.logprobs),
+            logprobs=self._logprobs(choice.index, choice.prompt_logprobs, choice.logprobs, is_first=True),
             finish_reason=choice.finish_reason,
             stop_reason=choice.stop_reason,
             prompt_logprobs=UNSET if body.prompt_logprobs is None else prompt_logprobs(choice.prompt_logprobs),
@@ -62,10 +60,8 @@ class TextWriter:
             self._started.add(index)
             choice.text = self._echoed(index) + output.text_delta
         if self._wants_logprobs:
-            if output.prompt_logprobs is not None:
-                self._prompt_logprobs[index // body.n] = output.prompt_logprobs
-            of_prompt = self._prompt_logprobs.get(index // body.n, []) if is_first else None
-            choice.logprobs = self._logprobs(index, of_prompt, output.logprobs)
+            of_prompt = output.prompt_logprobs or []
+            choice.logprobs = self._logprobs(index, of_prompt, output.logprobs or [], is_first=is_first)
         if output.finished:
             choice.finish_reason = "length" if output.finish_reason == "length" else "stop"
             choice.stop_reason = output.stop_reason
@@ -89,19 +85,24 @@ class TextWriter:
         return self._tokenizer.decode(prompt.token_ids) if self._tokenizer else ""
 
     def _logprobs(
-        self, index: int, of_prompt: Sequence[CompletionLogprobs] | None, of_output: Sequence[CompletionLogprobs] | None
+        self,
+        index: int,
+        of_prompt: Sequence[CompletionLogprobs],
+        of_output: Sequence[CompletionLogprobs],
+        *,
+        is_first: bool,
     ) -> TextLogprobs | None:
-        """Of the prompt, where it is repeated and was not yet (None: it was), and of new tokens."""
+        """Of the prompt's tokens, where it is repeated, and of new tokens; those of a long prompt come in parts."""
         if not self._wants_logprobs:
             return None
         offset = self._offsets.get(index, 0)
         parts: list[TextLogprobs] = []
-        if self._body.echo and of_prompt is not None:
+        if self._body.echo and (of_prompt or is_first):
             first_id = self._prompt(index).token_ids[0]
             first = (first_id, self._tokenizer.id_to_text(first_id) if self._tokenizer else "")
-            parts.append(text_logprobs([None, *of_prompt], first_token=first, spelling=self._spelling))
-            offset = len(first[1]) + sum(len(entry.token) for entry in of_prompt)
-        entries = of_output or ()
-        parts.append(text_logprobs(entries, offset=offset, spelling=self._spelling))
-        self._offsets[index] = offset + sum(len(entry.token) for entry in entries)
+            entries = [None, *of_prompt] if is_first else of_prompt
+            parts.append(text_logprobs(entries, first_token=first, offset=offset, spelling=self._spelling))
+            offset += (len(first[1]) if is_first else 0) + sum(len(entry.token) for entry in of_prompt)
+        parts.append(text_logprobs(of_output, offset=offset, spelling=self._spelling))
+        self._offsets[index] = offset + sum(len(entry.token) for entry in of_output)
         return joined(parts)

@@ -126,6 +126,14 @@ class EngineArgs:
         section=SCHEDULER,
         minimum=0,
     )
+    max_request_logprobs: int = option(
+        2**21,
+        "Log-probabilities that one request may ask for, over all its samples and tokens: an answer is kept whole in "
+        "memory, with about 150 bytes for each.",
+        kind="integer",
+        section=SCHEDULER,
+        minimum=0,
+    )
     max_num_batched_tokens: int | None = option(
         None,
         "Tokens computed in one step, at most; unset takes 512 on a CPU and 16384 on a GPU.",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
@@ -34,7 +35,7 @@ from atom_core.engine.wire import (
     Reply,
     Shutdown,
 )
-from atom_core.messages import EngineRequest, Pooling, SamplingParams, StepStats
+from atom_core.messages import Pooling, SamplingParams, StepStats, Submission
 from atom_core.structured_output.choice import BackendSetting
 from atom_core.tokenization import Tokenizer
 
@@ -68,7 +69,7 @@ class AsyncEngine:
         self.stats = None
         self._args = args
         self._step_timeout = step_timeout
-        self._link = EngineLink(args, on_message=self._handle, on_exit=self._die)
+        self._link = EngineLink(args, on_message=self._handle, on_failure=self._die)
         self._ready: asyncio.Future[EngineInfo] = asyncio.get_running_loop().create_future()
         self._open = OpenRequests(None, self._abort)
         self._calls: dict[int, asyncio.Future[str | None]] = {}
@@ -106,7 +107,6 @@ class AsyncEngine:
         prompt_token_ids: Sequence[int],
         sampling_params: SamplingParams,
         *,
-        request_id: str | None = None,
         priority: int = 0,
         cache_salt: str = "",
     ) -> RequestStream:
@@ -115,25 +115,18 @@ class AsyncEngine:
         The request is checked here, at the call, not at the first iteration.
 
         Raises:
-            InvalidRequestError: before anything reaches the engine.
+            InvalidRequestError: before anything reaches the engine. With code "queue_full" too many requests wait
+                already: try again later.
             EngineDeadError: where the engine is already dead. If it dies later, each sample gets an output with
                 finish_reason "error".
         """
-        [stream] = self.submit(
-            [prompt_token_ids],
-            sampling_params,
-            request_ids=[request_id],
-            priority=priority,
-            cache_salt=cache_salt,
-        )
-        return stream
+        return self.submit([prompt_token_ids], sampling_params, priority=priority, cache_salt=cache_salt)
 
     def embed(
         self,
         prompt_token_ids: Sequence[int],
         pooling: Pooling | None = None,
         *,
-        request_id: str | None = None,
         priority: int = 0,
         cache_salt: str = "",
     ) -> RequestStream:
@@ -142,42 +135,53 @@ class AsyncEngine:
         Raises:
             InvalidRequestError, EngineDeadError: as `generate`.
         """
-        [stream] = self.submit(
-            [prompt_token_ids],
-            pooling or self.embedding_model.pooling,
-            request_ids=[request_id],
-            priority=priority,
-            cache_salt=cache_salt,
-        )
-        return stream
+        pooling = pooling or self.embedding_model.pooling
+        return self.submit([prompt_token_ids], pooling, priority=priority, cache_salt=cache_salt)
 
     def submit(
         self,
         prompts: Sequence[Sequence[int]],
         wanted: SamplingParams | Pooling,
         *,
-        request_ids: Sequence[str | None] | None = None,
         priority: int = 0,
         cache_salt: str = "",
-    ) -> list[RequestStream]:
-        """A stream for each of several prompts, all of which are checked before any of them runs.
+    ) -> RequestStream:
+        """One stream for several prompts, all of which are checked before any of them runs.
 
         Args:
             wanted: how to generate, as `generate`, or how to make embeddings, as `embed`.
 
+        Returns news of each by its `request_id`: `RequestStream.request_ids` has them in the order of the prompts.
+
         Raises:
-            InvalidRequestError, EngineDeadError: as `generate`. With code "queue_full" as many requests wait already
-                as may: try again later. Several prompts are taken together while there is any room.
+            InvalidRequestError, EngineDeadError: as `generate`.
         """
         self.check_health()
-        self._check_room()
-        submitted = [
-            self._samples(prompt, wanted, request_id=request_id, priority=priority, cache_salt=cache_salt)
-            for prompt, request_id in zip(prompts, request_ids or [None] * len(prompts), strict=True)
-        ]
-        streams = self._open.add(submitted)
-        self._link.send(AddRequests([sample for samples in submitted for sample in samples]))
-        return streams
+        n = wanted.n if isinstance(wanted, SamplingParams) else 1
+        self.check_room(len(prompts), n if isinstance(n, int) else 1)
+        submission = self._submission(prompts, wanted, priority=priority, cache_salt=cache_salt)
+        message = self._link.encode(AddRequests(submission))
+        stream = self._open.add(submission)
+        self._link.send_encoded(message)
+        return stream
+
+    def check_room(self, num_prompts: int, n: int = 1) -> None:
+        """Whether `n` samples of each of so many prompts could be queued now; those admitted are not touched.
+
+        `submit` asks this first; whoever makes something for each sample before that asks it earlier.
+
+        Raises:
+            InvalidRequestError: with code "queue_full" try again later; other codes mean that it could never be.
+        """
+        most = self.info.max_num_seqs + self.max_num_queued_requests
+        wanted, num_open = num_prompts * n, self._open.num_samples
+        limits = f"max_num_seqs = {self.info.max_num_seqs}, max_num_queued_requests = {self.max_num_queued_requests}"
+        if wanted > most:
+            message = f"{num_prompts} prompts with n = {n} are {wanted} samples; at most {most} may run and wait"
+            raise InvalidRequestError(f"{message} ({limits}): ask for fewer", "n" if n > 1 else "prompt")
+        if num_open + wanted > most:
+            message = f"{num_open} samples run or wait, of at most {most}, and there is no room for {wanted} more"
+            raise InvalidRequestError(f"{message} ({limits}): try again later", code="queue_full")
 
     async def check_grammar(self, sampling_params: SamplingParams) -> None:
         """Compile a request's grammar, beside the event loop; `generate` only looks at its size.
@@ -190,9 +194,9 @@ class AsyncEngine:
             self._inputs.validate_constraint(sampling_params)
             await asyncio.to_thread(self._inputs.check_grammar, sampling_params)
 
-    async def abort(self, request_id: str) -> None:
-        """End a request: its stream gets finish_reason "abort" for each open sample. Unknown ids are ignored."""
-        if open_ids := self._open.open_ids(request_id):
+    async def abort(self, stream: RequestStream) -> None:
+        """End what is open of a stream: it gets finish_reason "abort" for each sample, then it ends."""
+        if open_ids := self._open.open_ids(stream.request_ids):
             self._link.send(AbortRequests(open_ids))
 
     async def start_profile(self) -> None:
@@ -239,6 +243,7 @@ class AsyncEngine:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._open.wait_until_idle(), drain_timeout)
         self._stopping = True
+        gc.unfreeze()
         self._open.end_all("abort")
         serves = self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
         grace = 0.0
@@ -258,7 +263,7 @@ class AsyncEngine:
         self.embedding_model = EmbeddingModel.read(info.model_path)
         given = self._args.max_num_queued_requests
         self.max_num_queued_requests = QUEUE_FACTOR * info.max_num_seqs if given is None else given
-        limits = RequestLimits(info.max_model_len, info.vocab_size, info.max_num_seqs)
+        limits = RequestLimits(info.max_model_len, info.vocab_size, info.max_num_seqs, self._args.max_request_logprobs)
         self._inputs = InputProcessor(
             limits,
             eos_token_ids=info.eos_token_ids,
@@ -267,6 +272,8 @@ class AsyncEngine:
             grammar_backend=cast(BackendSetting, self._args.structured_output_backend),
         )
         self._open = OpenRequests(self.tokenizer, self._abort)
+        # What a start leaves is there to stay: a full collection that goes through all of it stops everyone for 0.1 s.
+        gc.freeze()
 
     def _handle(self, message: FromEngine) -> None:
         match message:
@@ -315,16 +322,14 @@ class AsyncEngine:
         if (error := await call) is not None:
             raise ProfilerError(error)
 
-    def _samples(self, prompt: Sequence[int], wanted: SamplingParams | Pooling, **names: Any) -> list[EngineRequest]:
-        """The checked requests for one prompt."""
+    def _submission(
+        self, prompts: Sequence[Sequence[int]], wanted: SamplingParams | Pooling, *, priority: int, cache_salt: str
+    ) -> Submission:
+        """The checked prompts."""
         if isinstance(wanted, str):
-            return [self._inputs.process_embedding(prompt, wanted, **names)]
+            return self._inputs.process_embedding(prompts, wanted, priority=priority, cache_salt=cache_salt)
         if self.tokenizer is None and isinstance(wanted, SamplingParams) and wanted.stop_strings:
             raise InvalidRequestError("stop strings need a tokenizer, and skip_tokenizer_init left it out", "stop")
-        return self._inputs.process(prompt, wanted, **names)
-
-    def _check_room(self) -> None:
-        """Raise InvalidRequestError where as many requests wait as may; those admitted are not touched."""
-        if self._open.num_samples >= self.info.max_num_seqs + self.max_num_queued_requests:
-            message = f"{self.info.max_num_seqs} requests run and {self.max_num_queued_requests} wait: try again later"
-            raise InvalidRequestError(f"{message} (max_num_queued_requests)", code="queue_full")
+        submission = self._inputs.process(prompts, wanted, priority=priority, cache_salt=cache_salt)
+        self._inputs.check_num_logprobs(submission)
+        return submission

@@ -26,7 +26,7 @@ class Completion:
         if output.logprobs is not None:
             self._logprobs = (self._logprobs or []) + output.logprobs
         if output.prompt_logprobs is not None:
-            self._prompt_logprobs = output.prompt_logprobs
+            self._prompt_logprobs = (self._prompt_logprobs or []) + output.prompt_logprobs
         self._last = output
 
     def as_dict(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import zmq
 from atom_core import settings
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.errors import ProfilerError
+from atom_core.engine.news_slices import slices_of
 from atom_core.engine.wire import (
     ENCODER,
     TO_ENGINE,
@@ -95,7 +96,7 @@ class _EngineLoop:
         self._core = core
         self._context = context
         self._sender = sender
-        self._inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[ToEngine | msgspec.DecodeError] = queue.SimpleQueue()
         self._running = True
         self._last_step: float | None = None  # None while idle
         for target in (self._receive, self._beat):
@@ -117,20 +118,23 @@ class _EngineLoop:
             if core.has_unfinished() and self._running:
                 news = core.step()
                 self._last_step = time.monotonic()
-                if news:
-                    self._sender.send(News(news, core.stats()))
+                for part in slices_of(news):
+                    self._sender.send(News(part, core.stats()))
 
-    def _handle(self, message: ToEngine) -> None:
+    def _handle(self, message: ToEngine | msgspec.DecodeError) -> None:
         match message:
-            case AddRequests(requests):
-                for request in requests:
-                    self._core.add_request(request)
+            case AddRequests(submission):
+                for sample in submission.samples():
+                    self._core.add_request(sample)
             case AbortRequests(request_ids):
                 self._core.abort(request_ids)
             case Profile(call_id, start):
                 self._sender.send(Reply(call_id, self._profile(start)))
             case Shutdown():
                 self._running = False
+            case msgspec.DecodeError() as error:
+                # Whose request it was cannot be told: somebody would wait for it for ever.
+                raise error
 
     def _profile(self, start: bool) -> str | None:
         try:
@@ -151,8 +155,8 @@ class _EngineLoop:
                 data = socket.recv()
                 try:
                     self._inbox.put(TO_ENGINE.decode(data))
-                except msgspec.DecodeError:
-                    logger.exception("dropped a message that does not parse")
+                except msgspec.DecodeError as error:
+                    self._inbox.put(error)
 
     def _beat(self, folder: str) -> None:
         with contextlib.suppress(zmq.ZMQError):

@@ -1,10 +1,10 @@
-"""`InputProcessor`: a caller's prompt and parameters become validated requests, one for each sample."""
+"""`InputProcessor`: a caller's prompts and parameters become a `Submission` that the engine can take as it is."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-import uuid
 from collections.abc import Sequence
 from functools import partial
 
@@ -14,13 +14,16 @@ from atom_core.engine.errors import InvalidRequestError
 from atom_core.engine.validation import (
     RequestLimits,
     check_cache_salt,
+    check_lengths,
+    check_num_logprobs,
     check_priority,
     check_prompt,
     check_sampling_params,
     check_structured_outputs,
     check_thinking_budget,
+    num_logprobs,
 )
-from atom_core.messages import EngineRequest, Pooling, SamplingParams
+from atom_core.messages import Pooling, Prompt, SamplingParams, Submission
 from atom_core.structured_output.checking import check_grammar
 from atom_core.structured_output.choice import BackendSetting
 from atom_core.structured_output.compiler import GrammarCompiler
@@ -32,7 +35,7 @@ LEAST_TEMPERATURE = 1e-5
 
 
 class InputProcessor:
-    """Checks requests, fills in what they leave open, and fans samples out.
+    """Checks requests, fills in what they leave open, and names them: ids are the engine's own and never come again.
 
     Args:
         limits: what a request may ask.
@@ -56,11 +59,11 @@ class InputProcessor:
         self._grammars = GrammarCompiler(partial(check_grammar, setting=grammar_backend))
         self._eos_token_ids = tuple(eos_token_ids)
         self._random = random.Random(seed)
+        self._ids = itertools.count()
 
-    def validate(self, token_ids: Sequence[int], params: SamplingParams) -> None:
-        """Raise InvalidRequestError where `process` would for a prompt and its parameters."""
-        check_prompt(token_ids, self.limits)
-        check_sampling_params(params, self.limits, num_prompt_tokens=len(token_ids))
+    def validate(self, params: SamplingParams) -> None:
+        """Raise InvalidRequestError where `process` would for parameters, whatever the prompt."""
+        check_sampling_params(params, self.limits)
         self.validate_constraint(params)
         if params.bad_words and self._tokenizer is None:
             raise InvalidRequestError("bad_words need a tokenizer, and skip_tokenizer_init left it out", "bad_words")
@@ -87,64 +90,55 @@ class InputProcessor:
 
     def process(
         self,
-        token_ids: Sequence[int],
+        prompts: Sequence[Sequence[int]],
         params: SamplingParams,
         *,
-        request_id: str | None = None,
         priority: int = 0,
         cache_salt: str = "",
-    ) -> list[EngineRequest]:
-        """One `EngineRequest` for each sample; the first one's `parent_id`, or else its id, is the caller's.
+    ) -> Submission:
+        """Check prompts that share their parameters, and resolve what they leave open.
+
+        What they share is gone through once, however many prompts there are: lists of parameters may be long.
 
         Raises:
-            InvalidRequestError: a request that cannot be served.
+            InvalidRequestError: one of them cannot be served.
         """
-        self.validate(token_ids, params)
+        self.validate(params)
         check_priority(priority)
         check_cache_salt(cache_salt)
-        request_id = request_id or uuid.uuid4().hex
-        arrival = time.monotonic()
-        resolved = self._resolve(params, len(token_ids))
-        eos = () if params.ignore_eos and params.structured_outputs is None else self._eos_token_ids
-        prompt = list(token_ids)
-        return [
-            EngineRequest(
-                request_id=request_id if params.n == 1 else f"{request_id}/{index}",
-                token_ids=prompt,
-                sampling_params=resolved,
-                eos_token_ids=eos,
-                arrival_time=arrival,
-                priority=priority,
-                cache_salt=cache_salt,
-                parent_id=None if params.n == 1 else request_id,
-                sample_index=index,
-            )
-            for index in range(params.n)
-        ]
+        checked = [self._check_prompt(prompt, params) for prompt in prompts]
+        return Submission(
+            prompts=[self._prompt(prompt, params) for prompt in checked],
+            sampling_params=self._resolve(params),
+            eos_token_ids=() if params.ignore_eos and params.structured_outputs is None else self._eos_token_ids,
+            arrival_time=time.monotonic(),
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+
+    def check_num_logprobs(self, submission: Submission) -> None:
+        """Raise InvalidRequestError where its prompts together ask for more log-probabilities than one request may."""
+        params = submission.sampling_params
+        counts = (num_logprobs(params, self.limits, num_prompt_tokens=len(p.token_ids)) for p in submission.prompts)
+        check_num_logprobs(sum(counts), self.limits)
 
     def process_embedding(
-        self,
-        token_ids: Sequence[int],
-        pooling: Pooling,
-        *,
-        request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str = "",
-    ) -> EngineRequest:
-        """The request for the embedding of a prompt.
+        self, prompts: Sequence[Sequence[int]], pooling: Pooling, *, priority: int = 0, cache_salt: str = ""
+    ) -> Submission:
+        """Check prompts whose embeddings are asked for.
 
         Raises:
-            InvalidRequestError: a request that cannot be served.
+            InvalidRequestError: one of them cannot be served.
         """
-        check_prompt(token_ids, self.limits)
         check_priority(priority)
         check_cache_salt(cache_salt)
         if pooling not in ("mean", "last"):
             raise InvalidRequestError(f"pooling is {pooling!r}; it must be 'mean' or 'last'", "pooling")
-        return EngineRequest(
-            request_id=request_id or uuid.uuid4().hex,
-            token_ids=list(token_ids),
-            sampling_params=SamplingParams(seed=0, max_tokens=0),
+        params = SamplingParams(seed=0, max_tokens=0)
+        checked = [self._check_prompt(prompt, params) for prompt in prompts]
+        return Submission(
+            prompts=[self._prompt(prompt, params) for prompt in checked],
+            sampling_params=params,
             kind="embed",
             arrival_time=time.monotonic(),
             priority=priority,
@@ -152,18 +146,28 @@ class InputProcessor:
             pooling=pooling,
         )
 
-    def _resolve(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
-        seed = self._random.getrandbits(63) if params.seed is None else params.seed
-        room = self.limits.max_model_len - num_prompt_tokens
+    def _check_prompt(self, token_ids: Sequence[int], params: SamplingParams) -> list[int]:
+        check_prompt(token_ids, self.limits)
+        check_lengths(params, self.limits, num_prompt_tokens=len(token_ids))
+        check_num_logprobs(num_logprobs(params, self.limits, num_prompt_tokens=len(token_ids)), self.limits)
+        return list(token_ids)
+
+    def _prompt(self, token_ids: list[int], params: SamplingParams) -> Prompt:
+        room = self.limits.max_model_len - len(token_ids)
+        return Prompt(
+            request_id=str(next(self._ids)),
+            token_ids=token_ids,
+            seed=self._random.getrandbits(63) if params.seed is None else params.seed,
+            max_tokens=room if params.max_tokens is None else params.max_tokens,
+        )
+
+    def _resolve(self, params: SamplingParams) -> SamplingParams:
         greedy = params.temperature < LEAST_TEMPERATURE
         bad_words = None
         if params.bad_words and self._tokenizer is not None:
             bad_words = bad_words_token_ids(self._tokenizer, params.bad_words)
         return msgspec.structs.replace(
             params,
-            n=1,
-            seed=seed,
-            max_tokens=room if params.max_tokens is None else params.max_tokens,
             temperature=0.0 if greedy else float(params.temperature),
             top_k=-1 if params.top_k in (0, -1) or params.top_k >= self.limits.vocab_size else params.top_k,
             top_p=float(params.top_p),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 from tqdm import tqdm
@@ -18,7 +19,7 @@ from atom_core.engine.input_processor import InputProcessor
 from atom_core.engine.output_processor import OutputProcessor
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
 from atom_core.engine.validation import RequestLimits
-from atom_core.messages import EngineRequest, Pooling, RequestOutput, SamplingParams, StepStats
+from atom_core.messages import Pooling, RequestOutput, SamplingParams, StepStats, Submission
 from atom_core.tokenization import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -59,7 +60,9 @@ class LLMEngine:
         self._core = core
         self.info: EngineInfo = core.info
         self.embedding_model = EmbeddingModel.read(self.info.model_path)
-        limits = RequestLimits(self.info.max_model_len, self.info.vocab_size, self.info.max_num_seqs)
+        limits = RequestLimits(
+            self.info.max_model_len, self.info.vocab_size, self.info.max_num_seqs, args.max_request_logprobs
+        )
         self._inputs = InputProcessor(
             limits,
             eos_token_ids=self.info.eos_token_ids,
@@ -68,7 +71,8 @@ class LLMEngine:
             grammar_backend=config.structured_output.backend,
         )
         self._outputs = OutputProcessor(self.tokenizer)
-        self._completions: dict[tuple[str, int], Completion] = {}
+        # The samples of each prompt that have not finished, by their indices.
+        self._completions: dict[str, dict[int, Completion]] = {}
         self._callbacks: dict[str, StreamCallback] = {}
         self._finished: list[dict[str, Any]] = []
 
@@ -98,7 +102,7 @@ class LLMEngine:
         wanted = set(request_ids)
         order = {request_id: place for place, request_id in enumerate(request_ids)}
         mine: list[dict[str, Any]] = []
-        total = sum(request_id in wanted for request_id, _ in self._completions)
+        total = sum(len(self._completions[request_id]) for request_id in request_ids)
         num_tokens, started = 0, time.monotonic()
         try:
             with tqdm(total=total, desc="generating", unit="seq", disable=not use_tqdm, dynamic_ncols=True) as bar:
@@ -129,15 +133,10 @@ class LLMEngine:
         core = self._open_core()
         pooling = pooling or self.embedding_model.pooling
         tokens = [self._encode(prompt, SamplingParams()) for prompt in _as_prompts(prompts)]
-        requests = [self._inputs.process_embedding(token_ids, pooling) for token_ids in tokens]
-        for request in requests:
-            if (reason := core.why_it_cannot_fit(request)) is not None:
-                raise InvalidRequestError(reason, "prompt", "context_length_exceeded")
-        wanted = [request.request_id for request in requests]
-        for request in requests:
-            self._completions[request.request_id, 0] = Completion(request.request_id, 0)
-            self._outputs.add(request)
-            core.add_request(request)
+        submission = self._inputs.process_embedding(tokens, pooling)
+        _check_fit(core, submission)
+        wanted = [prompt.request_id for prompt in submission.prompts]
+        self._queue(core, submission)
         mine: dict[str, dict[str, Any]] = {}
         try:
             while len(mine) < len(wanted):
@@ -172,24 +171,21 @@ class LLMEngine:
         """
         core = self._open_core()
         prompts = _as_prompts(prompt_or_tokens_list)
-        requests: list[list[EngineRequest]] = []
-        for prompt, params in zip(prompts, _one_for_each(sampling_params_list, len(prompts)), strict=True):
-            samples = self._inputs.process(self._encode(prompt, params), params)
+        pairs = zip(prompts, _one_for_each(sampling_params_list, len(prompts)), strict=True)
+        submissions = []
+        # What prompts in a row share is checked once.
+        for _, group in groupby(pairs, key=lambda pair: id(pair[1])):
+            members = list(group)
+            params = members[0][1]
+            submission = self._inputs.process([self._encode(prompt, params) for prompt, _ in members], params)
             self._inputs.check_grammar(params)
-            if (reason := core.why_it_cannot_fit(samples[0])) is not None:
-                raise InvalidRequestError(reason, "prompt", "context_length_exceeded")
-            requests.append(samples)
-        request_ids = []
-        for samples in requests:
-            request_ids.append(samples[0].parent_id or samples[0].request_id)
-            if stream_callback is not None:
-                self._callbacks[request_ids[-1]] = stream_callback
-            for sample in samples:
-                self._completions[request_ids[-1], sample.sample_index] = Completion(
-                    request_ids[-1], sample.sample_index
-                )
-                self._outputs.add(sample)
-                core.add_request(sample)
+            _check_fit(core, submission)
+            submissions.append(submission)
+        request_ids = [prompt.request_id for submission in submissions for prompt in submission.prompts]
+        if stream_callback is not None:
+            self._callbacks |= dict.fromkeys(request_ids, stream_callback)
+        for submission in submissions:
+            self._queue(core, submission)
         return request_ids
 
     def step(self) -> list[dict[str, Any]]:
@@ -203,11 +199,12 @@ class LLMEngine:
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Drop requests; nothing more comes of them."""
+        sample_ids = []
         for request_id in request_ids:
-            self._open_core().abort(self._outputs.close(request_id))
+            sample_ids += self._outputs.close(request_id)
             self._callbacks.pop(request_id, None)
-            for key in [key for key in self._completions if key[0] == request_id]:
-                del self._completions[key]
+            self._completions.pop(request_id, None)
+        self._open_core().abort(sample_ids)
 
     def start_profile(self) -> None:
         """Begin a trace; ProfilerError says what to set where no folder was given."""
@@ -257,6 +254,13 @@ class LLMEngine:
             raise InvalidRequestError("stop strings need a tokenizer, and skip_tokenizer_init left it out", "stop")
         return list(prompt)
 
+    def _queue(self, core: EngineCore, submission: Submission) -> None:
+        for sample in submission.samples():
+            completion = Completion(sample.caller_id, sample.sample_index)
+            self._completions.setdefault(sample.caller_id, {})[sample.sample_index] = completion
+            self._outputs.add(sample)
+            core.add_request(sample)
+
     def _step(self) -> list[dict[str, Any]]:
         core = self._open_core()
         processed = self._outputs.process(core.step())
@@ -264,16 +268,30 @@ class LLMEngine:
             core.abort(processed.stopped_request_ids)
         finished = []
         for output in processed.outputs:
-            key = (output.request_id, output.index)
-            self._completions[key].add(output)
+            samples = self._completions[output.request_id]
+            samples[output.index].add(output)
             if output.finished:
-                finished.append(self._completions.pop(key).as_dict())
-        for output in processed.outputs:  # after the bookkeeping: a callback may raise
-            if (callback := self._callbacks.get(output.request_id)) is not None:
-                if output.finished and not self._outputs.open_ids(output.request_id):
-                    del self._callbacks[output.request_id]
-                callback(output)
+                finished.append(samples.pop(output.index).as_dict())
+                if not samples:
+                    del self._completions[output.request_id]
+        called = [
+            (self._callbacks[output.request_id], output)
+            for output in processed.outputs
+            if output.request_id in self._callbacks
+        ]
+        for _, output in called:
+            if output.request_id not in self._completions:
+                self._callbacks.pop(output.request_id, None)
+        for callback, output in called:  # after the bookkeeping: a callback may raise
+            callback(output)
         return finished
+
+
+def _check_fit(core: EngineCore, submission: Submission) -> None:
+    """Raise InvalidRequestError where a prompt could never run."""
+    for sample in submission.samples():
+        if sample.sample_index == 0 and (reason := core.why_it_cannot_fit(sample)) is not None:
+            raise InvalidRequestError(reason, "prompt", "context_length_exceeded")
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from weakref import ref
 
-from atom_core.engine.errors import InvalidRequestError
 from atom_core.engine.output_processor import OutputProcessor
 from atom_core.engine.request_stream import RequestStream
-from atom_core.messages import EngineOutput, EngineRequest, FinishReason, RequestOutput
+from atom_core.messages import EngineOutput, FinishReason, RequestOutput, Submission
 from atom_core.tokenization import Tokenizer
 
 
@@ -17,13 +17,14 @@ class OpenRequests:
 
     Args:
         tokenizer: None gives outputs without text.
-        on_abort: called with the ids of requests that nobody waits for any more; the engine must drop them.
+        on_abort: called with the ids of samples that nobody waits for any more; the engine must drop them.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, on_abort: Callable[[list[str]], None]) -> None:
         self._outputs = OutputProcessor(tokenizer)
         self._on_abort = on_abort
-        self._streams: dict[str, RequestStream] = {}
+        # By the id of each prompt. Whoever asked holds the stream: dropping it ends the request.
+        self._streams: dict[str, ref[RequestStream]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -32,25 +33,16 @@ class OpenRequests:
         """Samples that have not finished."""
         return self._outputs.num_open
 
-    def add(self, submitted: Sequence[list[EngineRequest]]) -> list[RequestStream]:
-        """A stream for the samples of each of several requests.
-
-        Raises:
-            InvalidRequestError: an id is in use; none is added.
-        """
-        by_id: dict[str, list[EngineRequest]] = {}
-        for samples in submitted:
-            request_id = samples[0].parent_id or samples[0].request_id
-            if request_id in self._streams or request_id in by_id:
-                message = f"request id {request_id!r} is in use"
-                raise InvalidRequestError(message, "request_id", "duplicate_request_id")
-            by_id[request_id] = samples
-        streams = {name: RequestStream(name, len(samples), self._close) for name, samples in by_id.items()}
-        for sample in (sample for samples in submitted for sample in samples):
+    def add(self, submission: Submission) -> RequestStream:
+        """The stream for all samples of a submission."""
+        for sample in submission.samples():
             self._outputs.add(sample)
-        self._streams |= streams
-        self._idle.clear()
-        return list(streams.values())
+        request_ids = [prompt.request_id for prompt in submission.prompts]
+        stream = RequestStream(request_ids, submission.num_samples, self._close)
+        self._streams |= dict.fromkeys(request_ids, ref(stream))
+        if request_ids:
+            self._idle.clear()
+        return stream
 
     def take(self, news: list[EngineOutput]) -> None:
         """Turn a step's news into text, and wake whoever waits for it."""
@@ -59,9 +51,9 @@ class OpenRequests:
             self._on_abort(processed.stopped_request_ids)
         self._deliver(processed.outputs)
 
-    def open_ids(self, request_id: str) -> list[str]:
-        """Ids of a request's samples that have not finished."""
-        return self._outputs.open_ids(request_id)
+    def open_ids(self, request_ids: Sequence[str]) -> list[str]:
+        """Ids of the samples of these prompts that have not finished."""
+        return [sample_id for request_id in request_ids for sample_id in self._outputs.open_ids(request_id)]
 
     def end_all(self, reason: FinishReason, error: str | None = None) -> None:
         """Give every open sample its last news."""
@@ -73,17 +65,19 @@ class OpenRequests:
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
-            stream = self._streams.get(output.request_id)
+            found = self._streams.get(output.request_id)
+            stream = None if found is None else found()
             if stream is not None and stream.put(output):
-                self._drop(output.request_id)
+                self._drop(stream.request_ids)
 
-    def _close(self, request_id: str) -> None:
+    def _close(self, request_ids: Sequence[str]) -> None:
         """A stream was closed before its end."""
-        if self._drop(request_id) and (open_ids := self._outputs.close(request_id)):
+        self._drop(request_ids)
+        if open_ids := [sample_id for request_id in request_ids for sample_id in self._outputs.close(request_id)]:
             self._on_abort(open_ids)
 
-    def _drop(self, request_id: str) -> bool:
-        found = self._streams.pop(request_id, None) is not None
+    def _drop(self, request_ids: Sequence[str]) -> None:
+        for request_id in request_ids:
+            self._streams.pop(request_id, None)
         if not self._streams:
             self._idle.set()
-        return found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
+from functools import cached_property
 
 from atom_core.messages import (
     CompletionLogprobs,
@@ -15,10 +17,12 @@ from atom_core.messages import (
 )
 from atom_core.tokenization import IncrementalDetokenizer, StopStringMatcher, Tokenizer
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class ProcessedOutputs:
-    """News for callers, and the ids of requests that a stop string ended (the engine must abort them)."""
+    """News for callers, and the ids of samples that ended here and not in the engine, which must abort them."""
 
     outputs: list[RequestOutput]
     stopped_request_ids: list[str]
@@ -34,29 +38,35 @@ class OutputProcessor:
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
         self._samples: dict[str, _Sample] = {}
+        # The open samples of each prompt, so that ending one does not go through all that is open.
+        self._by_caller: dict[str, dict[str, None]] = {}
 
     def add(self, request: EngineRequest) -> None:
         """Open a sample; its news are turned into text from now on."""
         self._samples[request.request_id] = _Sample(request, self._tokenizer)
+        self._by_caller.setdefault(request.caller_id, {})[request.request_id] = None
 
     @property
     def num_open(self) -> int:
         """Samples that have not finished."""
         return len(self._samples)
 
-    def open_ids(self, request_id: str) -> list[str]:
-        """Ids of the open samples of a caller's request."""
-        return [key for key, sample in self._samples.items() if request_id in (sample.caller_id, key)]
+    def open_ids(self, caller_id: str) -> list[str]:
+        """Ids of the open samples of a prompt."""
+        return list(self._by_caller.get(caller_id, ()))
 
-    def close(self, request_id: str) -> list[str]:
-        """Forget the open samples of a caller's request, and return their ids."""
-        ids = self.open_ids(request_id)
+    def close(self, caller_id: str) -> list[str]:
+        """Forget the open samples of a prompt, and return their ids."""
+        ids = self.open_ids(caller_id)
         for key in ids:
-            del self._samples[key]
+            self._forget(key)
         return ids
 
     def process(self, news: list[EngineOutput]) -> ProcessedOutputs:
-        """Turn the news of one step into text; news of samples that are no longer open are dropped."""
+        """Turn the news of one step into text; news of samples that are no longer open are dropped.
+
+        A sample whose news cannot be turned into text ends with an error; the others go on.
+        """
         outputs: list[RequestOutput] = []
         stopped: list[str] = []
         now = time.monotonic()
@@ -64,10 +74,14 @@ class OutputProcessor:
             sample = self._samples.get(item.request_id)
             if sample is None:
                 continue
-            output = sample.take(item, now)
+            try:
+                output = sample.take(item, now)
+            except Exception as error:
+                logger.exception("the news of request %s could not be turned into text", item.request_id)
+                output = sample.failure(f"its news could not be turned into text: {type(error).__name__}: {error}", now)
             outputs.append(output)
             if output.finished:
-                del self._samples[item.request_id]
+                self._forget(item.request_id)
                 if item.finish_reason is None:
                     stopped.append(item.request_id)
         return ProcessedOutputs(outputs, stopped)
@@ -79,31 +93,28 @@ class OutputProcessor:
             [EngineOutput(request_id, [], finish_reason=reason, error=error) for request_id in ids]
         ).outputs
 
+    def _forget(self, request_id: str) -> None:
+        caller_id = self._samples.pop(request_id).caller_id
+        siblings = self._by_caller[caller_id]
+        del siblings[request_id]
+        if not siblings:
+            del self._by_caller[caller_id]
+
 
 class _Sample:
     """One sample's text so far."""
 
     def __init__(self, request: EngineRequest, tokenizer: Tokenizer | None) -> None:
         params = request.sampling_params
-        self.caller_id = request.parent_id or request.request_id
+        self.caller_id = request.caller_id
+        self._request = request
         self._tokenizer = tokenizer
-        self._detokenizer = (
-            IncrementalDetokenizer(
-                tokenizer,
-                request.token_ids,
-                skip_special_tokens=params.skip_special_tokens,
-                kept_special_token_ids=params.kept_special_token_ids or (),
-            )
-            if tokenizer is not None
-            else None
-        )
         self._matcher = StopStringMatcher(
             params.stop_strings or (), include_stop_string=params.include_stop_str_in_output
         )
         self._index = request.sample_index
         self._keeps_stop = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens
-        self._prompt_token_ids = request.token_ids
         self._arrival = request.arrival_time
         self._ttft = 0.0
         self._num_tokens = 0
@@ -134,7 +145,7 @@ class _Sample:
             stop_reason=stop_reason,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
-            num_prompt_tokens=len(self._prompt_token_ids),
+            num_prompt_tokens=len(self._request.token_ids),
             num_cached_tokens=self._num_cached_tokens,
             num_output_tokens=self._num_tokens,
             ttft=self._ttft,
@@ -142,6 +153,35 @@ class _Sample:
             error=news.error,
             embedding=news.embedding,
             error_code=news.error_code,
+        )
+
+    def failure(self, error: str, now: float) -> RequestOutput:
+        """The last output of a sample that cannot go on."""
+        return RequestOutput(
+            request_id=self.caller_id,
+            output_tokens=[],
+            finished=True,
+            finish_reason="error",
+            index=self._index,
+            num_prompt_tokens=len(self._request.token_ids),
+            num_cached_tokens=self._num_cached_tokens,
+            num_output_tokens=self._num_tokens,
+            ttft=self._ttft,
+            latency=now - self._arrival,
+            error=error,
+        )
+
+    @cached_property
+    def _detokenizer(self) -> IncrementalDetokenizer | None:
+        """Made with the first news: thousands of samples may be opened at once, and not all get to run."""
+        if self._tokenizer is None:
+            return None
+        params = self._request.sampling_params
+        return IncrementalDetokenizer(
+            self._tokenizer,
+            self._request.token_ids,
+            skip_special_tokens=params.skip_special_tokens,
+            kept_special_token_ids=params.kept_special_token_ids or (),
         )
 
     def _take_tokens(self, news: EngineOutput) -> tuple[str, int]:

@@ -28,6 +28,7 @@ class RequestLimits:
     max_model_len: int
     vocab_size: int
     max_num_seqs: int
+    max_request_logprobs: int = 2**21
 
 
 def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
@@ -56,7 +57,7 @@ def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
             )
 
 
-def check_sampling_params(params: SamplingParams, limits: RequestLimits, *, num_prompt_tokens: int) -> None:
+def check_sampling_params(params: SamplingParams, limits: RequestLimits) -> None:
     """Raise InvalidRequestError for the first parameter that cannot be, naming it and what was allowed."""
     if not isinstance(params, SamplingParams):
         raise InvalidRequestError(f"sampling_params is a {type(params).__name__}; it must be SamplingParams")
@@ -76,7 +77,8 @@ def check_sampling_params(params: SamplingParams, limits: RequestLimits, *, num_
     for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
         if not isinstance(value := getattr(params, name), bool):
             raise InvalidRequestError(f"{name} is {value!r}; it must be true or false", name, "invalid_type")
-    _check_lengths(params, limits, num_prompt_tokens)
+    if params.max_tokens is not None:
+        _integer("max_tokens", params.max_tokens, 0, None)
     _check_texts("stop", params.stop_strings, MAX_STOP_STRINGS, MAX_STOP_LENGTH)
     _check_texts("bad_words", params.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH)
     _token_ids("stop_token_ids", params.stop_token_ids, limits, MAX_STOP_TOKENS)
@@ -90,6 +92,39 @@ def check_sampling_params(params: SamplingParams, limits: RequestLimits, *, num_
             "allowed_token_ids is empty; leave it out, or name at least one token", "allowed_token_ids"
         )
     _check_logit_bias(params.logit_bias, limits)
+
+
+def check_lengths(params: SamplingParams, limits: RequestLimits, *, num_prompt_tokens: int) -> None:
+    """Raise InvalidRequestError unless what is to be generated fits the context behind a prompt."""
+    room = limits.max_model_len - num_prompt_tokens
+    if params.max_tokens is not None and params.max_tokens > room:
+        raise InvalidRequestError(
+            f"max_tokens is {_shown(params.max_tokens)} and the prompt has {num_prompt_tokens} tokens; this model's "
+            f"context is {limits.max_model_len} tokens, prompt and output together: ask for at most {room}",
+            "max_tokens",
+            "context_length_exceeded",
+        )
+    _integer("min_tokens", params.min_tokens, 0, room if params.max_tokens is None else params.max_tokens)
+
+
+def num_logprobs(params: SamplingParams, limits: RequestLimits, *, num_prompt_tokens: int) -> int:
+    """Log-probabilities that may come of all samples of a prompt: those of chosen tokens and of others beside them."""
+    num_output_tokens = limits.max_model_len - num_prompt_tokens if params.max_tokens is None else params.max_tokens
+    of_prompt = 0 if params.prompt_logprobs is None else num_prompt_tokens * (1 + params.prompt_logprobs)
+    num_top = max(params.logprobs or 0, len(params.logprob_token_ids or ()))
+    of_output = 0 if params.logprobs is None else num_output_tokens * (1 + num_top)
+    return params.n * (of_prompt + of_output)
+
+
+def check_num_logprobs(count: int, limits: RequestLimits) -> None:
+    """Raise InvalidRequestError where a request asks for more log-probabilities than may be kept for it."""
+    if count > limits.max_request_logprobs:
+        raise InvalidRequestError(
+            f"this request asks for up to {count} log-probabilities, over all samples and tokens; at most "
+            f"{limits.max_request_logprobs} are kept (max_request_logprobs): ask for fewer of each token, for fewer "
+            "samples or prompts, or for a smaller max_tokens",
+            "logprobs",
+        )
 
 
 def check_thinking_budget(params: SamplingParams, *, has_tokenizer: bool) -> None:
@@ -131,21 +166,6 @@ def check_cache_salt(cache_salt: str) -> None:
 def check_priority(priority: int) -> None:
     """Raise InvalidRequestError unless `priority` is an integer of 32 bits; lower runs first."""
     _integer("priority", priority, -(2**31), 2**31 - 1)
-
-
-def _check_lengths(params: SamplingParams, limits: RequestLimits, num_prompt_tokens: int) -> None:
-    room = limits.max_model_len - num_prompt_tokens
-    if params.max_tokens is not None:
-        _integer("max_tokens", params.max_tokens, 0, None)
-        if params.max_tokens > room:
-            raise InvalidRequestError(
-                f"max_tokens is {params.max_tokens} and the prompt has {num_prompt_tokens} tokens; this model's "
-                f"context is {limits.max_model_len} tokens, prompt and output together: ask for at most {room}",
-                "max_tokens",
-                "context_length_exceeded",
-            )
-    most = room if params.max_tokens is None else params.max_tokens
-    _integer("min_tokens", params.min_tokens, 0, most)
 
 
 def _check_texts(name: str, texts: Any, most: int, longest: int) -> None:

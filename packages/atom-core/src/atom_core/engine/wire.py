@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from atom_core.engine.info import EngineInfo
-from atom_core.messages import EngineOutput, EngineRequest, StepStats
+from atom_core.messages import EngineOutput, StepStats, Submission
 
 
 class AddRequests(msgspec.Struct, frozen=True, tag=True):
-    """Queue requests (the samples of one caller's request come together)."""
+    """Queue all samples of what one caller submitted."""
 
-    requests: list[EngineRequest]
+    submission: Submission
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag=True):
@@ -44,7 +44,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 class News(msgspec.Struct, frozen=True, tag=True):
-    """What a step brought."""
+    """What a step brought, or a part of it (see `news_slices`)."""
 
     outputs: list[EngineOutput]
     stats: StepStats

@@ -11,8 +11,10 @@ from atom_core.messages.outputs import (
 from atom_core.messages.requests import (
     EngineRequest,
     Pooling,
+    Prompt,
     SamplingParams,
     StructuredOutputParams,
+    Submission,
     ThinkingBudget,
 )
 from atom_core.messages.steps import (
@@ -33,6 +35,7 @@ __all__ = [
     "ModelOutput",
     "NewRequest",
     "Pooling",
+    "Prompt",
     "RequestOutput",
     "RequestStepOutput",
     "SamplingParams",
@@ -40,6 +43,7 @@ __all__ = [
     "SchedulerOutput",
     "StepStats",
     "StructuredOutputParams",
+    "Submission",
     "ThinkingBudget",
     "TokenLogprobs",
 ]

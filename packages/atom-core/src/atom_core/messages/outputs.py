@@ -21,7 +21,7 @@ class TokenLogprobs(msgspec.Struct, gc=False, frozen=True, array_like=True):
     top: list[tuple[int, float]]
 
 
-class CompletionLogprobs(msgspec.Struct, frozen=True):
+class CompletionLogprobs(msgspec.Struct, gc=False, frozen=True):
     """A `TokenLogprobs` with the texts of its tokens."""
 
     token_id: int
@@ -65,14 +65,14 @@ class RequestOutput(msgspec.Struct, gc=False, frozen=True):
     """News of one sample of a request, as text.
 
     Attributes:
-        request_id: of the caller's request; `index` numbers its samples.
+        request_id: the engine's, of one prompt; `index` numbers its samples.
         output_tokens: token ids new since the last news.
         finished: no more will come of this sample.
         finish_reason: "stop", "length", "abort" or "error"; None while it runs.
         text_delta: text that these tokens settled; characters never come in halves.
         stop_reason: the stop string or token id that ended it.
         logprobs: one entry for each of `output_tokens`, where asked for.
-        prompt_logprobs: with the first news, one entry for each prompt token but the first.
+        prompt_logprobs: with the first news, or before them in parts: one entry for each prompt token but the first.
         num_prompt_tokens, num_cached_tokens: of the prompt, and found in the prefix cache.
         num_output_tokens: generated so far.
         ttft, latency: seconds from arrival to the first token, and until now.

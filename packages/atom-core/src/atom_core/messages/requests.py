@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -45,6 +46,7 @@ class ThinkingBudget(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 Pooling = Literal["mean", "last"]
+RequestKind = Literal["generate", "embed"]
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -114,16 +116,16 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
 class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """A validated, tokenized request for one sample (``n`` samples are n requests that share `parent_id`).
 
-    `sampling_params` is resolved: `seed` and `max_tokens` are set, `n` is 1. `eos_token_ids` is empty when the
-    end of sequence is to be ignored. `sample_index` is this sample's number among its siblings; siblings after
-    the first wait for the first one's prompt blocks. `pooling` is how a request of kind "embed" makes one vector of the
-    hidden states of its prompt.
+    `request_id` is the engine's own and never comes again. `sampling_params` is resolved: `seed` and `max_tokens` are
+    set, `n` is 1. `eos_token_ids` is empty when the end of sequence is to be ignored. `sample_index` is this sample's
+    number among its siblings; siblings after the first wait for the first one's prompt blocks. `pooling` is how a
+    request of kind "embed" makes one vector of the hidden states of its prompt.
     """
 
     request_id: str
     token_ids: list[int]
     sampling_params: SamplingParams
-    kind: Literal["generate", "embed"] = "generate"
+    kind: RequestKind = "generate"
     eos_token_ids: tuple[int, ...] = ()
     arrival_time: float = 0.0
     priority: int = 0
@@ -131,3 +133,59 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     parent_id: str | None = None
     sample_index: int = 0
     pooling: Pooling = "mean"
+
+    @property
+    def caller_id(self) -> str:
+        """The id that all samples of one prompt share."""
+        return self.parent_id or self.request_id
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A prompt of a submission, with what is resolved for it alone."""
+
+    request_id: str
+    token_ids: list[int]
+    seed: int
+    max_tokens: int
+
+
+class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Validated, tokenized prompts that were submitted together and share all but what `Prompt` holds.
+
+    It crosses processes in this form: samples of a prompt share its tokens, and prompts share their parameters, whose
+    lists and grammars may be long. `sampling_params.n` is the number of samples of each prompt.
+    """
+
+    prompts: list[Prompt]
+    sampling_params: SamplingParams
+    kind: RequestKind = "generate"
+    eos_token_ids: tuple[int, ...] = ()
+    arrival_time: float = 0.0
+    priority: int = 0
+    cache_salt: str = ""
+    pooling: Pooling = "mean"
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all prompts."""
+        return len(self.prompts) * self.sampling_params.n
+
+    def samples(self) -> Iterator[EngineRequest]:
+        """A request for each sample of each prompt, in order."""
+        n = self.sampling_params.n
+        for prompt in self.prompts:
+            params = msgspec.structs.replace(self.sampling_params, n=1, seed=prompt.seed, max_tokens=prompt.max_tokens)
+            for index in range(n):
+                yield EngineRequest(
+                    request_id=prompt.request_id if n == 1 else f"{prompt.request_id}/{index}",
+                    token_ids=prompt.token_ids,
+                    sampling_params=params,
+                    kind=self.kind,
+                    eos_token_ids=self.eos_token_ids,
+                    arrival_time=self.arrival_time,
+                    priority=self.priority,
+                    cache_salt=self.cache_salt,
+                    parent_id=None if n == 1 else prompt.request_id,
+                    sample_index=index,
+                    pooling=self.pooling,
+                )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
@@ -15,7 +14,7 @@ from atom_server.body import naming_ignored, read_request
 from atom_server.collect import Collected, collect
 from atom_server.disconnect import until_disconnect
 from atom_server.errors import APIError
-from atom_server.generation import Generation
+from atom_server.generation import Generation, check_room
 from atom_server.logprobs import by_id, by_text, chat_logprobs, prompt_logprobs
 from atom_server.reply_plan import ReplyPlan, encode_chat, plan_reply
 from atom_server.routes.openapi import described
@@ -31,6 +30,7 @@ from atom_server.schemas.responses import (
 from atom_server.state import server_state
 from atom_server.streaming import EventStream, event
 from atom_server.tool_messages import DeltaWriter, ReplyReader, message_of
+from atom_server.whole_answer import encoded, packed
 
 router = APIRouter(tags=["chat"])
 
@@ -43,6 +43,7 @@ async def chat_completions(request: Request) -> Response:
     body, headers = await read_request(request, ChatCompletionRequest, state.options.max_body_bytes)
     state.check_model(body.model)
     _check(body)
+    check_room(state, body)
     prompt = await encode_chat(state, body)
     plan = plan_reply(state, body, prompt)
     generation = await Generation.submit(request, body, [prompt], plan.params, kind="chatcmpl")
@@ -51,20 +52,22 @@ async def chat_completions(request: Request) -> Response:
         events = _events(generation, body, state.engine.tokenizer, plan)
         return EventStream(request, generation, events, headers=headers)
     collected = await until_disconnect(request, collect(request, generation))
-    readers = [plan.make_reader() for _ in collected]
-    choices = [
-        _choice(body, choice, state.engine.tokenizer, reader) for choice, reader in zip(collected, readers, strict=True)
-    ]
-    generation.num_reasoning_tokens = sum(reader.num_reasoning_tokens for reader in readers)
-    answer = ChatCompletion(
-        id=generation.id,
-        created=generation.created,
-        model=generation.model,
-        choices=choices,
-        usage=generation.usage(),
-        prompt_token_ids=prompt.token_ids if body.return_token_ids else UNSET,
-    )
-    return Response(msgspec.json.encode(answer), headers=headers, media_type="application/json")
+
+    def write() -> ChatCompletion:
+        readers = [plan.make_reader() for _ in collected]
+        pairs = zip(collected, readers, strict=True)
+        choices = [packed(_choice(body, choice, state.engine.tokenizer, reader)) for choice, reader in pairs]
+        generation.num_reasoning_tokens = sum(reader.num_reasoning_tokens for reader in readers)
+        return ChatCompletion(
+            id=generation.id,
+            created=generation.created,
+            model=generation.model,
+            choices=choices,
+            usage=generation.usage(),
+            prompt_token_ids=prompt.token_ids if body.return_token_ids else UNSET,
+        )
+
+    return Response(await encoded(collected, write), headers=headers, media_type="application/json")
 
 
 def _check(body: ChatCompletionRequest) -> None:
@@ -133,8 +136,9 @@ async def _events(
         logprobs = _logprobs(body, output.logprobs, tokenizer)
         token_ids = output.output_tokens if body.return_token_ids else UNSET
         always = logprobs is not None or body.return_token_ids
+        generation.num_reasoning_tokens -= writers[index].num_reasoning_tokens
         deltas = writers[index].deltas(output.text_delta, len(output.output_tokens), output.finished, always)
-        generation.num_reasoning_tokens = sum(writer.num_reasoning_tokens for writer in writers.values())
+        generation.num_reasoning_tokens += writers[index].num_reasoning_tokens
         for delta in deltas:
             data += chunk([ChatChunkChoice(index, delta, logprobs, token_ids=token_ids)])
             logprobs, token_ids = None, UNSET

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-import msgspec
 from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
@@ -13,7 +12,7 @@ from atom_server.body import read_request
 from atom_server.collect import collect
 from atom_server.disconnect import until_disconnect
 from atom_server.errors import APIError
-from atom_server.generation import Generation
+from atom_server.generation import Generation, check_room
 from atom_server.prompts import encode_prompts
 from atom_server.routes.openapi import described
 from atom_server.schemas.completions import CompletionRequest
@@ -21,6 +20,7 @@ from atom_server.schemas.responses import TextChoice, TextCompletion
 from atom_server.state import server_state
 from atom_server.streaming import EventStream, event
 from atom_server.text_writer import TextWriter
+from atom_server.whole_answer import encoded, packed
 
 router = APIRouter(tags=["completions"])
 
@@ -33,20 +33,24 @@ async def completions(request: Request) -> Response:
     body, headers = await read_request(request, CompletionRequest, state.options.max_body_bytes)
     state.check_model(body.model)
     _check(body)
+    check_room(state, body)
     prompts = await encode_prompts(state, body, body.prompts, max_tokens=body.max_tokens)
     writer = TextWriter(body, prompts, state.engine.tokenizer)
     generation = await Generation.submit(request, body, prompts, writer.sampling_params(), kind="cmpl")
     if body.stream:
         return EventStream(request, generation, _events(generation, body, writer), headers=headers)
     collected = await until_disconnect(request, collect(request, generation))
-    answer = TextCompletion(
-        id=generation.id,
-        created=generation.created,
-        model=generation.model,
-        choices=[writer.choice(choice) for choice in collected],
-        usage=generation.usage(),
-    )
-    return Response(msgspec.json.encode(answer), headers=headers, media_type="application/json")
+
+    def write() -> TextCompletion:
+        return TextCompletion(
+            id=generation.id,
+            created=generation.created,
+            model=generation.model,
+            choices=[packed(writer.choice(choice)) for choice in collected],
+            usage=generation.usage(),
+        )
+
+    return Response(await encoded(collected, write), headers=headers, media_type="application/json")
 
 
 def _check(body: CompletionRequest) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import base64
 import contextlib
 import sys
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -17,7 +19,7 @@ from atom_core.engine.embedding_model import shortened
 from atom_server.body import read_request
 from atom_server.disconnect import until_disconnect
 from atom_server.errors import APIError
-from atom_server.generation import Generation
+from atom_server.generation import Generation, check_room
 from atom_server.prompts import encode_prompts
 from atom_server.routes.openapi import described
 from atom_server.schemas.embeddings import EmbeddingRequest
@@ -28,6 +30,7 @@ router = APIRouter(tags=["embeddings"])
 
 # Nothing is generated; the parameters are only checked.
 _PARAMS = SamplingParams(max_tokens=0)
+_MAX_AT_ONCE = 4
 
 
 @router.post("/v1/embeddings", response_class=Response, openapi_extra=described(EmbeddingRequest))
@@ -38,23 +41,30 @@ async def embeddings(request: Request) -> Response:
     body, headers = await read_request(request, EmbeddingRequest, state.options.max_body_bytes)
     state.check_model(body.model)
     refuse_unsupported(body.model_extra)
+    check_room(state, body)
     model = state.engine.embedding_model
     model.check_dimensions(body.dimensions)
     prompts = await encode_prompts(state, body, body.input, param="input")
     pooling = body.pooling or model.pooling
     generation = await Generation.submit(request, body, prompts, _PARAMS, kind="embd", pooling=pooling)
     vectors = await until_disconnect(request, _collect(request, generation))
+    write = partial(_write, body, generation, vectors)
+    # Thousands of vectors take longer than others on the event loop should wait.
+    content = write() if len(vectors) <= _MAX_AT_ONCE else await asyncio.to_thread(write)
+    return Response(content, headers=headers, media_type="application/json")
+
+
+def _write(body: EmbeddingRequest, generation: Generation, vectors: list[list[float]]) -> bytes:
     num_tokens = generation.num_prompt_tokens
+    shown = [encode_vector(shortened(vector, body.dimensions), body.encoding_format) for vector in vectors]
+    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(shown)]
     answer: dict[str, Any] = {
         "object": "list",
-        "data": [
-            {"object": "embedding", "index": index, "embedding": encode_vector(vector, body.encoding_format)}
-            for index, vector in enumerate(shortened(vector, body.dimensions) for vector in vectors)
-        ],
+        "data": [msgspec.Raw(msgspec.json.encode(entry)) for entry in data],
         "model": generation.model,
         "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
     }
-    return Response(msgspec.json.encode(answer), headers=headers, media_type="application/json")
+    return msgspec.json.encode(answer)
 
 
 def encode_vector(vector: list[float], form: Literal["float", "base64"]) -> list[float] | str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -21,6 +21,7 @@ from atom_server.schemas.messages import CountTokensRequest, MessagesRequest
 from atom_server.state import server_state
 from atom_server.streaming import EventStream
 from atom_server.tool_messages import ReplyReader, read_whole
+from atom_server.whole_answer import encoded
 
 router = APIRouter(tags=["messages"])
 
@@ -44,10 +45,13 @@ async def messages(request: Request) -> Response:
         events = _events(generation, reader, writer)
         return EventStream(request, generation, events, headers=headers, end=b"", failure=_failure)
     [choice] = await until_disconnect(request, collect(request, generation))
-    writer.take(read_whole(reader, choice.pieces))
-    writer.end_blocks()
-    answer = writer.message(writer.blocks) | writer.ending(choice.finish_reason, choice.stop_reason)
-    return Response(msgspec.json.encode(answer), headers=headers, media_type="application/json")
+
+    def write() -> dict[str, Any]:
+        writer.take(read_whole(reader, choice.pieces))
+        writer.end_blocks()
+        return writer.message(writer.blocks) | writer.ending(choice.finish_reason, choice.stop_reason)
+
+    return Response(await encoded([choice], write), headers=headers, media_type="application/json")
 
 
 @router.post("/v1/messages/count_tokens", openapi_extra=described(CountTokensRequest))

@@ -22,6 +22,7 @@ from atom_server.routes.openapi import described
 from atom_server.schemas.create_response import CreateResponseRequest
 from atom_server.state import ServerState, server_state
 from atom_server.streaming import EventStream
+from atom_server.whole_answer import written
 
 router = APIRouter(tags=["responses"])
 
@@ -54,7 +55,7 @@ async def create_response(request: Request) -> Response:
         return EventStream(request, generation, run.events(), headers=headers, end=b"")
     else:
         [choice] = await until_disconnect(request, collect(request, generation))
-        run.keep(writer.whole(choice, generation))
+        run.keep(await written([choice], lambda: writer.whole(choice, generation)))
     return Response(msgspec.json.encode(stored.response), headers=headers, media_type="application/json")
 
 

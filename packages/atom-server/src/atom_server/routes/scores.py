@@ -17,7 +17,7 @@ from atom_server.body import read_request
 from atom_server.collect import collect
 from atom_server.disconnect import until_disconnect
 from atom_server.errors import APIError
-from atom_server.generation import Generation
+from atom_server.generation import Generation, check_room
 from atom_server.prompts import PromptTokens, encode_text
 from atom_server.routes.openapi import described
 from atom_server.schemas.scores import RerankRequest, ScoreRequest
@@ -66,6 +66,7 @@ async def _score(
 ) -> tuple[Generation, list[float]]:
     state = server_state(request)
     state.check_model(body.model)
+    check_room(state, body)
     prompts, num_judged = [], []
     for first, second in pairs:
         prompt, count = await _encode_pair(state, first, second, param=judged)

@@ -108,7 +108,9 @@ class CreateResponseRequest(BaseModel):
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] = []
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
-    max_tool_calls: Annotated[int, Field(ge=1)] | None = Field(None, description="Ignored: it counts OpenAI's tools.")
+    max_tool_calls: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
+        None, description="Ignored: it counts OpenAI's tools."
+    )
     reasoning: Reasoning | None = None
     thinking_token_budget: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = Field(
         None, description="Tokens of reasoning after which it is ended."

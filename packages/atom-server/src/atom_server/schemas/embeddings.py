@@ -29,3 +29,7 @@ class EmbeddingRequest(PromptRequest):
     dimensions: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = Field(
         None, description="Keep the first numbers only, where the model was made for that."
     )
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.input)

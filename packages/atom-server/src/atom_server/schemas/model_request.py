@@ -51,6 +51,16 @@ class ModelRequest(BaseModel):
     cache_salt: CacheSalt = ""
     user: str | None = Field(None, max_length=1024, description="Ignored.")
 
+    @property
+    def num_prompts(self) -> int:
+        """How many prompts it has for the engine."""
+        return 1
+
+    @property
+    def num_samples_each(self) -> int:
+        """Samples that it asks for of each prompt."""
+        return 1
+
     def name_of(self, parameter: str | None) -> str | None:
         """What this request calls a parameter of the engine."""
         return self.engine_names.get(parameter or "", parameter)

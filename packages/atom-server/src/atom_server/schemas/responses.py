@@ -1,5 +1,7 @@
 """What the server answers, as msgspec structs: encoded once for each token, so cheap ones.
 
+What comes once for each token is kept from the garbage collector: it would go through hundreds of thousands at once.
+
 Fields that are UNSET are left out. `finish_reason` is OpenAI's: "stop", "length" or "tool_calls".
 """
 
@@ -66,25 +68,25 @@ class TextCompletion(msgspec.Struct):
     id: str
     created: int
     model: str
-    choices: list[TextChoice]
+    choices: list[TextChoice] | list[msgspec.Raw]
     object: str = "text_completion"
     usage: Usage | UnsetType | None = UNSET
 
 
-class TopLogprob(msgspec.Struct):
+class TopLogprob(msgspec.Struct, gc=False):
     """A likely token."""
 
     token: str
     logprob: float
-    bytes: list[int]
+    bytes: tuple[int, ...]
 
 
-class TokenLogprob(msgspec.Struct):
+class TokenLogprob(msgspec.Struct, gc=False):
     """The chosen token and the likely ones."""
 
     token: str
     logprob: float
-    bytes: list[int]
+    bytes: tuple[int, ...]
     top_logprobs: list[TopLogprob]
 
 
@@ -140,7 +142,7 @@ class ChatCompletion(msgspec.Struct):
     id: str
     created: int
     model: str
-    choices: list[ChatChoice]
+    choices: list[ChatChoice] | list[msgspec.Raw]
     usage: Usage
     object: str = "chat.completion"
     prompt_token_ids: list[int] | UnsetType = UNSET

@@ -21,6 +21,10 @@ MAX_STOP_TOKENS = 128
 MAX_BIASES = 1024
 MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH = 128, 256
 MAX_TOKENS = MAX_INTEGER
+# The most that --max-num-seqs can be: no engine runs more at once.
+MAX_SAMPLES = 65_536
+# About the largest vocabulary; the engine knows its own.
+MAX_ALLOWED_TOKENS = 2**18
 
 
 def _integer_keys(value: Any) -> Any:
@@ -71,14 +75,14 @@ class GenerationRequest(PromptRequest):
     stream: bool = False
     stream_options: StreamOptions | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 1
+    n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] = 1
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     repetition_penalty: Annotated[float, Field(gt=0.0, le=100.0, allow_inf_nan=False)] = 1.0
     logit_bias: Annotated[dict[int, Bias], Field(max_length=MAX_BIASES), BeforeValidator(_integer_keys)] = Field(
         {}, description="Token id -> number added to its logit."
     )
-    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKENS)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     logprob_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_LOGPROB_TOKENS)] | None = Field(
         None, description="With logprobs: tell those of these tokens, in place of the likeliest."
@@ -92,6 +96,10 @@ class GenerationRequest(PromptRequest):
     return_tokens_as_token_ids: bool = Field(False, description='Tokens of logprobs as "token_id:17".')
     metadata: dict[str, Any] | None = Field(None, description="Ignored.")
     store: bool = Field(False, description="Ignored: only responses are kept.")
+
+    @property
+    def num_samples_each(self) -> int:
+        return self.n
 
     def name_of(self, parameter: str | None) -> str | None:
         if parameter == "structured_outputs" and self.structured_outputs is None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, BeforeValidator, Field
 
 from atom_server.errors import APIError
-from atom_server.schemas.model_request import ModelRequest, as_list
+from atom_server.schemas.model_request import MAX_INTEGER, ModelRequest, as_list
 
 MAX_TEXTS = 2048
 
@@ -39,6 +39,10 @@ class ScoreRequest(ModelRequest):
     text_1: Texts = Field(description="What comes first: a string, or a list of strings.")
     text_2: Texts = Field(description="What is judged after it: a string, or a list of strings.")
 
+    @property
+    def num_prompts(self) -> int:
+        return len(self.text_2)
+
     def pairs(self) -> list[tuple[str, str]]:
         """Every pair, in order; APIError 400 where the lists do not pair up."""
         if len(self.text_1) not in (1, len(self.text_2)):
@@ -57,8 +61,14 @@ class RerankRequest(ModelRequest):
     documents: Annotated[list[Document], Field(min_length=1, max_length=MAX_TEXTS)] = Field(
         description="Strings, or objects with a string 'text'."
     )
-    top_n: Annotated[int, Field(ge=1)] | None = Field(None, description="How many to return; left out, all.")
+    top_n: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = Field(
+        None, description="How many to return; left out, all."
+    )
     return_documents: bool = True
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.documents)
 
     def pairs(self) -> list[tuple[str, str]]:
         """Each document, and the query to be judged after it."""

@@ -10,6 +10,9 @@ from atom_server.errors import APIError
 from atom_server.schemas.chat import MAX_MESSAGES, ChatMessage
 from atom_server.schemas.sampling import TokenId
 
+# As many values as a body may hold.
+MAX_DETOKENIZED = 2**19
+
 
 class TokenizeRequest(BaseModel):
     """A text, or a conversation that goes through the chat template first."""
@@ -35,5 +38,5 @@ class DetokenizeRequest(BaseModel):
     model_config = ConfigDict(strict=True)
 
     model: str | None = Field(None, max_length=1024)
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_DETOKENIZED)]
     skip_special_tokens: bool = False

@@ -1,0 +1,211 @@
+"""What is open of many requests: it ends in linear time, one fault ends one sample, and news come in short slices."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from atom_core import SamplingParams
+from atom_core.engine.input_processor import InputProcessor
+from atom_core.engine.news_slices import MAX_NUMBERS, MAX_OUTPUTS, slices_of
+from atom_core.engine.open_requests import OpenRequests
+from atom_core.engine.output_processor import OutputProcessor
+from atom_core.engine.request_stream import MAX_NEWS_IN_A_ROW
+from atom_core.engine.validation import RequestLimits
+from atom_core.engine.wire import ENCODER, AddRequests
+from atom_core.kv_cache import KVCacheConfig
+from atom_core.messages import EngineOutput, Submission, TokenLogprobs
+from atom_core.scheduler import Scheduler, SchedulerConfig
+from atom_core.tokenization import Tokenizer
+
+PARAMS = SamplingParams(max_tokens=8)
+
+
+def make_inputs() -> InputProcessor:
+    return InputProcessor(RequestLimits(max_model_len=512, vocab_size=1000, max_num_seqs=4096), eos_token_ids=[2])
+
+
+def make_submission(num_prompts: int = 1, *, n: int = 1, num_prompt_tokens: int = 2) -> Submission:
+    params = msgspec.structs.replace(PARAMS, n=n)
+    return make_inputs().process([[5] * num_prompt_tokens] * num_prompts, params)
+
+
+def make_output(request_id: str, token_ids: list[int], num_prompt_logprobs: int = 0) -> EngineOutput:
+    entries = [TokenLogprobs(place, -1.0, 1, [(7, -1.5)] * 20) for place in range(num_prompt_logprobs)]
+    return EngineOutput(request_id, token_ids, prompt_logprobs=entries or None)
+
+
+def least_cpu_seconds(prepare: Callable[[int], Callable[[], object]], size: int) -> float:
+    """What a call costs this thread at best, whatever else the machine does."""
+    found = []
+    for _ in range(3):
+        work = prepare(size)
+        started = time.thread_time()
+        work()
+        found.append(time.thread_time() - started)
+    return min(found)
+
+
+def assert_is_linear(prepare: Callable[[int], Callable[[], object]]) -> None:
+    """Four times as much costs about four times as much; walking through all that is open would cost 16 times."""
+    assert least_cpu_seconds(prepare, 4000) < 9 * least_cpu_seconds(prepare, 1000)
+
+
+def closing_streams(count: int):
+    """Streams of one prompt each, closed one by one."""
+    inputs, opened = make_inputs(), OpenRequests(None, lambda ids: None)
+
+    async def work() -> Callable[[], object]:
+        streams = [opened.add(inputs.process([[5]], PARAMS)) for _ in range(count)]
+
+        def close() -> None:
+            for stream in streams:
+                with pytest.raises(StopIteration):
+                    stream.aclose().send(None)
+
+        return close
+
+    return asyncio.run(work())
+
+
+def closing_one_stream(count: int):
+    """A stream of many prompts."""
+    opened = OpenRequests(None, lambda ids: None)
+
+    async def work() -> Callable[[], object]:
+        stream = opened.add(make_submission(count))
+        return lambda: asyncio.run(stream.aclose())
+
+    return asyncio.run(work())
+
+
+def make_scheduler(submission: Submission) -> tuple[Scheduler, list[str]]:
+    config = SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=512, max_model_len=512)
+    scheduler = Scheduler(config, KVCacheConfig(num_blocks=4096, block_size=16))
+    samples = list(submission.samples())
+    for sample in samples:
+        scheduler.add_request(sample)
+    scheduler.schedule()
+    return scheduler, [sample.request_id for sample in samples]
+
+
+def aborting_prompts(count: int):
+    """Requests in the scheduler, 64 of which run."""
+    scheduler, ids = make_scheduler(make_submission(count))
+    return lambda: scheduler.abort(ids)
+
+
+def aborting_from_the_last(count: int):
+    scheduler, ids = make_scheduler(make_submission(count))
+    return lambda: [scheduler.abort([request_id]) for request_id in reversed(ids)]
+
+
+def aborting_siblings(count: int):
+    """Samples of one prompt that wait for the first one."""
+    scheduler, ids = make_scheduler(make_submission(n=count, num_prompt_tokens=40))
+    return lambda: scheduler.abort(ids)
+
+
+@pytest.mark.parametrize(
+    "prepare", [closing_streams, closing_one_stream, aborting_prompts, aborting_from_the_last, aborting_siblings]
+)
+def test_ending_many_requests_takes_time_in_proportion(prepare):
+    assert_is_linear(prepare)
+
+
+async def test_closing_a_stream_of_many_prompts_is_one_abort():
+    aborts: list[list[str]] = []
+    opened = OpenRequests(None, aborts.append)
+    submission = make_submission(3, n=2)
+    stream = opened.add(submission)
+    await stream.aclose()
+    assert aborts == [[sample.request_id for sample in submission.samples()]]
+    assert opened.num_samples == 0
+    await stream.aclose()
+    assert len(aborts) == 1
+
+
+async def test_a_dropped_stream_is_aborted():
+    aborts: list[list[str]] = []
+    opened = OpenRequests(None, aborts.append)
+    stream = opened.add(make_submission())
+    del stream
+    await asyncio.sleep(0)
+    assert len(aborts) == 1
+
+
+async def test_whoever_reads_much_news_lets_others_have_their_turn():
+    opened = OpenRequests(None, lambda ids: None)
+    submission = make_submission()
+    stream = opened.add(submission)
+    [prompt] = submission.prompts
+    opened.take([make_output(prompt.request_id, [5]) for _ in range(10 * MAX_NEWS_IN_A_ROW)])
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.ensure_future(take_turns())
+    for _ in range(10 * MAX_NEWS_IN_A_ROW):
+        await anext(stream)
+    assert turns >= 9
+    other.cancel()
+
+
+def test_what_crosses_to_the_engine_holds_each_prompt_and_the_parameters_once():
+    params = SamplingParams(max_tokens=8, n=64, allowed_token_ids=list(range(900)))
+    submission = make_inputs().process([[5] * 400] * 10, params)
+    assert len(ENCODER.encode(AddRequests(submission))) < 10_000
+    samples = list(submission.samples())
+    assert len(samples) == 640
+    assert len({id(sample.token_ids) for sample in samples}) == 10
+
+
+def test_a_fault_in_one_samples_news_ends_that_sample_with_an_error_and_no_other(tiny_llama):
+    processor = OutputProcessor(Tokenizer.from_folder(tiny_llama))
+    submission = make_submission(2)
+    for sample in submission.samples():
+        processor.add(sample)
+    bad, good = (prompt.request_id for prompt in submission.prompts)
+    impossible = 2**40  # no token id: the tokenizer takes 32 bits
+    logprobs = [TokenLogprobs(impossible, -1.0, 1, [])]
+    processed = processor.process([EngineOutput(bad, [5], logprobs=logprobs), make_output(good, [5])])
+    first, second = processed.outputs
+    assert (first.finish_reason, first.finished) == ("error", True)
+    assert "OverflowError" in (first.error or "")
+    assert (second.finish_reason, second.output_tokens) == (None, [5])
+    assert processed.stopped_request_ids == [bad]  # the engine still computes it
+    assert processor.num_open == 1
+    assert (processor.open_ids(bad), processor.open_ids(good)) == ([], [good])
+
+
+def test_slices_of_news_are_short_and_hold_everything_in_order():
+    news = [make_output(str(place), [place]) for place in range(5 * MAX_OUTPUTS)]
+    news.insert(3, make_output("long", [1], num_prompt_logprobs=3000))
+    news.append(EngineOutput("vector", [], finish_reason="stop", embedding=[0.5] * 10_000))
+    slices = list(slices_of(news))
+    assert all(len(part) <= MAX_OUTPUTS for part in slices)
+    for part in slices:
+        numbers = sum(21 * len(output.prompt_logprobs or ()) for output in part)
+        assert numbers <= MAX_NUMBERS
+    flat = [output for part in slices for output in part]
+    assert [output.request_id for output in flat if output.request_id != "long"] == [
+        output.request_id for output in news if output.request_id != "long"
+    ]
+    parts = [output for output in flat if output.request_id == "long"]
+    assert len(parts) > 5
+    assert [entry.token_id for part in parts for entry in part.prompt_logprobs or ()] == list(range(3000))
+    assert [part.new_token_ids for part in parts] == [[]] * (len(parts) - 1) + [[1]]
+
+
+def test_short_news_are_one_slice_as_they_are():
+    news = [make_output("a", [1], num_prompt_logprobs=2), make_output("b", [2])]
+    assert list(slices_of(news)) == [news]
+    assert list(slices_of([])) == []

@@ -1,0 +1,142 @@
+"""Whatever one client sends, the event loop stays free for the others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import socket
+import time
+
+import msgspec
+import pytest
+
+from atom_server.schemas.responses import TextChoice, TextCompletion, TextLogprobs
+from atom_server.whole_answer import encode_in_parts
+
+TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
+# What others may have to wait, in seconds of this process's own work; a server alone on its machine keeps to half.
+MOST_SECONDS = 0.1
+SPEED_OF_A_QUIET_MACHINE = 0.006
+
+
+class LagProbe:
+    """Measures how long the server's event loop keeps a callback waiting.
+
+    Only what this process computed meanwhile counts: on a busy machine it may be kept waiting by others, and it
+    computes more slowly then, which `slowness` tells.
+    """
+
+    def __init__(self, server) -> None:
+        self._loop = server.engine._ready.get_loop()
+        self._stopped = False
+        self.worst = 0.0
+
+    def __enter__(self):
+        self._probing = asyncio.run_coroutine_threadsafe(self._probe(), self._loop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped = True
+        self._probing.result(10)
+
+    async def _probe(self) -> None:
+        while not self._stopped:
+            started, computed = time.perf_counter(), time.process_time()
+            await asyncio.sleep(0.001)
+            waited = time.perf_counter() - started - 0.001
+            self.worst = max(self.worst, min(waited, time.process_time() - computed))
+
+
+def slowness() -> float:
+    """How many times slower than on a quiet machine this one computes just now; 1 at least."""
+    seconds = []
+    for _ in range(3):
+        started = time.thread_time()
+        sum(place * place for place in range(100_000))
+        seconds.append(time.thread_time() - started)
+    return max(1.0, min(seconds) / SPEED_OF_A_QUIET_MACHINE)
+
+
+def send(server, path, content, *, leave_after=None):
+    """The status of the answer to a body, read to its end; 0 where the client left before it came."""
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+        connection.settimeout(60 if leave_after is None else leave_after)
+        status = 0
+        try:
+            while data := connection.recv(2**18):
+                status = status or int(data[9:12])
+        except TimeoutError:
+            assert leave_after is not None
+    return status
+
+
+IDS = [5, 6, 7]
+STREAM = {"prompt": "x", "n": 512, "max_tokens": 8, "ignore_eos": True, "stream": True, "logprobs": 5}
+USAGE = {"continuous_usage_stats": True, "include_usage": True}
+LONG_PARAMETERS = {
+    "allowed_token_ids": list(range(500)),
+    "bad_words": [f"word {place}" for place in range(128)],
+    "stop": ["x" * 256] * 16,
+}
+REQUESTS = {
+    "2048 prompts": (200, TEXT, {"prompt": [IDS] * 2048, "max_tokens": 1, "ignore_eos": True}),
+    "2048 prompts, and leaves": (None, TEXT, {"prompt": [IDS] * 2048, "max_tokens": 400, "ignore_eos": True}),
+    "2048 prompts with n = 64": (400, TEXT, {"prompt": [IDS] * 2048, "n": 64}),
+    "n of a thousand million": (400, TEXT, {"prompt": "x", "n": 10**9}),
+    "n of a thousand million in a chat": (400, CHAT, {"messages": "x", "n": 10**9}),
+    "512 streams in one": (200, TEXT, STREAM | {"stream_options": USAGE}),
+    "many logprobs of a prompt": (
+        200,
+        TEXT,
+        {"prompt": [[5] * 500] * 4, "n": 4, "max_tokens": 1, "echo": True, "logprobs": 20},
+    ),
+    "many logprobs of an answer": (
+        200,
+        CHAT,
+        {"messages": "x", "n": 128, "max_tokens": 20, "ignore_eos": True, "logprobs": True, "top_logprobs": 20},
+    ),
+    "long parameters for 2048 prompts": (200, TEXT, LONG_PARAMETERS | {"prompt": [IDS] * 2048, "max_tokens": 1}),
+    "2048 embeddings": (200, "/v1/embeddings", {"input": [IDS] * 2048}),
+    "a million values": (413, TEXT, {"prompt": [5] * 2**20}),
+    "a bad value that is long": (400, TEXT, {"prompt": "x", "logit_bias": [[5] * 400_000]}),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_no_request_holds_up_the_others(server, name):
+    expected, path, fields = REQUESTS[name]
+    content = json.dumps(fields).encode()
+    server.post(TEXT, prompt="warm", max_tokens=1)
+    lags = []
+    for _ in range(3):  # the best of three: collecting garbage of other tests is not of this one
+        with LagProbe(server) as probe:
+            status = send(server, path, content, leave_after=0.5 if expected is None else None)
+            server.wait_until_idle(seconds=60)
+        assert status == (expected or 0)
+        lags.append(probe.worst / slowness())
+        if lags[-1] < MOST_SECONDS:
+            break
+    assert min(lags) < MOST_SECONDS
+
+
+def test_nothing_is_made_for_samples_that_are_refused(server):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for n in (10**9, 65_536, 2560):
+        assert server.post(TEXT, prompt=["x"] * 2048, n=n).status_code == 400
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # kilobytes
+
+
+def test_an_answer_encoded_in_parts_is_the_same_json():
+    logprobs = TextLogprobs(["a"] * 500, [None, *[-1.5] * 499], [None, *[{"b": -0.5}] * 499], list(range(500)))
+    choices = [TextChoice(0, "x", logprobs), TextChoice(1, "y", prompt_token_ids=list(range(1000))), TextChoice(2, "")]
+    for answer in (
+        TextCompletion("id", 1, "m", choices),
+        TextCompletion("id", 1, "m", []),
+        TextCompletion("id", 1, "m", choices[2:]),
+        {"plain": [1, 2]},
+    ):
+        assert msgspec.json.decode(encode_in_parts(answer)) == msgspec.json.decode(msgspec.json.encode(answer))
