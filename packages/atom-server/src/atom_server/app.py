@@ -1,4 +1,4 @@
-"""The FastAPI application: routes, error shapes, request ids, the API key."""
+"""The FastAPI application: routes, error shapes, request ids, who may use it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from atom_server.options import ServerOptions
 from atom_server.routes import ROUTERS
 from atom_server.routes.openapi import document_limits
 from atom_server.state import ServerState
+from atom_server.web_pages import WebPageGuard
 
 if TYPE_CHECKING:
     from atom_core import AsyncEngine
@@ -39,5 +40,6 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
     # The last one added is the outermost.
     if options.api_keys:
         app.add_middleware(ApiKeys, keys=options.api_keys)
+    app.add_middleware(WebPageGuard, allowed_hosts=options.host_names)
     app.add_middleware(RequestContext)
     return app
