@@ -65,6 +65,15 @@ class Client:
         except ConnectionResetError:
             return b""
 
+    def answer(self) -> httpx.Response:
+        """The next answer, whose length its headers tell."""
+        received = b""
+        while (end := received.find(b"\r\n\r\n")) < 0 or len(received) < end + 4 + _length(received[:end]):
+            data = self.receive()
+            assert data, received
+            received += data
+        return last_answer(received)
+
     def rest(self) -> bytes:
         """Everything up to the end of the connection."""
         parts = []
@@ -92,10 +101,15 @@ def last_answer(received: bytes) -> httpx.Response:
         head, _, received = received.partition(b"\r\n\r\n")
         first, *lines = head.decode().split("\r\n")
         headers = dict(line.split(": ", 1) for line in lines)
-        length = int(headers.get("content-length", 0))
+        length = _length(head)
         answers.append(httpx.Response(int(first.split()[1]), headers=headers, content=received[:length]))
         received = received[length:]
     return answers[-1]
+
+
+def _length(head: bytes) -> int:
+    lines = (line.partition(b": ") for line in head.split(b"\r\n"))
+    return next((int(value) for name, _, value in lines if name == b"content-length"), 0)
 
 
 @contextlib.contextmanager
