@@ -1,4 +1,4 @@
-"""The server's HTTP edge without an engine: in a thread round any app, or as a process; and clients that send raw bytes."""
+"""The server's HTTP edge without an engine, in a thread or as a process; and clients that send raw bytes."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _run(loop_factory: Callable[..., Any] | None, server: Any, listener: socket.
 
 
 async def plain_app(scope: Any, receive: Any, send: Any) -> None:
-    """Reads the body and says how long it is; ``/early`` answers without reading, ``/exhaust`` takes all descriptors."""
+    """Reads the body and tells its length; ``/early`` answers without reading, ``/exhaust`` takes all descriptors."""
     size = 0
     more = scope["path"] != "/early"
     while more:

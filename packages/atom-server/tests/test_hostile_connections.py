@@ -1,4 +1,4 @@
-"""Clients that send without end, hold connections, or take what others need: what the server takes of them is bounded."""
+"""Clients that send without end, or hold connections that others need: the server gives them only so much."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import time
 
 import httpx
 import pytest
-from http_edge import WHOLE, Client, EdgeProcess, last_answer, plain_app, serving
 
 from atom_server import ServerOptions, create_app
 from atom_server.seldom import SeldomWarning
+from http_edge import WHOLE, Client, EdgeProcess, last_answer, plain_app, serving
 
 HEAD_BYTES, NUM_FIELDS = 64 * 1024, 128
 START = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
@@ -98,7 +98,8 @@ def test_the_limits_are_exact_for_every_request_of_a_connection(edge, before):
 def test_headers_that_come_byte_by_byte_are_counted_as_one(edge):
     with Client(edge) as client:
         pieces = itertools.chain(itertools.repeat(b"a", 1000), itertools.repeat(b"a" * 500, 1000))
-        assert client.send(START) and client.send_all(pieces) < 2**20
+        assert client.send(START)
+        assert client.send_all(pieces) < 2**20
         assert last_answer(client.rest()).status_code == 431
 
 
@@ -132,22 +133,40 @@ def test_memory_stays_bounded_while_headers_come_without_end():
     with EdgeProcess() as process:
         process.get("/health")
         before, most, taken = process.resident_mb, 0.0, 0
-        kinds = itertools.cycle(("header lines", "a header value", "a URL", "trailers"))
         while taken < 24 * 2**20:
-            clients = [Client(process.port) for _ in range(8)]
-            for client, kind in zip(clients, kinds, strict=False):
-                start, piece, _ = ENDLESS[kind]
-                client.send(start)
-                block = piece * (60_000 // len(piece))
-                taken += client.send_all(itertools.repeat(block, 20)) + len(start)
-            most = max(most, process.resident_mb)
-            for client in clients:
-                client.__exit__()
+            with contextlib.ExitStack() as stack:
+                for kind in ("header lines", "a header value", "a URL", "trailers"):
+                    start, piece, _ = ENDLESS[kind]
+                    client = stack.enter_context(Client(process.port))
+                    client.send(start)
+                    taken += client.send_all(itertools.repeat(piece * (60_000 // len(piece)), 100))
+                most = max(most, process.resident_mb)
         assert most - before < 24
         assert process.get("/health").status_code == 200
 
 
 # Connections that are held.
+
+
+@pytest.mark.parametrize("sent", [b"", WHOLE[:30], WHOLE + WHOLE[:8]], ids=["nothing", "half", "one and a half"])
+def test_a_client_that_does_not_finish_its_headers_is_not_waited_for(sent):
+    with serving(plain_app, timeout_request=0.2) as port:
+        received = exchange(port, sent)
+    assert received.count(b"HTTP/1.1 200 ") == sent.count(WHOLE)
+    assert last_answer(received).status_code == 408
+    assert error_of(last_answer(received))["code"] == "timeout"
+
+
+def test_an_answer_may_take_longer_than_its_request():
+    async def app(scope, receive, send):
+        await asyncio.sleep(0.6)
+        await plain_app(scope, receive, send)
+
+    with serving(app, timeout_request=0.1) as port:
+        received = exchange(port, WHOLE + CLOSING[:-2])
+    assert received.count(b"HTTP/1.1 200 ") == 1
+    assert last_answer(received).status_code == 408
+
 
 BODY = b"content-length: 10000000\r\ncontent-type: application/json\r\nhost: localhost\r\n\r\n{"
 EARLY = {

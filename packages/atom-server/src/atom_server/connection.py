@@ -32,7 +32,7 @@ class RefusedError(Exception):
 
 
 class Connection(HttpToolsProtocol):
-    """One client. It has a deadline whenever it is its turn: to begin a request, to send its head, its body, or to read.
+    """One client. It has a deadline whenever it is its turn: to begin a request, to send headers, a body, or to read.
 
     A connection is kept for another request only if the last was whole when its answer began. Otherwise it is closed
     after the answer: what the client still sends would have to be read for as long as it likes.

@@ -20,8 +20,8 @@ class ConnectionLimits:
         request_s: time for the headers of a request, and again for its body. Whoever takes nothing of an answer for so
             long is cut off.
         idle_s: time between an answer and the next request.
-        linger_s, linger_bytes: how long and how much is read and thrown away after an answer to an unfinished request, so
-            that the client gets to see the answer.
+        linger_s, linger_bytes: how long and how much is read and thrown away after an answer to an unfinished request,
+            so that the client gets to see the answer.
     """
 
     head_bytes: int = 64 * 1024

@@ -13,8 +13,8 @@ class LingeringTransport(asyncio.Transport):
     """Wraps the event loop's transport; closes it so that what was written last arrives.
 
     A socket that is closed while its client still sends answers with a reset, and the reset may overtake the last
-    answer. So `close` ends only the writing where `is_sending` says that more will come; what comes is thrown away, up to
-    a limit of bytes and time. It also cuts off a client that takes nothing of what is written to it.
+    answer. So `close` ends only the writing where `is_sending` says that more will come; what comes is thrown away, up
+    to a limit of bytes and time. A client that takes nothing of what is written to it is cut off.
     """
 
     def __init__(self, transport: asyncio.Transport, limits: ConnectionLimits, is_sending: Callable[[], bool]) -> None:
@@ -60,7 +60,7 @@ class LingeringTransport(asyncio.Transport):
             self.abort()
 
     def watch(self, seconds: float) -> None:
-        """Abort the connection if nothing is sent for `seconds`, because its client takes nothing or all has been sent."""
+        """Abort the connection if nothing is sent for `seconds`: the client takes nothing, or all has been sent."""
         self.stop_watching()
         self._num_unsent = self._transport.get_write_buffer_size()
         self._timer = asyncio.get_running_loop().call_later(seconds, self._check_progress, seconds)

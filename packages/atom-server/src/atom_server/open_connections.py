@@ -22,7 +22,7 @@ class OpenConnections:
     """The connections of one server.
 
     A connection *waits* while it has sent no whole request, and *works* while it is owed an answer. Where there are too
-    many, the one that has waited longest is closed: whoever holds connections and asks for nothing cannot keep others out.
+    many, the one that has waited longest is closed: clients that hold connections and ask for nothing keep nobody out.
     """
 
     def __init__(self, most: int) -> None:

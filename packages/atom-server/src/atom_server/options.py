@@ -40,9 +40,9 @@ class ServerOptions:
     )
     allowed_hosts: str | None = option(
         None,
-        "Names that the Host header may carry besides localhost and addresses of loopback, separated by commas; * allows "
-        "any. Unset allows any too, but where --host is of loopback none: a web page could reach the server under a name "
-        "of its own.",
+        "Names that the Host header may carry besides localhost and loopback addresses, separated by commas; * allows any. "
+        "Unset allows any, but no others where --host is a loopback address: a web page could reach the server there "
+        "under a name of its own.",
         section=_SECTION,
     )
     chat_template: str | None = option(None, "Jinja file that replaces the model's chat template.", section=_SECTION)
@@ -81,8 +81,8 @@ class ServerOptions:
     )
     timeout_request: float = option(
         30.0,
-        "Seconds in which a client must send the headers of a request, and again its body; one that takes nothing of an "
-        "answer for so long is cut off.",
+        "Seconds in which a client must send the headers of a request, and again its body; a client that takes nothing of "
+        "its answer for so long is cut off.",
         kind="number",
         section=_SECTION,
         minimum=0.01,
@@ -150,7 +150,9 @@ class ServerOptions:
 def _check_keys(given: str, keys: tuple[str, ...]) -> None:
     """Refuse what would leave the server open although a key was meant, or a key that no client could send."""
     if not keys:
-        raise ConfigError(f"api_key is {given!r}, which holds no key; give one, or leave --api-key and ATOM_API_KEY unset")
+        raise ConfigError(
+            f"api_key is {given!r}, which holds no key; give one, or leave --api-key and ATOM_API_KEY unset"
+        )
     if not all(key.isascii() and key.isprintable() for key in keys):
         raise ConfigError("api_key holds a character that no header can carry; use printable ASCII")
 

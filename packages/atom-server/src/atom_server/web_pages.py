@@ -22,7 +22,7 @@ _JSON = "application/json"
 
 
 class WebPageGuard:
-    """Refuses requests for host names that are not this server's, from pages of others, and with bodies other than JSON.
+    """Refuses requests for names that are not this server's, from pages of others, and with bodies other than JSON.
 
     Args:
         allowed_hosts: names that the Host header may carry besides those of loopback; None for any.
