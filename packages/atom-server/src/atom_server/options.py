@@ -40,9 +40,9 @@ class ServerOptions:
     )
     allowed_hosts: str | None = option(
         None,
-        "Names that the Host header may carry besides localhost and loopback addresses, separated by commas; * allows any. "
-        "Unset allows any, but no others where --host is a loopback address: a web page could reach the server there "
-        "under a name of its own.",
+        "Names that the Host header may carry besides localhost and loopback addresses, separated by commas; * allows "
+        "any. Unset, a server whose --host is a loopback address takes no others, so that no web page reaches it under a "
+        "name of its own; every other server takes any.",
         section=_SECTION,
     )
     chat_template: str | None = option(None, "Jinja file that replaces the model's chat template.", section=_SECTION)
@@ -81,8 +81,8 @@ class ServerOptions:
     )
     timeout_request: float = option(
         30.0,
-        "Seconds in which a client must send the headers of a request, and again its body; a client that takes nothing of "
-        "its answer for so long is cut off.",
+        "Seconds in which a client must send the headers of a request, and again its body. A client that takes nothing "
+        "of its answer for so long is cut off.",
         kind="number",
         section=_SECTION,
         minimum=0.01,
