@@ -18,15 +18,21 @@ TEXT = "/v1/completions"
 JSON = {"content-type": "application/json"}
 
 
+@pytest.fixture(scope="module")
+def http():
+    with httpx.Client(timeout=30) as client:
+        yield client
+
+
 @pytest.fixture
-def ask(server, tmp_path):
+def ask(server, http):
     """``ask(method, path, options={}, ...)``: the answer of another front of the shared engine."""
 
     def send(method, path, *, options=None, headers=None, content=None):
         options = options or {}
         with serving(create_app(server.engine, ServerOptions(**options)), **options) as port:
             url = f"http://127.0.0.1:{port}{path}"
-            return httpx.request(method, url, headers=headers, content=content, timeout=30)
+            return http.request(method, url, headers=headers, content=content)
 
     return send
 
@@ -81,29 +87,29 @@ def test_the_command_line_says_it_in_one_line_before_anything_is_loaded():
 
 @pytest.mark.parametrize("path", [TEXT, "/v1/messages", "/tokenize", "/start_profile", "/v1/responses/resp_x/cancel"])
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
-def test_a_body_that_is_not_said_to_be_json_is_refused(server, path, kind):
+def test_a_body_that_is_not_said_to_be_json_is_refused(server, http, path, kind):
     headers = {"content-type": kind} if kind else {}
-    answer = httpx.post(server.url + path, content=b'{"prompt": "hello"}', headers=headers)
+    answer = http.post(server.url + path, content=b'{"prompt": "hello"}', headers=headers)
     assert answer.status_code == 415
     assert "Content-Type: application/json" in error_of(answer)["message"]
 
 
-def test_a_body_in_chunks_needs_its_type_too(server):
-    answer = httpx.post(server.url + TEXT, content=iter([b'{"prompt": "hello", "max_tokens": 1}']))
+def test_a_body_in_chunks_needs_its_type_too(server, http):
+    answer = http.post(server.url + TEXT, content=iter([b'{"prompt": "hello", "max_tokens": 1}']))
     assert answer.status_code == 415
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json"])
-def test_json_is_taken_however_its_type_is_written(server, kind):
+def test_json_is_taken_however_its_type_is_written(server, http, kind):
     body = b'{"prompt": "hello", "max_tokens": 1}'
-    assert httpx.post(server.url + TEXT, content=body, headers={"content-type": kind}).status_code == 200
+    assert http.post(server.url + TEXT, content=body, headers={"content-type": kind}).status_code == 200
 
 
 @pytest.mark.parametrize("headers", [{}, {"content-type": "application/x-www-form-urlencoded"}, JSON])
-def test_a_post_without_a_body_needs_no_type(server, headers):
-    answer = httpx.post(server.url + "/start_profile", headers=headers)
+def test_a_post_without_a_body_needs_no_type(server, http, headers):
+    answer = http.post(server.url + "/start_profile", headers=headers)
     assert (answer.status_code, error_of(answer)["code"]) == (409, "profiler_not_ready")
-    assert httpx.post(server.url + TEXT, headers=headers).status_code == 400
+    assert http.post(server.url + TEXT, headers=headers).status_code == 400
 
 
 # Web pages of others.
@@ -121,12 +127,12 @@ def test_a_post_without_a_body_needs_no_type(server, headers):
     ],
 )
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
-def test_what_a_page_of_another_site_sent_is_refused(server, method, headers):
-    answer = httpx.request(method, server.url + "/v1/responses/resp_x", headers=headers | JSON)
+def test_what_a_page_of_another_site_sent_is_refused(server, http, method, headers):
+    answer = http.request(method, server.url + "/v1/responses/resp_x", headers=headers | JSON)
     assert (answer.status_code, error_of(answer)["code"]) == (403, "origin_not_allowed")
 
 
-def test_pages_of_the_server_itself_and_programs_are_welcome(server):
+def test_pages_of_the_server_itself_and_programs_are_welcome(server, http):
     own = server.url.replace("127.0.0.1", "LOCALHOST")
     host = own.removeprefix("http://")
     for headers in (
@@ -135,7 +141,7 @@ def test_pages_of_the_server_itself_and_programs_are_welcome(server):
         {"sec-fetch-site": "same-origin"},
         {"sec-fetch-site": "none"},
     ):
-        answer = httpx.post(server.url + TEXT, json={"prompt": "hello", "max_tokens": 1}, headers=headers)
+        answer = http.post(server.url + TEXT, json={"prompt": "hello", "max_tokens": 1}, headers=headers)
         assert answer.status_code == 200
 
 
@@ -155,13 +161,13 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("host", OWN)
-def test_a_server_of_this_machine_takes_its_names(server, host):
-    assert httpx.get(server.url + "/version", headers={"host": host}).status_code == 200
+def test_a_server_of_this_machine_takes_its_names(server, http, host):
+    assert http.get(server.url + "/version", headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("host", OTHERS)
-def test_a_server_of_this_machine_takes_no_other_name(server, host):
-    answer = httpx.get(server.url + "/version", headers={"host": host})
+def test_a_server_of_this_machine_takes_no_other_name(server, http, host):
+    answer = http.get(server.url + "/version", headers={"host": host})
     assert (answer.status_code, error_of(answer)["code"]) == (403, "host_not_allowed")
     assert "--allowed-hosts" in error_of(answer)["message"]
 
@@ -176,8 +182,8 @@ def test_there_is_exactly_one_host(server, hosts):
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready"])
-def test_probes_need_no_name(server, path):
-    assert httpx.get(server.url + path, headers={"host": "10.0.0.7:8000"}).status_code == 200
+def test_probes_need_no_name(server, http, path):
+    assert http.get(server.url + path, headers={"host": "10.0.0.7:8000"}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -196,10 +202,10 @@ def test_the_flag_says_which_names_are_taken(ask, options, host, status):
     assert ask("GET", "/version", options=options, headers={"host": host}).status_code == status
 
 
-def test_the_messages_api_gets_its_own_shape(server):
+def test_the_messages_api_gets_its_own_shape(server, http):
     answer = server.post("/v1/messages")
     assert answer.status_code == 400
-    answer = httpx.post(server.url + "/v1/messages", json={}, headers={"host": "evil.example"})
+    answer = http.post(server.url + "/v1/messages", json={}, headers={"host": "evil.example"})
     assert answer.json()["type"] == "error"
     assert error_of(answer)["type"] == "permission_error"
 

@@ -37,9 +37,10 @@ class LingeringTransport(asyncio.Transport):
             self.write = _ignore  # type: ignore[method-assign]
             self._transport.resume_reading()
             self._transport.write_eof()
+            self.watch(self._limits.linger_s)
         else:
             self._transport.close()
-        self.watch(self._limits.linger_s)
+            self.watch(self._limits.request_s)
 
     def close_soon(self) -> None:
         """Close without waiting for what the client still sends."""

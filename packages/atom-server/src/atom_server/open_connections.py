@@ -33,13 +33,15 @@ class OpenConnections:
 
     def add(self, connection: Abortable) -> bool:
         """Take in a connection, which waits; False where all others work and there is no room for it."""
+        is_full = len(self._all) >= self._most
         while len(self._all) >= self._most and self._waiting:
             longest = next(iter(self._waiting))
             self.discard(longest)
             longest.abort()
         has_room = len(self._all) < self._most
-        if not has_room:
-            self._warn(f"refused a connection: all {self._most} are in use; --max-connections sets the limit")
+        if is_full:
+            done = "closed the one that waited longest" if has_room else "refused another, since all are being answered"
+            self._warn(f"there are {self._most} connections, as many as may be (--max-connections): {done}")
         self._all.add(connection)
         self._waiting[connection] = None
         return has_room

@@ -41,8 +41,8 @@ class ServerOptions:
     allowed_hosts: str | None = option(
         None,
         "Names that the Host header may carry besides localhost and loopback addresses, separated by commas; * allows "
-        "any. Unset, a server whose --host is a loopback address takes no others, so that no web page reaches it under a "
-        "name of its own; every other server takes any.",
+        "any. Unset, a server whose --host is a loopback address takes no others, so that no web page reaches it under "
+        "a name of its own; every other server takes any.",
         section=_SECTION,
     )
     chat_template: str | None = option(None, "Jinja file that replaces the model's chat template.", section=_SECTION)
