@@ -79,7 +79,10 @@ def test_what_comes_without_end_is_refused_and_the_connection_closed(edge, kind)
     assert error_of(answer)["code"] in ("headers_too_large", "url_too_long")
 
 
-@pytest.mark.parametrize("before", [b"", WHOLE])
+WITH_TRAILERS = (CHUNKED, b"0\r\na: " + b"b" * 60_000 + b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("before", [(), (WHOLE,), WITH_TRAILERS], ids=["first", "second", "after trailers"])
 def test_the_limits_are_exact_for_every_request_of_a_connection(edge, before):
     for head, status in (
         (head_of(HEAD_BYTES), 200),
@@ -88,8 +91,10 @@ def test_the_limits_are_exact_for_every_request_of_a_connection(edge, before):
         (head_with(NUM_FIELDS + 1), 431),
     ):
         with Client(edge) as client:
+            for packet in before:
+                client.send(packet)
+                time.sleep(0.02)
             if before:
-                client.send(before)
                 assert client.answer().status_code == 200
             client.send(head)
             assert client.answer().status_code == status
@@ -143,6 +148,25 @@ def test_memory_stays_bounded_while_headers_come_without_end():
                 most = max(most, process.resident_mb)
         assert most - before < 24
         assert process.get("/health").status_code == 200
+
+
+def test_large_bodies_that_come_at_once_are_bounded_together_and_small_ones_are_taken(front):
+    port = front(max_body_mb=1)
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    large = head + b"content-length: 1000000\r\n\r\n" + b" " * 999_000
+    small = head + b"content-length: 2\r\nconnection: close\r\n\r\n{}"
+    with contextlib.ExitStack() as stack:
+        for _ in range(16):
+            stack.enter_context(Client(port)).send(large)
+        time.sleep(0.3)
+        answers = [last_answer(exchange(port, large)) for _ in range(2)]
+        assert {answer.status_code for answer in answers} == {503}
+        assert {error_of(answer)["code"] for answer in answers} == {"overloaded"}
+        assert last_answer(exchange(port, small)).status_code == 400
+    time.sleep(0.3)
+    with Client(port) as client:
+        client.send(large + b" " * 1000)
+        assert client.answer().status_code == 400
 
 
 # Connections that are held.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from atom_core import __version__
+from atom_server.body_memory import BodyMemory
 from atom_server.errors import install_error_handlers
 from atom_server.middleware import ApiKeys, RequestContext
 from atom_server.options import ServerOptions
@@ -17,6 +18,9 @@ from atom_server.web_pages import WebPageGuard
 
 if TYPE_CHECKING:
     from atom_core import AsyncEngine
+
+# As many bodies of the largest size may be on their way at once; smaller ones, accordingly more.
+_NUM_LARGEST_BODIES = 16
 
 
 def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> FastAPI:
@@ -38,6 +42,7 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
     document_limits(app, engine.info)
     install_error_handlers(app)
     # The last one added is the outermost.
+    app.add_middleware(BodyMemory, most_bytes=_NUM_LARGEST_BODIES * options.max_body_bytes)
     if options.api_keys:
         app.add_middleware(ApiKeys, keys=options.api_keys)
     app.add_middleware(WebPageGuard, allowed_hosts=options.host_names)
