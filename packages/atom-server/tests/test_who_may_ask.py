@@ -191,7 +191,7 @@ def test_probes_need_no_name(server, http, path):
     [
         ({"host": "0.0.0.0"}, "anything.example", 200),
         ({"host": "0.0.0.0", "allowed_hosts": "llm.example"}, "anything.example", 403),
-        ({"host": "0.0.0.0", "allowed_hosts": "llm.example"}, "LLM.example:443", 200),
+        ({"host": "0.0.0.0", "allowed_hosts": "Llm.example"}, "LLM.example:443", 200),
         ({"host": "0.0.0.0", "allowed_hosts": "llm.example"}, "localhost", 200),
         ({"allowed_hosts": "a.example, b.example"}, "b.example", 200),
         ({"allowed_hosts": "a.example"}, "b.example", 403),

@@ -162,12 +162,12 @@ class Connection(HttpToolsProtocol):
                 self._write_refusal(self._refusal)
                 self.transport.close()
         super().on_response_complete()
-        self._unset_keepalive_if_required()  # the deadline here is one that blank lines do not put off
         self._set_deadline()
 
     # Deadlines.
 
     def _set_deadline(self) -> None:
+        """Set the deadline for what the client has to do next. Bytes alone do not put it off, as with uvicorn's."""
         awaited = None
         if self._arriving is not Arriving.NOTHING or self._num_unanswered == 0:
             awaited = (self._arriving, self._num_begun)
@@ -228,8 +228,7 @@ class Connection(HttpToolsProtocol):
         """The last request will never be whole."""
         self._arriving = Arriving.NOTHING
         self._num_unanswered -= 1
-        if self._num_unanswered:  # its turn to be answered has not come
-            self.pipeline.popleft()
+        if self._num_unanswered:  # its turn to be answered has not come, and will not
             return
         if not self.cycle.response_started:
             self._write_refusal(error)
