@@ -192,6 +192,18 @@ def test_an_answer_may_take_longer_than_its_request():
     assert last_answer(received).status_code == 408
 
 
+def test_a_body_behind_a_slow_answer_is_not_late():
+    async def app(scope, receive, send):
+        await asyncio.sleep(0.6)
+        await plain_app(scope, receive, send)
+
+    body = b"x" * 1_000_000
+    second = CLOSING.replace(b"GET", b"POST")[:-2] + b"content-length: %d\r\n\r\n" % len(body)
+    with serving(app, timeout_request=0.2) as port:
+        received = exchange(port, WHOLE + second + body)
+    assert received.count(b"HTTP/1.1 200 ") == 2
+
+
 BODY = b"content-length: 10000000\r\ncontent-type: application/json\r\nhost: localhost\r\n\r\n{"
 EARLY = {
     404: (b"POST /nothing HTTP/1.1\r\n" + BODY, {}),
@@ -220,6 +232,13 @@ def test_whoever_is_refused_early_and_goes_on_sending_sees_the_answer(front):
         for content in (b" " * 12_000_000, iter([b" " * 1_000_000] * 12)):
             answer = httpx.post(url, content=content, headers={"content-type": "application/json"})
             assert answer.status_code == 413
+
+
+def test_what_is_sent_after_an_early_answer_is_taken_for_a_while(edge):
+    with Client(edge) as client:
+        client.send(b"POST /early HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10000000\r\n\r\n" + b"x" * 200_000)
+        assert client.answer().status_code == 200
+        assert client.send_all(itertools.repeat(b"x" * 100_000, 10), pause=0.02) == 1_000_000
 
 
 def test_only_so_much_is_read_after_an_early_answer(edge):
@@ -284,9 +303,27 @@ def test_a_client_that_reads_slowly_gets_everything():
 def test_silent_connections_make_room_for_those_that_ask():
     with serving(plain_app, max_connections=8) as port, contextlib.ExitStack() as stack:
         silent = [stack.enter_context(Client(port)) for _ in range(30)]
+        for client in silent[-8:]:
+            client.send(WHOLE)
+            assert client.answer().status_code == 200
         for _ in range(3):
             assert exchange(port, CLOSING).startswith(b"HTTP/1.1 200 ")
         assert all(client.seconds_until_closed(2) < 1 for client in silent[:20])
+
+
+def test_clients_that_leave_before_their_answer_make_room():
+    async def app(scope, receive, send):
+        while scope["path"] == "/health" and (await receive())["type"] != "http.disconnect":
+            pass
+        await plain_app(scope, receive, send)
+
+    with serving(app, max_connections=2) as port:
+        for _ in range(5):
+            with Client(port) as client:
+                client.send(WHOLE)
+                time.sleep(0.05)
+            time.sleep(0.05)
+        assert last_answer(exchange(port, CLOSING.replace(b"/health", b"/early"))).status_code == 200
 
 
 def test_where_all_connections_are_being_answered_the_next_is_refused():
