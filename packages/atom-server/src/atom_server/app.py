@@ -1,4 +1,4 @@
-"""The FastAPI application: routes, error shapes, request ids, the API key."""
+"""The FastAPI application: routes, error shapes, request ids, who may use it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from atom_core import __version__
+from atom_server.body_memory import BodyMemory
 from atom_server.errors import install_error_handlers
 from atom_server.middleware import ApiKeys, RequestContext
 from atom_server.options import ServerOptions
 from atom_server.routes import ROUTERS
 from atom_server.routes.openapi import document_limits
 from atom_server.state import ServerState
+from atom_server.web_pages import WebPageGuard
 
 if TYPE_CHECKING:
     from atom_core import AsyncEngine
+
+# As many bodies of the largest size may be on their way at once; smaller ones, accordingly more.
+_NUM_LARGEST_BODIES = 16
 
 
 def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> FastAPI:
@@ -37,7 +42,9 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
     document_limits(app, engine.info)
     install_error_handlers(app)
     # The last one added is the outermost.
+    app.add_middleware(BodyMemory, most_bytes=_NUM_LARGEST_BODIES * options.max_body_bytes)
     if options.api_keys:
         app.add_middleware(ApiKeys, keys=options.api_keys)
+    app.add_middleware(WebPageGuard, allowed_hosts=options.host_names)
     app.add_middleware(RequestContext)
     return app

@@ -1,63 +1,245 @@
-"""`Connection`: uvicorn's HTTP connection, with a deadline for headers, and errors in OpenAI's shape here too."""
+"""`Connection`: uvicorn's HTTP connection, with limits for what a client sends and how long it takes.
+
+uvicorn's parser limits nothing. So it is fed in pieces, and whoever sends too much without getting anywhere is refused.
+Errors are in OpenAI's shape here too.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import enum
+import http
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from atom_server.errors import APIError
+from atom_server.connection_limits import ConnectionLimits
+from atom_server.errors import RETRY_AFTER, APIError
+from atom_server.lingering_transport import LingeringTransport
+from atom_server.open_connections import OpenConnections
 
-HEADER_TIMEOUT_S = 30.0
+
+class Arriving(enum.Enum):
+    """What the client is in the middle of sending."""
+
+    NOTHING = enum.auto()
+    HEAD = enum.auto()
+    BODY = enum.auto()
+
+
+class RefusedError(Exception):
+    """Stops the parser where a request is refused."""
 
 
 class Connection(HttpToolsProtocol):
-    """Gives a client `HEADER_TIMEOUT_S` to send its headers, from when it connects or begins another request.
+    """One client. It has a deadline whenever it is its turn: to begin a request, to send headers, a body, or to read.
 
-    Whoever connects and sends next to nothing would hold a connection for good.
+    A connection is kept for another request only if the last was whole when its answer began. Otherwise it is closed
+    after the answer: what the client still sends would have to be read for as long as it likes.
     """
 
-    _deadline: asyncio.TimerHandle | None = None
+    transport: LingeringTransport  # type: ignore[assignment]
+
+    def __init__(self, *, limits: ConnectionLimits, others: OpenConnections, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.url = b""
+        self._limits = limits
+        self._others = others
+        self._arriving = Arriving.NOTHING
+        self._may_keep_alive = True
+        self._num_begun = 0
+        self._num_unanswered = 0
+        self._num_fields = 0
+        self._num_unparsed = 0  # bytes of an unfinished head, or since the last piece of a body
+        self._refusal: APIError | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._awaited: tuple[Arriving, int] | None = None
+
+    # What the event loop calls.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._start_deadline()
+        super().connection_made(LingeringTransport(transport, self._limits, self._is_sending))
+        if self._others.add(self):
+            self._set_deadline()
+        else:
+            message = "this server has as many connections as it may; try again"
+            self._refuse(APIError(503, message, code="too_many_connections", headers=RETRY_AFTER))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._others.discard(self)
+        self.transport.ended()
         self._end_deadline()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        position = 0
+        while position < len(data):
+            if self.transport.is_lingering:
+                return self.transport.discard(len(data) - position)
+            if self._refusal is not None or self.transport.is_closing():
+                return
+            piece = data[position : position + self._limits.head_bytes - self._num_unparsed]
+            position += len(piece)
+            self._num_unparsed += len(piece)
+            super().data_received(piece)
+            if self._num_unparsed >= self._limits.head_bytes and self._refusal is None:
+                self._refuse(self._too_long())
+        self._set_deadline()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.transport.watch(self._limits.request_s)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self.transport.stop_watching()
+
+    def abort(self) -> None:
+        """Close at once, to make room for another connection."""
+        self.transport.abort()
+
+    def shutdown(self) -> None:
+        """What uvicorn calls when the server ends."""
+        self._may_keep_alive = False
+        if self._num_unanswered:
+            super().shutdown()
+        else:
+            self.transport.close_soon()
+
+    # What the parser calls.
+
     def on_message_begin(self) -> None:
-        self._end_deadline()
-        self._start_deadline()
+        if len(self.pipeline) >= self._limits.num_pipelined:
+            self._stop(APIError(429, "too many requests at once on one connection", code="too_many_requests"))
+        self._arriving = Arriving.HEAD
+        self._num_begun += 1
+        self._num_fields = 0
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._num_fields += 1
+        if self._num_fields > self._limits.num_fields:
+            message = f"the request has more than {self._limits.num_fields} headers"
+            self._stop(APIError(431, message, code="headers_too_large"))
+        if self._arriving is Arriving.HEAD:  # trailers are of no use to anybody here
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._end_deadline()
+        self._num_unparsed = 0
         super().on_headers_complete()
+        self._arriving = Arriving.BODY
+        self._num_unanswered += 1
+        self._may_keep_alive = self.cycle.keep_alive
+        self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        self._num_unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._num_unparsed = 0
+        self._arriving = Arriving.NOTHING
+        if not self.cycle.response_started:
+            self.cycle.keep_alive = self._may_keep_alive
+        self._others.set_works(self, works=True)
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn answers where no HTTP can be made out."""
-        self._refuse(APIError(400, "this is not a valid HTTP request", code="invalid_http"))
+        """What uvicorn calls where the parser stopped."""
+        if self._refusal is None:
+            self._refuse(APIError(400, "this is not a valid HTTP request", code="invalid_http"))
+        else:
+            self._refuse(self._refusal)
 
-    def _start_deadline(self) -> None:
-        self._deadline = self.loop.call_later(HEADER_TIMEOUT_S, self._give_up)
+    # What an answer calls when it is complete.
+
+    def on_response_complete(self) -> None:
+        self._num_unanswered -= 1
+        if self._num_unanswered == 0:
+            self._others.set_works(self, works=False)
+            if self._refusal is not None and not self.transport.is_closing():
+                self._write_refusal(self._refusal)
+                self.transport.close()
+        super().on_response_complete()
+        self._set_deadline()
+
+    # Deadlines.
+
+    def _set_deadline(self) -> None:
+        """Set the deadline for what the client has to do next. Bytes alone do not put it off, as with uvicorn's."""
+        awaited = None
+        if self._arriving is not Arriving.NOTHING or self._num_unanswered == 0:
+            awaited = (self._arriving, self._num_begun)
+        if awaited == self._awaited:
+            return
+        self._end_deadline()
+        if awaited is not None and not self.transport.is_closing():
+            is_idle = self._arriving is Arriving.NOTHING and self._num_begun
+            seconds = self._limits.idle_s if is_idle else self._limits.request_s
+            self._awaited = awaited
+            self._deadline = self.loop.call_later(seconds, self._on_deadline)
 
     def _end_deadline(self) -> None:
+        self._awaited = None
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _give_up(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._start_deadline()  # another answer is still on its way
-            return
-        message = f"the headers of the request did not arrive within {HEADER_TIMEOUT_S:g} s"
-        self._refuse(APIError(408, message, code="timeout"))
+    def _on_deadline(self) -> None:
+        self._end_deadline()
+        is_our_turn = self.flow.read_paused or self._num_unanswered > (self._arriving is Arriving.BODY)
+        if is_our_turn:  # an earlier answer is on its way, or what has come has not been looked at
+            self._set_deadline()
+        elif self._arriving is Arriving.NOTHING and self._num_begun:
+            self.transport.close()
+        else:
+            part = "body" if self._arriving is Arriving.BODY else "headers"
+            message = f"the {part} of the request did not arrive within {self._limits.request_s:g} s"
+            self._refuse(APIError(408, message, code="timeout"))
+
+    # Refusals.
+
+    def _is_sending(self) -> bool:
+        """Whether bytes of the client may be on their way that nobody will look at."""
+        return self._arriving is not Arriving.NOTHING or self._refusal is not None
+
+    def _stop(self, error: APIError) -> None:
+        """Refuse from within the parser, which will call `send_400_response`."""
+        self._refusal = error
+        raise RefusedError
+
+    def _too_long(self) -> APIError:
+        limit = self._limits.head_bytes
+        if len(self.url) > limit // 2 and self._arriving is Arriving.HEAD:
+            return APIError(414, f"the URL and the headers are longer than {limit} bytes", code="url_too_long")
+        return APIError(431, f"the headers are longer than {limit} bytes", code="headers_too_large")
 
     def _refuse(self, error: APIError) -> None:
-        body = error.body()
-        reason = {400: "Bad Request", 408: "Request Timeout"}[error.status]
-        head = f"HTTP/1.1 {error.status} {reason}\r\ncontent-type: application/json\r\nconnection: close\r\n"
-        self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        """Look at nothing more of this client, tell it why after the answers that are on their way, and close."""
+        self._refusal = error
+        if self._arriving is Arriving.BODY:
+            self._drop_unfinished_request(error)
+        elif self._num_unanswered == 0:
+            self._write_refusal(error)
+            self.transport.close()
+
+    def _drop_unfinished_request(self, error: APIError) -> None:
+        """The last request will never be whole."""
+        self._arriving = Arriving.NOTHING
+        self._num_unanswered -= 1
+        if self._num_unanswered:  # its turn to be answered has not come, and will not
+            return
+        if not self.cycle.response_started:
+            self._write_refusal(error)
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
         self.transport.close()
+
+    def _write_refusal(self, error: APIError) -> None:
+        answer = error.response(self.scope["path"] if self.scope and "path" in self.scope else "")
+        answer.headers["connection"] = "close"
+        headers = self.server_state.default_headers + answer.raw_headers
+        lines = [f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}".encode()]
+        lines += [name + b": " + value for name, value in headers]
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))

@@ -20,6 +20,7 @@ RETRY_AFTER = {"retry-after": "1"}
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "service_unavailable"}
 _MESSAGE_TYPES = {
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",

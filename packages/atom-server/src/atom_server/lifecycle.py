@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import signal
@@ -18,7 +19,10 @@ from atom_core import AsyncEngine, EngineArgs, EngineDeadError
 from atom_server.app import create_app
 from atom_server.banner import show_banner
 from atom_server.connection import Connection
+from atom_server.connection_limits import ConnectionLimits
+from atom_server.descriptors import connections_that_fit, watch_descriptors
 from atom_server.listen import url_of
+from atom_server.open_connections import OpenConnections
 from atom_server.options import ServerOptions
 from atom_server.state import ServerState
 
@@ -104,10 +108,12 @@ class Lifecycle:
 
 
 def uvicorn_settings(app: Any, options: ServerOptions) -> uvicorn.Config:
-    """How uvicorn serves `app`."""
+    """How uvicorn serves `app`; for one server."""
+    others = OpenConnections(connections_that_fit(options.max_connections))
+    connection: Any = functools.partial(Connection, limits=ConnectionLimits.of(options), others=others)
     return uvicorn.Config(
         app,
-        http=Connection,
+        http=connection,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -128,29 +134,21 @@ def serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, *, 
     Raises:
         EngineStartError, ConfigError, ValueError, OSError: it could not start.
     """
-    server_settings = uvicorn_settings("unused", options)
-    with asyncio.Runner(loop_factory=server_settings.get_loop_factory()) as runner:
-        return runner.run(_serve(args, options, listener, server_settings, started))
+    with asyncio.Runner(loop_factory=uvicorn.Config("unused").get_loop_factory()) as runner:
+        return runner.run(_serve(args, options, listener, started))
 
 
-async def _serve(
-    args: EngineArgs,
-    options: ServerOptions,
-    listener: socket.socket,
-    server_settings: uvicorn.Config,
-    started: float,
-) -> int:
+async def _serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, started: float) -> int:
     engine = await _start_engine(args)
     if engine is None:
         return 0
     try:
         app = create_app(engine, options)
         state: ServerState = app.state.server
-        server_settings.app = app
-        server = SignalFreeServer(server_settings)
+        server = SignalFreeServer(uvicorn_settings(app, options))
         life = Lifecycle(state, server)
         _handle_signals(life.on_signal)
-        watching = asyncio.ensure_future(life.watch_engine())
+        watching = asyncio.gather(life.watch_engine(), watch_descriptors())
         show_banner(state, url_of(listener), seconds=time.time() - started)
         # What stays for good is not looked through for garbage while streams wait.
         gc.collect()

@@ -17,7 +17,7 @@ from atom_server.request_log import RequestRecord
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 # Whoever watches a server must not need its key.
-_OPEN_PATHS = frozenset(("/health", "/ready"))
+OPEN_PATHS = frozenset(("/health", "/ready"))
 
 
 class RequestContext:
@@ -64,7 +64,7 @@ class ApiKeys:
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS or self._is_known(Headers(scope=scope)):
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._is_known(Headers(scope=scope)):
             return await self._app(scope, receive, send)
         error = APIError(
             401,

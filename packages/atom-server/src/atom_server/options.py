@@ -6,8 +6,9 @@ import argparse
 import dataclasses
 from typing import Any
 
-from atom_core.config.options import add_options, option, options_of
+from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_server import settings
+from atom_server.listen import is_loopback
 from atom_server.output.notation import FORMATS
 from atom_server.output.reasoning import MARKERS
 
@@ -37,6 +38,13 @@ class ServerOptions:
         "unset takes ATOM_API_KEY, and where that is unset too, no key is asked for.",
         section=_SECTION,
     )
+    allowed_hosts: str | None = option(
+        None,
+        "Names that the Host header may carry besides localhost and loopback addresses, separated by commas; * allows "
+        "any. Unset, a server whose --host is a loopback address takes no others, so that no web page reaches it under "
+        "a name of its own; every other server takes any.",
+        section=_SECTION,
+    )
     chat_template: str | None = option(None, "Jinja file that replaces the model's chat template.", section=_SECTION)
     response_template: str | None = option(
         None,
@@ -63,6 +71,22 @@ class ServerOptions:
         minimum=0.001,
         maximum=65536,
     )
+    max_connections: int = option(
+        4096,
+        "Connections at once. Beyond, the one that has waited longest for a request is closed; where all are being "
+        "answered, the new one gets 503.",
+        kind="integer",
+        section=_SECTION,
+        minimum=1,
+    )
+    timeout_request: float = option(
+        30.0,
+        "Seconds in which a client must send the headers of a request, and again its body. A client that takes nothing "
+        "of its answer for so long is cut off.",
+        kind="number",
+        section=_SECTION,
+        minimum=0.01,
+    )
     drain_timeout: float = option(
         30.0,
         "Seconds that running requests get to finish after SIGTERM or Ctrl-C.",
@@ -83,6 +107,8 @@ class ServerOptions:
     def __post_init__(self) -> None:
         for entry in options_of(type(self)):
             object.__setattr__(self, entry.name, entry.check(getattr(self, entry.name)))
+        if self.api_key is not None:
+            _check_keys(self.api_key, self.api_keys)
 
     @classmethod
     def add_cli_args(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -94,7 +120,8 @@ class ServerOptions:
     def from_cli_args(cls, args: argparse.Namespace) -> ServerOptions:
         """The options that a parsed namespace gives; the API key may also come from the environment."""
         given: dict[str, Any] = {entry.name: getattr(args, entry.name, None) for entry in options_of(cls)}
-        given["api_key"] = given["api_key"] or settings.api_key()
+        if given["api_key"] is None:
+            given["api_key"] = settings.api_key()
         return cls(**{name: value for name, value in given.items() if value is not None})
 
     @property
@@ -108,9 +135,26 @@ class ServerOptions:
         return _listed(self.api_key)
 
     @property
+    def host_names(self) -> tuple[str, ...] | None:
+        """Names that the Host header may carry besides those of loopback; None where it may carry any."""
+        names = _listed(self.allowed_hosts)
+        is_open = not names and not is_loopback(self.host)
+        return None if is_open or "*" in names else names
+
+    @property
     def max_body_bytes(self) -> int:
         """The largest request body."""
         return int(self.max_body_mb * 2**20)
+
+
+def _check_keys(given: str, keys: tuple[str, ...]) -> None:
+    """Refuse what would leave the server open although a key was meant, or a key that no client could send."""
+    if not keys:
+        raise ConfigError(
+            f"api_key is {given!r}, which holds no key; give one, or leave --api-key and ATOM_API_KEY unset"
+        )
+    if not all(key.isascii() and key.isprintable() for key in keys):
+        raise ConfigError("api_key holds a character that no header can carry; use printable ASCII")
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
