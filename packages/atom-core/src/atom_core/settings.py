@@ -45,3 +45,11 @@ def cache_dir() -> Path:
 def keep_compiled_in(folder: Path) -> None:
     """Have inductor keep its files in `folder`, unless ``TORCHINDUCTOR_CACHE_DIR`` names another."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+
+
+def tokenize_in_calling_thread() -> None:
+    """Have a batch of texts tokenized by whoever calls, and not in one pool of threads where long texts stop short ones.
+
+    ``TOKENIZERS_PARALLELISM`` keeps what it was set to.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -36,7 +36,7 @@ from atom_core.engine.wire import (
 )
 from atom_core.messages import EngineRequest, Pooling, SamplingParams, StepStats
 from atom_core.structured_output.choice import BackendSetting
-from atom_core.tokenization import Tokenizer
+from atom_core.tokenization import TextThreads, Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class AsyncEngine:
     Attributes:
         info: what the engine resolved at start.
         tokenizer: None with `skip_tokenizer_init`.
+        texts: tokenizes beside the event loop; None without a tokenizer.
         stats: counts after the engine's last step; None before the first news.
         embedding_model: how its prompts become vectors.
         max_num_queued_requests: how many may wait beside the `info.max_num_seqs` that run.
@@ -61,10 +62,12 @@ class AsyncEngine:
     embedding_model: EmbeddingModel
     max_num_queued_requests: int
     tokenizer: Tokenizer | None
+    texts: TextThreads | None
     stats: StepStats | None
 
     def __init__(self, args: EngineArgs, *, step_timeout: float) -> None:
         self.tokenizer = None
+        self.texts = None
         self.stats = None
         self._args = args
         self._step_timeout = step_timeout
@@ -240,6 +243,8 @@ class AsyncEngine:
                 await asyncio.wait_for(self._open.wait_until_idle(), drain_timeout)
         self._stopping = True
         self._open.end_all("abort")
+        if self.texts is not None:
+            self.texts.close()
         serves = self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
         grace = 0.0
         if serves and self._dead is None:
@@ -252,6 +257,7 @@ class AsyncEngine:
         checkpoint = await asyncio.to_thread(open_model, self._args)
         self._link.open(checkpoint.path)
         self.tokenizer = await asyncio.to_thread(open_tokenizer, self._args, checkpoint)
+        self.texts = None if self.tokenizer is None else TextThreads(self.tokenizer)
         info = await self._ready
         self._last_pulse = time.monotonic()
         self.info = msgspec.structs.replace(info, timings={**info.timings, "total": time.perf_counter() - started})

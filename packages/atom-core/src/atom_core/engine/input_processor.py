@@ -85,6 +85,18 @@ class InputProcessor:
             message = f"structured_outputs: {error}"
             raise InvalidRequestError(message, "structured_outputs", "invalid_grammar") from None
 
+    def with_bad_words(self, params: SamplingParams) -> SamplingParams:
+        """`params` with the token ids of their bad words, which `process` then need not find for each prompt.
+
+        Raises:
+            InvalidRequestError: a parameter that no prompt can go with.
+        """
+        check_sampling_params(params, self.limits, num_prompt_tokens=0)
+        if not params.bad_words or self._tokenizer is None:
+            return params
+        token_ids = bad_words_token_ids(self._tokenizer, params.bad_words)
+        return msgspec.structs.replace(params, bad_words_token_ids=token_ids)
+
     def process(
         self,
         token_ids: Sequence[int],
@@ -158,7 +170,7 @@ class InputProcessor:
         greedy = params.temperature < LEAST_TEMPERATURE
         bad_words = None
         if params.bad_words and self._tokenizer is not None:
-            bad_words = bad_words_token_ids(self._tokenizer, params.bad_words)
+            bad_words = params.bad_words_token_ids or bad_words_token_ids(self._tokenizer, params.bad_words)
         return msgspec.structs.replace(
             params,
             n=1,
