@@ -226,7 +226,9 @@ def test_a_grammar_that_one_library_fails_at_goes_to_the_other(engine):
     requests.hold(request)
     compilers = requests._compilers
     assert isinstance(compilers, Future)
-    compilers.result(20)._compilers["xgrammar"] = GrammarCompiler(lambda params: hangs.wait(30))
+    compilers.result(20)._compilers["xgrammar"] = GrammarCompiler(
+        lambda params: hangs.wait(30), clock=lambda: now[0]
+    )
     assert requests.take_ready() == []
     now[0] += DEADLINE_SECONDS + 1
     assert requests.take_ready() == []

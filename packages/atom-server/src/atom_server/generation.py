@@ -84,7 +84,7 @@ class Generation:
         generation = cls(state, id, state.check_model(body.model), prompts, params.n)
         generation._names = names
         try:
-            await state.engine.check_grammar(params)
+            params = await state.engine.prepare(params)
             generation._start(params, body, pooling)
         except InvalidRequestError as error:
             raise renamed(_in_words_of(body, error), names) from None

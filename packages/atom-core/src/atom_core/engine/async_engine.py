@@ -8,6 +8,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -182,16 +183,22 @@ class AsyncEngine:
         self._link.send(AddRequests([sample for samples in submitted for sample in samples]))
         return streams
 
-    async def check_grammar(self, sampling_params: SamplingParams) -> None:
-        """Compile a request's grammar, beside the event loop; `generate` only looks at its size.
+    async def prepare(self, sampling_params: SamplingParams) -> SamplingParams:
+        """Do what takes long with a request's parameters beside the event loop; to be given to `submit` or `generate`.
+
+        Its grammar is compiled (`generate` only looks at its size), and its bad words are tokenized.
 
         Raises:
             InvalidRequestError: the grammar is not sound, or took too long. Without this call a request with such a
-                grammar ends with finish_reason "error".
+                grammar ends with finish_reason "error". With code "queue_full" too many others are being compiled.
         """
         if sampling_params.structured_outputs is not None:
             self._inputs.validate_constraint(sampling_params)
-            await asyncio.to_thread(self._inputs.check_grammar, sampling_params)
+            await self._inputs.check_grammar_async(sampling_params)
+        if sampling_params.bad_words and self.texts is not None:
+            work = partial(self._inputs.with_bad_words, sampling_params)
+            sampling_params = await self.texts.run(work, is_long=False)
+        return sampling_params
 
     async def abort(self, request_id: str) -> None:
         """End a request: its stream gets finish_reason "abort" for each open sample. Unknown ids are ignored."""
@@ -257,7 +264,8 @@ class AsyncEngine:
         checkpoint = await asyncio.to_thread(open_model, self._args)
         self._link.open(checkpoint.path)
         self.tokenizer = await asyncio.to_thread(open_tokenizer, self._args, checkpoint)
-        self.texts = None if self.tokenizer is None else TextThreads(self.tokenizer)
+        if self.tokenizer is not None:
+            self.texts = await asyncio.to_thread(TextThreads, self.tokenizer)
         info = await self._ready
         self._last_pulse = time.monotonic()
         self.info = msgspec.structs.replace(info, timings={**info.timings, "total": time.perf_counter() - started})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -23,7 +24,7 @@ from atom_core.engine.validation import (
 from atom_core.messages import EngineRequest, Pooling, SamplingParams
 from atom_core.structured_output.checking import check_grammar
 from atom_core.structured_output.choice import BackendSetting
-from atom_core.structured_output.compiler import GrammarCompiler
+from atom_core.structured_output.compiler import CompilerBusyError, GrammarCompiler
 from atom_core.structured_output.grammar import GrammarError
 from atom_core.tokenization import Tokenizer, bad_words_token_ids
 
@@ -75,15 +76,18 @@ class InputProcessor:
         """Compile the grammar of `params`, if it has one: blocks, for no longer than a few seconds.
 
         Raises:
-            InvalidRequestError: the grammar is not sound, or took too long.
+            InvalidRequestError: the grammar is not sound, or took too long; with code "queue_full" so many others are
+                being compiled that it has to be tried again later.
         """
-        if params.structured_outputs is None:
-            return
-        try:
-            self._grammars.check(params.structured_outputs)
-        except GrammarError as error:
-            message = f"structured_outputs: {error}"
-            raise InvalidRequestError(message, "structured_outputs", "invalid_grammar") from None
+        if params.structured_outputs is not None:
+            with _told_of_grammars():
+                self._grammars.check(params.structured_outputs)
+
+    async def check_grammar_async(self, params: SamplingParams) -> None:
+        """The same for a coroutine: its event loop goes on."""
+        if params.structured_outputs is not None:
+            with _told_of_grammars():
+                await self._grammars.check_async(params.structured_outputs)
 
     def with_bad_words(self, params: SamplingParams) -> SamplingParams:
         """`params` with the token ids of their bad words, which `process` then need not find for each prompt.
@@ -181,3 +185,15 @@ class InputProcessor:
             top_p=float(params.top_p),
             bad_words_token_ids=bad_words,
         )
+
+
+@contextlib.contextmanager
+def _told_of_grammars() -> Iterator[None]:
+    """Turn what is wrong with a grammar into InvalidRequestError."""
+    name = "structured_outputs"
+    try:
+        yield
+    except GrammarError as error:
+        raise InvalidRequestError(f"{name}: {error}", name, "invalid_grammar") from None
+    except CompilerBusyError as error:
+        raise InvalidRequestError(f"{name}: {error}", name, "queue_full") from None

@@ -43,10 +43,14 @@ class TextThreads:
 
     Args:
         tokenizer: its library lets go of the interpreter while it works on a batch.
+
+    Attributes:
+        most_characters_per_token: of a text that one token stands for; None where nothing limits them.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         settings.tokenize_in_calling_thread()
+        self.most_characters_per_token = tokenizer.most_characters_per_token
         self._tokenizer = tokenizer
         self._short = ThreadPoolExecutor(SHORT_THREADS, thread_name_prefix="short-text")
         self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="long-text")
