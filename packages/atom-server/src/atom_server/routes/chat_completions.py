@@ -43,7 +43,7 @@ async def chat_completions(request: Request) -> Response:
     body, headers = await read_request(request, ChatCompletionRequest, state.options.max_body_bytes)
     state.check_model(body.model)
     _check(body)
-    prompt = await encode_chat(state, body)
+    prompt = await encode_chat(request, body)
     plan = plan_reply(state, body, prompt)
     generation = await Generation.submit(request, body, [prompt], plan.params, kind="chatcmpl")
     headers = naming_ignored(headers, body.without_effect(plan.params))
