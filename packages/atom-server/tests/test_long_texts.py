@@ -42,9 +42,9 @@ def wait_until_no_text_is_in_work(server, seconds: float) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("size", [200_000, pytest.param(2_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [600_000, pytest.param(2_000_000, marks=pytest.mark.slow)])
 def test_fifteen_long_prompts_stall_nobody_and_end_with_their_client(server, size):
-    """Each is cut to 5 tokens, so each is tokenized whole. It used to take the loop 15 times as long as one does."""
+    """Each is cut to 5 tokens, so each is tokenized whole. The loop used to wait as long as each of them takes."""
     text = (WORDS * (size // len(WORDS) + 1))[:size]
     body = json.dumps({"prompt": [text] * 15, "truncate_prompt_tokens": 5, "max_tokens": 1}).encode()
     started = time.perf_counter()
@@ -55,7 +55,7 @@ def test_fifteen_long_prompts_stall_nobody_and_end_with_their_client(server, siz
             time.sleep(0.01)
         assert server.post("/v1/completions", prompt=WORDS * 30, truncate_prompt_tokens=5, max_tokens=1).is_success
         assert texts_in_work(server)
-        assert pause[0] < max(for_one, 0.5)
+        assert pause[0] < for_one / 2
     wait_until_no_text_is_in_work(server, 4 * for_one + 2)
     server.wait_until_idle()
 
@@ -129,7 +129,7 @@ def test_pairs_that_repeat_a_long_text_too_often_are_refused(server, monkeypatch
 
 
 def test_a_document_that_does_not_fit_beside_the_query_is_told_before_anything_runs(server):
-    error = server.post("/v1/rerank", query="q " * 200, documents=["a", "b " * 200]).json()["error"]
+    error = server.post("/v1/rerank", query="zq" * 200, documents=["a", "zq" * 200]).json()["error"]
     assert (error["param"], error["code"]) == ("documents", "context_length_exceeded")
 
 

@@ -56,7 +56,7 @@ class Compilers:
     def choose(self, params: StructuredOutputParams) -> tuple[str, ...]:
         """Backends to try for a constraint, in this order (see `choice.choose`); each reason is logged once."""
         names, why = choose(params, self._setting, self._has_xgrammar)
-        told = (kind_of(params), names[0], why)
+        told = (kind_of(params), names[0], why)  # as many as there are objections in `xgrammar_limits`
         if told not in self._told:
             self._told.add(told)
             logger.info("structured output: %s goes to %s: %s", *told)
