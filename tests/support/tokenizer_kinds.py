@@ -12,6 +12,7 @@ from atom_core.tokenization.gguf_vocab import PRE_TOKENIZERS
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
+
 def make_llama(**overrides) -> Tokenizer:
     """Spaces as ▁, and bytes for what the vocabulary has no characters for: as Llama 2's."""
     vocab = {token: i for i, token in enumerate(["<unk>", *BYTES, "▁", *"abcdefgh", "ab", "▁ab", "▁▁", "▁▁▁▁"])}

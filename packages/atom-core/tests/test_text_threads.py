@@ -1,4 +1,4 @@
-"""Text beside an event loop: the same tokens as ever, in pieces that take turns, and an end to the work of who leaves."""
+"""Text beside an event loop: the same tokens as ever, in pieces that take turns and end with who wants them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def kinds(tiny_llama: Path) -> dict[str, Tokenizer]:
     return tokenizer_kinds(tiny_llama)
 
 
-TEXTS = st.text(st.one_of(st.sampled_from("abcdefgh  \n\t.'0١ü🙂漢\u0301ᾂ각"), st.characters(exclude_categories=["Cs"])))
+TEXTS = st.text(
+    st.one_of(st.sampled_from("abcdefgh  \n\t.'0١ü🙂漢\u0301ᾂ각"), st.characters(exclude_categories=["Cs"]))
+)
 
 
 @settings(max_examples=60, deadline=None)

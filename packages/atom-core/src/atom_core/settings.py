@@ -48,8 +48,8 @@ def keep_compiled_in(folder: Path) -> None:
 
 
 def tokenize_in_calling_thread() -> None:
-    """Have a batch of texts tokenized by whoever calls, and not in one pool of threads where long texts stop short ones.
+    """Have texts tokenized in the thread that asks, unless ``TOKENIZERS_PARALLELISM`` says otherwise.
 
-    ``TOKENIZERS_PARALLELISM`` keeps what it was set to.
+    In the library's own pool of threads long texts would keep short ones waiting.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -1,4 +1,4 @@
-"""`TextThreads`: text to tokens and back beside an event loop, in pieces, without one client's text before all others'."""
+"""`TextThreads`: text to tokens and back beside an event loop, in pieces that take turns."""
 
 from __future__ import annotations
 

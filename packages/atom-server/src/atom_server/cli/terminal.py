@@ -36,9 +36,7 @@ def chat_template_of(engine: AsyncEngine) -> ChatTemplate:
     return template
 
 
-def encode_chat(
-    engine: AsyncEngine, template: ChatTemplate, messages: Sequence[dict[str, Any]]
-) -> list[int]:
+def encode_chat(engine: AsyncEngine, template: ChatTemplate, messages: Sequence[dict[str, Any]]) -> list[int]:
     """Token ids of a conversation."""
     return _tokenizer(engine).encode(template.render(messages), add_special_tokens=False)
 

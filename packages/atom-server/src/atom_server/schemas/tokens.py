@@ -11,7 +11,6 @@ from atom_server.schemas.chat import MAX_MESSAGES, ChatMessage
 from atom_server.schemas.model_request import MAX_INTEGER
 from atom_server.schemas.sampling import TokenId
 
-
 MAX_TOKENS = 2**20
 
 
