@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import base64
 import contextlib
 import sys
@@ -48,13 +49,21 @@ async def embeddings(request: Request) -> Response:
     answer: dict[str, Any] = {
         "object": "list",
         "data": [
-            {"object": "embedding", "index": index, "embedding": encode_vector(vector, body.encoding_format)}
-            for index, vector in enumerate(shortened(vector, body.dimensions) for vector in vectors)
+            await _encoded(index, shortened(vector, body.dimensions), body.encoding_format)
+            for index, vector in enumerate(vectors)
         ],
         "model": generation.model,
         "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
     }
     return Response(msgspec.json.encode(answer), headers=headers, media_type="application/json")
+
+
+async def _encoded(index: int, vector: list[float], form: Literal["float", "base64"]) -> msgspec.Raw:
+    """One entry of the answer as JSON: thousands of vectors at once would keep the event loop for a second."""
+    await asyncio.sleep(0)
+    return msgspec.Raw(
+        msgspec.json.encode({"object": "embedding", "index": index, "embedding": encode_vector(vector, form)})
+    )
 
 
 def encode_vector(vector: list[float], form: Literal["float", "base64"]) -> list[float] | str:
