@@ -293,6 +293,21 @@ def test_a_deadline_counts_the_work(slow):
     assert waiting.overdue() is None
 
 
+def test_a_deadline_begins_with_the_work():
+    now, overdue = [0.0], []
+    compilation = Compilation(StructuredOutputParams(regex="a"), lambda: now[0])
+
+    def work(params: StructuredOutputParams) -> None:
+        for seconds in (DEADLINE_SECONDS - 1, 2):
+            now[0] += seconds
+            overdue.append(compilation.overdue())
+
+    now[0] = QUEUE_SECONDS - 1
+    compilation.run(work)
+    assert overdue[0] is None
+    assert isinstance(overdue[1], GrammarError)
+
+
 def test_a_grammar_that_is_never_begun_says_that_too_much_is_being_done(slow):
     slow.occupy_threads()
     waiting = slow.submit("waiting")

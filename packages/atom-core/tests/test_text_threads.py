@@ -171,6 +171,7 @@ def test_short_texts_do_not_wait_for_long_ones():
     async def ask(threads: TextThreads):
         held = threading.Event()
         long = [asyncio.ensure_future(threads.run(partial(held.wait, 20), is_long=True)) for _ in range(9)]
+        await asyncio.sleep(0)
         [token_ids] = await threads.encode(["a" * 2000], most_tokens=NO_LIMIT)
         assert not any(work.done() for work in long)
         held.set()
