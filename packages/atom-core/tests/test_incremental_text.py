@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from atom_core import SamplingParams
 from atom_core.engine.output_processor import OutputProcessor
 from atom_core.messages import EngineOutput, EngineRequest, TokenLogprobs
 from atom_core.tokenization import IncrementalDetokenizer, StopStringMatcher, Tokenizer
+from tokenizer_kinds import make_bert, make_llama, make_unigram
 
 RELAXED = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -45,6 +47,33 @@ def test_pieces_of_any_tokens_join_to_the_text_of_all(tokenizer, token_ids, skip
     joined = "".join(pieces_of(tokenizer, token_ids, skip_special_tokens=skip_special_tokens))
     assert whole.startswith(joined)
     assert whole[len(joined) :].strip("\ufffd") == ""
+
+
+KINDS = {
+    "Llama 2": (make_llama, None),
+    "Llama 2, a space stripped": (make_llama, [decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]),
+    "bytes that are the same in no two pieces": (
+        make_llama,
+        [decoders.ByteFallback(), decoders.Fuse(), decoders.Strip("\ufffd", 0, 1)],
+    ),
+    "words": (make_bert, [decoders.WordPiece()]),
+    "likely pieces": (make_unigram, [decoders.Metaspace()]),
+}
+
+
+@pytest.mark.parametrize(("make", "parts"), KINDS.values(), ids=KINDS)
+def test_a_step_never_fails_and_never_looks_at_more_than_a_few_tokens(make, parts):
+    """Whatever tokens come: bytes that are no characters too, and runs that no decoder can cut."""
+    tokenizer = make()
+    if parts is not None:
+        tokenizer.backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), *parts])
+    decoded = []
+    decode = tokenizer.decode
+    tokenizer.decode = lambda ids, *options: decoded.append(len(ids)) or decode(ids, *options)
+    rng = random.Random(0)
+    for token_ids in (*([i] * 100 for i in range(tokenizer.vocab_size)), rng.choices(range(256), k=5000)):
+        pieces_of(tokenizer, list(token_ids), prompt_token_ids=[0, 1])
+    assert max(decoded, default=0) <= 40
 
 
 def test_bytes_that_never_become_a_character_are_not_held_for_ever(tokenizer):

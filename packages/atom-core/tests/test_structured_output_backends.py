@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import Future
 
 import jsonschema
@@ -16,11 +17,12 @@ import pytest
 
 from atom_core import LLMEngine, StructuredOutputParams
 from atom_core.config import ConfigError
+from atom_core.config.sections import StructuredOutputConfig
 from atom_core.messages import EngineRequest
 from atom_core.structured_output import Compilers, ConstrainedRequests, GrammarCompiler, GrammarError
 from atom_core.structured_output.bits import one_token, only_token
 from atom_core.structured_output.choice import choose
-from atom_core.structured_output.compiler import DEADLINE_SECONDS
+from atom_core.structured_output.compiler import DEADLINE_SECONDS, NUM_THREADS, QUEUE_SECONDS
 from atom_core.structured_output.llguidance_backend import LLGuidanceBackend
 from atom_core.structured_output.slices import slices_of
 from atom_core.structured_output.vocabulary import Vocabulary
@@ -226,7 +228,7 @@ def test_a_grammar_that_one_library_fails_at_goes_to_the_other(engine):
     requests.hold(request)
     compilers = requests._compilers
     assert isinstance(compilers, Future)
-    compilers.result(20)._compilers["xgrammar"] = GrammarCompiler(lambda params: hangs.wait(30))
+    compilers.result(20)._compilers["xgrammar"] = GrammarCompiler(lambda params: hangs.wait(30), clock=lambda: now[0])
     assert requests.take_ready() == []
     now[0] += DEADLINE_SECONDS + 1
     assert requests.take_ready() == []
@@ -234,6 +236,43 @@ def test_a_grammar_that_one_library_fails_at_goes_to_the_other(engine):
     ready = requests.take_ready() or requests.take_ready()
     hangs.set()
     assert ready == [(request, None)]
+    requests.close()
+
+
+def test_a_request_whose_grammar_waits_too_long_is_no_fault_of_its_grammar(engine):
+    now, hangs, begun = [0.0], threading.Event(), []
+    requests = ConstrainedRequests(
+        lambda: engine.tokenizer,
+        vocab_size=engine.info.vocab_size,
+        eos_token_ids=engine.info.eos_token_ids,
+        config=StructuredOutputConfig(backend="llguidance"),
+        clock=lambda: now[0],
+    )
+
+    def hold(name: str) -> EngineRequest:
+        request = EngineRequest(name, PROMPT, make_params(choice=[name]), eos_token_ids=engine.info.eos_token_ids)
+        requests.hold(request)
+        return request
+
+    busy = [hold(f"busy{number}") for number in range(NUM_THREADS)]
+    compilers = requests._compilers.result(20)
+    compiler = GrammarCompiler(lambda params: begun.append(params) or hangs.wait(30), clock=lambda: now[0])
+    compilers._compilers["llguidance"] = compiler
+    assert requests.take_ready() == []
+    while len(begun) < NUM_THREADS:
+        time.sleep(0.001)
+    waiting, _ = hold("waiting"), hold("left")
+    assert requests.take_ready() == []
+    assert [output.finish_reason for output in requests.abort(["left"])] == ["abort"]
+    now[0] += DEADLINE_SECONDS + 1
+    assert {(request.request_id, refusal.code) for request, refusal in requests.take_ready()} == {
+        (request.request_id, "invalid_grammar") for request in busy
+    }
+    now[0] += QUEUE_SECONDS
+    assert [(request, refusal.code) for request, refusal in requests.take_ready()] == [(waiting, "queue_full")]
+    hangs.set()
+    compiler.check(StructuredOutputParams(choice=["last"]))
+    assert len(begun) == NUM_THREADS + 1, "what nobody waited for any more was compiled"
     requests.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -31,6 +32,7 @@ class RunningServer:
     Attributes:
         url: without a path.
         engine, state: of the app, to look at what clients cannot see.
+        loop: that the app runs in.
     """
 
     def __init__(self, model: Path, options: ServerOptions | None = None, **engine_settings: Any) -> None:
@@ -72,7 +74,25 @@ class RunningServer:
             time.sleep(0.02)
         raise AssertionError(f"after {seconds} s: {self.engine.stats}, active {self.state.active}")
 
+    @contextlib.contextmanager
+    def longest_pause(self) -> Iterator[list[float]]:
+        """Puts the longest time, in seconds, that the app's event loop did nothing else into the list it gives."""
+        pauses = [0.0]
+
+        async def watch() -> None:
+            while True:
+                before = time.perf_counter()
+                await asyncio.sleep(0.001)
+                pauses[0] = max(pauses[0], time.perf_counter() - before)
+
+        watching = asyncio.run_coroutine_threadsafe(watch(), self.loop)
+        try:
+            yield pauses
+        finally:
+            watching.cancel()
+
     async def _run(self) -> None:
+        self.loop = asyncio.get_running_loop()
         try:
             self.engine = await AsyncEngine.start(EngineArgs(model=str(self._model), **self._settings))
         except BaseException as error:

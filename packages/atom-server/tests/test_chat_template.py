@@ -10,8 +10,8 @@ from atom_server.errors import APIError
 USER = [{"role": "user", "content": "hi"}]
 
 
-def render(source, messages=USER, special_tokens=None, **variables):
-    return ChatTemplate(source, special_tokens).render(messages, **variables)
+def render(source, messages=USER, special_tokens=None, variables=None, **options):
+    return ChatTemplate(source, special_tokens).render(messages, variables, **options)
 
 
 def test_blocks_leave_no_lines_behind():
@@ -30,12 +30,12 @@ def test_tojson_keeps_characters_as_they_are():
 
 def test_special_tokens_and_variables_are_there():
     source = "{{ bos_token }}{% if add_generation_prompt %}A{% endif %}{% if enable_thinking %}T{% endif %}"
-    assert render(source, special_tokens={"bos_token": "<s>"}, enable_thinking=True) == "<s>AT"
+    assert render(source, special_tokens={"bos_token": "<s>"}, variables={"enable_thinking": True}) == "<s>AT"
     assert render(source, special_tokens={"bos_token": "<s>"}, add_generation_prompt=False) == "<s>"
 
 
 def test_clients_cannot_replace_special_tokens():
-    assert render("{{ eos_token }}", special_tokens={"eos_token": "</s>"}, eos_token="forged") == "</s>"
+    assert render("{{ eos_token }}", special_tokens={"eos_token": "</s>"}, variables={"eos_token": "forged"}) == "</s>"
 
 
 def test_dates_can_be_written():
@@ -102,3 +102,32 @@ def test_a_last_message_that_is_not_there_cannot_be_continued(final):
     with pytest.raises(APIError) as caught:
         render("nothing", [{"role": "assistant", "content": final}], continue_final_message=True)
     assert (caught.value.status, caught.value.param) == (400, "messages")
+
+
+NAMES = ["self", "context", "messages_", "source", "name", "loop", "caller", "kwargs", "args", "environment", "a b", ""]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "is_wanted", "most_characters", "variables", "template_variables"])
+def test_a_variable_may_have_any_name_that_nothing_else_has(name):
+    assert render("{{ messages[0].content }}", variables={name: 1}) == "hi"
+
+
+@pytest.mark.parametrize("name", ["range", "namespace", "dict", "raise_exception", "strftime_now"])
+def test_a_variable_cannot_take_the_place_of_a_function(name):
+    with pytest.raises(APIError, match=f"^{name} cannot be set") as caught:
+        render("{{ messages[0].content }}", variables={name: 1})
+    assert (caught.value.status, caught.value.param) == (400, "chat_template_kwargs")
+
+
+def test_a_prompt_that_grows_too_long_is_not_written_to_its_end():
+    source = "{% for i in range(100) %}{{ messages[0].content }}{% endfor %}{{ raise_exception('went on') }}"
+    with pytest.raises(APIError, match="more than 50 characters") as caught:
+        render(source, most_characters=50)
+    assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
+
+
+def test_rendering_ends_when_nobody_wants_it():
+    asked = iter([True, True, False])
+    with pytest.raises(APIError) as caught:
+        render("{% for i in range(100) %}{{ i }}{% endfor %}", is_wanted=lambda: next(asked))
+    assert caught.value.status == 499

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
+from atom_core import StructuredOutputParams
+from atom_core.structured_output import GrammarCompiler
+from atom_core.structured_output.compiler import NUM_THREADS, QUEUE_SECONDS
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 SCHEMA = {
@@ -107,3 +114,25 @@ def test_a_tag_that_only_xgrammar_follows_is_refused_where_llguidance_serves(mak
             error = answer.json()["error"]
             assert (answer.status_code, error["param"], error["code"]) == (400, "structured_outputs", "invalid_grammar")
             assert "structured_output_backend is llguidance" in error["message"]
+
+
+def test_a_grammar_that_nobody_has_time_for_is_an_overload(server, monkeypatch):
+    """Both threads of the compiler are at work on others, for longer than anybody should wait."""
+    now, release = [0.0], threading.Event()
+    busy = GrammarCompiler(lambda params: release.wait(60), clock=lambda: now[0])
+    monkeypatch.setattr(server.engine._inputs, "_grammars", busy)
+    others = [busy.submit(StructuredOutputParams(regex=f"busy{number}")) for number in range(NUM_THREADS)]
+    while not all(other.grammar.running() for other in others):
+        time.sleep(0.01)
+    with ThreadPoolExecutor(1) as thread:
+        fields = {"prompt": "x", "max_tokens": 1, "structured_outputs": {"regex": "a+"}}
+        asking = thread.submit(server.post, "/v1/completions", **fields)
+        while len(busy) <= NUM_THREADS:
+            time.sleep(0.01)
+        now[0] += QUEUE_SECONDS + 1
+        answer = asking.result(30)
+    release.set()
+    busy.close()
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (503, "queue_full", "structured_outputs")
+    assert int(answer.headers["retry-after"]) >= 1

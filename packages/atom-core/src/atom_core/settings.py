@@ -45,3 +45,11 @@ def cache_dir() -> Path:
 def keep_compiled_in(folder: Path) -> None:
     """Have inductor keep its files in `folder`, unless ``TORCHINDUCTOR_CACHE_DIR`` names another."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+
+
+def tokenize_in_calling_thread() -> None:
+    """Have texts tokenized in the thread that asks, unless ``TOKENIZERS_PARALLELISM`` says otherwise.
+
+    In the library's own pool of threads long texts would keep short ones waiting.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -11,7 +11,7 @@ import jinja2
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from atom_server.errors import APIError
+from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError
 
 
 class ChatTemplateError(ValueError):
@@ -42,26 +42,52 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any] | None = None,
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        **variables: Any,
+        most_characters: int | None = None,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> str:
         """The prompt for `messages`, which ends inside the last one where that is to be continued.
 
+        Args:
+            variables: by the names that the template knows them by.
+            most_characters: longer prompts are refused, and not even written to their end.
+            is_wanted: asked again and again; the work ends where it says no.
+
         Raises:
-            APIError: 400; the template refused these messages, or failed on them.
+            APIError: 400; the template refused these messages, or failed on them, or the prompt is too long.
         """
-        text = self._render(messages, add_generation_prompt and not continue_final_message, variables)
+        variables = variables or {}
+        self._check_names(variables)
+        pieces = self._pieces(messages, add_generation_prompt and not continue_final_message, variables)
+        written, size = [], 0
+        for piece in pieces:
+            size += len(piece)
+            if most_characters is not None and size > most_characters:
+                message = f"the messages make a prompt of more than {most_characters} characters; send less"
+                raise APIError(400, message, param="messages", code="context_length_exceeded")
+            if not is_wanted():
+                raise APIError(CLIENT_CLOSED_REQUEST, "the client went away", code="client_closed_request")
+            written.append(piece)
+        text = "".join(written)
         return _cut_after(text, messages[-1].get("content")) if continue_final_message else text
 
-    def _render(
+    def _check_names(self, variables: Mapping[str, Any]) -> None:
+        """Refuse variables that would take the place of functions that the template calls."""
+        taken = sorted(self._template.globals.keys() & variables.keys())
+        if taken:
+            message = f"{', '.join(taken)} cannot be set here: templates call functions of these names"
+            raise APIError(400, message, param="chat_template_kwargs")
+
+    def _pieces(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, variables: Mapping[str, Any]
-    ) -> str:
+    ) -> Iterator[str]:
         context = {**variables, **self._special_tokens}
         context |= {"messages": self._known_roles(messages), "add_generation_prompt": add_generation_prompt}
         try:
-            return self._template.render(context)
+            yield from self._template.generate(context)
         except TemplateRefusal as error:
             raise _unrenderable(f"the chat template refuses these messages: {error}") from None
         except jinja2.TemplateError as error:

@@ -76,7 +76,7 @@ class Generation:
         generation = cls(state, id, state.check_model(body.model), prompts, params.n)
         generation._names = names
         try:
-            await state.engine.check_grammar(params)
+            params = await state.engine.prepare(params)
             generation._start(params, body, pooling)
         except InvalidRequestError as error:
             raise renamed(_in_words_of(body, error), names) from None
@@ -158,7 +158,7 @@ class Generation:
     def _failure(self, output: RequestOutput) -> APIError | InvalidRequestError:
         if output.finish_reason == "abort":
             return shutting_down()
-        if output.error_code == "invalid_grammar" and self._body is not None:
+        if output.error_code in ("invalid_grammar", "queue_full") and self._body is not None:
             name = "structured_outputs"
             error = InvalidRequestError(f"{name}: {output.error}", name, output.error_code)
             return renamed(_in_words_of(self._body, error), self._names)

@@ -1,98 +1,124 @@
-"""From what a request gives (text, token ids, messages) to token ids, without holding up the event loop."""
+"""From the texts and token ids of a request to prompts: beside the event loop, for as long as the client is there."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
+from starlette.requests import Request
+
+from atom_core.engine.validation import prompt_too_long
+from atom_core.tokenization import TextThreads, TooManyTokensError
+from atom_server.disconnect import until_disconnect
 from atom_server.errors import APIError
 from atom_server.schemas.model_request import PromptRequest
-from atom_server.state import ServerState
+from atom_server.state import ServerState, server_state
 
-# Up to here tokenizing takes well under a millisecond; longer texts go to a thread.
-_INLINE_CHARACTERS = 4096
-# A token of most vocabularies spells at most this many characters (runs of spaces are the longest).
-_LONGEST_TOKEN = 256
+# Of a text that need not fit the model's context: it is counted, or cut.
+MAX_TOKENS = 2**20
 
 
 class PromptTokens(NamedTuple):
-    """A tokenized prompt. `text` is what the client sent, where it sent text."""
+    """A tokenized prompt. `text` is what the client sent, where it sent text or wants it."""
 
     token_ids: list[int]
     text: str | None = None
 
 
-async def encode_text(
-    state: ServerState, text: str, *, add_special_tokens: bool = True, param: str = "prompt"
-) -> list[int]:
-    """Token ids of `text`.
+async def encode_texts(
+    request: Request,
+    texts: Sequence[str],
+    *,
+    add_special_tokens: bool = True,
+    param: str = "prompt",
+    has_to_fit: bool = True,
+) -> list[list[int]]:
+    """Token ids of each of several texts; the work ends when the client goes away.
+
+    Args:
+        has_to_fit: the first text that is too long for the model's context ends the work.
 
     Raises:
-        APIError: 400 for a text so long that no tokenizing could make it fit.
+        APIError, InvalidRequestError: 400; there is no tokenizer, or a text is too long.
     """
-    tokenizer = state.tokenizer
-    most = state.engine.info.max_model_len
-    if len(text) > most * _LONGEST_TOKEN:
-        message = f"the prompt has {len(text)} characters, which cannot fit the context of {most} tokens; send less"
+    state = server_state(request)
+    context = state.engine.info.max_model_len
+    limit = most_characters(state, has_to_fit=has_to_fit)
+    if limit is not None and (longest := max(map(len, texts), default=0)) > limit:
+        message = f"the prompt has {longest} characters, which cannot fit the context of {context} tokens; send less"
         raise APIError(400, message, param=param, code="context_length_exceeded")
-    if len(text) <= _INLINE_CHARACTERS:
-        return tokenizer.encode(text, add_special_tokens)
-    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+    most_tokens = context - 1 if has_to_fit else MAX_TOKENS
+    encoding = text_threads(state).encode(texts, add_special_tokens=add_special_tokens, most_tokens=most_tokens)
+    try:
+        return await until_disconnect(request, encoding)
+    except TooManyTokensError as error:
+        if has_to_fit:
+            raise prompt_too_long(error.num_tokens, context, param) from None
+        message = f"the text has {error.num_tokens} tokens; at most {MAX_TOKENS} are counted or cut here: send less"
+        raise APIError(400, message, param=param, code="context_length_exceeded") from None
+
+
+async def decode_tokens(request: Request, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+    """Text of token ids; APIError 400 without a tokenizer."""
+    threads = text_threads(server_state(request))
+    return await until_disconnect(request, threads.decode(token_ids, skip_special_tokens=skip_special_tokens))
 
 
 async def encode_prompts(
-    state: ServerState,
+    request: Request,
     body: PromptRequest,
     prompts: Sequence[str | list[int]],
     *,
     param: str = "prompt",
     max_tokens: int | None = None,
+    with_text: bool = False,
 ) -> list[PromptTokens]:
-    """Token ids of each of several prompts, cut as `body` says."""
-    special = body.add_special_tokens is not False
-    encoded = []
-    for prompt in prompts:
-        if isinstance(prompt, str):
-            token_ids = await encode_text(state, prompt, add_special_tokens=special, param=param)
-            encoded.append(cut_prompt(state, body, PromptTokens(token_ids, prompt), max_tokens))
-        else:
-            encoded.append(cut_prompt(state, body, PromptTokens(prompt), max_tokens))
-    return encoded
+    """Token ids of each of several prompts, cut as `body` says.
 
-
-def cut_prompt(state: ServerState, body: PromptRequest, prompt: PromptTokens, max_tokens: int | None) -> PromptTokens:
-    """The prompt as far as `body` keeps it."""
-    kept = body.cut(prompt.token_ids, state.engine.info.max_model_len, max_tokens)
-    if len(kept) == len(prompt.token_ids):
-        return prompt
-    return PromptTokens(kept, None if prompt.text is None else state.tokenizer.decode(kept))
-
-
-async def encode_messages(
-    state: ServerState,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    add_generation_prompt: bool = True,
-    continue_final_message: bool = False,
-    template_variables: Mapping[str, Any] | None = None,
-    add_special_tokens: bool = False,
-) -> PromptTokens:
-    """Token ids of a conversation, through the chat template.
+    Args:
+        with_text: prompts of token ids get their text too, where there is a tokenizer.
 
     Raises:
-        APIError: 400 where there is no template, or it cannot render these messages.
+        APIError, InvalidRequestError: 400; see `encode_texts`.
     """
-    _ = state.tokenizer
-    if state.template is None:
-        message = "this model has no chat template: use /v1/completions, or start the server with --chat-template FILE"
-        raise APIError(400, message, param="messages", code="no_chat_template")
-    text = await asyncio.to_thread(
-        state.template.render,
-        state.history_style.applied(messages),
-        add_generation_prompt=add_generation_prompt,
-        continue_final_message=continue_final_message,
-        **(template_variables or {}),
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    special, fits = body.add_special_tokens is not False, body.truncate_prompt_tokens is None
+    encoded = iter(
+        await encode_texts(request, texts, add_special_tokens=special, param=param, has_to_fit=fits) if texts else ()
     )
-    token_ids = await encode_text(state, text, add_special_tokens=add_special_tokens, param="messages")
-    return PromptTokens(token_ids, text)
+    state = server_state(request)
+    context = state.engine.info.max_model_len
+    tokenized = []
+    for prompt in prompts:
+        given = PromptTokens(next(encoded), prompt) if isinstance(prompt, str) else PromptTokens(prompt)
+        kept = await cut_prompt(request, body, given, max_tokens)
+        if len(kept.token_ids) >= context:
+            raise prompt_too_long(len(kept.token_ids), context, param)
+        if with_text and kept.text is None and state.engine.texts is not None:
+            kept = PromptTokens(kept.token_ids, await decode_tokens(request, kept.token_ids))
+        tokenized.append(kept)
+    return tokenized
+
+
+async def cut_prompt(
+    request: Request, body: PromptRequest, prompt: PromptTokens, max_tokens: int | None
+) -> PromptTokens:
+    """The prompt as far as `body` keeps it."""
+    kept = body.cut(prompt.token_ids, server_state(request).engine.info.max_model_len, max_tokens)
+    if len(kept) == len(prompt.token_ids):
+        return prompt
+    return PromptTokens(kept, None if prompt.text is None else await decode_tokens(request, kept))
+
+
+def most_characters(state: ServerState, *, has_to_fit: bool) -> int | None:
+    """The length above which no tokenizing could make a text fit; None where nothing is known of that."""
+    for_each = text_threads(state).most_characters_per_token
+    if for_each is None:
+        return None
+    return for_each * (state.engine.info.max_model_len if has_to_fit else MAX_TOKENS)
+
+
+def text_threads(state: ServerState) -> TextThreads:
+    """What tokenizes; APIError 400 where the server was started without a tokenizer."""
+    _ = state.tokenizer
+    return cast(TextThreads, state.engine.texts)

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
 
 from atom_core import SamplingParams, ThinkingBudget
 from atom_server.output.notation import CallNotation
 from atom_server.output.output_format import OutputFormat
-from atom_server.prompts import PromptTokens, cut_prompt, encode_messages
+from atom_server.prompts import PromptTokens, cut_prompt
+from atom_server.rendered_prompt import encode_messages
 from atom_server.schemas.chat import ChatCompletionRequest
-from atom_server.state import ServerState
+from atom_server.state import ServerState, server_state
 from atom_server.tool_calling import check_tools, is_written_as_json, makes_several, reply_constraint, schemas_of
 from atom_server.tool_messages import CallIds, ReplyReader, random_call_id
 
@@ -37,22 +39,27 @@ class ReplyPlan:
     make_reader: Callable[[], ReplyReader]
 
 
-async def encode_chat(state: ServerState, body: ChatCompletionRequest) -> PromptTokens:
+async def encode_chat(request: Request, body: ChatCompletionRequest, *, has_to_fit: bool = True) -> PromptTokens:
     """The prompt of a chat.
 
+    Args:
+        has_to_fit: a prompt that is too long for the model's context is refused, unless `body` has it cut.
+
     Raises:
-        APIError: 400; there is no template, it cannot render these messages, or the tools cannot be.
+        APIError, InvalidRequestError: 400; there is no template, it cannot render these messages, the tools cannot
+            be, or the prompt is too long.
     """
     check_tools(body)
     prompt = await encode_messages(
-        state,
+        request,
         body.template_messages(),
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        template_variables=_template_variables(state, body),
+        template_variables=_template_variables(server_state(request), body),
         add_special_tokens=bool(body.add_special_tokens),
+        has_to_fit=has_to_fit and body.truncate_prompt_tokens is None,
     )
-    return cut_prompt(state, body, prompt, body.most_tokens)
+    return await cut_prompt(request, body, prompt, body.most_tokens)
 
 
 def _template_variables(state: ServerState, body: ChatCompletionRequest) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
+from atom_core.log_lines import in_log
+
 logger = logging.getLogger("atom_server.request")
 
 # Probes come every few seconds and would drown the rest.
@@ -31,7 +33,7 @@ class RequestRecord:
         level = logging.DEBUG if self.path in _QUIET_PATHS and self.status < 400 else logging.INFO
         if not logger.isEnabledFor(level):
             return
-        line = f"{self.request_id} {self.method} {_printable(self.path)} {self.status}"
+        line = f"{in_log(self.request_id)} {in_log(self.method)} {in_log(self.path)} {self.status}"
         if self.prompt_tokens is not None:
             reasons = ",".join(dict.fromkeys(self.finish_reasons)) or "none"
             line += (
@@ -39,8 +41,3 @@ class RequestRecord:
                 f" ttft={self.ttft * 1e3:.0f}ms tpot={self.tpot * 1e3:.1f}ms finish={reasons}"
             )
         logger.log(level, "%s in %.3fs", line, seconds)
-
-
-def _printable(path: str) -> str:
-    """A path from the network, cut short and without anything that could forge a log line."""
-    return path[:120].encode("ascii", "backslashreplace").decode().replace("\n", "\\n").replace("\r", "\\r")

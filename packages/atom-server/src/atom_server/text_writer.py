@@ -77,12 +77,7 @@ class TextWriter:
 
     def _echoed(self, index: int) -> str:
         """What a choice begins with."""
-        if not self._body.echo:
-            return ""
-        prompt = self._prompt(index)
-        if prompt.text is not None:
-            return prompt.text
-        return self._tokenizer.decode(prompt.token_ids) if self._tokenizer else ""
+        return self._prompt(index).text or "" if self._body.echo else ""
 
     def _logprobs(
         self,

@@ -9,6 +9,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import msgspec
@@ -37,7 +38,7 @@ from atom_core.engine.wire import (
 )
 from atom_core.messages import Pooling, SamplingParams, StepStats, Submission
 from atom_core.structured_output.choice import BackendSetting
-from atom_core.tokenization import Tokenizer
+from atom_core.tokenization import TextThreads, Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class AsyncEngine:
     Attributes:
         info: what the engine resolved at start.
         tokenizer: None with `skip_tokenizer_init`.
+        texts: tokenizes beside the event loop; None without a tokenizer.
         stats: counts after the engine's last step; None before the first news.
         embedding_model: how its prompts become vectors.
         max_num_queued_requests: how many may wait beside the `info.max_num_seqs` that run.
@@ -62,10 +64,12 @@ class AsyncEngine:
     embedding_model: EmbeddingModel
     max_num_queued_requests: int
     tokenizer: Tokenizer | None
+    texts: TextThreads | None
     stats: StepStats | None
 
     def __init__(self, args: EngineArgs, *, step_timeout: float) -> None:
         self.tokenizer = None
+        self.texts = None
         self.stats = None
         self._args = args
         self._step_timeout = step_timeout
@@ -183,16 +187,22 @@ class AsyncEngine:
             message = f"{num_open} samples run or wait, of at most {most}, and there is no room for {wanted} more"
             raise InvalidRequestError(f"{message} ({limits}): try again later", code="queue_full")
 
-    async def check_grammar(self, sampling_params: SamplingParams) -> None:
-        """Compile a request's grammar, beside the event loop; `generate` only looks at its size.
+    async def prepare(self, sampling_params: SamplingParams) -> SamplingParams:
+        """Do what takes long with a request's parameters beside the event loop; to be given to `submit` or `generate`.
+
+        Its grammar is compiled (`generate` only looks at its size), and its bad words are tokenized.
 
         Raises:
             InvalidRequestError: the grammar is not sound, or took too long. Without this call a request with such a
-                grammar ends with finish_reason "error".
+                grammar ends with finish_reason "error". With code "queue_full" too many others are being compiled.
         """
         if sampling_params.structured_outputs is not None:
             self._inputs.validate_constraint(sampling_params)
-            await asyncio.to_thread(self._inputs.check_grammar, sampling_params)
+            await self._inputs.check_grammar_async(sampling_params)
+        if sampling_params.bad_words and self.texts is not None:
+            work = partial(self._inputs.with_bad_words, sampling_params)
+            sampling_params = await self.texts.run(work, is_long=False)
+        return sampling_params
 
     async def abort(self, stream: RequestStream) -> None:
         """End what is open of a stream: it gets finish_reason "abort" for each sample, then it ends."""
@@ -245,6 +255,8 @@ class AsyncEngine:
         self._stopping = True
         gc.unfreeze()
         self._open.end_all("abort")
+        if self.texts is not None:
+            self.texts.close()
         serves = self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
         grace = 0.0
         if serves and self._dead is None:
@@ -257,6 +269,8 @@ class AsyncEngine:
         checkpoint = await asyncio.to_thread(open_model, self._args)
         self._link.open(checkpoint.path)
         self.tokenizer = await asyncio.to_thread(open_tokenizer, self._args, checkpoint)
+        if self.tokenizer is not None:
+            self.texts = await asyncio.to_thread(TextThreads, self.tokenizer)
         info = await self._ready
         self._last_pulse = time.monotonic()
         self.info = msgspec.structs.replace(info, timings={**info.timings, "total": time.perf_counter() - started})

@@ -41,6 +41,7 @@ from atom_core.engine.wire import (
     news_address,
     request_address,
 )
+from atom_core.log_lines import LineFormatter
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,9 @@ def main() -> int:
     """Start the engine, serve until told to stop; 0 after a shutdown, 1 after a failure."""
     for ending in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group: the parent drains, then ends us
         signal.signal(ending, signal.SIG_IGN)
-    logging.basicConfig(level=settings.log_level(), format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=settings.log_level(), handlers=[handler])
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
     threading.Thread(target=_die_with_parent, args=(launch.folder,), daemon=True).start()
     context = zmq.Context()

@@ -184,11 +184,11 @@ class EngineCore:
     def _admit_constrained(self) -> None:
         """Queue the requests whose grammars are ready."""
         if self._constrained.has_waiting():
-            for request, reason in self._constrained.take_ready():
-                if reason is None:
+            for request, refusal in self._constrained.take_ready():
+                if refusal is None:
                     self._admit(request)
                 else:
-                    self._refuse(request, reason, "invalid_grammar")
+                    self._refuse(request, refusal.reason, refusal.code)
 
     def _release_sampler(self, step: SchedulerOutput, handle: StepHandle) -> None:
         """Let a step sample. Under a grammar that waits for the tokens of the steps before it; its forward runs."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -26,7 +27,7 @@ from atom_core.engine.validation import (
 from atom_core.messages import Pooling, Prompt, SamplingParams, Submission
 from atom_core.structured_output.checking import check_grammar
 from atom_core.structured_output.choice import BackendSetting
-from atom_core.structured_output.compiler import GrammarCompiler
+from atom_core.structured_output.compiler import CompilerBusyError, GrammarCompiler
 from atom_core.structured_output.grammar import GrammarError
 from atom_core.tokenization import Tokenizer, bad_words_token_ids
 
@@ -78,15 +79,30 @@ class InputProcessor:
         """Compile the grammar of `params`, if it has one: blocks, for no longer than a few seconds.
 
         Raises:
-            InvalidRequestError: the grammar is not sound, or took too long.
+            InvalidRequestError: the grammar is not sound, or took too long; with code "queue_full" so many others are
+                being compiled that it has to be tried again later.
         """
-        if params.structured_outputs is None:
-            return
-        try:
-            self._grammars.check(params.structured_outputs)
-        except GrammarError as error:
-            message = f"structured_outputs: {error}"
-            raise InvalidRequestError(message, "structured_outputs", "invalid_grammar") from None
+        if params.structured_outputs is not None:
+            with _told_of_grammars():
+                self._grammars.check(params.structured_outputs)
+
+    async def check_grammar_async(self, params: SamplingParams) -> None:
+        """The same for a coroutine: its event loop goes on."""
+        if params.structured_outputs is not None:
+            with _told_of_grammars():
+                await self._grammars.check_async(params.structured_outputs)
+
+    def with_bad_words(self, params: SamplingParams) -> SamplingParams:
+        """`params` with the token ids of their bad words, which `process` then need not find for each prompt.
+
+        Raises:
+            InvalidRequestError: a parameter that no prompt can go with.
+        """
+        check_sampling_params(params, self.limits, num_prompt_tokens=0)
+        if not params.bad_words or self._tokenizer is None:
+            return params
+        token_ids = bad_words_token_ids(self._tokenizer, params.bad_words)
+        return msgspec.structs.replace(params, bad_words_token_ids=token_ids)
 
     def process(
         self,
@@ -165,7 +181,7 @@ class InputProcessor:
         greedy = params.temperature < LEAST_TEMPERATURE
         bad_words = None
         if params.bad_words and self._tokenizer is not None:
-            bad_words = bad_words_token_ids(self._tokenizer, params.bad_words)
+            bad_words = params.bad_words_token_ids or bad_words_token_ids(self._tokenizer, params.bad_words)
         return msgspec.structs.replace(
             params,
             temperature=0.0 if greedy else float(params.temperature),
@@ -173,3 +189,15 @@ class InputProcessor:
             top_p=float(params.top_p),
             bad_words_token_ids=bad_words,
         )
+
+
+@contextlib.contextmanager
+def _told_of_grammars() -> Iterator[None]:
+    """Turn what is wrong with a grammar into InvalidRequestError."""
+    name = "structured_outputs"
+    try:
+        yield
+    except GrammarError as error:
+        raise InvalidRequestError(f"{name}: {error}", name, "invalid_grammar") from None
+    except CompilerBusyError as error:
+        raise InvalidRequestError(f"{name}: {error}", name, "queue_full") from None

@@ -38,12 +38,7 @@ def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
     if not token_ids:
         raise InvalidRequestError("prompt is empty; it must hold at least one token", "prompt", "empty_prompt")
     if len(token_ids) >= limits.max_model_len:
-        raise InvalidRequestError(
-            f"prompt has {len(token_ids)} tokens; this model's context is {limits.max_model_len} tokens, "
-            f"prompt and output together: send at most {limits.max_model_len - 1}",
-            "prompt",
-            "context_length_exceeded",
-        )
+        raise prompt_too_long(len(token_ids), limits.max_model_len)
     vocab_size = limits.vocab_size
     # Prompts are long: only one that is wrong is gone through for what is wrong.
     if set(map(type, token_ids)) == {int} and min(token_ids) >= 0 and max(token_ids) < vocab_size:
@@ -55,6 +50,15 @@ def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
                 "prompt",
                 "invalid_token_id",
             )
+
+
+def prompt_too_long(num_tokens: int, max_model_len: int, param: str = "prompt") -> InvalidRequestError:
+    """What to say of a prompt that leaves no room for a token; `param` is where it came from."""
+    message = (
+        f"prompt has {num_tokens} tokens; this model's context is {max_model_len} tokens, prompt and output together: "
+        f"send at most {max_model_len - 1}"
+    )
+    return InvalidRequestError(message, param, "context_length_exceeded")
 
 
 def check_sampling_params(params: SamplingParams, limits: RequestLimits) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as DeadlineError
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import msgspec
@@ -14,10 +16,60 @@ import msgspec
 from atom_core.messages import StructuredOutputParams
 from atom_core.structured_output.grammar import GrammarError, kind_of
 
+# The work on one grammar, and the wait until a thread takes it up.
 DEADLINE_SECONDS = 5.0
+QUEUE_SECONDS = 20.0
 MAX_GRAMMARS = 256
 MAX_BYTES = 256 << 20
 NUM_THREADS = 2
+# How often somebody who waits looks at the clock.
+_LOOK_SECONDS = 0.5
+
+
+class CompilerBusyError(RuntimeError):
+    """The compilers have so much to do that a grammar was not even begun; nothing is known against it."""
+
+
+class Compilation:
+    """A constraint on its way to a grammar.
+
+    Attributes:
+        grammar: what comes of it; fails with what the work raises, GrammarError as a rule.
+        num_waiting: those who want it.
+    """
+
+    def __init__(self, params: StructuredOutputParams, clock: Callable[[], float]) -> None:
+        self.grammar: Future[Any] = Future()
+        self.params = params
+        self.num_waiting = 0
+        self._clock = clock
+        self._submitted = clock()
+        self._begun: float | None = None
+
+    def result(self, seconds: float | None = None) -> Any:
+        """The grammar, once it is there: blocks, for no longer than `seconds`."""
+        return self.grammar.result(seconds)
+
+    def overdue(self) -> GrammarError | CompilerBusyError | None:
+        """Why nobody should wait any longer: the work takes too long, or has not begun for too long."""
+        now = self._clock()
+        if self.grammar.done():
+            return None
+        if self._begun is not None:
+            return GrammarError(too_slow(self.params)) if now - self._begun > DEADLINE_SECONDS else None
+        if now - self._submitted > QUEUE_SECONDS:
+            return CompilerBusyError("too many other grammars are being compiled; try again later")
+        return None
+
+    def run(self, compile_grammar: Callable[[StructuredOutputParams], Any]) -> None:
+        """Do the work, unless nobody waits for it any more."""
+        if not self.grammar.set_running_or_notify_cancel():
+            return
+        self._begun = self._clock()
+        try:
+            self.grammar.set_result(compile_grammar(self.params))
+        except BaseException as error:
+            self.grammar.set_exception(error)
 
 
 class GrammarCompiler:
@@ -26,6 +78,7 @@ class GrammarCompiler:
     Args:
         compile_grammar: does the work, in one of the threads.
         max_grammars, max_bytes: kept in memory; the one unused for longest goes first.
+        clock: seconds, for deadlines.
     """
 
     def __init__(
@@ -34,45 +87,96 @@ class GrammarCompiler:
         *,
         max_grammars: int = MAX_GRAMMARS,
         max_bytes: int = MAX_BYTES,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._compile = compile_grammar
         self._max_grammars = max_grammars
         self._max_bytes = max_bytes
+        self._clock = clock
         self._lock = threading.Lock()
-        self._grammars: OrderedDict[bytes, Future[Any]] = OrderedDict()
+        self._compilations: OrderedDict[bytes, Compilation] = OrderedDict()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="grammar")
 
-    def submit(self, params: StructuredOutputParams) -> Future[Any]:
-        """What `compile_grammar` makes of `params`; the future fails with what it raises, GrammarError as a rule."""
-        key = msgspec.json.encode(params)
+    def submit(self, params: StructuredOutputParams) -> Compilation:
+        """The compilation of `params`, begun now or before. Who stops waiting for it says `leave`."""
+        key = _key(params)
         with self._lock:
-            future = self._grammars.get(key)
-            if future is None:
-                future = self._grammars[key] = self._threads.submit(self._compile, params)
-            self._grammars.move_to_end(key)
-            while len(self._grammars) > self._max_grammars or self._num_bytes() > self._max_bytes:
-                self._grammars.popitem(last=False)
-        return future
+            compilation = self._compilations.get(key)
+            if compilation is None:
+                compilation = self._compilations[key] = Compilation(params, self._clock)
+                self._threads.submit(compilation.run, self._compile)
+            compilation.num_waiting += 1
+            self._compilations.move_to_end(key)
+            while len(self._compilations) > self._max_grammars or self._num_bytes() > self._max_bytes:
+                self._compilations.popitem(last=False)
+        return compilation
 
-    def check(self, params: StructuredOutputParams, deadline: float = DEADLINE_SECONDS) -> None:
-        """Wait for a grammar; raise GrammarError unless it is sound within `deadline` seconds."""
-        try:
-            self.submit(params).result(deadline)
-        except DeadlineError:
-            raise GrammarError(too_slow(params)) from None
+    def leave(self, compilation: Compilation) -> None:
+        """Somebody no longer waits; what nobody waits for is not begun."""
+        with self._lock:
+            compilation.num_waiting -= 1
+            if compilation.num_waiting == 0 and compilation.grammar.cancel():
+                self._compilations.pop(_key(compilation.params), None)
+
+    def check(self, params: StructuredOutputParams) -> None:
+        """Wait for a grammar.
+
+        Raises:
+            GrammarError: it is not sound, or not within `DEADLINE_SECONDS` of work.
+            CompilerBusyError: nobody began to work on it within `QUEUE_SECONDS`.
+        """
+        with self._awaited(params) as compilation:
+            while not compilation.grammar.done():
+                wait([compilation.grammar], _LOOK_SECONDS)
+                _refuse_overdue(compilation)
+            compilation.grammar.result()
+
+    async def check_async(self, params: StructuredOutputParams) -> None:
+        """The same for a coroutine: its event loop goes on."""
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell(_: Future[Any]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop may have ended before the work
+                loop.call_soon_threadsafe(done.set)
+
+        with self._awaited(params) as compilation:
+            compilation.grammar.add_done_callback(tell)
+            while not compilation.grammar.done():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(done.wait(), _LOOK_SECONDS)
+                _refuse_overdue(compilation)
+            compilation.grammar.result()
 
     def close(self) -> None:
         """Let the threads end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    @contextlib.contextmanager
+    def _awaited(self, params: StructuredOutputParams) -> Iterator[Compilation]:
+        compilation = self.submit(params)
+        try:
+            yield compilation
+        finally:
+            self.leave(compilation)
+
     def __len__(self) -> int:
-        return len(self._grammars)
+        return len(self._compilations)
 
     def _num_bytes(self) -> int:
-        done = (future for future in self._grammars.values() if future.done() and future.exception() is None)
-        return sum(getattr(future.result(), "num_bytes", 0) for future in done)
+        futures = (compilation.grammar for compilation in self._compilations.values())
+        done = (future for future in futures if future.done() and not future.cancelled())
+        return sum(getattr(future.result(), "num_bytes", 0) for future in done if future.exception() is None)
 
 
 def too_slow(params: StructuredOutputParams) -> str:
     """What to say of a grammar that missed its deadline."""
     return f"{kind_of(params)} took longer than {DEADLINE_SECONDS:g} s to compile; make it simpler"
+
+
+def _refuse_overdue(compilation: Compilation) -> None:
+    if (error := compilation.overdue()) is not None:
+        raise error
+
+
+def _key(params: StructuredOutputParams) -> bytes:
+    return msgspec.json.encode(params)

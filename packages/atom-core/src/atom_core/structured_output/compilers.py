@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Future
+import time
+from collections.abc import Callable, Sequence
 
 from atom_core.messages import StructuredOutputParams
 from atom_core.structured_output.backend import Backend, Grammar
 from atom_core.structured_output.choice import BackendSetting, choose, has_xgrammar
-from atom_core.structured_output.compiler import GrammarCompiler
+from atom_core.structured_output.compiler import Compilation, GrammarCompiler
 from atom_core.structured_output.grammar import kind_of
 from atom_core.structured_output.llguidance_backend import LLGuidanceBackend
 from atom_core.structured_output.vocabulary import Vocabulary
@@ -25,13 +25,20 @@ class Compilers:
     Args:
         tokenizer, vocab_size, eos_token_ids: of the model.
         setting: `structured_output_backend`.
+        clock: seconds, for deadlines.
 
     Attributes:
         vocabulary: of the model.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int], setting: BackendSetting = "auto"
+        self,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        setting: BackendSetting = "auto",
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.vocabulary = Vocabulary(tokenizer, vocab_size)
         self._eos_token_ids = tuple(eos_token_ids)
@@ -42,22 +49,26 @@ class Compilers:
         self._told: set[tuple[str, ...]] = set()
         llguidance = LLGuidanceBackend(self.vocabulary, eos_token_ids)
         self._compilers = {
-            "llguidance": GrammarCompiler(llguidance.compile),
-            "xgrammar": GrammarCompiler(self._compile_with_xgrammar),
+            "llguidance": GrammarCompiler(llguidance.compile, clock=clock),
+            "xgrammar": GrammarCompiler(self._compile_with_xgrammar, clock=clock),
         }
 
     def choose(self, params: StructuredOutputParams) -> tuple[str, ...]:
         """Backends to try for a constraint, in this order (see `choice.choose`); each reason is logged once."""
         names, why = choose(params, self._setting, self._has_xgrammar)
-        told = (kind_of(params), names[0], why)
+        told = (kind_of(params), names[0], why)  # as many as there are objections in `xgrammar_limits`
         if told not in self._told:
             self._told.add(told)
             logger.info("structured output: %s goes to %s: %s", *told)
         return names
 
-    def submit(self, backend: str, params: StructuredOutputParams) -> Future[Grammar]:
+    def submit(self, backend: str, params: StructuredOutputParams) -> Compilation:
         """The grammar of `params`, from the threads of a backend."""
         return self._compilers[backend].submit(params)
+
+    def leave(self, backend: str, compilation: Compilation) -> None:
+        """Somebody no longer waits for what `submit` gave."""
+        self._compilers[backend].leave(compilation)
 
     def close(self) -> None:
         """Let the threads end."""

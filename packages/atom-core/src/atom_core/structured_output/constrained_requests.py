@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from atom_core.config.sections import StructuredOutputConfig
 from atom_core.messages import EngineOutput, EngineRequest, SchedulerOutput
 from atom_core.structured_output.backend import Parser
-from atom_core.structured_output.compiler import DEADLINE_SECONDS, too_slow
+from atom_core.structured_output.compiler import Compilation, CompilerBusyError
 from atom_core.structured_output.compilers import Compilers
 from atom_core.structured_output.matcher import MAX_FORCED, Matcher
 from atom_core.structured_output.thinking import ThinkingParser
@@ -25,12 +25,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Waiting:
-    """A request whose grammar is being compiled, by the first of `backends` since `since`."""
+    """A request whose grammar is being compiled, by the first of `backends`."""
 
     request: EngineRequest
-    since: float
-    grammar: Future[Any] | None = None
+    compilation: Compilation | None = None
     backends: list[str] = field(default_factory=list)
+
+
+class Refusal(NamedTuple):
+    """Why a request cannot run; `code` as in `InvalidRequestError`."""
+
+    reason: str
+    code: str
 
 
 class ConstrainedRequests:
@@ -43,7 +49,7 @@ class ConstrainedRequests:
         vocab_size: rows of the model's head.
         eos_token_ids: the model's.
         config: the settings.
-        clock: seconds, for the deadline.
+        clock: seconds, for deadlines.
     """
 
     def __init__(
@@ -58,8 +64,9 @@ class ConstrainedRequests:
         self._vocab_size = vocab_size
         config = config or StructuredOutputConfig()
         self._jump_forward = config.jump_forward
-        self._clock = clock
-        self._make_compilers = lambda: Compilers(open_tokenizer(), vocab_size, eos_token_ids, config.backend)
+        self._make_compilers = lambda: Compilers(
+            open_tokenizer(), vocab_size, eos_token_ids, config.backend, clock=clock
+        )
         self._compilers: Future[Compilers] | None = None
         self._waiting: dict[str, _Waiting] = {}
         self._matchers: dict[str, Matcher] = {}
@@ -71,29 +78,33 @@ class ConstrainedRequests:
             starter = ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
             self._compilers = starter.submit(self._make_compilers)
             starter.shutdown(wait=False)
-        self._waiting[request.request_id] = _Waiting(request, self._clock())
+        self._waiting[request.request_id] = _Waiting(request)
 
     def has_waiting(self) -> bool:
         """Whether any request waits for its grammar."""
         return bool(self._waiting)
 
-    def take_ready(self) -> Iterable[tuple[EngineRequest, str | None]]:
+    def take_ready(self) -> Iterable[tuple[EngineRequest, Refusal | None]]:
         """Requests that wait no longer, each with the reason why it cannot run, or None."""
-        ready = []
+        ready: list[tuple[EngineRequest, Refusal | None]] = []
         for request_id, waiting in list(self._waiting.items()):
+            refusal = None
             try:
                 is_done = self._try(waiting)
-                reason = None
+            except CompilerBusyError as error:
+                is_done, refusal = True, Refusal(str(error), "queue_full")
             except Exception as error:
-                is_done, reason = True, str(error)
+                is_done, refusal = True, Refusal(str(error), "invalid_grammar")
             if is_done:
-                del self._waiting[request_id]
-                ready.append((waiting.request, reason))
+                self._stop_waiting(request_id)
+                ready.append((waiting.request, refusal))
         return ready
 
     def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
         """End requests whose grammar is not ready yet; others are the scheduler's to end."""
-        found = [request_id for request_id in request_ids if self._waiting.pop(request_id, None) is not None]
+        found = [request_id for request_id in request_ids if request_id in self._waiting]
+        for request_id in found:
+            self._stop_waiting(request_id)
         return [EngineOutput(request_id, [], finish_reason="abort") for request_id in found]
 
     def rows(self, step: SchedulerOutput) -> list[str]:
@@ -147,6 +158,14 @@ class ConstrainedRequests:
         self._matchers.pop(request_id, None)
         self._free_after_thinking.pop(request_id, None)
 
+    def _stop_waiting(self, request_id: str) -> None:
+        self._leave_compilation(self._waiting.pop(request_id))
+
+    def _leave_compilation(self, waiting: _Waiting) -> None:
+        if waiting.compilation is not None and self._compilers is not None:
+            self._compilers.result().leave(waiting.backends[0], waiting.compilation)
+            waiting.compilation = None
+
     def _try(self, waiting: _Waiting) -> bool:
         """Make the matcher if the grammar is ready; raises what went wrong with it."""
         params = waiting.request.sampling_params
@@ -156,22 +175,21 @@ class ConstrainedRequests:
         if params.structured_outputs is None:
             self._start(waiting.request, None)
             return True
-        if waiting.grammar is None:
-            waiting.since = self._clock()
+        if waiting.compilation is None:
             waiting.backends = waiting.backends or list(compilers.choose(params.structured_outputs))
-            waiting.grammar = compilers.submit(waiting.backends[0], params.structured_outputs)
-        is_late = not waiting.grammar.done() and self._clock() - waiting.since > DEADLINE_SECONDS
-        has_failed = waiting.grammar.done() and waiting.grammar.exception() is not None
-        if (is_late or has_failed) and len(waiting.backends) > 1:
+            waiting.compilation = compilers.submit(waiting.backends[0], params.structured_outputs)
+        grammar, overdue = waiting.compilation.grammar, waiting.compilation.overdue()
+        has_failed = grammar.done() and grammar.exception() is not None
+        if (overdue or has_failed) and len(waiting.backends) > 1:
+            self._leave_compilation(waiting)
             failed = waiting.backends.pop(0)
             logger.info("structured output: %s failed at a constraint; %s takes it", failed, waiting.backends[0])
-            waiting.grammar = None
             return False
-        if is_late:
-            raise TimeoutError(too_slow(params.structured_outputs))
-        if not waiting.grammar.done():
+        if overdue:
+            raise overdue
+        if not grammar.done():
             return False
-        self._start(waiting.request, waiting.grammar.result().start())
+        self._start(waiting.request, grammar.result().start())
         return True
 
     def _start(self, request: EngineRequest, parser: Parser | None) -> None:

@@ -55,18 +55,21 @@ def check_limits(params: StructuredOutputParams) -> None:
         raise GrammarError(f"choice must be a list of 1 to {MAX_CHOICES} texts that are not empty")
     if kind in ("json", "structural_tag"):
         value = json_value(kind, value)
-        _check_depth(kind, value)
     try:
         size = len(msgspec.json.encode(value))
     except (TypeError, UnicodeEncodeError, RecursionError) as error:
         raise GrammarError(f"{kind} cannot be written as JSON: {error}") from None
     if size > MAX_BYTES:
         raise GrammarError(f"{kind} has {size} bytes; at most {MAX_BYTES} are allowed")
+    if kind in ("json", "structural_tag"):
+        _check_depth(kind, value)
 
 
 def json_value(kind: str, value: Any) -> Any:
     """A schema or a structural tag as an object, given as one or as text; raises GrammarError for anything else."""
     if isinstance(value, str):
+        if len(value) > MAX_BYTES:
+            raise GrammarError(f"{kind} has {len(value)} characters; at most {MAX_BYTES} bytes are allowed")
         try:
             value = msgspec.json.decode(value)
         except (msgspec.DecodeError, RecursionError) as error:

@@ -28,6 +28,14 @@ KEYWORDS = {
     "array": frozenset({"items", "minItems", "maxItems"}),
     "object": frozenset({"properties", "required", "additionalProperties"}),
 }
+# What may be named in an objection. Objections are logged and remembered: nothing of a client's own gets into one.
+NAMED = frozenset().union(*KEYWORDS.values()) | {
+    *("minLength", "maxLength", "pattern", "format", "multipleOf", "const", "enum", "type", "$ref", "$anchor"),
+    *("prefixItems", "additionalItems", "uniqueItems", "contains", "minContains", "maxContains", "unevaluatedItems"),
+    *("patternProperties", "propertyNames", "minProperties", "maxProperties", "unevaluatedProperties"),
+    *("dependentRequired", "dependentSchemas", "dependencies", "allOf", "anyOf", "oneOf", "not", "if", "then", "else"),
+    *("contentEncoding", "contentMediaType", "contentSchema", "nullable"),
+}
 REFERENCES = ("#/$defs/", "#/definitions/")
 # Above this a bounded repeat takes milliseconds for each mask, or a second to compile.
 MAX_REPEATS = 8
@@ -112,7 +120,8 @@ def _typed_objection(said: dict[str, Any]) -> str | None:
         return None if isinstance(kinds, list) and said.keys() == {"type"} else "ignores keywords without one type"
     unknown = sorted(said.keys() - {"type"} - KEYWORDS.get(kinds, frozenset()))
     if unknown:
-        return f"is not known to enforce {unknown[0]} of type {kinds}"
+        keyword = unknown[0] if unknown[0] in NAMED else "a keyword that JSON Schema has not"
+        return f"is not known to enforce {keyword} of {f'type {kinds}' if kinds in KEYWORDS else 'an unknown type'}"
     required, properties = said.get("required") or [], said.get("properties") or {}
     if not isinstance(required, list) or not isinstance(properties, dict):
         return "is not known to refuse keywords of a wrong type"

@@ -11,6 +11,8 @@ from atom_core.tokenization.tokenizer import Tokenizer
 # A character of UTF-8 is at most 4 bytes, so of an undecidable tail only the last 3 tokens can still become one.
 MAX_OPEN_TOKENS = 3
 PATIENCE = 8
+# A step decodes all that is pending, some times over: tokens without end would take longer with each.
+MAX_PENDING = 32
 PRIMING_TOKENS = 6
 
 
@@ -45,16 +47,8 @@ class IncrementalDetokenizer:
         """Text that `token_id` settles: its own, that of tokens held back before it, or "" when it must wait."""
         if token_id in self._skipped:
             return ""
-        try:
-            text = self._stream.step(self._tokenizer.backend, token_id)
-        except Exception:  # the library raises bare Exception where bytes make no sense together
-            text = None
-            self._stream = self._new_stream()
-        if text is not None:
-            self._pending.clear()
-            return text
-        self._pending.append(token_id)
-        return self._give_up_on_old_tokens() if len(self._pending) > PATIENCE else ""
+        text = self._take(token_id)
+        return text or (self._give_up_on_old_tokens() if len(self._pending) > PATIENCE else "")
 
     def flush(self) -> str:
         """What is settled of the tokens still held, once no more will come; an unfinished character is dropped."""
@@ -70,19 +64,36 @@ class IncrementalDetokenizer:
             return False
         return True
 
+    def _take(self, token_id: int) -> str:
+        """Text that a token settles; without any it is pending."""
+        try:
+            text = self._stream.step(self._tokenizer.backend, token_id)
+        except Exception:  # the library raises bare Exception where bytes make no sense together
+            text = None
+            self._stream = self._new_stream()
+        if text is None:
+            self._pending.append(token_id)
+            return ""
+        self._pending.clear()
+        return text
+
     def _give_up_on_old_tokens(self) -> str:
         """Release bytes that have been waiting for longer than any character could need."""
-        whole = self._decode(self._pending)
+        pending = self._pending
+        whole = self._decode(pending)
         for kept in range(MAX_OPEN_TOKENS, PATIENCE):
-            head, tail = self._pending[:-kept], self._pending[-kept:]
-            text = self._decode(head)
+            text, tail = self._decode(pending[:-kept]), pending[-kept:]
             if text + self._decode(tail) == whole:
-                self._pending = tail
-                self._stream = self._new_stream()
-                for token_id in tail:
-                    self._stream.step(self._tokenizer.backend, token_id)
-                return text
-        return ""
+                self._start_anew()
+                return text + "".join(map(self._take, tail))
+        if len(pending) < MAX_PENDING:
+            return ""
+        self._start_anew()
+        return whole
+
+    def _start_anew(self) -> None:
+        self._pending = []
+        self._stream = self._new_stream()
 
     def _decode(self, token_ids: list[int]) -> str:
         """Text of `token_ids` where they stand: after what came before them."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 
 from atom_core.tokenization.byte_level import byte_level_bytes
+from atom_core.tokenization.longest_token import most_characters_per_token
 
 if TYPE_CHECKING:
     from atom_models import Checkpoint
@@ -94,6 +95,11 @@ class Tokenizer:
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     @cached_property
+    def most_characters_per_token(self) -> int | None:
+        """The most characters of a text that one token stands for; None where nothing limits them."""
+        return most_characters_per_token(self.backend)
+
+    @cached_property
     def special_token_ids(self) -> frozenset[int]:
         """Ids that `skip_special_tokens` leaves out."""
         added = self.backend.get_added_tokens_decoder()
@@ -108,9 +114,27 @@ class Tokenizer:
         """Token ids of `text`; special tokens spelt out in it become their ids."""
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """Token ids of each text, as `encode` gives them.
+
+        Other threads run meanwhile: the library holds the interpreter in `encode`, and lets go of it for a batch.
+        """
+        return [encoding.ids for encoding in self._encodings(texts, add_special_tokens)]
+
+    def encode_up_to(
+        self, most_tokens: int, texts: Sequence[str], add_special_tokens: bool = True
+    ) -> list[list[int] | int]:
+        """As `encode_batch`; for a text of more than `most_tokens` its number of tokens alone."""
+        encodings = self._encodings(texts, add_special_tokens)
+        return [encoding.ids if len(encoding) <= most_tokens else len(encoding) for encoding in encodings]
+
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of `token_ids`; bytes that are no character become U+FFFD."""
         return self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    def decode_unlocked(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The same while other threads run (see `encode_batch`)."""
+        return self.backend.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0]
 
     def token_to_id(self, token: str) -> int | None:
         """Id of a token as the vocabulary spells it."""
@@ -139,6 +163,9 @@ class Tokenizer:
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             return bytes([int(token[3:5], 16)])
         return token.replace("▁", " ").encode()
+
+    def _encodings(self, texts: Sequence[str], add_special_tokens: bool) -> list[tokenizers.Encoding]:
+        return self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
 
     @cached_property
     def _added_ids(self) -> frozenset[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
+from atom_core.log_lines import LineFormatter
 from atom_server import settings
 
 
@@ -12,7 +13,7 @@ def configure_logging(level: str = "info") -> None:
     """Send log lines to stderr, the engine's too. Libraries only speak up when something is wrong."""
     settings.default_engine_log_level(level)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.WARNING)

@@ -36,11 +36,9 @@ def chat_template_of(engine: AsyncEngine) -> ChatTemplate:
     return template
 
 
-def encode_chat(
-    engine: AsyncEngine, template: ChatTemplate, messages: Sequence[dict[str, Any]], **variables: Any
-) -> list[int]:
+def encode_chat(engine: AsyncEngine, template: ChatTemplate, messages: Sequence[dict[str, Any]]) -> list[int]:
     """Token ids of a conversation."""
-    return _tokenizer(engine).encode(template.render(messages, **variables), add_special_tokens=False)
+    return _tokenizer(engine).encode(template.render(messages), add_special_tokens=False)
 
 
 async def print_stream(

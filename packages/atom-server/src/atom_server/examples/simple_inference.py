@@ -52,7 +52,7 @@ def chat_prompts(engine: LLMEngine, texts: Sequence[str]) -> list[str]:
     template = load_template(engine.tokenizer, None)
     if template is None:
         return list(texts)
-    return [template.render([{"role": "user", "content": text}], enable_thinking=True) for text in texts]
+    return [template.render([{"role": "user", "content": text}], {"enable_thinking": True}) for text in texts]
 
 
 if __name__ == "__main__":

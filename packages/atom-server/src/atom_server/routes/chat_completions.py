@@ -44,7 +44,7 @@ async def chat_completions(request: Request) -> Response:
     state.check_model(body.model)
     _check(body)
     check_room(state, body)
-    prompt = await encode_chat(state, body)
+    prompt = await encode_chat(request, body)
     plan = plan_reply(state, body, prompt)
     generation = await Generation.submit(request, body, [prompt], plan.params, kind="chatcmpl")
     headers = naming_ignored(headers, body.without_effect(plan.params))

@@ -44,7 +44,7 @@ async def embeddings(request: Request) -> Response:
     check_room(state, body)
     model = state.engine.embedding_model
     model.check_dimensions(body.dimensions)
-    prompts = await encode_prompts(state, body, body.input, param="input")
+    prompts = await encode_prompts(request, body, body.input, param="input")
     pooling = body.pooling or model.pooling
     generation = await Generation.submit(request, body, prompts, _PARAMS, kind="embd", pooling=pooling)
     vectors = await until_disconnect(request, _collect(request, generation))

@@ -35,7 +35,7 @@ async def messages(request: Request) -> Response:
     state.check_model(body.model)
     with named_as(MESSAGES):
         chat = body.to_chat()
-        prompt = await encode_chat(state, chat)
+        prompt = await encode_chat(request, chat)
         plan = plan_reply(state, chat, prompt)
     generation = await Generation.submit(request, chat, [prompt], plan.params, kind="msg", names=MESSAGES)
     headers = naming_ignored(headers, chat.without_effect(plan.params), MESSAGES)
@@ -60,7 +60,7 @@ async def count_tokens(request: Request) -> dict[str, int]:
     state = server_state(request)
     body, _ = await read_request(request, CountTokensRequest, state.options.max_body_bytes)
     state.check_model(body.model)
-    prompt = await encode_chat(state, body.as_chat())
+    prompt = await encode_chat(request, body.as_chat(), has_to_fit=False)
     return {"input_tokens": len(prompt.token_ids)}
 
 

@@ -40,7 +40,7 @@ async def create_response(request: Request) -> Response:
     earlier = _earlier_items(state, body)
     with named_as(RESPONSES):
         chat = body.to_chat(earlier)
-        prompt = await encode_chat(state, chat)
+        prompt = await encode_chat(request, chat)
         plan = plan_reply(state, chat, prompt)
     generation = await Generation.submit(request, chat, [prompt], plan.params, kind="resp", names=RESPONSES)
     headers = naming_ignored(headers, chat.without_effect(plan.params), RESPONSES)

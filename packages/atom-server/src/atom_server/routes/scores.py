@@ -13,12 +13,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from atom_core import SamplingParams
+from atom_core.engine.validation import prompt_too_long
 from atom_server.body import read_request
 from atom_server.collect import collect
 from atom_server.disconnect import until_disconnect
 from atom_server.errors import APIError
 from atom_server.generation import Generation, check_room
-from atom_server.prompts import PromptTokens, encode_text
+from atom_server.prompts import PromptTokens, encode_texts
 from atom_server.routes.openapi import described
 from atom_server.schemas.scores import RerankRequest, ScoreRequest
 from atom_server.state import ServerState, server_state
@@ -26,6 +27,8 @@ from atom_server.state import ServerState, server_state
 router = APIRouter(tags=["scores"])
 
 _PARAMS = SamplingParams(max_tokens=0, prompt_logprobs=0)
+# Of all pairs of a request, each of which repeats its texts: a long query before 2,048 documents is long 2,048 times.
+MAX_TOTAL_TOKENS = 2**22
 
 
 @router.post("/v1/score", response_class=Response, openapi_extra=described(ScoreRequest))
@@ -67,11 +70,14 @@ async def _score(
     state = server_state(request)
     state.check_model(body.model)
     check_room(state, body)
-    prompts, num_judged = [], []
-    for first, second in pairs:
-        prompt, count = await _encode_pair(state, first, second, param=judged)
-        prompts.append(prompt)
-        num_judged.append(count)
+    param = body.name_of("prompt") or judged
+    following = await _encode_once(request, [second for _, second in pairs], special=False, param=judged)
+    contexts = await _encode_once(request, [first for first, _ in pairs], special=True, param=param)
+    if not all(contexts.values()) or not all(following.values()):
+        raise APIError(400, "a text has no tokens; there is nothing to judge", param=judged)
+    _check_lengths(state, [len(contexts[first]) + len(following[second]) for first, second in pairs], param)
+    prompts = [PromptTokens(contexts[first] + following[second]) for first, second in pairs]
+    num_judged = [len(following[second]) for _, second in pairs]
     generation = await Generation.submit(request, body, prompts, _PARAMS, kind="score")
     choices = await until_disconnect(request, collect(request, generation))
     scores = []
@@ -81,13 +87,21 @@ async def _score(
     return generation, scores
 
 
-async def _encode_pair(state: ServerState, first: str, second: str, *, param: str) -> tuple[PromptTokens, int]:
-    """Tokens of both, each tokenized by itself, and how many of them the second has."""
-    context = await encode_text(state, first)
-    following = await encode_text(state, second, add_special_tokens=False)
-    if not context or not following:
-        raise APIError(400, "a text has no tokens; there is nothing to judge", param=param)
-    return PromptTokens(context + following), len(following)
+async def _encode_once(request: Request, texts: list[str], *, special: bool, param: str) -> dict[str, list[int]]:
+    """Token ids of each text, tokenized by itself and once, however often it stands in `texts`."""
+    different = list(dict.fromkeys(texts))
+    encoded = await encode_texts(request, different, add_special_tokens=special, param=param)
+    return dict(zip(different, encoded, strict=True))
+
+
+def _check_lengths(state: ServerState, lengths: list[int], param: str) -> None:
+    """Refuse pairs that do not fit the model, and more tokens than one request may have, before they are laid out."""
+    context = state.engine.info.max_model_len
+    if (longest := max(lengths)) >= context:
+        raise prompt_too_long(longest, context, param)
+    if (total := sum(lengths)) > MAX_TOTAL_TOKENS:
+        message = f"all pairs together have {total} tokens; at most {MAX_TOTAL_TOKENS} fit one request: send fewer"
+        raise APIError(400, message, param=param, code="too_many_tokens")
 
 
 def _usage(generation: Generation) -> dict[str, int]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request
+from starlette.responses import Response
 
+from atom_core.tokenization.text_threads import PIECE_TOKENS
 from atom_server.body import read_request
+from atom_server.disconnect import until_disconnect
 from atom_server.errors import APIError
-from atom_server.prompts import encode_messages, encode_text
+from atom_server.prompts import decode_tokens, encode_texts, text_threads
+from atom_server.rendered_prompt import encode_messages
 from atom_server.routes.openapi import described
 from atom_server.schemas.tokens import DetokenizeRequest, TokenizeRequest
 from atom_server.state import server_state
@@ -17,46 +21,55 @@ from atom_server.state import server_state
 router = APIRouter(tags=["tokens"])
 
 
-@router.post("/tokenize", openapi_extra=described(TokenizeRequest))
-async def tokenize(request: Request) -> dict[str, Any]:
-    """Token ids of a text or a conversation."""
+@router.post("/tokenize", response_class=Response, openapi_extra=described(TokenizeRequest))
+async def tokenize(request: Request) -> Response:
+    """Token ids of a text or a conversation, which may be longer than the model's context."""
     state = server_state(request)
     body, _ = await read_request(request, TokenizeRequest, state.options.max_body_bytes)
     state.check_model(body.model)
     body.check()
+    threads = text_threads(state)
     if body.prompt is not None:
         special = True if body.add_special_tokens is None else body.add_special_tokens
-        token_ids = await encode_text(state, body.prompt, add_special_tokens=special)
+        [token_ids] = await encode_texts(request, [body.prompt], add_special_tokens=special, has_to_fit=False)
     else:
         messages = [message.model_dump(exclude_unset=True) for message in body.messages or ()]
         prompt = await encode_messages(
-            state,
+            request,
             messages,
             add_generation_prompt=body.add_generation_prompt,
             add_special_tokens=bool(body.add_special_tokens),
+            has_to_fit=False,
         )
         token_ids = prompt.token_ids
-    tokenizer = state.tokenizer
-    return {
-        "count": len(token_ids),
-        "max_model_len": state.engine.info.max_model_len,
-        "tokens": token_ids,
-        "token_strs": [tokenizer.id_to_text(token_id) for token_id in token_ids] if body.return_token_strs else None,
-    }
+
+    def answer() -> bytes:
+        id_to_text = state.tokenizer.id_to_text
+        texts = [id_to_text(token_id) for token_id in token_ids] if body.return_token_strs else None
+        context = state.engine.info.max_model_len
+        return msgspec.json.encode(
+            {"count": len(token_ids), "max_model_len": context, "tokens": token_ids, "token_strs": texts}
+        )
+
+    work = threads.run(answer, is_long=len(token_ids) > PIECE_TOKENS)
+    return Response(await until_disconnect(request, work), media_type="application/json")
 
 
-@router.post("/detokenize", openapi_extra=described(DetokenizeRequest))
-async def detokenize(request: Request) -> dict[str, Any]:
-    """Text of token ids."""
+@router.post("/detokenize", response_class=Response, openapi_extra=described(DetokenizeRequest))
+async def detokenize(request: Request) -> Response:
+    """Text of token ids: no more of them than the model's context has."""
     state = server_state(request)
     body, _ = await read_request(request, DetokenizeRequest, state.options.max_body_bytes)
     state.check_model(body.model)
-    size = state.engine.info.vocab_size
-    unknown = next((token_id for token_id in body.tokens if token_id >= size), None)
-    if unknown is not None:
-        raise APIError(400, f"token id {unknown} is not below the vocabulary's size {size}", param="tokens")
-    text = await asyncio.to_thread(state.tokenizer.decode, body.tokens, body.skip_special_tokens)
-    return {"prompt": text}
+    info = state.engine.info
+    if len(body.tokens) > info.max_model_len:
+        message = f"there are {len(body.tokens)} tokens; no text of this model has more than {info.max_model_len}"
+        raise APIError(400, message, param="tokens", code="context_length_exceeded")
+    if max(body.tokens, default=0) >= info.vocab_size:
+        message = f"token id {max(body.tokens)} is not below the vocabulary's size {info.vocab_size}"
+        raise APIError(400, message, param="tokens")
+    text = await decode_tokens(request, body.tokens, skip_special_tokens=body.skip_special_tokens)
+    return Response(msgspec.json.encode({"prompt": text}), media_type="application/json")
 
 
 @router.get("/tokenizer_info")

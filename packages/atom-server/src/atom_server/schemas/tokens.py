@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from atom_server.errors import APIError
 from atom_server.schemas.chat import MAX_MESSAGES, ChatMessage
+from atom_server.schemas.model_request import MAX_INTEGER
 from atom_server.schemas.sampling import TokenId
 
 # As many values as a body may hold.
-MAX_DETOKENIZED = 2**19
+MAX_TOKENS = 2**19
+
+
+def _token_ids(value: Any, check_each: ValidatorFunctionWrapHandler) -> list[int]:
+    """Ids are many and rarely wrong: looked at one by one, a microsecond each, only where one of them is wrong."""
+    if isinstance(value, list) and len(value) > MAX_TOKENS:
+        raise ValueError(f"at most {MAX_TOKENS} token ids fit one request, not {len(value)}")
+    if isinstance(value, list) and set(map(type, value)) == {int} and min(value) >= 0 and max(value) <= MAX_INTEGER:
+        return value
+    return check_each(value)
+
+
+TokenIds = Annotated[list[TokenId], Field(max_length=MAX_TOKENS), WrapValidator(_token_ids)]
 
 
 class TokenizeRequest(BaseModel):
@@ -38,5 +51,5 @@ class DetokenizeRequest(BaseModel):
     model_config = ConfigDict(strict=True)
 
     model: str | None = Field(None, max_length=1024)
-    tokens: Annotated[list[TokenId], Field(max_length=MAX_DETOKENIZED)]
+    tokens: TokenIds
     skip_special_tokens: bool = False

@@ -1,0 +1,72 @@
+"""From the messages of a conversation to its prompt, through the chat template: beside the event loop, too."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+
+from atom_core.tokenization.text_threads import PIECE_CHARACTERS
+from atom_server.disconnect import until_disconnect
+from atom_server.errors import APIError
+from atom_server.prompts import PromptTokens, encode_texts, most_characters, text_threads
+from atom_server.state import server_state
+
+# Where nothing else limits what a template writes.
+_MAX_CHARACTERS = 2**26
+
+
+async def encode_messages(
+    request: Request,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
+    template_variables: Mapping[str, Any] | None = None,
+    add_special_tokens: bool = False,
+    has_to_fit: bool = True,
+) -> PromptTokens:
+    """Token ids of a conversation; the work ends when the client goes away.
+
+    Args:
+        has_to_fit: a prompt that is too long for the model's context is refused here.
+
+    Raises:
+        APIError, InvalidRequestError: 400; there is no template, it cannot render these messages, or see
+            `encode_texts`.
+    """
+    state = server_state(request)
+    template, threads = state.template, text_threads(state)
+    if template is None:
+        message = "this model has no chat template: use /v1/completions, or start the server with --chat-template FILE"
+        raise APIError(400, message, param="messages", code="no_chat_template")
+    limit = most_characters(state, has_to_fit=has_to_fit) or _MAX_CHARACTERS
+    is_left = threading.Event()
+
+    def render() -> str:
+        return template.render(
+            state.history_style.applied(messages),
+            template_variables,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            most_characters=limit,
+            is_wanted=lambda: not is_left.is_set(),
+        )
+
+    try:
+        text = await until_disconnect(request, threads.run(render, is_long=_is_long(request, messages)))
+    finally:
+        is_left.set()
+    [token_ids] = await encode_texts(
+        request, [text], add_special_tokens=add_special_tokens, param="messages", has_to_fit=has_to_fit
+    )
+    return PromptTokens(token_ids, text)
+
+
+def _is_long(request: Request, messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether rendering may take long: by the size of the body, and of what was sent before and is in `messages`."""
+    declared = request.headers.get("content-length", "")
+    size = int(declared) if declared.isdecimal() and len(declared) < 20 else PIECE_CHARACTERS + 1
+    return max(size, sum(len(message.get("content") or "") for message in messages)) > PIECE_CHARACTERS
