@@ -98,7 +98,7 @@ class InputProcessor:
         Raises:
             InvalidRequestError: a parameter that no prompt can go with.
         """
-        check_sampling_params(params, self.limits, num_prompt_tokens=0)
+        check_sampling_params(params, self.limits)
         if not params.bad_words or self._tokenizer is None:
             return params
         token_ids = bad_words_token_ids(self._tokenizer, params.bad_words)
