@@ -178,7 +178,7 @@ def test_tokens_may_be_told_by_their_ids():
 def test_a_chat_tells_as_many_of_the_likeliest_tokens_as_were_asked_for():
     for count in (0, 2, 3, 20):
         [told] = chat_logprobs([ENTRY], None, count).content
-        assert (told.token, told.logprob, told.bytes) == ("c", -3.0, [99])
+        assert (told.token, told.logprob, list(told.bytes or ())) == ("c", -3.0, [99])
         assert [(top.token, top.logprob) for top in told.top_logprobs] == [top[1:] for top in TOP[:count]]
 
 
