@@ -167,6 +167,15 @@ def test_requests_added_before_are_not_lost_to_generate(engine):
     assert [output["request_id"] for output in later] == [waiting]
 
 
+def test_a_callback_is_told_of_every_sample_that_ends_in_a_step(engine):
+    seen = []
+    params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True, n=3)
+    engine.add_request([[4, 5]], params, stream_callback=seen.append)
+    while not engine.is_finished():
+        engine.step()
+    assert [output.index for output in seen if output.finished] == [0, 1, 2]
+
+
 def test_an_interrupt_leaves_an_engine_that_works(engine):
     def interrupt(output):
         raise KeyboardInterrupt
