@@ -38,8 +38,16 @@ class LoadedModel:
         """Float32 ``[len(tokens), vocabulary]`` for each sequence of token ids, all run as one ragged batch.
 
         Raises:
-            ValueError: no sequences, an empty one, one longer than the context, or an id outside the vocabulary.
+            ValueError: no sequences, an empty one, one longer than the context, an id outside the vocabulary, or a
+                model without a head.
         """
+        if not self.checkpoint.has_head:
+            raise ValueError(f"{self.checkpoint.path} holds a decoder without a head: use hidden_states()")
+        with torch.inference_mode():
+            return [self._compute_logits(hidden_states) for hidden_states in self.hidden_states(sequences)]
+
+    def hidden_states(self, sequences: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """``[len(tokens), hidden_size]`` after the last norm, for each sequence of token ids; errors as of `logits`."""
         self._check(sequences)
         # Attention takes sequences of one token first.
         order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
@@ -49,9 +57,7 @@ class LoadedModel:
             needed = -(-len(sequences[index]) // block_size)
             steps.append(SequenceStep(list(sequences[index]), 0, range(num_blocks, num_blocks + needed)))
             num_blocks += needed
-        hidden_states = PagedRun(self.model, num_blocks, self.context.device).step(steps)
-        with torch.inference_mode():
-            rows = dict(zip(order, map(self._compute_logits, hidden_states), strict=True))
+        rows = dict(zip(order, PagedRun(self.model, num_blocks, self.context.device).step(steps), strict=True))
         return [rows[index] for index in range(len(sequences))]
 
     def _compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -45,8 +45,12 @@ def construct_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
     model_class = find_architecture(checkpoint.architecture)
     if context.max_model_len is None:
         context = replace(context, max_model_len=checkpoint.max_model_len)
+    config = checkpoint.text_config
+    if not checkpoint.has_head:
+        # The embedding's table stands in, so that engines can run whole steps; nobody gets to see what it gives.
+        config = {**config, "tie_word_embeddings": True}
     try:
-        model = model_class(checkpoint.text_config, context)
+        model = model_class(config, context)
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.path}: {error}") from None
     if not isinstance(model, nn.Module):

@@ -144,7 +144,7 @@ class AsyncEngine:
         """
         [stream] = self.submit(
             [prompt_token_ids],
-            pooling or self.embedding_model.pooling,
+            self.embedding_model.choose_pooling(pooling),
             request_ids=[request_id],
             priority=priority,
             cache_salt=cache_salt,
@@ -258,7 +258,8 @@ class AsyncEngine:
         self.embedding_model = EmbeddingModel.read(info.model_path)
         given = self._args.max_num_queued_requests
         self.max_num_queued_requests = QUEUE_FACTOR * info.max_num_seqs if given is None else given
-        limits = RequestLimits(info.max_model_len, info.vocab_size, info.max_num_seqs)
+        can_generate = await asyncio.to_thread(lambda: checkpoint.has_head)
+        limits = RequestLimits(info.max_model_len, info.vocab_size, info.max_num_seqs, can_generate)
         self._inputs = InputProcessor(
             limits,
             eos_token_ids=info.eos_token_ids,

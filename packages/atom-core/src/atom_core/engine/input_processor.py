@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from functools import partial
+from typing import get_args
 
 import msgspec
 
@@ -139,8 +140,9 @@ class InputProcessor:
         check_prompt(token_ids, self.limits)
         check_priority(priority)
         check_cache_salt(cache_salt)
-        if pooling not in ("mean", "last"):
-            raise InvalidRequestError(f"pooling is {pooling!r}; it must be 'mean' or 'last'", "pooling")
+        if pooling not in get_args(Pooling):
+            allowed = ", ".join(map(repr, get_args(Pooling)))
+            raise InvalidRequestError(f"pooling is {pooling!r}; it must be one of {allowed}", "pooling")
         return EngineRequest(
             request_id=request_id or uuid.uuid4().hex,
             token_ids=list(token_ids),

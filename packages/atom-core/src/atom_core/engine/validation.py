@@ -23,11 +23,12 @@ CACHE_SALT = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What a request may ask of this engine."""
+    """What a request may ask of this engine; `can_generate` is false of models that only embed."""
 
     max_model_len: int
     vocab_size: int
     max_num_seqs: int
+    can_generate: bool = True
 
 
 def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
@@ -58,6 +59,10 @@ def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
 
 def check_sampling_params(params: SamplingParams, limits: RequestLimits, *, num_prompt_tokens: int) -> None:
     """Raise InvalidRequestError for the first parameter that cannot be, naming it and what was allowed."""
+    if not limits.can_generate:
+        raise InvalidRequestError(
+            "this model cannot generate: its checkpoint holds a decoder without a head; it makes embeddings", "model"
+        )
     if not isinstance(params, SamplingParams):
         raise InvalidRequestError(f"sampling_params is a {type(params).__name__}; it must be SamplingParams")
     _number("temperature", params.temperature, 0, None)
