@@ -17,7 +17,11 @@ from atom_models import (
     model_requirements,
     open_checkpoint,
 )
-from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, check_quantization, published_format
+from atom_models.checkpoint.quantization_config import (
+    UnsupportedQuantizationError,
+    check_quantization,
+    published_format,
+)
 from published_configs import FOLDER, NAMES, architecture_of
 from tiny_models import make_tiny_llama
 

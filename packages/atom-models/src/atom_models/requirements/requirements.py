@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint
 from atom_models.checkpoint.quantization_config import PublishedFormat, published_format
-from atom_models.model import construct_model, build_model, config_warnings
+from atom_models.model import build_model, config_warnings, construct_model
 from atom_models.requirements.cache import CacheGroup, cache_groups
 from atom_models.requirements.parameters import Count, count_parameters
 

@@ -17,7 +17,6 @@ from atom_models.checkpoint import CheckpointError
 from atom_models.checkpoint.weight_names import DECODER_PREFIX, INDEX, is_decoder_alone
 
 
-
 @dataclass(frozen=True)
 class SafetensorsSource:
     """The weights of a checkpoint folder.
