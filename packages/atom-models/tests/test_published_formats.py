@@ -90,6 +90,7 @@ def test_a_plan_says_what_the_engine_says(given: dict[str, Any], tmp_path: Path)
     found = published_format(checkpoint.config)
     assert found is not None
     assert found.bits is not None
+    assert needs.refusal is not None
     assert found.name in needs.refusal
     assert "Use the model's checkpoint in bfloat16" in needs.refusal
     assert needs.published_format == found.name

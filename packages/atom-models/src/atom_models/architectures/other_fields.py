@@ -13,13 +13,24 @@ from typing import Any
 from atom_models.checkpoint.errors import CheckpointError
 
 # Read by this package outside the config classes: the checkpoint, the rotation, the quantization, prediction layers.
-_READ_ELSEWHERE = frozenset(
-    ["architectures", "model_type", "dtype", "torch_dtype", "quantization_config", "text_config", "rope_parameters", "max_position_embeddings", "max_sequence_length", "n_positions", "partial_rotary_factor", "original_max_position_embeddings", "rotary_dim", "bos_token_id", "eos_token_id", "num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules", "matryoshka_dimensions", "is_matryoshka"]
-)
+_READ_ELSEWHERE = """
+    architectures model_type dtype torch_dtype quantization_config text_config rope_parameters max_position_embeddings
+    max_sequence_length n_positions partial_rotary_factor original_max_position_embeddings rotary_dim bos_token_id
+    eos_token_id num_nextn_predict_layers num_mtp_layers num_mtp_modules matryoshka_dimensions is_matryoshka
+"""
 # What wrote the file, training, ways to compute the same numbers, and what other classes of transformers read.
-_WITHOUT_EFFECT = frozenset(
-    ["_name_or_path", "name_or_path", "auto_map", "transformers_version", "id2label", "label2id", "problem_type", "task_specific_params", "finetuning_task", "tokenizer_class", "return_dict", "output_attentions", "output_hidden_states", "torchscript", "use_bfloat16", "tf_legacy_loss", "pruned_heads", "chunk_size_feed_forward", "use_cache", "cache_implementation", "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal", "_experts_implementation", "_from_model_config", "_commit_hash", "pad_token_id", "sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "num_labels", "vocab_file", "initializer_range", "initializer_factor", "attention_dropout", "hidden_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "dropout", "classifier_dropout", "layerdrop", "gradient_checkpointing", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "router_z_loss_coef", "aux_loss_alpha", "seq_aux", "pretraining_tp", "ep_size", "unsloth_version", "unsloth_fixed", "use_flash_attn", "use_flash_attention", "_flash_attn_2_enabled", "is_llama_config", "transformers.js_config"]
-)
+_WITHOUT_EFFECT = """
+    _name_or_path name_or_path auto_map transformers_version id2label label2id problem_type task_specific_params
+    finetuning_task tokenizer_class return_dict output_attentions output_hidden_states torchscript use_bfloat16
+    tf_legacy_loss pruned_heads chunk_size_feed_forward use_cache cache_implementation _attn_implementation
+    attn_implementation _attn_implementation_autoset _attn_implementation_internal _experts_implementation
+    _from_model_config _commit_hash pad_token_id sep_token_id cls_token_id mask_token_id unk_token_id
+    decoder_start_token_id forced_bos_token_id forced_eos_token_id num_labels vocab_file
+    initializer_range initializer_factor attention_dropout hidden_dropout attn_pdrop resid_pdrop embd_pdrop dropout
+    classifier_dropout layerdrop gradient_checkpointing output_router_logits router_aux_loss_coef router_jitter_noise
+    router_z_loss_coef aux_loss_alpha seq_aux pretraining_tp ep_size unsloth_version unsloth_fixed
+    use_flash_attn use_flash_attention _flash_attn_2_enabled is_llama_config transformers.js_config
+"""
 # Parts of other models. By name, the values with which they change nothing; null is always one.
 _CHANGES_RESULTS: Mapping[str, tuple[Any, ...]] = {
     "alibi": (False,),
@@ -65,9 +76,11 @@ _ROPE_CHANGES_RESULTS: Mapping[str, tuple[Any, ...]] = {
     "long_mscale": (),
     "short_mscale": (),
 }
-_ROPE_READ = frozenset(
-    ["rope_type", "type", "rope_theta", "factor", "partial_rotary_factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim", "attention_factor", "long_factor", "short_factor", "mrope_section", "mrope_interleaved", "finetuned"]
-)
+_ROPE_READ = """
+    rope_type type rope_theta factor partial_rotary_factor original_max_position_embeddings low_freq_factor
+    high_freq_factor beta_fast beta_slow truncate mscale mscale_all_dim attention_factor long_factor short_factor
+    mrope_section mrope_interleaved finetuned
+"""
 
 
 def refuse_other_models(cls: type[Any], config: Mapping[str, Any]) -> None:
@@ -88,10 +101,10 @@ def refuse_other_models(cls: type[Any], config: Mapping[str, Any]) -> None:
 
 def unknown_fields(cls: type[Any], config: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of fields that are set, and of which nobody here knows whether they change the results of `cls`'s model."""
-    known = _READ_ELSEWHERE | _WITHOUT_EFFECT | _CHANGES_RESULTS.keys() | _own_fields(cls)
+    known = {*_READ_ELSEWHERE.split(), *_WITHOUT_EFFECT.split()} | _CHANGES_RESULTS.keys() | _own_fields(cls)
     known |= _always(cls).keys() | {name for each in cls.__mro__ for name in vars(each).get("unread", ())}
     unknown = [name for name, value in config.items() if value and name not in known]
-    rope_known = _ROPE_READ | _ROPE_CHANGES_RESULTS.keys()
+    rope_known = {*_ROPE_READ.split()} | _ROPE_CHANGES_RESULTS.keys()
     unknown += [
         prefix + name for prefix, rope in _ropes(config) for name in rope if rope[name] and name not in rope_known
     ]

@@ -130,7 +130,7 @@ def check_architecture(name: str, config: Mapping[str, Any] | None = None) -> No
         )
     hint = f" The nearest is {stems[nearest[0]]}." if nearest else ""
     raise UnsupportedArchitectureError(
-        f"the architecture {name} is not supported; supported: {supported}.{hint} Use a model of one of these."
+        f"the architecture {name} is not supported; supported: {supported}. Use a model of one of these.{hint}"
     )
 
 

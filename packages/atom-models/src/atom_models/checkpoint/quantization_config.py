@@ -1,4 +1,4 @@
-"""What `quantization_config` says of a checkpoint's weights, whoever wrote it; and which of them are read. Torch-free."""
+"""What `quantization_config` says of a checkpoint's weights, and which of these formats are read. Torch-free."""
 
 from __future__ import annotations
 

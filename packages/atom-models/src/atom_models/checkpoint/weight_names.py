@@ -12,7 +12,7 @@ DECODER_PREFIX = "model."
 
 
 def weight_names(folder: Path) -> frozenset[str]:
-    """Names of all tensors, by the index or by the files; none where there are no readable weights (the loader says)."""
+    """Names of all tensors, by the index or by the files; none where no weights can be read, which the loader tells."""
     from safetensors import SafetensorError, safe_open
 
     try:
