@@ -179,6 +179,18 @@ def test_ranks_share_heads_until_each_has_one():
     assert shares == [1, 1, 1, 2]
 
 
+def test_each_rank_holds_norms_routers_and_the_way_into_a_latent():
+    llama, deepseek = needs_of("llama-3.1-8b"), needs_of("deepseek-r1")
+    assert round(llama.replicated_share * llama.num_parameters) == (2 * 32 + 1) * 4096
+    norms, down = 2 * 7168 + 1536 + 512, 7168 * (1536 + 512 + 64)
+    routers = 58 * (7168 + 1) * 256
+    assert round(deepseek.replicated_share * deepseek.num_parameters) == 61 * (norms + down) + routers + 7168
+
+
+def test_routers_and_experts_are_no_linears_to_quantize():
+    assert needs_of("mixtral-8x7b").num_linear_parameters == 32 * 2 * (4096 * 4096 + 4096 * 1024)
+
+
 def test_each_rank_holds_the_whole_latent():
     needs = needs_of("deepseek-r1")
     assert needs.kv_bytes(1000, "bfloat16", num_ranks=8) == needs.kv_bytes(1000, "bfloat16")

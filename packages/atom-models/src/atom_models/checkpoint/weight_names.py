@@ -29,4 +29,4 @@ def weight_names(folder: Path) -> frozenset[str]:
 
 def is_decoder_alone(names: Collection[str]) -> bool:
     """Whether these are the weights of a decoder that was saved by itself, as embedding models are."""
-    return "embed_tokens.weight" in names and not any(name.startswith(DECODER_PREFIX) for name in names)
+    return "embed_tokens.weight" in names
