@@ -7,12 +7,17 @@ import json
 import shutil
 
 import pytest
+import torch
 
 from atom_core import EngineArgs, LLMEngine
 from atom_core.config import CacheConfig, ConfigError, options_of, resolve_config
 from atom_core.worker.cache_memory import CPU_CACHE_CAP, size_cache
 from atom_kernels.platform import detect_platform
+from atom_kernels.rotary import RopeConfig, rope_frequencies
 from atom_models import open_checkpoint
+from atom_models.cache_dtypes import CACHE_DTYPES
+from atom_models.checkpoint.rope_choice import rope_choice
+from tiny_models import ROPES, make_tiny_llama
 
 
 def parse(*arguments: str) -> EngineArgs:
@@ -138,6 +143,48 @@ def test_given_settings_are_taken_without_a_line(tiny_llama):
     config = resolve_config(args, open_checkpoint(tiny_llama), detect_platform())
     assert (config.model.dtype, config.cache.dtype, config.model.max_model_len) == ("float32", "float32", 64)
     assert config.choices == ()
+
+
+@pytest.mark.parametrize(
+    ("rope", "served", "says"),
+    [
+        ("longrope", None, "longrope's long factors for requests of every length: max_model_len 512 is above the"),
+        ("longrope", 129, "longrope's long factors"),
+        ("longrope", 128, "longrope's short factors: max_model_len 128 is within the original 128"),
+        ("dynamic", None, "dynamic, not stretched: max_model_len 512 is within the original 512"),
+        (dict(ROPES["dynamic"], original_max_position_embeddings=64), 65, "dynamic, stretched for requests of every"),
+        ("yarn", None, None),
+    ],
+)
+def test_a_rotation_that_depends_on_the_length_is_told_at_start(tmp_path, rope, served, says):
+    path = make_tiny_llama(tmp_path / "m", rope=rope)
+    args = EngineArgs(model=str(path), max_model_len=served)
+    lines = [line for line in resolve_config(args, open_checkpoint(path), detect_platform()).choices if "rope" in line]
+    assert len(lines) == (says is not None)
+    assert says is None or says in lines[0]
+
+
+@pytest.mark.parametrize("served", [96, 128, 129, 512])
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+def test_the_line_says_what_the_table_does(kind, served):
+    rope = ROPES[kind] | {"original_max_position_embeddings": 128}
+    sizes = {"head_dim": 16, "max_position_embeddings": 512}
+    frequencies, within = (
+        rope_frequencies(RopeConfig.from_parameters(rope, max_position=length, **sizes))[0] for length in (served, 64)
+    )
+    line = rope_choice({"rope_parameters": rope}, served)
+    assert line is not None
+    assert torch.equal(frequencies, within) == ("is within the original" in line)
+
+
+def test_equal_factors_leave_nothing_to_choose():
+    factors = {"short_factor": [1.0], "long_factor": [1.0]}
+    assert rope_choice({"rope_parameters": ROPES["longrope"] | factors}, 512) is None
+
+
+def test_the_words_for_cache_dtypes_are_those_of_load_model():
+    [option] = [entry for entry in options_of(EngineArgs) if entry.name == "kv_cache_dtype"]
+    assert option.choices == CACHE_DTYPES
 
 
 def test_a_context_longer_than_the_models_is_refused(tiny_llama):

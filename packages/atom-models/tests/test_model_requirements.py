@@ -66,17 +66,17 @@ def assert_needs_are_those_of_the_built_model(checkpoint):
 
 
 def test_int8_bytes_are_those_of_the_packed_linears(tmp_path):
-    checkpoint = open_checkpoint(make_tiny_llama(tmp_path / "m"))
+    checkpoint = open_checkpoint(make_tiny_llama(tmp_path / "m", intermediate=160))
     needs = model_requirements(checkpoint)
-    linears = 2 * (64 * 128 + 64 * 64 + 3 * 64 * 128)
-    outputs = 2 * (128 + 64 + 2 * 128 + 64)
+    linears = 2 * (64 * 128 + 64 * 64 + 3 * 64 * 160)
+    outputs = 2 * (128 + 64 + 2 * 160 + 64)
     assert needs.num_linear_parameters == linears
     assert needs.weight_bytes["int8"] == (needs.num_parameters - linears) * 2 + linears + 4 * outputs
 
 
 def test_a_config_that_lacks_a_number_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
-    with pytest.raises(CheckpointError, match="hidden_size is None, not a positive integer"):
+    with pytest.raises(CheckpointError, match="config.json lacks vocab_size, which LlamaConfig needs"):
         model_requirements(open_checkpoint(tmp_path))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -48,13 +51,15 @@ KV_BYTES = {
 CONTEXTS = {"deepseek-r1": 163840, "mixtral-8x7b": 32768, "qwen3-235b-a22b": 40960, "qwen3-30b-a3b": 40960}
 
 
-def needs_of(name: str, folder: Path) -> ModelRequirements:
-    return model_requirements(open_checkpoint(write_published_config(name, folder)))
+@functools.cache
+def needs_of(name: str) -> ModelRequirements:
+    with tempfile.TemporaryDirectory() as folder:
+        return model_requirements(open_checkpoint(write_published_config(name, Path(folder))))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_parameters_are_as_many_as_published(name: str, tmp_path: Path):
-    needs = needs_of(name, tmp_path)
+def test_parameters_are_as_many_as_published(name: str):
+    needs = needs_of(name)
     # Correction biases, which files count among the weights or not, are a few thousand.
     if name in EXACT:
         assert 0 <= needs.num_parameters - EXACT[name] <= 20_000
@@ -63,28 +68,28 @@ def test_parameters_are_as_many_as_published(name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ACTIVE)
-def test_a_token_passes_as_many_as_published(name: str, tmp_path: Path):
-    assert needs_of(name, tmp_path).num_active_parameters == pytest.approx(ACTIVE[name], rel=0.06)
+def test_a_token_passes_as_many_as_published(name: str):
+    assert needs_of(name).num_active_parameters == pytest.approx(ACTIVE[name], rel=0.06)
 
 
 @pytest.mark.parametrize("name", PUBLISHED_GB)
-def test_quantized_files_have_the_published_size(name: str, tmp_path: Path):
-    needs, (published, size) = needs_of(name, tmp_path), PUBLISHED_GB[name]
+def test_quantized_files_have_the_published_size(name: str):
+    needs, (published, size) = needs_of(name), PUBLISHED_GB[name]
     assert needs.published_format == published
     assert needs.weight_bytes[published] == pytest.approx(size * 1e9, rel=0.005)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_token_takes_the_cache_that_heads_and_layers_say(name: str, tmp_path: Path):
-    needs = needs_of(name, tmp_path)
+def test_a_token_takes_the_cache_that_heads_and_layers_say(name: str):
+    needs = needs_of(name)
     assert needs.kv_bytes_per_token["bfloat16"] == KV_BYTES[name]
     assert needs.kv_bytes_per_token["float8_e4m3fn"] * 2 == KV_BYTES[name]
     assert needs.max_model_len == CONTEXTS.get(name, 131072)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_fits_grows_with_devices_and_memory(name: str, tmp_path: Path):
-    needs = needs_of(name, tmp_path)
+def test_what_fits_grows_with_devices_and_memory(name: str):
+    needs = needs_of(name)
     for accelerator in ACCELERATORS:
         placements = [place(needs, accelerator, count, weight_format="bfloat16") for count in (1, 2, 4, 8)]
         longest = [placement.longest_request for placement in placements if placement]
@@ -117,43 +122,89 @@ FITS = {
 
 
 @pytest.mark.parametrize(("name", "accelerator"), FITS)
-def test_published_models_fit_where_their_sizes_say(name: str, accelerator: str, tmp_path: Path):
-    needs, (device,) = needs_of(name, tmp_path), find_accelerators(accelerator)
+def test_published_models_fit_where_their_sizes_say(name: str, accelerator: str):
+    needs, (device,) = needs_of(name), find_accelerators(accelerator)
     placements = [place(needs, device, count, weight_format="bfloat16") for count in (1, 2, 4, 8)]
     found = [placement.num_devices for placement in placements if placement and placement.fits]
     assert found == FITS[name, accelerator]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_formats_are_those_that_can_be_loaded_and_the_published_one(name: str, tmp_path: Path):
-    needs = needs_of(name, tmp_path)
+def test_formats_are_those_that_can_be_loaded_and_the_published_one(name: str):
+    needs = needs_of(name)
     is_dense = needs.num_active_parameters == needs.num_parameters
     expected = ["float32", "bfloat16", *(["int8"] if is_dense else []), *filter(None, [needs.published_format])]
     assert list(needs.weight_bytes) == expected
 
 
-def test_ranks_share_heads_until_each_has_one(tmp_path: Path):
-    needs = needs_of("llama-3.1-8b", tmp_path)
+GEMMA_3_1B = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "head_dim": 256,
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "max_position_embeddings": 32768,
+    "model_type": "gemma3_text",
+    "num_attention_heads": 4,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 1,
+    "query_pre_attn_scalar": 256,
+    "rope_local_base_freq": 10000,
+    "rope_theta": 1000000,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+    "vocab_size": 262144,
+}
+
+
+def test_a_head_that_is_tied_by_default_counts_once(tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps(GEMMA_3_1B))
+    needs = model_requirements(open_checkpoint(tmp_path))
+    assert needs.num_parameters == 999_885_952
+    assert [(group.window, group.num_layers) for group in needs.cache_groups] == [(None, 4), (512, 22)]
+
+
+def test_a_first_mistral_without_a_window_in_its_config_has_one(tmp_path: Path):
+    config = json.loads((write_published_config("llama-3.1-8b", tmp_path) / "config.json").read_text())
+    for window, kept in (({}, 4096), ({"sliding_window": None}, None)):
+        changed = config | {"architectures": ["MistralForCausalLM"], "rope_scaling": None} | window
+        (tmp_path / "config.json").write_text(json.dumps(changed))
+        assert [group.window for group in model_requirements(open_checkpoint(tmp_path)).cache_groups] == [kept]
+
+
+def test_ranks_share_heads_until_each_has_one():
+    needs = needs_of("llama-3.1-8b")
     whole = needs.kv_bytes(1000, "bfloat16")
     assert whole == 1000 * KV_BYTES["llama-3.1-8b"]
     shares = [needs.kv_bytes(1000, "bfloat16", num_ranks=ranks) * ranks / whole for ranks in (1, 2, 8, 16)]
     assert shares == [1, 1, 1, 2]
 
 
-def test_each_rank_holds_the_whole_latent(tmp_path: Path):
-    needs = needs_of("deepseek-r1", tmp_path)
+def test_each_rank_holds_norms_routers_and_the_way_into_a_latent():
+    llama, deepseek = needs_of("llama-3.1-8b"), needs_of("deepseek-r1")
+    assert round(llama.replicated_share * llama.num_parameters) == (2 * 32 + 1) * 4096
+    norms, down = 2 * 7168 + 1536 + 512, 7168 * (1536 + 512 + 64)
+    routers = 58 * (7168 + 1) * 256
+    assert round(deepseek.replicated_share * deepseek.num_parameters) == 61 * (norms + down) + routers + 7168
+
+
+def test_routers_and_experts_are_no_linears_to_quantize():
+    assert needs_of("mixtral-8x7b").num_linear_parameters == 32 * 2 * (4096 * 4096 + 4096 * 1024)
+
+
+def test_each_rank_holds_the_whole_latent():
+    needs = needs_of("deepseek-r1")
     assert needs.kv_bytes(1000, "bfloat16", num_ranks=8) == needs.kv_bytes(1000, "bfloat16")
 
 
-def test_layers_with_a_window_stop_growing_behind_it(tmp_path: Path):
-    needs = needs_of("gpt-oss-20b", tmp_path)
+def test_layers_with_a_window_stop_growing_behind_it():
+    needs = needs_of("gpt-oss-20b")
     per_layer = 2 * 8 * 64 * 2
     assert needs.kv_bytes(100, "bfloat16") == 100 * 24 * per_layer
     assert needs.kv_bytes(50_000, "bfloat16") == (50_000 * 12 + (128 + 16) * 12) * per_layer
 
 
-def test_heads_that_devices_cannot_share_are_not_placed(tmp_path: Path):
-    needs = needs_of("llama-3.1-8b", tmp_path)
+def test_heads_that_devices_cannot_share_are_not_placed():
+    needs = needs_of("llama-3.1-8b")
     assert place(needs, ACCELERATORS[0], 3, weight_format="bfloat16") is None
 
 

@@ -128,10 +128,18 @@ def test_shards_that_a_checkpoint_skips_stay_dense_within_a_merged_layer(tmp_pat
 @pytest.mark.parametrize(
     ("config", "requested", "says"),
     [
-        ({"quant_method": "gptq"}, None, "quantized with 'gptq', which is not supported; supported: bitsandbytes"),
-        ({}, None, "quantized with 'None'"),
-        ("fp8", None, "quantized with 'fp8'"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, None, "only 8 bit"),
+        (
+            {"quant_method": "gptq", "bits": 4},
+            None,
+            "quantized as gptq int4, which this version does not read; .* bitsandbytes int8",
+        ),
+        ({}, None, "quantized as none"),
+        ("fp8", None, "quantized as fp8"),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True},
+            None,
+            "as bitsandbytes fp4, .* in bfloat16 or a GGUF file",
+        ),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8", "already"),
         (None, "int3", "unknown quantization 'int3'; dense weights can be loaded as none, int8, int8-few-rows"),
     ],

@@ -187,6 +187,15 @@ def test_doctor_tells_machine_versions_and_caches():
         assert part in done.stdout
 
 
+def test_models_whose_published_weights_do_not_load_are_marked(capsys):
+    assert main(["models", "list"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if "ForCausalLM" in line}
+    assert "mxfp4 (refused)" in rows["GptOssForCausalLM"]
+    assert "fp8 (refused)" in rows["DeepseekV3ForCausalLM"]
+    assert " bfloat16 " in rows["Qwen3ForCausalLM"]
+    assert sum("(refused)" in row for row in rows.values()) == 3
+
+
 def test_models_are_listed_with_their_licenses(capsys):
     assert main(["models", "list"]) == 0
     text = capsys.readouterr().out

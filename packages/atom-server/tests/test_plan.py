@@ -71,7 +71,29 @@ def test_published_formats_that_are_not_loaded_are_planned_and_said_so(tmp_path:
     assert "18 layers keep the last 128 tokens only" in text
     assert "(5.7 B for each token)" in text
     assert "mxfp4: sizes only, this version does not load it" in text
+    assert "refused: the checkpoint is quantized as mxfp4, which this version does not read" in text
     assert rows_of(text, "MI300X")[0][2:4] == ["1", "60.8 GiB"]
+
+
+def test_a_quantized_checkpoint_is_not_shown_as_a_dense_one(tmp_path: Path, capsys):
+    path = write_published_config("llama-3.1-8b", tmp_path) / "config.json"
+    awq = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": awq}))
+    _, text = plan(capsys, "--model", tmp_path, "--memory", "64GiB")
+    assert "published as awq int4\nrefused: the checkpoint is quantized as awq int4" in text
+    assert "float32, bfloat16, int8: the same model from a checkpoint in bfloat16" in text
+    assert re.search(r"^awq int4 +5\.3 GiB", text, re.MULTILINE)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"quant_method": "hqq"}}))
+    _, text = plan(capsys, "--model", tmp_path, "--on", "H100")
+    assert "published as hqq, of a size that the config does not tell" in text
+    assert "weights bfloat16, 15.0 GiB" in text
+
+
+def test_fields_that_nobody_knows_are_warned_of(tmp_path: Path, capsys):
+    path = write_published_config("llama-3.1-8b", tmp_path) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"twirl_factor": 3}))
+    _, text = plan(capsys, "--model", tmp_path, "--memory", "64GiB")
+    assert f"warning: {tmp_path}: config.json sets twirl_factor" in text
 
 
 @pytest.mark.parametrize(

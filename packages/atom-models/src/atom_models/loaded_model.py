@@ -13,6 +13,7 @@ from torch import nn
 from atom_kernels.host_threads.waiting import keep_to_quota
 from atom_kernels.platform import detect_platform
 from atom_models.build_context import BuildContext
+from atom_models.cache_dtypes import stored_dtype
 from atom_models.checkpoint import Checkpoint, open_checkpoint
 from atom_models.model import build_model
 from atom_models.paged_run import PagedRun, SequenceStep
@@ -38,8 +39,16 @@ class LoadedModel:
         """Float32 ``[len(tokens), vocabulary]`` for each sequence of token ids, all run as one ragged batch.
 
         Raises:
-            ValueError: no sequences, an empty one, one longer than the context, or an id outside the vocabulary.
+            ValueError: no sequences, an empty one, one longer than the context, an id outside the vocabulary, or a
+                model without a head.
         """
+        if not self.checkpoint.has_head:
+            raise ValueError(f"{self.checkpoint.path} holds a decoder without a head: use hidden_states()")
+        with torch.inference_mode():
+            return [self._compute_logits(hidden_states) for hidden_states in self.hidden_states(sequences)]
+
+    def hidden_states(self, sequences: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """``[len(tokens), hidden_size]`` after the last norm, for each sequence of token ids; errors as of `logits`."""
         self._check(sequences)
         # Attention takes sequences of one token first.
         order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
@@ -49,9 +58,7 @@ class LoadedModel:
             needed = -(-len(sequences[index]) // block_size)
             steps.append(SequenceStep(list(sequences[index]), 0, range(num_blocks, num_blocks + needed)))
             num_blocks += needed
-        hidden_states = PagedRun(self.model, num_blocks, self.context.device).step(steps)
-        with torch.inference_mode():
-            rows = dict(zip(order, map(self._compute_logits, hidden_states), strict=True))
+        rows = dict(zip(order, PagedRun(self.model, num_blocks, self.context.device).step(steps), strict=True))
         return [rows[index] for index in range(len(sequences))]
 
     def _compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -89,26 +96,30 @@ def load_model(
         dtype: to run in; None is float32 for float32 checkpoints, and what is fast here for others.
         quantization: quantize dense weights on loading: "int8", "int8-few-rows".
         device: where it runs; None is the platform's.
-        cache_dtype, block_size: of keys and values.
-        max_model_len: longest sequence that will be run; None is the model's own.
+        cache_dtype: of keys and values, as the engine's --kv-cache-dtype: "auto" (the model's), "bf16" or "fp8".
+        block_size: tokens of a cache block.
+        max_model_len: longest sequence that will be run; None is the model's own. Some rotations (longrope, dynamic)
+            depend on it.
         progress: show a bar on a terminal.
 
     Raises:
         CheckpointError, UnsupportedArchitectureError, UnsupportedQuantizationError: one line that says what is wrong.
+        ValueError: an unknown dtype or cache_dtype.
     """
+    platform = detect_platform()
+    stored = stored_dtype(cache_dtype, "auto", platform)
     path = Path(model)
     if not path.exists():
         from atom_models.hub import resolve_model
 
         path = resolve_model(str(model))
     checkpoint = open_checkpoint(path)
-    platform = detect_platform()
     context = BuildContext(
         platform=platform,
         dtype=_torch_dtype(dtype or default_dtype(checkpoint, platform.preferred_dtype)),
         device=device or platform.device,
         quantization=choose_quantization(checkpoint.config, quantization),
-        cache_dtype=cache_dtype,
+        cache_dtype=stored,
         block_size=block_size,
         max_model_len=max_model_len,
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import nn
 
-from atom_models.architectures.registry import find_architecture
+from atom_models.architectures.other_fields import unknown_fields
+from atom_models.architectures.registry import check_architecture, find_architecture
 from atom_models.checkpoint import CheckpointError
 from atom_models.layers import Attention, Experts, LatentAttention
 from atom_models.quantization import UNQUANTIZED, choose_quantization
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
     from atom_models.checkpoint import Checkpoint
 
+logger = logging.getLogger(__name__)
+
 
 def build_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
     """The checkpoint's model without weights: no layer holds memory until its first tensor is loaded.
@@ -23,20 +27,45 @@ def build_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
     Raises:
         UnsupportedArchitectureError: the architecture is not implemented.
         UnsupportedQuantizationError: `context` has no quantization, and the checkpoint has an unknown one.
-        CheckpointError: the config lacks a field or contradicts itself, or the ranks cannot share the model.
+        CheckpointError: the config lacks a field, contradicts itself or asks for what is not implemented, or the ranks
+            cannot share the model.
     """
-    model_class = find_architecture(checkpoint.architecture)
     if context.quantization is UNQUANTIZED:
+        check_architecture(checkpoint.architecture, checkpoint.config)
         context = replace(context, quantization=choose_quantization(checkpoint.config))
+    model = construct_model(checkpoint, context)
+    for line in config_warnings(model, checkpoint):
+        logger.warning("%s", line)
+    return model
+
+
+def construct_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
+    """As `build_model`, with the quantization of `context` whatever the checkpoint's is: enough to count layers."""
+    check_architecture(checkpoint.architecture, checkpoint.config)
+    model_class = find_architecture(checkpoint.architecture)
     if context.max_model_len is None:
         context = replace(context, max_model_len=checkpoint.max_model_len)
+    config = checkpoint.text_config
+    if not checkpoint.has_head:
+        # The embedding's table stands in, so that engines can run whole steps; nobody gets to see what it gives.
+        config = {**config, "tie_word_embeddings": True}
     try:
-        model = model_class(checkpoint.text_config, context)
+        model = model_class(config, context)
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.path}: {error}") from None
     if not isinstance(model, nn.Module):
         raise TypeError(f"{model_class.__name__} is no torch module")
     return model.eval()
+
+
+def config_warnings(model: nn.Module, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """A line for each field of the config that is set and that nobody here knows."""
+    unknown = unknown_fields(type(model.config), checkpoint.text_config)
+    return tuple(
+        f"{checkpoint.path}: config.json sets {name}, which {checkpoint.architecture} here does not know: ignored, and "
+        "results may differ if the model depends on it"
+        for name in unknown
+    )
 
 
 def attention_layers(model: nn.Module) -> dict[str, Attention | LatentAttention]:

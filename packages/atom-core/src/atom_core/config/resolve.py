@@ -16,6 +16,8 @@ from atom_core.config.sections import (
     ProfilerConfig,
     StructuredOutputConfig,
 )
+from atom_models.cache_dtypes import stored_dtype
+from atom_models.checkpoint.rope_choice import rope_choice
 
 if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
@@ -63,6 +65,8 @@ def _model(args: EngineArgs, checkpoint: Checkpoint, platform: Platform, choices
         raise ConfigError(f"max_model_len is {args.max_model_len}; the model was made for at most {own_len}")
     if args.max_model_len is None:
         choices.append(f"max_model_len = {own_len}: the model's own")
+    if (line := rope_choice(checkpoint.text_config, args.max_model_len or own_len)) is not None:
+        choices.append(line)
     return ModelConfig(
         name=args.model,
         path=checkpoint.path,
@@ -92,10 +96,9 @@ def _backend(args: EngineArgs) -> BackendSetting:
 
 
 def _cache(args: EngineArgs, dtype: str, platform: Platform) -> CacheConfig:
-    dtypes = {"bf16": "bfloat16", "fp8": platform.float8}
     return CacheConfig(
         block_size=args.block_size,
-        dtype=dtypes.get(args.kv_cache_dtype, dtype),
+        dtype=stored_dtype(args.kv_cache_dtype, dtype, platform),
         enable_prefix_caching=args.enable_prefix_caching,
         prefix_hash="sha256" if args.prefix_hash == "sha256" else "xxhash64",
         memory_utilization=args.gpu_memory_utilization,

@@ -139,8 +139,8 @@ class AsyncEngine:
         Raises:
             InvalidRequestError, EngineDeadError: as `generate`.
         """
-        pooling = pooling or self.embedding_model.pooling
-        return self.submit([prompt_token_ids], pooling, priority=priority, cache_salt=cache_salt)
+        wanted = self.embedding_model.choose_pooling(pooling)
+        return self.submit([prompt_token_ids], wanted, priority=priority, cache_salt=cache_salt)
 
     def submit(
         self,
@@ -277,7 +277,13 @@ class AsyncEngine:
         self.embedding_model = EmbeddingModel.read(info.model_path)
         given = self._args.max_num_queued_requests
         self.max_num_queued_requests = QUEUE_FACTOR * info.max_num_seqs if given is None else given
-        limits = RequestLimits(info.max_model_len, info.vocab_size, info.max_num_seqs, self._args.max_request_logprobs)
+        limits = RequestLimits(
+            info.max_model_len,
+            info.vocab_size,
+            info.max_num_seqs,
+            max_request_logprobs=self._args.max_request_logprobs,
+            can_generate=await asyncio.to_thread(lambda: checkpoint.has_head),
+        )
         self._inputs = InputProcessor(
             limits,
             eos_token_ids=info.eos_token_ids,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,19 @@ from typing import Any
 from atom_core.engine.errors import InvalidRequestError
 from atom_core.messages import Pooling
 
-# Names in the pooling module's own config, as `sentence-transformers` writes it.
-_POOLINGS: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last"}
+logger = logging.getLogger(__name__)
+
+# Ways of pooling as `sentence-transformers` spells them. Vectors have length 1 here, whatever a sum is divided by.
+_POOLINGS: dict[str, Pooling] = {
+    "cls": "cls",
+    "cls_token": "cls",
+    "lasttoken": "last",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean",
+    "mean_tokens": "mean",
+}
+# Modules that a vector goes through; others would change it.
+_MODULES = ("Transformer", "Pooling", "Normalize")
 
 
 @dataclass(frozen=True)
@@ -22,11 +34,13 @@ class EmbeddingModel:
 
     Attributes:
         pooling: of the model's `sentence-transformers` modules; "mean" where it has none.
+        refusal: why vectors cannot be made as those modules say; requests must choose a pooling then. Or None.
         shorter: lengths that its vectors may be cut to; empty where they may not be.
         is_any_shorter: whether every length will do (a matryoshka model that lists none).
     """
 
     pooling: Pooling = "mean"
+    refusal: str | None = None
     shorter: tuple[int, ...] = ()
     is_any_shorter: bool = False
 
@@ -37,7 +51,18 @@ class EmbeddingModel:
         config = _object(folder / "config.json")
         dimensions = config.get("matryoshka_dimensions")
         shorter = tuple(size for size in dimensions if type(size) is int) if isinstance(dimensions, list) else ()
-        return cls(_pooling(folder), shorter, not shorter and config.get("is_matryoshka") is True)
+        _log_prompts(folder)
+        return cls(*_pooling(folder), shorter, not shorter and config.get("is_matryoshka") is True)
+
+    def choose_pooling(self, pooling: Pooling | None) -> Pooling:
+        """A request's own pooling, else the model's.
+
+        Raises:
+            InvalidRequestError: it has none, and the model's cannot be done.
+        """
+        if pooling is None and self.refusal is not None:
+            raise InvalidRequestError(f"{self.refusal}; choose a pooling: mean, last or cls", "pooling")
+        return pooling or self.pooling
 
     def check_dimensions(self, dimensions: int | None) -> None:
         """Raise InvalidRequestError unless vectors can be cut to `dimensions`."""
@@ -55,16 +80,47 @@ def shortened(vector: Sequence[float], dimensions: int | None) -> list[float]:
     return [value / length for value in kept] if length and len(kept) < len(vector) else kept
 
 
-def _pooling(folder: Path) -> Pooling:
+def _pooling(folder: Path) -> tuple[Pooling, str | None]:
+    """The pooling of the folder's modules, and why they cannot be followed."""
     modules = _json(folder / "modules.json")
+    pooling: Pooling = "mean"
     for module in modules if isinstance(modules, list) else ():
-        if not isinstance(module, dict) or "Pooling" not in str(module.get("type")):
+        kind = str(module.get("type")).rpartition(".")[2] if isinstance(module, dict) else str(module)
+        if kind not in _MODULES:
+            return pooling, f"modules.json has a {kind}, which would change the vectors and is not supported"
+        if kind != "Pooling":
             continue
-        config = _object(folder / Path(str(module.get("path"))).name / "config.json")
-        for name, pooling in _POOLINGS.items():
-            if config.get(name) is True:
-                return pooling
-    return "mean"
+        modes = _modes(_object(folder / Path(str(module.get("path"))).name / "config.json"))
+        if len(modes) != 1 or modes[0] not in _POOLINGS:
+            given = " and ".join(modes) or "nothing"
+            return pooling, f"this model pools by {given}, which is not supported"
+        pooling = _POOLINGS[modes[0]]
+    return pooling, None
+
+
+def _modes(config: Mapping[str, Any]) -> list[str]:
+    """Ways of pooling that a module's config switches on: older ones have a switch for each, newer ones a name."""
+    named = config.get("pooling_mode")
+    if named is not None:
+        return [str(mode) for mode in named] if isinstance(named, list) else [str(named)]
+    switches = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    return [name.removeprefix("pooling_mode_") for name in switches]
+
+
+def _log_prompts(folder: Path) -> None:
+    """Says that texts are embedded as they come, where `sentence-transformers` would put a prompt before them."""
+    config = _object(folder / "config_sentence_transformers.json")
+    prompts = config.get("prompts")
+    names = [str(name) for name, text in prompts.items() if text] if isinstance(prompts, dict) else []
+    if names:
+        default = config.get("default_prompt_name")
+        always = f" ({default!r} before every text)" if default else ""
+        logger.warning(
+            "embeddings: this model was trained with prompts%s, which are in config_sentence_transformers.json under "
+            "%s: put them before your texts yourself, texts are embedded as they come",
+            always,
+            ", ".join(names),
+        )
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import get_args
 
 import msgspec
 
@@ -148,8 +149,9 @@ class InputProcessor:
         """
         check_priority(priority)
         check_cache_salt(cache_salt)
-        if pooling not in ("mean", "last"):
-            raise InvalidRequestError(f"pooling is {pooling!r}; it must be 'mean' or 'last'", "pooling")
+        if pooling not in get_args(Pooling):
+            allowed = ", ".join(map(repr, get_args(Pooling)))
+            raise InvalidRequestError(f"pooling is {pooling!r}; it must be one of {allowed}", "pooling")
         params = SamplingParams(seed=0, max_tokens=0)
         checked = [self._check_prompt(prompt, params) for prompt in prompts]
         return Submission(

@@ -61,7 +61,11 @@ class LLMEngine:
         self.info: EngineInfo = core.info
         self.embedding_model = EmbeddingModel.read(self.info.model_path)
         limits = RequestLimits(
-            self.info.max_model_len, self.info.vocab_size, self.info.max_num_seqs, args.max_request_logprobs
+            self.info.max_model_len,
+            self.info.vocab_size,
+            self.info.max_num_seqs,
+            max_request_logprobs=args.max_request_logprobs,
+            can_generate=checkpoint.has_head,
         )
         self._inputs = InputProcessor(
             limits,
@@ -122,7 +126,8 @@ class LLMEngine:
         return sorted(mine, key=lambda output: (order[output["request_id"]], output["index"]))
 
     def embed(self, prompts: Prompt | Sequence[Prompt], pooling: Pooling | None = None) -> list[list[float]]:
-        """A vector of length 1 for each prompt: the "mean" of the hidden states of its tokens, or that of the "last".
+        """A vector of length 1 for each prompt: the "mean" of the hidden states of its tokens, or the "last", or the
+        first ("cls").
 
         Without `pooling` it is the model's own; "mean" where the model's folder does not say.
 
@@ -131,7 +136,7 @@ class LLMEngine:
             RuntimeError: a prompt failed in the engine.
         """
         core = self._open_core()
-        pooling = pooling or self.embedding_model.pooling
+        pooling = self.embedding_model.choose_pooling(pooling)
         tokens = [self._encode(prompt, SamplingParams()) for prompt in _as_prompts(prompts)]
         submission = self._inputs.process_embedding(tokens, pooling)
         _check_fit(core, submission)

@@ -39,11 +39,12 @@ def resolve(args: EngineArgs, checkpoint: Checkpoint) -> EngineConfig:
     """The configuration of `args` on this machine. Imports torch, to look at the hardware."""
     from atom_core.config import resolve_config
     from atom_kernels.platform import detect_platform
-    from atom_models import supported_architectures
+    from atom_models.architectures.registry import UnsupportedArchitectureError, check_architecture
+    from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, check_quantization
 
-    known = list(supported_architectures())
-    if checkpoint.architecture not in known:
-        raise ConfigError(
-            f"architecture {checkpoint.architecture} of {args.model} is not supported; supported are {', '.join(known)}"
-        )
+    try:
+        check_architecture(checkpoint.architecture, checkpoint.config)
+        check_quantization(checkpoint.config)
+    except (UnsupportedArchitectureError, UnsupportedQuantizationError) as error:
+        raise ConfigError(f"{args.model}: {error}") from None
     return resolve_config(args, checkpoint, detect_platform())

@@ -23,12 +23,13 @@ CACHE_SALT = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What a request may ask of this engine."""
+    """What a request may ask of this engine; `can_generate` is false of models that only embed."""
 
     max_model_len: int
     vocab_size: int
     max_num_seqs: int
     max_request_logprobs: int = 2**21
+    can_generate: bool = True
 
 
 def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
@@ -63,6 +64,10 @@ def prompt_too_long(num_tokens: int, max_model_len: int, param: str = "prompt") 
 
 def check_sampling_params(params: SamplingParams, limits: RequestLimits) -> None:
     """Raise InvalidRequestError for the first parameter that cannot be, naming it and what was allowed."""
+    if not limits.can_generate:
+        raise InvalidRequestError(
+            "this model cannot generate: its checkpoint holds a decoder without a head; it makes embeddings", "model"
+        )
     if not isinstance(params, SamplingParams):
         raise InvalidRequestError(f"sampling_params is a {type(params).__name__}; it must be SamplingParams")
     _number("temperature", params.temperature, 0, None)

@@ -45,7 +45,7 @@ class ThinkingBudget(msgspec.Struct, frozen=True, omit_defaults=True):
     is_open: bool = False
 
 
-Pooling = Literal["mean", "last"]
+Pooling = Literal["mean", "last", "cls"]
 RequestKind = Literal["generate", "embed"]
 
 

@@ -1,4 +1,7 @@
-"""What front ends need to know of models before an engine runs: names, files, sizes. Lazily imported, torch-free."""
+"""What front ends need to know of models before an engine runs: names, files, sizes. Lazily imported.
+
+Everything but `model_requirements` and what goes with it is torch-free: a plan builds the model that it counts.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
         resolve_model,
         supported_architectures,
     )
+    from atom_models.architectures.registry import Architecture
     from atom_models.hub import cached_models, find_cached, known_models, models_cache_dir, resolve_config
     from atom_models.requirements import (
         DEVICE_COUNTS,
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Accelerator": "atom_models.requirements",
+    "Architecture": "atom_models.architectures.registry",
     "CheckpointError": "atom_models",
     "DEVICE_COUNTS": "atom_models.requirements",
     "ModelRequirements": "atom_models.requirements",
@@ -47,6 +52,7 @@ _HOMES = {
 __all__ = [
     "DEVICE_COUNTS",
     "Accelerator",
+    "Architecture",
     "CheckpointError",
     "ModelRequirements",
     "Placement",

@@ -124,8 +124,8 @@ class Request:
     @property
     def needs_whole_prompt(self) -> bool:
         """Every prompt token must be computed, whatever the prefix cache has."""
-        pools_all = self.engine_request.kind == "embed" and self.engine_request.pooling == "mean"
-        return pools_all or self.needs_prompt_logprobs
+        pools_earlier = self.engine_request.kind == "embed" and self.engine_request.pooling != "last"
+        return pools_earlier or self.needs_prompt_logprobs
 
     def admit(self, num_cached_tokens: int) -> None:
         """The request got its blocks; the first `num_cached_tokens` tokens are computed already."""

@@ -14,7 +14,7 @@ from atom_core.worker.input_batch import ModelInput
 class Pooler:
     """Adds up hidden states of the prompts that are embedded; one for each worker.
 
-    "mean" is the mean over all tokens of the prompt, "last" the state of its last token.
+    "mean" is the mean over all tokens of the prompt, "last" the state of its last token, "cls" that of its first.
     """
 
     def __init__(self) -> None:
@@ -50,6 +50,10 @@ class Pooler:
                 total_D = states_TD.sum(dim=0, dtype=torch.float64)
                 earlier_D = self._sums.get(scheduled.request_id)
                 self._sums[scheduled.request_id] = total_D = total_D if earlier_D is None else earlier_D + total_D
+            elif pooling == "cls":
+                if scheduled.num_computed_tokens == 0:
+                    self._sums[scheduled.request_id] = states_TD[0].double()
+                total_D = self._sums[scheduled.request_id]
             else:
                 total_D = states_TD[-1].double()
             if scheduled.num_computed_tokens + scheduled.num_new_tokens >= num_prompt_tokens:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from atom_models.architectures.other_fields import refuse_other_models
 from atom_models.checkpoint.errors import CheckpointError
 
 T = TypeVar("T")
@@ -15,16 +16,22 @@ _POSITIVE = ("_size", "num_", "head_dim", "max_position")
 def read_config(cls: type[T], config: Mapping[str, Any]) -> T:
     """An instance of the dataclass `cls` from fields of the same names; absent or null ones take their defaults.
 
-    A field whose metadata has `also`, a tuple of names, is found under any of those as well.
+    A field whose metadata has `also`, a tuple of names, is found under any of those as well; with `null` in its
+    metadata, null is that value and not the default.
 
     Raises:
-        CheckpointError: a field without a default is absent, or a number is not one or not positive.
+        CheckpointError: a field without a default is absent, a number is not one or not positive, or a field that is
+            not the model's would change its results.
     """
+    refuse_other_models(cls, config)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         names = (field.name, *field.metadata.get("also", ()))
         value = next((config[name] for name in names if config.get(name) is not None), None)
         if value is None:
+            if "null" in field.metadata and field.name in config:
+                values[field.name] = field.metadata["null"]
+                continue
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
                 raise CheckpointError(f"config.json lacks {field.name}, which {cls.__name__} needs")
             continue

@@ -5,8 +5,9 @@ Latent attention, and many small experts beside some that see every token; the f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from atom_models.architectures.fine_grained_moe import (
     FineGrainedMoEConfig,
@@ -20,6 +21,9 @@ from atom_models.layers import MLAAttention, Rotary, RoutingConfig, mla_scale
 @dataclass(frozen=True, kw_only=True)
 class DeepseekV2Config(FineGrainedMoEConfig):
     """Fields of `config.json`; `intermediate_size` is that of layers without experts."""
+
+    always: ClassVar[Mapping[str, tuple[Any, ...]]] = {"scoring_func": ("softmax",)}
+    unread: ClassVar[tuple[str, ...]] = ("qk_head_dim",)
 
     q_lora_rank: int | None = None
     kv_lora_rank: int

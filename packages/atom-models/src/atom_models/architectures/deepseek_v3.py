@@ -6,7 +6,9 @@ the load and only helps to choose. Layers that predict further tokens lie behind
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from atom_models.architectures.deepseek_v2 import DeepseekV2Config, DeepseekV2ForCausalLM
 from atom_models.architectures.fine_grained_moe import biased_sigmoid_routing
@@ -16,6 +18,8 @@ from atom_models.layers import RoutingConfig
 @dataclass(frozen=True, kw_only=True)
 class DeepseekV3Config(DeepseekV2Config):
     """Fields of `config.json`; Kimi-K2's has the same."""
+
+    always: ClassVar[Mapping[str, tuple[Any, ...]]] = {"scoring_func": ("sigmoid",)}
 
     topk_method: str = "noaux_tc"
     norm_topk_prob: bool = True

@@ -1,7 +1,4 @@
-"""What architectures do beyond Llama, in the words that lists show. Torch-free.
-
-`requirements` reads these too: a feature says which weights and caches there are where `config.json` does not.
-"""
+"""What architectures do beyond Llama, in the words that lists show. Torch-free."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import nn
@@ -33,6 +33,9 @@ GLOBAL_ROPE_THETA, LOCAL_ROPE_THETA = 1_000_000.0, 10_000.0
 class Gemma3Config:
     """Fields of `config.json`, under their Hugging Face names. Absent ones are those of the published 4B model."""
 
+    # What `hidden_activation` was called before.
+    unread: ClassVar[tuple[str, ...]] = ("hidden_act",)
+
     hidden_size: int
     intermediate_size: int
     num_hidden_layers: int
@@ -47,7 +50,7 @@ class Gemma3Config:
     tie_word_embeddings: bool = True
     query_pre_attn_scalar: float = 256
     sliding_window: int = 4096
-    sliding_window_pattern: int = 6
+    sliding_window_pattern: int = field(default=6, metadata={"also": ("_sliding_window_pattern",)})
     layer_types: Sequence[str] | None = None
     rope_parameters: Mapping[str, Any] = field(default_factory=dict)
     rope_local_base_freq: float = LOCAL_ROPE_THETA

@@ -6,8 +6,9 @@ half of each head rotated, biases in q, k and v.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from atom_models.architectures.fine_grained_moe import (
     FineGrainedMoEConfig,
@@ -21,6 +22,8 @@ from atom_models.build_context import BuildContext
 @dataclass(frozen=True, kw_only=True)
 class Glm4MoeConfig(FineGrainedMoEConfig):
     """Fields of `config.json`; `attention_bias` is that of q, k and v."""
+
+    always: ClassVar[Mapping[str, tuple[Any, ...]]] = {"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)}
 
     n_shared_experts: int = 1
     first_k_dense_replace: int = 1

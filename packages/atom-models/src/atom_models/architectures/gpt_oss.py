@@ -7,8 +7,8 @@ has no value; experts have biases, and a swiglu whose inputs are clamped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from atom_models.architectures.layer_types import FULL, SLIDING, check_layer_types
 from atom_models.architectures.llama import LlamaAttention, LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM
@@ -24,8 +24,11 @@ from atom_models.layers import (
 class GptOssConfig(LlamaConfig):
     """Fields of `config.json`; `intermediate_size` is that of one expert."""
 
+    # The same as the rotation's original_max_position_embeddings.
+    unread: ClassVar[tuple[str, ...]] = ("initial_context_length",)
+
     num_local_experts: int
-    num_experts_per_tok: int = 4
+    num_experts_per_tok: int = field(default=4, metadata={"also": ("experts_per_token",)})
     sliding_window: int = 128
     layer_types: Sequence[str] | None = None
     swiglu_alpha: float = 1.702

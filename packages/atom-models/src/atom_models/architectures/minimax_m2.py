@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -29,7 +29,21 @@ from atom_models.layers import (
 
 @dataclass(frozen=True, kw_only=True)
 class MiniMaxM2Config(LlamaConfig):
-    """Fields of `config.json`; `intermediate_size` is that of one expert."""
+    """Fields of `config.json`; `intermediate_size` is that of one expert.
+
+    The file says more, of MiniMax's other models: layers of linear attention, weights of residuals, a shared expert.
+    """
+
+    always: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "use_qk_norm": (True,),
+        "qk_norm_type": ("per_layer",),
+        "shared_intermediate_size": (0,),
+        **{f"layernorm_{part}_{factor}": (1,) for part in ("full_attention", "mlp") for factor in ("alpha", "beta")},
+    }
+    unread: ClassVar[tuple[str, ...]] = (
+        *("layernorm_linear_attention_alpha", "layernorm_linear_attention_beta", "mlp_intermediate_size"),
+        *("shared_moe_mode", "mtp_transformer_layers", "use_mtp"),
+    )
 
     num_local_experts: int
     num_experts_per_tok: int

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from atom_models.architectures.llama import LlamaAttention, LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM
@@ -12,9 +11,9 @@ from atom_models.build_context import BuildContext
 
 @dataclass(frozen=True)
 class MistralConfig(LlamaConfig):
-    """Fields of `config.json`; `sliding_window` is null in later releases, which see everything."""
+    """Fields of `config.json`. The first release has no `sliding_window`, and a window; later ones say null: none."""
 
-    sliding_window: int | None = None
+    sliding_window: int | None = field(default=4096, metadata={"null": None})
 
 
 class MistralDecoderLayer(LlamaDecoderLayer):
@@ -27,7 +26,3 @@ class MistralDecoderLayer(LlamaDecoderLayer):
 class MistralForCausalLM(LlamaForCausalLM):
     config_class = MistralConfig
     decoder_layer = MistralDecoderLayer
-
-    def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
-        # Absent is not null: the first release had a window of 4096.
-        super().__init__({"sliding_window": 4096, **config}, context)

@@ -12,7 +12,9 @@ from atom_models.layers import MoE, RMSNorm, RoutingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class MixtralConfig(MistralConfig):
-    """Fields of `config.json`; `intermediate_size` is that of one expert."""
+    """Fields of `config.json`; `intermediate_size` is that of one expert. No `sliding_window` is none."""
+
+    sliding_window: int | None = None
 
     num_local_experts: int
     num_experts_per_tok: int = 2

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from atom_models.architectures.llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM
 from atom_models.architectures.qwen2 import Qwen2Config
@@ -13,6 +14,8 @@ from atom_models.build_context import BuildContext
 @dataclass(frozen=True)
 class Qwen3Config(Qwen2Config):
     """Fields of `config.json`; heads are 128 wide whatever the hidden size."""
+
+    always: ClassVar[Mapping[str, tuple[Any, ...]]] = {"use_qk_norm": (True,)}
 
     head_dim: int | None = 128
 

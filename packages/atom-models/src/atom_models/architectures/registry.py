@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atom_models.architectures.features import (
     CORRECTION_BIAS,
@@ -23,6 +24,7 @@ from atom_models.architectures.features import (
     SLIDING_WINDOW,
     WIDE_QK_NORM,
 )
+from atom_models.checkpoint.quantization_config import READABLE
 
 if TYPE_CHECKING:
     from atom_models.architectures.protocol import CausalLM
@@ -35,12 +37,19 @@ class Architecture:
     Attributes:
         module: of this package; it defines a class of the architecture's name.
         models: published models that are of it, for lists.
-        features: what its config.json leaves unsaid, see `features`.
+        features: see `features`, for lists.
+        published_as: number format of the weights that their publishers give out, as `PublishedFormat.name` spells it.
     """
 
     module: str
     models: str
     features: tuple[str, ...] = ()
+    published_as: str = "bfloat16"
+
+    @property
+    def are_weights_readable(self) -> bool:
+        """Whether the published weights load; else only weights of these models in other formats do."""
+        return self.published_as == "bfloat16" or self.published_as in READABLE
 
 
 _DEEPSEEK_V3_EXPERTS = (MIXTURE_OF_EXPERTS, GROUPED_ROUTING, CORRECTION_BIAS, SHARED_EXPERTS)
@@ -53,7 +62,7 @@ _ARCHITECTURES = {
         (LATENT_ATTENTION, MIXTURE_OF_EXPERTS, GROUPED_ROUTING, SHARED_EXPERTS),
     ),
     "DeepseekV3ForCausalLM": Architecture(
-        "deepseek_v3", "DeepSeek V3, R1; Kimi-K2", (LATENT_ATTENTION, *_DEEPSEEK_V3_EXPERTS, PREDICTION_LAYERS)
+        "deepseek_v3", "DeepSeek V3, R1; Kimi-K2", (LATENT_ATTENTION, *_DEEPSEEK_V3_EXPERTS, PREDICTION_LAYERS), "fp8"
     ),
     "Gemma3ForCausalLM": Architecture("gemma3", "Gemma 3 (text)", (FOUR_NORMS, QK_NORM, SLIDING_WINDOW)),
     "Glm4MoeForCausalLM": Architecture(
@@ -65,11 +74,11 @@ _ARCHITECTURES = {
         "glm4_moe_lite", "GLM-4.7-Flash", (LATENT_ATTENTION, *_DEEPSEEK_V3_EXPERTS, PREDICTION_LAYERS)
     ),
     "GptOssForCausalLM": Architecture(
-        "gpt_oss", "GPT-OSS 20B, 120B", (SLIDING_WINDOW, SINKS, MIXTURE_OF_EXPERTS, EXPERT_BIAS)
+        "gpt_oss", "GPT-OSS 20B, 120B", (SLIDING_WINDOW, SINKS, MIXTURE_OF_EXPERTS, EXPERT_BIAS), "mxfp4"
     ),
     "LlamaForCausalLM": Architecture("llama", "Llama 2, 3, 3.1; SmolLM2"),
     "MiniMaxM2ForCausalLM": Architecture(
-        "minimax_m2", "MiniMax-M2", (WIDE_QK_NORM, MIXTURE_OF_EXPERTS, CORRECTION_BIAS)
+        "minimax_m2", "MiniMax-M2", (WIDE_QK_NORM, MIXTURE_OF_EXPERTS, CORRECTION_BIAS), "fp8"
     ),
     "MistralForCausalLM": Architecture("mistral", "Mistral", (SLIDING_WINDOW,)),
     "MixtralForCausalLM": Architecture("mixtral", "Mixtral 8x7B, 8x22B", (SLIDING_WINDOW, MIXTURE_OF_EXPERTS)),
@@ -77,6 +86,13 @@ _ARCHITECTURES = {
     "Qwen3ForCausalLM": Architecture("qwen3", "Qwen3", (QK_NORM, SLIDING_WINDOW)),
     "Qwen3MoeForCausalLM": Architecture("qwen3_moe", "Qwen3-30B-A3B, 235B-A22B", (QK_NORM, MIXTURE_OF_EXPERTS)),
 }
+
+
+# Fields that say that a model takes more than text, in the spellings of its publishers.
+_OTHER_MODALITIES = (
+    *("vision_config", "visual", "vision_tower", "mm_vision_tower", "image_token_id", "image_token_index"),
+    *("video_token_id", "audio_config", "audio_token_id", "speech_config", "thinker_config"),
+)
 
 
 class UnsupportedArchitectureError(ValueError):
@@ -98,15 +114,23 @@ def describe_architecture(name: str) -> Architecture:
     return _ARCHITECTURES[name]
 
 
-def check_architecture(name: str) -> None:
-    """Raises UnsupportedArchitectureError unless `find_architecture` would find it."""
+def check_architecture(name: str, config: Mapping[str, Any] | None = None) -> None:
+    """Raises UnsupportedArchitectureError unless `find_architecture` would find it; `config` tells why it does not."""
     if name in _ARCHITECTURES:
         return
     stems = {_stem(known): known for known in _ARCHITECTURES}
     nearest = difflib.get_close_matches(_stem(name), stems, n=1, cutoff=0.65)
+    supported = ", ".join(supported_architectures())
+    parts = [part for part in _OTHER_MODALITIES if (config or {}).get(part) is not None]
+    if parts:
+        hint = f" such as one of {stems[nearest[0]]}" if nearest else ""
+        raise UnsupportedArchitectureError(
+            f"the architecture {name} is multimodal (config.json has {', '.join(parts)}) and is not supported: this "
+            f"version runs text models alone. Use a text-only checkpoint{hint}; supported: {supported}."
+        )
     hint = f" The nearest is {stems[nearest[0]]}." if nearest else ""
     raise UnsupportedArchitectureError(
-        f"the architecture {name} is not supported; supported: {', '.join(supported_architectures())}.{hint}"
+        f"the architecture {name} is not supported; supported: {supported}. Use a model of one of these.{hint}"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from atom_models.checkpoint.config_fields import normalize_config
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.checkpoint.gguf_config import gguf_config
 from atom_models.checkpoint.gguf_file import GGUFFile, read_gguf
+from atom_models.checkpoint.weight_names import is_decoder_alone, weight_names
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,14 @@ class Checkpoint:
         if not known:
             raise CheckpointError(f"{self.path}: config.json lacks max_position_embeddings")
         return max(known)
+
+    @cached_property
+    def has_head(self) -> bool:
+        """Whether hidden states become logits: not in a decoder that was saved by itself, with no table to share."""
+        if self.format == "gguf" or self.text_config.get("tie_word_embeddings"):
+            return True
+        names = weight_names(self.path)
+        return "lm_head.weight" in names or not is_decoder_alone(names)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:

@@ -93,8 +93,16 @@ class Experts(Layer):
     @property
     def num_idle_weights(self) -> int:
         """Of the experts that one token does not choose; biases aside."""
-        problem = self.problem
-        return 3 * problem.hidden_size * problem.intermediate_size * (problem.num_experts - problem.top_k)
+        return self._weights_of_one * (self.problem.num_experts - self.problem.top_k)
+
+    @property
+    def num_active_weights(self) -> int:
+        """Of the experts that one token chooses; biases aside."""
+        return self._weights_of_one * self.problem.top_k
+
+    @property
+    def _weights_of_one(self) -> int:
+        return 3 * self.problem.hidden_size * self.problem.intermediate_size
 
     def choose_names(self, available: Collection[str]) -> None:
         """Expects the names that a checkpoint with those tensors uses."""

@@ -48,6 +48,9 @@ class Linear(Layer):
     Neighboring shards with equal schemes are stacked and run as one plan; others are plans of their own, and their
     outputs are concatenated. `split_input` cuts the weights along their inputs instead; then the bias belongs to
     rank 0 alone, so that the sum over ranks holds it once.
+
+    Attributes:
+        is_split: ranks share it, by its inputs or its outputs.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class Linear(Layer):
         super().__init__()
         self.prefix = prefix
         self._ranks = context.collectives
-        self._split_input = split_input
+        self._split_input = self.is_split = split_input
         self._local_in = context.split(in_features, f"{prefix}: in_features") if split_input else in_features
         self.out_features = sum(shard.out_features // shard.num_pieces for shard in shards)
         self._has_bias = bias and not (split_input and context.collectives.rank > 0)
@@ -190,6 +193,7 @@ class MergedColumnParallelLinear(Linear):
             context.split(size, f"{prefix}: out_features of {name}")
             parts.append(Shard(name, size, context.collectives.size))
         super().__init__(in_features, parts, context, prefix=prefix, bias=bias)
+        self.is_split = True
 
 
 class ColumnParallelLinear(MergedColumnParallelLinear):
@@ -235,6 +239,7 @@ class QKVParallelLinear(Linear):
         )
         self_heads, self_kv_heads = context.split(num_heads, f"{prefix}: num_attention_heads"), num_kv_heads // pieces
         super().__init__(in_features, shards, context, prefix=prefix, bias=bias)
+        self.is_split = True
         self.num_heads, self.num_kv_heads = self_heads, self_kv_heads
         self.sizes = [self_heads * head_dim, self_kv_heads * head_dim, self_kv_heads * head_dim]
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from atom_models.checkpoint.quantization_config import (
+    UnsupportedQuantizationError,
+    check_quantization,
+    published_format,
+)
 from atom_models.quantization.dense import Dense
 from atom_models.quantization.int8 import Int8Checkpoint, Int8FewRows, Int8WeightOnly
 from atom_models.quantization.scheme import LinearScheme, Quantization
-
-
-class UnsupportedQuantizationError(ValueError):
-    """The checkpoint's or the requested quantization is not known here; the message names those that are."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +55,20 @@ def choose_quantization(config: Mapping[str, Any], requested: str | None = None)
                 f"unknown quantization {requested!r}; dense weights can be loaded as {', '.join(ONLINE)}"
             )
         return ONLINE[requested or "none"]
-    method = str(given.get("quant_method")) if isinstance(given, Mapping) else str(given)
-    if method not in _READERS:
+    check_quantization(config)
+    found = published_format(config)
+    name = "" if found is None else found.name
+    if requested not in (None, "none"):
         raise UnsupportedQuantizationError(
-            f"the checkpoint is quantized with {method!r}, which is not supported; supported: {', '.join(_READERS)}"
+            f"quantization {requested!r} was asked for, but the checkpoint is quantized as {name} already: leave it out"
         )
-    if requested not in (None, "none", method):
-        raise UnsupportedQuantizationError(
-            f"quantization {requested!r} was asked for, but the checkpoint is quantized with {method!r} already"
-        )
-    return _READERS[method](given)
+    return _READERS[name](given)
 
 
 def _read_bitsandbytes(config: Mapping[str, Any]) -> Quantization:
-    if not config.get("load_in_8bit"):
-        raise UnsupportedQuantizationError("of bitsandbytes' formats only 8 bit (load_in_8bit) is supported")
     skipped = tuple(config.get("llm_int8_skip_modules") or ("lm_head",))
     return OneScheme("bitsandbytes", Int8Checkpoint(), skipped)
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any]], Quantization]] = {"bitsandbytes": _read_bitsandbytes}
+# Of each name in `READABLE`.
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], Quantization]] = {"bitsandbytes int8": _read_bitsandbytes}

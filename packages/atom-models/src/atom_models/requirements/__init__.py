@@ -1,4 +1,4 @@
-"""What a model needs, from its config alone: weights, cache, and accelerators that hold them. Torch-free."""
+"""What a model needs, from its config alone: weights, cache, and accelerators that hold them."""
 
 from atom_models.requirements.accelerators import ACCELERATORS, Accelerator, find_accelerators
 from atom_models.requirements.cache import CacheGroup

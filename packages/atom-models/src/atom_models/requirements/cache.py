@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass
 
-from atom_models.architectures import features
-from atom_models.architectures.layer_types import SLIDING
-from atom_models.requirements.fields import Config, head_counts, size
+from torch import nn
 
-# Of the published Gemma 3 models: each sixth layer is a full one.
-_DEFAULT_PATTERN = 6
+from atom_kernels.protocols import KVCacheSpec
+from atom_models.model import attention_layers
 
 
 @dataclass(frozen=True)
@@ -39,31 +35,17 @@ class CacheGroup:
         return self.elements_per_token * -(-self.num_heads // num_ranks) // self.num_heads
 
 
-def cache_groups(config: Config, traits: Collection[str]) -> tuple[CacheGroup, ...]:
-    """The groups of a model, the one that keeps everything first."""
-    layers = size(config, "num_hidden_layers")
-    if features.LATENT_ATTENTION in traits:
-        latent = size(config, "kv_lora_rank") + size(config, "qk_rope_head_dim")
-        return (CacheGroup(None, layers, layers * latent, 1),)
-    _, kv_heads, head_dim = head_counts(config)
-    windows = [_window(config, layer_id) if features.SLIDING_WINDOW in traits else None for layer_id in range(layers)]
-    counted = Counter(windows)
+def cache_groups(model: nn.Module) -> tuple[CacheGroup, ...]:
+    """The groups of a model that was built for one rank, the one that keeps everything first."""
+    groups: dict[int | None, list[KVCacheSpec]] = {}
+    for layer in attention_layers(model).values():
+        groups.setdefault(layer.kv_cache_spec.sliding_window, []).append(layer.kv_cache_spec)
     return tuple(
-        CacheGroup(window, counted[window], counted[window] * 2 * kv_heads * head_dim, kv_heads)
-        for window in sorted(counted, key=lambda window: window or 0)
+        CacheGroup(
+            window,
+            len(specs),
+            sum((1 if spec.latent else 2) * spec.num_kv_heads * spec.head_dim for spec in specs),
+            specs[0].num_kv_heads,
+        )
+        for window, specs in sorted(groups.items(), key=lambda item: item[0] or 0)
     )
-
-
-def _window(config: Config, layer_id: int) -> int | None:
-    if not config.get("sliding_window") or not config.get("use_sliding_window", True):
-        return None
-    types, pattern = config.get("layer_types"), config.get("sliding_window_pattern")
-    if types is not None:
-        slides = types[layer_id] == SLIDING
-    elif "max_window_layers" in config:
-        slides = layer_id >= config["max_window_layers"]
-    elif pattern is not None or config.get("model_type") == "gemma3_text":
-        slides = (layer_id + 1) % (pattern or _DEFAULT_PATTERN) != 0
-    else:
-        slides = True
-    return config["sliding_window"] if slides else None

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from atom_models.architectures.registry import describe_architecture
+import torch
+
+from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint
+from atom_models.checkpoint.quantization_config import PublishedFormat, published_format
+from atom_models.model import build_model, config_warnings, construct_model
 from atom_models.requirements.cache import CacheGroup, cache_groups
-from atom_models.requirements.fields import size
 from atom_models.requirements.parameters import Count, count_parameters
 
 _CACHE_DTYPES = {"float32": 4, "bfloat16": 2, "float8_e4m3fn": 1}
-# Four bits a weight, and an exponent of eight for each 32: OCP Microscaling Formats 1.0.
-_MXFP4_BYTES = (4 + 8 / 32) / 8
 DEFAULT_BLOCK_SIZE = 16
 
 
@@ -31,8 +31,10 @@ class ModelRequirements:
         num_heads: query heads, which tensor-parallel ranks share.
         max_model_len: longest context in tokens.
         weight_bytes: by number format. "int8" leaves all but the linears in bfloat16, and is there for models without
-            experts; the published format is there if the checkpoint is quantized.
-        published_format: the format of a checkpoint that is quantized: "fp8", "mxfp4", "int8" or None.
+            experts; the published format is there if the checkpoint is quantized and its size follows from the config.
+        published_format: the format of a checkpoint that is quantized, such as "fp8" or "awq int4", or None.
+        refusal: why an engine does not load this checkpoint; None if it does.
+        warnings: what an engine logs about the config.
         replicated_share: of the weights, the share that each tensor-parallel rank holds whole.
         cache_groups: layers by the tokens that they keep.
         kv_bytes_per_token: over all layers, by dtype of the cache, of a request within every window.
@@ -48,6 +50,8 @@ class ModelRequirements:
     max_model_len: int
     weight_bytes: Mapping[str, int]
     published_format: str | None
+    refusal: str | None
+    warnings: tuple[str, ...]
     replicated_share: float
     cache_groups: tuple[CacheGroup, ...]
     kv_bytes_per_token: Mapping[str, int]
@@ -70,49 +74,52 @@ class ModelRequirements:
 
 
 def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
-    """Numbers for planning; no weight is read.
+    """Numbers for planning: the model is built as for an engine, and counted; no weight is read.
 
     Raises:
         UnsupportedArchitectureError: the architecture is not implemented.
-        CheckpointError: the config lacks a number.
+        CheckpointError: the config lacks a field, contradicts itself, or asks for what is not implemented.
     """
-    traits = describe_architecture(checkpoint.architecture).features
-    config = checkpoint.text_config
-    count, groups = count_parameters(config, traits), cache_groups(config, traits)
+    # Tables of angles are not counted, and need not be long.
+    context = BuildContext(dtype=torch.bfloat16, max_model_len=DEFAULT_BLOCK_SIZE)
+    model = construct_model(checkpoint, context)
+    count, groups = count_parameters(model), cache_groups(model)
     cached = sum(group.elements_per_token for group in groups)
-    published = _published_format(checkpoint.config)
+    published = published_format(checkpoint.config)
     return ModelRequirements(
         architecture=checkpoint.architecture,
         num_parameters=count.parameters,
         num_active_parameters=count.parameters - count.idle,
         num_linear_parameters=count.linear,
-        num_layers=size(config, "num_hidden_layers"),
+        num_layers=int(checkpoint.text_config["num_hidden_layers"]),
         num_attention_layers=sum(group.num_layers for group in groups),
-        num_heads=size(config, "num_attention_heads"),
+        num_heads=int(checkpoint.text_config["num_attention_heads"]),
         max_model_len=checkpoint.max_model_len,
         weight_bytes=_weight_bytes(count, published),
-        published_format=published,
+        published_format=None if published is None else published.name,
+        refusal=None if published is None else _refusal(checkpoint, context),
+        warnings=config_warnings(model, checkpoint),
         replicated_share=count.replicated / count.parameters,
         cache_groups=groups,
         kv_bytes_per_token={name: cached * itemsize for name, itemsize in _CACHE_DTYPES.items()},
     )
 
 
-def _weight_bytes(count: Count, published: str | None) -> dict[str, int]:
+def _refusal(checkpoint: Checkpoint, context: BuildContext) -> str | None:
+    """Why an engine does not load the quantized weights, in its own words."""
+    try:
+        build_model(checkpoint, context)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _weight_bytes(count: Count, published: PublishedFormat | None) -> dict[str, int]:
     found = {"float32": count.parameters * 4, "bfloat16": count.parameters * 2}
     if not count.experts:
         # One byte for each weight, and four for the scale of each output channel. Experts cannot be held so yet.
         found["int8"] = (count.parameters - count.linear) * 2 + count.linear + 4 * count.linear_outputs
-    if published == "fp8":
-        # A byte for each weight, and a scale of four for each block of 128 x 128.
-        matrices = count.linear + count.experts
-        found["fp8"] = (count.parameters - matrices) * 2 + int(matrices * (1 + 4 / 128**2))
-    if published == "mxfp4":
-        found["mxfp4"] = (count.parameters - count.experts) * 2 + int(count.experts * _MXFP4_BYTES)
+    if published is not None and published.bits is not None:
+        matrices = count.experts if published.experts_only else count.linear + count.experts
+        found[published.name] = (count.parameters - matrices) * 2 + int(matrices * published.bits / 8)
     return found
-
-
-def _published_format(config: Mapping[str, Any]) -> str | None:
-    given = config.get("quantization_config")
-    method = given.get("quant_method") if isinstance(given, Mapping) else None
-    return {"fp8": "fp8", "mxfp4": "mxfp4", "bitsandbytes": "int8"}.get(str(method))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from atom_models.checkpoint import CheckpointError
-
-INDEX = "model.safetensors.index.json"
+from atom_models.checkpoint.weight_names import DECODER_PREFIX, INDEX, is_decoder_alone
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,22 @@ class SafetensorsSource:
     files: tuple[Path, ...]
     placed: dict[str, Path] | None = None
 
+    @cached_property
+    def prefix(self) -> str:
+        """What comes before the stored names: a decoder that was saved by itself leaves its own name out."""
+        return DECODER_PREFIX if is_decoder_alone(self._stored_names) else ""
+
     @property
     def num_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.files)
 
     def names(self) -> frozenset[str]:
-        """Names of all tensors: the index's, else those in the files' headers."""
+        """Names of all tensors in a causal language model."""
+        return frozenset(self.prefix + name for name in self._stored_names)
+
+    @cached_property
+    def _stored_names(self) -> frozenset[str]:
+        """The index's, else those in the files' headers."""
         if self.placed is not None:
             return frozenset(self.placed)
         names: set[str] = set()
@@ -55,7 +65,7 @@ class SafetensorsSource:
                 if absent:
                     raise CheckpointError(f"{file} lacks {absent[0]}, which the index says is in it")
             for name in names:
-                yield name, tensors.get_tensor(name)
+                yield self.prefix + name, tensors.get_tensor(name)
 
 
 @contextmanager

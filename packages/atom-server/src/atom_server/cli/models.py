@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from atom_core.models import Architecture
+
+# Beside the number format of weights that this version does not read.
+REFUSED = "refused"
 HELP = "list, download and find models"
 USAGE = "list | pull NAME | path NAME"
 DESCRIPTION = """\
 Models that ATOM knows by name, models that are already on this machine, and the architectures that it runs: any
-checkpoint of these, whoever published it."""
+checkpoint of these in float32, bfloat16 or float16, whoever published it. Models whose publishers give out quantized
+weights only are marked where this version does not read that format yet."""
 EXAMPLES = """\
 examples:
   atom models list
@@ -73,10 +80,18 @@ def _architecture_lines() -> list[str]:
     from atom_core.models import describe_architecture, supported_architectures
 
     described = {name: describe_architecture(name) for name in supported_architectures()}
-    rows = [("architecture", "models", "features")]
-    rows += [(name, found.models, ", ".join(found.features)) for name, found in described.items()]
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    return [f"{name.ljust(widths[0])}  {models.ljust(widths[1])}  {words}".rstrip() for name, models, words in rows]
+    rows = [("architecture", "models", "published as", "features")]
+    rows += [(name, found.models, _published(found), ", ".join(found.features)) for name, found in described.items()]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), words]).rstrip()
+        for *cells, words in rows
+    ]
+    return [*lines, "", f"{REFUSED}: the published weights do not load yet; the same model in bfloat16 does"]
+
+
+def _published(found: Architecture) -> str:
+    return found.published_as if found.are_weights_readable else f"{found.published_as} ({REFUSED})"
 
 
 def _size(num_bytes: int) -> str:

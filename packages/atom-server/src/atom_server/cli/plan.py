@@ -15,7 +15,8 @@ HELP = "what a model needs, and whether it fits here"
 USAGE = "[--model MODEL] [flags]"
 DESCRIPTION = """\
 Work out a model's memory from its config, without reading its weights: the weights in each number format, the KV
-cache per token, and how many tokens and requests fit in a given memory, or on accelerators."""
+cache per token, and how many tokens and requests fit in a given memory, or on accelerators. A checkpoint that the
+engine would refuse is said to be refused, in the engine's words; its sizes are shown all the same."""
 EXAMPLES = """\
 examples:
   atom plan
@@ -59,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     accelerators = find_accelerators(args.on) if args.on else ()
     needs = model_requirements(open_checkpoint(resolve_config(args.model)))
     print("\n".join(_heading(args.model, needs)))
+    for line in needs.warnings:
+        print(f"warning: {line}")
     if args.context and args.context > needs.max_model_len:
         print(f"warning: {args.context} tokens are more than the model was made for")
     print()
@@ -66,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         lines, fits = accelerator_lines(
             needs,
             accelerators,
-            weights=args.weights or needs.published_format or "bfloat16",
+            weights=args.weights or _published_size(needs),
             cache_dtype=args.kv_cache_dtype,
             contexts=[args.context] if args.context else _contexts(needs.max_model_len),
         )
@@ -88,8 +91,17 @@ def _heading(model: str, needs: ModelRequirements) -> list[str]:
     for group in windows:
         lines.append(f"{group.num_layers} layers keep the last {group.window} tokens only")
     if needs.published_format:
-        lines.append(f"published as {needs.published_format}")
+        unknown = "" if needs.published_format in needs.weight_bytes else ", of a size that the config does not tell"
+        lines.append(f"published as {needs.published_format}{unknown}")
+    if needs.refusal:
+        lines.append(f"refused: {needs.refusal}")
     return lines
+
+
+def _published_size(needs: ModelRequirements) -> str:
+    """The format of the published weights, where their size is known."""
+    published = needs.published_format
+    return published if published is not None and published in needs.weight_bytes else "bfloat16"
 
 
 def _contexts(longest: int) -> list[int]:

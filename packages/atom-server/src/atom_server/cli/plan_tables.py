@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from atom_core.models import Accelerator, ModelRequirements, Placement
 
-# Formats that the engine loads; others are planned for, and said to be.
-LOADABLE = ("float32", "bfloat16", "int8")
-
 
 def memory_lines(
     needs: ModelRequirements, context: int, requests: int, *, memory: int | None
@@ -39,7 +36,7 @@ def memory_lines(
         else f"memory: {_size(memory)}; activations and the process itself come on top"
     )
     planned = f"planned: {requests} x {context} tokens"
-    return [planned, "", *_columns(rows), "", end, *_remark(needs.weight_bytes)], any_fits
+    return [planned, "", *_columns(rows), "", end, *_remarks(needs, needs.weight_bytes)], any_fits
 
 
 def accelerator_lines(
@@ -86,7 +83,7 @@ def accelerator_lines(
     lines += [
         "several devices: tensor parallel, which this version plans for and does not run",
         "a tenth of each memory is left for activations; makers' gigabytes",
-        *_remark([weights]),
+        *_remarks(needs, [weights]),
     ]
     return lines, len(rows) > 1
 
@@ -104,9 +101,15 @@ def _row(placement: Placement, contexts: Sequence[int]) -> tuple[str, ...]:
     )
 
 
-def _remark(formats: Collection[str]) -> list[str]:
-    planned = [name for name in formats if name not in LOADABLE]
-    return [f"{', '.join(planned)}: sizes only, this version does not load it"] if planned else []
+def _remarks(needs: ModelRequirements, formats: Collection[str]) -> list[str]:
+    """What rows do not say by themselves: which of `formats` come out of this checkpoint."""
+    if needs.published_format is None:
+        return []
+    others = ", ".join(name for name in formats if name != needs.published_format)
+    lines = [f"{others}: the same model from a checkpoint in bfloat16"] if others else []
+    if needs.refusal and needs.published_format in formats:
+        lines.append(f"{needs.published_format}: sizes only, this version does not load it")
+    return lines
 
 
 def _check(flag: str, value: str, allowed: Collection[str]) -> None:

@@ -45,7 +45,7 @@ async def embeddings(request: Request) -> Response:
     model = state.engine.embedding_model
     model.check_dimensions(body.dimensions)
     prompts = await encode_prompts(request, body, body.input, param="input")
-    pooling = body.pooling or model.pooling
+    pooling = model.choose_pooling(body.pooling)
     generation = await Generation.submit(request, body, prompts, _PARAMS, kind="embd", pooling=pooling)
     vectors = await until_disconnect(request, _collect(request, generation))
     write = partial(_write, body, generation, vectors)

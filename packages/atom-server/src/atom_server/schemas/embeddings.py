@@ -22,9 +22,10 @@ class EmbeddingRequest(PromptRequest):
     encoding_format: Literal["float", "base64"] = Field(
         "float", description="Numbers, or little-endian float32 in base64."
     )
-    pooling: Literal["mean", "last"] | None = Field(
+    pooling: Literal["mean", "last", "cls"] | None = Field(
         None,
-        description="The mean of the hidden states of all tokens, or that of the last one; left out, the model's own.",
+        description="The mean of the hidden states of all tokens, or that of the last or first one; "
+        "left out, the model's own.",
     )
     dimensions: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = Field(
         None, description="Keep the first numbers only, where the model was made for that."
