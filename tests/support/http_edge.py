@@ -82,15 +82,16 @@ class Client:
         return b"".join(parts)
 
     def seconds_until_closed(self, at_most: float, sending: bytes = b"") -> float:
-        """How long the server holds the connection, `sending` something ten times a second."""
+        """How long the server holds the connection: until it ends it or, while `sending`, until it takes no more."""
         started = time.monotonic()
         self._socket.settimeout(0.1)
         while (held := time.monotonic() - started) < at_most:
             with contextlib.suppress(TimeoutError):
-                if not self.receive():
+                if not self.receive() and not sending:
                     break
             if sending and not self.send(sending):
                 break
+            time.sleep(0.05)
         return held
 
 

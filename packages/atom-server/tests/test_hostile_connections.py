@@ -236,9 +236,9 @@ def test_whoever_is_refused_early_and_goes_on_sending_sees_the_answer(front):
 
 def test_what_is_sent_after_an_early_answer_is_taken_for_a_while(edge):
     with Client(edge) as client:
-        client.send(b"POST /early HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10000000\r\n\r\n" + b"x" * 200_000)
+        client.send(b"POST /early HTTP/1.1\r\nhost: localhost\r\ncontent-length: 30000000\r\n\r\n" + b"x" * 200_000)
         assert client.answer().status_code == 200
-        assert client.send_all(itertools.repeat(b"x" * 100_000, 10), pause=0.02) == 1_000_000
+        assert client.send_all(itertools.repeat(b"x" * 500_000, 50), pause=0.01) == 25_000_000
 
 
 def test_only_so_much_is_read_after_an_early_answer(edge):

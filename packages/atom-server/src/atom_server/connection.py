@@ -232,8 +232,6 @@ class Connection(HttpToolsProtocol):
             return
         if not self.cycle.response_started:
             self._write_refusal(error)
-        self.cycle.disconnected = True
-        self.cycle.message_event.set()
         self.transport.close()
 
     def _write_refusal(self, error: APIError) -> None:
