@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +60,30 @@ def test_fifteen_long_prompts_stall_nobody_and_end_with_their_client(server, siz
         assert pause[0] < for_one / 2
     wait_until_no_text_is_in_work(server, 4 * for_one + 2)
     server.wait_until_idle()
+
+
+def test_no_other_prompt_is_tokenized_once_the_client_is_gone(server, monkeypatch, caplog):
+    calls, may_go_on = [], threading.Event()
+    encode = server.engine.tokenizer.encode_up_to
+
+    def counted(*given):
+        calls.append(given)
+        assert may_go_on.wait(30)
+        return encode(*given)
+
+    monkeypatch.setattr(server.engine.tokenizer, "encode_up_to", counted)
+    body = json.dumps({"prompt": [WORDS * 1000] * 15, "truncate_prompt_tokens": 5, "max_tokens": 1}).encode()
+    with caplog.at_level(logging.INFO, logger="atom_server.request"):
+        with posting(server, "/v1/completions", body):
+            while not calls:
+                time.sleep(0.01)
+        deadline = time.monotonic() + 15
+        while not any(" 499" in message for message in caplog.messages):
+            assert time.monotonic() < deadline, "nobody noticed"
+            time.sleep(0.02)
+    may_go_on.set()
+    wait_until_no_text_is_in_work(server, 30)
+    assert len(calls) == 1
 
 
 def test_a_long_prompt_has_the_tokens_that_it_always_had(server):
