@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from atom_core.tokenization import Tokenizer
 if TYPE_CHECKING:
     from atom_core.config import EngineArgs, EngineConfig
     from atom_models import Checkpoint
+
+logger = logging.getLogger(__name__)
 
 
 def open_model(args: EngineArgs) -> Checkpoint:
@@ -36,14 +39,27 @@ def open_tokenizer(args: EngineArgs, checkpoint: Checkpoint) -> Tokenizer | None
 
 
 def resolve(args: EngineArgs, checkpoint: Checkpoint) -> EngineConfig:
-    """The configuration of `args` on this machine. Imports torch, to look at the hardware."""
+    """The configuration of `args` on this machine. Imports torch, to look at the hardware.
+
+    Variables of the environment that look like ours and are read by nobody are told of in the log.
+    """
     from atom_core.config import resolve_config
     from atom_kernels.platform import detect_platform
     from atom_models import supported_architectures
 
+    _tell_of_unread_variables()
     known = list(supported_architectures())
     if checkpoint.architecture not in known:
         raise ConfigError(
             f"architecture {checkpoint.architecture} of {args.model} is not supported; supported are {', '.join(known)}"
         )
     return resolve_config(args, checkpoint, detect_platform())
+
+
+def _tell_of_unread_variables() -> None:
+    from atom_kernels import known_variables
+
+    for line in known_variables.warnings():
+        logger.warning("%s", line)
+    if (line := known_variables.left_aside()) is not None:
+        logger.info("%s", line)
