@@ -16,9 +16,11 @@ from atom_server.cli.main import build_parser
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
 # What the README of ROCm/ATOM measures with.
-UPSTREAMS_BENCHMARK = """--model=M --backend=vllm --base-url=http://localhost:8000 --dataset-name=random --random-input-len=1024
---random-output-len=1024 --random-range-ratio 0.8 --num-prompts=1280 --max-concurrency=128 --request-rate=inf --ignore-eos --save-result
---percentile-metrics=ttft,tpot,itl,e2el --result-dir=./ --result-filename=r.json"""
+UPSTREAMS_BENCHMARK = """
+--model=M --backend=vllm --base-url=http://localhost:8000 --dataset-name=random --random-input-len=1024
+--random-output-len=1024 --random-range-ratio 0.8 --num-prompts=1280 --max-concurrency=128 --request-rate=inf
+--ignore-eos --save-result --percentile-metrics=ttft,tpot,itl,e2el --result-dir=./ --result-filename=r.json
+"""
 
 
 def section(title: str) -> str:

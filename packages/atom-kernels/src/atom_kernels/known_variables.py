@@ -11,27 +11,46 @@ from collections.abc import Iterable
 from atom_kernels.settings import PREFIX, atom_variables
 
 READ = frozenset(
-    f"{PREFIX}{name}"
-    for name in (
+    {
         # atom-kernels
-        "AITER_SHUFFLE_LINEAR DISABLE_NATIVE ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION "
+        "ATOM_AITER_SHUFFLE_LINEAR",
+        "ATOM_DISABLE_NATIVE",
+        "ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION",
         # atom-models and atom-core
-        "CACHE_DIR LOG_LEVEL PROFILER_MORE TORCH_PROFILER_DIR "
+        "ATOM_CACHE_DIR",
+        "ATOM_LOG_LEVEL",
+        "ATOM_PROFILER_MORE",
+        "ATOM_TORCH_PROFILER_DIR",
         # atom-server
-        "API_KEY DEBUG "
+        "ATOM_API_KEY",
+        "ATOM_DEBUG",
         # atom-vllm
-        "DISABLE_VLLM_PLUGIN DISABLE_VLLM_PLUGIN_ATTENTION VLLM_ARCHITECTURES VLLM_COMPILE VLLM_FORCE"
-    ).split()
+        "ATOM_DISABLE_VLLM_PLUGIN",
+        "ATOM_DISABLE_VLLM_PLUGIN_ATTENTION",
+        "ATOM_VLLM_ARCHITECTURES",
+        "ATOM_VLLM_COMPILE",
+        "ATOM_VLLM_FORCE",
+    }
 )
 # ROCm/ATOM's: scripts that come from there set them, and nothing here reads them.
 OF_NO_EFFECT = frozenset(
-    f"{PREFIX}{name}"
-    for name in (
-        "DISABLE_MMAP DP_BASE_PORT DP_MASTER_IP DP_MASTER_PORT DP_RANK DP_RANK_LOCAL DP_SIZE "
-        "ENABLE_ALLREDUCE_RMSNORM_FUSION ENABLE_DS_INPUT_RMSNORM_QUANT_FUSION ENABLE_DS_QKNORM_QUANT_FUSION "
-        "LLAMA_ENABLE_AITER_TRITON_FUSED_RMSNORM_QUANT LLAMA_ENABLE_AITER_TRITON_FUSED_SILU_MUL_QUANT LOG_MORE "
-        "USE_TRITON_GEMM USE_TRITON_MXFP4_BMM"
-    ).split()
+    {
+        "ATOM_DISABLE_MMAP",
+        "ATOM_DP_BASE_PORT",
+        "ATOM_DP_MASTER_IP",
+        "ATOM_DP_MASTER_PORT",
+        "ATOM_DP_RANK",
+        "ATOM_DP_RANK_LOCAL",
+        "ATOM_DP_SIZE",
+        "ATOM_ENABLE_ALLREDUCE_RMSNORM_FUSION",
+        "ATOM_ENABLE_DS_INPUT_RMSNORM_QUANT_FUSION",
+        "ATOM_ENABLE_DS_QKNORM_QUANT_FUSION",
+        "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_RMSNORM_QUANT",
+        "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_SILU_MUL_QUANT",
+        "ATOM_LOG_MORE",
+        "ATOM_USE_TRITON_GEMM",
+        "ATOM_USE_TRITON_MXFP4_BMM",
+    }
 )
 
 _MOST_LINES = 10
@@ -42,7 +61,9 @@ def warnings(names: Iterable[str] | None = None) -> list[str]:
     """A line for each variable of the environment (or of `names`) that nobody knows, with the nearest that is known."""
     found = sorted(set(atom_variables() if names is None else names) - READ - OF_NO_EFFECT)
     lines = [_warning(name) for name in found[:_MOST_LINES]]
-    return lines if len(found) <= _MOST_LINES else [*lines, f"and {len(found) - _MOST_LINES} more that ATOM does not know"]
+    if len(found) > _MOST_LINES:
+        lines.append(f"and {len(found) - _MOST_LINES} more that ATOM does not know")
+    return lines
 
 
 def left_aside(names: Iterable[str] | None = None) -> str | None:

@@ -13,7 +13,7 @@ def is_disabled() -> bool:
 
 
 def is_attention_disabled() -> bool:
-    """``ATOM_DISABLE_VLLM_PLUGIN_ATTENTION``: leave attention to vLLM, and with it all of the models whose attention is latent."""
+    """``ATOM_DISABLE_VLLM_PLUGIN_ATTENTION``: leave attention to vLLM, and all of a model whose attention is latent."""
     return _switch("ATOM_DISABLE_VLLM_PLUGIN_ATTENTION")
 
 
