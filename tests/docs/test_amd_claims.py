@@ -23,6 +23,7 @@ from atom_server.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "amd.md").read_text()
+WORDS = " ".join(PAGE.split())
 PLAIN = AttentionProblem(
     num_heads=32, num_kv_heads=8, head_dim=128, scale=128**-0.5, dtype="bfloat16", cache_dtype="bfloat16", block_size=16
 )
@@ -43,7 +44,9 @@ def attention(platform: Platform, **fields: object) -> AttentionPlan:
 
 
 def test_plain_heads_are_decoded_by_the_assembly_over_both_kinds_of_cache(platform: Platform):
+    assert "`pa_fwd_asm` decodes over blocks of keys and values in the order of its assembly" in WORDS
     assert "pa_fwd_asm" in attention(platform).kernels
+    assert "from a cache in bfloat16 or float8; prompts over a float8 cache are gathered" in WORDS
     assert attention(platform, cache_dtype=platform.float8).kernels == ("pa_fwd_asm", "flash_attn_varlen_func")
 
 
@@ -51,10 +54,12 @@ def test_plain_heads_are_decoded_by_the_assembly_over_both_kinds_of_cache(platfo
     "fields", [{"has_sinks": True}, {"sliding_window": 128}, {"soft_cap": 50.0}, {"head_dim": 64, "scale": 0.125}]
 )
 def test_other_heads_are_served_by_unified_attention(platform: Platform, fields: dict[str, object]):
+    assert "With sinks, a window, a soft cap or heads of other sizes than 128 `unified_attention` serves" in WORDS
     assert "unified_attention" in attention(platform, **fields).kernels
 
 
 def test_latents_in_float8_have_no_kernel(platform: Platform):
+    assert "No kernel reads *latents* in float8: the reference does" in WORDS
     assert select_mla(LATENT, platform).backend == "aiter"
     assert select_mla(replace(LATENT, cache_dtype=platform.float8), platform).backend == "reference"
 
@@ -65,6 +70,7 @@ def linear_backend(platform: Platform, dtype: torch.dtype, out_dtype: torch.dtyp
 
 
 def test_linears_are_aiters_but_where_float32_goes_in_or_comes_out(platform: Platform):
+    assert "torch multiplies where float32 goes in or comes out, as in the output head" in WORDS
     assert linear_backend(platform, torch.bfloat16) == "aiter"
     assert linear_backend(platform, torch.bfloat16, torch.float32) == "torch"
     assert linear_backend(platform, torch.float32) == "torch"
@@ -75,10 +81,12 @@ def test_batch_invariant_engines_attend_and_multiply_in_triton(platform: Platfor
     assert attention(invariant).backend == linear_backend(invariant, torch.bfloat16) == "triton"
     [row] = select(MOE_EXPERTS, replace(EXPERTS, batch_invariant=True), invariant).rows
     assert row.backend == "triton"
+    assert "with `--batch-invariant`, under which latent attention is torch's" in WORDS
     assert select_mla(LATENT, invariant).backend == "torch"
 
 
 def test_attention_in_float32_is_tritons(platform: Platform):
+    assert "attention and experts in float32" in WORDS
     assert attention(platform, dtype="float32", cache_dtype="float32").backend == "triton"
 
 
