@@ -12,6 +12,7 @@ from atom_kernels.known_variables import OF_NO_EFFECT, READ, left_aside, warning
     [
         ("ATOM_DISABLE_NATIV", "ATOM_DISABLE_NATIVE"),
         ("ATOM_LOGLEVEL", "ATOM_LOG_LEVEL"),
+        ("ATOM_DEBG", "ATOM_DEBUG"),
         ("ATOM_VLLM_COMPIL", "ATOM_VLLM_COMPILE"),
         ("ATOM_ENABLE_QK_NORM_ROPE_CACHE_FUSION", "ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION"),
     ],
