@@ -15,19 +15,23 @@ _CLEAR = "\r\x1b[K"
 
 
 def run(title: str, command: Sequence[str]) -> int:
-    """The command's exit status."""
+    """The command's exit status; 130 after Ctrl-C, which the command gets as well."""
     started, lines = time.monotonic(), []
     is_terminal = sys.stderr.isatty()
-    _show(f"{title} ...", end="" if is_terminal else "\n")
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as process:
-        for line in process.stdout or ():
-            lines.append(line)
-            if is_terminal and line.strip():
-                text = f"{title} ... {' '.join(line.split())}"
-                _show(_CLEAR + text[: shutil.get_terminal_size().columns - 1], end="")
     clear = _CLEAR if is_terminal else ""
+    _show(f"{title} ...", end="" if is_terminal else "\n")
+    try:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ) as process:
+            for line in process.stdout or ():
+                lines.append(line)
+                if is_terminal and line.strip():
+                    text = f"{title} ... {' '.join(line.split())}"
+                    _show(clear + text[: shutil.get_terminal_size().columns - 1], end="")
+    except KeyboardInterrupt:
+        _show(f"{clear}{title}: stopped")
+        return 130
     if process.returncode:
         _show(f"{clear}{''.join(lines)}{title} failed: {' '.join(command)}")
     else:

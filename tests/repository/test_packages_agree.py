@@ -93,7 +93,7 @@ def test_everything_that_is_declared_is_imported(package: str):
 
 def test_the_xgrammar_that_is_advised_is_that_of_the_extra():
     [line] = project("atom_core")["optional-dependencies"]["xgrammar"]
-    assert INSTALL == f"pip install '{line}'"
+    assert f"pip install '{line}'" == INSTALL
 
 
 def test_nobody_is_told_to_install_our_names_from_an_index():
