@@ -64,7 +64,7 @@ $(SERVE): Makefile tools/serve_environment.py $(wildcard packages/*/pyproject.to
 $(HATCH): Makefile
 	@$(check-python)
 	@$(PYTHON) -m venv .venv
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check hatch==$(HATCH_VERSION)
+	@$(PYTHON) tools/progress_line.py 'Installing hatch' .venv/bin/python -m pip --disable-pip-version-check install hatch==$(HATCH_VERSION)
 	@$(PYTHON) tools/progress_line.py 'Making the development environment in .hatch (once; torch is large)' $@ -v env create
 	@touch $@
 
