@@ -61,9 +61,10 @@ $(SERVE): Makefile tools/serve_environment.py $(wildcard packages/*/pyproject.to
 	@$(PYTHON) -m tools.serve_environment .serve
 	@touch $@
 
+# Made anew from the start: where the first try was stopped, make has removed $@, and pip would not bring it back.
 $(HATCH): Makefile
 	@$(check-python)
-	@$(PYTHON) -m venv .venv
+	@$(PYTHON) -m venv --clear .venv
 	@$(PYTHON) tools/progress_line.py 'Installing hatch' .venv/bin/python -m pip --disable-pip-version-check install hatch==$(HATCH_VERSION)
 	@$(PYTHON) tools/progress_line.py 'Making the development environment in .hatch (once; torch is large)' $@ -v env create
 	@touch $@
