@@ -14,7 +14,7 @@ help: ## show this list
 	@echo '  Flags pass through ARGS, as in: make serve ARGS="--port 9000"'
 
 setup: $(HATCH) ## make the development environment (each target that needs it does so too)
-	@$(HATCH) env create
+	@$(HATCH) run true
 
 serve: $(SERVE) ## serve the default model (or --model in ARGS) on 127.0.0.1:8000
 	@$(SERVE) serve $(ARGS)
@@ -61,12 +61,13 @@ $(SERVE): Makefile tools/serve_environment.py $(wildcard packages/*/pyproject.to
 	@$(PYTHON) -m tools.serve_environment .serve
 	@touch $@
 
-# Made anew from the start: where the first try was stopped, make has removed $@, and pip would not bring it back.
+# --clear: where the first try was stopped, make has removed $@, and pip would not bring it back. `run true` also brings
+# what such a try left out of .hatch/dev, as `env create` would not.
 $(HATCH): Makefile
 	@$(check-python)
 	@$(PYTHON) -m venv --clear .venv
 	@$(PYTHON) tools/progress_line.py 'Installing hatch' .venv/bin/python -m pip --disable-pip-version-check install hatch==$(HATCH_VERSION)
-	@$(PYTHON) tools/progress_line.py 'Making the development environment in .hatch (once; torch is large)' $@ -v env create
+	@$(PYTHON) tools/progress_line.py 'Making the development environment in .hatch (once; torch is large)' $@ -v run true
 	@touch $@
 
 define check-python
