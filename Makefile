@@ -1,7 +1,9 @@
-# Makes .venv with hatch in it, and hands over: the work is in the hatch scripts of pyproject.toml.
+# `serve` and `chat` run in .serve, which holds what serving needs. All else is a hatch script of pyproject.toml: it runs in
+# .hatch/dev, which hatch makes, and .venv holds hatch.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 HATCH := .venv/bin/hatch
 HATCH_VERSION := 1.18.2
+SERVE := .serve/bin/atom
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -9,16 +11,16 @@ ARGS ?=
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
-	@echo '  Flags pass through ARGS, as in: make serve ARGS="--server-port 9000"'
+	@echo '  Flags pass through ARGS, as in: make serve ARGS="--port 9000"'
 
-setup: $(HATCH) ## make the development environment (every other target does so too)
-	@$(HATCH) env create
+setup: $(HATCH) ## make the development environment (each target that needs it does so too)
+	@$(HATCH) run true
 
-serve: $(HATCH) ## serve the default model (or --model in ARGS) on 127.0.0.1:8000
-	@$(HATCH) run serve $(ARGS)
+serve: $(SERVE) ## serve the default model (or --model in ARGS) on 127.0.0.1:8000
+	@$(SERVE) serve $(ARGS)
 
-chat: $(HATCH) ## talk to the default model in the terminal
-	@$(HATCH) run atom chat $(ARGS)
+chat: $(SERVE) ## talk to the default model in the terminal
+	@$(SERVE) chat $(ARGS)
 
 test: $(HATCH) ## run the tests
 	@$(HATCH) run test $(ARGS)
@@ -51,12 +53,23 @@ build: $(HATCH) ## build the packages' wheels into dist/
 	@$(HATCH) run build
 
 clean: ## remove the environments and caches of this folder
-	rm -rf .venv .hatch .conformance .vllm dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .serve .venv .hatch .conformance .vllm dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-$(HATCH): Makefile
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
-	@$(PYTHON) -m venv .venv
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check hatch==$(HATCH_VERSION)
-	@echo 'Setting up the development environment in .hatch (once; torch is large) ...'
-	@$@ -v env create
+# A package that asks for something new has the environment made anew.
+$(SERVE): Makefile tools/serve_environment.py $(wildcard packages/*/pyproject.toml)
+	@$(check-python)
+	@$(PYTHON) -m tools.serve_environment .serve
 	@touch $@
+
+# --clear: where the first try was stopped, make has removed $@, and pip would not bring it back. `run true` also brings
+# what such a try left out of .hatch/dev, as `env create` would not.
+$(HATCH): Makefile
+	@$(check-python)
+	@$(PYTHON) -m venv --clear .venv
+	@$(PYTHON) tools/progress_line.py 'Installing hatch' .venv/bin/python -m pip --disable-pip-version-check install hatch==$(HATCH_VERSION)
+	@$(PYTHON) tools/progress_line.py 'Making the development environment in .hatch (once; torch is large)' $@ -v run true
+	@touch $@
+
+define check-python
+$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
+endef

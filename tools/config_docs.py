@@ -58,7 +58,8 @@ def render() -> str:
         " in its JSON body, with `stop` for `stop_strings`.",
         _sampling_table(),
         "## Environment variables",
-        "There are few, and each package reads its own in one file, `settings.py`.",
+        "There are few, and each package reads its own in one file, `settings.py`. A variable that begins with `ATOM_`"
+        " and that no package reads is warned of at start, with the nearest name that one does.",
         _table([("variable", "package", "meaning"), *_variables()]),
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
@@ -160,7 +161,8 @@ def _variables() -> Iterator[tuple[str, str, str]]:
             names = dict.fromkeys(re.findall(r"``\$?([A-Z][A-Z0-9_]+)[^`]*``", text))
             if names:
                 meaning = " ".join(text.replace("``", "`").split())
-                meaning = re.sub(r"^`[A-Z_]+`: (\w)", lambda match: match[1].upper(), meaning)
+                meaning = re.sub(r"^`[A-Z_]+`(?:, vLLM's own)?: (\w)", lambda match: match[1].upper(), meaning)
+                meaning = re.sub(r" \((?:None|`default`)\)", "", meaning)  # what the function gives for that
                 yield ", ".join(f"`{name}`" for name in names), path.parts[-4], meaning
 
 

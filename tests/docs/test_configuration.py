@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
+LEVELS = {"DEBUG", "INFO", "WARNING", "ERROR"}
 
 
 def load_generator() -> ModuleType:
@@ -31,6 +34,29 @@ def test_every_setting_of_the_engine_is_on_the_page():
     for option in options_of(generator.EngineArgs):
         assert f"`{option.flag}`" in page
         assert option.help in page
+
+
+def test_every_variable_that_a_package_reads_is_on_the_page():
+    page = load_generator().render()
+    assert sorted(name for name in variables_in_settings() if f"`{name}`" not in page) == []
+
+
+def test_the_known_variables_are_those_that_packages_read():
+    from atom_kernels.known_variables import OF_NO_EFFECT, READ
+
+    assert sorted(READ) == sorted(name for name in variables_in_settings() if name.startswith("ATOM_"))
+    assert OF_NO_EFFECT.isdisjoint(READ)
+
+
+def variables_in_settings() -> set[str]:
+    """What the settings.py of all packages name in their code; docstrings left aside."""
+    files = ROOT.glob("packages/*/src/*/settings.py")
+    texts = [node.value for file in files for node in ast.walk(ast.parse(file.read_text())) if is_text(node)]
+    return {text for text in texts if re.fullmatch(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*", text) and text not in LEVELS}
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def test_what_is_refused_is_said_to_be():

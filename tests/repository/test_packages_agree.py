@@ -9,7 +9,8 @@ from importlib.metadata import packages_distributions
 import pytest
 from packaging.requirements import Requirement
 
-from source_tree import MAY_IMPORT, imported_modules, project, short, source_files
+from atom_core.structured_output.choice import INSTALL
+from source_tree import MAY_IMPORT, ROOT, imported_modules, product_files, project, short, source_files
 
 # Vendors' libraries, each imported lazily where it is found to be installed.
 OPTIONAL = {"aiter", "matplotlib", "triton", "vllm", "xgrammar"}
@@ -88,6 +89,18 @@ def test_everything_that_is_imported_is_declared(package: str):
 def test_everything_that_is_declared_is_imported(package: str):
     names = {normal(line.name) for line in requirements(package)}
     assert sorted(names - imported(package).keys() - NEVER_IMPORTED) == []
+
+
+def test_the_xgrammar_that_is_advised_is_that_of_the_extra():
+    [line] = project("atom_core")["optional-dependencies"]["xgrammar"]
+    assert f"pip install '{line}'" == INSTALL
+
+
+def test_nobody_is_told_to_install_our_names_from_an_index():
+    """Some of them are other people's there: a path, or a wheel's, is what to give."""
+    texts = [*product_files(), *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("packages/*/README.md")]
+    bare = re.compile(r"pip install[^`\n]*[\s'\"]atom-(?:kernels|models|core|server|vllm)\b")
+    assert [f"{short(file)}: {found[0]}" for file in texts if (found := bare.search(file.read_text()))] == []
 
 
 def normal(name: str) -> str:

@@ -273,6 +273,26 @@ def test_threads_of_an_engine_sleep_on_a_busy_machine_although_torch_was_there_f
     assert waiting_after(code) == "asleep"
 
 
+def test_a_cache_that_no_kernel_reads_is_told_of_at_start(make_engine):
+    def told(**settings):
+        return [line for line in make_engine(**settings).info.choices if "no kernel here reads one" in line]
+
+    assert told() == []
+    [line] = told(kv_cache_dtype="fp8")
+    assert line.startswith("attention over a cache of float8_e4m3fn runs in plain torch, and slowly")
+
+
+def test_variables_that_nobody_reads_are_told_of_at_start(make_engine, monkeypatch, caplog):
+    monkeypatch.setenv("ATOM_LOGLEVEL", "debug")
+    monkeypatch.setenv("ATOM_USE_TRITON_GEMM", "1")
+    with caplog.at_level("INFO", logger="atom_core"):
+        make_engine()
+    levels = {record.message: record.levelname for record in caplog.records}
+    misspelt = "the environment variable 'ATOM_LOGLEVEL' is none that ATOM reads: did you mean ATOM_LOG_LEVEL?"
+    assert levels[misspelt] == "WARNING"
+    assert levels["of no effect here, though ROCm/ATOM reads them: ATOM_USE_TRITON_GEMM"] == "INFO"
+
+
 def test_an_fp8_cache_gives_tokens(make_engine):
     engine = make_engine(kv_cache_dtype="fp8")
     assert engine.info.kv_cache_dtype == "float8_e4m3fn"

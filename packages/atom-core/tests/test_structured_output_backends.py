@@ -115,7 +115,7 @@ def test_without_xgrammar_everything_goes_to_llguidance():
 
 def test_asking_for_xgrammar_where_it_is_missing_is_refused(tiny_llama, monkeypatch):
     monkeypatch.setattr("atom_core.structured_output.choice.has_xgrammar", lambda: False)
-    with pytest.raises(ConfigError, match=re.escape("pip install 'atom-core[xgrammar]'")):
+    with pytest.raises(ConfigError, match=re.escape("pip install 'xgrammar>=0.2.8'")):
         LLMEngine(str(tiny_llama), structured_output_backend="xgrammar", num_kv_blocks=16)
 
 

@@ -174,7 +174,7 @@ def test_formats_of_xgrammar_alone_go_to_it(engine):
 
 
 def test_formats_of_xgrammar_alone_are_refused_without_it():
-    with pytest.raises(GrammarError, match=re.escape("pip install 'atom-core[xgrammar]'")):
+    with pytest.raises(GrammarError, match=re.escape("pip install 'xgrammar>=0.2.8'")):
         choose(params_of(FOREIGN), "auto", False)
     with pytest.raises(GrammarError, match="structured_output_backend is llguidance"):
         choose(params_of(FOREIGN), "llguidance", True)

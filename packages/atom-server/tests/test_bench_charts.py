@@ -110,7 +110,7 @@ def test_a_file_that_is_no_result_is_told(tmp_path, capsys):
 def test_without_matplotlib_the_extra_is_named(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["bench", "serve", "--plot", "run.svg"]) == 1
-    assert "pip install 'atom-server[bench]'" in capsys.readouterr().err
+    assert "pip install matplotlib" in capsys.readouterr().err
 
 
 def test_runs_without_a_common_percentile_show_their_means(texts, tmp_path):

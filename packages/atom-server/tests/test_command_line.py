@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -48,9 +49,44 @@ def test_flags_are_read_in_kebab_and_in_snake_case():
         assert (server.server_port, server.served_model_names) == (9, ("a", "b"))
 
 
+@pytest.mark.parametrize(
+    ("flags", "port"),
+    [
+        ([], 8000),
+        (["--port", "9000"], 9000),
+        (["--port", "0"], 0),
+        (["--server-port", "9000"], 9000),
+        (["--port", "8006", "--server-port", "9000"], 9000),
+        (["--server-port", "9000", "--port", "8006"], 9000),
+        (["--port", "8006", "--server-port", "0"], 0),
+    ],
+    ids=str,
+)
+def test_a_port_is_that_of_http_and_upstreams_own_name_for_it_wins(flags, port):
+    args = build_parser().parse_args(["serve", *flags])
+    assert ServerOptions.from_cli_args(args).port == port
+
+
+@pytest.fixture
+def taken_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("flag", ["--port", "--server-port"])
+def test_the_server_listens_on_the_port_that_is_asked_for(flag, taken_port, capsys):
+    assert main(["serve", flag, str(taken_port)]) == 1
+    assert f"port {taken_port} on 127.0.0.1 is in use" in capsys.readouterr().err
+
+
+def test_a_port_that_is_left_aside_is_said_to_be(taken_port, capsys):
+    assert main(["serve", "--port", "8006", "--server-port", str(taken_port)]) == 1
+    assert "--port 8006 is left aside" in capsys.readouterr().err
+
+
 def test_server_defaults_are_safe():
     options = ServerOptions()
-    assert (options.host, options.server_port, options.max_body_mb, options.drain_timeout) == (
+    assert (options.host, options.port, options.max_body_mb, options.drain_timeout) == (
         "127.0.0.1",
         8000,
         32,
@@ -59,7 +95,7 @@ def test_server_defaults_are_safe():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"server_port": 70000}, {"max_body_mb": 0}, {"drain_timeout": -1}, {"log_level": "x"}]
+    "settings", [{"port": 70000}, {"server_port": 70000}, {"max_body_mb": 0}, {"drain_timeout": -1}, {"log_level": "x"}]
 )
 def test_server_options_that_cannot_be_are_refused(settings):
     with pytest.raises(ConfigError, match=next(iter(settings))):
@@ -227,5 +263,6 @@ def test_simple_inference_answers_four_prompts(tiny_llama):
 def test_the_openai_server_module_is_atom_serve():
     done = run("--help", module="atom_server.entrypoints.openai_server")
     assert done.returncode == 0
+    assert "--port" in done.stdout
     assert "--server-port" in done.stdout
     assert "--kv-cache-dtype" in done.stdout

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from atom_core import EngineArgs
+from atom_core.config import options_of
 from atom_core.models import model_requirements, open_checkpoint
 from atom_server.cli.main import main
 from atom_server.cli.plan_tables import memory_lines
@@ -101,13 +103,45 @@ def test_fields_that_nobody_knows_are_warned_of(tmp_path: Path, capsys):
     [
         (("--on", "B200"), "no accelerator 'B200'; plans know MI300X, MI300A, MI355X, H100, H200"),
         (("--on", "H100", "--weights", "int3"), "--weights 'int3': this model can be planned with float32"),
-        (("--on", "H100", "--kv-cache-dtype", "int3"), "--kv-cache-dtype 'int3': this model can be planned with"),
     ],
 )
 def test_names_that_mean_nothing_are_refused(flags: tuple[str, ...], says: str, tmp_path: Path, capsys):
     code, text = plan(capsys, "--model", write_published_config("llama-3.1-8b", tmp_path), *flags)
     assert code == 1
     assert says in text
+
+
+def test_a_cache_of_another_format_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", "--kv-cache-dtype", "int3"])
+    assert "choose from auto, bf16, fp8" in capsys.readouterr().err.replace("'", "")
+
+
+ENGINES_CACHE_DTYPES = next(entry for entry in options_of(EngineArgs) if entry.name == "kv_cache_dtype").choices
+
+
+@pytest.mark.parametrize("where", [(), ("--on", "MI300X")], ids=["here", "on accelerators"])
+@pytest.mark.parametrize("dtype", ENGINES_CACHE_DTYPES)
+def test_every_cache_that_the_engine_takes_is_planned(dtype: str, where: tuple[str, ...], tmp_path: Path, capsys):
+    model = write_published_config("llama-3.1-8b", tmp_path)
+    code, text = plan(capsys, "--model", model, "--memory", "2TiB", *where, "--kv-cache-dtype", dtype)
+    assert code == 0
+    # 32 layers of 8 keys and 8 values of 128 numbers.
+    assert ("64.0 KiB" if dtype == "fp8" else "128.0 KiB") in text
+    assert ("64.0 KiB" in text) == ("float8_e4m3fn" in text) == (dtype == "fp8")
+
+
+def test_a_cache_in_fp8_holds_twice_as_many_requests(tmp_path: Path, capsys):
+    model = write_published_config("llama-3.1-70b", tmp_path)
+    flags = ("--model", model, "--on", "MI300X", "--context", "4096", "--kv-cache-dtype")
+    in_bf16, in_fp8 = (rows_of(plan(capsys, *flags, dtype)[1], "MI300X") for dtype in ("bf16", "fp8"))
+    for half, full in zip(in_bf16, in_fp8, strict=True):
+        assert int(full[-1]) in (2 * int(half[-1]), 2 * int(half[-1]) + 1)
+
+
+def test_a_cache_that_is_not_chosen_is_planned_in_each_format(tmp_path: Path, capsys):
+    _, text = plan(capsys, "--model", write_published_config("llama-3.1-8b", tmp_path))
+    assert {"float32", "bfloat16", "float8_e4m3fn"} <= set(text.split())
 
 
 def test_an_architecture_that_is_not_there_names_those_that_are(tmp_path: Path, capsys):

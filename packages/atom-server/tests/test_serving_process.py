@@ -168,7 +168,7 @@ def test_a_port_in_use_is_told_in_one_line_before_anything_is_loaded(tiny_llama)
     [line] = done.stderr.strip().splitlines()
     assert f"port {port}" in line
     assert "in use" in line
-    assert "--server-port" in line
+    assert "--port" in line
 
 
 def test_with_a_key_everything_but_health_and_ready_asks_for_it(serve_process):

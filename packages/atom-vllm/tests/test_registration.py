@@ -100,6 +100,13 @@ def test_only_allowed_architectures_are_registered(monkeypatch: pytest.MonkeyPat
         assert list(stub.registered) == ["LlamaForCausalLM"]
 
 
+def test_a_misspelt_variable_is_warned_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("ATOM_VLLM_COMPIL", "0")
+    with stub_vllm():
+        register().register_model()
+    assert "'ATOM_VLLM_COMPIL' is none that ATOM reads: did you mean ATOM_VLLM_COMPILE?" in caplog.text
+
+
 def test_nothing_is_done_where_the_plugin_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATOM_DISABLE_VLLM_PLUGIN", "1")
     with stub_vllm() as stub:

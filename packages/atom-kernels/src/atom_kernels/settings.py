@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+PREFIX = "ATOM_"
+
 
 def native_disabled() -> bool:
     """Whether ``ATOM_DISABLE_NATIVE`` asks for torch operators only (``0``, ``false`` and empty mean no)."""
@@ -42,6 +44,11 @@ def aiter_shuffles_linears() -> bool:
 def openmp_waits_are_set() -> bool:
     """Whether ``OMP_WAIT_POLICY`` or ``GOMP_SPINCOUNT`` say how threads wait for each other; else we choose by load."""
     return any(os.environ.get(name, "").strip() for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"))
+
+
+def atom_variables() -> list[str]:
+    """Names of all variables that begin as ours do, whoever reads them."""
+    return [name for name in os.environ if name.startswith(PREFIX)]
 
 
 def _is_asked_for(name: str) -> bool:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
+import tarfile
+import urllib.error
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -13,9 +17,12 @@ import pytest
 
 from atom_kernels.aiter.api import RELEASES, AiterApi, Parameter, known_api
 from atom_kernels.aiter.functions import FUNCTIONS
+from atom_kernels.aiter.sources import read_api
+from emulated_aiter import TREES
 
 ADAPTERS = Path(sys.modules[AiterApi.__module__].__file__ or "").parent
 WHEEL = "amd-aiter==0.1.7.post2.dev18"
+SOURCES = f"https://codeload.github.com/ROCm/aiter/tar.gz/refs/tags/v{known_api('git').version}"
 
 
 def place(name: str, release: str) -> str | None:
@@ -75,6 +82,18 @@ def test_no_adapter_reaches_aiter_but_through_the_table():
     assert found == []
 
 
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_the_emulator_has_the_parameters_of_our_table(name, release):
+    """Others wrote it from the same sources, so that one of the two readings would have to be wrong."""
+    emulated, known = read_api(TREES / release / "aiter", known_api(release).version), known_api(release)
+    assert names_of(emulated.parameters(name)) == names_of(known.parameters(name))
+
+
+def names_of(parameters: tuple[Parameter, ...] | None) -> list[str] | None:
+    return None if parameters is None else [parameter.name for parameter in parameters]
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The release on the package index: downloaded, never installed, nothing of it run."""
@@ -82,6 +101,29 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), WHEEL]
     subprocess.run(command, check=True, timeout=300)
     return zipfile.ZipFile(next(folder.glob("*.whl")))
+
+
+@pytest.fixture(scope="module")
+def tagged_api(tmp_path_factory: pytest.TempPathFactory) -> AiterApi:
+    """The tag of AITER's repository that the table was taken from: its Python files, of which nothing is run."""
+    folder = tmp_path_factory.mktemp("sources")
+    try:
+        with (
+            urllib.request.urlopen(SOURCES, timeout=60) as answer,
+            tarfile.open(fileobj=answer, mode="r|gz") as archive,
+        ):
+            for member in archive:
+                if re.fullmatch(r"[^/]+/aiter/.+\.py", member.name):
+                    archive.extract(member, folder, filter="data")
+    except urllib.error.URLError as error:
+        pytest.skip(f"{SOURCES} cannot be reached: {error.reason}")
+    return read_api(next(folder.iterdir()) / "aiter", known_api("git").version)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_the_tagged_sources_have_exactly_the_parameters_of_our_table(tagged_api, name):
+    assert tagged_api.parameters(name) == known_api("git").parameters(name)
 
 
 @pytest.mark.network

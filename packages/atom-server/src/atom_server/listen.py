@@ -56,9 +56,9 @@ def url_of(listener: socket.socket) -> str:
 
 def _explain(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use: stop what listens there, or choose another with --server-port"
+        return f"port {port} on {host} is in use: stop what listens there, or choose another with --port"
     if error.errno == errno.EACCES:
-        return f"port {port} needs privileges: choose one from 1024 with --server-port"
+        return f"port {port} needs privileges: choose one from 1024 with --port"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{host} is not an address of this machine: choose another with --host"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"

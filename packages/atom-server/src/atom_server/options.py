@@ -24,8 +24,16 @@ class ServerOptions:
     """
 
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 is every one of this machine.", section=_SECTION)
-    server_port: int = option(
+    port: int = option(
         8000, "Port to listen on; 0 takes a free one.", kind="integer", section=_SECTION, minimum=0, maximum=65535
+    )
+    server_port: int | None = option(
+        None,
+        "The same under ROCm/ATOM's name. Where both are given this one counts: there, --port was the engines' own.",
+        kind="integer",
+        section=_SECTION,
+        minimum=0,
+        maximum=65535,
     )
     served_model_name: str | None = option(
         None,
@@ -109,6 +117,8 @@ class ServerOptions:
             object.__setattr__(self, entry.name, entry.check(getattr(self, entry.name)))
         if self.api_key is not None:
             _check_keys(self.api_key, self.api_keys)
+        if self.server_port is not None:
+            object.__setattr__(self, "port", self.server_port)
 
     @classmethod
     def add_cli_args(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from atom_kernels import known_variables
 from atom_vllm import __version__, compat, settings
 from atom_vllm.others import other_plugins
 
@@ -62,6 +63,8 @@ def _why_inactive() -> str | None:
 
 
 def _switches() -> Iterator[Line]:
+    for line in known_variables.warnings():
+        yield "warning", line
     if settings.is_attention_disabled():
         yield "attention", "vLLM's everywhere: ATOM_DISABLE_VLLM_PLUGIN_ATTENTION is set"
     if (allowed := settings.allowed_architectures()) is not None:

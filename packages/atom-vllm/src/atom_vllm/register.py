@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import sys
 
+from atom_kernels import known_variables
 from atom_vllm import __version__, compat, settings
 from atom_vllm.others import NAME, other_plugins
 
@@ -55,6 +56,8 @@ def register_model() -> None:
         logger.debug(
             "Register model %s to vLLM with atom_vllm.model_wrapper:%s", architecture, wrapper_name(architecture)
         )
+    for line in known_variables.warnings():
+        logger.warning("%s", line)
     logger.info("atom-vllm %s is active in vLLM %s: %d architectures", __version__, compat.vllm_version(), len(names))
 
 

@@ -1,4 +1,4 @@
-"""What the environment says; read here and nowhere else."""
+"""Every environment variable that this package reads, each behind one function."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
 def is_disabled() -> bool:
-    """ATOM_DISABLE_VLLM_PLUGIN: leave vLLM as it is, platform and models."""
+    """``ATOM_DISABLE_VLLM_PLUGIN``: leave vLLM as it is, platform and models."""
     return _switch("ATOM_DISABLE_VLLM_PLUGIN")
 
 
 def is_attention_disabled() -> bool:
-    """ATOM_DISABLE_VLLM_PLUGIN_ATTENTION: vLLM attends, ATOM's models stay."""
+    """``ATOM_DISABLE_VLLM_PLUGIN_ATTENTION``: leave attention to vLLM, and all of a model whose attention is latent."""
     return _switch("ATOM_DISABLE_VLLM_PLUGIN_ATTENTION")
 
 
 def is_forced() -> bool:
-    """ATOM_VLLM_FORCE: run with versions of vLLM that nobody has tried."""
+    """``ATOM_VLLM_FORCE``: run with versions of vLLM that nobody has tried."""
     return _switch("ATOM_VLLM_FORCE")
 
 
 def chosen_by_vllm() -> frozenset[str] | None:
-    """VLLM_PLUGINS: names of the plugins that vLLM may load; None is all."""
+    """``VLLM_PLUGINS``, vLLM's own: names of the plugins that vLLM may load; unset (None) is all."""
     text = os.environ.get("VLLM_PLUGINS")
     return None if text is None else frozenset(name.strip() for name in text.split(","))
 
@@ -37,12 +37,12 @@ def left_out_by_vllm() -> str | None:
 
 
 def compiles(default: bool) -> bool:
-    """ATOM_VLLM_COMPILE: whether our models take part in vLLM's torch.compile; `default` where it is not set."""
+    """``ATOM_VLLM_COMPILE``: whether our models take part in vLLM's torch.compile; unset (`default`): on GPUs."""
     return _switch("ATOM_VLLM_COMPILE") if os.environ.get("ATOM_VLLM_COMPILE") else default
 
 
 def allowed_architectures() -> frozenset[str] | None:
-    """ATOM_VLLM_ARCHITECTURES: names, with commas between, of the architectures that ATOM may run; None is all."""
+    """``ATOM_VLLM_ARCHITECTURES``: the architectures that ATOM may run, with commas between; unset (None) is all."""
     text = os.environ.get("ATOM_VLLM_ARCHITECTURES")
     return None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
 

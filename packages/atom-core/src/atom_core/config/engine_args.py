@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from atom_core.config.options import ConfigError, add_options, option, options_of
@@ -161,7 +162,8 @@ class EngineArgs:
     enable_dp_attention: bool = option(False, "Data-parallel attention.", kind="switch", section=PARALLEL)
     port: int = option(
         8006,
-        "Accepted for compatibility: engines of one node talk over a private socket file, not over a port.",
+        "Accepted for compatibility, and of no effect: engines of one node talk over a private socket file. "
+        "In `atom serve` this flag is the server's.",
         kind="integer",
         section=PARALLEL,
         minimum=1,
@@ -229,15 +231,21 @@ class EngineArgs:
         refuse_unbuilt(self)
 
     @classmethod
-    def add_cli_args(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        """Add every flag to `parser`, and return it."""
-        add_options(parser, cls)
+    def add_cli_args(
+        cls, parser: argparse.ArgumentParser, *, leave_out: Collection[str] = ()
+    ) -> argparse.ArgumentParser:
+        """Add every flag to `parser` but those of the fields to `leave_out`, and return it."""
+        add_options(parser, cls, leave_out=leave_out)
         return parser
 
     @classmethod
-    def from_cli_args(cls, args: argparse.Namespace) -> EngineArgs:
-        """Take the engine's settings out of a parsed namespace; it may hold other flags too."""
-        given = {entry.name: getattr(args, entry.name, None) for entry in options_of(cls)}
+    def from_cli_args(cls, args: argparse.Namespace, *, leave_out: Collection[str] = ()) -> EngineArgs:
+        """Take the engine's settings out of a parsed namespace; it may hold other flags too.
+
+        Fields to `leave_out` keep their defaults: the namespace has something else under their names.
+        """
+        names = [entry.name for entry in options_of(cls) if entry.name not in leave_out]
+        given = {name: getattr(args, name, None) for name in names}
         return cls(**{name: value for name, value in given.items() if value is not None})
 
     @classmethod

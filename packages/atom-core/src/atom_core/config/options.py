@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 Kind = Literal["text", "integer", "number", "switch", "integers", "bytes"]
@@ -99,14 +99,15 @@ def options_of(struct: type) -> list[Option]:
     ]
 
 
-def add_options(parser: argparse.ArgumentParser, struct: type) -> None:
-    """Give `parser` a flag for each option of `struct`, in kebab case and in snake case.
+def add_options(parser: argparse.ArgumentParser, struct: type, *, leave_out: Collection[str] = ()) -> None:
+    """Give `parser` a flag for each option of `struct` but those to `leave_out`, in kebab case and in snake case.
 
     Flags that are not given are None in the parsed namespace, so that a default is told from a choice.
     """
-    for section in dict.fromkeys(option.section for option in options_of(struct)):
+    options = [entry for entry in options_of(struct) if entry.name not in leave_out]
+    for section in dict.fromkeys(entry.section for entry in options):
         group = parser.add_argument_group(section)
-        for entry in options_of(struct):
+        for entry in options:
             if entry.section == section:
                 _add_flag(group, entry)
 

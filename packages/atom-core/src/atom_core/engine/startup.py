@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from atom_core.tokenization import Tokenizer
 if TYPE_CHECKING:
     from atom_core.config import EngineArgs, EngineConfig
     from atom_models import Checkpoint
+
+logger = logging.getLogger(__name__)
 
 
 def open_model(args: EngineArgs) -> Checkpoint:
@@ -36,15 +39,28 @@ def open_tokenizer(args: EngineArgs, checkpoint: Checkpoint) -> Tokenizer | None
 
 
 def resolve(args: EngineArgs, checkpoint: Checkpoint) -> EngineConfig:
-    """The configuration of `args` on this machine. Imports torch, to look at the hardware."""
+    """The configuration of `args` on this machine. Imports torch, to look at the hardware.
+
+    Variables of the environment that look like ours and are read by nobody are told of in the log.
+    """
     from atom_core.config import resolve_config
     from atom_kernels.platform import detect_platform
     from atom_models.architectures.registry import UnsupportedArchitectureError, check_architecture
     from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, check_quantization
 
+    _tell_of_unread_variables()
     try:
         check_architecture(checkpoint.architecture, checkpoint.config)
         check_quantization(checkpoint.config)
     except (UnsupportedArchitectureError, UnsupportedQuantizationError) as error:
         raise ConfigError(f"{args.model}: {error}") from None
     return resolve_config(args, checkpoint, detect_platform())
+
+
+def _tell_of_unread_variables() -> None:
+    from atom_kernels import known_variables
+
+    for line in known_variables.warnings():
+        logger.warning("%s", line)
+    if (line := known_variables.left_aside()) is not None:
+        logger.info("%s", line)

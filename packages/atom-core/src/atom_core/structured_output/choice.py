@@ -15,7 +15,7 @@ from atom_core.structured_output.structural_tag import format_of
 from atom_core.structured_output.xgrammar_limits import why_slow, why_wrong
 
 BackendSetting = Literal["auto", "xgrammar", "llguidance"]
-INSTALL = "pip install 'atom-core[xgrammar]'"
+INSTALL = "pip install 'xgrammar>=0.2.8'"
 
 
 def has_xgrammar() -> bool:

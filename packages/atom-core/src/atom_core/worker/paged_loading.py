@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from atom_core.config.sections import EngineConfig
@@ -48,7 +48,7 @@ def load_paged_model(config: EngineConfig, load_model: LoadModel) -> LoadedPaged
     model = load_model(config)
     times.append(time.perf_counter())
     pages = plan_pages(model.attention_layers, config.model.max_model_len)
-    choices: list[str] = []
+    choices = list(_attended_without_a_kernel(model))
     if config.device == "cpu":
         memory, weights_per_token = available_memory(), 0
     else:
@@ -84,3 +84,13 @@ def load_paged_model(config: EngineConfig, load_model: LoadModel) -> LoadedPaged
         },
         choices=(*choices, *size.choices),
     )
+
+
+def _attended_without_a_kernel(model: EngineModel) -> Iterator[str]:
+    """A line for each kind of cache that only the reference reads here: it is right, and many times slower."""
+    plans = [layer.plan for layer in model.attention_layers.values()]
+    for cache_dtype in dict.fromkeys(plan.problem.cache_dtype for plan in plans if plan.backend == "reference"):
+        yield (
+            f"attention over a cache of {cache_dtype} runs in plain torch, and slowly: no kernel here reads one; "
+            "`python -m atom_kernels explain` says why"
+        )

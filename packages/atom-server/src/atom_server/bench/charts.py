@@ -30,7 +30,7 @@ def check_chart(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise BenchError("charts need matplotlib: pip install 'atom-server[bench]'") from None
+        raise BenchError("charts need matplotlib: pip install matplotlib") from None
 
 
 def draw_run(path: Path, outcomes: Sequence[Outcome], seconds: float, about: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ USAGE = "serve [--base-url URL] [flags] | plot RESULT... [--plot FILE]"
 DESCRIPTION = """\
 Send random prompts, or those of a file, to a running OpenAI-compatible server, at a rate or with so many requests at
 once, and print throughput and latencies; or draw results that were saved. Flags and the keys of the result are those of
-the serving benchmarks of vLLM and ROCm/ATOM. Charts need the extra atom-server[bench]."""
+the serving benchmarks of vLLM and ROCm/ATOM. Charts need matplotlib."""
 EXAMPLES = """\
 examples:
   atom bench serve --num-prompts 100 --max-concurrency 16

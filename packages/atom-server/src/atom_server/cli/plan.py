@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atom_server.cli.plan_tables import accelerator_lines, memory_lines
+from atom_server.cli.plan_tables import CACHE_DTYPES, accelerator_lines, memory_lines
 
 if TYPE_CHECKING:
     from atom_core.models import ModelRequirements
@@ -23,7 +23,7 @@ examples:
   atom plan --model ./my-model --memory 16GiB
   atom plan --model ./my-model --context 8192 --requests 16
   atom plan --model Qwen/Qwen3-235B-A22B --on MI300X
-  atom plan --model ./my-model --on all --kv-cache-dtype float8_e4m3fn
+  atom plan --model ./my-model --on all --kv-cache-dtype fp8
 """
 
 _GIB = 2**30
@@ -45,7 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--weights", metavar="FORMAT", help="weights on accelerators (default: as published)")
     parser.add_argument(
-        "--kv-cache-dtype", default="bfloat16", metavar="DTYPE", help="cache on accelerators (default: %(default)s)"
+        "--kv-cache-dtype",
+        "--kv_cache_dtype",
+        choices=CACHE_DTYPES,
+        metavar="DTYPE",
+        help=f"of the KV cache: {', '.join(CACHE_DTYPES)}; auto is that of the weights as they are computed with "
+        "(default: all of them, and auto on accelerators)",
     )
     parser.add_argument(
         "--context", type=_count, metavar="TOKENS", help="length of each request (default: the model's context)"
@@ -70,13 +75,14 @@ def run(args: argparse.Namespace) -> int:
             needs,
             accelerators,
             weights=args.weights or _published_size(needs),
-            cache_dtype=args.kv_cache_dtype,
+            cache_dtype=args.kv_cache_dtype or "auto",
             contexts=[args.context] if args.context else _contexts(needs.max_model_len),
         )
         print("\n".join(lines))
         return 0 if fits else 1
     memory = args.memory or available_memory()
-    lines, fits = memory_lines(needs, args.context or needs.max_model_len, args.requests, memory=memory)
+    context = args.context or needs.max_model_len
+    lines, fits = memory_lines(needs, context, args.requests, memory=memory, cache_dtype=args.kv_cache_dtype)
     print("\n".join(lines))
     return 0 if fits or memory is None else 1
 

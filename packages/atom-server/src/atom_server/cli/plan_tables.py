@@ -8,27 +8,32 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from atom_core.models import Accelerator, ModelRequirements, Placement
 
+# As `--kv-cache-dtype` spells them -> as sizes are known; those that the engine takes, and the names of numbers.
+_STORED_AS = {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+CACHE_DTYPES = ("auto", *_STORED_AS, "float32", "bfloat16", "float8_e4m3fn")
+
 
 def memory_lines(
-    needs: ModelRequirements, context: int, requests: int, *, memory: int | None
+    needs: ModelRequirements, context: int, requests: int, *, memory: int | None, cache_dtype: str | None = None
 ) -> tuple[list[str], bool]:
     """A table over the formats of weights and cache, and whether any of its rows fits.
 
     Args:
         context: tokens of each of `requests`.
         memory: bytes; None where it is unknown.
+        cache_dtype: as the engine spells it; None for a row of each.
     """
     rows = [("weights", "", "KV cache", "per token", "planned", "in all", "fits", "requests that fit")]
     any_fits = False
     for weight_format, weight_bytes in needs.weight_bytes.items():
-        for cache_dtype, per_token in needs.kv_bytes_per_token.items():
-            each = needs.kv_bytes(context, cache_dtype)
+        for stored in [_stored(cache_dtype, weight_format)] if cache_dtype else needs.kv_bytes_per_token:
+            per_token, each = needs.kv_bytes_per_token[stored], needs.kv_bytes(context, stored)
             total = weight_bytes + requests * each
             fits = memory is not None and total <= memory
             any_fits |= fits
             room = "?" if memory is None else str(max(0, memory - weight_bytes) // each)
             verdict = "?" if memory is None else "yes" if fits else "no"
-            sizes = (_size(weight_bytes), cache_dtype, _size(per_token), _size(requests * each), _size(total))
+            sizes = (_size(weight_bytes), stored, _size(per_token), _size(requests * each), _size(total))
             rows.append((weight_format, *sizes, verdict, room))
     end = (
         "memory unknown"
@@ -50,7 +55,8 @@ def accelerator_lines(
     """A row for each accelerator and number of them that holds the model, and whether there is any.
 
     Args:
-        weights, cache_dtype: number formats.
+        weights: their number format.
+        cache_dtype: that of the cache, as the engine spells it.
         contexts: lengths of requests, a column each with how many fit at once.
 
     Raises:
@@ -59,7 +65,7 @@ def accelerator_lines(
     from atom_core.models import DEVICE_COUNTS, place
 
     _check("--weights", weights, needs.weight_bytes)
-    _check("--kv-cache-dtype", cache_dtype, needs.kv_bytes_per_token)
+    cache_dtype = _stored(cache_dtype, weights)
     per_request = [f"requests of {context}" for context in contexts]
     rows = [("accelerator", "memory", "devices", "weights each", "room each", "longest request", *per_request)]
     too_small: list[str] = []
@@ -110,6 +116,13 @@ def _remarks(needs: ModelRequirements, formats: Collection[str]) -> list[str]:
     if needs.refusal and needs.published_format in formats:
         lines.append(f"{needs.published_format}: sizes only, this version does not load it")
     return lines
+
+
+def _stored(cache_dtype: str, weight_format: str) -> str:
+    """What the cache holds; "auto" is what is computed in: bfloat16, but for weights in float32."""
+    if cache_dtype == "auto":
+        return "float32" if weight_format == "float32" else "bfloat16"
+    return _STORED_AS.get(cache_dtype, cache_dtype)
 
 
 def _check(flag: str, value: str, allowed: Collection[str]) -> None:

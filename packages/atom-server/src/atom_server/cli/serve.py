@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import time
 
 from atom_core import EngineArgs
@@ -19,7 +20,7 @@ examples:
   atom serve
   atom serve --model ./my-model --served-model-name my-model
   atom serve --model model.gguf --max-model-len 4096 --kv-cache-dtype fp8
-  atom serve --host 0.0.0.0 --server-port 9000 --api-key $KEY
+  atom serve --host 0.0.0.0 --port 9000 --api-key $KEY
 
 then:
   curl http://127.0.0.1:8000/v1/chat/completions \\
@@ -27,11 +28,15 @@ then:
     -d '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64}'
 """
 
+_logger = logging.getLogger(__name__)
+# Fields of the engine whose flags are the server's here.
+_SERVERS_OWN = ("port",)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The server's flags, then the engine's."""
     ServerOptions.add_cli_args(parser)
-    EngineArgs.add_cli_args(parser)
+    EngineArgs.add_cli_args(parser, leave_out=_SERVERS_OWN)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,9 +45,11 @@ def run(args: argparse.Namespace) -> int:
     options = ServerOptions.from_cli_args(args)
     # Whoever shares a server must not be able to steer whose cached blocks they hit: hashes are keyed here.
     args.prefix_hash = args.prefix_hash or "sha256"
-    engine_args = EngineArgs.from_cli_args(args)
+    engine_args = EngineArgs.from_cli_args(args, leave_out=_SERVERS_OWN)
 
     configure_logging(options.log_level)
+    if args.port not in (None, options.port):
+        _logger.info("port: %d, of --server-port; --port %d is left aside", options.port, args.port)
 
     from atom_server.lifecycle import serve
     from atom_server.listen import open_socket
@@ -52,5 +59,5 @@ def run(args: argparse.Namespace) -> int:
     load_template(None, options.chat_template)
     load_response_template(None, options.response_template)
 
-    with open_socket(options.host, options.server_port) as listener:
+    with open_socket(options.host, options.port) as listener:
         return serve(engine_args, options, listener, started=started)

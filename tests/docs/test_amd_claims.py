@@ -1,0 +1,119 @@
+"""What docs/amd.md says in sentences of who serves what on AMD Instinct, and of recipes, is so."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from atom_kernels.activation import SILU_AND_MUL, SWIGLU_OAI_AND_MUL, GatedActivationProblem
+from atom_kernels.attention import AttentionPlan, AttentionProblem, select_attention
+from atom_kernels.attention.mla import MlaProblem, select_mla
+from atom_kernels.linear import OP as LINEAR
+from atom_kernels.linear import LinearProblem
+from atom_kernels.moe import ExpertsProblem
+from atom_kernels.moe.ops import MOE_EXPERTS
+from atom_kernels.platform import AITER_ARCHES, Platform
+from atom_kernels.select import select
+from atom_server.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "amd.md").read_text()
+WORDS = " ".join(PAGE.split())
+PLAIN = AttentionProblem(
+    num_heads=32, num_kv_heads=8, head_dim=128, scale=128**-0.5, dtype="bfloat16", cache_dtype="bfloat16", block_size=16
+)
+LATENT = MlaProblem(
+    num_heads=16, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, scale=0.1,
+    dtype="bfloat16", cache_dtype="bfloat16", block_size=16,
+)  # fmt: skip
+EXPERTS = ExpertsProblem(32, 4, 1024, 512, torch.bfloat16)
+
+
+@pytest.fixture(params=AITER_ARCHES)
+def platform(request: pytest.FixtureRequest) -> Platform:
+    return Platform.rocm(request.param, release="git")
+
+
+def attention(platform: Platform, **fields: object) -> AttentionPlan:
+    return select_attention(replace(PLAIN, **fields), platform)
+
+
+def test_plain_heads_are_decoded_by_the_assembly_over_both_kinds_of_cache(platform: Platform):
+    assert "`pa_fwd_asm` decodes over blocks of keys and values in the order of its assembly" in WORDS
+    assert "pa_fwd_asm" in attention(platform).kernels
+    assert "from a cache in bfloat16 or float8; prompts over a float8 cache are gathered" in WORDS
+    assert attention(platform, cache_dtype=platform.float8).kernels == ("pa_fwd_asm", "flash_attn_varlen_func")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"has_sinks": True}, {"sliding_window": 128}, {"soft_cap": 50.0}, {"head_dim": 64, "scale": 0.125}]
+)
+def test_other_heads_are_served_by_unified_attention(platform: Platform, fields: dict[str, object]):
+    assert "With sinks, a window, a soft cap or heads of other sizes than 128 `unified_attention` serves" in WORDS
+    assert "unified_attention" in attention(platform, **fields).kernels
+
+
+def test_latents_in_float8_have_no_kernel(platform: Platform):
+    assert "No kernel reads *latents* in float8: the reference does" in WORDS
+    assert select_mla(LATENT, platform).backend == "aiter"
+    assert select_mla(replace(LATENT, cache_dtype=platform.float8), platform).backend == "reference"
+
+
+def linear_backend(platform: Platform, dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> str:
+    [row] = select(LINEAR, LinearProblem(1024, 4096, dtype, out_dtype=out_dtype), platform).rows
+    return row.backend
+
+
+def test_linears_are_aiters_but_where_float32_goes_in_or_comes_out(platform: Platform):
+    assert "torch multiplies where float32 goes in or comes out, as in the output head" in WORDS
+    assert linear_backend(platform, torch.bfloat16) == "aiter"
+    assert linear_backend(platform, torch.bfloat16, torch.float32) == "torch"
+    assert linear_backend(platform, torch.float32) == "torch"
+
+
+def test_batch_invariant_engines_attend_and_multiply_in_triton(platform: Platform):
+    invariant = replace(platform, batch_invariant=True)
+    assert attention(invariant).backend == linear_backend(invariant, torch.bfloat16) == "triton"
+    [row] = select(MOE_EXPERTS, replace(EXPERTS, batch_invariant=True), invariant).rows
+    assert row.backend == "triton"
+    assert "with `--batch-invariant`, under which latent attention is torch's" in WORDS
+    assert select_mla(LATENT, invariant).backend == "torch"
+
+
+def test_attention_in_float32_is_tritons(platform: Platform):
+    assert "attention and experts in float32" in WORDS
+    assert attention(platform, dtype="float32", cache_dtype="float32").backend == "triton"
+
+
+def test_gated_activations_are_aiters_but_for_that_of_gpt_oss(platform: Platform):
+    problem = GatedActivationProblem(2880, torch.bfloat16)
+    for op, backend in ((SILU_AND_MUL, "aiter"), (SWIGLU_OAI_AND_MUL, "triton")):
+        assert [row.backend for row in select(op, problem, platform).rows] == [backend]
+
+
+def test_the_release_on_pypi_lacks_what_the_page_says():
+    [row] = [line for line in PAGE.splitlines() if line.startswith("| `pip install amd-aiter`")]
+    old = Platform.rocm("gfx942", release="pypi")
+    assert "`pa_fwd_asm` over a cache in bfloat16 (`unified_attention` serves)" in row
+    assert "unified_attention" in attention(old).kernels
+    assert "latent attention of more than 112 heads (Triton serves)" in row
+    assert [select_mla(replace(LATENT, num_heads=n), old).backend for n in (112, 128)] == ["aiter", "triton"]
+    assert "gluon" not in PAGE.lower()
+
+
+def recipes() -> list[list[str]]:
+    commands = re.findall(r"`(?:ATOM_\w+=1 )?atom (serve [^`]+)`", PAGE.partition("## Recipes")[2])
+    assert len(commands) == 3
+    return [shlex.split(command) for command in commands]
+
+
+@pytest.mark.parametrize("command", recipes(), ids=lambda command: command[2])
+def test_a_recipe_is_refused_in_one_line(command: list[str], capsys: pytest.CaptureFixture[str]):
+    assert main(command) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert "is not supported by this version of ATOM" in line
