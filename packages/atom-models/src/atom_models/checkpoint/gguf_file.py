@@ -75,7 +75,11 @@ class GGUFMetadata(Mapping[str, Any]):
     def positions(self, key: str, texts: Collection[str]) -> list[int]:
         """Where an array of strings holds one of `texts`; nothing is decoded for it."""
         value = self._values.get(key)
-        items, wanted = (value.items, {text.encode() for text in texts}) if isinstance(value, _RawStrings) else (value or (), set(texts))
+        items, wanted = (
+            (value.items, {text.encode() for text in texts})
+            if isinstance(value, _RawStrings)
+            else (value or (), set(texts))
+        )
         return [position for position, item in enumerate(items) if item in wanted]
 
     def __iter__(self) -> Iterator[str]:

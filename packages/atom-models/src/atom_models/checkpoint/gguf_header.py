@@ -66,12 +66,10 @@ class GGUFHeader:
         return _SCORING[code]
 
     def require_scoring(self, wanted: str) -> None:
-        """Raises CheckpointError where the header says that a router makes scores in another way."""
+        """Raises CheckpointError where the header says that routers make scores in another way."""
         if self.scoring(wanted) != wanted:
-            raise CheckpointError(
-                f"{self.file.path}: {self.architecture}.expert_gating_func is {self.scoring(wanted)}, but the models of "
-                f"this architecture that can be run have {wanted}"
-            )
+            found = f"{self.architecture}.expert_gating_func is {self.scoring(wanted)}"
+            raise CheckpointError(f"{self.file.path}: {found}, but its published models have {wanted}")
 
     def has(self, tensor: str) -> bool:
         """Whether some block has a tensor of that name, such as ``"attn_q.bias"``."""

@@ -18,8 +18,8 @@ def rope_parameters(header: GGUFHeader, config: dict[str, Any]) -> dict[str, Any
     Raises:
         CheckpointError: the header names a scaling that nothing here computes.
     """
-    rope = {**_scaling(header), **config.get("rope_parameters", {})}
-    rope["rope_theta"] = float(config.get("rope_theta") or header.number("rope.freq_base", 10000.0))
+    rope = {"rope_theta": float(header.number("rope.freq_base", 10000.0)), **_scaling(header)}
+    rope |= config.get("rope_parameters", {})
     if "rope_freqs.weight" in header.file.tensors:
         rope.update(_divisors(header, config["max_position_embeddings"]))
     rotary_dim, head_dim = header.get("rope.dimension_count"), config["head_dim"]

@@ -21,6 +21,7 @@ def _config(header: GGUFHeader) -> dict[str, Any]:
     return {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
+        "hidden_act": None,
         "hidden_activation": "gelu_pytorch_tanh",
         "head_dim": head_dim,
         # The largest model scales by the width of a head as it would be, not as it is.
@@ -28,7 +29,7 @@ def _config(header: GGUFHeader) -> dict[str, Any]:
         "sliding_window": window,
         "layer_types": _layer_types(header.get("attention.sliding_window_pattern", _PATTERN), layers, window),
         "final_logit_softcapping": header.get("final_logit_softcapping"),
-        "rope_theta": header.number("rope.freq_base", _GLOBAL_ROPE_THETA),
+        "rope_parameters": {"rope_theta": header.number("rope.freq_base", _GLOBAL_ROPE_THETA)},
         "rope_local_base_freq": header.number("rope.freq_base_swa", _LOCAL_ROPE_THETA),
     }
 

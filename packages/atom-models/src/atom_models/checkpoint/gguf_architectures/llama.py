@@ -12,7 +12,8 @@ _GATE, _UP, _DOWN = (f"block_sparse_moe.experts.{{expert}}.{name}" for name in (
 
 def _config(header: GGUFHeader) -> dict[str, Any]:
     if not header.get("expert_count"):
-        return {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+        biases = {"mlp_bias": header.has("ffn_up.bias")}
+        return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **biases}
     header.require_scoring("softmax")
     return {
         "architectures": ["MixtralForCausalLM"],
