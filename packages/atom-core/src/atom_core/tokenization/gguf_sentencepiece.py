@@ -21,10 +21,7 @@ def sentencepiece_bpe(tokens: list[str], metadata: Mapping[str, Any]) -> Backend
     Raises:
         TokenizerError: the header has no scores or no types for its tokens.
     """
-    scores, types = metadata.get("tokenizer.ggml.scores"), metadata.get("tokenizer.ggml.token_type")
-    for name, values in (("scores", scores), ("token_type", types)):
-        if values is None or len(values) < len(tokens):
-            raise TokenizerError(f"the GGUF file's SentencePiece vocabulary lacks tokenizer.ggml.{name}")
+    scores, types = (_for_each(tokens, metadata, name) for name in ("scores", "token_type"))
     unknown = next((token for token, kind in zip(tokens, types, strict=False) if kind == _UNKNOWN), None)
     if unknown is None:
         unknown_id = metadata.get("tokenizer.ggml.unknown_token_id", 0)
@@ -40,6 +37,13 @@ def sentencepiece_bpe(tokens: list[str], metadata: Mapping[str, Any]) -> Backend
         steps.append(decoders.Strip(" ", 1, 0))
     backend.decoder = decoders.Sequence(steps)  # type: ignore[assignment]
     return backend
+
+
+def _for_each(tokens: list[str], metadata: Mapping[str, Any], name: str) -> Sequence[Any]:
+    values = metadata.get(f"tokenizer.ggml.{name}")
+    if values is None or len(values) < len(tokens):
+        raise TokenizerError(f"the GGUF file's SentencePiece vocabulary lacks tokenizer.ggml.{name}")
+    return values
 
 
 def _merges(tokens: list[str], scores: Sequence[float], types: Sequence[int]) -> list[tuple[str, str]]:

@@ -53,7 +53,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
 
 
 def _byte_level_bpe(tokens: list[str], metadata: Mapping[str, Any]) -> Backend:
-    name = metadata.get("tokenizer.ggml.pre")
+    name = str(metadata.get("tokenizer.ggml.pre") or "")
     if name not in PRE_TOKENIZERS:
         # Any guess would cut some texts otherwise than the model learned them, and nobody would notice.
         says = f"names the pre-tokenizer {name!r}, which is unknown here" if name else "names no pre-tokenizer"
