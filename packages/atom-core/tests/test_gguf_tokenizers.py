@@ -110,6 +110,12 @@ def test_a_silent_header_begins_texts_as_the_model_expects(pre, begins):
     )
 
 
+def test_named_chat_templates_are_read_beside_the_default_one():
+    named = {"tokenizer.chat_templates": ["tool_use"], "tokenizer.chat_template.tool_use": "tools"}
+    tokenizer = tokenizer_from_gguf(make_byte_level("qwen2", **{"tokenizer.chat_template": "plain"}, **named))
+    assert tokenizer.chat_templates == {"default": "plain", "tool_use": "tools"}
+
+
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 WORDS = ("▁", "a", "b", "c", "é", "ab", "bc", "abc", "▁a", "▁ab", "ca", "cab", "aa", "bb", "bbc")
 

@@ -8,6 +8,8 @@ import logging
 import gguf
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from atom_models import CheckpointError, load_model, model_requirements, open_checkpoint
 from atom_models.checkpoint.gguf_architectures import gguf_architectures
@@ -116,6 +118,62 @@ def test_a_file_with_one_half_of_the_latents_is_refused(folder_of, tmp_path):
     broken = dataclasses.replace(source, file=dataclasses.replace(source.file, tensors=tensors))
     with pytest.raises(CheckpointError, match=r"no tensor blk\.0\.attn_v_b\.weight"):
         list(broken)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "shape", "says"),
+    [
+        ("kimi_k2", "blk.0.attn_k_b.weight", (4, 16, 32), "do not belong together"),
+        ("kimi_k2", "blk.0.attn_v_b.weight", (48, 32), "do not belong together"),
+        ("mixtral", "blk.0.ffn_up_exps.weight", (18432,), "not one row for each expert"),
+    ],
+)
+def test_a_tensor_of_another_form_is_refused(family, name, shape, says, folder_of, tmp_path):
+    source = open_gguf(open_checkpoint(write_gguf(folder_of(family), tmp_path / "m.gguf")))
+    tensors = {**source.file.tensors, name: dataclasses.replace(source.file.tensors[name], shape=shape)}
+    with pytest.raises(CheckpointError, match=says):
+        list(dataclasses.replace(source, file=dataclasses.replace(source.file, tensors=tensors)))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "says"),
+    [
+        ("qwen2", {"block_count": 2**31}, "block_count is 2147483648, not 1 to 4096"),
+        ("qwen2", {"attention__head_count": 0}, "head_count is 0"),
+        ("gemma3", {"attention__sliding_window_pattern": 0}, "pattern is 0, less than 1"),
+        ("gemma3", {"attention__sliding_window_pattern": "x"}, "pattern is 'x', not a number"),
+        ("gemma3", {"attention__sliding_window": "x"}, "window is 'x', not a number"),
+        ("glm4moe", {"rope__dimension_count": "x"}, "dimension_count is 'x', not a number"),
+        ("deepseek2", {"attention__kv_lora_rank": 32, "rope__dimension_count": 8}, "key_length_mla is None"),
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused_in_one_line(architecture, keys, says, tmp_path):
+    with pytest.raises(CheckpointError, match=says) as caught:
+        config_of(tmp_path, architecture, **keys)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def latent_bytes(folder_of, tmp_path_factory):
+    path = tmp_path_factory.mktemp("flipped") / "m.gguf"
+    keys = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type", "tokenizer.chat_template")
+    return write_gguf(folder_of("kimi_k2"), path, without=keys).read_bytes()
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_flipped_bytes_of_a_header_make_a_config_or_an_error_but_never_a_crash(latent_bytes, tmp_path_factory, data):
+    content = bytearray(latent_bytes)
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(4, 5000))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("flipped") / "f.gguf"
+    path.write_bytes(content)
+    try:
+        checkpoint = open_checkpoint(path)
+        source = open_gguf(checkpoint)
+        assert len(source.names()) >= len([name for name, _ in source])
+    except CheckpointError:
+        return
 
 
 def test_a_mixtral_file_with_each_expert_by_itself_gives_the_same_names(folder_of, tmp_path):

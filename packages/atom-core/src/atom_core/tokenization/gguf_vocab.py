@@ -112,5 +112,7 @@ def _adds_bos(metadata: Mapping[str, Any]) -> bool:
 
 
 def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
-    template = metadata.get("tokenizer.chat_template")
-    return {"default": str(template)} if template else {}
+    """The default template, and the others by the names that the header lists."""
+    keys = {"default": "tokenizer.chat_template"}
+    keys |= {str(name): f"tokenizer.chat_template.{name}" for name in metadata.get("tokenizer.chat_templates") or ()}
+    return {name: str(metadata[key]) for name, key in keys.items() if metadata.get(key)}

@@ -12,6 +12,8 @@ from atom_models.checkpoint.gguf_header import GGUFHeader
 from atom_models.checkpoint.gguf_rope import rope_parameters
 from atom_models.checkpoint.gguf_special_tokens import special_tokens
 
+MAX_BLOCKS = 4096
+
 logger = logging.getLogger(__name__)
 
 
@@ -34,8 +36,11 @@ def gguf_config(file: GGUFFile) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _shared_fields(header: GGUFHeader) -> dict[str, Any]:
     file, heads = header.file, header.number("attention.head_count")
+    blocks, name = header.number("block_count"), header.architecture
     if heads < 1:
-        raise CheckpointError(f"{file.path}: {header.architecture}.attention.head_count is {heads}")
+        raise CheckpointError(f"{file.path}: {name}.attention.head_count is {heads}")
+    if not 1 <= blocks <= MAX_BLOCKS:
+        raise CheckpointError(f"{file.path}: {name}.block_count is {blocks}, not 1 to {MAX_BLOCKS}")
     # Blocks behind the last layer predict further tokens.
     prediction_layers = header.number("nextn_predict_layers", 0)
     hidden_size = header.number("embedding_length")
@@ -46,7 +51,7 @@ def _shared_fields(header: GGUFHeader) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "hidden_size": hidden_size,
         "intermediate_size": header.number("feed_forward_length"),
-        "num_hidden_layers": header.number("block_count") - prediction_layers,
+        "num_hidden_layers": blocks - prediction_layers,
         "num_nextn_predict_layers": prediction_layers or None,
         "num_attention_heads": heads,
         "num_key_value_heads": header.number("attention.head_count_kv", heads),

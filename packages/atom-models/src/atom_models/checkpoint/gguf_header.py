@@ -45,6 +45,10 @@ class GGUFHeader:
             raise CheckpointError(f"{self.file.path}: the header's {name} is {value!r}, not a number")
         return shortest_decimal(value) if isinstance(value, float) else value
 
+    def optional_number(self, key: str) -> Any:
+        """The same, or None where the header does not have the key."""
+        return None if self.get(key) is None else self.number(key)
+
     def numbers(self, **keys: str) -> dict[str, Any]:
         """Field of `config.json` -> its number; each key must be there."""
         return {field: self.number(key) for field, key in keys.items()}

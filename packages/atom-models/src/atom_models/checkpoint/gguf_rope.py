@@ -22,7 +22,7 @@ def rope_parameters(header: GGUFHeader, config: dict[str, Any]) -> dict[str, Any
     rope |= config.get("rope_parameters", {})
     if "rope_freqs.weight" in header.file.tensors:
         rope.update(_divisors(header, config["max_position_embeddings"]))
-    rotary_dim, head_dim = header.get("rope.dimension_count"), config["head_dim"]
+    rotary_dim, head_dim = header.optional_number("rope.dimension_count"), config["head_dim"]
     if rotary_dim and head_dim and rotary_dim != head_dim:
         rope["partial_rotary_factor"] = rotary_dim / head_dim
     return rope
@@ -38,12 +38,13 @@ def _scaling(header: GGUFHeader) -> dict[str, Any]:
     if scaling == "none":
         return {"rope_type": "default"}
     rope = {"rope_type": _TYPES[scaling], "factor": float(header.number("rope.scaling.factor", 1.0))}
-    original = header.get("rope.scaling.original_context_length")
+    original = header.optional_number("rope.scaling.original_context_length")
     if original is not None:
         rope["original_max_position_embeddings"] = original
     for key, field in _YARN.items():
-        if scaling == "yarn" and header.get(f"rope.scaling.{key}") is not None:
-            rope[field] = header.number(f"rope.scaling.{key}")
+        value = header.optional_number(f"rope.scaling.{key}") if scaling == "yarn" else None
+        if value is not None:
+            rope[field] = value
     return rope
 
 

@@ -65,6 +65,10 @@ class GGUFSource:
         if "{expert}" not in name:
             yield name, tensor
             return
+        if len(tensor.shape) < 2:
+            raise CheckpointError(
+                f"{self.file.path}: {tensor.name} is {list(tensor.shape)}, not one row for each expert"
+            )
         count = tensor.shape[0]
         size = tensor.num_bytes // count
         for expert in range(count):
@@ -143,6 +147,10 @@ def unpermute_rows(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
 
 def join_latent_halves(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Keys ``[heads, rank, dim]`` and values ``[heads, dim, rank]`` -> ``[heads * (both dims), rank]``."""
+    if keys.ndim != 3 or values.ndim != 3 or (keys.shape[0], keys.shape[1]) != (values.shape[0], values.shape[2]):
+        raise CheckpointError(
+            f"halves {list(keys.shape)} and {list(values.shape)} of what makes keys and values do not belong together"
+        )
     return torch.cat([keys.transpose(1, 2), values], dim=1).flatten(0, 1)
 
 

@@ -18,15 +18,16 @@ def _config(header: GGUFHeader) -> dict[str, Any]:
     heads, rope_dim = header.number("attention.head_count"), header.number("rope.dimension_count")
     # Files of before 2025-04 have the sizes of a head under the plain names; now those are of the latent.
     key_dim = header.number("attention.key_length_mla", header.get("attention.key_length"))
+    value_dim = header.number("attention.value_length_mla", header.get("attention.value_length"))
     experts = expert_fields(header, normalized=False)
     config = {
         # The file may say that there is one head: the latent.
         "num_key_value_heads": heads,
         "kv_lora_rank": header.number("attention.kv_lora_rank"),
-        "q_lora_rank": header.get("attention.q_lora_rank"),
+        "q_lora_rank": header.optional_number("attention.q_lora_rank"),
         "qk_rope_head_dim": rope_dim,
         "qk_nope_head_dim": key_dim - rope_dim,
-        "v_head_dim": header.number("attention.value_length_mla", header.get("attention.value_length")),
+        "v_head_dim": value_dim,
         "head_dim": None,
         "rope_parameters": _temperature(header),
         **experts,
@@ -40,9 +41,10 @@ def _config(header: GGUFHeader) -> dict[str, Any]:
 
 def _temperature(header: GGUFHeader) -> dict[str, Any]:
     """YaRN's: a tenth of what the config says. The converter drops `mscale`; published models have both alike."""
-    if header.get("rope.scaling.yarn_log_multiplier") is None:
+    multiplier = header.optional_number("rope.scaling.yarn_log_multiplier")
+    if multiplier is None:
         return {}
-    mscale = round(header.number("rope.scaling.yarn_log_multiplier") * 10, 6)
+    mscale = round(multiplier * 10, 6)
     return {"mscale": mscale, "mscale_all_dim": mscale}
 
 
