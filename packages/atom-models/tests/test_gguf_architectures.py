@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atom_models import CheckpointError, load_model, model_requirements, open_checkpoint
+from atom_models.architectures import find_architecture
+from atom_models.architectures.other_fields import unknown_fields
 from atom_models.checkpoint.gguf_architectures import gguf_architectures
 from atom_models.checkpoint.gguf_header import shortest_decimal
 from atom_models.weights.gguf_source import open_gguf
@@ -286,6 +288,12 @@ def test_nothing_is_left_unread_in_what_the_converter_writes(folder_of, tmp_path
     for family in FAMILIES:
         open_checkpoint(write_gguf(folder_of(family), tmp_path / "m.gguf"))
     assert not [record for record in caplog.records if record.name.startswith("atom_models")]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_header_gives_no_field_that_its_model_does_not_know(family, folder_of, tmp_path):
+    checkpoint = open_checkpoint(write_gguf(folder_of(family), tmp_path / "m.gguf"))
+    assert unknown_fields(find_architecture(checkpoint.architecture).config_class, checkpoint.config) == ()
 
 
 def test_one_part_of_a_split_model_is_refused_with_what_to_do(tmp_path):
