@@ -106,8 +106,8 @@ def test_a_gguf_file_can_ask_for_a_beginning_token(tiny_llama):
     ("changes", "message"),
     [
         ({"tokenizer.ggml.tokens": []}, "no vocabulary"),
-        ({"tokenizer.ggml.model": "llama"}, "kind 'llama'"),
-        ({"tokenizer.ggml.pre": "martian"}, "'martian' is unknown"),
+        ({"tokenizer.ggml.model": "t5"}, "kind 't5'"),
+        ({"tokenizer.ggml.pre": "martian"}, "'martian', which is unknown"),
     ],
 )
 def test_a_gguf_vocabulary_of_an_unknown_kind_says_so(changes, message, tiny_llama):

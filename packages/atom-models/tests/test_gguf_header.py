@@ -162,11 +162,14 @@ def test_an_architecture_without_name_mapping_is_refused(tmp_path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(CheckpointError, match="architecture 'mamba' cannot be loaded; supported: llama"):
+    with pytest.raises(
+        CheckpointError, match="architecture 'mamba' cannot be loaded; supported: deepseek2, .*qwen3moe"
+    ) as caught:
         open_checkpoint(tmp_path / "f.gguf")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_header_that_lacks_a_number_is_refused(tmp_path, good_bytes):
     (tmp_path / "f.gguf").write_bytes(good_bytes)
-    with pytest.raises(CheckpointError, match=r"llama\.embedding_length is None"):
+    with pytest.raises(CheckpointError, match=r"llama\.attention\.head_count is None, not a number"):
         open_checkpoint(tmp_path / "f.gguf")

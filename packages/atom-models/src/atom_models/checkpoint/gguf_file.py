@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,16 @@ class GGUFMetadata(Mapping[str, Any]):
         if isinstance(value, _RawStrings):
             value = self._values[key] = [_text(raw) for raw in value.items]
         return value
+
+    def positions(self, key: str, texts: Collection[str]) -> list[int]:
+        """Where an array of strings holds one of `texts`; nothing is decoded for it."""
+        value = self._values.get(key)
+        items, wanted = (
+            (value.items, {text.encode() for text in texts})
+            if isinstance(value, _RawStrings)
+            else (value or (), set(texts))
+        )
+        return [position for position, item in enumerate(items) if item in wanted]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

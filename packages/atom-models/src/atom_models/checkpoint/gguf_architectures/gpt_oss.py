@@ -1,0 +1,38 @@
+"""`gpt-oss`: GPT-OSS. Gate and up of the experts are apart in the file, and not interleaved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom_models.architectures.layer_types import FULL, SLIDING
+from atom_models.checkpoint.gguf_architectures.architecture import ATTENTION, EXPERTS, GGUFArchitecture
+from atom_models.checkpoint.gguf_header import GGUFHeader
+
+
+def _config(header: GGUFHeader) -> dict[str, Any]:
+    header.require_scoring("softmax")
+    return {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "intermediate_size": header.number("expert_feed_forward_length", header.get("feed_forward_length")),
+        **header.numbers(
+            num_local_experts="expert_count",
+            num_experts_per_tok="expert_used_count",
+            sliding_window="attention.sliding_window",
+        ),
+        # Facts of both published models that the converter leaves out.
+        "layer_types": [(SLIDING, FULL)[layer_id % 2] for layer_id in range(header.number("block_count"))],
+        "rope_parameters": {"truncate": False},
+    }
+
+
+GPT_OSS = GGUFArchitecture(
+    config=_config,
+    tensors={
+        **ATTENTION,
+        **EXPERTS,
+        "post_attention_norm": "post_attention_layernorm",
+        "attn_sinks.weight": "self_attn.sinks",
+        "ffn_gate_inp": "mlp.router",
+    },
+)
