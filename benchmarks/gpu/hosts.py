@@ -1,4 +1,4 @@
-"""What the same GPU gave on a quick host: short prompts and small batches wait for the host, and slow ones cost vLLM more."""
+"""Figures of a quick host beside those of slow ones: short prompts and small batches wait for the host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,15 @@ def judged_ratio(result: Result) -> float | None:
 def hosts_table(results: list[Result]) -> str:
     """Ratios on both hosts beside the peer's own values; empty where no figure was measured on both."""
     rows: list[tuple[str, ...]] = [
-        ("model", "figure", "slower hosts: atom / vLLM", "vLLM there", "quick host: atom / vLLM", "vLLM there", "commit")
+        (
+            "model",
+            "figure",
+            "slower hosts: atom / vLLM",
+            "vLLM there",
+            "quick host: atom / vLLM",
+            "vLLM there",
+            "commit",
+        )
     ]
     for result in results:
         if (quick := result.get("quick_host")) is None or "ours_over_peer" not in result:
