@@ -16,6 +16,7 @@ from benchmarks import (
     masks,
     offline,
     overhead,
+    served,
     vllm_plugin,
 )
 
@@ -23,6 +24,7 @@ COMMANDS = {
     "offline": offline,
     "overhead": overhead,
     "http": http_overhead,
+    "served": served,
     "blocks": blocks,
     "busy": busy,
     "masks": masks,

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         "results": results,
     }
     print(report.blocks_table(document))
-    report.save_unless_busy(document, options)
+    report.save_unless_doubtful(document, options)
     return 0
 
 

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         "results": results,
     }
     print(report.busy_table(document))
-    report.save_unless_busy(document, options)
+    report.save_unless_doubtful(document, options)
     return 0
 
 

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks import report
 from benchmarks.gpu import page as gpu_page
 from benchmarks.gpu.headlines import headlines
+from benchmarks.gpu.hosts import with_quick_host
 from benchmarks.gpu.tables import gpu_table
 from benchmarks.kernels import page as kernels_page
 
 ROOT = Path(__file__).parent.parent
+BENCHMARKS = (
+    *("offline", "overhead", "http", "blocks", "busy", "kernels", "gpu", "gpu-quick-host", "gpu-in-vllm", "served"),
+    *("vllm", "masks", "mask-steps"),
+)
+# What stands above each table of the README.
+README_TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "overhead": (
+        "What the engine itself adds to a step (a runner that returns ready logits of 49152 tokens)",
+        report.overhead_table,
+    ),
+    "http": (
+        "Streams over HTTP, read by a client in its own process, beside the engine called in Python (less than nothing "
+        "where the process of the server takes work off the engine's)",
+        report.http_table,
+    ),
+    "blocks": (
+        "Mixtures of experts and latent attention, in random models of a few hundred million parameters",
+        report.blocks_table,
+    ),
+    "busy": ("A decoded token on two cores that busy loops want, too (batch 1)", report.busy_table),
+}
 COLORS = {"atom": "#d9480f", "transformers": "#868e96"}
 BAR, GAP, LEFT, WIDTH, TOP = 22, 24, 240, 800, 64
 
@@ -26,69 +49,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--gpu", type=Path, default=ROOT / "docs" / "gpu.md", help="page of engines on GPUs, likewise")
     parser.add_argument("--vllm", type=Path, default=ROOT / "docs" / "vllm.md", help="page of the plugin, likewise")
+    parser.add_argument(
+        "--structured-output", type=Path, default=ROOT / "docs" / "structured-output.md", help="page of masks, likewise"
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where a page is out of date")
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="file whose measured part is replaced")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Draw every result and update the pages that show them."""
-    documents = report.load_all("offline", options.results)
-    if not documents:
+    """Draw every result and update the pages that show them; with `--check`, say which are out of date."""
+    if not report.load_all("offline", options.results):
         print(f"No results in {options.results}: run `python -m benchmarks offline --vs transformers` first.")
         return 1
-    options.images.mkdir(parents=True, exist_ok=True)
-    (options.images / "offline.svg").write_text(draw(documents[0]))
-    overhead = report.load_all("overhead", options.results)
-    blocks = report.load_all("blocks", options.results)
-    http = report.load_all("http", options.results)
-    busy = report.load_all("busy", options.results)
-    options.readme.write_text(with_tables(options.readme.read_text(), documents, overhead, blocks, http, busy))
-    print(f"drawn: {options.images / 'offline.svg'}; tables: {options.readme}")
-    if kernels := report.load_all("kernels", options.results):
-        kernels_page.write_page(kernels, options.kernels, options.images)
-        print(f"drawn: {options.images / 'gpu-kernels.svg'}; tables: {options.kernels}")
-    if engines := report.load_all("gpu", options.results):
-        gpu_page.write_page(engines[0], kernels, options.gpu, options.images)
-        options.readme.write_text(report.fill_marks(options.readme.read_text(), [headlines(engines[0])], "gpu"))
-        print(f"drawn: {options.images}/gpu-*.svg; tables: {options.gpu}")
-    if plugin := report.load_all("vllm", options.results):
-        tables = [report.vllm_table(document) for document in plugin]
+    stale = []
+    for path, text in pages(options).items():
+        if options.check:
+            stale += [path] if not path.exists() or path.read_text() != text else []
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            print(f"written: {path}")
+    for path in stale:
+        print(f"{path} does not show the results as they are: run `python -m benchmarks chart`.")
+    return 1 if stale else 0
+
+
+def pages(options: argparse.Namespace) -> dict[Path, str]:
+    """Every page and picture that shows results, as it should be."""
+    found = {name: report.load_all(name, options.results) for name in BENCHMARKS}
+    readme = with_tables(options.readme.read_text(), found)
+    written = {options.images / "offline.svg": draw(found["offline"][0])}
+    if found["kernels"]:
+        written |= kernels_page.page(found["kernels"], options.kernels, options.images)
+    if found["gpu"]:
+        engines = with_quick_host(found["gpu"][0], next(iter(found["gpu-quick-host"]), None))
+        readme = report.fill_marks(readme, [headlines(engines)], "gpu")
+        written |= gpu_page.page(engines, found["kernels"], options.gpu, options.images)
+        served = [report.served_table(document) for document in found["served"]]
+        written[options.gpu] = report.fill_marks(written[options.gpu], served, "served")
+    if found["vllm"]:
+        tables = [report.vllm_table(document) for document in found["vllm"]]
         text = report.fill_marks(options.vllm.read_text(), tables)
-        on_gpu = [gpu_table(document) for document in report.load_all("gpu-in-vllm", options.results)]
-        options.vllm.write_text(report.fill_marks(text, on_gpu, "gpu"))
-        print(f"tables: {options.vllm}")
-    return 0
+        on_gpu = [gpu_table(document) for document in found["gpu-in-vllm"]]
+        written[options.vllm] = report.fill_marks(text, on_gpu, "gpu")
+    if found["masks"] and found["mask-steps"]:
+        text = options.structured_output.read_text()
+        table = report.masks_table(found["masks"][0], found["mask-steps"][0])
+        written[options.structured_output] = report.fill_marks(text, [table], "masks")
+    return written | {options.readme: readme}
 
 
-def with_tables(
-    text: str,
-    offline: list[dict[str, Any]],
-    overhead: list[dict[str, Any]],
-    blocks: list[dict[str, Any]] | None = None,
-    http: list[dict[str, Any]] | None = None,
-    busy: list[dict[str, Any]] | None = None,
-) -> str:
+def with_tables(text: str, found: Mapping[str, list[dict[str, Any]]]) -> str:
     """The README with the tables of the results between its marks."""
-    tables = [report.offline_table(document) for document in offline]
-    tables += [
-        "What the engine itself adds to a step (a runner that returns ready logits of 49152 tokens):\n\n"
-        + report.overhead_table(document)
-        for document in overhead
-    ]
-    tables += [
-        "Streams over HTTP, read by a client in its own process, beside the engine called in Python (less than nothing "
-        "where the process of the server takes work off the engine's):\n\n" + report.http_table(document)
-        for document in http or ()
-    ]
-    tables += [
-        "Mixtures of experts and latent attention, in random models of a few hundred million parameters:\n\n"
-        + report.blocks_table(document)
-        for document in blocks or ()
-    ]
-    tables += [
-        "A decoded token on two cores that busy loops want, too (batch 1; the mean of a turn):\n\n"
-        + report.busy_table(document)
-        for document in busy or ()
-    ]
+    tables = [report.offline_table(document) for document in found.get("offline", ())]
+    for name, (lead, table) in README_TABLES.items():
+        tables += [f"{lead}:\n\n{table(document)}" for document in found.get(name, ())]
     return report.fill_marks(text, tables)
 
 

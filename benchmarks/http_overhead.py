@@ -5,20 +5,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, report, timing
 from benchmarks.http_client import ClientProcess
+from benchmarks.server_process import Server
 from benchmarks.sides import SideProcess
 
-START_SECONDS = 120.0
 # Prompts are computed in several steps, so that some streams are ahead of others by that many tokens.
 SPARE_TOKENS = 8
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
@@ -44,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     path = _resolve(options.model)
     inline = _open_inline(path, options)
     client = ClientProcess()
-    server = Server(path, options)
+    server = Server(path, _server_flags(options))
     try:
         taken = [
             (endpoint, size, *_take(endpoint, size, inline, server, client, options=options))
@@ -73,43 +68,8 @@ def run(options: argparse.Namespace) -> int:
         "results": results,
     }
     print(report.http_table(document))
-    report.save_unless_busy(document, options)
+    report.save_unless_doubtful(document, options)
     return 0
-
-
-class Server:
-    """``atom serve`` in a process of its own, on a free port."""
-
-    def __init__(self, path: Path, options: argparse.Namespace) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        flags = f"--server-port {self.port} --log-level warning --dtype {options.dtype} --num-threads {options.threads}"
-        flags += f" --max-model-len {_max_model_len(options)} --max-num-seqs {max(options.batch_sizes)}"
-        command = [sys.executable, "-m", "atom_server", "serve", "--model", str(path), *flags.split()]
-        self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + START_SECONDS
-        while not self._is_ready():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self._process.kill()
-                raise RuntimeError(f"the server did not start: {' '.join(command)}")
-            time.sleep(0.1)
-
-    @property
-    def pids(self) -> list[int]:
-        """Of the server and of its engine."""
-        return [self._process.pid, *machine.children(self._process.pid)]
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.terminate()
-        self._process.wait(timeout=30)
-
-    def _is_ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=5) as answer:
-                return answer.status == 200
-        except (urllib.error.URLError, OSError):
-            return False
 
 
 def _take(
@@ -189,6 +149,17 @@ def _open_inline(path: Path, options: argparse.Namespace) -> SideProcess:
         max_num_seqs=max(options.batch_sizes),
         with_text=True,
     )
+
+
+def _server_flags(options: argparse.Namespace) -> list[str]:
+    flags = f"--dtype {options.dtype} --num-threads {options.threads}"
+    return [
+        *flags.split(),
+        "--max-model-len",
+        str(_max_model_len(options)),
+        "--max-num-seqs",
+        str(max(options.batch_sizes)),
+    ]
 
 
 def _max_model_len(options: argparse.Namespace) -> int:

@@ -30,6 +30,17 @@ def describe() -> dict[str, Any]:
     }
 
 
+def device() -> dict[str, str]:
+    """The accelerator's name as {"device": name}; empty without one. Asks its driver, not torch: no memory is taken."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return {"device": done.stdout.splitlines()[0].strip()}
+
+
 def cpu_name() -> str:
     """The CPU's own name, e.g. "AMD EPYC"."""
     return _cpuinfo("model name") or platform.processor() or platform.machine()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,8 @@ PROMPT = "Here is what the old sailor wrote in his diary that night:"
 WARM_UP = 2
 
 
-def print_added(cases: dict[str, dict[str, Any]], options: argparse.Namespace) -> None:
-    """A line for each constraint: a decode step of the whole batch without it, with it, and the difference.
+def measure_added(cases: dict[str, dict[str, Any]], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """For each constraint a decode step of the batch without it, with it, and the difference, printed as it comes.
 
     Sides take turns. Steps in which a text has come to its end are left out. Processor time is that of all threads:
     other programs hardly change it, but what runs beside the model counts too.
@@ -47,7 +47,9 @@ def print_added(cases: dict[str, dict[str, Any]], options: argparse.Namespace) -
             busy: dict[str, list[float]] = {side: [] for side in sides}
             taken = {side: partial(decode, engine, params[side], busy[side]) for side in sides}
             timings = timing.interleave(taken, turns=turns, steps=steps, warm_up=WARM_UP)
-            print(f"{name:20s} {_compared(timings, busy)}")
+            found = _compared(timings, busy)
+            print(f"{name:20s} {_line(found)}")
+            yield {"grammar": name} | found
 
 
 def decode(engine: Any, params: Sequence[Any], busy: list[float], warm_up: int, steps: int) -> list[float]:
@@ -80,19 +82,34 @@ def decode(engine: Any, params: Sequence[Any], busy: list[float], warm_up: int, 
     return seconds
 
 
-def _compared(timings: dict[str, timing.Timings], busy: dict[str, list[float]]) -> str:
+def _compared(timings: dict[str, timing.Timings], busy: dict[str, list[float]]) -> dict[str, Any]:
+    """Milliseconds: medians, and what is added to the step and to the time of all threads."""
     free, grammar = timings["free"], timings["grammar"]
     if not grammar.steps:
-        return "every text ends too soon"
+        return {"num_steps": 0}
     pairs = [
         1e3 * (statistics.median(with_it) - statistics.median(without))
         for without, with_it in zip(free.turns, grammar.turns, strict=False)
         if with_it
     ]
-    added = 1e3 * (grammar.median - free.median)
-    medians = f"{1e3 * free.median:8.2f} {1e3 * grammar.median:8.2f}"
-    work = 1e3 * (statistics.median(busy["grammar"]) - statistics.median(busy["free"]))
-    return f"{medians} {added:+7.2f} ({min(pairs):+.2f} to {max(pairs):+.2f}) {work:+7.2f}; {len(grammar.steps)} steps"
+    return {
+        "free_ms": round(1e3 * free.median, 3),
+        "grammar_ms": round(1e3 * grammar.median, 3),
+        "added_ms": round(1e3 * (grammar.median - free.median), 3),
+        "added_range_ms": [round(min(pairs), 3), round(max(pairs), 3)],
+        "added_work_ms": round(1e3 * (statistics.median(busy["grammar"]) - statistics.median(busy["free"])), 3),
+        "num_steps": len(grammar.steps),
+    }
+
+
+def _line(found: dict[str, Any]) -> str:
+    if not found["num_steps"]:
+        return "every text ends too soon"
+    low, high = found["added_range_ms"]
+    medians = (
+        f"{found['free_ms']:8.2f} {found['grammar_ms']:8.2f} {found['added_ms']:+7.2f} ({low:+.2f} to {high:+.2f})"
+    )
+    return f"{medians} {found['added_work_ms']:+7.2f}; {found['num_steps']} steps"
 
 
 def _threads(num_threads: int | None) -> dict[str, Any]:

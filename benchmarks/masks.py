@@ -6,14 +6,17 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.mask_steps import print_added
+from benchmarks import machine, report
+from benchmarks.mask_steps import measure_added
 from benchmarks.timing import take_turn
 
 if TYPE_CHECKING:
     from atom_core.structured_output import Matcher
+    from atom_core.tokenization import Tokenizer
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from home to find a good place to sleep "
 ANSWER = {"name": TEXT[:40], "age": 36, "tags": ["maths", "engines"], "home": {"street": "St James", "zip": 12345}}
@@ -67,50 +70,91 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--turns", type=int, default=4, help="turns with a grammar, and as many without")
     parser.add_argument("--num-threads", type=int, help="threads that compute; unset takes all cores")
+    parser.add_argument("--no-save", action="store_true", help="print only")
+    parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by CPU)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print a line for each kind of grammar and library, in milliseconds for the whole batch."""
+    """Measure, print a line for each kind of grammar (and library), write the JSON; milliseconds of the whole batch."""
     cases = {name: case for name, case in CASES.items() if not options.only or name in options.only}
+    watched = machine.Interference()
     if options.decode_steps:
         # In a process that has computed nothing before: threads that torch left here would slow the engine's.
-        print_added({name: constraint for name, (constraint, _) in cases.items()}, options)
+        constraints = {name: constraint for name, (constraint, _) in cases.items()}
+        _save("mask-steps", list(measure_added(constraints, options)), watched, options)
         return 0
     import torch
 
-    from atom_core import StructuredOutputParams
-    from atom_core.structured_output import Compilers, GrammarError, Matcher
-    from atom_core.structured_output.choice import choose, has_xgrammar
     from atom_core.tokenization import Tokenizer
     from atom_models import open_checkpoint, resolve_model
 
     checkpoint = open_checkpoint(resolve_model(options.model))
     tokenizer = Tokenizer.from_checkpoint(checkpoint)
     vocab_size = int(checkpoint.config["vocab_size"])
-    compilers = Compilers(tokenizer, vocab_size, checkpoint.eos_token_ids)
-    backends = ["llguidance", "xgrammar"] if has_xgrammar() else ["llguidance"]
-    for backend in backends:  # libraries are imported and vocabularies read with the first grammar
-        compilers.submit(backend, StructuredOutputParams(choice=["a"])).result()
+    libraries = _Libraries(tokenizer, vocab_size, checkpoint.eos_token_ids)
     print(f"{options.model}: {vocab_size} tokens, batch {options.batch_size}; ms, * marks what auto takes")
+    results: list[dict[str, Any]] = []
     for name, (constraint, text) in cases.items():
+        results += libraries.measure(name, constraint, text, options.batch_size)
+    used = use_masks(torch.randn(options.batch_size, vocab_size))
+    print(f"using masks on logits: median {used:.2f}")
+    results.append({"grammar": "using masks on logits", "median_ms": round(used, 3)})
+    _save("masks", results, watched, options)
+    return 0
+
+
+class _Libraries:
+    """The libraries that follow grammars, on one vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        from atom_core import StructuredOutputParams
+        from atom_core.structured_output import Compilers
+        from atom_core.structured_output.choice import has_xgrammar
+
+        self._tokenizer, self._vocab_size, self._eos_token_ids = tokenizer, vocab_size, eos_token_ids
+        self._compilers = Compilers(tokenizer, vocab_size, eos_token_ids)
+        self._names = ["llguidance", "xgrammar"] if has_xgrammar() else ["llguidance"]
+        for library in self._names:  # they are imported and vocabularies read with the first grammar
+            self._compilers.submit(library, StructuredOutputParams(choice=["a"])).result()
+
+    def measure(self, name: str, constraint: dict[str, Any], text: str, batch_size: int) -> Iterator[dict[str, Any]]:
+        """A result for each library that takes the constraint, printed as it comes."""
+        from atom_core import StructuredOutputParams
+        from atom_core.structured_output import GrammarError, Matcher
+        from atom_core.structured_output.choice import choose
+
         params = StructuredOutputParams(**constraint)
-        (chosen, *_), _ = choose(params, "auto", has_xgrammar())
-        for backend in backends:
-            label = f"{name:20s} {backend + '*' if backend == chosen else backend:12s}"
+        (chosen, *_), _ = choose(params, "auto", "xgrammar" in self._names)
+        for library in self._names:
+            label = f"{name:20s} {library + '*' if library == chosen else library:12s}"
             started = time.perf_counter()
             try:
-                grammar = compilers.submit(backend, params).result()
+                grammar = self._compilers.submit(library, params).result()
             except GrammarError as error:
                 print(f"{label} {str(error)[:60]}")
                 continue
-            compiled = time.perf_counter() - started
-            token_ids = tokenizer.encode(text, add_special_tokens=False)
-            batch = [Matcher(grammar.start(), vocab_size, checkpoint.eos_token_ids) for _ in range(options.batch_size)]
+            compiled = 1e3 * (time.perf_counter() - started)
+            token_ids = self._tokenizer.encode(text, add_special_tokens=False)
+            batch = [Matcher(grammar.start(), self._vocab_size, self._eos_token_ids) for _ in range(batch_size)]
             times = [1e3 * seconds for seconds in make_masks(batch, token_ids)]
-            made = f"median {statistics.median(times):.2f}, mean {statistics.mean(times):.2f}, most {max(times):.2f}"
-            print(f"{label} compiled in {1e3 * compiled:8.1f}; masks: {made}")
-    print(f"using masks on logits: median {use_masks(torch.randn(options.batch_size, vocab_size)):.2f}")
-    return 0
+            median, mean, most = statistics.median(times), statistics.mean(times), max(times)
+            print(f"{label} compiled in {compiled:8.1f}; masks: median {median:.2f}, mean {mean:.2f}, most {most:.2f}")
+            found = {"compiled_ms": compiled, "median_ms": median, "mean_ms": mean, "most_ms": most}
+            rounded = {key: round(value, 3) for key, value in found.items()}
+            yield {"grammar": name, "library": library, "chosen": library == chosen} | rounded
+
+
+def _save(
+    benchmark: str, results: list[dict[str, Any]], watched: machine.Interference, options: argparse.Namespace
+) -> None:
+    document = {
+        "benchmark": benchmark,
+        "machine": machine.describe(),
+        "settings": {"model": Path(options.model).name, "batch_size": options.batch_size, "turns": options.turns},
+        "share_used_by_others": watched.share(),
+        "results": results,
+    }
+    report.save_unless_doubtful(document, options)
 
 
 def make_masks(batch: list[Matcher], token_ids: list[int]) -> Iterator[float]:

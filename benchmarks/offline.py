@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
         "results": results,
     }
     print(report.offline_table(document))
-    report.save_unless_busy(document, options)
+    report.save_unless_doubtful(document, options)
     return 0
 
 

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         "results": results,
     }
     print(report.overhead_table(document))
-    report.save_unless_busy(document, options)
+    report.save_unless_doubtful(document, options)
     return 0
 
 

@@ -16,24 +16,35 @@ BEGIN, END = "<!-- measured: begin (python -m benchmarks chart) -->", "<!-- meas
 
 
 def save(document: dict[str, Any], path: Path | None = None) -> Path:
-    """Write a result; without a path under `RESULTS`, one file for each benchmark and CPU (git keeps the history)."""
+    """Write a result; without a path under `RESULTS`, one file for each benchmark and machine; git keeps more."""
     if path is None:
         machine = document["machine"]
-        slug = re.sub(r"[^a-z0-9]+", "-", f"{machine['cpu']} {machine['num_cores']} cores".lower()).strip("-")
+        name = machine.get("device") or f"{machine['cpu']} {machine['num_cores']} cores"
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         path = RESULTS / f"{document['benchmark']}-{slug}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=2) + "\n")
     return path
 
 
-def save_unless_busy(document: dict[str, Any], options: argparse.Namespace) -> None:
-    """Save as the flags `--output` and `--no-save` say; without either, a result of a busy machine is not kept."""
+def save_unless_doubtful(document: dict[str, Any], options: argparse.Namespace) -> None:
+    """Save as the flags `--output` and `--no-save` say; without either, only a result that is worth keeping is kept."""
     if options.no_save:
         return
-    if options.output is None and not was_quiet(document):
-        print("\nnot written, since the machine was busy: --output FILE writes it all the same")
+    reason = why_not_kept(document)
+    if options.output is None and reason is not None:
+        print(f"\nnot written, since {reason}: --output FILE writes it all the same")
         return
     print(f"\nwritten: {save(document, options.output)}")
+
+
+def why_not_kept(document: dict[str, Any]) -> str | None:
+    """Why a result is not kept by default; None where it is worth keeping."""
+    if not was_quiet(document):
+        return "the machine was busy"
+    if (document["machine"].get("commit") or "").endswith("+"):
+        return "the checkout differs from its commit, and nobody could measure it again"
+    return None
 
 
 def was_quiet(document: dict[str, Any]) -> bool:
@@ -114,6 +125,62 @@ def vllm_table(document: dict[str, Any]) -> str:
         "Nobody compiles (`--enforce-eager`)." if document["settings"]["enforce_eager"] else "Stock vLLM compiles."
     )
     return markdown_table(rows) + "\n\n" + conditions(document) + " " + compiled
+
+
+def masks_table(masks: dict[str, Any], steps: dict[str, Any]) -> str:
+    """The table of `masks` and `mask-steps` results in markdown, with the facts of the runs under it."""
+    added = {result["grammar"]: result for result in steps["results"] if result["num_steps"]}
+    rows = [("grammar", "library", "compiled", "masks of the batch", "added to a step")]
+    for result in masks["results"]:
+        if not result.get("chosen"):
+            continue
+        step = added.get(result["grammar"])
+        rows.append(
+            (
+                f"`{result['grammar']}`" if "{" in result["grammar"] else result["grammar"],
+                result["library"],
+                f"{result['compiled_ms']:.1f} ms",
+                f"{result['median_ms']:.2f} ms",
+                "" if step is None else f"{step['added_ms']:.2f} ms of {step['free_ms']:.1f}",
+            )
+        )
+    [used] = [result["median_ms"] for result in masks["results"] if "library" not in result]
+    machine, settings = masks["machine"], masks["settings"]
+    facts = (
+        f"Medians at batch {settings['batch_size']}; using masks on the logits takes {used:.2f} ms of what is added. "
+        f"{machine['cpu']}, {machine['num_cores']} cores; {settings['model']}; commits {machine['commit']} and "
+        f"{steps['machine']['commit']}, {machine['date'][:10]}."
+    )
+    return markdown_table(rows) + "\n\n" + facts
+
+
+def served_table(document: dict[str, Any]) -> str:
+    """The table of a `served` result in markdown, with the facts of the run under it."""
+    rows = [
+        (
+            "prompts",
+            "at a time",
+            "tokens in, out",
+            "output tokens/s",
+            "first token, median (p99)",
+            "per token, median (p99)",
+        )
+    ]
+    for result in document["results"]:
+        rows.append(
+            (
+                str(result["prompts"]),
+                str(result["at_a_time"]),
+                f"{result['tokens_in']}, {result['tokens_out']}",
+                f"{result['output_throughput']:,.0f}",
+                f"{result['median_ttft_ms']:.0f} ms ({result['p99_ttft_ms']:.0f})",
+                f"{result['median_tpot_ms']:.2f} ms ({result['p99_tpot_ms']:.2f})",
+            )
+        )
+    machine, settings = document["machine"], document["settings"]
+    model = f"dummy weights of {settings['model']}'s layers" if settings["dummy"] else settings["model"]
+    facts = f"{machine.get('device') or machine['cpu']}; {model}; torch {machine['versions']['torch']}; "
+    return markdown_table(rows) + f"\n\n{facts}commit {machine['commit']}, {machine['date'][:10]}."
 
 
 def busy_table(document: dict[str, Any]) -> str:

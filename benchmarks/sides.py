@@ -44,12 +44,13 @@ class SideProcess:
         **settings: Any,
     ) -> None:
         self.name = label or name
+        variables = [f"{variable}={value}" for variable, value in (environment or {}).items()]
+        started = [*(command or (sys.executable, "-m", "benchmarks.sides", name)), json.dumps(settings)]
         self._process = subprocess.Popen(
-            [*(command or (sys.executable, "-m", "benchmarks.sides", name)), json.dumps(settings)],
+            ["env", *variables, *started] if variables else started,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **(environment or {})},
             cwd=Path(__file__).parent.parent,
         )
         self._receive()

@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
         "results": results,
     }
     print(report.vllm_table(document))
-    report.save_unless_busy(document, options)
+    report.save_unless_doubtful(document, options)
     return 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from benchmarks.gpu.hosts import judged_ratio
+
 
 class Aim(NamedTuple):
     """Bounds of our value, or of our value over the peer's: at most, or at least for rates."""
@@ -51,7 +53,7 @@ def aim_of(model: str, about: dict[str, Any]) -> Aim | None:
 
 def found_for(result: dict[str, Any], aim: Aim) -> float | None:
     """The value that the aim is about; None where it was not measured."""
-    return result.get("ours_over_peer") if aim.over_peer else result["engines"].get("atom", {}).get("median")
+    return judged_ratio(result) if aim.over_peer else result["engines"].get("atom", {}).get("median")
 
 
 def verdict(found: float, aim: Aim) -> str:

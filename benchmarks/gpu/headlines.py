@@ -30,8 +30,9 @@ def headlines(document: dict[str, Any]) -> str:
     note = (
         f"One {machine['device']}, {dtype}, dummy weights, contexts of 1024 tokens. In brackets how many times the "
         f"time of vLLM {', '.join(sorted(versions))} that is, in the same call, or its tokens in a second for 256 "
-        "requests at once. Short prompts and small batches depend on the host, and slow hosts cost vLLM more: "
-        "[docs/gpu.md](docs/gpu.md) has those of a quick one, spreads, floors and conditions."
+        "requests at once. Short prompts and small batches wait for the host, and slow hosts cost vLLM more: where two "
+        "numbers stand, the second is of a quick host, at an earlier commit. [docs/gpu.md](docs/gpu.md) has spreads, "
+        "floors and conditions."
     )
     return "\n\n".join([markdown_table(rows), note, *_starts(document["results"])])
 
@@ -61,4 +62,6 @@ def _cell(result: dict[str, Any] | None) -> str:
     if result is None or (ours := result["engines"].get("atom", {}).get("median")) is None:
         return ""
     ratio = _ratio(result)
-    return number(ours, result["unit"]) + ("" if ratio is None else f" ({ratio:.2f}x)")
+    quick = result.get("quick_host", {}).get("ours_over_peer")
+    ratios = [f"{value:.2f}x" for value in (ratio, quick) if value is not None]
+    return number(ours, result["unit"]) + (f" ({', '.join(ratios)})" if ratios else "")

@@ -9,15 +9,13 @@ from benchmarks.gpu.pictures import PICTURES, pictures
 from benchmarks.gpu.tables import SUBJECTS, VARIANTS, gpu_tables
 from benchmarks.report import fill_marks
 
-TABLES = ("figures", *VARIANTS, *SUBJECTS)
+TABLES = ("figures", "hosts", *VARIANTS, *SUBJECTS)
 
 
-def write_page(document: dict[str, Any], kernels: list[dict[str, Any]], page: Path, images: Path) -> None:
-    """Fill the page's marks from a `gpu` result and those of `kernels`, and draw its pictures."""
-    images.mkdir(parents=True, exist_ok=True)
-    for name, picture in pictures(document).items():
-        (images / name).write_text(picture)
-    page.write_text(with_tables(page.read_text(), document, kernels))
+def page(document: dict[str, Any], kernels: list[dict[str, Any]], path: Path, images: Path) -> dict[Path, str]:
+    """The page with its marks filled from a `gpu` result and those of `kernels`, and its pictures."""
+    drawn = {images / name: picture for name, picture in pictures(document).items()}
+    return drawn | {path: with_tables(path.read_text(), document, kernels)}
 
 
 def with_tables(text: str, document: dict[str, Any], kernels: list[dict[str, Any]]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.gpu.aims import LATENT_DECODE, aim_of, found_for, verdict
 from benchmarks.gpu.floors import EXPERTS
+from benchmarks.gpu.hosts import hosts_table
 from benchmarks.gpu.models import MODELS
 from benchmarks.gpu.profiles import IDLE, OTHER, PARTS
 from benchmarks.report import RESULTS, markdown_table, with_commits
@@ -37,6 +38,7 @@ def gpu_tables(document: dict[str, Any], kernels: Iterable[Result] = ()) -> dict
     """
     results = document["results"]
     tables = {"figures": gpu_table(document)}
+    tables["hosts"] = hosts_table(results)
     tables |= {name: variants_table(results, belongs) for name, belongs in VARIANTS.items()}
     for subject in SUBJECTS:
         mine = [result for result in results if subject_of(result) == subject]
@@ -94,7 +96,8 @@ def aims_table(results: Iterable[Result], kernels: Iterable[Result] = ()) -> str
             continue
         unit = " x vLLM" if aim.over_peer else f" {result['unit']}"
         values = (f"{value:.2f}{unit}" for value in (aim.must, aim.aim, found))
-        rows.append((result["model"], result["figure"], *values, verdict(found, aim)))
+        where = ", quick host" if "quick_host" in result else ""
+        rows.append((result["model"], result["figure"] + where, *values, verdict(found, aim)))
     for result in kernels:
         if result["operator"] == "latent_attention" and result["case"] in LATENT_CASES and "failure" not in result:
             bounds = (LATENT_DECODE.must, LATENT_DECODE.aim, result["copy_share"])

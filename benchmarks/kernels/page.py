@@ -35,11 +35,9 @@ def with_tables(text: str, documents: list[dict[str, Any]]) -> str:
     return fill_marks(text, [f"![Share of the GPU's best]({PICTURE})", *map(kernels_table, documents)])
 
 
-def write_page(documents: list[dict[str, Any]], page: Path, images: Path) -> None:
-    """Draw the first result and put the tables of all into the page."""
-    images.mkdir(parents=True, exist_ok=True)
-    (images / Path(PICTURE).name).write_text(draw(documents[0]))
-    page.write_text(with_tables(page.read_text(), documents))
+def page(documents: list[dict[str, Any]], path: Path, images: Path) -> dict[Path, str]:
+    """The page with the tables of all results, and the picture of the first."""
+    return {images / Path(PICTURE).name: draw(documents[0]), path: with_tables(path.read_text(), documents)}
 
 
 def charted(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import chart, http_overhead, machine, report, roofline, timing
+from benchmarks.__main__ import main
 
 SMOL = {
     "num_hidden_layers": 30,
@@ -129,22 +130,73 @@ def test_the_chart_is_well_formed_and_names_every_engine():
 
 def test_the_readme_keeps_everything_but_its_measured_part():
     text = f"before\n{report.BEGIN}\nold\n{report.END}\nafter"
-    new = chart.with_tables(text, [make_document()], [])
+    new = chart.with_tables(text, {"offline": [make_document()]})
     assert new.startswith("before\n")
     assert new.endswith("\nafter")
     assert "old" not in new
-    assert chart.with_tables(new, [make_document()], []) == new
+    assert chart.with_tables(new, {"offline": [make_document()]}) == new
 
 
 def test_a_readme_without_marks_is_refused():
     with pytest.raises(ValueError, match="lacks the marks"):
-        chart.with_tables("nothing here", [make_document()], [])
+        chart.with_tables("nothing here", {"offline": [make_document()]})
 
 
-def test_the_readme_shows_the_saved_results():
-    text = (chart.ROOT / "README.md").read_text()
-    saved = [report.load_all(name) for name in ("offline", "overhead", "blocks", "http")]
-    assert chart.with_tables(text, *saved) == text, "run `python -m benchmarks chart`"
+def test_the_pages_show_the_saved_results(capsys: pytest.CaptureFixture[str]):
+    assert main(["chart", "--check"]) == 0, capsys.readouterr().out
+
+
+def test_a_page_that_shows_other_results_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    readme = tmp_path / "README.md"
+    readme.write_text((chart.ROOT / "README.md").read_text().replace("x as fast (", "x as quick (", 1))
+    assert main(["chart", "--check", "--readme", str(readme)]) == 1
+    assert f"{readme} does not show" in capsys.readouterr().out
+
+
+def test_saved_results_are_of_clean_commits():
+    """A result of a checkout that differs from its commit is one that nobody can measure again."""
+    found = {path.name: json.loads(path.read_text()) for path in sorted(report.RESULTS.glob("*.json"))}
+    commits = {
+        (name, result.get("commit"))
+        for name, document in found.items()
+        for result in (document.get("machine", document), *document.get("results", ()))
+    }
+    assert [(name, commit) for name, commit in commits if commit is not None and commit.endswith("+")] == []
+
+
+@pytest.mark.parametrize(
+    ("commit", "others", "reason"),
+    [("abc", 0.0, None), ("abc+", 0.0, "differs from its commit"), ("abc", 0.5, "busy")],
+)
+def test_a_result_is_kept_where_it_could_be_measured_again(commit: str, others: float, reason: str | None):
+    document = make_document(share_used_by_others=others)
+    document["machine"]["commit"] = commit
+    found = report.why_not_kept(document)
+    assert found is None if reason is None else reason in (found or "")
+
+
+def test_the_table_of_masks_has_what_auto_takes_and_what_it_adds_to_a_step():
+    taken = {"grammar": ".{1,4}", "library": "llguidance", "chosen": True, "compiled_ms": 2.0, "median_ms": 0.15}
+    passed_over = taken | {"library": "xgrammar", "chosen": False}
+    used = {"grammar": "using masks on logits", "median_ms": 0.4}
+    masks = make_document(results=[taken, passed_over, used])
+    masks["settings"]["batch_size"] = 16
+    steps = make_document(results=[{"grammar": ".{1,4}", "free_ms": 17.0, "added_ms": 0.8, "num_steps": 9}])
+    table = report.masks_table(masks, steps)
+    assert "0.80 ms of 17.0" in table
+    assert "xgrammar" not in table
+    assert "takes 0.40 ms" in table
+
+
+def test_the_table_of_a_served_model_has_a_row_for_each_load():
+    load = {"prompts": 64, "at_a_time": 32, "tokens_in": 512, "tokens_out": 128, "output_throughput": 12218.6}
+    times = {"median_ttft_ms": 80.0, "p99_ttft_ms": 119.0, "median_tpot_ms": 2.0, "p99_tpot_ms": 2.35}
+    document = make_document(results=[load | times])
+    document["settings"] = {"model": "qwen3-0.6b", "dummy": True}
+    table = report.served_table(document)
+    assert "12,219" in table
+    assert "80 ms (119)" in table
+    assert "dummy weights of qwen3-0.6b's layers" in table
 
 
 def test_a_step_of_streams_ends_when_the_last_of_them_has_its_token():

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import chart, gpu, report
+from benchmarks import gpu
 from benchmarks.gpu import engines, tables
-from benchmarks.gpu import page as gpu_page
 from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.headlines import headlines
+from benchmarks.gpu.hosts import with_quick_host
 from benchmarks.gpu.models import MODELS, write_config
 from benchmarks.gpu.pictures import FULL, LEFT, pictures
 from benchmarks.gpu.profiles import (
@@ -290,12 +290,6 @@ def test_a_moment_in_which_the_host_was_stopped_is_one_window_of_many() -> None:
         steady_windows(spans, 4000)
 
 
-def test_the_page_of_gpus_shows_the_saved_results() -> None:
-    text = (chart.ROOT / "docs" / "gpu.md").read_text()
-    [saved] = report.load_all("gpu")
-    assert gpu_page.with_tables(text, saved, report.load_all("kernels")) == text, "run `python -m benchmarks chart`"
-
-
 @pytest.mark.parametrize(
     ("model", "about", "subject"),
     [
@@ -319,6 +313,23 @@ def test_headlines_have_a_row_for_each_model_that_was_measured_beside_a_peer() -
     [header, _, row] = headlines(document_of(results)).split("\n\n")[0].splitlines()
     assert [cell.strip() for cell in row.split("|")][1:4] == ["qwen3-0.6b", "", "2.00 ms (0.50x)"]
     assert header.count("|") == row.count("|")
+
+
+def test_aims_are_judged_by_the_quick_host_where_it_measured_them() -> None:
+    facts = {"model": "qwen3-0.6b", "figure": "decode step, batch 1, context 1024", "unit": "ms"}
+    facts["about"] = {"kind": "decode", "batch": 1, "context": 1024, "steps": 72}
+
+    def measured(ours: float, theirs: float) -> list[dict[str, object]]:
+        return gpu.summarize([told("atom", 0, [ours], **facts), told("vllm", 1, [theirs], **facts)], RATES)[0]
+
+    slow, quick = document_of(measured(1.0, 2.5)), document_of(measured(0.9, 1.5))
+    together = with_quick_host(slow, quick)
+    filled = gpu.gpu_tables(together)
+    assert "quick host | 0.70 x vLLM | 0.50 x vLLM | 0.60 x vLLM | met; 20% off the aim |" in filled["decode"]
+    assert "0.40" in filled["hosts"]
+    assert "0.60" in filled["hosts"]
+    assert "1.00 ms (0.40x, 0.60x)" in headlines(together)
+    assert "hosts" not in gpu.gpu_tables(slow)
 
 
 def test_headlines_tell_starts_that_were_timed_with_caches_warm_and_cold() -> None:

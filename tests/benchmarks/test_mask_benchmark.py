@@ -13,7 +13,7 @@ KINDS = ["500 choices", "[a-z ]{1,400}"]
 
 
 def lines_of(model: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> list[str]:
-    assert main(["masks", "--model", str(model), "--only", *KINDS, "--batch-size", "2", *flags]) == 0
+    assert main(["masks", "--model", str(model), "--only", *KINDS, "--batch-size", "2", "--no-save", *flags]) == 0
     return capsys.readouterr().out.splitlines()
 
 
