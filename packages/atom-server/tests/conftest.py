@@ -194,6 +194,10 @@ class ServeProcess:
         """Everything it has written to stderr."""
         return "\n".join(self.lines)
 
+    def wait_for_text(self) -> None:
+        """Until all that an ended process has written is in `text`."""
+        self._reader.join(10)
+
     def _read(self) -> None:
         stream = self.process.stderr
         for line in stream or ():

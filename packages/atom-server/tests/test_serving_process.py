@@ -99,6 +99,8 @@ def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(serve_process
         assert events[-1] == "data: [DONE]"
         assert stream.text == whole.text
         assert exit_code(running, 20) == 0
+        running.wait_for_text()
+        assert "Traceback" not in running.text
 
 
 def test_what_does_not_finish_in_time_is_aborted_with_an_error_event(serve_process):

@@ -148,13 +148,14 @@ async def _serve(args: EngineArgs, options: ServerOptions, listener: socket.sock
         server = SignalFreeServer(uvicorn_settings(app, options))
         life = Lifecycle(state, server)
         _handle_signals(life.on_signal)
-        watching = asyncio.gather(life.watch_engine(), watch_descriptors())
+        watching = [asyncio.ensure_future(each) for each in (life.watch_engine(), watch_descriptors())]
         show_banner(state, url_of(listener), seconds=time.time() - started)
         # What stays for good is not looked through for garbage while streams wait.
         gc.collect()
         gc.freeze()
         await server.serve(sockets=[listener])
-        watching.cancel()
+        for task in watching:
+            task.cancel()
         return life.exit_code
     finally:
         await engine.shutdown(0.0)
