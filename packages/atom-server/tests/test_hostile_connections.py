@@ -326,6 +326,25 @@ def test_clients_that_leave_before_their_answer_make_room():
         assert last_answer(exchange(port, CLOSING.replace(b"/health", b"/early"))).status_code == 200
 
 
+def test_a_request_with_others_behind_it_learns_that_its_client_left():
+    told = []
+
+    async def app(scope, receive, send):
+        while (message := await receive())["type"] != "http.disconnect":
+            pass
+        told.append(message["type"])
+        await plain_app(scope, receive, send)
+
+    with serving(app) as port:
+        with Client(port) as client:
+            client.send(WHOLE * 3)
+            time.sleep(0.1)
+        deadline = time.monotonic() + 5
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert told == ["http.disconnect"]
+
+
 def test_where_all_connections_are_being_answered_the_next_is_refused():
     release = asyncio.Event()
 

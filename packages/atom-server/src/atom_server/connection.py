@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import enum
 import http
+from collections import deque
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from atom_server.connection_limits import ConnectionLimits
 from atom_server.errors import RETRY_AFTER, APIError
@@ -48,7 +49,7 @@ class Connection(HttpToolsProtocol):
         self._arriving = Arriving.NOTHING
         self._may_keep_alive = True
         self._num_begun = 0
-        self._num_unanswered = 0
+        self._unanswered: deque[RequestResponseCycle] = deque()
         self._num_fields = 0
         self._num_unparsed = 0  # bytes of an unfinished head, or since the last piece of a body
         self._refusal: APIError | None = None
@@ -69,6 +70,9 @@ class Connection(HttpToolsProtocol):
         self._others.discard(self)
         self.transport.ended()
         self._end_deadline()
+        for cycle in self._unanswered:  # uvicorn tells the last one only, and the first may be at work
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -102,7 +106,7 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """What uvicorn calls when the server ends."""
         self._may_keep_alive = False
-        if self._num_unanswered:
+        if self._unanswered:
             super().shutdown()
         else:
             self.transport.close_soon()
@@ -129,7 +133,7 @@ class Connection(HttpToolsProtocol):
         self._num_unparsed = 0
         super().on_headers_complete()
         self._arriving = Arriving.BODY
-        self._num_unanswered += 1
+        self._unanswered.append(self.cycle)
         self._may_keep_alive = self.cycle.keep_alive
         self.cycle.keep_alive = False
 
@@ -155,8 +159,8 @@ class Connection(HttpToolsProtocol):
     # What an answer calls when it is complete.
 
     def on_response_complete(self) -> None:
-        self._num_unanswered -= 1
-        if self._num_unanswered == 0:
+        self._unanswered.popleft()
+        if not self._unanswered:
             self._others.set_works(self, works=False)
             if self._refusal is not None and not self.transport.is_closing():
                 self._write_refusal(self._refusal)
@@ -169,7 +173,7 @@ class Connection(HttpToolsProtocol):
     def _set_deadline(self) -> None:
         """Set the deadline for what the client has to do next. Bytes alone do not put it off, as with uvicorn's."""
         awaited = None
-        if self._arriving is not Arriving.NOTHING or self._num_unanswered == 0:
+        if self._arriving is not Arriving.NOTHING or not self._unanswered:
             awaited = (self._arriving, self._num_begun)
         if awaited == self._awaited:
             return
@@ -188,7 +192,7 @@ class Connection(HttpToolsProtocol):
 
     def _on_deadline(self) -> None:
         self._end_deadline()
-        is_our_turn = self.flow.read_paused or self._num_unanswered > (self._arriving is Arriving.BODY)
+        is_our_turn = self.flow.read_paused or len(self._unanswered) > (self._arriving is Arriving.BODY)
         if is_our_turn:  # an earlier answer is on its way, or what has come has not been looked at
             self._set_deadline()
         elif self._arriving is Arriving.NOTHING and self._num_begun:
@@ -220,15 +224,15 @@ class Connection(HttpToolsProtocol):
         self._refusal = error
         if self._arriving is Arriving.BODY:
             self._drop_unfinished_request(error)
-        elif self._num_unanswered == 0:
+        elif not self._unanswered:
             self._write_refusal(error)
             self.transport.close()
 
     def _drop_unfinished_request(self, error: APIError) -> None:
         """The last request will never be whole."""
         self._arriving = Arriving.NOTHING
-        self._num_unanswered -= 1
-        if self._num_unanswered:  # its turn to be answered has not come, and will not
+        self._unanswered.pop()
+        if self._unanswered:  # its turn to be answered has not come, and will not
             return
         if not self.cycle.response_started:
             self._write_refusal(error)

@@ -1,0 +1,103 @@
+"""Random hostile requests to ``atom serve``: each answer is in order, nobody waits for it, nothing stays behind."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fuzzed_requests import RequestFuzzer
+from fuzzing_clients import FuzzingClients
+from health_probe import HealthProbe
+
+SEED = 20
+# What `/health` may take, in seconds of the server's own.
+MOST_SECONDS = 0.1
+# Memory that a process may take beside what it has at the start. Not RLIMIT_AS: address space that torch and the
+# allocators reserve and never touch would count. Not a look at its size now and then: a request of 40 bytes once took
+# all memory of the machine between two looks. A server that meets the limit fails, and the machine that tests it stays.
+MEMORY_LIMIT = 2**30
+# Free lists and caches have their sizes after the first half.
+MOST_GROWTH_MB = 24
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+GOOD = {"prompt": "hello there", "max_tokens": 12, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def kilobytes(pid: int, name: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
+
+
+def sizes_mb(pids: list[int]) -> dict[int, float]:
+    return {pid: kilobytes(pid, "VmRSS") / 1024 for pid in pids}
+
+
+def limit_memory(pids: list[int]) -> None:
+    for pid in pids:
+        most = kilobytes(pid, "VmData") * 1024 + MEMORY_LIMIT
+        resource.prlimit(pid, resource.RLIMIT_DATA, (most, most))
+
+
+def good_answer(url: str) -> list[int]:
+    answer = httpx.post(url + "/v1/completions", json=GOOD, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["token_ids"]
+
+
+def wait_until_idle(url: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        load = httpx.get(url + "/load", timeout=60).json()
+        if not (load["server_load"] or load["num_requests_running"] or load["num_requests_waiting"]):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"requests are left: {load}")
+
+
+@pytest.mark.parametrize("number", [100, pytest.param(5000, marks=pytest.mark.slow)])
+def test_hostile_requests_are_answered_delay_nobody_and_leave_nothing_behind(serve_process, number):
+    with serve_process("--timeout-request", "2", "--timeout-keep-alive", "1", "--log-level", "warning") as served:
+        pids = [served.process.pid, *children_of(served.process.pid)]
+        assert len(pids) >= 2, "the engine is a process of its own"
+        expected = good_answer(served.url)
+        limit_memory(pids)
+        document = httpx.get(served.url + "/openapi.json", timeout=60).json()
+        port = int(served.url.rpartition(":")[2])
+        clients = FuzzingClients(port, RequestFuzzer(document, SEED))
+        probe = HealthProbe(port, served.process.pid)
+        sizes = [sizes_mb(pids)]
+        for _ in range(2):
+            clients.send(number // 2)
+            wait_until_idle(served.url)
+            sizes.append(sizes_mb(pids))
+        probed = probe.stop()
+        report(clients, probed, sizes, pids)
+
+        assert not clients.problems, "\n".join(clients.problems[:20])
+        assert "Traceback" not in served.text, served.text[-5000:]
+        assert served.process.poll() is None
+        assert good_answer(served.url) == expected
+    assert max(slow.held for slow in probed.slowest) < MOST_SECONDS
+    if number >= 1000:
+        assert all(sizes[2][pid] - sizes[1][pid] < MOST_GROWTH_MB for pid in pids)
+
+
+def report(clients, probed, sizes, pids) -> None:
+    """What was measured, for people: ``pytest -s`` shows it, and so does a failure."""
+    print(f"\n{len(clients.sent)} requests, answers {dict(sorted(clients.statuses.items()))}")
+    for name, pid in zip(("server", "engine"), pids, strict=False):
+        print(f"{name}: {[f'{size[pid]:.0f} MB' for size in sizes]}, most {kilobytes(pid, 'VmHWM') // 1024} MB")
+    print(f"/health asked {probed.num_asked} times; an idle process took {probed.idle_s * 1000:.0f} ms at most")
+    for slow in probed.slowest[:10]:
+        print(f"  {slow.held * 1000:.0f} ms of the server's own, {slow.waited * 1000:.0f} ms in all, while there were")
+        for sent in clients.under_way(slow.asked, slow.asked + slow.waited)[:6]:
+            print(f"    {sent.ended - sent.started:.2f} s: {sent.summary[:300]}")
