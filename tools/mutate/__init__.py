@@ -1,1 +1,1 @@
-"""Puts mistakes into the product, one at a time and in memory, and sees which the tests find: ``python -m tools.mutate``."""
+"""``python -m tools.mutate`` puts mistakes into the product, one at a time, and sees which the tests find."""

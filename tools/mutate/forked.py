@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import importlib.abc
@@ -20,14 +21,24 @@ from tools.mutate.mutation import ROOT, Mutation
 
 _PRODUCT = ("atom_kernels", "atom_models", "atom_core", "atom_server", "atom_vllm")
 # Slow to import, and nothing that a mistake could be in.
-_IMPORTED_ONCE = ("numpy", "pytest", "hypothesis", "torch", "transformers", "safetensors.torch", "openai", "httpx", "jinja2")
+_IMPORTED_ONCE = (
+    "numpy",
+    "pytest",
+    "hypothesis",
+    "torch",
+    "transformers",
+    "safetensors.torch",
+    "openai",
+    "httpx",
+    "jinja2",
+)
 _OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain", "--hypothesis-profile=mutate")
 
 
 def prepare() -> None:
     """Import what all processes need; to be called once, before the first of them."""
     os.chdir(ROOT)
-    os.nice(10)
+    os.nice(5)
     os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
     for name in _IMPORTED_ONCE:
         if importlib.util.find_spec(name.partition(".")[0]):
@@ -85,10 +96,8 @@ class TestRun:
 
 
 def _end_group(process: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _run_tests(tests: Sequence[str], mutation: Mutation | None, plugin: Any) -> int:
@@ -101,15 +110,17 @@ def _run_tests(tests: Sequence[str], mutation: Mutation | None, plugin: Any) -> 
     if any(Path(test.partition("::")[0]).parent.name.startswith("triton_") for test in tests):
         os.environ["TRITON_INTERPRET"] = "1"  # Triton looks when it is imported
     if mutation is not None:
-        sys.meta_path.insert(0, _Mutated(mutation))
+        sys.meta_path.insert(0, MutatedModule(mutation))
     return int(pytest.main([*_OPTIONS, *tests], plugins=[plugin] if plugin is not None else []))
 
 
-class _Mutated(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader):
+class MutatedModule(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader):
     """Loads one module from a changed source."""
 
     def __init__(self, mutation: Mutation) -> None:
-        super().__init__(mutation.file.removesuffix(".py").removesuffix("/__init__").replace("/", "."), str(mutation.path))
+        super().__init__(
+            mutation.file.removesuffix(".py").removesuffix("/__init__").replace("/", "."), str(mutation.path)
+        )
         self._source = mutation.apply()
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:

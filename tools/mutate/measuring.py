@@ -8,10 +8,11 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import signal
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -25,12 +26,14 @@ from tools.mutate.mutation import ROOT, Mutation
 FOLDER = ROOT / ".mutations"
 # Their result is that of an earlier test, so it is not known who relies on them.
 _REMEMBERS = ("cache", "lru_cache", "cached_property")
+# A mistake that makes a test this many times slower than it was while measured, and as many seconds more, is found.
+TIMES, SECONDS = 3, 20
 # Test id -> its seconds, and the functions it called, each as "file: name".
 Measured = dict[str, tuple[float, list[str]]]
 
 
 class Called:
-    """A pytest plugin: notes the functions that a test and its fixtures call, on any thread, and writes them to a file."""
+    """A pytest plugin: writes down the functions that each test and its fixtures call, on any thread."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -74,13 +77,24 @@ class Called:
 
 
 class Only:
-    """A pytest plugin: collects the tests of these ids."""
+    """A pytest plugin: collects some tests, and ends the process when one takes much longer than it was measured to.
 
-    def __init__(self, ids: Iterable[str]) -> None:
-        self._ids = frozenset(ids)
+    Args:
+        seconds: of each test that is collected, by its id.
+    """
+
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        self._seconds = seconds
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        items[:] = [item for item in items if item.nodeid in self._ids]
+        items[:] = [item for item in items if item.nodeid in self._seconds]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: Any) -> Generator[None, Any, Any]:
+        signal.setitimer(signal.ITIMER_REAL, TIMES * self._seconds[item.nodeid] + SECONDS)
+        result = yield
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return result
 
 
 def measure(test_files: Sequence[Path]) -> dict[Path, Measured]:
@@ -88,21 +102,24 @@ def measure(test_files: Sequence[Path]) -> dict[Path, Measured]:
     return {file: _measured(file) for file in test_files}
 
 
-def tests_for(mutation: Mutation, measured: dict[Path, Measured]) -> list[tuple[Path, list[str], float]]:
-    """Files, ids and seconds of the tests that could find a mistake, the quickest files first.
+def tests_for(mutation: Mutation, measured: dict[Path, Measured]) -> list[tuple[Path, dict[str, float]]]:
+    """Files of tests that could find a mistake, the quickest first; of each the ids and seconds of those tests.
 
     They are those that call its function; where code runs at import or its result is kept for later tests, those that
     call any function of its file; else all.
     """
     wanted = _function_of(mutation)
-    for is_wanted in (lambda call: call == wanted, lambda call: call.startswith(f"{mutation.file}: "), lambda call: True):
-        found = []
-        for file, tests in measured.items():
-            ids = [name for name, (_, calls) in tests.items() if any(map(is_wanted, calls))]
-            if ids:
-                found.append((file, ids, sum(tests[name][0] for name in ids)))
-        if found:
-            return sorted(found, key=lambda entry: entry[2])
+    for is_wanted in (
+        lambda call: call == wanted,
+        lambda call: call.startswith(f"{mutation.file}: "),
+        lambda call: True,
+    ):
+        found = [
+            (file, {name: seconds for name, (seconds, calls) in tests.items() if any(map(is_wanted, calls))})
+            for file, tests in measured.items()
+        ]
+        if any(tests for _, tests in found):
+            return sorted(((file, tests) for file, tests in found if tests), key=lambda entry: sum(entry[1].values()))
     return []
 
 
@@ -138,6 +155,11 @@ def _state(file: Path) -> bytes:
 @cache
 def _product() -> bytes:
     """A digest of the sources and of what tests share."""
-    patterns = ("packages/*/src/**/*.py", "packages/*/src/**/*.c*", "packages/*/tests/**/conftest.py", "tests/support/**/*.py")
+    patterns = (
+        "packages/*/src/**/*.py",
+        "packages/*/src/**/*.c*",
+        "packages/*/tests/**/conftest.py",
+        "tests/support/**/*.py",
+    )
     files = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
     return hashlib.sha256(b"".join(path.read_bytes() for path in [ROOT / "conftest.py", *files])).digest()

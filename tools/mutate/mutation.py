@@ -65,13 +65,13 @@ Operator = Callable[["Source", ast.AST], Iterator[Mutation]]
 
 
 def mutations_of(path: Path, operators: Sequence[Operator]) -> list[Mutation]:
-    """Those of one file, without repetitions, in the order of lines; each is a program."""
+    """Those of one file, without repetitions, in the order of lines."""
     source = Source(path)
     found: dict[tuple[int, int, str], Mutation] = {}
     for node, operator in itertools.product(source.nodes, operators):
         for edit in operator(source, node):
             found.setdefault((edit.start, edit.end, edit.after), edit)
-    edits = [edit for edit in found.values() if edit.before != edit.after and _is_program(edit.apply())]
+    edits = [edit for edit in found.values() if edit.before != edit.after]
     return sorted(edits, key=lambda edit: (edit.line, edit.start, edit.kind, edit.after))
 
 
@@ -106,8 +106,10 @@ class Source:
         after = self.text(second) + between + self.text(first)
         return Mutation(self.path, kind, getattr(first, "lineno", 0), start, end, before, after)
 
-    def replace_between(self, kind: str, whole: ast.AST, parts: tuple[ast.AST, ast.AST], signs: tuple[str, str]) -> Mutation:
-        """The first sign between two parts of `whole` becomes the second: an operator and its parentheses stay apart."""
+    def replace_between(
+        self, kind: str, whole: ast.AST, parts: tuple[ast.AST, ast.AST], signs: tuple[str, str]
+    ) -> Mutation:
+        """The first sign between two parts of `whole` becomes the second; parentheses stay."""
         start, end = self.span(whole)
         first, last = self.span(parts[0])[1], self.span(parts[1])[0]
         between = self.data[first:last].decode().replace(signs[0], signs[1], 1)
@@ -118,14 +120,6 @@ class Source:
 def one_line(text: str) -> str:
     """Text with every run of white space as one space."""
     return " ".join(text.split())
-
-
-def _is_program(source: str) -> bool:
-    try:
-        ast.parse(source)
-    except SyntaxError:
-        return False
-    return True
 
 
 @functools.cache
@@ -159,5 +153,6 @@ def _is_log_line(node: ast.AST) -> bool:
     if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
         return False
     called = node.value.func
-    is_logger = isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and "log" in called.value.id.lower()
-    return is_logger and called.attr in _WORDS_FOR_PEOPLE
+    if not (isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name)):
+        return False
+    return called.attr in _WORDS_FOR_PEOPLE and "log" in called.value.id.lower()

@@ -52,7 +52,5 @@ def _in_full(outcome: Outcome) -> str:
         f"{kind:<16} {count - lost[kind]:>4} of {count:>4} found"
         for kind, count in sorted(Counter(mutation.kind for mutation in outcome.tried).items())
     ]
-    survivors = [
-        f"{mutation}\n    - {mutation.before}\n    + {mutation.after}" for mutation in outcome.survivors
-    ]
+    survivors = [f"{mutation}\n    - {mutation.before}\n    + {mutation.after}" for mutation in outcome.survivors]
     return "\n".join([_row(outcome.part, [outcome]), "", *kinds, "", "Survivors:", *survivors, ""])

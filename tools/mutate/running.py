@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tools.mutate.forked import TestRun
-from tools.mutate.measuring import Measured, Only, tests_for
+from tools.mutate.measuring import SECONDS, TIMES, Measured, Only, tests_for
 from tools.mutate.mutation import ROOT, Mutation
 
-# A mistake that makes tests this many times slower than they are without it, and as many seconds more, is found.
-_TIMES, _SECONDS = 10, 60
 # pytest ran no test that it was told to run: nothing was found.
 _SURVIVED = (0, 4, 5)
 
@@ -49,11 +48,12 @@ def try_all(
 
 
 def _start(mutation: Mutation, measured: dict[Path, Measured]) -> TestRun:
+    ast.parse(mutation.apply())  # what is no program would be found by any test
     found = tests_for(mutation, measured)
-    files = [file.relative_to(ROOT).as_posix() for file, _, _ in found]
-    seconds = sum(seconds for _, _, seconds in found)
-    only = Only(name for _, names, _ in found for name in names)
-    return TestRun(files, mutation=mutation, plugin=only, limit=_TIMES * seconds + _SECONDS)
+    files = [file.relative_to(ROOT).as_posix() for file, _ in found]
+    seconds = {name: seconds for _, tests in found for name, seconds in tests.items()}
+    limit = TIMES * sum(seconds.values()) + 10 * SECONDS
+    return TestRun(files, mutation=mutation, plugin=Only(seconds), limit=limit)
 
 
 def _show(done: int, count: int, seconds: float) -> None:

@@ -21,14 +21,15 @@ _OPPOSITES = (
     ("popleft", "pop"),
 )
 _OPPOSITE = {name: other for pair in _OPPOSITES for name, other in (pair, pair[::-1])}
+_WITHOUT_ORDER = ("min", "max", "minimum", "maximum", "add", "mul", "logical_and", "logical_or", "isclose", "allclose")
 # What gives the same sort of thing as it is called on.
 _STEPS = ("transpose", "t", "permute", "strip", "lstrip", "rstrip", "lower", "clone", "copy", "unsqueeze", "squeeze")
 _STEP_FUNCTIONS = ("sorted", "reversed", "abs")
 
 
 def swapped_arguments(source: Source, node: ast.AST) -> Iterator[Mutation]:
-    """Two neighbors in the order of a call."""
-    if isinstance(node, ast.Call):
+    """Two neighbors in the order of a call; a sum and the larger of two have no order."""
+    if isinstance(node, ast.Call) and not (_called(node) in _WITHOUT_ORDER and len(node.args) == 2):
         plain = [argument for argument in node.args if not isinstance(argument, ast.Starred)]
         for first, second in itertools.pairwise(plain):
             if source.text(first) != source.text(second):
@@ -38,10 +39,9 @@ def swapped_arguments(source: Source, node: ast.AST) -> Iterator[Mutation]:
 def other_functions(source: Source, node: ast.AST) -> Iterator[Mutation]:
     """min for max, any for all, find for rfind."""
     if isinstance(node, ast.Call):
-        called, text = node.func, source.text(node.func)
-        name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+        name, text = _called(node), source.text(node.func)
         if name in _OPPOSITE:
-            yield source.edit("function", called, text.removesuffix(name) + _OPPOSITE[name])
+            yield source.edit("function", node.func, text.removesuffix(name) + _OPPOSITE[name])
 
 
 def left_out_steps(source: Source, node: ast.AST) -> Iterator[Mutation]:
@@ -65,6 +65,11 @@ def defaults(source: Source, node: ast.AST) -> Iterator[Mutation]:
             yield source.edit("default", value, str(value.value + 1))
         elif isinstance(value.value, str):
             yield source.edit("default", value, repr(f"{value.value}_"))
+
+
+def _called(call: ast.Call) -> str:
+    """The last name of what is called."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def _defaults(node: ast.AST) -> list[ast.expr]:

@@ -33,6 +33,7 @@ _ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
     ast.BitAnd: ("&", "|"),
     ast.BitOr: ("|", "&"),
     ast.BitXor: ("^", "&"),
+    ast.MatMult: ("@", "*"),
 }
 # A condition that is one such comparison is turned by the comparison's own edit.
 _TURNED = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
@@ -48,10 +49,9 @@ def comparisons(source: Source, node: ast.AST) -> Iterator[Mutation]:
 
 def arithmetic(source: Source, node: ast.AST) -> Iterator[Mutation]:
     """Plus for minus and the like; text and lists are only joined, so their plus stays."""
-    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        if not any(isinstance(side, (ast.JoinedStr, ast.List, ast.Tuple)) or _is_text(side) for side in (node.left, node.right)):
-            yield source.replace_between("arithmetic", node, (node.left, node.right), _ARITHMETIC[type(node.op)])
-    if isinstance(node, ast.AugAssign) and type(node.op) in _ARITHMETIC:
+    if isinstance(node, ast.BinOp) and not (_is_joined(node.left) or _is_joined(node.right)):
+        yield source.replace_between("arithmetic", node, (node.left, node.right), _ARITHMETIC[type(node.op)])
+    if isinstance(node, ast.AugAssign):
         yield source.replace_between("arithmetic", node, (node.target, node.value), _ARITHMETIC[type(node.op)])
 
 
@@ -95,7 +95,7 @@ def numbers(source: Source, node: ast.AST) -> Iterator[Mutation]:
 def keys(source: Source, node: ast.AST) -> Iterator[Mutation]:
     """Names by which something is looked up, or that something is compared with."""
     for key in _keys(node):
-        if _is_text(key):
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
             yield source.edit("key", key, repr(f"{key.value}_"))
 
 
@@ -121,8 +121,9 @@ def _turned(source: Source, test: ast.expr) -> Iterator[Mutation]:
         yield source.edit("condition", test, f"(not ({source.text(test)}))")
 
 
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def _is_joined(node: ast.AST) -> bool:
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return is_text or isinstance(node, (ast.JoinedStr, ast.List, ast.Tuple))
 
 
 EXPRESSION_OPERATORS: tuple[Operator, ...] = (comparisons, arithmetic, truths, conditions, numbers, keys)

@@ -10,21 +10,61 @@ _TESTS = "atom-kernels/tests/aiter_backend/test_aiter"
 # A file of adapters -> the tests that should find its mistakes.
 _TESTS_OF: dict[str, tuple[str, ...]] = {
     "moe/*.py": ("moe",),
-    "attention/cache_write.py": ("cache_write", "strided", "attention",),
-    "attention/head_steps.py": ("cache_write", "attention",),
-    "attention/latent.py": ("strided", "latent", "attention_graphs",),
+    "attention/cache_write.py": (
+        "cache_write",
+        "strided",
+        "attention",
+    ),
+    "attention/head_steps.py": (
+        "cache_write",
+        "attention",
+    ),
+    "attention/latent.py": (
+        "strided",
+        "latent",
+        "attention_graphs",
+    ),
     "attention/latent_backend.py": ("latent",),
-    "attention/latent_metadata.py": ("strided", "latent", "attention_graphs",),
-    "attention/latent_prologue.py": ("strided", "latent",),
-    "attention/layouts.py": ("layouts", "cache_write", "attention",),
-    "attention/tables.py": ("cache_write", "attention", "latent",),
-    "attention/*.py": ("strided", "attention", "attention_graphs",),
-    "batched_gemm.py": ("latent", "parity",),
-    "**/*.py": ("parity", "graph_safety",),
+    "attention/latent_metadata.py": (
+        "strided",
+        "latent",
+        "attention_graphs",
+    ),
+    "attention/latent_prologue.py": (
+        "strided",
+        "latent",
+    ),
+    "attention/layouts.py": (
+        "layouts",
+        "cache_write",
+        "attention",
+    ),
+    "attention/tables.py": (
+        "cache_write",
+        "attention",
+        "latent",
+    ),
+    "attention/*.py": (
+        "strided",
+        "attention",
+        "attention_graphs",
+    ),
+    "batched_gemm.py": (
+        "latent",
+        "parity",
+    ),
+    "**/*.py": (
+        "parity",
+        "graph_safety",
+    ),
 }
 HARMLESS: Harmless = {
     ("aiter/attention/latent_prologue.py", '"k_scale", "q_scale"', '"q_scale", "k_scale"'): "both are one",
-    ("aiter/attention/head_steps.py", '"input_x", "input_y"', '"input_y", "input_x"'): "queries and keys are turned alike",
+    (
+        "aiter/attention/head_steps.py",
+        '"input_x", "input_y"',
+        '"input_y", "input_x"',
+    ): "queries and keys are turned alike",
     (
         "aiter/attention/latent.py",
         "key_HNC.transpose(1, 2).contiguous()",
@@ -48,8 +88,16 @@ HARMLESS: Harmless = {
         "shuffled.permute(0, 2, 4, 1, 3).flatten(1, 2)",
     ): "a copy already, too",
     ("aiter/attention/unified.py", '"k_descale", "v_descale"', '"v_descale", "k_descale"'): "both are one scale of 1",
-    ("aiter/attention/cache_write.py: _rope_cache", '"k_scale", "v_scale"', '"v_scale", "k_scale"'): "here both are one",
-    ("aiter/attention/cache_write.py: _reshape_and_cache", '"k_scale", "v_scale"', '"v_scale", "k_scale"'): "one is both",
+    (
+        "aiter/attention/cache_write.py: _rope_cache",
+        '"k_scale", "v_scale"',
+        '"v_scale", "k_scale"',
+    ): "here both are one",
+    (
+        "aiter/attention/cache_write.py: _reshape_and_cache",
+        '"k_scale", "v_scale"',
+        '"v_scale", "k_scale"',
+    ): "one is both",
     ("aiter/rotary.py", "False", "True"): "all that is handed over turns: nothing is left at either end",
     ("aiter/rotary.py", "rotary_dim", "rotary_dim + 1"): "what lies past the angles is not turned",
     ("aiter/norm.py", '"input", "residual_in"', '"residual_in", "input"'): "a sum has no order",

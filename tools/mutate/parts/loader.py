@@ -5,23 +5,21 @@ from __future__ import annotations
 from tools.mutate.operators import GENERAL_OPERATORS
 from tools.mutate.parts.part import Harmless, Part
 
+_MODELS = "atom-models/src/atom_models"
+_TESTS = (
+    "atom-models/tests/test_gguf_header.py",
+    "atom-models/tests/test_weight_loading.py",
+    "atom-models/tests/test_gguf_weights.py",
+    "atom-models/tests/test_checkpoints_open.py",
+)
+
 HARMLESS: Harmless = {}
 
 LOADER = Part(
     name="loader",
     files={
-        "atom-models/src/atom_models/weights/*.py": (
-            "atom-models/tests/test_gguf_header.py",
-            "atom-models/tests/test_weight_loading.py",
-            "atom-models/tests/test_gguf_weights.py",
-            "atom-models/tests/test_checkpoints_open.py",
-        ),
-        "atom-models/src/atom_models/checkpoint/*.py": (
-            "atom-models/tests/test_gguf_header.py",
-            "atom-models/tests/test_weight_loading.py",
-            "atom-models/tests/test_gguf_weights.py",
-            "atom-models/tests/test_checkpoints_open.py",
-        ),
+        f"{_MODELS}/weights/*.py": _TESTS,
+        f"{_MODELS}/checkpoint/*.py": _TESTS,
     },
     operators=GENERAL_OPERATORS,
     harmless=HARMLESS,

@@ -5,31 +5,25 @@ from __future__ import annotations
 from tools.mutate.operators import GENERAL_OPERATORS
 from tools.mutate.parts.part import Harmless, Part
 
+_CORE = "atom-core/src/atom_core"
+_TESTS = (
+    "atom-core/tests/test_block_pool.py",
+    "atom-core/tests/test_prefix_cache.py",
+    "atom-core/tests/test_cache_groups.py",
+    "atom-core/tests/test_scheduler.py",
+    "atom-core/tests/test_scheduler_endings.py",
+    "atom-core/tests/test_scheduler_preemption.py",
+    "atom-core/tests/test_scheduler_properties.py",
+    "atom-core/tests/test_one_step_ahead.py",
+)
+
 HARMLESS: Harmless = {}
 
 SCHEDULER = Part(
     name="scheduler",
     files={
-        "atom-core/src/atom_core/scheduler/*.py": (
-            "atom-core/tests/test_block_pool.py",
-            "atom-core/tests/test_prefix_cache.py",
-            "atom-core/tests/test_cache_groups.py",
-            "atom-core/tests/test_scheduler.py",
-            "atom-core/tests/test_scheduler_endings.py",
-            "atom-core/tests/test_scheduler_preemption.py",
-            "atom-core/tests/test_scheduler_properties.py",
-            "atom-core/tests/test_one_step_ahead.py",
-        ),
-        "atom-core/src/atom_core/kv_cache/*.py": (
-            "atom-core/tests/test_block_pool.py",
-            "atom-core/tests/test_prefix_cache.py",
-            "atom-core/tests/test_cache_groups.py",
-            "atom-core/tests/test_scheduler.py",
-            "atom-core/tests/test_scheduler_endings.py",
-            "atom-core/tests/test_scheduler_preemption.py",
-            "atom-core/tests/test_scheduler_properties.py",
-            "atom-core/tests/test_one_step_ahead.py",
-        ),
+        f"{_CORE}/scheduler/*.py": _TESTS,
+        f"{_CORE}/kv_cache/*.py": _TESTS,
     },
     operators=GENERAL_OPERATORS,
     harmless=HARMLESS,
