@@ -17,7 +17,15 @@ _TESTS = (
     "atom-core/tests/test_one_step_ahead.py",
 )
 
-HARMLESS: Harmless = {}
+_HEAP = "when the heap is made anew, and how often, changes its size and not what it says"
+HARMLESS: Harmless = {
+    ("vacant_runs.py: _insert", "len(self._by_length) > 4 * len(self._end_of) + 64", "*"): _HEAP,
+    ("vacant_runs.py: _insert", "4 * len(self._end_of) + 64", "*"): _HEAP,
+    ("vacant_runs.py: _insert", "4 * len(self._end_of)", "*"): _HEAP,
+    ("vacant_runs.py: _insert", "4", "5"): _HEAP,
+    ("vacant_runs.py: _insert", "64", "65"): _HEAP,
+    ("scheduler/request.py: __init__", "self.num_computed_tokens = 0", "pass"): "`admit` sets it before it is read",
+}
 
 SCHEDULER = Part(
     name="scheduler",
