@@ -78,9 +78,10 @@ def test_a_mistake_meets_the_tests_that_call_its_function_the_quickest_file_firs
     }
     found = measuring.tests_for(of(mutations, "a < LIMIT"), measured)
     assert found == [(second, {"second::a": 1.0}), (first, {"first::a": 2.0})]
-    # What runs at import, or is remembered from an earlier test, may matter to all that use the file.
+    # What runs at import, or is remembered from an earlier test, may matter to each test beside one that uses the file.
+    beside = [(second, {"second::a": 1.0}), (first, {"first::a": 2.0, "first::b": 1.0})]
     for before in ("3", "1 + LIMIT"):
-        assert measuring.tests_for(of(mutations, before), measured) == found
+        assert measuring.tests_for(of(mutations, before), measured) == beside
     assert measuring.tests_for(of(mutations, "3"), {third: measured[third]}) == [(third, {"third::a": 0.5})]
 
 

@@ -35,6 +35,11 @@ _IMPORTED_ONCE = (
 _OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain", "--hypothesis-profile=mutate")
 
 
+def is_interpreted(test_file: Path) -> bool:
+    """Whether the tests run Triton kernels in Triton's interpreter."""
+    return test_file.parent.name.startswith("triton_")
+
+
 def prepare() -> None:
     """Import what all processes need; to be called once, before the first of them."""
     os.chdir(ROOT)
@@ -107,7 +112,7 @@ def _run_tests(tests: Sequence[str], mutation: Mutation | None, plugin: Any) -> 
     silent = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(silent, stream)
-    if any(Path(test.partition("::")[0]).parent.name.startswith("triton_") for test in tests):
+    if any(is_interpreted(Path(test)) for test in tests):
         os.environ["TRITON_INTERPRET"] = "1"  # Triton looks when it is imported
     if mutation is not None:
         sys.meta_path.insert(0, MutatedModule(mutation))

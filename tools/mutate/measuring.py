@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tools.mutate.forked import TestRun
+from tools.mutate.forked import TestRun, is_interpreted
 from tools.mutate.mutation import ROOT, Mutation
 
 FOLDER = ROOT / ".mutations"
@@ -35,13 +35,16 @@ Measured = dict[str, tuple[float, list[str]]]
 class Called:
     """A pytest plugin: writes down the functions that each test and its fixtures call, on any thread."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, test_file: Path, file: Path) -> None:
+        self._test_file, self._file = test_file, file
         self._now: set[CodeType] = set()
         self._of_fixture: dict[int, set[CodeType]] = {}
         self._measured: Measured = {}
 
     def pytest_sessionstart(self) -> None:
+        # Interpreted kernels are not the functions that were written, and would take minutes.
+        if is_interpreted(self._test_file):
+            return
         threading.setprofile(self._note)
         sys.setprofile(self._note)
 
@@ -105,22 +108,17 @@ def measure(test_files: Sequence[Path]) -> dict[Path, Measured]:
 def tests_for(mutation: Mutation, measured: dict[Path, Measured]) -> list[tuple[Path, dict[str, float]]]:
     """Files of tests that could find a mistake, the quickest first; of each the ids and seconds of those tests.
 
-    They are those that call its function; where code runs at import or its result is kept for later tests, those that
-    call any function of its file; else all.
+    They are the tests that call its function. Code that runs at import, or whose result is kept for later tests, may
+    matter to any test of the files in which something of its file is called; where nothing is, to all tests.
     """
-    wanted = _function_of(mutation)
-    for is_wanted in (
-        lambda call: call == wanted,
-        lambda call: call.startswith(f"{mutation.file}: "),
-        lambda call: True,
-    ):
-        found = [
-            (file, {name: seconds for name, (seconds, calls) in tests.items() if any(map(is_wanted, calls))})
-            for file, tests in measured.items()
-        ]
-        if any(tests for _, tests in found):
-            return sorted(((file, tests) for file, tests in found if tests), key=lambda entry: sum(entry[1].values()))
-    return []
+    function = _function_of(mutation)
+    found = {
+        file: {name: test for name, test in tests.items() if function in test[1]} for file, tests in measured.items()
+    }
+    if not any(found.values()):
+        found = {file: tests for file, tests in measured.items() if _calls_any(tests, mutation.file)} or measured
+    chosen = [(file, {name: test[0] for name, test in tests.items()}) for file, tests in found.items() if tests]
+    return sorted(chosen, key=lambda entry: sum(entry[1].values()))
 
 
 def _function_of(mutation: Mutation) -> str | None:
@@ -128,6 +126,10 @@ def _function_of(mutation: Mutation) -> str | None:
     if node is None or isinstance(node, ast.ClassDef) or any(_remembers(part) for part in node.decorator_list):
         return None
     return f"{mutation.file}: {node.name}"
+
+
+def _calls_any(tests: Measured, source: str) -> bool:
+    return any(call.startswith(f"{source}: ") for _, calls in tests.values() for call in calls)
 
 
 def _remembers(decorator: ast.expr) -> bool:
@@ -138,7 +140,7 @@ def _measured(file: Path) -> Measured:
     name = file.relative_to(ROOT).as_posix()
     kept = FOLDER / "calls" / (hashlib.sha256(_state(file)).hexdigest() + ".json")
     if not kept.exists():
-        run = TestRun([name], plugin=Called(kept))
+        run = TestRun([name], plugin=Called(file, kept))
         while not run.has_ended():
             time.sleep(0.1)
         if run.status != 0:

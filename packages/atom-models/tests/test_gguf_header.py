@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from atom_models import CheckpointError, open_checkpoint
 from atom_models.checkpoint import read_gguf
+from atom_models.checkpoint.gguf_config import gguf_config
 from atom_models.checkpoint.gguf_file import TENSOR_TYPES
 
 
@@ -73,6 +74,50 @@ def test_sizes_of_all_formats_are_those_of_the_gguf_library():
     for type_id, (name, block, num_bytes) in TENSOR_TYPES.items():
         kind = gguf.GGMLQuantizationType(type_id)
         assert (kind.name, gguf.GGML_QUANT_SIZES[kind]) == (name, (block, num_bytes))
+
+
+def test_all_formats_of_the_gguf_library_are_known_but_those_that_no_weight_has():
+    known = {name for name, _, _ in TENSOR_TYPES.values()}
+    of_library = {kind.name for kind in gguf.GGMLQuantizationType if kind <= max(TENSOR_TYPES)}
+    assert of_library - known == {"Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"}
+
+
+def test_a_file_may_end_with_its_header(tmp_path):
+    (tmp_path / "f.gguf").write_bytes(make_bytes(num_keys=0, num_tensors=0, keys=b"", tensor=b"", data=b"")[:24])
+    file = read_gguf(tmp_path / "f.gguf")
+    assert (len(file.metadata), len(file.tensors)) == (0, 0)
+
+
+def test_rope_scaling_is_what_the_header_says(tmp_path):
+    def rope(name, **scaling):
+        writer = gguf.GGUFWriter(tmp_path / name, "llama")
+        writer.add_embedding_length(64)
+        writer.add_head_count(4)
+        for key in ("feed_forward_length", "block_count", "context_length", "vocab_size"):
+            writer.add_uint32(f"llama.{key}", 8)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_rope_freq_base(5e5)
+        for key, value in scaling.items():
+            add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
+            add(f"llama.rope.{key.replace('__', '.')}", value)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return gguf_config(read_gguf(tmp_path / name))[0]["rope_parameters"]
+
+    assert rope("none.gguf") == {"rope_theta": 5e5, "rope_type": "default"}
+    assert rope("partial.gguf", dimension_count=4) == {
+        "rope_theta": 5e5,
+        "rope_type": "default",
+        "partial_rotary_factor": 0.25,
+    }
+    assert rope(
+        "yarn.gguf", scaling__type="yarn", scaling__factor=4.0, scaling__original_context_length=32
+    ) == {"rope_theta": 5e5, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    assert rope("linear.gguf", scaling__type="linear") == {"rope_theta": 5e5, "rope_type": "linear", "factor": 1.0}
+    with pytest.raises(CheckpointError, match=r"scaling\.type is 'other'; supported: none, linear, yarn, longrope"):
+        rope("other.gguf", scaling__type="other")
 
 
 def test_the_handmade_file_of_the_cases_below_is_good(tmp_path):

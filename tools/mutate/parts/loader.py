@@ -11,6 +11,7 @@ _TESTS = (
     "atom-models/tests/test_weight_loading.py",
     "atom-models/tests/test_gguf_weights.py",
     "atom-models/tests/test_checkpoints_open.py",
+    "atom-models/tests/test_published_configs.py",
 )
 
 HARMLESS: Harmless = {}

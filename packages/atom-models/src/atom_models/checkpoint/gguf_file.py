@@ -166,7 +166,7 @@ def _parse(path: Path, buffer: mmap.mmap) -> GGUFFile:
     cursor = _Cursor(buffer)
     if len(buffer) < 4 or buffer[:4] != b"GGUF":
         raise CheckpointError("it does not start with the letters GGUF")
-    cursor.position = 4
+    cursor.take(4, "its letters")
     version = cursor.scalar("I", "its version")
     if version not in (2, 3):
         kind = "big-endian" if version in (2 << 24, 3 << 24) else f"version {version}"
