@@ -26,11 +26,15 @@ _IMPORTED_ONCE = (
     "pytest",
     "hypothesis",
     "torch",
-    "transformers",
     "safetensors.torch",
-    "openai",
+    "transformers.generation",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.llama.modeling_llama",
+    "tokenizers",
     "httpx",
-    "jinja2",
+    "openai.resources",
+    "pydantic",
+    "uvicorn",
 )
 _OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain", "--hypothesis-profile=mutate")
 

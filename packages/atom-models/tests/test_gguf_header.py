@@ -112,9 +112,12 @@ def test_rope_scaling_is_what_the_header_says(tmp_path):
         "rope_type": "default",
         "partial_rotary_factor": 0.25,
     }
-    assert rope(
-        "yarn.gguf", scaling__type="yarn", scaling__factor=4.0, scaling__original_context_length=32
-    ) == {"rope_theta": 5e5, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    assert rope("yarn.gguf", scaling__type="yarn", scaling__factor=4.0, scaling__original_context_length=32) == {
+        "rope_theta": 5e5,
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
     assert rope("linear.gguf", scaling__type="linear") == {"rope_theta": 5e5, "rope_type": "linear", "factor": 1.0}
     with pytest.raises(CheckpointError, match=r"scaling\.type is 'other'; supported: none, linear, yarn, longrope"):
         rope("other.gguf", scaling__type="other")

@@ -14,7 +14,25 @@ _WORKER_TESTS = (
     "atom-core/tests/test_llm_engine.py",
 )
 
-HARMLESS: Harmless = {}
+_EXAMPLES = "numbers that `check` and `bench` try: others do as well"
+_ON_A_GPU = "only a GPU comes here: tests marked gpu look at it"
+HARMLESS: Harmless = {
+    ("sampling/ops.py: _make_inputs", "*", "*"): _EXAMPLES,
+    ("sampling/ops.py: turns", "*", "*"): _EXAMPLES,
+    ("race.py: _make_inputs", "*", "*"): _EXAMPLES,
+    ("sampling/sampler.py: sample", 'logits_BV.device.type == "cuda"', "*"): _ON_A_GPU,
+    (
+        "sampling/sampler.py: sample",
+        "return triton_backend.sample_by_triton(logits_BV, uniform_B, temperature_B, top_k_B, top_p_B, min_p_B)",
+        "*",
+    ): _ON_A_GPU,
+    ("sampling/slots.py: sample_slots", 'logits_nV.device.type == "cuda"', "*"): _ON_A_GPU,
+    (
+        "torch_backend.py: sample_by_torch",
+        "return logits_BV.argmax(dim=-1)",
+        "pass",
+    ): "a short cut: where no row is random, what follows gives the best token as well",
+}
 
 SAMPLER = Part(
     name="sampler",
