@@ -36,6 +36,8 @@ _IMPORTED_ONCE = (
     "pydantic",
     "uvicorn",
 )
+# Of pytest: all tests passed, or none of them is there.
+PASSED = (0, 4, 5)
 _OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain", "--hypothesis-profile=mutate")
 
 
@@ -64,17 +66,17 @@ def prepare() -> None:
 
 
 class TestRun:
-    """A forked process that runs tests, with a mistake or without.
+    """A forked process that runs files of tests with a plugin, and with a mistake or without.
 
     Attributes:
         seconds: it has been running.
-        status: pytest's, once it has ended; 1 where it was stopped because it took more than its time.
+        status: once it has ended, 0 if all tests passed; 1 where it was stopped because it took more than its time.
     """
 
     __test__ = False
 
     def __init__(
-        self, tests: Sequence[str], *, mutation: Mutation | None = None, plugin: Any = None, limit: float = 600.0
+        self, tests: Sequence[str], *, plugin: Any, mutation: Mutation | None = None, limit: float = 600.0
     ) -> None:
         self._start, self._limit = time.monotonic(), limit
         self.status: int | None = None
@@ -120,7 +122,9 @@ def _run_tests(tests: Sequence[str], mutation: Mutation | None, plugin: Any) -> 
         os.environ["TRITON_INTERPRET"] = "1"  # Triton looks when it is imported
     if mutation is not None:
         sys.meta_path.insert(0, MutatedModule(mutation))
-    return int(pytest.main([*_OPTIONS, *tests], plugins=[plugin] if plugin is not None else []))
+    # A file at a time: those after the one that finds the mistake are not even imported.
+    statuses = (int(pytest.main([*_OPTIONS, test], plugins=[plugin])) for test in tests)
+    return next((status for status in statuses if status not in PASSED), 0)
 
 
 class MutatedModule(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader):

@@ -12,9 +12,6 @@ from tools.mutate.forked import TestRun
 from tools.mutate.measuring import SECONDS, TIMES, Measured, Only, tests_for
 from tools.mutate.mutation import ROOT, Mutation
 
-# pytest ran no test that it was told to run: nothing was found.
-_SURVIVED = (0, 4, 5)
-
 
 def try_all(
     mutations: Sequence[Mutation],
@@ -34,7 +31,7 @@ def try_all(
             for mutation, run in list(running.items()):
                 if run.has_ended():
                     del running[mutation]
-                    if run.status in _SURVIVED:
+                    if run.status == 0:
                         survivors.append(mutation)
                         print(f"\rSURVIVED {mutation}", flush=True)
                     done = len(mutations) - len(waiting) - len(running)
