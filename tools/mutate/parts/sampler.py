@@ -16,6 +16,7 @@ _WORKER_TESTS = (
 
 _EXAMPLES = "numbers that `check` and `bench` try: others do as well"
 _ON_A_GPU = "only a GPU comes here: tests marked gpu look at it"
+_NAMES = "names of what comes out as a mapping"
 HARMLESS: Harmless = {
     ("sampling/ops.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("sampling/ops.py: turns", "*", "*"): _EXAMPLES,
@@ -26,6 +27,9 @@ HARMLESS: Harmless = {
         "return triton_backend.sample_by_triton(logits_BV, uniform_B, temperature_B, top_k_B, top_p_B, min_p_B)",
         "*",
     ): _ON_A_GPU,
+    ("triton_backend.py", '"CHUNK", "GROUP"', "*"): _NAMES,
+    ("triton_backend.py", '"CHUNK", "CHUNKS"', "*"): _NAMES,
+    ("triton_backend.py", '"CHUNKS", "GROUP"', "*"): _NAMES,
     ("sampling/slots.py: sample_slots", 'logits_nV.device.type == "cuda"', "*"): _ON_A_GPU,
     (
         "torch_backend.py: sample_by_torch",
