@@ -21,14 +21,17 @@ _OPPOSITES = (
     ("popleft", "pop"),
 )
 _OPPOSITE = {name: other for pair in _OPPOSITES for name, other in (pair, pair[::-1])}
-_WITHOUT_ORDER = ("min", "max", "minimum", "maximum", "add", "mul", "logical_and", "logical_or", "isclose", "allclose")
+_WITHOUT_ORDER = (
+    *("min", "max", "minimum", "maximum", "add", "mul", "logical_and", "logical_or"),
+    *("isclose", "allclose", "equal", "transpose", "swapaxes"),
+)
 # What gives the same sort of thing as it is called on.
 _STEPS = ("transpose", "t", "permute", "strip", "lstrip", "rstrip", "lower", "clone", "copy", "unsqueeze", "squeeze")
 _STEP_FUNCTIONS = ("sorted", "reversed", "abs")
 
 
 def swapped_arguments(source: Source, node: ast.AST) -> Iterator[Mutation]:
-    """Two neighbors in the order of a call; a sum and the larger of two have no order."""
+    """Two neighbors in the order of a call; a sum or the larger of two has no order."""
     if isinstance(node, ast.Call) and not (_called(node) in _WITHOUT_ORDER and len(node.args) == 2):
         plain = [argument for argument in node.args if not isinstance(argument, ast.Starred)]
         for first, second in itertools.pairwise(plain):

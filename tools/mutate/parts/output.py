@@ -9,6 +9,7 @@ _CORE = "atom-core/src/atom_core"
 _SERVER = "atom-server/src/atom_server"
 _TEXT_TESTS = (
     "atom-core/tests/test_incremental_text.py",
+    "atom-core/tests/test_output_processor.py",
     "atom-core/tests/test_tokenizer.py",
     "atom-core/tests/test_llm_engine.py",
     "atom-core/tests/test_async_engine.py",
@@ -27,6 +28,7 @@ _PARSER_TESTS = (
 _WRITER_TESTS = (
     "atom-server/tests/test_chat_route.py",
     "atom-server/tests/test_completions_route.py",
+    "atom-server/tests/test_response_items.py",
     "atom-server/tests/test_usage_and_logprobs.py",
     "atom-server/tests/test_messages_route.py",
     "atom-server/tests/test_message_tools.py",
