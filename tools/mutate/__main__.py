@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _choose(part: Part, options: argparse.Namespace) -> list[Mutation]:
     kinds = tuple(options.kind) or ""
     wanted = [edit for edit in part.mutations if edit.kind.startswith(kinds) and options.only in edit.file]
+    wanted = [edit for edit in wanted if part.reason_of(edit) is None]
     return spread(wanted, options.sample) if options.sample else wanted
 
 
@@ -52,11 +53,11 @@ def _try(part: Part, mutations: Sequence[Mutation], jobs: int) -> Outcome:
     from tools.mutate.running import try_all
 
     start = time.monotonic()
-    tried = [mutation for mutation in mutations if part.reason_of(mutation) is None]
-    print(f"{part.name}: {len(tried)} mistakes of {len(part.mutations)}", flush=True)
-    measured = measure(sorted({test for edit in tried for test in part.tests_of_file[edit.path]}))
-    survivors = try_all(tried, part.tests_of_file, measured, jobs=jobs)
-    return Outcome(part.name, tried, survivors, len(mutations) - len(tried), time.monotonic() - start)
+    num_harmless = sum(part.reason_of(mutation) is not None for mutation in part.mutations)
+    print(f"{part.name}: {len(mutations)} mistakes of {len(part.mutations)}, {num_harmless} harmless", flush=True)
+    measured = measure(sorted({test for edit in mutations for test in part.tests_of_file[edit.path]}))
+    survivors = try_all(mutations, part.tests_of_file, measured, jobs=jobs)
+    return Outcome(part.name, mutations, survivors, num_harmless, time.monotonic() - start)
 
 
 if __name__ == "__main__":

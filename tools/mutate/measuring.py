@@ -80,7 +80,7 @@ class Called:
 
 
 class Only:
-    """A pytest plugin: collects some tests, the quickest first, and ends the process when one takes much longer than it was measured to.
+    """A pytest plugin: collects some tests, the quickest first, and ends the process if one takes far too long.
 
     Args:
         seconds: of each test that is collected, by its id.

@@ -15,7 +15,7 @@ FOLDER = ROOT / ".mutations"
 class Outcome:
     """Attributes:
     tried, survivors: mistakes, and those among them that no test found.
-    num_harmless: mistakes of the sample that are listed as harmless: not tried, and not counted in the rate.
+    num_harmless: mistakes of the whole part that are listed as harmless: not tried, and not counted in the rate.
     """
 
     part: str

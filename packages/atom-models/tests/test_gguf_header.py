@@ -82,10 +82,21 @@ def test_all_formats_of_the_gguf_library_are_known_but_those_that_no_weight_has(
     assert of_library - known == {"Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"}
 
 
-def test_a_file_may_end_with_its_header(tmp_path):
-    (tmp_path / "f.gguf").write_bytes(make_bytes(num_keys=0, num_tensors=0, keys=b"", tensor=b"", data=b"")[:24])
+@pytest.mark.parametrize(
+    ("keys", "metadata"),
+    [
+        (b"", {}),
+        (string("k") + struct.pack("<IIQ", 9, 8, 2) + string("x") + string("yz"), {"k": ["x", "yz"]}),
+        (string("k") + struct.pack("<IIQH", 9, 2, 1, 7), {"k": [7]}),
+        (string("general.alignment") + struct.pack("<II", 4, 4096), {"general.alignment": 4096}),
+    ],
+    ids=["no keys", "texts", "numbers", "the widest alignment"],
+)
+def test_a_file_may_end_with_its_header(tmp_path, keys, metadata):
+    whole = make_bytes(num_keys=len(metadata), num_tensors=0, keys=keys, tensor=b"")
+    (tmp_path / "f.gguf").write_bytes(whole[: 24 + len(keys)])
     file = read_gguf(tmp_path / "f.gguf")
-    assert (len(file.metadata), len(file.tensors)) == (0, 0)
+    assert (dict(file.metadata), file.tensors) == (metadata, {})
 
 
 def test_rope_scaling_is_what_the_header_says(tmp_path):
@@ -134,6 +145,9 @@ CASES = {
     "other letters": (make_bytes(magic=b"GGML"), "does not start with the letters GGUF"),
     "version 1": (make_bytes(version=1), "version 1"),
     "big endian": (make_bytes(version=3 << 24), "big-endian"),
+    "big endian, version 2": (make_bytes(version=2 << 24), "big-endian"),
+    "too short for a tensor": (make_bytes(num_keys=0, keys=b"", tensor=b"")[:24] + bytes(23), "tensors, more than"),
+    "long enough for a tensor": (make_bytes(num_keys=0, keys=b"", tensor=b"")[:24] + bytes(24), "claims 0 dimensions"),
     "huge tensor count": (make_bytes(num_tensors=HUGE), "tensors, more than"),
     "huge key count": (make_bytes(num_keys=HUGE), "metadata keys, more than"),
     "key longer than the file": (make_bytes(keys=struct.pack("<Q", 1000) + b"k"), "ends inside a metadata key"),

@@ -26,6 +26,13 @@ HARMLESS: Harmless = {
     ("layers/attention.py: _prologue", "q_norm is None", "*"): _NO_NORM,
     ("layers/attention.py: _prologue", "k_norm is None", "*"): _NO_NORM,
     ("layers/attention.py: _prologue", "1e-6", "*"): _NO_NORM,
+    ("linear.py: forward", "y, residual", "residual, y"): "a sum has no order",
+    (
+        "mla.py: mla_scale",
+        'rope_parameters.get("rope_type", "default") == "default" or not all_dim or factor <= 1',
+        'rope_parameters.get("rope_type", "default") == "default" and not all_dim or factor <= 1',
+    ): "the temperature is 1 where all_dim is 0, and a rotation of the default kind has no factor",
+    ("mla.py: mla_scale", "factor <= 1", "factor < 1"): "the logarithm of 1 is 0",
     (
         "layers/embedding.py: _rows_of_rank",
         "return part.to(device=context.device, dtype=context.dtype, copy=True)",

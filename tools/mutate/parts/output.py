@@ -21,6 +21,7 @@ _PARSER_TESTS = (
     "atom-server/tests/test_declared_formats.py",
     "atom-server/tests/test_vendor_notations.py",
     "atom-server/tests/test_output_format.py",
+    "atom-server/tests/test_constraints_as_grammars.py",
     "atom-server/tests/test_function_schemas.py",
     "atom-server/tests/test_tool_calls.py",
     "atom-server/tests/test_tool_choice.py",
@@ -38,7 +39,9 @@ _WRITER_TESTS = (
     "atom-server/tests/test_request_fields.py",
 )
 
-HARMLESS: Harmless = {}
+HARMLESS: Harmless = {
+    ("atom_server/logprobs.py: text_logprobs", "0", "1"): "who has a token without an entry says which",
+}
 
 OUTPUT = Part(
     name="output",

@@ -171,7 +171,7 @@ def _parse(path: Path, buffer: mmap.mmap) -> GGUFFile:
     if version not in (2, 3):
         kind = "big-endian" if version in (2 << 24, 3 << 24) else f"version {version}"
         raise CheckpointError(f"it is {kind}, and only little-endian versions 2 and 3 can be read")
-    num_tensors = cursor.count("tensors", 24)
+    num_tensors = cursor.count("tensors", 32)
     num_keys = cursor.count("metadata keys", 13)
     values: dict[str, Any] = {}
     for _ in range(num_keys):
