@@ -60,6 +60,14 @@ def test_a_request_that_lost_its_blocks_has_computed_nothing():
     assert (request.num_computed_tokens, request.num_uncomputed_tokens) == (0, 6)
 
 
+def test_a_worker_is_told_how_to_pool_where_a_vector_is_asked_for():
+    def pooling(kind):
+        asked = EngineRequest("a", [1, 2], SamplingParams(), kind=kind, pooling="last")
+        return Request(asked, key=(0, 0), arrival=0.0, max_tokens=0, block_table=BlockTable()).for_worker().pooling
+
+    assert (pooling("embed"), pooling("generate")) == ("last", None)
+
+
 def test_the_least_urgent_gives_way():
     engine = make_engine(num_blocks=8)
     engine.add(*(make_request(name, 4, max_tokens=10, priority=priority) for name, priority in [("a", 1), ("b", 0)]))

@@ -1,4 +1,4 @@
-"""Constraints of a request as parts of the grammar of a whole reply, and values as a function's schema has them."""
+"""Constraints of a request as parts of the grammar of a whole reply."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from atom_core import StructuredOutputParams
 from atom_server.output.enforcement import constraint_format
-from atom_server.output.response_template.calls import typed_value
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 CASES = {
@@ -27,25 +26,3 @@ CASES = {
 def test_a_constraint_becomes_a_part_of_the_grammar(case):
     given, expected = CASES[case]
     assert constraint_format(StructuredOutputParams(**given)) == expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "value"),
-    [
-        ("object", '{"b": 1}', {"b": 1}),
-        ("object", "[1]", "[1]"),
-        ("array", "[1]", [1]),
-        ("array", '{"b": 1}', '{"b": 1}'),
-        ("integer", "3", 3),
-        ("integer", "3.5", "3.5"),
-        ("number", "3.5", 3.5),
-        ("boolean", "True", True),
-        ("boolean", "yes", "yes"),
-        ("null", "None", None),
-        ("string", "3", "3"),
-    ],
-)
-def test_text_becomes_what_the_schema_says_where_it_says_that(kind, text, value):
-    schema = {"type": "object", "properties": {"key": {"type": kind}}}
-    for read_from in (None, text):
-        assert typed_value(text, schema, "key", read_from) == value

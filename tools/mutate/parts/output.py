@@ -17,6 +17,7 @@ _TEXT_TESTS = (
 _PARSER_TESTS = (
     "atom-server/tests/test_output_parsers.py",
     "atom-server/tests/test_bare_keys.py",
+    "atom-server/tests/test_template_values.py",
     "atom-server/tests/test_response_templates.py",
     "atom-server/tests/test_declared_formats.py",
     "atom-server/tests/test_vendor_notations.py",
