@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.mutate.mutation import ROOT, Mutation
+from tools.mutate.settings import interpret_triton, use_one_thread
 
 _PRODUCT = ("atom_kernels", "atom_models", "atom_core", "atom_server", "atom_vllm")
 # Slow to import, and nothing that a mistake could be in.
@@ -29,7 +30,6 @@ _IMPORTED_ONCE = (
     "safetensors.torch",
     "transformers.generation",
     "transformers.models.auto.modeling_auto",
-    "transformers.models.llama.modeling_llama",
     "tokenizers",
     "httpx",
     "openai.resources",
@@ -50,7 +50,7 @@ def prepare() -> None:
     """Import what all processes need; to be called once, before the first of them."""
     os.chdir(ROOT)
     os.nice(5)
-    os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
+    use_one_thread()
     for name in _IMPORTED_ONCE:
         if importlib.util.find_spec(name.partition(".")[0]):
             importlib.import_module(name)
@@ -59,9 +59,9 @@ def prepare() -> None:
     hypothesis = sys.modules["hypothesis"]
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
     hypothesis.settings.register_profile("mutate", derandomize=True, database=None, phases=phases, deadline=None)
-    ours = [name for name in sys.modules if name.partition(".")[0] in _PRODUCT]
-    if ours:
-        raise RuntimeError(f"imported before a mistake could be put in: {', '.join(sorted(ours))}")
+    early = [name for name in sys.modules if name.partition(".")[0] in (*_PRODUCT, "triton")]
+    if early:
+        raise RuntimeError(f"imported before a mistake, or Triton's interpreter, could be put in: {sorted(early)}")
     gc.freeze()
 
 
@@ -119,7 +119,7 @@ def _run_tests(tests: Sequence[str], mutation: Mutation | None, plugin: Any) -> 
     for stream in (0, 1, 2):
         os.dup2(silent, stream)
     if any(is_interpreted(Path(test)) for test in tests):
-        os.environ["TRITON_INTERPRET"] = "1"  # Triton looks when it is imported
+        interpret_triton()
     if mutation is not None:
         sys.meta_path.insert(0, MutatedModule(mutation))
     # A file at a time: those after the one that finds the mistake are not even imported.

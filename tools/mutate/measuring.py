@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tools.mutate import forked
 from tools.mutate.forked import TestRun, is_interpreted
 from tools.mutate.mutation import ROOT, Mutation
 
@@ -157,7 +158,7 @@ def _state(file: Path) -> bytes:
 
 @cache
 def _product() -> bytes:
-    """A digest of the sources and of what tests share."""
+    """A digest of the sources, of what tests share, and of how they are run."""
     patterns = (
         "packages/*/src/**/*.py",
         "packages/*/src/**/*.c*",
@@ -165,4 +166,6 @@ def _product() -> bytes:
         "tests/support/**/*.py",
     )
     files = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in [ROOT / "conftest.py", *files])).digest()
+    return hashlib.sha256(
+        b"".join(path.read_bytes() for path in [ROOT / "conftest.py", Path(forked.__file__), *files])
+    ).digest()
