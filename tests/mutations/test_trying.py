@@ -15,7 +15,7 @@ from tools.mutate.forked import MutatedModule
 from tools.mutate.mutation import Mutation, mutations_of
 from tools.mutate.operators import GENERAL_OPERATORS
 from tools.mutate.parts import PARTS
-from tools.mutate.report import Outcome, report
+from tools.mutate.report import Outcome, report, survivors_of_last_run
 from tools.mutate.sampling import spread
 
 CODE = """
@@ -95,6 +95,8 @@ def test_survivors_are_reported_and_fail_the_command(
     assert report([found, lost]) == 1
     assert "all              7     6  85.7 %        1        5" in capsys.readouterr().out
     assert str(mutations[0]) in (tmp_path / "lost.txt").read_text()
+    assert survivors_of_last_run("lost") == {mutations[0].lot}
+    assert survivors_of_last_run("found") == survivors_of_last_run("never run") == frozenset()
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tools.mutate.mutation import ROOT, Mutation
 
 FOLDER = ROOT / ".mutations"
+_LOT = "    lot "
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,13 @@ def report(outcomes: Sequence[Outcome]) -> int:
     return 1 if any(outcome.survivors for outcome in outcomes) else 0
 
 
+def survivors_of_last_run(part: str) -> frozenset[str]:
+    """Their lots."""
+    path = FOLDER / f"{part}.txt"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return frozenset(line.removeprefix(_LOT) for line in lines if line.startswith(_LOT))
+
+
 def _row(name: str, outcomes: Sequence[Outcome]) -> str:
     tried = sum(len(outcome.tried) for outcome in outcomes)
     found = tried - sum(len(outcome.survivors) for outcome in outcomes)
@@ -52,5 +60,8 @@ def _in_full(outcome: Outcome) -> str:
         f"{kind:<16} {count - lost[kind]:>4} of {count:>4} found"
         for kind, count in sorted(Counter(mutation.kind for mutation in outcome.tried).items())
     ]
-    survivors = [f"{mutation}\n    - {mutation.before}\n    + {mutation.after}" for mutation in outcome.survivors]
+    survivors = [
+        f"{mutation}\n    - {mutation.before}\n    + {mutation.after}\n{_LOT}{mutation.lot}"
+        for mutation in outcome.survivors
+    ]
     return "\n".join([_row(outcome.part, [outcome]), "", *kinds, "", "Survivors:", *survivors, ""])

@@ -18,7 +18,9 @@ from atom_kernels.sampling import (
     token_logprobs,
     torch_backend,
 )
+from atom_kernels.sampling.ops import SAMPLE, SamplingProblem
 from atom_kernels.sampling.philox import philox_by_torch, philox_rounds
+from atom_kernels.sampling.race import exponential_race
 
 SAMPLERS = {"torch": torch_backend.sample_by_torch, "reference": sample_reference}
 if native_backend.unavailable() is None:
@@ -208,6 +210,17 @@ def test_the_greatest_number_still_draws_a_token_that_has_mass(draw):
     logits = torch.zeros(1000)
     logits[900:] = float("-inf")
     assert draw_with(draw, logits, [1 - 2**-53]) == [899]
+
+
+def test_what_check_tries_is_greedy_and_random():
+    assert {problem.greedy for problem in SAMPLE.parity_problems()} == {False, True}
+    assert not SamplingProblem(100).greedy
+
+
+def test_a_race_adds_hardly_anything_to_its_exponentials():
+    logits, numbers = torch.tensor([[0.9, 0.1]]).log(), torch.tensor([[1.0, 0.01]])
+    assert exponential_race(logits, numbers, torch.ones(1)).tolist() == [1]
+    assert exponential_race(logits, numbers, torch.ones(1), eps=1.0).tolist() == [0]
 
 
 def test_the_contract_refuses_columns_of_different_lengths():

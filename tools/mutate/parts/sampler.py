@@ -27,6 +27,13 @@ HARMLESS: Harmless = {
         "return triton_backend.sample_by_triton(logits_BV, uniform_B, temperature_B, top_k_B, top_p_B, min_p_B)",
         "*",
     ): _ON_A_GPU,
+    (
+        "sampling/sampler.py: sample",
+        'logits_BV.device.type == "cpu"',
+        'logits_BV.device.type != "cpu"',
+    ): "on a CPU the same tokens, only later; " + _ON_A_GPU,
+    ("triton_backend.py: of", "num_rows >= _MANY_ROWS", "*"): "how many chunks a program takes is its speed alone",
+    ("triton_draw.py: _uniform", "True", "False"): "an int64 has the same bits as an uint64 either way",
     ("triton_backend.py", '"CHUNK", "GROUP"', "*"): _NAMES,
     ("triton_backend.py", '"CHUNK", "CHUNKS"', "*"): _NAMES,
     ("triton_backend.py", '"CHUNKS", "GROUP"', "*"): _NAMES,
