@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from atom_core.kv_cache import KVCacheConfig
+from atom_core.kv_cache.block_table import BlockTable
 from atom_core.messages import EngineRequest, SamplingParams
 from atom_core.scheduler import Scheduler, SchedulerConfig
+from atom_core.scheduler.request import Request, RequestStatus
 from fake_worker import FakeEngine, prompt_logprobs_alone, tokens_alone
 
 
@@ -48,6 +50,22 @@ def test_the_last_to_come_gives_way(ahead):
     engine.run()
     assert preempted_ids(engine) == {"c"}
     assert [engine.tokens[name] for name in "abc"] == [tokens_alone(request) for request in requests]
+
+
+def test_a_request_that_lost_its_blocks_has_computed_nothing():
+    request = Request(make_request("a", 6), key=(0, 0), arrival=0.0, max_tokens=4, block_table=BlockTable())
+    request.admit(num_cached_tokens=4)
+    assert request.num_uncomputed_tokens == 2
+    request.leave(RequestStatus.WAITING)
+    assert (request.num_computed_tokens, request.num_uncomputed_tokens) == (0, 6)
+
+
+def test_a_worker_is_told_how_to_pool_where_a_vector_is_asked_for():
+    def pooling(kind):
+        asked = EngineRequest("a", [1, 2], SamplingParams(), kind=kind, pooling="last")
+        return Request(asked, key=(0, 0), arrival=0.0, max_tokens=0, block_table=BlockTable()).for_worker().pooling
+
+    assert (pooling("embed"), pooling("generate")) == ("last", None)
 
 
 def test_the_least_urgent_gives_way():

@@ -18,7 +18,9 @@ from atom_kernels.sampling import (
     token_logprobs,
     torch_backend,
 )
+from atom_kernels.sampling.ops import SAMPLE, SamplingProblem
 from atom_kernels.sampling.philox import philox_by_torch, philox_rounds
+from atom_kernels.sampling.race import exponential_race
 
 SAMPLERS = {"torch": torch_backend.sample_by_torch, "reference": sample_reference}
 if native_backend.unavailable() is None:
@@ -210,6 +212,23 @@ def test_the_greatest_number_still_draws_a_token_that_has_mass(draw):
     assert draw_with(draw, logits, [1 - 2**-53]) == [899]
 
 
+def test_what_check_tries_is_greedy_and_random():
+    assert {problem.greedy for problem in SAMPLE.parity_problems()} == {False, True}
+    assert not SamplingProblem(100).greedy
+
+
+def test_a_race_adds_hardly_anything_to_its_exponentials():
+    logits, numbers = torch.tensor([[0.9, 0.1]]).log(), torch.tensor([[1.0, 0.01]])
+    assert exponential_race(logits, numbers, torch.ones(1)).tolist() == [1]
+    assert exponential_race(logits, numbers, torch.ones(1), eps=1.0).tolist() == [0]
+
+
+def test_the_contract_refuses_columns_of_different_lengths():
+    rows = torch.zeros(2)
+    with pytest.raises(ValueError):
+        sample_reference(torch.zeros(2, 5), torch.zeros(1, dtype=torch.float64), rows, rows.long(), rows, rows)
+
+
 # --- properties ------------------------------------------------------------------------------------------------------
 
 
@@ -235,6 +254,27 @@ def test_a_row_draws_the_same_token_alone_and_in_any_batch(draw):
         assert draw(*(x[row : row + 1] for x in batch)).item() == together[row]
     order = torch.randperm(len(together), generator=torch.Generator().manual_seed(1))
     assert torch.equal(draw(*(x[order] for x in batch)), together[order])
+
+
+@every_sampler
+def test_other_strides_and_number_formats_draw_the_same_tokens(draw):
+    logits, *rows = make_batch()
+    expected = draw(logits, *rows)
+    apart = [torch.stack([row, row + 1], dim=1)[:, 0] for row in rows]
+    assert torch.equal(draw(logits.T.contiguous().T, *apart), expected)
+    uniform, temperature, top_k, top_p, min_p = rows
+    assert torch.equal(
+        draw(logits, uniform, temperature.double(), top_k.int(), top_p.double(), min_p.double()), expected
+    )
+
+
+def test_numbers_and_tokens_are_the_same_without_native_kernels(monkeypatch):
+    batch, rows = make_batch(), torch.arange(24)
+    tokens, numbers = sample(*batch), philox_uniform(rows, rows, rows)
+    monkeypatch.setenv("ATOM_DISABLE_NATIVE", "1")
+    native_backend._functions.cache_clear()  # as in a process that has not loaded them
+    assert torch.equal(sample(*batch), tokens)
+    assert torch.equal(philox_uniform(rows, rows, rows), numbers)
 
 
 @every_sampler

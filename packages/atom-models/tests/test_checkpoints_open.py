@@ -38,6 +38,24 @@ def test_the_oldest_spellings_of_rope_scaling_are_understood():
     assert "rope_theta" not in config
 
 
+@pytest.mark.parametrize(("old", "new"), [("su", "longrope"), ("ntk", "dynamic"), ("mrope", "default")])
+def test_rope_types_have_the_names_of_today(old, new):
+    assert normalize_config({"rope_scaling": {"rope_type": old}})["rope_parameters"]["rope_type"] == new
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [("torch.bfloat16", "bfloat16"), ("half", "float16"), ("float", "float32"), ("float16", "float16")],
+)
+def test_dtypes_have_torchs_names(given, name):
+    assert normalize_config({"torch_dtype": given}) == {"dtype": name}
+
+
+def test_a_number_of_turned_dimensions_becomes_their_share_of_the_head():
+    config = normalize_config({"rope_theta": 1e4, "rotary_dim": 32, "head_dim": 128})
+    assert config["rope_parameters"]["partial_rotary_factor"] == 0.25
+
+
 def test_fields_that_moved_into_the_rope_parameters_are_moved():
     config = normalize_config({"rope_theta": 1e4, "partial_rotary_factor": 0.5})
     assert config["rope_parameters"]["partial_rotary_factor"] == 0.5
@@ -53,6 +71,12 @@ def test_a_nested_text_config_is_normalized_too():
     config = normalize_config({"torch_dtype": "bfloat16", "text_config": {"rope_theta": 7.0}})
     assert config["text_config"]["rope_parameters"]["rope_theta"] == 7.0
     assert config["text_config"]["dtype"] == "bfloat16"
+
+
+def test_facts_of_a_nested_model_are_those_of_its_text_config(tmp_path):
+    text = {"max_position_embeddings": 77, "eos_token_id": 5, "torch_dtype": "float16"}
+    checkpoint = open_checkpoint(make_folder(tmp_path / "m", {"model_type": "outer", "text_config": text}))
+    assert (checkpoint.max_model_len, checkpoint.eos_token_ids, checkpoint.dtype) == (77, (5,), "float16")
 
 
 def test_facts_of_a_checkpoint(tiny_llama):

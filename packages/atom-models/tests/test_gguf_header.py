@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from atom_models import CheckpointError, open_checkpoint
 from atom_models.checkpoint import read_gguf
+from atom_models.checkpoint.gguf_config import gguf_config
 from atom_models.checkpoint.gguf_file import TENSOR_TYPES
 
 
@@ -75,6 +76,64 @@ def test_sizes_of_all_formats_are_those_of_the_gguf_library():
         assert (kind.name, gguf.GGML_QUANT_SIZES[kind]) == (name, (block, num_bytes))
 
 
+def test_all_formats_of_the_gguf_library_are_known_but_those_that_no_weight_has():
+    known = {name for name, _, _ in TENSOR_TYPES.values()}
+    of_library = {kind.name for kind in gguf.GGMLQuantizationType if kind <= max(TENSOR_TYPES)}
+    assert of_library - known == {"Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "metadata"),
+    [
+        (b"", {}),
+        (string("k") + struct.pack("<IIQ", 9, 8, 2) + string("x") + string("yz"), {"k": ["x", "yz"]}),
+        (string("k") + struct.pack("<IIQH", 9, 2, 1, 7), {"k": [7]}),
+        (string("general.alignment") + struct.pack("<II", 4, 4096), {"general.alignment": 4096}),
+    ],
+    ids=["no keys", "texts", "numbers", "the widest alignment"],
+)
+def test_a_file_may_end_with_its_header(tmp_path, keys, metadata):
+    whole = make_bytes(num_keys=len(metadata), num_tensors=0, keys=keys, tensor=b"")
+    (tmp_path / "f.gguf").write_bytes(whole[: 24 + len(keys)])
+    file = read_gguf(tmp_path / "f.gguf")
+    assert (dict(file.metadata), file.tensors) == (metadata, {})
+
+
+def test_rope_scaling_is_what_the_header_says(tmp_path):
+    def rope(name, **scaling):
+        writer = gguf.GGUFWriter(tmp_path / name, "llama")
+        writer.add_embedding_length(64)
+        writer.add_head_count(4)
+        for key in ("feed_forward_length", "block_count", "context_length", "vocab_size"):
+            writer.add_uint32(f"llama.{key}", 8)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_rope_freq_base(5e5)
+        for key, value in scaling.items():
+            add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
+            add(f"llama.rope.{key.replace('__', '.')}", value)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return gguf_config(read_gguf(tmp_path / name))[0]["rope_parameters"]
+
+    assert rope("none.gguf") == {"rope_theta": 5e5, "rope_type": "default"}
+    assert rope("partial.gguf", dimension_count=4) == {
+        "rope_theta": 5e5,
+        "rope_type": "default",
+        "partial_rotary_factor": 0.25,
+    }
+    assert rope("yarn.gguf", scaling__type="yarn", scaling__factor=4.0, scaling__original_context_length=32) == {
+        "rope_theta": 5e5,
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+    assert rope("linear.gguf", scaling__type="linear") == {"rope_theta": 5e5, "rope_type": "linear", "factor": 1.0}
+    with pytest.raises(CheckpointError, match=r"scaling\.type is 'other'; supported: none, linear, yarn, longrope"):
+        rope("other.gguf", scaling__type="other")
+
+
 def test_the_handmade_file_of_the_cases_below_is_good(tmp_path):
     (tmp_path / "f.gguf").write_bytes(make_bytes())
     assert read_gguf(tmp_path / "f.gguf").tensors["t"].shape == (4,)
@@ -86,6 +145,9 @@ CASES = {
     "other letters": (make_bytes(magic=b"GGML"), "does not start with the letters GGUF"),
     "version 1": (make_bytes(version=1), "version 1"),
     "big endian": (make_bytes(version=3 << 24), "big-endian"),
+    "big endian, version 2": (make_bytes(version=2 << 24), "big-endian"),
+    "too short for a tensor": (make_bytes(num_keys=0, keys=b"", tensor=b"")[:24] + bytes(23), "tensors, more than"),
+    "long enough for a tensor": (make_bytes(num_keys=0, keys=b"", tensor=b"")[:24] + bytes(24), "claims 0 dimensions"),
     "huge tensor count": (make_bytes(num_tensors=HUGE), "tensors, more than"),
     "huge key count": (make_bytes(num_keys=HUGE), "metadata keys, more than"),
     "key longer than the file": (make_bytes(keys=struct.pack("<Q", 1000) + b"k"), "ends inside a metadata key"),

@@ -19,6 +19,17 @@ from converted_gguf import write_gguf
 from tiny_models import make_tiny_llama
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("F32", torch.float32), ("F16", torch.float16), ("BF16", torch.bfloat16)])
+def test_plain_numbers_keep_their_format_and_their_memory(name, dtype):
+    numbers = torch.tensor([[1.5, -2.0, 0.25], [3.0, 0.0, -0.5]], dtype=dtype)
+    raw = bytearray(numbers.view(torch.uint8).numpy().tobytes())
+    found = dequantize(memoryview(raw), name, (2, 3))
+    assert found.dtype is dtype
+    assert torch.equal(found, numbers)
+    raw[:] = bytes(len(raw))
+    assert not found.any()
+
+
 @pytest.mark.parametrize("quant", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
 def test_every_weight_comes_out_as_the_gguf_library_dequantizes_it(tmp_path, quant):
     folder = make_tiny_llama(tmp_path / "model")

@@ -25,6 +25,7 @@ from atom_models import (
     load_weights,
     open_checkpoint,
 )
+from atom_models.layers.loadable import ExpectedWeight
 from atom_models.paged_run import PagedRun, SequenceStep
 from tiny_models import make_tiny_llama, write_weights
 
@@ -45,6 +46,30 @@ def test_a_missing_weight_is_named(tmp_path):
     folder = edit_weights(make_tiny_llama(tmp_path / "m"), drop=("model.layers.1.mlp.up_proj.weight",))
     with pytest.raises(CheckpointError, match=r"1 missing weight: model\.layers\.1\.mlp\.up_proj\.weight$"):
         load_model(folder)
+
+
+def test_each_layer_is_finished_once_when_its_last_weight_has_come_and_one_without_weights_at_the_end():
+    order = []
+
+    class Noting(torch.nn.Module):
+        ignored_weights = frozenset()
+
+        def __init__(self, name, *weights):
+            super().__init__()
+            self.name, self.weights = name, weights
+
+        def expected_weights(self):
+            return {name: ExpectedWeight((1,), torch.float32) for name in self.weights}
+
+        def load_shard(self, name, tensor):
+            order.append(name)
+
+        def finish(self):
+            order.append(f"finish {self.name}")
+
+    model = torch.nn.ModuleList([Noting("none"), Noting("two", "a", "c"), Noting("one", "b")])
+    load_named_weights(model, [(name, torch.zeros(1)) for name in "abc"], where="here")
+    assert order == ["a", "b", "finish one", "c", "finish two", "finish none"]
 
 
 def test_an_unexpected_weight_is_named(tmp_path):

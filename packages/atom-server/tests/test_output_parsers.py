@@ -63,6 +63,7 @@ CASES = {
     "a list": (
         json_parser, f' [{CALL}, {{"name": "g", "parameters": {{}}}}]', ("", "", TWO),
     ),
+    "a list, the second call without arguments": (json_parser, f'[{CALL}, {{"name": "g"}}]', ("", "", TWO)),
     "another function": (json_parser, '{"name": "h", "x": 1} so', ('{"name": "h", "x": 1} so', "", [])),
     "other json": (json_parser, '{"x": 1}', ('{"x": 1}', "", [])),
     "no json": (json_parser, "[note] {yes}", ("[note] {yes}", "", [])),

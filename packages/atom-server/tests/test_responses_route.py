@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 from openai import BadRequestError, NotFoundError
 
+from atom_server.errors import APIError
+from atom_server.response_writer import ResponseWriter
+from atom_server.schemas.create_response import CreateResponseRequest
+from atom_server.tool_messages import ReplyReader
+
 INPUT = "Tell me a story."
 
 
@@ -89,6 +94,15 @@ def test_the_clients_own_stream_helper_understands_it(client):
     with client.responses.stream(**settings) as stream:
         text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
     assert text == create(client).output_text
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(400, "invalid_prompt"), (499, "invalid_prompt"), (500, "server_error"), (503, "server_error")]
+)
+def test_a_failed_response_says_whose_fault_it_was(status, code):
+    writer = ResponseWriter(CreateResponseRequest(model="m", input="x"), "m", ReplyReader(), None)
+    failed = writer.unfinished("failed", APIError(status, "so it is"))
+    assert failed["error"] == {"code": code, "message": "so it is"}
 
 
 def test_a_response_goes_on_from_a_stored_one(client):

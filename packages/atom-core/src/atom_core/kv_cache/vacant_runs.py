@@ -25,14 +25,8 @@ class VacantRuns:
     def add(self, start: int, end: int) -> tuple[int, int]:
         """Blocks ``[start, end)``, none of them here yet, have become empty; the run that they are part of now."""
         self._num_blocks += end - start
-        before = self._start_of.pop(start, None)
-        if before is not None:
-            del self._end_of[before]
-            start = before
-        after = self._end_of.pop(end, None)
-        if after is not None:
-            del self._start_of[after]
-            end = after
+        start = self._start_of.pop(start, start)
+        end = self._end_of.pop(end, end)
         self._insert(start, end)
         return start, end
 

@@ -27,7 +27,6 @@ class Request:
         max_tokens: output tokens at most.
         max_computed_tokens: tokens that will ever be computed (the last output token never is).
         num_computed_tokens: tokens computed in the cache, those of steps in flight included.
-        num_reported_tokens: the same without steps in flight.
         num_samples_in_flight: tokens sampled by steps in flight; their values are not known.
         forced_token_ids: output tokens that need no sampling; they join `token_ids` when samples before them arrive.
         num_samples_before_forced: of those in flight.
@@ -52,7 +51,6 @@ class Request:
         "num_cached_tokens",
         "num_computed_tokens",
         "num_prompt_tokens",
-        "num_reported_tokens",
         "num_samples_before_forced",
         "num_samples_in_flight",
         "num_steps_in_flight",
@@ -88,7 +86,6 @@ class Request:
         self.block_table = block_table
         self.has_run = False
         self.num_computed_tokens = 0
-        self.num_reported_tokens = 0
         self.num_samples_in_flight = 0
         self.forced_token_ids: list[int] = []
         self.forced_for_worker: ForcedTokens | None = None
@@ -130,7 +127,7 @@ class Request:
     def admit(self, num_cached_tokens: int) -> None:
         """The request got its blocks; the first `num_cached_tokens` tokens are computed already."""
         self.status = RequestStatus.RUNNING
-        self.num_computed_tokens = self.num_reported_tokens = num_cached_tokens
+        self.num_computed_tokens = num_cached_tokens
         if not self.has_run:
             self.has_run = True
             self.num_cached_tokens = num_cached_tokens
@@ -138,7 +135,7 @@ class Request:
     def leave(self, status: RequestStatus) -> None:
         """The request lost its blocks: it waits again, or is finished."""
         self.status = status
-        self.num_computed_tokens = self.num_reported_tokens = 0
+        self.num_computed_tokens = 0
         self.is_at_worker = False
         self.forced_for_worker = None
 

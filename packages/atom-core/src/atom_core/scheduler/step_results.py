@@ -31,7 +31,6 @@ def take_result(
     if not request.samples and num_computed_tokens >= request.num_prompt_tokens:
         finish_reason = "stop" if request.engine_request.kind == "embed" else "length"
     if request.status is RequestStatus.RUNNING:
-        request.num_reported_tokens = num_computed_tokens
         book.cache.publish(request.block_table, request.token_ids, num_computed_tokens)
         if num_computed_tokens - entry.num_new_tokens < request.num_prompt_tokens <= num_computed_tokens:
             book.release_siblings(request)

@@ -166,12 +166,12 @@ def _parse(path: Path, buffer: mmap.mmap) -> GGUFFile:
     cursor = _Cursor(buffer)
     if len(buffer) < 4 or buffer[:4] != b"GGUF":
         raise CheckpointError("it does not start with the letters GGUF")
-    cursor.position = 4
+    cursor.take(4, "its letters")
     version = cursor.scalar("I", "its version")
     if version not in (2, 3):
         kind = "big-endian" if version in (2 << 24, 3 << 24) else f"version {version}"
         raise CheckpointError(f"it is {kind}, and only little-endian versions 2 and 3 can be read")
-    num_tensors = cursor.count("tensors", 24)
+    num_tensors = cursor.count("tensors", 32)
     num_keys = cursor.count("metadata keys", 13)
     values: dict[str, Any] = {}
     for _ in range(num_keys):

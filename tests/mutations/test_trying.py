@@ -1,0 +1,115 @@
+"""How mistakes are chosen, put in, and met by tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from source_tree import ROOT
+from tools.mutate import measuring
+from tools.mutate.forked import MutatedModule
+from tools.mutate.mutation import Mutation, mutations_of
+from tools.mutate.operators import GENERAL_OPERATORS
+from tools.mutate.parts import PARTS
+from tools.mutate.report import Outcome, report, survivors_of_last_run
+from tools.mutate.sampling import spread
+
+CODE = """
+from functools import cache
+
+LIMIT = 3
+
+def fits(a):
+    return a < LIMIT
+
+@cache
+def size():
+    return 1 + LIMIT
+"""
+
+
+def mutations_in(folder: Path, code: str = CODE) -> list[Mutation]:
+    path = folder / "src" / "atom_made_up" / "code.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(code)
+    return mutations_of(path, GENERAL_OPERATORS)
+
+
+@pytest.fixture
+def mutations(tmp_path: Path) -> list[Mutation]:
+    return mutations_in(tmp_path)
+
+
+def of(mutations: list[Mutation], before: str) -> Mutation:
+    return next(mutation for mutation in mutations if mutation.before == before)
+
+
+def test_a_module_is_loaded_with_the_mistake_and_its_file_is_left_as_it_was(mutations: list[Mutation]):
+    mutation = of(mutations, "a < LIMIT")
+    loader = MutatedModule(mutation)
+    spec = loader.find_spec("atom_made_up.code")
+    assert spec is not None
+    assert loader.find_spec("atom_made_up.other") is None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    assert (module.fits(2), module.fits(3), module.fits(4)) == (True, True, False)
+    assert mutation.path.read_text() == CODE
+
+
+def test_a_sample_takes_some_of_every_file_and_the_same_after_an_edit_elsewhere(tmp_path: Path):
+    everything = PARTS["scheduler"].mutations
+    sample = spread(everything, 40)
+    assert len(sample) == 40 == len(set(sample))
+    assert {edit.file for edit in sample} == {edit.file for edit in everything}
+    before, after = mutations_in(tmp_path / "before"), mutations_in(tmp_path / "after", "# A line above.\n\n" + CODE)
+    assert [edit.lot for edit in spread(after, 3)] == [edit.lot for edit in spread(before, 3)]
+
+
+def test_a_mistake_meets_the_tests_that_call_its_function_the_quickest_file_first(mutations: list[Mutation]):
+    first, second, third = Path("test_first.py"), Path("test_second.py"), Path("test_third.py")
+    measured = {
+        first: {"first::a": (2.0, ["atom_made_up/code.py: fits"]), "first::b": (1.0, [])},
+        second: {"second::a": (1.0, ["atom_made_up/code.py: fits", "atom_made_up/code.py: size"])},
+        third: {"third::a": (0.5, ["atom_made_up/other.py: fits"])},
+    }
+    found = measuring.tests_for(of(mutations, "a < LIMIT"), measured)
+    assert found == [(second, {"second::a": 1.0}), (first, {"first::a": 2.0})]
+    # What runs at import, or is remembered from an earlier test, may matter to each test beside one that uses the file.
+    beside = [(second, {"second::a": 1.0}), (first, {"first::a": 2.0, "first::b": 1.0})]
+    for before in ("3", "1 + LIMIT"):
+        assert measuring.tests_for(of(mutations, before), measured) == beside
+    assert measuring.tests_for(of(mutations, "3"), {third: measured[third]}) == [(third, {"third::a": 0.5})]
+
+
+def test_survivors_are_reported_and_fail_the_command(
+    mutations: list[Mutation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("tools.mutate.report.FOLDER", tmp_path)
+    found = Outcome("found", mutations[:3], [], 1, 2.0)
+    lost = Outcome("lost", mutations[:4], mutations[:1], 0, 3.0)
+    assert report([found]) == 0
+    assert report([found, lost]) == 1
+    assert "all              7     6  85.7 %        1        5" in capsys.readouterr().out
+    assert str(mutations[0]) in (tmp_path / "lost.txt").read_text()
+    assert survivors_of_last_run("lost") == {mutations[0].lot}
+    assert survivors_of_last_run("found") == survivors_of_last_run("never run") == frozenset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "flags"),
+    [
+        ("adapters", ["--kind", "arguments", "layout", "skipped", "enum"]),
+        ("sampler", ["--only", "sampling_extras", "--kind", "comparison", "arithmetic", "left out"]),
+        ("scheduler", ["--only", "block_pool", "--kind", "comparison", "arithmetic", "condition", "went on"]),
+    ],
+)
+def test_the_tests_find_a_sample_of_the_mistakes(part: str, flags: list[str]):
+    command = [sys.executable, "-m", "tools.mutate", "--part", part, *flags, "--sample", "12"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "100.0 %" in run.stdout

@@ -1,0 +1,69 @@
+"""Put mistakes into the product, one at a time, and see which the tests find.
+
+``python -m tools.mutate --part sampler --sample 60`` tries as many, spread over the files of a part; without ``--part``
+as many of each part, without ``--sample`` all. ``--only scheduler.py --kind comparison`` takes some. A mistake lives in
+the memory of one process: no file is changed. What survived is written to `.mutations/PART.txt`, and tried once more by
+``--again``. The exit status is 1 if any mistake passed all tests that is not listed in the part's `HARMLESS`, with a
+reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from tools.mutate.mutation import Mutation
+from tools.mutate.parts import PARTS, Part
+from tools.mutate.report import Outcome, report, survivors_of_last_run
+from tools.mutate.sampling import spread
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", default=[], nargs="*", choices=tuple(PARTS), help="of all when left out")
+    parser.add_argument("--only", default="", help="files whose path has this in it")
+    parser.add_argument("--kind", default=[], nargs="*", help="kinds of mistakes, by the beginning of their names")
+    parser.add_argument("--sample", type=int, default=0, help="as many of each part, spread over files")
+    parser.add_argument("--again", action="store_true", help="those that survived the last run")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--list", action="store_true", help="only print them")
+    options = parser.parse_args(arguments)
+    parts = [PARTS[name] for name in options.part or PARTS]
+    chosen = {part.name: _choose(part, options) for part in parts}
+    if options.list:
+        print(*(mutation for mutations in chosen.values() for mutation in mutations), sep="\n")
+        return 0
+    from tools.mutate import forked
+
+    forked.prepare()
+    outcomes = [_try(part, chosen[part.name], options.jobs) for part in parts if chosen[part.name]]
+    return report(outcomes)
+
+
+def _choose(part: Part, options: argparse.Namespace) -> list[Mutation]:
+    kinds = tuple(options.kind) or ""
+    wanted = [edit for edit in part.mutations if edit.kind.startswith(kinds) and options.only in edit.file]
+    wanted = [edit for edit in wanted if part.reason_of(edit) is None]
+    if options.again:
+        lots = survivors_of_last_run(part.name)
+        wanted = [edit for edit in wanted if edit.lot in lots]
+    return spread(wanted, options.sample) if options.sample else wanted
+
+
+def _try(part: Part, mutations: Sequence[Mutation], jobs: int) -> Outcome:
+    from tools.mutate.measuring import measure
+    from tools.mutate.running import try_all
+
+    start = time.monotonic()
+    num_harmless = sum(part.reason_of(mutation) is not None for mutation in part.mutations)
+    print(f"{part.name}: {len(mutations)} mistakes of {len(part.mutations)}, {num_harmless} harmless", flush=True)
+    measured = measure(sorted({test for edit in mutations for test in part.tests_of_file[edit.path]}))
+    survivors = try_all(mutations, part.tests_of_file, measured, jobs=jobs)
+    return Outcome(part.name, mutations, survivors, num_harmless, time.monotonic() - start)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Tests in a forked process: torch and pytest are imported once, the product's modules anew in each."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import linecache
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tools.mutate.mutation import ROOT, Mutation
+from tools.mutate.settings import interpret_triton, use_one_thread
+
+_PRODUCT = ("atom_kernels", "atom_models", "atom_core", "atom_server", "atom_vllm")
+# Slow to import, and nothing that a mistake could be in.
+_IMPORTED_ONCE = (
+    "numpy",
+    "pytest",
+    "hypothesis",
+    "torch",
+    "safetensors.torch",
+    "transformers.generation",
+    "transformers.models.auto.modeling_auto",
+    "tokenizers",
+    "httpx",
+    "openai.resources",
+    "pydantic",
+    "uvicorn",
+)
+# Of pytest: all tests passed, or none of them is there.
+PASSED = (0, 4, 5)
+_OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain", "--hypothesis-profile=mutate")
+
+
+def is_interpreted(test_file: Path) -> bool:
+    """Whether the tests run Triton kernels in Triton's interpreter."""
+    return test_file.parent.name.startswith("triton_")
+
+
+def prepare() -> None:
+    """Import what all processes need; to be called once, before the first of them."""
+    os.chdir(ROOT)
+    os.nice(5)
+    use_one_thread()
+    for name in _IMPORTED_ONCE:
+        if importlib.util.find_spec(name.partition(".")[0]):
+            importlib.import_module(name)
+    sys.modules["torch"].set_num_threads(1)
+    # The same examples each time, none kept, none made smaller.
+    hypothesis = sys.modules["hypothesis"]
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+    hypothesis.settings.register_profile("mutate", derandomize=True, database=None, phases=phases, deadline=None)
+    early = [name for name in sys.modules if name.partition(".")[0] in (*_PRODUCT, "triton")]
+    if early:
+        raise RuntimeError(f"imported before a mistake, or Triton's interpreter, could be put in: {sorted(early)}")
+    gc.freeze()
+
+
+class TestRun:
+    """A forked process that runs files of tests with a plugin, and with a mistake or without.
+
+    Attributes:
+        seconds: it has been running.
+        status: once it has ended, 0 if all tests passed; 1 where it was stopped because it took more than its time.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self, tests: Sequence[str], *, plugin: Any, mutation: Mutation | None = None, limit: float = 600.0
+    ) -> None:
+        self._start, self._limit = time.monotonic(), limit
+        self.status: int | None = None
+        self._process = os.fork()
+        if self._process == 0:
+            os._exit(_run_tests(tests, mutation, plugin))
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def has_ended(self) -> bool:
+        """Looks, without waiting; ends what took too long, which is a mistake that was found."""
+        done, status = os.waitpid(self._process, os.WNOHANG)
+        if done:
+            self.status = os.waitstatus_to_exitcode(status)
+        elif self.seconds > self._limit:
+            self.stop()
+            self.status = 1
+        if self.status is not None:
+            _end_group(self._process)
+        return self.status is not None
+
+    def stop(self) -> None:
+        """End the process, and those that it started."""
+        _end_group(self._process)
+        os.waitpid(self._process, 0)
+
+
+def _end_group(process: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)
+
+
+def _run_tests(tests: Sequence[str], mutation: Mutation | None, plugin: Any) -> int:
+    import pytest
+
+    os.setpgid(0, 0)
+    silent = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(silent, stream)
+    if any(is_interpreted(Path(test)) for test in tests):
+        interpret_triton()
+    if mutation is not None:
+        sys.meta_path.insert(0, MutatedModule(mutation))
+    # A file at a time: those after the one that finds the mistake are not even imported.
+    statuses = (int(pytest.main([*_OPTIONS, test], plugins=[plugin])) for test in tests)
+    return next((status for status in statuses if status not in PASSED), 0)
+
+
+class MutatedModule(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader):
+    """Loads one module from a changed source."""
+
+    def __init__(self, mutation: Mutation) -> None:
+        super().__init__(
+            mutation.file.removesuffix(".py").removesuffix("/__init__").replace("/", "."), str(mutation.path)
+        )
+        self._source = mutation.apply()
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        return importlib.util.spec_from_loader(fullname, self) if fullname == self.name else None
+
+    def exec_module(self, module: Any) -> None:
+        # Triton's interpreter and torch's compiler read sources again: they shall see this one.
+        lines = self._source.splitlines(keepends=True)
+        linecache.cache[self.path] = (len(self._source), None, lines, self.path)
+        super().exec_module(module)
+
+    def get_data(self, path: str) -> bytes:
+        return self._source.encode()
+
+    def path_stats(self, path: str) -> Any:
+        raise OSError("so that no compiled file is read or written")

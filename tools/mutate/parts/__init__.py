@@ -1,0 +1,13 @@
+"""The parts of the product that mistakes are put into."""
+
+from tools.mutate.parts.adapters import ADAPTERS
+from tools.mutate.parts.layers import LAYERS
+from tools.mutate.parts.loader import LOADER
+from tools.mutate.parts.output import OUTPUT
+from tools.mutate.parts.part import Part
+from tools.mutate.parts.sampler import SAMPLER
+from tools.mutate.parts.scheduler import SCHEDULER
+
+PARTS: dict[str, Part] = {part.name: part for part in (ADAPTERS, SAMPLER, SCHEDULER, LOADER, LAYERS, OUTPUT)}
+
+__all__ = ["PARTS", "Part"]

@@ -1,0 +1,51 @@
+"""Layers, and the architectures made of them."""
+
+from __future__ import annotations
+
+from tools.mutate.operators import GENERAL_OPERATORS
+from tools.mutate.parts.part import Harmless, Part
+
+_MODELS = "atom-models/src/atom_models"
+_TESTS = (
+    "atom-models/tests/test_layers.py",
+    "atom-models/tests/test_moe_layers.py",
+    "atom-models/tests/test_layers_with_experts.py",
+    "atom-models/tests/test_latent_attention_layers.py",
+    "atom-models/tests/test_tensor_parallel_layers.py",
+    "atom-models/tests/test_config_fields.py",
+    "atom-models/tests/test_fine_grained_moe.py",
+    "atom-models/tests/test_published_configs.py",
+    "atom-models/tests/test_dense_architectures.py",
+    "atom-models/tests/test_llama_against_transformers.py",
+)
+
+_NO_NORM = "norms of heads come in pairs, and without them nothing reads it"
+HARMLESS: Harmless = {
+    ("llama.py: LlamaConfig", "1e-6", "*"): "the config of every family states its epsilon",
+    ("llama.py: LlamaConfig", "2048", "*"): "the config of every family states its context",
+    ("layers/attention.py: _prologue", "q_norm is None", "*"): _NO_NORM,
+    ("layers/attention.py: _prologue", "k_norm is None", "*"): _NO_NORM,
+    ("layers/attention.py: _prologue", "1e-6", "*"): _NO_NORM,
+    ("linear.py: forward", "y, residual", "residual, y"): "a sum has no order",
+    (
+        "mla.py: mla_scale",
+        'rope_parameters.get("rope_type", "default") == "default" or not all_dim or factor <= 1',
+        'rope_parameters.get("rope_type", "default") == "default" and not all_dim or factor <= 1',
+    ): "the temperature is 1 where all_dim is 0, and a rotation of the default kind has no factor",
+    ("mla.py: mla_scale", "factor <= 1", "factor < 1"): "the logarithm of 1 is 0",
+    (
+        "layers/embedding.py: _rows_of_rank",
+        "return part.to(device=context.device, dtype=context.dtype, copy=True)",
+        "*",
+    ): "a short cut: what follows copies whole parts as well",
+}
+
+LAYERS = Part(
+    name="layers",
+    files={
+        f"{_MODELS}/layers/*.py": _TESTS,
+        f"{_MODELS}/architectures/*.py": _TESTS,
+    },
+    operators=GENERAL_OPERATORS,
+    harmless=HARMLESS,
+)

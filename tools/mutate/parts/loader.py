@@ -1,0 +1,27 @@
+"""Checkpoints and weights: what is read, and where it goes."""
+
+from __future__ import annotations
+
+from tools.mutate.operators import GENERAL_OPERATORS
+from tools.mutate.parts.part import Harmless, Part
+
+_MODELS = "atom-models/src/atom_models"
+_TESTS = (
+    "atom-models/tests/test_gguf_header.py",
+    "atom-models/tests/test_weight_loading.py",
+    "atom-models/tests/test_gguf_weights.py",
+    "atom-models/tests/test_checkpoints_open.py",
+    "atom-models/tests/test_published_configs.py",
+)
+
+HARMLESS: Harmless = {}
+
+LOADER = Part(
+    name="loader",
+    files={
+        f"{_MODELS}/weights/*.py": _TESTS,
+        f"{_MODELS}/checkpoint/*.py": _TESTS,
+    },
+    operators=GENERAL_OPERATORS,
+    harmless=HARMLESS,
+)

@@ -1,0 +1,61 @@
+"""What is made of tokens: text, stop strings, calls and reasoning, log-probabilities, streams."""
+
+from __future__ import annotations
+
+from tools.mutate.operators import GENERAL_OPERATORS
+from tools.mutate.parts.part import Harmless, Part
+
+_CORE = "atom-core/src/atom_core"
+_SERVER = "atom-server/src/atom_server"
+_TEXT_TESTS = (
+    "atom-core/tests/test_incremental_text.py",
+    "atom-core/tests/test_output_processor.py",
+    "atom-core/tests/test_tokenizer.py",
+    "atom-core/tests/test_llm_engine.py",
+    "atom-core/tests/test_async_engine.py",
+)
+_PARSER_TESTS = (
+    "atom-server/tests/test_output_parsers.py",
+    "atom-server/tests/test_bare_keys.py",
+    "atom-server/tests/test_template_values.py",
+    "atom-server/tests/test_response_templates.py",
+    "atom-server/tests/test_declared_formats.py",
+    "atom-server/tests/test_vendor_notations.py",
+    "atom-server/tests/test_output_format.py",
+    "atom-server/tests/test_constraints_as_grammars.py",
+    "atom-server/tests/test_function_schemas.py",
+    "atom-server/tests/test_tool_calls.py",
+    "atom-server/tests/test_tool_choice.py",
+)
+_WRITER_TESTS = (
+    "atom-server/tests/test_chat_route.py",
+    "atom-server/tests/test_completions_route.py",
+    "atom-server/tests/test_response_items.py",
+    "atom-server/tests/test_usage_and_logprobs.py",
+    "atom-server/tests/test_messages_route.py",
+    "atom-server/tests/test_message_tools.py",
+    "atom-server/tests/test_responses_route.py",
+    "atom-server/tests/test_response_tools.py",
+    "atom-server/tests/test_tool_calls.py",
+    "atom-server/tests/test_request_fields.py",
+)
+
+HARMLESS: Harmless = {
+    ("atom_server/logprobs.py: text_logprobs", "0", "1"): "who has a token without an entry says which",
+}
+
+OUTPUT = Part(
+    name="output",
+    files={
+        f"{_CORE}/tokenization/stop_strings.py": _TEXT_TESTS,
+        f"{_CORE}/tokenization/detokenizer.py": _TEXT_TESTS,
+        f"{_CORE}/engine/output_processor.py": _TEXT_TESTS,
+        f"{_SERVER}/output/**/*.py": _PARSER_TESTS,
+        f"{_SERVER}/logprobs.py": _WRITER_TESTS,
+        f"{_SERVER}/streaming.py": _WRITER_TESTS,
+        f"{_SERVER}/*_writer.py": _WRITER_TESTS,
+        f"{_SERVER}/response_output.py": _WRITER_TESTS,
+    },
+    operators=GENERAL_OPERATORS,
+    harmless=HARMLESS,
+)

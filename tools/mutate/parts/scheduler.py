@@ -1,0 +1,38 @@
+"""The scheduler, and the book-keeping of the KV cache."""
+
+from __future__ import annotations
+
+from tools.mutate.operators import GENERAL_OPERATORS
+from tools.mutate.parts.part import Harmless, Part
+
+_CORE = "atom-core/src/atom_core"
+_TESTS = (
+    "atom-core/tests/test_block_pool.py",
+    "atom-core/tests/test_prefix_cache.py",
+    "atom-core/tests/test_cache_groups.py",
+    "atom-core/tests/test_scheduler.py",
+    "atom-core/tests/test_scheduler_endings.py",
+    "atom-core/tests/test_scheduler_preemption.py",
+    "atom-core/tests/test_scheduler_properties.py",
+    "atom-core/tests/test_one_step_ahead.py",
+)
+
+_HEAP = "when the heap is made anew, and how often, changes its size and not what it says"
+HARMLESS: Harmless = {
+    ("vacant_runs.py: _insert", "len(self._by_length) > 4 * len(self._end_of) + 64", "*"): _HEAP,
+    ("vacant_runs.py: _insert", "4 * len(self._end_of) + 64", "*"): _HEAP,
+    ("vacant_runs.py: _insert", "4 * len(self._end_of)", "*"): _HEAP,
+    ("vacant_runs.py: _insert", "4", "5"): _HEAP,
+    ("vacant_runs.py: _insert", "64", "65"): _HEAP,
+    ("scheduler/request.py: __init__", "self.num_computed_tokens = 0", "pass"): "`admit` sets it before it is read",
+}
+
+SCHEDULER = Part(
+    name="scheduler",
+    files={
+        f"{_CORE}/scheduler/*.py": _TESTS,
+        f"{_CORE}/kv_cache/*.py": _TESTS,
+    },
+    operators=GENERAL_OPERATORS,
+    harmless=HARMLESS,
+)
