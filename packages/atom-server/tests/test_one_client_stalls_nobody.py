@@ -11,6 +11,8 @@ import time
 import msgspec
 import pytest
 
+from atom_server.body import check_num_values, decode_json_object
+from atom_server.errors import APIError
 from atom_server.schemas.responses import TextChoice, TextCompletion, TextLogprobs
 from atom_server.whole_answer import encode_in_parts
 
@@ -104,6 +106,31 @@ REQUESTS = {
     "a million values": (413, TEXT, {"prompt": [5] * 2**20}),
     "a bad value that is long": (400, TEXT, {"prompt": "x", "logit_bias": [[5] * 400_000]}),
 }
+
+
+LARGE_BODIES = {
+    "lists within lists": (413, b'{"prompt": [' + b",".join([b"[" * 28 + b"]" * 28] * 100_000) + b"]}"),
+    "many names": (413, b"{" + b",".join(b'"%048d": 1' % number for number in range(500_000)) + b"}"),
+    "many numbers that have no end": (400, b'{"prompt": [' + b",".join([b"0." + b"7" * 50] * 200_000)),
+}
+
+
+def decode_checked(body):
+    check_num_values(body)
+    return decode_json_object(body)
+
+
+@pytest.mark.parametrize("name", LARGE_BODIES)
+def test_no_body_takes_long_to_refuse(name):
+    status, body = LARGE_BODIES[name]
+    seconds = []
+    for _ in range(3):
+        started = time.thread_time()
+        with pytest.raises(APIError) as refused:
+            decode_checked(body)
+        seconds.append(time.thread_time() - started)
+        assert refused.value.status == status
+    assert min(seconds) / slowness() < MOST_SECONDS
 
 
 @pytest.mark.parametrize("name", REQUESTS)
