@@ -68,4 +68,5 @@ def test_serving_does_not_ask_for_the_development_environment(target: str, tmp_p
     command = ["make", "--dry-run", "--no-print-directory", "-C", str(ROOT), "SERVE=.absent/atom", target]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert "tools.serve_environment" in shown
-    assert "hatch" not in shown.replace(str(ROOT), "")
+    # The interpreter that runs this test may lie in a folder of hatch's.
+    assert not [line for line in shown.splitlines() if "bin/hatch" in line or "hatch run" in line]

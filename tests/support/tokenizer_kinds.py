@@ -43,9 +43,10 @@ def make_unigram() -> Tokenizer:
 def make_byte_level(folder: Path, kind: str) -> Tokenizer:
     """The tokenizer of `folder`, with the rule by which a GGUF file of this kind cuts text before merging."""
     tokenizer = Tokenizer.from_folder(folder)
-    tokenizer.backend.pre_tokenizer = PRE_TOKENIZERS[kind]()
-    if kind == "qwen2":
-        tokenizer.backend.normalizer = normalizers.NFC()
+    cut = PRE_TOKENIZERS[kind]
+    tokenizer.backend.pre_tokenizer = cut.build()
+    if cut.nfc:
+        tokenizer.backend.normalizer = cut.normalizer()
     return tokenizer
 
 
