@@ -17,6 +17,7 @@ _WORKER_TESTS = (
 _EXAMPLES = "numbers that `check` and `bench` try: others do as well"
 _ON_A_GPU = "only a GPU comes here: tests marked gpu look at it"
 _NAMES = "names of what comes out as a mapping"
+_ANY_PIVOTS = "any pivots would do: they make the search short and decide nothing"
 HARMLESS: Harmless = {
     ("sampling/ops.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("sampling/ops.py: turns", "*", "*"): _EXAMPLES,
@@ -32,6 +33,10 @@ HARMLESS: Harmless = {
         'logits_BV.device.type == "cpu"',
         'logits_BV.device.type != "cpu"',
     ): "on a CPU the same tokens, only later; " + _ON_A_GPU,
+    ("triton_filters.py: pivot_kernel", "tl.arange(0, CHUNKS) < num_chunks", "*"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", "high, middle - 1", "middle - 1, high"): _ANY_PIVOTS,
+    ("triton_draw.py", "row, row_stride", "row_stride, row"): "their product alone is taken",
+    ("triton_filters.py", "row, row_stride", "row_stride, row"): "their product alone is taken",
     ("triton_backend.py: of", "num_rows >= _MANY_ROWS", "*"): "how many chunks a program takes is its speed alone",
     ("triton_draw.py: _uniform", "True", "False"): "an int64 has the same bits as an uint64 either way",
     ("triton_backend.py", '"CHUNK", "GROUP"', "*"): _NAMES,

@@ -70,6 +70,14 @@ def test_a_flat_row_of_several_chunks_keeps_its_nucleus():
         draw(logits, uniform=uniform, top_p=top_p)
 
 
+def test_a_row_after_the_first_is_searched_in_its_own_logits():
+    ties = torch.zeros(2, 300)
+    ties[0, 7] = ties[1, 200] = 6.0
+    uniform = torch.full((2,), 0.99, dtype=torch.float64)
+    rows = (ties, uniform, torch.ones(2), torch.zeros(2).long(), torch.tensor([0.4, 0.8]), torch.zeros(2))
+    assert sample_by_triton(*(row.to(DEVICE) for row in rows)).tolist() == sample_reference(*rows).tolist()
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_infinities_and_nan_have_the_places_of_the_contract(temperature):
     inf, nan = float("inf"), float("nan")
