@@ -11,6 +11,10 @@ _TESTS = (
     "atom-models/tests/test_weight_loading.py",
     "atom-models/tests/test_gguf_weights.py",
     "atom-models/tests/test_checkpoints_open.py",
+    "atom-models/tests/test_published_formats.py",
+    "atom-models/tests/test_unread_config_fields.py",
+    "atom-models/tests/test_gguf_architectures.py",
+    "atom-models/tests/test_load_model.py",
     "atom-models/tests/test_published_configs.py",
 )
 
@@ -20,7 +24,7 @@ LOADER = Part(
     name="loader",
     files={
         f"{_MODELS}/weights/*.py": _TESTS,
-        f"{_MODELS}/checkpoint/*.py": _TESTS,
+        f"{_MODELS}/checkpoint/**/*.py": _TESTS,
     },
     operators=GENERAL_OPERATORS,
     harmless=HARMLESS,
