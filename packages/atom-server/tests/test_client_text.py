@@ -87,7 +87,7 @@ def marks_in_memory() -> set[bytes]:
     return found
 
 
-@pytest.mark.parametrize("number", [40, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [40, pytest.param(10_000, marks=pytest.mark.quiet)])
 def test_nothing_that_a_client_sends_is_remembered_without_end(server, monkeypatch, number):
     """Grammars that were compiled are remembered, up to a number; nothing else."""
     monkeypatch.setattr(server.engine._inputs._grammars, "_max_grammars", 8)
