@@ -9,6 +9,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from urllib.parse import quote
 
 import httpx
@@ -21,7 +22,10 @@ HOSTILE = "\nINFO forged\r\n\x1b[2J\u2028\u202e"
 
 
 def requests_with(text: str, hostile: str = "") -> Iterator[httpx.Request]:
-    """Requests with `text` in every field that a client may choose; where a field takes it, with `hostile` too."""
+    """Requests with `text` in every field that a client may choose; where a field takes it, with `hostile` too.
+
+    The first one has the ids, the salt, the metadata and the headers by themselves.
+    """
     odd = text + hostile
     message = {"role": odd, "content": odd, "name": odd, odd: odd}
     call = {"id": odd, "type": "function", "function": {"name": odd, "arguments": "{}"}}
@@ -50,20 +54,19 @@ def requests_with(text: str, hostile: str = "") -> Iterator[httpx.Request]:
     yield httpx.Request("POST", "http://server/v1/completions", content=odd, headers={"content-type": text})
 
 
-def send_all(server, texts: Iterator[str], hostile: str = "") -> list[int]:
-    """Statuses of the answers."""
+def send_all(server, texts: Iterator[str], hostile: str = "", most: int | None = None) -> list[int]:
+    """Statuses of the answers to the first `most` requests with each text."""
     address = httpx.URL(server.url)
 
     def send(text: str) -> list[int]:
         statuses = []
-        with httpx.Client(timeout=60) as client:
-            for request in requests_with(text, hostile):
-                request.url = request.url.copy_with(host=address.host, port=address.port)
-                request.headers["host"] = address.netloc.decode()
-                statuses.append(client.send(request).status_code)
+        for request in islice(requests_with(text, hostile), most):
+            request.url = request.url.copy_with(host=address.host, port=address.port)
+            request.headers["host"] = address.netloc.decode()
+            statuses.append(client.send(request).status_code)
         return statuses
 
-    with ThreadPoolExecutor(4) as threads:
+    with httpx.Client(timeout=60) as client, ThreadPoolExecutor(4) as threads:
         return [status for statuses in threads.map(send, texts) for status in statuses]
 
 
@@ -73,7 +76,8 @@ def marks_in_memory() -> set[bytes]:
     found: set[bytes] = set()
     for holder in gc.get_objects():
         if issubclass(type(holder), dict):
-            values = [*holder.keys(), *holder.values()]
+            # What the dictionary holds, not what a class that inherits from dict loads when it is asked.
+            values = [*dict.keys(holder), *dict.values(holder)]
         elif issubclass(type(holder), list | tuple | set | frozenset | deque):
             values = list(holder)
         else:
@@ -87,7 +91,7 @@ def marks_in_memory() -> set[bytes]:
     return found
 
 
-@pytest.mark.parametrize("number", [40, pytest.param(10_000, marks=pytest.mark.quiet)])
+@pytest.mark.parametrize("number", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_nothing_that_a_client_sends_is_remembered_without_end(server, monkeypatch, number):
     """Grammars that were compiled are remembered, up to a number; nothing else."""
     monkeypatch.setattr(server.engine._inputs._grammars, "_max_grammars", 8)
@@ -95,6 +99,15 @@ def test_nothing_that_a_client_sends_is_remembered_without_end(server, monkeypat
     assert {200, 404} <= set(statuses) <= {200, 400, 404, 415}
     server.wait_until_idle(60)
     assert len(marks_in_memory()) <= 8 + 4
+
+
+@pytest.mark.slow
+def test_ten_thousand_ids_salts_and_headers_leave_nothing_behind(server):
+    statuses = send_all(server, (f"zq{index}qz" for index in range(10_000)), most=1)
+    assert statuses == [200] * 10_000
+    server.wait_until_idle(60)
+    # Python's urllib remembers the last 128 URLs that it split.
+    assert len(marks_in_memory()) <= 128 + 4
 
 
 def test_nothing_that_a_client_sends_begins_a_line_of_the_log(server):

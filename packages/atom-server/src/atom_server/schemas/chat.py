@@ -76,9 +76,9 @@ class ChatCompletionRequest(GenerationRequest):
     also_accepted: ClassVar[frozenset[str]] = frozenset(("prompt",))
     engine_names: ClassVar[Mapping[str, str]] = {"stop_strings": "stop", "prompt": "messages"}
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES), BeforeValidator(_messages)] = (
-        Field(validation_alias=AliasChoices("messages", "prompt"))
-    )
+    messages: Annotated[
+        list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES), BeforeValidator(_messages)
+    ] = Field(validation_alias=AliasChoices("messages", "prompt"))
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
         None, description="Left out: whatever the context has left after the prompt."
     )
@@ -95,10 +95,12 @@ class ChatCompletionRequest(GenerationRequest):
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64), BeforeValidator(_no_reserved_keys)] = Field(
         {}, description="Variables for the model's template, such as enable_thinking."
     )
-    documents: Annotated[list[dict[str, Any]], Field(max_length=MAX_DOCUMENTS)] = Field(
+    documents: Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=MAX_DOCUMENTS)] = Field(
         [], description="Texts with titles, for templates that know what to do with them."
     )
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field([], description="Functions to be called.")
+    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] = Field(
+        [], description="Functions to be called."
+    )
     tool_choice: ToolChoice | None = Field(
         None,
         description="Left out: auto with tools. required, a named function, and allowed_tools with the mode required "

@@ -42,9 +42,9 @@ def _is_token_id(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MAX_INTEGER
 
 
-_TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]], Field(min_length=1)]
+_TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]], Field(fail_fast=True, min_length=1)]
 _Text = Annotated[str, Field(min_length=1)]
-_Many = Annotated[list[_Text | _TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+_Many = Annotated[list[_Text | _TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
 # Told apart by hand: an error must name the prompt, not each of the types that it could have been.
 Prompts = Annotated[list[Any], BeforeValidator(list_of_prompts, json_schema_input_type=_Text | _TokenIds | _Many)]
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from atom_server.body import parse_object
 from atom_server.errors import unsupported
 from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest
+from atom_server.schemas.model_request import at_most
 from atom_server.schemas.response_items import Item, chat_messages, typed_items
 from atom_server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS
 from atom_server.schemas.tools import MAX_TOOLS, FunctionDefinition, FunctionName, kind_of_choice
@@ -65,7 +66,7 @@ class AllowedFunctions(BaseModel):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice], Field(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[FunctionChoice], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
 
     def as_choice(self) -> dict[str, Any]:
         """As chat completions spell it."""
@@ -79,7 +80,7 @@ ToolChoice = Annotated[
     | Annotated[AllowedFunctions, Tag("some")],
     Discriminator(kind_of_choice),
 ]
-Items = Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES)]
+Items = Annotated[list[Item], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
 
 
 class CreateResponseRequest(BaseModel):
@@ -102,10 +103,12 @@ class CreateResponseRequest(BaseModel):
     store: bool = Field(True, description="Keep the response for a while, to be fetched or continued.")
     previous_response_id: str | None = Field(None, max_length=128, description="A stored response to go on from.")
     metadata: Annotated[
-        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+        Field(max_length=16),
+        at_most(16),
     ] = {}
     text: dict[str, Any] | None = Field(None, description='{"format": {"type": ...}}')
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] = []
+    tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=MAX_TOOLS)] = []
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     max_tool_calls: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
@@ -115,7 +118,7 @@ class CreateResponseRequest(BaseModel):
     thinking_token_budget: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = Field(
         None, description="Tokens of reasoning after which it is ended."
     )
-    include: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=16)] = Field(
+    include: Annotated[list[Annotated[str, Field(max_length=64)]], Field(fail_fast=True, max_length=16)] = Field(
         [], description=f"{LOGPROBS} gives log-probabilities; others are ignored."
     )
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None

@@ -71,7 +71,7 @@ Block = Annotated[
 ]
 
 
-Blocks = Annotated[list[Block], Field(max_length=MAX_BLOCKS)]
+Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MAX_BLOCKS)]
 
 
 class InputMessage(BaseModel):

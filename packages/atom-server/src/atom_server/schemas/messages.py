@@ -85,11 +85,11 @@ class CountTokensRequest(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
-    messages: Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)] = Field(
+    messages: Annotated[list[InputMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)] = Field(
         description="The assistant's turn goes on inside the last message where that is the assistant's."
     )
     system: Annotated[str, _SystemText] | None = Field(None, description="A string, or a list of blocks of type text.")
-    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)] = []
+    tools: Annotated[list[ToolDefinition], Field(fail_fast=True, max_length=MAX_TOOLS)] = []
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 MAX_INTEGER = 2**31 - 1
 
@@ -24,6 +24,17 @@ def _not_zero(value: int) -> int:
     if value == 0:
         raise ValueError("must be at least 1, or -1 for what fits")
     return value
+
+
+def at_most(most: int) -> BeforeValidator:
+    """Refuse an object of more than `most` fields. Pydantic counts them only after it has checked each of them."""
+
+    def count(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > most:
+            raise ValueError(f"must have at most {most} fields, not {len(value)}")
+        return value
+
+    return BeforeValidator(count)
 
 
 PromptLength = Annotated[

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from atom_core import SamplingParams, StructuredOutputParams
 from atom_server.errors import unsupported
-from atom_server.schemas.model_request import MAX_INTEGER, PromptRequest, as_list
+from atom_server.schemas.model_request import MAX_INTEGER, PromptRequest, as_list, at_most
 from atom_server.schemas.structured import ResponseFormat, StructuredOutputs
 from atom_server.schemas.unsupported import refuse_unsupported
 
@@ -41,7 +41,7 @@ TokenId = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0, allow_inf_nan=False)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)]
 _StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
-_StopList = Annotated[list[_StopString], Field(max_length=MAX_STOP_STRINGS)]
+_StopList = Annotated[list[_StopString], Field(fail_fast=True, max_length=MAX_STOP_STRINGS)]
 StopStrings = Annotated[_StopList, BeforeValidator(as_list, json_schema_input_type=_StopString | _StopList)]
 
 
@@ -68,7 +68,7 @@ class GenerationRequest(PromptRequest):
     )
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
     stop: StopStrings = Field([], description="A string or a list of strings.")
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS)] = Field([])
+    stop_token_ids: Annotated[list[TokenId], Field(fail_fast=True, max_length=MAX_STOP_TOKENS)] = Field([])
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
@@ -79,19 +79,22 @@ class GenerationRequest(PromptRequest):
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     repetition_penalty: Annotated[float, Field(gt=0.0, le=100.0, allow_inf_nan=False)] = 1.0
-    logit_bias: Annotated[dict[int, Bias], Field(max_length=MAX_BIASES), BeforeValidator(_integer_keys)] = Field(
-        {}, description="Token id -> number added to its logit."
-    )
-    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None = None
+    logit_bias: Annotated[
+        dict[int, Bias], Field(max_length=MAX_BIASES), BeforeValidator(_integer_keys), at_most(MAX_BIASES)
+    ] = Field({}, description="Token id -> number added to its logit.")
+    allowed_token_ids: (
+        Annotated[list[TokenId], Field(fail_fast=True, min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None
+    ) = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    logprob_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_LOGPROB_TOKENS)] | None = Field(
-        None, description="With logprobs: tell those of these tokens, in place of the likeliest."
-    )
+    logprob_token_ids: (
+        Annotated[list[TokenId], Field(fail_fast=True, min_length=1, max_length=MAX_LOGPROB_TOKENS)] | None
+    ) = Field(None, description="With logprobs: tell those of these tokens, in place of the likeliest.")
     bad_words: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_LENGTH)]], Field(max_length=MAX_BAD_WORDS)
+        list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_LENGTH)]],
+        Field(fail_fast=True, max_length=MAX_BAD_WORDS),
     ] = Field([], description="Texts that are never generated.")
     response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
+    structured_outputs: Annotated[StructuredOutputs, at_most(16)] | None = None
     return_token_ids: bool = Field(False, description="Token ids of prompt and output, beside the text.")
     return_tokens_as_token_ids: bool = Field(False, description='Tokens of logprobs as "token_id:17".')
     metadata: dict[str, Any] | None = Field(None, description="Ignored.")

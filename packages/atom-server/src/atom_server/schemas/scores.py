@@ -26,7 +26,7 @@ def _document(value: Any) -> Any:
     return value["text"] if isinstance(value, dict) and isinstance(value.get("text"), str) else value
 
 
-_TextList = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+_TextList = Annotated[list[Text], Field(fail_fast=True, min_length=1, max_length=MAX_TEXTS)]
 Texts = Annotated[_TextList, BeforeValidator(as_list, json_schema_input_type=Text | _TextList)]
 Document = Annotated[Text, BeforeValidator(_document, json_schema_input_type=Text | TextObject)]
 
@@ -58,7 +58,7 @@ class RerankRequest(ModelRequest):
     engine_names: ClassVar[Mapping[str, str]] = {"prompt": "documents"}
 
     query: Text
-    documents: Annotated[list[Document], Field(min_length=1, max_length=MAX_TEXTS)] = Field(
+    documents: Annotated[list[Document], Field(fail_fast=True, min_length=1, max_length=MAX_TEXTS)] = Field(
         description="Strings, or objects with a string 'text'."
     )
     top_n: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = Field(

@@ -64,9 +64,12 @@ class StructuredOutputs(BaseModel):
     json_: dict[str, Any] | bool | str | None = Field(None, alias="json", description="A JSON schema, or its text.")
     json_object: bool | None = Field(None, description="Any JSON object.")
     regex: Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_LENGTH)] | None = None
-    choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=MAX_CHOICES)] | None = (
-        None
-    )
+    choice: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True, min_length=1, max_length=MAX_CHOICES)
+        ]
+        | None
+    ) = None
     grammar: Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_LENGTH)] | None = Field(
         None, description="GBNF or Lark."
     )

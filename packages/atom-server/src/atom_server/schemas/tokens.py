@@ -24,7 +24,7 @@ def _token_ids(value: Any, check_each: ValidatorFunctionWrapHandler) -> list[int
     return check_each(value)
 
 
-TokenIds = Annotated[list[TokenId], Field(max_length=MAX_TOKENS), WrapValidator(_token_ids)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True, max_length=MAX_TOKENS), WrapValidator(_token_ids)]
 
 
 class TokenizeRequest(BaseModel):
@@ -34,7 +34,7 @@ class TokenizeRequest(BaseModel):
 
     model: str | None = Field(None, max_length=1024)
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)] | None = None
     add_special_tokens: bool | None = Field(None, description="By default true for text and false for messages.")
     add_generation_prompt: bool = True
     return_token_strs: bool = False

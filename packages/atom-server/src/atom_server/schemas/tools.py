@@ -53,7 +53,7 @@ class AllowedTools(BaseModel):
     model_config = ConfigDict(strict=True)
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedToolChoice], Field(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[NamedToolChoice], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
 
 
 class AllowedToolsChoice(BaseModel):
