@@ -89,7 +89,7 @@ def test_server_defaults_are_safe():
     assert (options.host, options.port, options.max_body_mb, options.drain_timeout) == (
         "127.0.0.1",
         8000,
-        32,
+        16,
         30,
     )
 

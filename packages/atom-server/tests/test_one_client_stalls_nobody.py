@@ -11,8 +11,11 @@ import time
 import msgspec
 import pytest
 
-from atom_server.body import check_num_values, decode_json_object
+from atom_server.body import decode_json_object, parse_object
+from atom_server.decoding_cost import DecodingCost
 from atom_server.errors import APIError
+from atom_server.options import ServerOptions
+from atom_server.schemas.completions import CompletionRequest
 from atom_server.schemas.responses import TextChoice, TextCompletion, TextLogprobs
 from atom_server.whole_answer import encode_in_parts
 
@@ -108,28 +111,66 @@ REQUESTS = {
 }
 
 
+def a_list_of(item: bytes, separator: bytes = b",") -> bytes:
+    """As many as fit the largest body."""
+    return b'{"prompt": "x", "list": [' + separator.join([item] * (LARGEST // (len(item) + 1) - 10)) + b"]}"
+
+
+LARGEST = ServerOptions().max_body_bytes
 LARGE_BODIES = {
-    "lists within lists": (413, b'{"prompt": [' + b",".join([b"[" * 28 + b"]" * 28] * 100_000) + b"]}"),
+    "lists within lists": (413, a_list_of(b"[" * 28 + b"]" * 28)),
     "many names": (413, b"{" + b",".join(b'"%048d": 1' % number for number in range(500_000)) + b"}"),
-    "many numbers that have no end": (400, b'{"prompt": [' + b",".join([b"0." + b"7" * 50] * 200_000)),
+    "many short names": (400, b'{"prompt": "x",' + b",".join(b'"%d":1' % number for number in range(170_000)) + b"}"),
+    "many objects": (200, b'{"prompt": "x", "list": [' + b",".join([b'{"b":{}}'] * 80_000) + b"]}"),
+    "many empty lists": (200, b'{"prompt": "x", "list": [' + b",".join([b"[]"] * 260_000) + b"]}"),
+    "many numbers that have no end": (400, b'{"prompt": [' + b",".join([b"0." + b"7" * 17] * 500_000)),
+    "many long integers": (413, a_list_of(b"7" * 4000)),
+    "some long integers": (200, b'{"prompt": "x", "list": [' + b",".join([b"7" * 4000] * 320) + b"]}"),
+    "many integers just beyond 64 bits": (413, a_list_of(b"7" * 20)),
+    "many integers of 64 bits": (200, a_list_of(b"7" * 19 + b" " * 12)),
+    "many escapes": (413, a_list_of(b'"' + rb"\n" * 10_000 + b'"')),
+    "some escapes": (200, b'{"prompt": "' + rb"\u4e2d" * 2**21 + b'"}'),
+    "a long text": (200, b'{"prompt": "' + "中".encode() * (LARGEST // 3 - 10) + b'"}'),
+    "blanks": (200, b'{"prompt": "x"' + b" " * (LARGEST - 20) + b"}"),
 }
 
 
-def decode_checked(body):
-    check_num_values(body)
-    return decode_json_object(body)
+def status_of(body: bytes) -> int:
+    """What a completion of this body is answered with, when all of it is checked here; counted as it comes."""
+    try:
+        parse_object(CompletionRequest, decode_json_object(body))
+    except APIError as refused:
+        return refused.status
+    return 200
 
 
-@pytest.mark.parametrize("name", LARGE_BODIES)
-def test_no_body_takes_long_to_refuse(name):
-    status, body = LARGE_BODIES[name]
+def count(body: bytes) -> float:
+    """Seconds that counting what takes time takes at most between two pieces of the body."""
+    cost, worst = DecodingCost(), 0.0
+    for start in range(0, len(body), 2**16):
+        started = time.thread_time()
+        cost.add(body[start : start + 2**16])
+        worst = max(worst, time.thread_time() - started)
+    return worst
+
+
+@pytest.mark.parametrize("name", [name for name, (status, _) in LARGE_BODIES.items() if status == 413])
+def test_a_body_that_would_take_long_is_refused_before_it_is_decoded(name):
+    with pytest.raises(APIError, match="values, names, escapes and long numbers") as refused:
+        count(LARGE_BODIES[name][1])
+    assert refused.value.status == 413
+
+
+@pytest.mark.parametrize("name", [name for name, (status, _) in LARGE_BODIES.items() if status != 413])
+def test_no_body_takes_long_to_check(name):
+    expected, body = LARGE_BODIES[name]
+    assert len(body) <= LARGEST
     seconds = []
     for _ in range(3):
+        longest_count = count(body)
         started = time.thread_time()
-        with pytest.raises(APIError) as refused:
-            decode_checked(body)
-        seconds.append(time.thread_time() - started)
-        assert refused.value.status == status
+        assert status_of(body) == expected
+        seconds.append(longest_count + time.thread_time() - started)
     assert min(seconds) / slowness() < MOST_SECONDS
 
 

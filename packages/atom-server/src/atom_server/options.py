@@ -72,7 +72,7 @@ class ServerOptions:
         choices=("auto", "none", *MARKERS),
     )
     max_body_mb: float = option(
-        32.0,
+        16.0,
         "Larger request bodies are refused, in MiB.",
         kind="number",
         section=_SECTION,

@@ -1,0 +1,42 @@
+"""`DecodingCost`: how long a body will take to decode, told from its bytes while they come."""
+
+from __future__ import annotations
+
+from atom_server.errors import APIError
+
+# Of a body: as many token ids take some 30 ms, and as many of anything else no more than 50.
+MAX_VALUES = 2**19
+_FEW = 1024  # of whatever holds the values
+# Each begins or follows a value. A name is made, hashed and filed: it counts three times.
+_VALUE_MARKS = (b",", b":", b'":', b"[", b"{")
+_ESCAPES_LIKE_A_VALUE = 4
+# As many digits may be an integer beyond 64 bits. Python reads those in a time that grows with the square of their
+# length.
+_LONG_NUMBER = b"0" * 20
+_VALUES_LIKE_A_LONG_NUMBER = 8
+_DIGITS_AS_ZEROS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
+
+
+class DecodingCost:
+    """Counts what takes time in a body, and refuses one that would hold up everyone else while it is decoded.
+
+    Decoding lets nothing else run, and it is much slower for some bodies than for others of their size: many values,
+    names, escapes or long numbers. They are counted in texts too, which cannot be told apart before decoding; a text
+    with as many would not fit any context.
+    """
+
+    def __init__(self) -> None:
+        self._values = 0.0
+
+    def add(self, piece: bytes) -> None:
+        """Count the next piece of the body.
+
+        Raises:
+            APIError: 413.
+        """
+        self._values += sum(map(piece.count, _VALUE_MARKS))
+        self._values += piece.count(b"\\") / _ESCAPES_LIKE_A_VALUE
+        self._values += piece.translate(_DIGITS_AS_ZEROS).count(_LONG_NUMBER) * _VALUES_LIKE_A_LONG_NUMBER
+        if self._values > MAX_VALUES + _FEW:
+            problem = f"the body holds more than {MAX_VALUES} values, names, escapes and long numbers"
+            raise APIError(413, f"{problem}; send several requests")
