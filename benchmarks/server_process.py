@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -22,12 +23,13 @@ class Server:
             self.port = free.getsockname()[1]
         place = ["--model", str(model), "--server-port", str(self.port), "--log-level", "warning"]
         command = [sys.executable, "-m", "atom_server", "serve", *place, *flags]
-        self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        self._errors = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(command, stderr=self._errors)
         deadline = time.monotonic() + start_seconds
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._process.kill()
-                raise RuntimeError(f"the server did not start: {' '.join(command)}")
+                raise RuntimeError(f"the server did not start: {' '.join(command)}\n{self._last_words()}")
             time.sleep(0.1)
 
     @property
@@ -39,6 +41,11 @@ class Server:
         """End the process."""
         self._process.terminate()
         self._process.wait(timeout=30)
+        self._errors.close()
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")[-4000:]
 
     def _is_ready(self) -> bool:
         try:
