@@ -23,13 +23,17 @@ class Server:
             self.port = free.getsockname()[1]
         place = ["--model", str(model), "--server-port", str(self.port), "--log-level", "warning"]
         command = [sys.executable, "-m", "atom_server", "serve", *place, *flags]
-        self._errors = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(command, stderr=self._errors)
+        self._folder = tempfile.TemporaryDirectory()
+        self._log = Path(self._folder.name) / "server.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, stderr=log)
         deadline = time.monotonic() + start_seconds
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._process.kill()
-                raise RuntimeError(f"the server did not start: {' '.join(command)}\n{self._last_words()}")
+                raise RuntimeError(
+                    f"the server did not start: {' '.join(command)}\n{self._log.read_text(errors='replace')[-4000:]}"
+                )
             time.sleep(0.1)
 
     @property
@@ -41,11 +45,7 @@ class Server:
         """End the process."""
         self._process.terminate()
         self._process.wait(timeout=30)
-        self._errors.close()
-
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read().decode(errors="replace")[-4000:]
+        self._folder.cleanup()
 
     def _is_ready(self) -> bool:
         try:
