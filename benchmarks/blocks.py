@@ -31,8 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefill", type=int, nargs="+", default=[512], help="prompt lengths of the prefill steps")
     parser.add_argument("--turns", type=int, default=5, help="turns of each engine in each scenario")
     parser.add_argument("--steps", type=int, default=8, help="timed steps in a turn")
-    parser.add_argument("--no-save", action="store_true", help="print the table only")
-    parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by CPU)")
+    report.add_saving_flags(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     ratios = [result["times_faster_than"]["transformers"]["median"] for result in results]
     document: dict[str, Any] = {
         "benchmark": "blocks",
-        "machine": machine.describe(),
+        "machine": machine.describe(options.commit),
         "settings": {
             "model": f"random models of {options.layers} layers, hidden size {options.hidden}, "
             f"{options.experts} experts top-4",

@@ -30,8 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--turns", type=int, default=4, help="turns of each engine")
     parser.add_argument("--steps", type=int, default=24, help="timed steps in a turn")
-    parser.add_argument("--no-save", action="store_true", help="print the table only")
-    parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by CPU)")
+    report.add_saving_flags(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -58,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
             side.close()
     document = {
         "benchmark": "busy",
-        "machine": machine.describe(),
+        "machine": machine.describe(options.commit),
         "settings": {"model": Path(options.model).name, "dtype": options.dtype, "threads": 2, "steps": options.steps},
         "idle_share_before": idle,
         "share_used_by_others": others,

@@ -29,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=int, default=64, help="tokens of each prompt")
     parser.add_argument("--turns", type=int, default=5, help="turns of each side")
     parser.add_argument("--steps", type=int, default=64, help="timed tokens of each stream in a turn")
-    parser.add_argument("--no-save", action="store_true", help="print the table only")
-    parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by CPU)")
+    report.add_saving_flags(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     results = [_result(endpoint, size, timings) for endpoint, size, timings, _ in taken]
     document: dict[str, Any] = {
         "benchmark": "http",
-        "machine": machine.describe(),
+        "machine": machine.describe(options.commit),
         "settings": {
             "model": Path(options.model).name,
             "dtype": options.dtype,

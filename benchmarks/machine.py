@@ -16,8 +16,8 @@ QUIET_IDLE_SHARE = 0.93
 PACKAGES = ("torch", "transformers", "atom-kernels", "atom-models", "atom-core", "atom-server")
 
 
-def describe() -> dict[str, Any]:
-    """CPU, versions, commit and date, as JSON values."""
+def describe(known_commit: str | None = None) -> dict[str, Any]:
+    """CPU, versions, commit and date, as JSON values; `known_commit` where git is not there to tell it."""
     return {
         "cpu": cpu_name(),
         "cpu_flags": [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd") if flag in _cpu_flags()],
@@ -25,7 +25,7 @@ def describe() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
-        "commit": commit(),
+        "commit": known_commit or commit(),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
 

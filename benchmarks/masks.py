@@ -70,8 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--turns", type=int, default=4, help="turns with a grammar, and as many without")
     parser.add_argument("--num-threads", type=int, help="threads that compute; unset takes all cores")
-    parser.add_argument("--no-save", action="store_true", help="print only")
-    parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by CPU)")
+    report.add_saving_flags(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -149,7 +148,7 @@ def _save(
 ) -> None:
     document = {
         "benchmark": benchmark,
-        "machine": machine.describe(),
+        "machine": machine.describe(options.commit),
         "settings": {"model": Path(options.model).name, "batch_size": options.batch_size, "turns": options.turns},
         "share_used_by_others": watched.share(),
         "results": results,

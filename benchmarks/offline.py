@@ -58,8 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--probe-megabytes", type=int, default=512, help="memory that the bandwidth is measured on")
     parser.add_argument("--probe-matrix", type=int, default=2048, help="rows of the matrix product that is measured")
     parser.add_argument("--require-idle", action="store_true", help="stop instead of warning when the machine is busy")
-    parser.add_argument("--no-save", action="store_true", help="print the table only")
-    parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by CPU)")
+    report.add_saving_flags(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -101,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
     ]
     document = {
         "benchmark": "offline",
-        "machine": machine.describe(),
+        "machine": machine.describe(options.commit),
         "settings": {
             "model": Path(options.model).name,
             "dtype": options.dtype,

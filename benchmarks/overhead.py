@@ -24,8 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--steps", type=int, default=100, help="timed steps in a turn")
-    parser.add_argument("--no-save", action="store_true", help="print the table only")
-    parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by CPU)")
+    report.add_saving_flags(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
             results.append({"batch_size": batch_size, "sampling": name} | taken.summary())
     document: dict[str, Any] = {
         "benchmark": "overhead",
-        "machine": machine.describe(),
+        "machine": machine.describe(options.commit),
         "settings": {
             "model": f"ready logits of {options.vocab_size} tokens",
             "dtype": "float32",

@@ -37,7 +37,7 @@ class Transformers:
 
     def __init__(self, path: Path, dtype: str, *, threads: int) -> None:
         import torch
-        from transformers import AutoModelForCausalLM, GgufConfig
+        from transformers import AutoModelForCausalLM
         from transformers.utils import logging
 
         torch.set_num_threads(threads)
@@ -45,6 +45,8 @@ class Transformers:
         logging.set_verbosity_error()
         torch_dtype = getattr(torch, dtype)
         if path.suffix == ".gguf":
+            from transformers import GgufConfig
+
             model = AutoModelForCausalLM.from_pretrained(
                 path.parent,
                 gguf_file=path.name,

@@ -15,6 +15,13 @@ RESULTS = Path(__file__).parent / "results"
 BEGIN, END = "<!-- measured: begin (python -m benchmarks chart) -->", "<!-- measured: end -->"
 
 
+def add_saving_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that say whether and where a result is kept, and what it is called a result of."""
+    parser.add_argument("--commit", help="of this checkout, where git is not there to tell")
+    parser.add_argument("--no-save", action="store_true", help="print only")
+    parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by machine)")
+
+
 def save(document: dict[str, Any], path: Path | None = None) -> Path:
     """Write a result; without a path under `RESULTS`, one file for each benchmark and machine; git keeps more."""
     if path is None:

@@ -35,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PROMPTS,AT_A_TIME,IN,OUT",
         help="requests, how many at once, tokens of a prompt and of an answer (default: 64,32,512,128)",
     )
-    parser.add_argument("--commit", help="of this checkout, where git is not there to tell")
-    parser.add_argument("--no-save", action="store_true", help="print the table only")
-    parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by device)")
+    report.add_saving_flags(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -57,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
             server.close()
     document = {
         "benchmark": "served",
-        "machine": machine.describe() | machine.device() | ({"commit": options.commit} if options.commit else {}),
+        "machine": machine.describe(options.commit) | machine.device(),
         "settings": {
             "model": options.shape or Path(options.model).name,
             "dummy": bool(options.shape),

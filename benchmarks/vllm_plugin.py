@@ -45,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--turns", type=int, default=4, help="turns of each side in each scenario")
     parser.add_argument("--steps", type=int, default=24, help="timed steps in a turn")
     parser.add_argument("--enforce-eager", action="store_true", help="nobody compiles")
-    parser.add_argument("--no-save", action="store_true", help="print the table only")
-    parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by CPU)")
+    report.add_saving_flags(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     finally:
         for side in sides:
             side.close()
-    described = machine.describe()
+    described = machine.describe(options.commit)
     described["versions"] |= {name: version for name, version in versions.items() if version}
     document: dict[str, Any] = {
         "benchmark": "vllm",

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     ceilings = measure_ceilings()
     document: dict[str, Any] = {
         "benchmark": "gpu-in-vllm" if options.in_vllm else "gpu",
-        "machine": machine.describe() | {"device": ceilings.device} | _known_commit(options),
+        "machine": machine.describe(options.commit) | {"device": ceilings.device},
         "settings": {"dtype": "bfloat16", "max_model_len": options.max_model_len, "repeats": options.repeats},
         "copy_tb_per_s": round(ceilings.copy_bytes_per_second / 1e12, 3),
         "matmul_tflop_per_s": round(ceilings.operations_per_second / 1e12, 1),
@@ -95,10 +95,6 @@ def longest_request(options: argparse.Namespace) -> int:
     if "long" in options.scenarios:
         lengths += options.long_contexts
     return max(16384, max(lengths) + ROOM_FOR_OUTPUT)
-
-
-def _known_commit(options: argparse.Namespace) -> dict[str, str]:
-    return {"commit": options.commit} if options.commit else {}
 
 
 def _exit(signal_number: int, frame: object) -> None:
