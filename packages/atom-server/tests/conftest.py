@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -110,6 +111,17 @@ class RunningServer:
             await serving
         finally:
             await self.engine.shutdown(0.0)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Commands that a test runs in this process set up logging for all of it."""
+    loggers = [logging.getLogger(name) for name in ("", "atom_server", "atom_core", "atom_models", "atom_kernels")]
+    before = [(logger, logger.handlers[:], logger.level) for logger in loggers]
+    yield
+    for logger, handlers, level in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -43,11 +43,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _machine() -> list[tuple[str, str]]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    from atom_kernels.host_threads import usable_cores
+
     return [
         ("system", f"{platform.system()} {platform.release()} {platform.machine()}"),
         ("processor", _processor()),
-        ("cores", str(cores)),
+        ("cores", f"{usable_cores()} of {os.cpu_count()}"),
         ("memory", _memory()),
         ("python", f"{platform.python_version()} ({sys.executable})"),
         ("compiler", shutil.which("cc") or shutil.which("gcc") or shutil.which("clang") or "none: no native kernels"),
