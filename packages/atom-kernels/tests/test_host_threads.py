@@ -92,9 +92,25 @@ def test_threads_follow_the_quota_as_well_as_the_affinity(quota, cores, monkeypa
 def test_threads_sleep_where_the_machine_is_busy_and_spin_where_it_is_quiet():
     machine = Machine()
     assert not machine.looks(0.02, count=50)
-    assert machine.looks(0.3)
+    assert machine.looks(0.3, count=2)
     assert machine.looks(0.02, count=FEWEST_CALM_LOOKS - 1)
     assert not machine.looks(0.02)
+
+
+def test_one_busy_look_among_calm_ones_changes_nothing():
+    machine = Machine()
+    for _ in range(3):
+        assert not machine.looks(0.02, count=50)
+        assert not machine.looks(0.3)
+    assert not machine.looks(0.02)
+
+
+def test_a_first_busy_look_and_one_soon_after_spinning_came_back_are_enough():
+    machine = Machine()
+    assert machine.looks(0.3)
+    machine.looks_until_long()
+    assert not machine.looks(0.02, count=FEWEST_CALM_LOOKS - 1)
+    assert machine.looks(0.3)
 
 
 def test_a_busy_look_begins_the_calm_anew():
@@ -113,7 +129,7 @@ def test_spinning_that_was_too_soon_comes_back_later_each_time_up_to_a_minute():
         waits.append(machine.looks_until_long())
     assert waits == [20, 40, 80, 160, 320, 640, 640, 640]
     machine.looks(0.0, count=640)
-    machine.looks(0.3)
+    machine.looks(0.3, count=2)
     assert machine.looks_until_long() == FEWEST_CALM_LOOKS
 
 

@@ -52,6 +52,7 @@ class WaitPolicy:
         self._clock = clock
         self._next_look = clock() + LOOK_SECONDS
         self._calm_looks = self._calm_looks_needed = FEWEST_CALM_LOOKS
+        self._one_is_enough = True  # a first busy look is believed
 
     @property
     def spins_briefly(self) -> bool:
@@ -68,8 +69,12 @@ class WaitPolicy:
         if share is None:
             return
         if share > BUSY_SHARE:
-            self._be_busy()
+            # A virtual machine that stood still for a moment looks busy once.
+            if self._one_is_enough or self._calm_looks < FEWEST_CALM_LOOKS:
+                self._be_busy()
+            self._one_is_enough = True
         else:
+            self._one_is_enough = False
             self._calm_looks += 1
             if self._spin.is_short and self._calm_looks >= self._calm_looks_needed:
                 self._spin.lengthen()

@@ -43,12 +43,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _machine() -> list[tuple[str, str]]:
-    from atom_kernels.host_threads import usable_cores
-
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return [
         ("system", f"{platform.system()} {platform.release()} {platform.machine()}"),
         ("processor", _processor()),
-        ("cores", f"{usable_cores()} of {os.cpu_count()}"),
+        ("cores", str(cores)),
         ("memory", _memory()),
         ("python", f"{platform.python_version()} ({sys.executable})"),
         ("compiler", shutil.which("cc") or shutil.which("gcc") or shutil.which("clang") or "none: no native kernels"),
