@@ -23,6 +23,7 @@ HARMLESS: Harmless = {}
 LOADER = Part(
     name="loader",
     files={
+        f"{_MODELS}/checkpoint/rope_choice.py": ("atom-core/tests/test_engine_args.py",),
         f"{_MODELS}/weights/*.py": _TESTS,
         f"{_MODELS}/checkpoint/**/*.py": _TESTS,
     },
