@@ -68,6 +68,16 @@ def test_a_worker_is_told_how_to_pool_where_a_vector_is_asked_for():
     assert (pooling("embed"), pooling("generate")) == ("last", None)
 
 
+def test_a_mean_of_all_hidden_states_needs_the_whole_prompt():
+    def needs_all(kind, pooling):
+        asked = EngineRequest("a", [1, 2], SamplingParams(), kind=kind, pooling=pooling)
+        return Request(asked, key=(0, 0), arrival=0.0, max_tokens=0, block_table=BlockTable()).needs_whole_prompt
+
+    assert needs_all("embed", "mean")
+    assert not needs_all("embed", "last")
+    assert not needs_all("generate", "mean")
+
+
 def test_the_least_urgent_gives_way():
     engine = make_engine(num_blocks=8)
     engine.add(*(make_request(name, 4, max_tokens=10, priority=priority) for name, priority in [("a", 1), ("b", 0)]))
