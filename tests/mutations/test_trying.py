@@ -69,6 +69,15 @@ def test_a_sample_takes_some_of_every_file_and_the_same_after_an_edit_elsewhere(
     assert [edit.lot for edit in spread(after, 3)] == [edit.lot for edit in spread(before, 3)]
 
 
+def test_another_seed_takes_another_sample_and_one_seed_the_same():
+    everything = PARTS["scheduler"].mutations
+    first, second = spread(everything, 60, seed=1), spread(everything, 60, seed=2)
+    assert first == spread(everything, 60, seed=1)
+    assert {edit.file for edit in second} == {edit.file for edit in everything}
+    assert len(set(first) & set(second)) < 20
+    assert len(set(first) & set(spread(everything, 60))) < 20
+
+
 def test_a_mistake_meets_the_tests_that_call_its_function_the_quickest_file_first(mutations: list[Mutation]):
     first, second, third = Path("test_first.py"), Path("test_second.py"), Path("test_third.py")
     measured = {
