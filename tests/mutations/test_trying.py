@@ -92,6 +92,11 @@ def test_a_mistake_meets_the_tests_that_call_its_function_the_quickest_file_firs
     for before in ("3", "1 + LIMIT"):
         assert measuring.tests_for(of(mutations, before), measured) == beside
     assert measuring.tests_for(of(mutations, "3"), {third: measured[third]}) == [(third, {"third::a": 0.5})]
+    # Nobody knows what interpreted kernels call.
+    kernels = Path("triton_kernels/test_kernels.py")
+    beside_kernels = {second: measured[second], kernels: {"kernels::a": (4.0, [])}}
+    found = measuring.tests_for(of(mutations, "a < LIMIT"), beside_kernels)
+    assert found == [(second, {"second::a": 1.0}), (kernels, {"kernels::a": 4.0})]
 
 
 def test_survivors_are_reported_and_fail_the_command(

@@ -119,6 +119,8 @@ def tests_for(mutation: Mutation, measured: dict[Path, Measured]) -> list[tuple[
     }
     if not any(found.values()):
         found = {file: tests for file, tests in measured.items() if _calls_any(tests, mutation.file)} or measured
+    # What interpreted kernels call is not measured.
+    found = found | {file: tests for file, tests in measured.items() if is_interpreted(file)}
     chosen = [(file, {name: test[0] for name, test in tests.items()}) for file, tests in found.items() if tests]
     return sorted(chosen, key=lambda entry: sum(entry[1].values()))
 

@@ -18,6 +18,7 @@ _EXAMPLES = "numbers that `check` and `bench` try: others do as well"
 _ON_A_GPU = "only a GPU comes here: tests marked gpu look at it"
 _NAMES = "names of what comes out as a mapping"
 _ANY_PIVOTS = "any pivots would do: they make the search short and decide nothing"
+_HOW_SOON = "any key between ends the search: how soon is its speed alone"
 HARMLESS: Harmless = {
     ("sampling/ops.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("sampling/ops.py: turns", "*", "*"): _EXAMPLES,
@@ -33,6 +34,42 @@ HARMLESS: Harmless = {
         'logits_BV.device.type == "cpu"',
         'logits_BV.device.type != "cpu"',
     ): "on a CPU the same tokens, only later; " + _ON_A_GPU,
+    ("sampling/sampler.py: sample", '"cuda"', "*"): _ON_A_GPU,
+    ("sampling/sampler.py: sample", 'logits_BV.device.type == "cuda" and triton_backend.unavailable() is None', "*"): (
+        _ON_A_GPU
+    ),
+    ("sampling/slots.py: sample_slots", '"cuda"', "*"): _ON_A_GPU,
+    (
+        "sampling/slots.py: sample_slots",
+        "return triton_backend.sample_slots_by_triton(logits_nV, tables, slots_n, positions_n, filters=filters)",
+        "pass",
+    ): _ON_A_GPU,
+    ("triton_filters.py: pivot_kernel", "best - bests", "best + bests"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", "(steps - 3) * 0.25", "*"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", "steps - 3", "*"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", "3", "4"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", "0.25", "*"): _ANY_PIVOTS,
+    ("triton_filters.py: _between", "0.5 * (logit_of(low) + logit_of(last))", "*"): _HOW_SOON,
+    ("triton_filters.py: _between", "0.5", "*"): _HOW_SOON,
+    ("triton_filters.py: _between", "step < 24", "*"): _HOW_SOON,
+    ("triton_filters.py: _between", "24", "*"): _HOW_SOON,
+    (
+        "triton_filters.py: window_kernel",
+        "(keys >= low) & (keys < high) & (ids < vocab_size)",
+        "*",
+    ): "the search looks at the keys of its candidates again: more of them take it longer",
+    ("triton_backend.py", "256", "257"): "what does not fit in a region is searched in the row",
+    ("triton_backend.py: of", "1", "2"): "how many chunks a program takes is its speed alone",
+    (
+        "triton_draw.py: kept_mass_kernel",
+        "(temperature > 0) & (min_p > 0)",
+        "(temperature > 0) | (min_p > 0)",
+    ): "where nothing is filtered the sums come out the same, and greedy rows do not read them",
+    (
+        "sampling_extras.py: process",
+        "self.bias_ids is not None and self.bias_values is not None",
+        "self.bias_ids is not None or self.bias_values is not None",
+    ): "both are there, or neither",
     ("triton_filters.py: pivot_kernel", "tl.arange(0, CHUNKS) < num_chunks", "*"): _ANY_PIVOTS,
     ("triton_filters.py: pivot_kernel", "high, middle - 1", "middle - 1, high"): _ANY_PIVOTS,
     ("triton_draw.py", "row, row_stride", "row_stride, row"): "their product alone is taken",
@@ -57,7 +94,7 @@ SAMPLER = Part(
         f"{_KERNELS}/*.py": ("atom-kernels/tests/test_sampling.py",),
         f"{_WORKER}/sampl*.py": _WORKER_TESTS,
         f"{_WORKER}/logprobs.py": _WORKER_TESTS,
-        f"{_WORKER}/token_masks.py": _WORKER_TESTS,
+        f"{_WORKER}/token_masks.py": (*_WORKER_TESTS, "atom-core/tests/triton_kernels/test_triton_masks.py"),
     },
     operators=GENERAL_OPERATORS,
     harmless=HARMLESS,
