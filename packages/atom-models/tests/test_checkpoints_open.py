@@ -80,6 +80,11 @@ def test_facts_of_a_nested_model_are_those_of_its_text_config(tmp_path):
     assert (checkpoint.max_model_len, checkpoint.eos_token_ids, checkpoint.dtype) == (77, (5,), "float16")
 
 
+def test_the_dtype_of_the_whole_model_goes_before_that_of_its_text(tmp_path):
+    config = {"model_type": "outer", "torch_dtype": "bfloat16", "text_config": {"torch_dtype": "float16"}}
+    assert open_checkpoint(make_folder(tmp_path / "m", config)).dtype == "bfloat16"
+
+
 def test_names_of_weights_are_those_of_the_index_else_of_the_files(tmp_path):
     folder = make_tiny_llama(tmp_path / "m", num_shards=2)
     names = weight_names(folder)

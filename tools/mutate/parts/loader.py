@@ -18,7 +18,9 @@ _TESTS = (
     "atom-models/tests/test_published_configs.py",
 )
 
-HARMLESS: Harmless = {}
+HARMLESS: Harmless = {
+    ("gguf_file.py", "4096", "4097"): "the next power of two is far away",
+}
 
 LOADER = Part(
     name="loader",
