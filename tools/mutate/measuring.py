@@ -65,7 +65,8 @@ class Called:
         for definitions in item._fixtureinfo.name2fixturedefs.values():
             for definition in definitions:
                 self._now |= self._of_fixture.get(id(definition), set())
-        names = sorted({f"{code.co_filename.split('/src/')[1]}: {code.co_name}" for code in self._now})
+        called = self._now.copy()  # other threads may still add to it
+        names = sorted({f"{code.co_filename.split('/src/')[1]}: {code.co_name}" for code in called})
         self._measured[item.nodeid] = (time.perf_counter() - start, names)
         return result
 

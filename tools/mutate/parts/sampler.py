@@ -23,6 +23,8 @@ HARMLESS: Harmless = {
     ("sampling/ops.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("sampling/ops.py: turns", "*", "*"): _EXAMPLES,
     ("race.py: _make_inputs", "*", "*"): _EXAMPLES,
+    ("sampling/ops.py: _parity_problems", "*", "*"): _EXAMPLES,
+    ("race.py: _parity_problems", "*", "*"): _EXAMPLES,
     ("sampling/sampler.py: sample", 'logits_BV.device.type == "cuda"', "*"): _ON_A_GPU,
     (
         "sampling/sampler.py: sample",
@@ -38,13 +40,31 @@ HARMLESS: Harmless = {
     ("sampling/sampler.py: sample", 'logits_BV.device.type == "cuda" and triton_backend.unavailable() is None', "*"): (
         _ON_A_GPU
     ),
+    (
+        "sampling/sampler.py: sample",
+        "triton_backend.unavailable() is None",
+        "triton_backend.unavailable() is not None",
+    ): _ON_A_GPU,
     ("sampling/slots.py: sample_slots", '"cuda"', "*"): _ON_A_GPU,
+    ("sampling/slots.py: sample_slots", "logits_nV, tables", "*"): _ON_A_GPU,
+    ("sampling/slots.py: sample_slots", "tables, slots_n", "*"): _ON_A_GPU,
+    ("sampling/slots.py: sample_slots", "slots_n, positions_n", "*"): _ON_A_GPU,
     (
         "sampling/slots.py: sample_slots",
         "return triton_backend.sample_slots_by_triton(logits_nV, tables, slots_n, positions_n, filters=filters)",
         "pass",
     ): _ON_A_GPU,
     ("triton_filters.py: pivot_kernel", "best - bests", "best + bests"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", 'bests > float("-inf")', "*"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", 'bests < float("inf")', "*"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", '(bests > float("-inf")) & (bests < float("inf"))', "*"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", "scale > 0", "scale >= 0"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", "1.0", "2.0"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", "1 - top_p", "*"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", "1e-6", "*"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", "tl.maximum", "*"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", "(tl.maximum(nats, 0.0) + 1.0) * temperature", "*"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", "tl.maximum(nats, 0.0) + 1.0", "*"): _ANY_PIVOTS,
     ("triton_filters.py: pivot_kernel", "(steps - 3) * 0.25", "*"): _ANY_PIVOTS,
     ("triton_filters.py: pivot_kernel", "steps - 3", "*"): _ANY_PIVOTS,
     ("triton_filters.py: pivot_kernel", "3", "4"): _ANY_PIVOTS,
@@ -65,6 +85,7 @@ HARMLESS: Harmless = {
         "(temperature > 0) & (min_p > 0)",
         "(temperature > 0) | (min_p > 0)",
     ): "where nothing is filtered the sums come out the same, and greedy rows do not read them",
+    ("triton_draw.py: kept_mass_kernel", "min_p > 0", "min_p >= 0"): "what keeps all sums up to the same",
     (
         "sampling_extras.py: process",
         "self.bias_ids is not None and self.bias_values is not None",
