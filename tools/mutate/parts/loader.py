@@ -16,6 +16,9 @@ _TESTS = (
     "atom-models/tests/test_gguf_architectures.py",
     "atom-models/tests/test_load_model.py",
     "atom-models/tests/test_published_configs.py",
+    "atom-models/tests/test_model_requirements.py",
+    "atom-models/tests/test_quantization_schemes.py",
+    "atom-core/tests/test_gguf_tokenizers.py",
 )
 
 HARMLESS: Harmless = {
