@@ -64,6 +64,7 @@ NEUTRAL = {
     "topk_group": 1,
     "routed_scaling_factor": 1.0,
     "first_k_dense_replace": 0,
+    "moe_layer_freq": 1,
 }
 ONE_OF_EACH = {family.architecture: family for family in FAMILIES.values()}
 

@@ -73,6 +73,9 @@ HARMLESS: Harmless = {
     ("triton_filters.py: _between", "0.5", "*"): _HOW_SOON,
     ("triton_filters.py: _between", "step < 24", "*"): _HOW_SOON,
     ("triton_filters.py: _between", "24", "*"): _HOW_SOON,
+    ("triton_filters.py: _between", 'logit > float("-inf")', "*"): _HOW_SOON,
+    ("triton_filters.py: _between", 'logit < float("inf")', "*"): _HOW_SOON,
+    ("triton_rows.py: logit_of", "0", "1"): _HOW_SOON,
     (
         "triton_filters.py: window_kernel",
         "(keys >= low) & (keys < high) & (ids < vocab_size)",
