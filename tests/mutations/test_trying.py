@@ -69,6 +69,15 @@ def test_a_sample_takes_some_of_every_file_and_the_same_after_an_edit_elsewhere(
     assert [edit.lot for edit in spread(after, 3)] == [edit.lot for edit in spread(before, 3)]
 
 
+def test_another_seed_takes_another_sample_and_one_seed_the_same():
+    everything = PARTS["scheduler"].mutations
+    first, second = spread(everything, 60, seed=1), spread(everything, 60, seed=2)
+    assert first == spread(everything, 60, seed=1)
+    assert {edit.file for edit in second} == {edit.file for edit in everything}
+    assert len(set(first) & set(second)) < 20
+    assert len(set(first) & set(spread(everything, 60))) < 20
+
+
 def test_a_mistake_meets_the_tests_that_call_its_function_the_quickest_file_first(mutations: list[Mutation]):
     first, second, third = Path("test_first.py"), Path("test_second.py"), Path("test_third.py")
     measured = {
@@ -83,6 +92,11 @@ def test_a_mistake_meets_the_tests_that_call_its_function_the_quickest_file_firs
     for before in ("3", "1 + LIMIT"):
         assert measuring.tests_for(of(mutations, before), measured) == beside
     assert measuring.tests_for(of(mutations, "3"), {third: measured[third]}) == [(third, {"third::a": 0.5})]
+    # Nobody knows what interpreted kernels call.
+    kernels = Path("triton_kernels/test_kernels.py")
+    beside_kernels = {second: measured[second], kernels: {"kernels::a": (4.0, [])}}
+    found = measuring.tests_for(of(mutations, "a < LIMIT"), beside_kernels)
+    assert found == [(second, {"second::a": 1.0}), (kernels, {"kernels::a": 4.0})]
 
 
 def test_survivors_are_reported_and_fail_the_command(

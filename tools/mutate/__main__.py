@@ -1,10 +1,10 @@
 """Put mistakes into the product, one at a time, and see which the tests find.
 
 ``python -m tools.mutate --part sampler --sample 60`` tries as many, spread over the files of a part; without ``--part``
-as many of each part, without ``--sample`` all. ``--only scheduler.py --kind comparison`` takes some. A mistake lives in
-the memory of one process: no file is changed. What survived is written to `.mutations/PART.txt`, and tried once more by
-``--again``. The exit status is 1 if any mistake passed all tests that is not listed in the part's `HARMLESS`, with a
-reason.
+as many of each part, without ``--sample`` all. ``--seed 2`` takes another sample. ``--only scheduler.py --kind number``
+takes some. A mistake lives in the memory of one process: no file is changed. What survived is written to
+`.mutations/PART.txt`, and tried once more by ``--again``. The exit status is 1 if any mistake passed all tests that is
+not listed in the part's `HARMLESS`, with a reason.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="files whose path has this in it")
     parser.add_argument("--kind", default=[], nargs="*", help="kinds of mistakes, by the beginning of their names")
     parser.add_argument("--sample", type=int, default=0, help="as many of each part, spread over files")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample: another number is another sample")
     parser.add_argument("--again", action="store_true", help="those that survived the last run")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--list", action="store_true", help="only print them")
@@ -50,7 +51,7 @@ def _choose(part: Part, options: argparse.Namespace) -> list[Mutation]:
     if options.again:
         lots = survivors_of_last_run(part.name)
         wanted = [edit for edit in wanted if edit.lot in lots]
-    return spread(wanted, options.sample) if options.sample else wanted
+    return spread(wanted, options.sample, seed=options.seed) if options.sample else wanted
 
 
 def _try(part: Part, mutations: Sequence[Mutation], jobs: int) -> Outcome:

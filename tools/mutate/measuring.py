@@ -65,7 +65,8 @@ class Called:
         for definitions in item._fixtureinfo.name2fixturedefs.values():
             for definition in definitions:
                 self._now |= self._of_fixture.get(id(definition), set())
-        names = sorted({f"{code.co_filename.split('/src/')[1]}: {code.co_name}" for code in self._now})
+        called = self._now.copy()  # other threads may still add to it
+        names = sorted({f"{code.co_filename.split('/src/')[1]}: {code.co_name}" for code in called})
         self._measured[item.nodeid] = (time.perf_counter() - start, names)
         return result
 
@@ -119,6 +120,8 @@ def tests_for(mutation: Mutation, measured: dict[Path, Measured]) -> list[tuple[
     }
     if not any(found.values()):
         found = {file: tests for file, tests in measured.items() if _calls_any(tests, mutation.file)} or measured
+    # What interpreted kernels call is not measured.
+    found = found | {file: tests for file, tests in measured.items() if is_interpreted(file)}
     chosen = [(file, {name: test[0] for name, test in tests.items()}) for file, tests in found.items() if tests]
     return sorted(chosen, key=lambda entry: sum(entry[1].values()))
 

@@ -14,7 +14,9 @@ BLOCK_SIZE = 2
 
 def make_cache(**overrides):
     hasher = overrides.pop("hasher", None)
-    return PagedCache(KVCacheConfig(**{"num_blocks": 16, "block_size": BLOCK_SIZE} | overrides), hasher)
+    return PagedCache(
+        KVCacheConfig(**{"num_blocks": 16, "block_size": BLOCK_SIZE} | overrides), hasher, max_step_tokens=1
+    )
 
 
 def admit(cache, token_ids, *, salt="", computed=True):

@@ -6,7 +6,7 @@ import pytest
 
 from atom_core.kv_cache import KVCacheConfig
 from atom_core.kv_cache.block_table import BlockTable
-from atom_core.messages import EngineRequest, SamplingParams
+from atom_core.messages import EngineRequest, SamplingParams, TokenLogprobs
 from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_core.scheduler.request import Request, RequestStatus
 from fake_worker import FakeEngine, prompt_logprobs_alone, tokens_alone
@@ -66,6 +66,26 @@ def test_a_worker_is_told_how_to_pool_where_a_vector_is_asked_for():
         return Request(asked, key=(0, 0), arrival=0.0, max_tokens=0, block_table=BlockTable()).for_worker().pooling
 
     assert (pooling("embed"), pooling("generate")) == ("last", None)
+
+
+def test_a_mean_of_all_hidden_states_needs_the_whole_prompt():
+    def needs_all(kind, pooling):
+        asked = EngineRequest("a", [1, 2], SamplingParams(), kind=kind, pooling=pooling)
+        return Request(asked, key=(0, 0), arrival=0.0, max_tokens=0, block_table=BlockTable()).needs_whole_prompt
+
+    assert needs_all("embed", "mean")
+    assert not needs_all("embed", "last")
+    assert not needs_all("generate", "mean")
+
+
+def test_a_prompt_whose_logprobs_are_all_there_may_be_cached_again():
+    asked = make_request("a", 4, prompt_logprobs=0)
+    request = Request(asked, key=(0, 0), arrival=0.0, max_tokens=4, block_table=BlockTable())
+    entries = [TokenLogprobs(token_id, -1.0, 1, []) for token_id in asked.token_ids[1:]]
+    request.take_prompt_logprobs(0, entries[:2])
+    assert request.needs_whole_prompt
+    request.take_prompt_logprobs(2, entries[2:])
+    assert not request.needs_whole_prompt
 
 
 def test_the_least_urgent_gives_way():

@@ -20,7 +20,7 @@ from atom_kernels.sampling import (
 )
 from atom_kernels.sampling.ops import SAMPLE, SamplingProblem
 from atom_kernels.sampling.philox import philox_by_torch, philox_rounds
-from atom_kernels.sampling.race import exponential_race
+from atom_kernels.sampling.race import EXPONENTIAL_RACE, RaceProblem, exponential_race
 
 SAMPLERS = {"torch": torch_backend.sample_by_torch, "reference": sample_reference}
 if native_backend.unavailable() is None:
@@ -215,6 +215,13 @@ def test_the_greatest_number_still_draws_a_token_that_has_mass(draw):
 def test_what_check_tries_is_greedy_and_random():
     assert {problem.greedy for problem in SAMPLE.parity_problems()} == {False, True}
     assert not SamplingProblem(100).greedy
+
+
+def test_the_work_of_a_draw_is_to_read_its_numbers_once():
+    # Logits of 4 bytes; a race reads as many random numbers.
+    assert SAMPLE.work(SamplingProblem(1000), 3).num_bytes == 12000
+    assert EXPONENTIAL_RACE.work(RaceProblem(1000), 3).num_bytes == 24000
+    assert EXPONENTIAL_RACE.work(RaceProblem(1000, torch.bfloat16), 3).num_bytes == 18000
 
 
 def test_a_race_adds_hardly_anything_to_its_exponentials():

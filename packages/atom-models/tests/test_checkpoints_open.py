@@ -10,6 +10,7 @@ import pytest
 
 from atom_models import CheckpointError, open_checkpoint
 from atom_models.checkpoint.config_fields import normalize_config
+from atom_models.checkpoint.weight_names import INDEX, weight_names
 from tiny_models import make_tiny_llama
 
 
@@ -77,6 +78,23 @@ def test_facts_of_a_nested_model_are_those_of_its_text_config(tmp_path):
     text = {"max_position_embeddings": 77, "eos_token_id": 5, "torch_dtype": "float16"}
     checkpoint = open_checkpoint(make_folder(tmp_path / "m", {"model_type": "outer", "text_config": text}))
     assert (checkpoint.max_model_len, checkpoint.eos_token_ids, checkpoint.dtype) == (77, (5,), "float16")
+
+
+def test_the_dtype_of_the_whole_model_goes_before_that_of_its_text(tmp_path):
+    config = {"model_type": "outer", "torch_dtype": "bfloat16", "text_config": {"torch_dtype": "float16"}}
+    assert open_checkpoint(make_folder(tmp_path / "m", config)).dtype == "bfloat16"
+
+
+def test_names_of_weights_are_those_of_the_index_else_of_the_files(tmp_path):
+    folder = make_tiny_llama(tmp_path / "m", num_shards=2)
+    names = weight_names(folder)
+    assert {"model.embed_tokens.weight", "lm_head.weight"} < names
+    (folder / INDEX).write_text('{"weight_map": {"one": "a.safetensors"}}')
+    assert weight_names(folder) == {"one"}
+    (folder / INDEX).write_text("{")
+    assert weight_names(folder) == frozenset()
+    (folder / INDEX).unlink()
+    assert weight_names(folder) == names
 
 
 def test_facts_of_a_checkpoint(tiny_llama):

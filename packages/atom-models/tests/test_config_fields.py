@@ -15,6 +15,8 @@ import torch
 import transformers
 
 from atom_models import architectures, load_model
+from atom_models.architectures.config import read_config
+from atom_models.architectures.fine_grained_moe import FineGrainedMoEConfig
 from tiny_architectures import FAMILIES, make_tiny, reference_model
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -54,6 +56,15 @@ ALWAYS_STATED = {
     "topk_group",
     "routed_scaling_factor",
     "first_k_dense_replace",
+}
+# What is done to experts and their scores only where a config says so, and the value with which nothing is.
+NEUTRAL = {
+    "n_shared_experts": 0,
+    "n_group": 1,
+    "topk_group": 1,
+    "routed_scaling_factor": 1.0,
+    "first_k_dense_replace": 0,
+    "moe_layer_freq": 1,
 }
 ONE_OF_EACH = {family.architecture: family for family in FAMILIES.values()}
 
@@ -100,6 +111,17 @@ def test_a_field_that_is_left_out_is_what_transformers_takes(architecture: str):
         if field.name in ALWAYS_STATED or field.default in (dataclasses.MISSING, None):
             continue
         assert field.default == getattr(theirs, field.name, field.default), field.name
+
+
+def test_what_is_left_out_is_not_done_to_experts():
+    assert {field.name: field.default for field in dataclasses.fields(FineGrainedMoEConfig)}.items() >= NEUTRAL.items()
+
+
+@pytest.mark.parametrize("name", ["num_experts", "num_local_experts"])
+def test_the_number_of_experts_has_two_names(name: str, tmp_path: Path):
+    config = json.loads((make_tiny("qwen3_moe", tmp_path) / "config.json").read_text())
+    del config["num_experts"]
+    assert read_config(config_class_of("Qwen3MoeForCausalLM"), {**config, name: 7}).num_experts == 7
 
 
 def test_heads_of_keys_and_their_size_follow_from_those_of_queries(tmp_path: Path):

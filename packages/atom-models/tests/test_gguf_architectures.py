@@ -233,6 +233,7 @@ def test_gemma_layers_follow_the_published_pattern_or_the_headers(tmp_path):
 
     assert full_layers() == [5]
     assert full_layers(attention__sliding_window_pattern=3) == [2, 5]
+    assert full_layers(attention__sliding_window_pattern=1) == list(range(7))
     assert full_layers(attention__sliding_window_pattern=[True, False] * 3 + [True]) == [1, 3, 5]
     assert full_layers(attention__sliding_window=0) == list(range(7))
 

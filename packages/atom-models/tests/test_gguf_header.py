@@ -89,8 +89,9 @@ def test_all_formats_of_the_gguf_library_are_known_but_those_that_no_weight_has(
         (string("k") + struct.pack("<IIQ", 9, 8, 2) + string("x") + string("yz"), {"k": ["x", "yz"]}),
         (string("k") + struct.pack("<IIQH", 9, 2, 1, 7), {"k": [7]}),
         (string("general.alignment") + struct.pack("<II", 4, 4096), {"general.alignment": 4096}),
+        (string("general.alignment") + struct.pack("<II", 4, 1), {"general.alignment": 1}),
     ],
-    ids=["no keys", "texts", "numbers", "the widest alignment"],
+    ids=["no keys", "texts", "numbers", "the widest alignment", "no alignment"],
 )
 def test_a_file_may_end_with_its_header(tmp_path, keys, metadata):
     whole = make_bytes(num_keys=len(metadata), num_tensors=0, keys=keys, tensor=b"")

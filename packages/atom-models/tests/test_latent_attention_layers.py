@@ -62,13 +62,13 @@ def names_of(layer: MLAAttention) -> set[str]:
     return {name.rpartition("self_attn.")[2] for owner in owners for name in owner.expected_weights()}
 
 
-def run(layer: MLAAttention, hidden_states: torch.Tensor) -> torch.Tensor:
+def run(layer: MLAAttention, hidden_states: torch.Tensor, *, between_graphs: Any = None) -> torch.Tensor:
     paged, count = PagedRun(layer, 4), hidden_states.shape[0]
     geometry = paged._geometry([SequenceStep([0] * count, 0, range(4))])
     plan, residual = layer.attn.plan, torch.zeros_like(hidden_states)
     assert plan is not None
     caches = {layer.attn.name: plan.layout.allocate(4)}
-    with set_forward_context(ForwardContext(caches, {layer.attn.name: plan.build_metadata(geometry)})):
+    with set_forward_context(ForwardContext(caches, {layer.attn.name: plan.build_metadata(geometry)}, between_graphs)):
         return layer(torch.arange(count), hidden_states, residual)[0]
 
 
@@ -120,6 +120,18 @@ def test_the_scale_has_the_square_of_yarns_temperature():
     assert mla_scale(192, yarn | {"mscale_all_dim": 0.0}) == 192**-0.5
     assert mla_scale(192, yarn | {"factor": 1.0}) == 192**-0.5
     assert mla_scale(192, {"rope_type": "default"}) == 192**-0.5
+    assert mla_scale(192, yarn | {"rope_type": "default"}) == 192**-0.5
+
+
+def test_a_step_in_pieces_gets_from_attention_what_a_whole_step_gets():
+    layer, hidden_states = make_layer(), torch.randn(7, 32)
+
+    def attend_at_once(attend, inputs, out):
+        out.copy_(attend(*inputs))
+        assert out.shape == (7, 4, 6)
+
+    whole = run(layer, hidden_states)
+    torch.testing.assert_close(run(layer, hidden_states, between_graphs=attend_at_once), whole)
 
 
 def test_a_part_that_only_turns_in_part_is_refused():

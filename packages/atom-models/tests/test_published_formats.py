@@ -56,7 +56,11 @@ FORMATS = [
     (NF4, "bitsandbytes nf4", 4.5),
     (NF4 | {"bnb_4bit_use_double_quant": True}, "bitsandbytes nf4", 4 + 8.125 / 64),
     (INT8, "bitsandbytes int8", 8),
+    (QUARK | {"global_quant_config": {"weight": {"dtype": "fp4", "group_size": 16}}}, "quark fp4", None),
+    (QUARK | {"global_quant_config": {"weight": {"dtype": "int8", "group_size": 32}}}, "quark int8", 8),
     (FP8, "fp8", 8 + 32 / 128**2),
+    (FP8 | {"weight_block_size": [1, 128]}, "fp8", 8 + 32 / 128),
+    (FP8 | {"weight_block_size": [64, 0]}, "fp8", 8),
     ({"quant_method": "fbgemm_fp8"}, "fbgemm-fp8", None),
     ({"quant_method": "torchao"}, "torchao", None),
 ]

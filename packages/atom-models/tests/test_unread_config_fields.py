@@ -66,6 +66,63 @@ REFUSED = [
     ("MixtralForCausalLM", {"swiglu_limit": 7.0}),
 ]
 
+# Of models that are not here, as their publishers write it.
+PARTS_OF_OTHER_MODELS: dict[str, Any] = {
+    "alibi": True,
+    "attention_chunk_size": 8192,
+    "attention_multiplier": 0.0078,
+    "attn_logit_softcap": 30.0,
+    "attn_temperature_tuning": True,
+    "attn_type_list": [1, 0],
+    "final_logit_softcap": 30.0,
+    "final_logit_softcapping": 30.0,
+    "index_topk": 2048,
+    "layer_scale": True,
+    "layer_scale_init_value": 1e-4,
+    "lm_head_multiplier": 0.5,
+    "logit_scale": 0.0625,
+    "logits_soft_cap": 30.0,
+    "parallel_attn": True,
+    "qk_layernorm": True,
+    "residual_multiplier": 0.22,
+    "rope_interleave": True,
+    "rope_parameters": {"long_mscale": 1.1},
+    "scale_depth": 1.4,
+    "scale_emb": 12,
+    "swiglu_limit": 7.0,
+    "use_bidirectional_attention": True,
+    "use_layer_scale": True,
+    "use_parallel_residual": True,
+    "zero_centered_gamma": True,
+}
+# What stands in configs of models that have no such part.
+NO_SUCH_PART: dict[str, Any] = {
+    "alibi": False,
+    "attn_temperature_tuning": False,
+    "attn_type_list": [1, 1],
+    "dual_chunk_attention_config": {},
+    "embedding_multiplier": 1.0,
+    "is_causal": True,
+    "layer_scale": False,
+    "layer_types": ["full_attention", "full_attention"],
+    "lm_head_multiplier": 1.0,
+    "logit_scale": 1.0,
+    "logits_scaling": 1.0,
+    "no_rope_layers": [1, True],
+    "parallel_attn": False,
+    "qk_layernorm": False,
+    "residual_multiplier": 1.0,
+    "rope_interleave": False,
+    "rope_interleaved": False,
+    "scale_emb": 1,
+    "use_bidirectional_attention": False,
+    "use_layer_scale": False,
+    "use_mrope": False,
+    "use_parallel_residual": False,
+    "use_qk_norm": False,
+    "zero_centered_gamma": False,
+}
+
 
 def class_of(architecture: str) -> Any:
     found: Any = find_architecture(architecture)
@@ -104,6 +161,18 @@ def test_fields_that_would_change_the_results_are_refused(architecture: str, fie
     config = normalize_config(defaults_of(architecture) | fields)
     with pytest.raises(CheckpointError, match=rf"{name} is .*, which would change the results .* it can be null"):
         read_config(class_of(architecture), config)
+
+
+@pytest.mark.parametrize("name", PARTS_OF_OTHER_MODELS)
+def test_a_llama_with_a_part_of_another_model_is_refused(name: str):
+    with pytest.raises(CheckpointError, match=rf"{name}[a-z_.]* is "):
+        refuse_other_models(class_of("LlamaForCausalLM"), {name: PARTS_OF_OTHER_MODELS[name]})
+
+
+def test_a_llama_may_say_that_it_has_no_such_part():
+    llama = class_of("LlamaForCausalLM")
+    refuse_other_models(llama, NO_SUCH_PART)
+    assert unknown_fields(llama, NO_SUCH_PART) == ()
 
 
 def test_an_unknown_field_that_is_set_gets_a_line_with_its_name_and_its_file(tmp_path: Path, caplog):

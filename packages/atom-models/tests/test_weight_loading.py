@@ -291,6 +291,14 @@ def test_dummy_weights_fill_every_layer_the_same_way_each_time(tiny_llama, tmp_p
     assert results[0].std() > 0
 
 
+def test_dummy_norms_scale_nothing(tiny_llama):
+    checkpoint = open_checkpoint(tiny_llama)
+    model = build_model(checkpoint, BuildContext(dtype=torch.float32))
+    load_dummy_weights(model, checkpoint)
+    ones = torch.ones(2, 64)
+    torch.testing.assert_close(model.model.norm(ones), ones)
+
+
 def test_dummy_weights_fit_an_int8_checkpoint_too(tiny_llama, tmp_path):
     config = json.loads((tiny_llama / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_8bit": True}

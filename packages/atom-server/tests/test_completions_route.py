@@ -142,6 +142,8 @@ def test_a_stop_token_id_ends(server):
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert answer["choices"][0]["stop_reason"] == token_id[0]
     assert answer["usage"]["completion_tokens"] == 1
+    *_, last = [chunk["choices"][0] for chunk in chunks_of(server, stop_token_ids=token_id) if chunk["choices"]]
+    assert (last["finish_reason"], last["stop_reason"]) == ("stop", token_id[0])
 
 
 class TestTheContractOfLmEval:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from atom_core import StructuredOutputParams
-from atom_server.output.enforcement import constraint_format
+from atom_server.output.enforcement import constraint_format, text_or_calls
+from atom_server.output.notation import NOTATIONS
+from atom_server.schemas.tools import Tool
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 CASES = {
@@ -26,3 +28,12 @@ CASES = {
 def test_a_constraint_becomes_a_part_of_the_grammar(case):
     given, expected = CASES[case]
     assert constraint_format(StructuredOutputParams(**given)) == expected
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_reply_may_be_text_alone_and_have_as_many_calls_as_are_allowed(several):
+    tools = [Tool.model_validate({"type": "function", "function": {"name": "f"}})]
+    # A section of calls comes once, and holds them all.
+    for notation, stops in ((NOTATIONS["hermes"], not several), (NOTATIONS["kimi"], True)):
+        form = text_or_calls(notation, tools, several=several)
+        assert (form["at_least_one"], form["stop_after_first"]) == (False, stops)

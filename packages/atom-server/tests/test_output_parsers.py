@@ -69,6 +69,9 @@ CASES = {
     "no json": (json_parser, "[note] {yes}", ("[note] {yes}", "", [])),
     "mistral, a list": (calls_of("mistral-json"), f'So[TOOL_CALLS] [{CALL}, {{"name": "g"}}]', ("So", "", TWO)),
     "mistral": (calls_of("mistral"), f"So[TOOL_CALLS]f[ARGS]{ARGUMENTS}[TOOL_CALLS]g[ARGS]{{}}", ("So", "", TWO)),
+    "mistral, the first call without arguments": (
+        calls_of("mistral"), f"[TOOL_CALLS]g[TOOL_CALLS]f[ARGS]{ARGUMENTS}", ("", "", TWO[::-1]),
+    ),
     "mistral with ids": (calls_of("mistral"), f"[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{ARGUMENTS}", ("", "", TWO[:1])),
     "deepseek v3": (
         calls_of("deepseek-v3"),

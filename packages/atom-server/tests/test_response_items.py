@@ -101,6 +101,8 @@ def test_log_probabilities_go_with_the_first_text_of_the_message_and_late_ones_t
     told.end(logprobs=[{"token": "c"}])
     assert told.writer.items[1]["content"][0]["logprobs"] == [*LOGPROBS, {"token": "c"}]
     assert "logprobs" not in told.writer.items[0]["content"][0]
+    ends = {kind: fields.get("logprobs") for kind, fields in told.events if kind.endswith("text.done")}
+    assert ends == {"response.reasoning_text.done": None, "response.output_text.done": [*LOGPROBS, {"token": "c"}]}
 
 
 def test_a_response_has_one_item_at_least():

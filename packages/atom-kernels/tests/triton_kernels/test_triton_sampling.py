@@ -70,12 +70,37 @@ def test_a_flat_row_of_several_chunks_keeps_its_nucleus():
         draw(logits, uniform=uniform, top_p=top_p)
 
 
+def draw_last_kept(logits, temperature, top_p):
+    """The token of the greatest number, in each row: the last that the filters keep."""
+    uniform, none = torch.full((len(logits),), 1 - 2**-53, dtype=torch.float64), torch.zeros(len(logits))
+    rows = (logits, uniform, temperature, none.long(), top_p, none)
+    token_ids = sample_by_triton(*(row.to(DEVICE) for row in rows)).tolist()
+    assert token_ids == sample_reference(*rows).tolist()
+    return token_ids
+
+
 def test_a_row_after_the_first_is_searched_in_its_own_logits():
-    ties = torch.zeros(2, 300)
-    ties[0, 7] = ties[1, 200] = 6.0
-    uniform = torch.full((2,), 0.99, dtype=torch.float64)
-    rows = (ties, uniform, torch.ones(2), torch.zeros(2).long(), torch.tensor([0.4, 0.8]), torch.zeros(2))
-    assert sample_by_triton(*(row.to(DEVICE) for row in rows)).tolist() == sample_reference(*rows).tolist()
+    # More tokens lie close together than a region of candidates takes, so the row itself is searched.
+    close = torch.zeros(3, 300)
+    close[0] = 100.0  # before the rows that are drawn
+    close[1, :100] = close[2, :200] = 0.01
+    assert draw_last_kept(close[1:], torch.ones(2), torch.tensor([0.2, 0.4])) == [99, 199]
+
+
+def test_each_row_is_filtered_at_its_own_temperature():
+    falling = torch.linspace(4.0, -4.0, 300).expand(3, -1).contiguous()
+    temperatures = torch.tensor([0.1, 2.0, 0.7, 1.3])[1:]
+    first, second, third = draw_last_kept(falling, temperatures, torch.tensor([0.9, 0.9, 0.8]))
+    assert first > third > second
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.5])
+def test_min_p_alone_leaves_no_weight_to_what_it_drops_in_other_chunks(temperature):
+    logits = torch.zeros(1, 2048)
+    logits[0, :1024] = -20.0
+    logits[0, 5] = logits[0, 1500] = 5.0
+    assert {draw(logits, uniform=u, temperature=temperature, min_p=0.5) for u in (0.2, 0.45)} == {5}
+    assert {draw(logits, uniform=u, temperature=temperature, min_p=0.5) for u in (0.55, 0.9)} == {1500}
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

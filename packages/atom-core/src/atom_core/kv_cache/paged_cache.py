@@ -23,7 +23,7 @@ class PagedCache:
         num_returning: blocks given up that a step in flight may still read or write.
     """
 
-    def __init__(self, config: KVCacheConfig, hasher: BlockHasher | None = None, *, max_step_tokens: int = 1) -> None:
+    def __init__(self, config: KVCacheConfig, hasher: BlockHasher | None = None, *, max_step_tokens: int) -> None:
         self.config = config
         self.has_windows = any(window is not None for window in config.windows)
         self.num_queries = 0

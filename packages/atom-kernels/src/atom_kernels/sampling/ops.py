@@ -47,6 +47,13 @@ def _make_inputs(
     return {}, inputs
 
 
+def _parity_problems() -> tuple[SamplingProblem, ...]:
+    return (
+        *(SamplingProblem(size) for size in (1, 2, 17, 1000, 5003)),
+        *(SamplingProblem(size, greedy=True) for size in (1, 16, 1008)),
+    )
+
+
 SAMPLE = Op(
     name="sample",
     contract=sample,
@@ -75,10 +82,7 @@ SAMPLE = Op(
         ),
     ),
     make_inputs=_make_inputs,
-    parity_problems=lambda: (
-        *(SamplingProblem(size) for size in (1, 2, 17, 1000, 5003)),
-        *(SamplingProblem(size, greedy=True) for size in (1, 16, 1008)),
-    ),
+    parity_problems=_parity_problems,
     examples=lambda: (SamplingProblem(49152), SamplingProblem(49152, greedy=True)),
     # Tokens: they are equal or wrong.
     tolerance=lambda problem: Tolerance(atol=0, rtol=0),

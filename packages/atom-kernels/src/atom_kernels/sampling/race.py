@@ -56,6 +56,13 @@ def _make_inputs(problem: RaceProblem, num_rows: int, generator: torch.Generator
     return {}, (logits, exponentials, temperature)
 
 
+def _parity_problems() -> tuple[RaceProblem, ...]:
+    return (
+        *(RaceProblem(size, dtype) for size in (4, 500, 1004) for dtype in (torch.float32, torch.bfloat16)),
+        RaceProblem(500, eps=0.3),
+    )
+
+
 EXPONENTIAL_RACE = Op(
     name="exponential_race",
     contract=exponential_race,
@@ -72,10 +79,7 @@ EXPONENTIAL_RACE = Op(
         ),
     ),
     make_inputs=_make_inputs,
-    parity_problems=lambda: (
-        *(RaceProblem(size, dtype) for size in (4, 500, 1004) for dtype in (torch.float32, torch.bfloat16)),
-        RaceProblem(500, eps=0.3),
-    ),
+    parity_problems=_parity_problems,
     examples=lambda: (RaceProblem(49152),),
     # Tokens: they are equal or wrong.
     tolerance=lambda problem: Tolerance(atol=0, rtol=0),

@@ -37,8 +37,7 @@ def special_tokens(file: GGUFFile) -> tuple[dict[str, int], dict[str, Any]]:
     if "eos_token_id" in tokens:
         named = (metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eot", "eom"))
         ends = [tokens["eos_token_id"], *(token for token in named if token is not None), *_known_ends(file)]
-        ends = list(dict.fromkeys(ends))
-        generation["eos_token_id"] = ends if len(ends) > 1 else ends[0]
+        generation["eos_token_id"] = list(dict.fromkeys(ends))
     return tokens, generation
 
 

@@ -64,7 +64,6 @@ class Linear(Layer):
         split_input: bool = False,
     ) -> None:
         super().__init__()
-        self.prefix = prefix
         self._ranks = context.collectives
         self._split_input = self.is_split = split_input
         self._local_in = context.split(in_features, f"{prefix}: in_features") if split_input else in_features

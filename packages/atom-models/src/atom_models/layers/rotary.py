@@ -24,7 +24,7 @@ class Rotary:
     """
 
     cos_sin_cache: torch.Tensor
-    interleaved: bool = False
+    interleaved: bool
 
 
 def make_rotary(

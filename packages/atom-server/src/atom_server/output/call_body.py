@@ -28,7 +28,7 @@ class CallBody(Protocol):
 class ObjectBody:
     """``{"name": ..., "arguments": {...}}``."""
 
-    def __init__(self, name_key: str = "name", arguments_keys: Sequence[str] = ARGUMENTS_KEYS) -> None:
+    def __init__(self, name_key: str, arguments_keys: Sequence[str] = ARGUMENTS_KEYS) -> None:
         self.done = False
         self.rest = ""
         self._object = CallObject(name_key, arguments_keys)
@@ -51,7 +51,7 @@ class ObjectBody:
 class ListBody:
     """``[{...}, {...}]``, as many calls as it has objects."""
 
-    def __init__(self, name_key: str = "name", arguments_keys: Sequence[str] = ARGUMENTS_KEYS) -> None:
+    def __init__(self, name_key: str, arguments_keys: Sequence[str]) -> None:
         self.done = False
         self.rest = ""
         self._keys = (name_key, arguments_keys)

@@ -35,7 +35,7 @@ class CallParser(SteppingParser):
         self._call_mark, self._call_end = notation.call.strip(), notation.call_end.strip("\n`")
         self._content_marks = tuple({notation.trigger: None, **dict.fromkeys(strays)})
         self._is_after_call = False
-        self._body: CallBody = ObjectBody()
+        self._body: CallBody = ObjectBody(notation.name_key)
         super().__init__("content")
 
     def finish(self) -> list[Part]:

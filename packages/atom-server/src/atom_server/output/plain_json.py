@@ -7,7 +7,6 @@ from collections.abc import Container
 from atom_server.output.call_object import CallObject
 from atom_server.output.parts import Part, as_parts
 
-_SEPARATORS = "[,;]"
 PYTHON_TAG = "<|python_tag|>"
 
 
@@ -69,11 +68,8 @@ class JsonParser:
 
     def _in_calls(self, character: str) -> list[Part]:
         if self._call.done:
-            if character.isspace() or character in _SEPARATORS:
-                return []
             self._call = CallObject()
         try:
             return self._call.feed(character)
-        except ValueError:
-            self._state = "broken"
+        except ValueError:  # what stands between calls
             return []

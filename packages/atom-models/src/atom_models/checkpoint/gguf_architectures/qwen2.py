@@ -14,7 +14,6 @@ def _config(header: GGUFHeader) -> dict[str, Any]:
         "model_type": "qwen2",
         # Queries, keys and values always have biases.
         "attention_bias": None,
-        "use_sliding_window": False,
     }
 
 

@@ -9,7 +9,7 @@ from atom_models.checkpoint.gguf_header import GGUFHeader
 
 
 def _config(header: GGUFHeader) -> dict[str, Any]:
-    return {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "use_sliding_window": False}
+    return {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
 
 
 QWEN3 = GGUFArchitecture(config=_config, tensors={**ATTENTION, **HEAD_NORMS, **MLP})

@@ -13,7 +13,6 @@ def _config(header: GGUFHeader) -> dict[str, Any]:
     return {
         "architectures": ["Qwen3MoeForCausalLM"],
         "model_type": "qwen3_moe",
-        "use_sliding_window": False,
         **header.numbers(
             num_experts="expert_count",
             num_experts_per_tok="expert_used_count",

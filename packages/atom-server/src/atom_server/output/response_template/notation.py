@@ -106,9 +106,7 @@ def _named(field: Field, reading: CallReading, mark: str, after_name: str, end: 
     return None
 
 
-def _marks(field: Field | None) -> tuple[str, str] | None:
-    if field is None:
-        return None
+def _marks(field: Field) -> tuple[str, str] | None:
     begin, end = _text(field.begin), _text(field.end)
     return (begin, end) if begin and end else None
 
