@@ -92,9 +92,9 @@ def pages(options: argparse.Namespace) -> dict[Path, str]:
         text = report.fill_marks(options.vllm.read_text(), tables)
         on_gpu = [gpu_table(document) for document in found["gpu-in-vllm"]]
         written[options.vllm] = report.fill_marks(text, on_gpu, "gpu")
-    if found["masks"] and found["mask-steps"]:
+    if found["masks"]:
         text = options.structured_output.read_text()
-        table = report.masks_table(found["masks"][0], found["mask-steps"][0])
+        table = report.masks_table(found["masks"][0], next(iter(found["mask-steps"]), None))
         written[options.structured_output] = report.fill_marks(text, [table], "masks")
     return written | {options.readme: readme}
 

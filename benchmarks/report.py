@@ -140,9 +140,9 @@ def vllm_table(document: dict[str, Any]) -> str:
     return markdown_table(rows) + "\n\n" + conditions(document) + " " + compiled
 
 
-def masks_table(masks: dict[str, Any], steps: dict[str, Any]) -> str:
+def masks_table(masks: dict[str, Any], steps: dict[str, Any] | None) -> str:
     """The table of `masks` and `mask-steps` results in markdown, with the facts of the runs under it."""
-    added = {result["grammar"]: result for result in steps["results"] if result["num_steps"]}
+    added = {result["grammar"]: result for result in (steps or {}).get("results", ()) if result["num_steps"]}
     rows = [("grammar", "library", "compiled", "masks of the batch", "added to a step")]
     for result in masks["results"]:
         if not result.get("chosen"):
@@ -159,12 +159,16 @@ def masks_table(masks: dict[str, Any], steps: dict[str, Any]) -> str:
         )
     [used] = [result["median_ms"] for result in masks["results"] if "library" not in result]
     machine, settings = masks["machine"], masks["settings"]
+    commits = (
+        f"commits {machine['commit']} and {steps['machine']['commit']}" if steps else f"commit {machine['commit']}"
+    )
     facts = (
         f"Medians at batch {settings['batch_size']}; using masks on the logits takes {used:.2f} ms of what is added. "
         f"{cpu_with_instructions(machine)}, {machine['num_cores']} cores; {settings['model']}; "
-        f"commits {machine['commit']} and {steps['machine']['commit']}, {machine['date'][:10]}."
+        f"{commits}, {machine['date'][:10]}."
     )
-    return markdown_table(rows) + "\n\n" + facts
+    shown = rows if steps else [row[:-1] for row in rows]
+    return markdown_table(shown) + "\n\n" + facts
 
 
 def served_table(document: dict[str, Any]) -> str:
