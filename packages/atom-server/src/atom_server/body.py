@@ -131,11 +131,13 @@ def quoted(value: Any) -> str:
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
     """Hundreds of thousands of new lists would have them, and the whole process, looked through again and again."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
 
 
 def _declared_length(request: Request) -> int:
