@@ -44,7 +44,7 @@ def wait_until_no_text_is_in_work(server, seconds: float) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("size", [600_000, pytest.param(2_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [600_000, pytest.param(2_000_000, marks=pytest.mark.quiet)])
 def test_fifteen_long_prompts_stall_nobody_and_end_with_their_client(server, size):
     """Each is cut to 5 tokens, so each is tokenized whole. The loop used to wait as long as each of them takes."""
     text = (WORDS * (size // len(WORDS) + 1))[:size]

@@ -7,8 +7,8 @@ from atom_server.errors import APIError
 # Of a body: as many token ids take some 30 ms, and as many of anything else no more than 50.
 MAX_VALUES = 2**19
 _FEW = 1024  # of whatever holds the values
-# Each begins or follows a value. A name is made, hashed and filed: it counts three times.
-_VALUE_MARKS = (b",", b":", b'":', b"[", b"{")
+# Each begins or follows a value. A name is made, hashed and filed: with its value it counts five times.
+_VALUE_MARKS = (b",", b":", b'":', b'":', b'":', b"[", b"{")
 _ESCAPES_LIKE_A_VALUE = 4
 # As many digits may be an integer beyond 64 bits. Python reads those in a time that grows with the square of their
 # length.
