@@ -66,7 +66,7 @@ REFUSED = [
     ("MixtralForCausalLM", {"swiglu_limit": 7.0}),
 ]
 
-# Of models that are not here, as their publishers write it.
+# Models that are not here have these fields, as their publishers write them.
 PARTS_OF_OTHER_MODELS: dict[str, Any] = {
     "alibi": True,
     "attention_chunk_size": 8192,

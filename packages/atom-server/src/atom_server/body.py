@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from atom_core.garbage import no_collection
 from atom_server.client_names import SAME, Names
 from atom_server.decoding_cost import DecodingCost
 from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError
@@ -20,7 +19,7 @@ from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError
 IGNORED_FIELDS = "x-atom-ignored-fields"
 _LONGEST_QUOTE = 60
 _MOST_FIELDS = 1024
-# Of bad JSON: the standard library, which tells more, takes tens of milliseconds for a megabyte.
+# In bytes. The standard library tells more about bad JSON, but it takes tens of milliseconds for a megabyte.
 _LONGEST_EXPLAINED = 2**20
 # Not the encoder in C, which writes everything before it gives the first piece.
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
@@ -68,7 +67,8 @@ def decode_json_object(body: bytes) -> dict[str, Any]:
         APIError: 400 that says what is wrong and at which byte.
     """
     try:
-        with _no_garbage_collection():
+        # Hundreds of thousands of new lists would have the whole process looked through again and again.
+        with no_collection():
             value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _explain_bad_json(body, str(error)) from None
@@ -126,18 +126,6 @@ def quoted(value: Any) -> str:
     except (TypeError, ValueError):
         text = str(value)
     return text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 3] + "..."
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Hundreds of thousands of new lists would have them, and the whole process, looked through again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _declared_length(request: Request) -> int:

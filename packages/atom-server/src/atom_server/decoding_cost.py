@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atom_server.errors import APIError
 
-# Of a body: as many token ids take some 30 ms, and as many of anything else no more than 50.
+# A body may hold as many. So many token ids take some 30 ms, and so many of anything else some 50.
 MAX_VALUES = 2**19
 _FEW = 1024  # of whatever holds the values
 # Each begins or follows a value. A name is made, hashed and filed: with its value it counts five times.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from atom_core.garbage import no_collection
 from atom_core.worker.piecewise_capture import Parts, Replay
 
 Work = Callable[[], torch.Tensor]
@@ -57,7 +57,8 @@ class CudaCapture:
         work()  # compiles kernels and makes workspaces, which cannot be done in a capture
         torch.cuda.synchronize()
         parts = Parts(self._begin, unowned)
-        with torch.cuda.stream(self._stream), _no_collection():
+        # An engine that is gone has graphs, and to destroy one may fail a capture.
+        with torch.cuda.stream(self._stream), no_collection():
             output = parts.record(work, in_pieces=in_pieces)
         return CapturedGraphs(parts.replays, output)
 
@@ -120,18 +121,6 @@ class _Memory:
             "shape": (storage.nbytes(),), "typestr": "|u1", "data": (storage.data_ptr(), False), "strides": None,
             "version": 3,
         }  # fmt: skip
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Leaves garbage alone: an engine that is gone has graphs, and to destroy one may fail a capture."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _free_memory() -> int:
