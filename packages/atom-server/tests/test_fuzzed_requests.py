@@ -13,9 +13,10 @@ import pytest
 from fuzzed_requests import RequestFuzzer
 from fuzzing_clients import FuzzingClients
 from health_probe import HealthProbe
+from machine_speed import slowness
 
 SEED = 20
-# What `/health` may take, in seconds of the server's own.
+# What `/health` may take, in seconds of the server's own, on a quiet machine.
 MOST_SECONDS = 0.1
 # Memory that a process may take beside what it has at the start. Not RLIMIT_AS: address space that torch and the
 # allocators reserve and never touch would count. Not a look at its size now and then: a request of 40 bytes once took
@@ -63,13 +64,14 @@ def wait_until_idle(url: str, seconds: float = 60) -> None:
     raise AssertionError(f"requests are left: {load}")
 
 
-@pytest.mark.parametrize("number", [100, pytest.param(5000, marks=pytest.mark.quiet)])
+@pytest.mark.parametrize("number", [100, pytest.param(5000, marks=pytest.mark.slow)])
 def test_hostile_requests_are_answered_delay_nobody_and_leave_nothing_behind(serve_process, number):
     with serve_process("--timeout-request", "2", "--timeout-keep-alive", "1", "--log-level", "warning") as served:
         pids = [served.process.pid, *children_of(served.process.pid)]
         assert len(pids) >= 2, "the engine is a process of its own"
         expected = good_answer(served.url)
         limit_memory(pids)
+        times_slower = slowness()
         document = httpx.get(served.url + "/openapi.json", timeout=60).json()
         port = int(served.url.rpartition(":")[2])
         clients = FuzzingClients(port, RequestFuzzer(document, SEED))
@@ -79,6 +81,7 @@ def test_hostile_requests_are_answered_delay_nobody_and_leave_nothing_behind(ser
             clients.send(number // 2)
             wait_until_idle(served.url)
             sizes.append(sizes_mb(pids))
+        times_slower = max(times_slower, slowness())
         probed = probe.stop()
         report(clients, probed, sizes, pids)
 
@@ -86,7 +89,7 @@ def test_hostile_requests_are_answered_delay_nobody_and_leave_nothing_behind(ser
         assert "Traceback" not in served.text, served.text[-5000:]
         assert served.process.poll() is None
         assert good_answer(served.url) == expected
-    assert max(slow.held for slow in probed.slowest) < MOST_SECONDS
+    assert max(slow.held for slow in probed.slowest) < MOST_SECONDS * times_slower
     if number >= 1000:
         assert all(sizes[2][pid] - sizes[1][pid] < MOST_GROWTH_MB for pid in pids)
 

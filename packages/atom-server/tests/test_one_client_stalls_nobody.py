@@ -18,11 +18,11 @@ from atom_server.options import ServerOptions
 from atom_server.schemas.completions import CompletionRequest
 from atom_server.schemas.responses import TextChoice, TextCompletion, TextLogprobs
 from atom_server.whole_answer import encode_in_parts
+from machine_speed import slowness
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 # What others may have to wait, in seconds of this process's own work; a server alone on its machine keeps to half.
 MOST_SECONDS = 0.1
-SPEED_OF_A_QUIET_MACHINE = 0.006
 
 
 class LagProbe:
@@ -51,16 +51,6 @@ class LagProbe:
             await asyncio.sleep(0.001)
             waited = time.perf_counter() - started - 0.001
             self.worst = max(self.worst, min(waited, time.process_time() - computed))
-
-
-def slowness() -> float:
-    """How many times slower than on a quiet machine this one computes just now; 1 at least."""
-    seconds = []
-    for _ in range(3):
-        started = time.thread_time()
-        sum(place * place for place in range(100_000))
-        seconds.append(time.thread_time() - started)
-    return max(1.0, min(seconds) / SPEED_OF_A_QUIET_MACHINE)
 
 
 def send(server, path, content, *, leave_after=None):
