@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom_kernels.attention import paged_attention, select_attention
+from atom_kernels.attention import paged_attention, select_attention, triton_launch
 from atom_kernels.attention.cases import AttentionStep, make_step
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.cases import mismatch
@@ -145,6 +145,27 @@ def test_a_padded_mixed_batch_agrees_with_the_same_requests_alone(window):
     assert mismatch(out[:50], expected, TOLERANCES["float32"]) is None
     assert torch.equal(out[50:], torch.zeros_like(out[50:]))
     assert all(torch.equal(one, other) for one, other in zip(kv_cache, expected_cache, strict=True))
+
+
+def test_a_step_may_have_more_prompts_than_are_looked_at_together(monkeypatch):
+    monkeypatch.setattr(triton_launch, "_REQUESTS_AT_ONCE", 16)
+    assert_agrees(make_problem(2, 1, 8, block_size=4), [(1, 5), *[(2, 9), (3, 3)] * 18])
+
+
+def test_no_number_of_prompts_makes_triton_compile_again(monkeypatch):
+    """Only the problem decides the constants of a kernel: compiling amid a load holds up all that is served."""
+    constants = []
+
+    class Recorded:
+        def __getitem__(self, grid):
+            return lambda *tensors, **given: constants.append(given)
+
+    monkeypatch.setattr(triton_launch, "prefill_kernel", Recorded())
+    plan = select_attention(make_problem(2, 1, 8), only_backend="triton")
+    for requests in ([(7, 7)], [(2, 90)] * 17, [(2, 3)] * 40, [(1, 5), (50, 600)]):
+        make_step_here(plan.problem, requests).run(plan)
+    assert len(constants) == 4
+    assert all(given == constants[0] for given in constants)
 
 
 @pytest.mark.parametrize("window", [None, 20])

@@ -14,7 +14,6 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from atom_kernels.attention.hopper_configs import HopperConfig
 from atom_kernels.attention.triton_hopper_prefill import hopper_prefill_kernel
-from atom_kernels.triton_support import power_of_two
 
 # Elements of 16 bits that a copy takes of each row: as wide as shared memory is swizzled, 128 bytes.
 _CHUNK = 64
@@ -116,7 +115,6 @@ def launch_prefill(
         HEAD_ROWS=rows.head_rows,
         HEAD_COLUMNS=rows.head_columns,
         PAGE=page,
-        BLOCK_R=max(32, power_of_two(num_requests)),
         BLOCK_N=config.block_n,
         STAGES=config.stages,
         PART_REGISTERS=config.part_registers,

@@ -21,7 +21,7 @@ CHUNK = gl.constexpr(64)
 def load_keys(
     descs, chunks, work, cache, queries, keys, mail,
     GROUP: gl.constexpr, BLOCK_SIZE: gl.constexpr, BLOCK_ROWS: gl.constexpr, HEAD_ROWS: gl.constexpr,
-    HEAD_COLUMNS: gl.constexpr, PAGE: gl.constexpr, BLOCK_R: gl.constexpr,
+    HEAD_COLUMNS: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
     """Takes items of work until none is left, and loads their queries and keys."""
     q_desc, k_desc = descs
@@ -32,7 +32,7 @@ def load_keys(
     turn = 0
     count = 0
     while item < num_items:
-        kv_head, request, start, num_queries, length, first_query = find_tile(item, chunks, BLOCK_T, BLOCK_R)
+        kv_head, request, start, num_queries, length, first_query = find_tile(item, chunks, BLOCK_T)
         if first_query < num_queries:
             end = gl.minimum(length - num_queries + first_query + BLOCK_T, length)
             num_tiles = gl.maximum((end + BLOCK_N - 1) // BLOCK_N, 1)

@@ -27,7 +27,7 @@ def hopper_prefill_kernel(
     scale, table_stride, num_requests, num_tiles, band, num_items, absent_row,
     NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr,
     BLOCK_SIZE: gl.constexpr, BLOCK_ROWS: gl.constexpr, HEAD_ROWS: gl.constexpr, HEAD_COLUMNS: gl.constexpr,
-    PAGE: gl.constexpr, BLOCK_R: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    PAGE: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     PART_REGISTERS: gl.constexpr, LOAD_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Programs take items of work in turn: a key head and a tile of at most ``128 // GROUP`` tokens of one request.
@@ -69,7 +69,7 @@ def hopper_prefill_kernel(
             (
                 load_keys,
                 ((q_desc, k_desc), chunks, (counter_ptr, num_items), cache, queries, keys, mail,
-                 GROUP, BLOCK_SIZE, BLOCK_ROWS, HEAD_ROWS, HEAD_COLUMNS, PAGE, BLOCK_R),
+                 GROUP, BLOCK_SIZE, BLOCK_ROWS, HEAD_ROWS, HEAD_COLUMNS, PAGE),
             ),
             (
                 load_values,

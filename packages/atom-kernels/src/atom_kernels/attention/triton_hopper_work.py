@@ -7,10 +7,12 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 _WORDS = gl.constexpr(8)
+# Looked at together, by one warp. Their number must not make Triton compile again.
+_REQUESTS = gl.constexpr(128)
 
 
 @gluon.jit
-def find_tile(item, chunks, BLOCK_T: gl.constexpr, BLOCK_R: gl.constexpr):
+def find_tile(item, chunks, BLOCK_T: gl.constexpr):
     """What item of work `item` is: key head, request, its first token and tokens and length, first query of the tile.
 
     Tiles that see the most keys come first, of `band` heads in turn, whose keys stay in the L2 cache meanwhile.
@@ -19,12 +21,15 @@ def find_tile(item, chunks, BLOCK_T: gl.constexpr, BLOCK_R: gl.constexpr):
     within = item % (num_tiles * band)
     kv_head = item // (num_tiles * band) * band + within % band
     tile = num_tiles - 1 - within // band
-    # The request of a tile: the last whose first tile is not past it.
-    requests = gl.arange(0, BLOCK_R, gl.BlockedLayout([1], [32], [1], [0]))
     base = gl.load(query_start_loc_ptr)
-    starts = gl.load(query_start_loc_ptr + requests, mask=requests < num_requests, other=0) - base
-    first_tiles = starts // BLOCK_T + requests
-    request = gl.sum(((first_tiles <= tile) & (requests < num_requests)).to(gl.int32), axis=0) - 1
+    # The request of a tile: the last whose first tile is not past it.
+    request = -1
+    for at in range(0, num_requests, _REQUESTS):
+        requests = at + gl.arange(0, _REQUESTS, gl.BlockedLayout([1], [32], [1], [0]))
+        inside = requests < num_requests
+        starts = gl.load(query_start_loc_ptr + requests, mask=inside, other=0) - base
+        first_tiles = starts // BLOCK_T + requests
+        request += gl.sum(((first_tiles <= tile) & inside).to(gl.int32), axis=0)
     start = gl.load(query_start_loc_ptr + request)
     num_queries = gl.load(query_start_loc_ptr + request + 1) - start
     first_query = (tile - (start - base) // BLOCK_T - request) * BLOCK_T

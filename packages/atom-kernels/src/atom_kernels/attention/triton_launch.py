@@ -21,7 +21,8 @@ from atom_kernels.triton_support import dependent_launch, power_of_two
 if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry
 
-_MAX_REQUESTS = 8192
+# In search of the prompt of a tile. It is a number of its own: the prompts' would have Triton compile for each.
+_REQUESTS_AT_ONCE = 256
 _LOG2_E = 1.4426950408889634
 # Elements of all pieces' rows that a program merges at a time.
 _MERGED_ELEMENTS = 8192
@@ -91,8 +92,6 @@ class PagedKernels:
             block_table = block_table.contiguous()
         num_decodes = min(geometry.num_decodes, geometry.num_reqs)
         num_prefills = geometry.num_reqs - num_decodes
-        if num_prefills > _MAX_REQUESTS:
-            raise ValueError(f"a step may have up to {_MAX_REQUESTS} prompts, got {num_prefills}")
         num_tokens = min(geometry.num_tokens, geometry.slot_mapping.shape[0])
         served = self.hopper is not None and self.hopper.serves(num_prefills, num_tokens)
         shares = None
@@ -242,7 +241,7 @@ class PagedKernels:
             *self._factors, tensors[0].stride(0), metadata.block_table.stride(0), metadata.block_table.shape[1],
             metadata.num_prefills,
             **rules,
-            BLOCK_R=max(16, power_of_two(metadata.num_prefills)),
+            BLOCK_R=_REQUESTS_AT_ONCE,
             BLOCK_T=block_t,
             BLOCK_M=block_m,
             BLOCK_N=self.prefill.block_n,

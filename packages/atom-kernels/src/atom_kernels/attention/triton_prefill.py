@@ -42,12 +42,15 @@ def prefill_kernel(
     """
     kv_head = tl.program_id(0)
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    # The request of a tile: the last whose first tile is not past it.
-    requests = tl.arange(0, BLOCK_R)
     base = tl.load(query_start_loc_ptr)
-    starts = tl.load(query_start_loc_ptr + requests, mask=requests < num_requests, other=0) - base
-    first_tiles = starts // BLOCK_T + requests
-    request = tl.sum(((first_tiles <= tile) & (requests < num_requests)).to(tl.int32), axis=0) - 1
+    # The request of a tile: the last whose first tile is not past it.
+    request = -1
+    for at in range(0, num_requests, BLOCK_R):
+        requests = at + tl.arange(0, BLOCK_R)
+        inside = requests < num_requests
+        starts = tl.load(query_start_loc_ptr + requests, mask=inside, other=0) - base
+        first_tiles = starts // BLOCK_T + requests
+        request += tl.sum(((first_tiles <= tile) & inside).to(tl.int32), axis=0)
     start = tl.load(query_start_loc_ptr + request)
     num_queries = tl.load(query_start_loc_ptr + request + 1) - start
     first_query = (tile - (start - base) // BLOCK_T - request) * BLOCK_T
