@@ -7,7 +7,7 @@ from pathlib import Path
 from atom_core.structured_output import compiler, grammar, short_parser
 from atom_server.output.enforcement import MAX_CALLS
 from atom_server.output.notation import FORMATS
-from atom_server.response_store import MAX_RESPONSES
+from atom_server.responses.store import MAX_RESPONSES
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = {16: "sixteen"}

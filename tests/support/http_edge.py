@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 
 from atom_server import ServerOptions
+from atom_server.connections.listen import open_socket
 from atom_server.lifecycle import SignalFreeServer, uvicorn_settings
-from atom_server.listen import open_socket
 
 WHOLE = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
@@ -190,7 +190,7 @@ class EdgeProcess:
 
 
 async def _serve_process() -> None:
-    from atom_server.descriptors import watch_descriptors
+    from atom_server.connections.descriptors import watch_descriptors
 
     with open_socket("127.0.0.1", 0) as listener:
         server = SignalFreeServer(uvicorn_settings(plain_app, ServerOptions()))

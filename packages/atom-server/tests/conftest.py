@@ -20,8 +20,8 @@ from openai import OpenAI
 
 from atom_core import AsyncEngine, EngineArgs
 from atom_server import ServerOptions, create_app
+from atom_server.connections.listen import open_socket, url_of
 from atom_server.lifecycle import SignalFreeServer, uvicorn_settings
-from atom_server.listen import open_socket, url_of
 from atom_server.output.output_format import OutputFormat
 
 NUM_BLOCKS = 640

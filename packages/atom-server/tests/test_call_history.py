@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from atom_server.call_history import HistoryStyle
-from atom_server.chat_template import ChatTemplate
+from atom_server.prompts.call_history import HistoryStyle
+from atom_server.prompts.chat_template import ChatTemplate
 
 # What the templates of families do with a message that has calls, and with nothing else.
 OBJECTS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from atom_server.chat_template import ChatTemplate
 from atom_server.errors import APIError
+from atom_server.prompts.chat_template import ChatTemplate
 
 USER = [{"role": "user", "content": "hi"}]
 

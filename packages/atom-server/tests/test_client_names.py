@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from atom_server.client_names import MESSAGES as MESSAGES_NAMES
-from atom_server.client_names import RESPONSES, named_as
+from atom_server.bodies.client_names import MESSAGES as MESSAGES_NAMES
+from atom_server.bodies.client_names import RESPONSES, named_as
 from atom_server.errors import APIError
 
 TURNS = [{"role": "user", "content": "hello"}]

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from atom_server import ServerOptions, create_app
-from atom_server.seldom import SeldomWarning
+from atom_server.connections.seldom import SeldomWarning
 from http_edge import WHOLE, Client, EdgeProcess, last_answer, plain_app, serving
 
 HEAD_BYTES, NUM_FIELDS = 64 * 1024, 128
@@ -383,7 +383,7 @@ def test_without_descriptors_the_log_says_so_once():
 
 
 def test_a_warning_that_clients_cause_is_seldom(caplog, monkeypatch):
-    monkeypatch.setattr("atom_server.seldom.INTERVAL_S", 0.2)
+    monkeypatch.setattr("atom_server.connections.seldom.INTERVAL_S", 0.2)
     warn = SeldomWarning(logging.getLogger("atom_server.test"))
     for _ in range(1000):
         warn("again")

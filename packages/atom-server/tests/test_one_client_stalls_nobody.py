@@ -11,13 +11,13 @@ import time
 import msgspec
 import pytest
 
-from atom_server.body import decode_json_object, parse_object
-from atom_server.decoding_cost import DecodingCost
+from atom_server.answers.whole_answer import encode_in_parts
+from atom_server.bodies.body import decode_json_object, parse_object
+from atom_server.bodies.decoding_cost import DecodingCost
 from atom_server.errors import APIError
 from atom_server.options import ServerOptions
 from atom_server.schemas.completions import CompletionRequest
 from atom_server.schemas.responses import TextChoice, TextCompletion, TextLogprobs
-from atom_server.whole_answer import encode_in_parts
 from machine_speed import slowness
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"

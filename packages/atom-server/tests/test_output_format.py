@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from atom_core import Tokenizer
-from atom_server.chat_template import ChatTemplate
 from atom_server.output.notation import FORMATS, format_of
 from atom_server.output.output_format import OutputFormat
+from atom_server.prompts.chat_template import ChatTemplate
 
 # A text of each family's template.
 SHOWN = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from atom_server.output.parts import Part, assemble, cut, held_back, joined
-from atom_server.response_output import OutputWriter
+from atom_server.responses.output import OutputWriter
 
 LOGPROBS = [{"token": "a"}, {"token": "b"}]
 

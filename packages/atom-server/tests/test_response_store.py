@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atom_server.errors import APIError
-from atom_server.response_store import ResponseStore, StoredResponse
+from atom_server.responses.store import ResponseStore, StoredResponse
 
 
 def make_response(name, status="completed", text="x"):

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from openai import BadRequestError, NotFoundError
 
+from atom_server.answers.tool_messages import ReplyReader
 from atom_server.errors import APIError
-from atom_server.response_writer import ResponseWriter
+from atom_server.responses.writer import ResponseWriter
 from atom_server.schemas.create_response import CreateResponseRequest
-from atom_server.tool_messages import ReplyReader
 
 INPUT = "Tell me a story."
 

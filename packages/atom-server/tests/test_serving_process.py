@@ -217,6 +217,6 @@ def test_sigterm_during_the_start_ends_it_cleanly(tiny_llama):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "0.0.0.0", "192.0.2.1", "example.invalid"])
 def test_loopback_is_told_from_what_others_can_reach(host):
-    from atom_server.listen import is_loopback
+    from atom_server.connections.listen import is_loopback
 
     assert is_loopback(host) == (host in ("127.0.0.1", "localhost", "::1"))

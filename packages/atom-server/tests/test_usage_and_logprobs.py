@@ -10,7 +10,7 @@ import pytest
 
 from atom_core import CompletionLogprobs
 from atom_core.tokenization import Tokenizer
-from atom_server.logprobs import by_id, chat_logprobs, joined, prompt_logprobs, text_logprobs
+from atom_server.answers.logprobs import by_id, chat_logprobs, joined, prompt_logprobs, text_logprobs
 
 TEXT = "Once upon a time"
 CHAT = [{"role": "user", "content": "Tell me a story."}]

@@ -43,7 +43,7 @@ _WRITER_TESTS = (
 )
 
 HARMLESS: Harmless = {
-    ("atom_server/logprobs.py: text_logprobs", "0", "1"): "who has a token without an entry says which",
+    ("atom_server/answers/logprobs.py: text_logprobs", "0", "1"): "who has a token without an entry says which",
     (
         "detokenizer.py",
         "32",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from atom_core import __version__
-from atom_server.body_memory import BodyMemory
+from atom_server.bodies.memory import BodyMemory
 from atom_server.errors import install_error_handlers
 from atom_server.middleware import ApiKeys, RequestContext
 from atom_server.options import ServerOptions

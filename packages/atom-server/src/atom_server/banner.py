@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from atom_server.listen import is_loopback
+from atom_server.connections.listen import is_loopback
 from atom_server.state import ServerState
 
 logger = logging.getLogger(__name__)

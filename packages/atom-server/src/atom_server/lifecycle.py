@@ -18,11 +18,11 @@ import uvicorn
 from atom_core import AsyncEngine, EngineArgs, EngineDeadError
 from atom_server.app import create_app
 from atom_server.banner import show_banner
-from atom_server.connection import Connection
-from atom_server.connection_limits import ConnectionLimits
-from atom_server.descriptors import connections_that_fit, watch_descriptors
-from atom_server.listen import url_of
-from atom_server.open_connections import OpenConnections
+from atom_server.connections.connection import Connection
+from atom_server.connections.descriptors import connections_that_fit, watch_descriptors
+from atom_server.connections.limits import ConnectionLimits
+from atom_server.connections.listen import url_of
+from atom_server.connections.open_connections import OpenConnections
 from atom_server.options import ServerOptions
 from atom_server.state import ServerState
 

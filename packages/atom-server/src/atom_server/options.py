@@ -8,7 +8,7 @@ from typing import Any
 
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_server import settings
-from atom_server.listen import is_loopback
+from atom_server.connections.listen import is_loopback
 from atom_server.output.notation import FORMATS
 from atom_server.output.reasoning import MARKERS
 

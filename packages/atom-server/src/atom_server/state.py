@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atom_core.config import ConfigError
-from atom_server.call_history import HistoryStyle
-from atom_server.chat_template import ChatTemplate
 from atom_server.errors import APIError, engine_dead, shutting_down
 from atom_server.options import ServerOptions
 from atom_server.output.output_format import OutputFormat
 from atom_server.output.response_template import ResponseTemplate
-from atom_server.response_store import ResponseStore
+from atom_server.prompts.call_history import HistoryStyle
+from atom_server.prompts.chat_template import ChatTemplate
+from atom_server.responses.store import ResponseStore
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from atom_core import AsyncEngine, Tokenizer
-    from atom_server.generation import Generation
+    from atom_server.generation.generation import Generation
 
 
 @dataclass

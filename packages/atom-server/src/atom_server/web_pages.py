@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from atom_server.body import quoted
+from atom_server.bodies.body import quoted
+from atom_server.connections.listen import is_loopback
 from atom_server.errors import APIError
-from atom_server.listen import is_loopback
 from atom_server.middleware import OPEN_PATHS
 
 _SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from atom_core import AsyncEngine, EngineArgs, RequestOutput, SamplingParams
-from atom_server.chat_template import ChatTemplate
 from atom_server.errors import APIError
+from atom_server.prompts.chat_template import ChatTemplate
 from atom_server.state import load_template
 
 

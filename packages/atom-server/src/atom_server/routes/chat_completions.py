@@ -10,13 +10,16 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from atom_core import CompletionLogprobs, Tokenizer
-from atom_server.body import naming_ignored, read_request
-from atom_server.collect import Collected, collect
-from atom_server.disconnect import until_disconnect
+from atom_server.answers.logprobs import by_id, by_text, chat_logprobs, prompt_logprobs
+from atom_server.answers.streaming import EventStream, event
+from atom_server.answers.tool_messages import DeltaWriter, ReplyReader, message_of
+from atom_server.answers.whole_answer import encoded, packed
+from atom_server.bodies.body import naming_ignored, read_request
 from atom_server.errors import APIError
-from atom_server.generation import Generation, check_room
-from atom_server.logprobs import by_id, by_text, chat_logprobs, prompt_logprobs
-from atom_server.reply_plan import ReplyPlan, encode_chat, plan_reply
+from atom_server.generation.collect import Collected, collect
+from atom_server.generation.disconnect import until_disconnect
+from atom_server.generation.generation import Generation, check_room
+from atom_server.generation.reply_plan import ReplyPlan, encode_chat, plan_reply
 from atom_server.routes.openapi import described
 from atom_server.schemas.chat import ChatCompletionRequest
 from atom_server.schemas.responses import (
@@ -28,9 +31,6 @@ from atom_server.schemas.responses import (
     Delta,
 )
 from atom_server.state import server_state
-from atom_server.streaming import EventStream, event
-from atom_server.tool_messages import DeltaWriter, ReplyReader, message_of
-from atom_server.whole_answer import encoded, packed
 
 router = APIRouter(tags=["chat"])
 

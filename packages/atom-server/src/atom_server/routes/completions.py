@@ -8,19 +8,19 @@ from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
-from atom_server.body import read_request
-from atom_server.collect import collect
-from atom_server.disconnect import until_disconnect
+from atom_server.answers.streaming import EventStream, event
+from atom_server.answers.text_writer import TextWriter
+from atom_server.answers.whole_answer import encoded, packed
+from atom_server.bodies.body import read_request
 from atom_server.errors import APIError
-from atom_server.generation import Generation, check_room
-from atom_server.prompts import encode_prompts
+from atom_server.generation.collect import collect
+from atom_server.generation.disconnect import until_disconnect
+from atom_server.generation.generation import Generation, check_room
+from atom_server.prompts.texts import encode_prompts
 from atom_server.routes.openapi import described
 from atom_server.schemas.completions import CompletionRequest
 from atom_server.schemas.responses import TextChoice, TextCompletion
 from atom_server.state import server_state
-from atom_server.streaming import EventStream, event
-from atom_server.text_writer import TextWriter
-from atom_server.whole_answer import encoded, packed
 
 router = APIRouter(tags=["completions"])
 

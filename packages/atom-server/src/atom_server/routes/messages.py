@@ -8,20 +8,20 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from atom_server.body import naming_ignored, read_request
-from atom_server.client_names import MESSAGES, named_as
-from atom_server.collect import collect
-from atom_server.disconnect import until_disconnect
+from atom_server.answers.message_writer import MessageWriter
+from atom_server.answers.streaming import EventStream
+from atom_server.answers.tool_messages import ReplyReader, read_whole
+from atom_server.answers.whole_answer import encoded
+from atom_server.bodies.body import naming_ignored, read_request
+from atom_server.bodies.client_names import MESSAGES, named_as
 from atom_server.errors import APIError
-from atom_server.generation import Generation
-from atom_server.message_writer import MessageWriter
-from atom_server.reply_plan import encode_chat, plan_reply
+from atom_server.generation.collect import collect
+from atom_server.generation.disconnect import until_disconnect
+from atom_server.generation.generation import Generation
+from atom_server.generation.reply_plan import encode_chat, plan_reply
 from atom_server.routes.openapi import described
 from atom_server.schemas.messages import CountTokensRequest, MessagesRequest
 from atom_server.state import server_state
-from atom_server.streaming import EventStream
-from atom_server.tool_messages import ReplyReader, read_whole
-from atom_server.whole_answer import encoded
 
 router = APIRouter(tags=["messages"])
 

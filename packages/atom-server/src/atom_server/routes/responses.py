@@ -8,21 +8,21 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from atom_server.body import naming_ignored, read_request
-from atom_server.client_names import RESPONSES, named_as
-from atom_server.collect import collect
-from atom_server.disconnect import cancel_all, until_disconnect
+from atom_server.answers.streaming import EventStream
+from atom_server.answers.whole_answer import written
+from atom_server.bodies.body import naming_ignored, read_request
+from atom_server.bodies.client_names import RESPONSES, named_as
 from atom_server.errors import APIError
-from atom_server.generation import Generation
-from atom_server.reply_plan import encode_chat, plan_reply
-from atom_server.response_run import ResponseRun
-from atom_server.response_store import StoredResponse
-from atom_server.response_writer import ResponseWriter
+from atom_server.generation.collect import collect
+from atom_server.generation.disconnect import cancel_all, until_disconnect
+from atom_server.generation.generation import Generation
+from atom_server.generation.reply_plan import encode_chat, plan_reply
+from atom_server.responses.run import ResponseRun
+from atom_server.responses.store import StoredResponse
+from atom_server.responses.writer import ResponseWriter
 from atom_server.routes.openapi import described
 from atom_server.schemas.create_response import CreateResponseRequest
 from atom_server.state import ServerState, server_state
-from atom_server.streaming import EventStream
-from atom_server.whole_answer import written
 
 router = APIRouter(tags=["responses"])
 

@@ -14,12 +14,12 @@ from starlette.responses import Response
 
 from atom_core import SamplingParams
 from atom_core.engine.validation import prompt_too_long
-from atom_server.body import read_request
-from atom_server.collect import collect
-from atom_server.disconnect import until_disconnect
+from atom_server.bodies.body import read_request
 from atom_server.errors import APIError
-from atom_server.generation import Generation, check_room
-from atom_server.prompts import PromptTokens, encode_texts
+from atom_server.generation.collect import collect
+from atom_server.generation.disconnect import until_disconnect
+from atom_server.generation.generation import Generation, check_room
+from atom_server.prompts.texts import PromptTokens, encode_texts
 from atom_server.routes.openapi import described
 from atom_server.schemas.scores import RerankRequest, ScoreRequest
 from atom_server.state import ServerState, server_state

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from atom_core.tokenization.text_threads import PIECE_TOKENS
-from atom_server.body import read_request
-from atom_server.disconnect import until_disconnect
+from atom_server.bodies.body import read_request
 from atom_server.errors import APIError
-from atom_server.prompts import decode_tokens, encode_texts, text_threads
-from atom_server.rendered_prompt import encode_messages
+from atom_server.generation.disconnect import until_disconnect
+from atom_server.prompts.conversation import encode_messages
+from atom_server.prompts.texts import decode_tokens, encode_texts, text_threads
 from atom_server.routes.openapi import described
 from atom_server.schemas.tokens import DetokenizeRequest, TokenizeRequest
 from atom_server.state import server_state

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
 
-from atom_server.body import parse_object
+from atom_server.bodies.body import parse_object
 from atom_server.errors import unsupported
 from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest
 from atom_server.schemas.model_request import at_most

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from atom_server.body import parse_object
+from atom_server.bodies.body import parse_object
 from atom_server.errors import APIError, unsupported
 from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest, TextPart, text_of_parts
 from atom_server.schemas.message_blocks import InputMessage, chat_messages

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from atom_server.generation import Generation
+from atom_server.answers.streaming import named_event
+from atom_server.answers.tool_messages import CallIds
+from atom_server.generation.generation import Generation
 from atom_server.output.parts import Part
-from atom_server.streaming import named_event
-from atom_server.tool_messages import CallIds
 
 _BLOCK_OF = {"content": "text", "reasoning": "thinking", "name": "tool_use", "arguments": "tool_use"}
 _FIELD_OF = {"text": "text", "thinking": "thinking"}

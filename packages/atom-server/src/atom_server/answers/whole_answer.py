@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from atom_server.collect import Collected
+from atom_server.generation.collect import Collected
 
 # Tokens and log-probabilities: so many are written in a millisecond or two, which is not worth a thread.
 MAX_AT_ONCE = 512

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from atom_server.errors import RETRY_AFTER, APIError
-from atom_server.event_log import EventLog
+from atom_server.responses.event_log import EventLog
 
 MAX_RESPONSES = 1024
 MAX_CHARACTERS = 64 * 2**20

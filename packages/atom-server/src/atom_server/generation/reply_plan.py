@@ -12,14 +12,20 @@ import msgspec
 from starlette.requests import Request
 
 from atom_core import SamplingParams, ThinkingBudget
+from atom_server.answers.tool_messages import CallIds, ReplyReader, random_call_id
+from atom_server.generation.tool_calling import (
+    check_tools,
+    is_written_as_json,
+    makes_several,
+    reply_constraint,
+    schemas_of,
+)
 from atom_server.output.notation import CallNotation
 from atom_server.output.output_format import OutputFormat
-from atom_server.prompts import PromptTokens, cut_prompt
-from atom_server.rendered_prompt import encode_messages
+from atom_server.prompts.conversation import encode_messages
+from atom_server.prompts.texts import PromptTokens, cut_prompt
 from atom_server.schemas.chat import ChatCompletionRequest
 from atom_server.state import ServerState, server_state
-from atom_server.tool_calling import check_tools, is_written_as_json, makes_several, reply_constraint, schemas_of
-from atom_server.tool_messages import CallIds, ReplyReader, random_call_id
 
 # GPT-OSS knows low, medium and high.
 _HARMONY_EFFORTS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from atom_core.garbage import no_collection
-from atom_server.client_names import SAME, Names
-from atom_server.decoding_cost import DecodingCost
+from atom_server.bodies.client_names import SAME, Names
+from atom_server.bodies.decoding_cost import DecodingCost
 from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError
 
 IGNORED_FIELDS = "x-atom-ignored-fields"

@@ -14,10 +14,10 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from atom_server.connection_limits import ConnectionLimits
+from atom_server.connections.limits import ConnectionLimits
+from atom_server.connections.lingering_transport import LingeringTransport
+from atom_server.connections.open_connections import OpenConnections
 from atom_server.errors import RETRY_AFTER, APIError
-from atom_server.lingering_transport import LingeringTransport
-from atom_server.open_connections import OpenConnections
 
 
 class Arriving(enum.Enum):

@@ -9,13 +9,13 @@ from typing import Any
 
 from starlette.requests import Request
 
-from atom_server.collect import collect
+from atom_server.answers.whole_answer import written
 from atom_server.errors import APIError, as_api_error
-from atom_server.event_log import EventLog
-from atom_server.generation import Generation
-from atom_server.response_store import ResponseStore, StoredResponse
-from atom_server.response_writer import ResponseWriter
-from atom_server.whole_answer import written
+from atom_server.generation.collect import collect
+from atom_server.generation.generation import Generation
+from atom_server.responses.event_log import EventLog
+from atom_server.responses.store import ResponseStore, StoredResponse
+from atom_server.responses.writer import ResponseWriter
 
 
 class ResponseRun:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from atom_core import CompletionLogprobs, RequestOutput, SamplingParams, Tokenizer
-from atom_server.collect import Collected
-from atom_server.logprobs import by_id, by_text, joined, prompt_logprobs, text_logprobs
-from atom_server.prompts import PromptTokens
+from atom_server.answers.logprobs import by_id, by_text, joined, prompt_logprobs, text_logprobs
+from atom_server.generation.collect import Collected
+from atom_server.prompts.texts import PromptTokens
 from atom_server.schemas.completions import CompletionRequest
 from atom_server.schemas.responses import TextChoice, TextLogprobs
 

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from atom_server.answers.tool_messages import CallIds
 from atom_server.output.parts import Part
-from atom_server.tool_messages import CallIds
 
 _ITEM_OF = {"content": "message", "reasoning": "reasoning", "name": "function_call", "arguments": "function_call"}
 _PREFIX_OF = {"message": "msg", "reasoning": "rs", "function_call": "fc"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from atom_core import CompletionLogprobs
-from atom_server.generation import Generation
+from atom_server.generation.generation import Generation
 from atom_server.schemas.responses import Finish
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atom_server.chat_template import ChatTemplate
 from atom_server.errors import APIError
+from atom_server.prompts.chat_template import ChatTemplate
 
 _NAME, _KEY = "probe_function", "probe_key"
 # A dict printed by Python, or JSON within a JSON string: arguments of the wrong kind.

@@ -11,14 +11,14 @@ from starlette.requests import Request
 from atom_core import EngineDeadError, InvalidRequestError, RequestOutput, SamplingParams
 from atom_core.engine.request_stream import RequestStream
 from atom_core.messages import Pooling
-from atom_server.client_names import SAME, Names, renamed
+from atom_server.bodies.client_names import SAME, Names, renamed
 from atom_server.errors import APIError, engine_dead, shutting_down
-from atom_server.prompts import PromptTokens
+from atom_server.generation.tallies import Tallies
+from atom_server.prompts.texts import PromptTokens
 from atom_server.request_log import RequestRecord
 from atom_server.schemas.model_request import ModelRequest
 from atom_server.schemas.responses import CompletionTokensDetails, PromptTokensDetails, Usage
 from atom_server.state import ServerState
-from atom_server.tallies import Tallies
 
 
 class Generation:

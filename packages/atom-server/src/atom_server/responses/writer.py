@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 
 from atom_core import CompletionLogprobs, Tokenizer
-from atom_server.collect import Collected
+from atom_server.answers.logprobs import chat_logprobs
+from atom_server.answers.streaming import named_event
+from atom_server.answers.tool_messages import ReplyReader
 from atom_server.errors import APIError, as_api_error
-from atom_server.generation import Generation
-from atom_server.logprobs import chat_logprobs
+from atom_server.generation.collect import Collected
+from atom_server.generation.generation import Generation
 from atom_server.output.parts import Part
-from atom_server.response_output import OutputWriter
+from atom_server.responses.output import OutputWriter
 from atom_server.schemas.create_response import CreateResponseRequest
-from atom_server.streaming import named_event
-from atom_server.tool_messages import ReplyReader
 
 
 class ResponseWriter:

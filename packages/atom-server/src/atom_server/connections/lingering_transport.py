@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from atom_server.connection_limits import ConnectionLimits
+from atom_server.connections.limits import ConnectionLimits
 
 
 class LingeringTransport(asyncio.Transport):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from atom_server.seldom import SeldomWarning
+from atom_server.connections.seldom import SeldomWarning
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""From generated text to answers: whole, or as events of a stream."""

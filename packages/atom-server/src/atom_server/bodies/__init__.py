@@ -1,0 +1,1 @@
+"""From the bytes of a request to a checked schema."""

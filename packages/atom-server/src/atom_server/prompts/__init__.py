@@ -1,0 +1,1 @@
+"""From texts, token ids and conversations to prompts, beside the event loop."""

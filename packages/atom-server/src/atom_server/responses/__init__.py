@@ -1,0 +1,1 @@
+"""The Responses API: responses that are made, stored, and read again."""
