@@ -180,7 +180,7 @@ def use_masks(logits: Any) -> float:
     """Milliseconds that the sampler takes to apply a batch of masks."""
     import numpy as np
 
-    from atom_core.worker.token_masks import ban_tokens
+    from atom_core.worker.sampling.token_masks import ban_tokens
 
     num_rows, vocab_size = logits.shape
     source = np.random.default_rng(0)  # bits in a pattern would be foretold by the processor

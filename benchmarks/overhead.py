@@ -81,7 +81,7 @@ def make_engine(batch_size: int, max_model_len: int, *, options: argparse.Namesp
 
     from atom_core.engine.engine_core import EngineCore
     from atom_core.executor import InlineExecutor
-    from atom_core.worker.model_loading import EngineModel
+    from atom_core.worker.model.loading import EngineModel
     from atom_core.worker.model_runner import ModelRunner
 
     logits = torch.randn(batch_size, options.vocab_size, generator=torch.Generator().manual_seed(0)) * LOGIT_STD

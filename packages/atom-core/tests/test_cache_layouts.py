@@ -9,9 +9,9 @@ import torch
 
 from atom_core.config import resolve_config
 from atom_core.config.engine_args import EngineArgs
-from atom_core.worker.cache_pages import plan_pages
-from atom_core.worker.kv_caches import allocate_caches
-from atom_core.worker.paged_model import PagedModel
+from atom_core.worker.cache.pages import plan_pages
+from atom_core.worker.cache.tensors import allocate_caches
+from atom_core.worker.model.paged_model import PagedModel
 from atom_kernels.aiter.attention.layouts import from_nhd, restore_nhd, scaled_layout
 from atom_kernels.attention import select_attention
 from atom_kernels.attention.ops import make_problem

@@ -11,9 +11,9 @@ import torch
 from atom_core import LLMEngine, SamplingParams
 from atom_core.config import ConfigError
 from atom_core.config.sections import CacheConfig
-from atom_core.worker.cache_memory import size_cache
-from atom_core.worker.cache_pages import plan_pages
-from atom_core.worker.kv_caches import allocate_caches
+from atom_core.worker.cache.pages import plan_pages
+from atom_core.worker.cache.size import size_cache
+from atom_core.worker.cache.tensors import allocate_caches
 from atom_kernels.protocols import CacheLayout, CacheTensor, KVCacheSpec
 from tiny_architectures import make_tiny
 

@@ -12,7 +12,7 @@ import torch
 from atom_core import LLMEngine, SamplingParams
 from atom_core.config import EngineArgs, EngineConfig
 from atom_core.engine.startup import open_model, resolve
-from atom_core.worker.compilation import artefacts_folder
+from atom_core.worker.model.compilation import artefacts_folder
 
 # What torch imports of itself to compile.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

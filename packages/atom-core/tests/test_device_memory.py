@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from atom_core.worker.device_memory import GRAPH_BYTES, DeviceMemory, graph_bytes
-from atom_core.worker.dummy_steps import dummy_geometry
-from atom_core.worker.graph_plan import GraphPlan
-from atom_core.worker.graph_shapes import GraphShapes
+from atom_core.worker.cache.device_memory import GRAPH_BYTES, DeviceMemory, graph_bytes
+from atom_core.worker.graphs.plan import GraphPlan
+from atom_core.worker.graphs.shapes import GraphShapes
+from atom_core.worker.model.dummy_steps import dummy_geometry
 
 GIB = 1 << 30
 

@@ -11,7 +11,7 @@ import torch
 
 from atom_core import EngineArgs, LLMEngine
 from atom_core.config import CacheConfig, ConfigError, options_of, resolve_config
-from atom_core.worker.cache_memory import CPU_CACHE_CAP, size_cache
+from atom_core.worker.cache.size import CPU_CACHE_CAP, size_cache
 from atom_kernels.platform import detect_platform
 from atom_kernels.rotary import RopeConfig, rope_frequencies
 from atom_models import open_checkpoint

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from atom_core.config import CompileConfig, ConfigError, EngineArgs, EngineConfig, resolve_config
-from atom_core.worker.graph_plan import plan_graphs
-from atom_core.worker.graph_shapes import MOST_WHOLE, GraphShape
+from atom_core.worker.graphs.plan import plan_graphs
+from atom_core.worker.graphs.shapes import MOST_WHOLE, GraphShape
 from atom_kernels.platform import detect_platform
 from atom_models import open_checkpoint
 

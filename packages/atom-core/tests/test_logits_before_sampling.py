@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from atom_core.messages import NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
-from atom_core.worker.input_batch import StepRows, build_input
-from atom_core.worker.request_states import RequestStates
-from atom_core.worker.sampler import sample_step
-from atom_core.worker.sampling_extras import SamplingExtras
+from atom_core.worker.requests.states import RequestStates
+from atom_core.worker.sampling.extras import SamplingExtras
+from atom_core.worker.sampling.sampler import sample_step
+from atom_core.worker.steps.batch import StepRows, build_input
 
 VOCAB_SIZE, EOS = 8, 7
 LOGITS = [0.5, 1.0, -1.0, 2.0, -2.0, 3.0, 0.25, 0.0]

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
-from atom_core.worker.piecewise_capture import Parts
+from atom_core.worker.graphs.piecewise_capture import Parts
 from atom_models.forward_context import ForwardContext, attend_in_step, get_forward_context, set_forward_context
 
 LAYERS = 3

@@ -215,9 +215,9 @@ def test_prompt_logprobs_judge_every_prompt_token_but_the_first(budget, make_eng
 
 def test_prompt_logprobs_of_a_long_prompt_are_made_in_slices(engine, reference, monkeypatch):
     prompt = [3 + index % 400 for index in range(300)]
-    monkeypatch.setattr("atom_core.worker.logprobs.SLICE_ROWS", 64)
+    monkeypatch.setattr("atom_core.worker.sampling.logprobs.SLICE_ROWS", 64)
     sliced = run(engine, make_params(prompt_logprobs=0, max_tokens=1), prompt)["prompt_logprobs"]
-    monkeypatch.setattr("atom_core.worker.logprobs.SLICE_ROWS", 512)
+    monkeypatch.setattr("atom_core.worker.sampling.logprobs.SLICE_ROWS", 512)
     whole = run(engine, make_params(prompt_logprobs=0, max_tokens=1), prompt)["prompt_logprobs"]
     assert len(whole) == 299
     assert [entry.logprob for entry in sliced] == pytest.approx([entry.logprob for entry in whole], abs=1e-4)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atom_core.messages import ModelOutput, RequestStepOutput
-from atom_core.worker.token_delivery import LateOutput, deliver
+from atom_core.worker.steps.token_delivery import LateOutput, deliver
 
 
 def report(token_ids: list[int]) -> ModelOutput:

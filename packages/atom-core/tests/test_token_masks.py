@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from atom_core.worker.token_masks import ban_tokens
+from atom_core.worker.sampling.token_masks import ban_tokens
 
 
 @pytest.mark.parametrize("vocab_size", [1, 7, 32, 77, 1000, 4096])

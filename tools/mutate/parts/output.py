@@ -43,7 +43,7 @@ _WRITER_TESTS = (
 )
 
 HARMLESS: Harmless = {
-    ("atom_server/answers/logprobs.py: text_logprobs", "0", "1"): "who has a token without an entry says which",
+    ("answers/logprobs.py: text_logprobs", "0", "1"): "who has a token without an entry says which",
     (
         "detokenizer.py",
         "32",
@@ -58,10 +58,11 @@ OUTPUT = Part(
         f"{_CORE}/tokenization/detokenizer.py": _TEXT_TESTS,
         f"{_CORE}/engine/output_processor.py": _TEXT_TESTS,
         f"{_SERVER}/output/**/*.py": _PARSER_TESTS,
-        f"{_SERVER}/logprobs.py": _WRITER_TESTS,
-        f"{_SERVER}/streaming.py": _WRITER_TESTS,
-        f"{_SERVER}/*_writer.py": _WRITER_TESTS,
-        f"{_SERVER}/response_output.py": _WRITER_TESTS,
+        f"{_SERVER}/answers/logprobs.py": _WRITER_TESTS,
+        f"{_SERVER}/answers/streaming.py": _WRITER_TESTS,
+        f"{_SERVER}/answers/*_writer.py": _WRITER_TESTS,
+        f"{_SERVER}/responses/writer.py": _WRITER_TESTS,
+        f"{_SERVER}/responses/output.py": _WRITER_TESTS,
     },
     operators=GENERAL_OPERATORS,
     harmless=HARMLESS,

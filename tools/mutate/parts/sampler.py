@@ -6,7 +6,7 @@ from tools.mutate.operators import GENERAL_OPERATORS
 from tools.mutate.parts.part import Harmless, Part
 
 _KERNELS = "atom-kernels/src/atom_kernels/sampling"
-_WORKER = "atom-core/src/atom_core/worker"
+_WORKER = "atom-core/src/atom_core/worker/sampling"
 _WORKER_TESTS = (
     "atom-core/tests/test_logits_before_sampling.py",
     "atom-core/tests/test_token_masks.py",
@@ -90,7 +90,7 @@ HARMLESS: Harmless = {
     ): "where nothing is filtered the sums come out the same, and greedy rows do not read them",
     ("triton_draw.py: kept_mass_kernel", "min_p > 0", "min_p >= 0"): "what keeps all sums up to the same",
     (
-        "sampling_extras.py: process",
+        "sampling/extras.py: process",
         "self.bias_ids is not None and self.bias_values is not None",
         "self.bias_ids is not None or self.bias_values is not None",
     ): "both are there, or neither",
@@ -116,7 +116,8 @@ SAMPLER = Part(
     files={
         f"{_KERNELS}/triton_*.py": ("atom-kernels/tests/triton_kernels/test_triton_sampling.py",),
         f"{_KERNELS}/*.py": ("atom-kernels/tests/test_sampling.py",),
-        f"{_WORKER}/sampl*.py": _WORKER_TESTS,
+        f"{_WORKER}/sampler.py": _WORKER_TESTS,
+        f"{_WORKER}/extras.py": _WORKER_TESTS,
         f"{_WORKER}/logprobs.py": _WORKER_TESTS,
         f"{_WORKER}/token_masks.py": (*_WORKER_TESTS, "atom-core/tests/triton_kernels/test_triton_masks.py"),
     },

@@ -16,8 +16,8 @@ from atom_core.engine.startup import open_model, resolve
 from atom_core.executor import InlineExecutor
 from atom_core.executor.protocol import RunnerInfo
 from atom_core.messages import EngineRequest
+from atom_core.worker.model.paged_model import PagedModel
 from atom_core.worker.model_runner import ModelRunner
-from atom_core.worker.paged_model import PagedModel
 from repeated_work import Repeated
 
 PROMPTS = [[5, 9, 13], list(range(20, 31)), [7]]

@@ -16,11 +16,11 @@ from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.startup import open_model, resolve
 from atom_core.executor import InlineExecutor
 from atom_core.messages import EngineRequest, StepStats
-from atom_core.worker.graph_shapes import MOST_WHOLE, PROMPT_REQS, GraphShape
-from atom_core.worker.input_batch import ModelInput, StepRows
+from atom_core.worker.graphs.piece_graphs import PieceGraphs
+from atom_core.worker.graphs.shapes import MOST_WHOLE, PROMPT_REQS, GraphShape
+from atom_core.worker.graphs.step_graphs import StepGraphs
 from atom_core.worker.model_runner import ModelRunner
-from atom_core.worker.piece_graphs import PieceGraphs
-from atom_core.worker.step_graphs import StepGraphs
+from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_kernels.attention import AttentionPlan
 from atom_kernels.platform import gather_facts, platform_from_facts, use_platform
 from repeated_work import Repeated

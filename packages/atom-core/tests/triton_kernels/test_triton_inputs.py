@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from atom_core.messages import NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
-from atom_core.worker.device_inputs import DeviceInputs
-from atom_core.worker.device_tables import DeviceTables
-from atom_core.worker.graph_shapes import GraphShape
-from atom_core.worker.input_batch import ModelInput, StepRows, build_input
-from atom_core.worker.request_states import RequestStates
-from atom_core.worker.triton_inputs import build_inputs_kernel, write_words_kernel
+from atom_core.worker.graphs.shapes import GraphShape
+from atom_core.worker.requests.device_tables import DeviceTables
+from atom_core.worker.requests.states import RequestStates
+from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
+from atom_core.worker.steps.device_inputs import DeviceInputs
+from atom_core.worker.steps.triton_inputs import build_inputs_kernel, write_words_kernel
 from atom_kernels.platform import detect_platform
 from atom_kernels.sampling import philox_uniform_host
 from atom_kernels.sampling.triton_backend import sample_slots_by_triton
@@ -179,7 +179,7 @@ def test_sampling_parameters_reach_the_tables_of_the_device():
 
 
 def test_a_greedy_and_a_random_draw_by_the_tables_are_those_of_the_host():
-    from atom_core.worker.sampler import draw, sample_step
+    from atom_core.worker.sampling.sampler import draw, sample_step
 
     sides = Sides()
     new = [new_request("a", 3, temperature=0.0), new_request("b", 2, temperature=0.9, top_k=5, seed=11)]

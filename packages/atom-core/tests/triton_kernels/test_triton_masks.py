@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from atom_core.worker.token_masks import ban_by_triton, ban_tokens
+from atom_core.worker.sampling.token_masks import ban_by_triton, ban_tokens
 from atom_kernels.platform import detect_platform
 
 DEVICE = detect_platform().device

@@ -65,7 +65,7 @@ class CompileConfig:
     """How the model is compiled, and which of its steps are captured as graphs.
 
     Attributes:
-        level: 0 is eager; see `atom_core.worker.compilation`.
+        level: 0 is eager; see `atom_core.worker.model.compilation`.
         graph_mode: "full" captures whole steps, "piecewise" what is between attention layers, "full-and-piecewise"
             both, the latter for steps that no whole graph fits, "none" nothing.
         capture_sizes: batch sizes of the captured decodes, in rising order.

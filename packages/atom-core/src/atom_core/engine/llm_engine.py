@@ -233,7 +233,7 @@ class LLMEngine:
         if self._core is not None:
             self._core.close()
             self._core = None
-            from atom_core.worker.device_memory import give_memory_back
+            from atom_core.worker.cache.device_memory import give_memory_back
 
             give_memory_back()
 

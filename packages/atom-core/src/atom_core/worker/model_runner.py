@@ -12,18 +12,18 @@ from atom_core.config.sections import EngineConfig
 from atom_core.executor.protocol import Masks, PendingOutput, RunnerInfo
 from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
 from atom_core.profiling import TorchProfiler
-from atom_core.worker.cuda_capture import Capture, CudaCapture
-from atom_core.worker.device_steps import DeviceSteps
-from atom_core.worker.device_tables import DeviceTables
-from atom_core.worker.graph_shapes import GraphShape
-from atom_core.worker.input_batch import ModelInput, StepRows, build_input
-from atom_core.worker.logprobs import prompt_logprobs_of_step
-from atom_core.worker.model_loading import load_engine_model
-from atom_core.worker.paged_loading import LoadedPagedModel, LoadModel, load_paged_model
-from atom_core.worker.pooling import Pooler, with_embeddings
-from atom_core.worker.request_states import RequestStates
-from atom_core.worker.sampler import report, sample_step
-from atom_core.worker.token_delivery import deliver
+from atom_core.worker.graphs.cuda_capture import Capture, CudaCapture
+from atom_core.worker.graphs.shapes import GraphShape
+from atom_core.worker.model.loading import load_engine_model
+from atom_core.worker.model.paged_loading import LoadedPagedModel, LoadModel, load_paged_model
+from atom_core.worker.requests.device_tables import DeviceTables
+from atom_core.worker.requests.states import RequestStates
+from atom_core.worker.sampling.logprobs import prompt_logprobs_of_step
+from atom_core.worker.sampling.pooling import Pooler, with_embeddings
+from atom_core.worker.sampling.sampler import report, sample_step
+from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
+from atom_core.worker.steps.device_steps import DeviceSteps
+from atom_core.worker.steps.token_delivery import deliver
 from atom_kernels.host_threads.waiting import adapt_waiting
 
 logger = logging.getLogger(__name__)

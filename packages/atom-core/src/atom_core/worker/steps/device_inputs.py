@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from atom_core.worker.device_tables import DeviceTables
-from atom_core.worker.graph_shapes import GraphShape
-from atom_core.worker.input_batch import ModelInput, StepRows
+from atom_core.worker.graphs.shapes import GraphShape
+from atom_core.worker.requests.device_tables import DeviceTables
+from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_kernels.protocols import BatchGeometry
 
 # Tokens and blocks that a program takes at a time.
@@ -31,7 +31,7 @@ class DeviceInputs:
 
     def __init__(self, tables: DeviceTables, *, block_size: int, max_num_seqs: int, max_num_tokens: int) -> None:
         # Triton is imported where it runs, and only there.
-        from atom_core.worker.triton_inputs import build_inputs_kernel, write_words_kernel
+        from atom_core.worker.steps.triton_inputs import build_inputs_kernel, write_words_kernel
 
         self._build_inputs_kernel: Any = build_inputs_kernel
         self._write_words_kernel: Any = write_words_kernel

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from atom_core.messages import NewRequest, SchedulerOutput
-from atom_core.worker.device_tables import SAMPLING_DTYPES, DeviceTables
-from atom_core.worker.sampling_extras import SamplingExtras
+from atom_core.worker.requests.device_tables import SAMPLING_DTYPES, DeviceTables
+from atom_core.worker.sampling.extras import SamplingExtras
 from atom_kernels.sampling import SamplingTables
 
 

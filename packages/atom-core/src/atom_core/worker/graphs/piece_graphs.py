@@ -9,12 +9,12 @@ from functools import partial
 
 import torch
 
-from atom_core.worker.cuda_capture import Capture, CaptureCost, Captured
-from atom_core.worker.device_inputs import DeviceInputs
-from atom_core.worker.dummy_steps import dummy_geometry
-from atom_core.worker.graph_shapes import GraphShape
-from atom_core.worker.input_batch import NO_ROWS, ModelInput, StepRows
-from atom_core.worker.paged_model import PagedModel
+from atom_core.worker.graphs.cuda_capture import Capture, CaptureCost, Captured
+from atom_core.worker.graphs.shapes import GraphShape
+from atom_core.worker.model.dummy_steps import dummy_geometry
+from atom_core.worker.model.paged_model import PagedModel
+from atom_core.worker.steps.batch import NO_ROWS, ModelInput, StepRows
+from atom_core.worker.steps.device_inputs import DeviceInputs
 
 logger = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from atom_core.config.sections import EngineConfig
-from atom_core.worker.cache_memory import CacheSize, available_memory, size_cache
-from atom_core.worker.cache_pages import CachePages, plan_pages
-from atom_core.worker.device_memory import count_weights_per_token, measure_memory
-from atom_core.worker.kv_caches import allocate_caches
-from atom_core.worker.model_loading import EngineModel
-from atom_core.worker.paged_model import PagedModel
+from atom_core.worker.cache.device_memory import count_weights_per_token, measure_memory
+from atom_core.worker.cache.pages import CachePages, plan_pages
+from atom_core.worker.cache.size import CacheSize, available_memory, size_cache
+from atom_core.worker.cache.tensors import allocate_caches
+from atom_core.worker.model.loading import EngineModel
+from atom_core.worker.model.paged_model import PagedModel
 
 LoadModel = Callable[[EngineConfig], EngineModel]
 

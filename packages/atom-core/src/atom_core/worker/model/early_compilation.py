@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from atom_core.config.sections import EngineConfig
-from atom_core.worker.device_inputs import DeviceInputs
-from atom_core.worker.device_tables import DeviceTables
-from atom_core.worker.dummy_steps import largest_step, run_step
-from atom_core.worker.graph_shapes import PROMPT_REQS, GraphShape
-from atom_core.worker.input_batch import NO_ROWS
-from atom_core.worker.paged_model import PagedModel
-from atom_core.worker.request_states import RequestStates
-from atom_core.worker.sampler import draw
+from atom_core.worker.graphs.shapes import PROMPT_REQS, GraphShape
+from atom_core.worker.model.dummy_steps import largest_step, run_step
+from atom_core.worker.model.paged_model import PagedModel
+from atom_core.worker.requests.device_tables import DeviceTables
+from atom_core.worker.requests.states import RequestStates
+from atom_core.worker.sampling.sampler import draw
+from atom_core.worker.steps.batch import NO_ROWS
+from atom_core.worker.steps.device_inputs import DeviceInputs
 from atom_kernels.compile_ahead import compile_ahead
 
 # Rows from which on linears and experts have other kernels.

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from atom_core.garbage import no_collection
-from atom_core.worker.piecewise_capture import Parts, Replay
+from atom_core.worker.graphs.piecewise_capture import Parts, Replay
 
 Work = Callable[[], torch.Tensor]
 """Launches kernels, and returns what they write. It reads the same memory at each call, and never waits."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from atom_core.messages import SchedulerOutput
-from atom_core.worker.request_states import RequestStates
+from atom_core.worker.requests.states import RequestStates
 from atom_kernels.protocols import BatchGeometry
 
 

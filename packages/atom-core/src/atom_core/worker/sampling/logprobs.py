@@ -8,9 +8,9 @@ import msgspec
 import torch
 
 from atom_core.messages import TokenLogprobs
-from atom_core.worker.input_batch import ModelInput
-from atom_core.worker.request_states import RequestStates
-from atom_core.worker.sampling_extras import SamplingExtras
+from atom_core.worker.requests.states import RequestStates
+from atom_core.worker.sampling.extras import SamplingExtras
+from atom_core.worker.steps.batch import ModelInput
 from atom_kernels.sampling import token_logprobs
 
 # Rows of logits that exist at once: a long prompt times a large vocabulary would fill the memory.

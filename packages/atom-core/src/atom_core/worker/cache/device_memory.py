@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from atom_core.config.sections import EngineConfig
-from atom_core.worker.cache_pages import CachePages
-from atom_core.worker.dummy_steps import largest_step, run_step
-from atom_core.worker.early_compilation import compile_prompts
-from atom_core.worker.graph_plan import GraphPlan, plan_graphs
-from atom_core.worker.kv_caches import allocate_caches
-from atom_core.worker.model_loading import EngineModel
-from atom_core.worker.paged_model import PagedModel
+from atom_core.worker.cache.pages import CachePages
+from atom_core.worker.cache.tensors import allocate_caches
+from atom_core.worker.graphs.plan import GraphPlan, plan_graphs
+from atom_core.worker.model.dummy_steps import largest_step, run_step
+from atom_core.worker.model.early_compilation import compile_prompts
+from atom_core.worker.model.loading import EngineModel
+from atom_core.worker.model.paged_model import PagedModel
 
 # What captured graphs of one shape take beside their shared memory: nodes, arguments, executables.
 GRAPH_BYTES = 8 << 20

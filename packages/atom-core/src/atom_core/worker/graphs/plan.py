@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
-from atom_core.worker.graph_shapes import MOST_WHOLE, GraphShapes, prompt_sizes
-from atom_core.worker.paged_model import PagedModel
+from atom_core.worker.graphs.shapes import MOST_WHOLE, GraphShapes, prompt_sizes
+from atom_core.worker.model.paged_model import PagedModel
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from atom_core.messages import ModelOutput, RequestStepOutput, SchedulerOutput, TokenLogprobs
-from atom_core.worker.input_batch import ModelInput
-from atom_core.worker.logprobs import judge_token
-from atom_core.worker.request_states import RequestStates
-from atom_core.worker.sampling_extras import SamplingExtras
-from atom_core.worker.token_masks import ban_tokens
+from atom_core.worker.requests.states import RequestStates
+from atom_core.worker.sampling.extras import SamplingExtras
+from atom_core.worker.sampling.logprobs import judge_token
+from atom_core.worker.sampling.token_masks import ban_tokens
+from atom_core.worker.steps.batch import ModelInput
 from atom_kernels.sampling import sample_slots
 
 

@@ -8,7 +8,7 @@ import msgspec
 import torch
 
 from atom_core.messages import ModelOutput, Pooling, SchedulerOutput
-from atom_core.worker.input_batch import ModelInput
+from atom_core.worker.steps.batch import ModelInput
 
 
 class Pooler:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from atom_core.worker.cache_pages import CachePages
+from atom_core.worker.cache.pages import CachePages
 from atom_kernels.protocols import CacheLayout
 
 

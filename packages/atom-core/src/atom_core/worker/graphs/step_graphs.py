@@ -8,10 +8,10 @@ from functools import partial
 
 import torch
 
-from atom_core.worker.cuda_capture import Capture, CaptureCost, Captured
-from atom_core.worker.device_inputs import DeviceInputs
-from atom_core.worker.graph_shapes import GraphShape, GraphShapes
-from atom_core.worker.input_batch import NO_ROWS, ModelInput, StepRows
+from atom_core.worker.graphs.cuda_capture import Capture, CaptureCost, Captured
+from atom_core.worker.graphs.shapes import GraphShape, GraphShapes
+from atom_core.worker.steps.batch import NO_ROWS, ModelInput, StepRows
+from atom_core.worker.steps.device_inputs import DeviceInputs
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from atom_core.config.sections import EngineConfig
-from atom_core.worker.paged_model import PagedModel
+from atom_core.worker.model.paged_model import PagedModel
 from atom_kernels.protocols import BatchGeometry
 
 

@@ -44,7 +44,7 @@ def _lower(logits_V: torch.Tensor, words: np.ndarray, ceilings: np.ndarray) -> N
 
 def ban_by_triton(logits_nV: torch.Tensor, words: torch.Tensor) -> None:
     """`ban_tokens` with the masks of all rows, int32 ``[n, ceil(V / 32)]``, on the device of the logits."""
-    from atom_core.worker.triton_masks import ban_kernel
+    from atom_core.worker.sampling.triton_masks import ban_kernel
 
     kernel: Any = ban_kernel
     num_rows, vocab_size = logits_nV.shape

@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atom_core.worker.input_batch import StepRows
+from atom_core.worker.steps.batch import StepRows
 
 # Requests of a captured batch with prompts in it.
 PROMPT_REQS = 16

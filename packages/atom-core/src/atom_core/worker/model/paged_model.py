@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from atom_core.worker.model_loading import EngineModel
+from atom_core.worker.model.loading import EngineModel
 from atom_kernels.protocols import BatchGeometry
 from atom_models.forward_context import ForwardContext, set_forward_context
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from atom_core.config.sections import EngineConfig
-from atom_core.worker.compilation import compile_model
+from atom_core.worker.model.compilation import compile_model
 from atom_kernels.platform import detect_platform
 from atom_models import (
     BuildContext,

@@ -9,18 +9,18 @@ import torch
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
-from atom_core.worker.cuda_capture import Capture
-from atom_core.worker.device_inputs import DeviceInputs
-from atom_core.worker.device_tables import DeviceTables
-from atom_core.worker.early_compilation import EarlyCompilation
-from atom_core.worker.graph_plan import plan_graphs
-from atom_core.worker.graph_shapes import PROMPT_REQS, GraphShape
-from atom_core.worker.input_batch import ModelInput, StepRows
-from atom_core.worker.paged_model import PagedModel
-from atom_core.worker.piece_graphs import PieceGraphs
-from atom_core.worker.request_states import RequestStates
-from atom_core.worker.sampler import draw
-from atom_core.worker.step_graphs import StepGraphs
+from atom_core.worker.graphs.cuda_capture import Capture
+from atom_core.worker.graphs.piece_graphs import PieceGraphs
+from atom_core.worker.graphs.plan import plan_graphs
+from atom_core.worker.graphs.shapes import PROMPT_REQS, GraphShape
+from atom_core.worker.graphs.step_graphs import StepGraphs
+from atom_core.worker.model.early_compilation import EarlyCompilation
+from atom_core.worker.model.paged_model import PagedModel
+from atom_core.worker.requests.device_tables import DeviceTables
+from atom_core.worker.requests.states import RequestStates
+from atom_core.worker.sampling.sampler import draw
+from atom_core.worker.steps.batch import ModelInput, StepRows
+from atom_core.worker.steps.device_inputs import DeviceInputs
 
 logger = logging.getLogger(__name__)
 

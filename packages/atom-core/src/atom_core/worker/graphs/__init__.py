@@ -1,0 +1,1 @@
+"""What is captured of steps, and replayed."""

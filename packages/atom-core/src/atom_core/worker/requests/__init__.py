@@ -1,0 +1,1 @@
+"""What the worker keeps of each running request between steps."""

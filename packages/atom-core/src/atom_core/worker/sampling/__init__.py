@@ -1,0 +1,1 @@
+"""From logits to token ids; and from hidden states to vectors."""
