@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from atom_core.messages import NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
+from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.extras import SamplingExtras
 from atom_core.worker.sampling.sampler import sample_step
@@ -44,12 +45,13 @@ def changed(**tokens: float) -> list[float]:
 
 def sampled(request: NewRequest, *, logits: Sequence[float] = LOGITS, allowed: Sequence[int] | None = None) -> int:
     """The token that a step samples after `request`, where a grammar allows `allowed`."""
-    states = RequestStates(2, 32, block_size=4, device="cpu", vocab_size=VOCAB_SIZE)
+    tables = HostTables(2, 32, block_size=4, num_groups=1)
+    states = RequestStates(2, tables, num_groups=1, vocab_size=VOCAB_SIZE, device="cpu")
     length = len(request.token_ids)
     step = SchedulerOutput(0, [ScheduledRequest("r", 0, length, [[0, 1, 2, 3]], True)], [request], [])
     states.update(step)
     masks = None if allowed is None else {"r": np.array([sum(1 << token for token in allowed)], dtype=np.int32)}
-    batch = build_input(StepRows.of(step, states.slots), states, 4)
+    batch = build_input(StepRows.of(step, states.slots), tables, 4)
     [token] = sample_step(step, batch, torch.tensor([logits]), states=states, masks=masks).token_ids.tolist()
     assert states.history[states.slots["r"], length] == token
     return token

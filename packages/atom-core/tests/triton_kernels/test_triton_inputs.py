@@ -11,6 +11,7 @@ import torch
 from atom_core.messages import NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.requests.device_tables import DeviceTables
+from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
 from atom_core.worker.steps.device_inputs import DeviceInputs
@@ -29,9 +30,10 @@ class Sides:
     def __init__(self) -> None:
         size = {"block_size": BLOCK_SIZE, "num_groups": NUM_GROUPS}
         self.tables = DeviceTables(MAX_NUM_SEQS, MAX_MODEL_LEN, device=DEVICE, **size)
-        size |= {"vocab_size": 100}
-        self.host = RequestStates(MAX_NUM_SEQS, MAX_MODEL_LEN, device="cpu", **size)
-        self.device = RequestStates(MAX_NUM_SEQS, MAX_MODEL_LEN, device=DEVICE, tables=self.tables, **size)
+        self.host_tables = HostTables(MAX_NUM_SEQS, MAX_MODEL_LEN, **size)
+        options = {"num_groups": NUM_GROUPS, "vocab_size": 100}
+        self.host = RequestStates(MAX_NUM_SEQS, self.host_tables, device="cpu", **options)
+        self.device = RequestStates(MAX_NUM_SEQS, self.tables, device=DEVICE, **options)
         self.inputs = DeviceInputs(
             self.tables, block_size=BLOCK_SIZE, max_num_seqs=MAX_NUM_SEQS, max_num_tokens=MAX_MODEL_LEN
         )
@@ -45,7 +47,7 @@ class Sides:
         for states in (self.host, self.device):
             states.update(step)
         rows = StepRows.of(step, self.host.slots)
-        return build_input(rows, self.host, BLOCK_SIZE), self.inputs.build(rows)
+        return build_input(rows, self.host_tables, BLOCK_SIZE), self.inputs.build(rows)
 
 
 def new_request(name: str, num_tokens: int, **params) -> NewRequest:
@@ -155,7 +157,7 @@ def test_a_step_with_prompts_is_padded_by_one_request_that_has_all_missing_token
     padded = sides.inputs.view(
         rows, num_reqs=5, num_tokens=16, num_decodes=0, num_samples=5, max_query_len=16, max_seq_len=MAX_MODEL_LEN
     )
-    host = build_input(rows, sides.host, BLOCK_SIZE)
+    host = build_input(rows, sides.host_tables, BLOCK_SIZE)
     assert padded.input_ids.tolist() == host.input_ids.tolist() + [0] * 6
     assert padded.positions.tolist() == host.positions.tolist() + [0] * 6
     assert padded.geometry.query_start_loc.tolist() == [0, 3, 8, 10, 16, 16]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -13,16 +14,18 @@ from atom_core.executor.protocol import Masks, PendingOutput, RunnerInfo
 from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
 from atom_core.profiling import TorchProfiler
 from atom_core.worker.graphs.cuda_capture import Capture, CudaCapture
-from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.model.loading import load_engine_model
 from atom_core.worker.model.paged_loading import LoadedPagedModel, LoadModel, load_paged_model
 from atom_core.worker.requests.device_tables import DeviceTables
+from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.logprobs import prompt_logprobs_of_step
 from atom_core.worker.sampling.pooling import Pooler, with_embeddings
 from atom_core.worker.sampling.sampler import report, sample_step
-from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
+from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_core.worker.steps.device_steps import DeviceSteps
+from atom_core.worker.steps.host_steps import HostSteps
+from atom_core.worker.steps.protocol import Steps
 from atom_core.worker.steps.token_delivery import deliver
 from atom_kernels.host_threads.waiting import adapt_waiting
 
@@ -36,7 +39,6 @@ class Forward:
     Attributes:
         logits_nV: float32, of the rows that sample.
         prompt_logprobs, vectors: by index in the batch, of the requests that ask for them.
-        shape: of the graph that ran all of it; None where none did.
     """
 
     step: SchedulerOutput
@@ -44,7 +46,6 @@ class Forward:
     logits_nV: torch.Tensor
     prompt_logprobs: Mapping[int, list[TokenLogprobs]]
     vectors: Mapping[int, list[float]]
-    shape: GraphShape | None = None
 
     def report(self, token_ids: list[int], logprobs: Mapping[int, TokenLogprobs]) -> ModelOutput:
         """What came out of it."""
@@ -74,7 +75,6 @@ class ModelRunner:
         self._capture = capture
         self._profiler = TorchProfiler(config.profiler, rank)
         self._pooler = Pooler()
-        self._device_steps: DeviceSteps | None = None
         self._forward: Forward | None = None
 
     @torch.inference_mode()
@@ -86,14 +86,14 @@ class ModelRunner:
             torch.set_num_threads(config.parallel.num_threads)
         loaded = load_paged_model(config, self._load_model)
         self._model = loaded.model
-        choices = [*loaded.choices, *self._make_states(loaded)]
+        self._states, self._steps = self._make_steps(loaded)
         return RunnerInfo(
             num_blocks=loaded.size.num_blocks,
             windows=loaded.pages.windows,
             max_model_len=loaded.size.max_model_len,
             vocab_size=config.model.vocab_size,
             timings=loaded.timings,
-            choices=choices,
+            choices=[*loaded.choices, *self._steps.choices],
         )
 
     @torch.inference_mode()
@@ -102,18 +102,14 @@ class ModelRunner:
         self._states.update(step)
         self._pooler.update(step)
         rows = StepRows.of(step, self._states.slots)
-        if self._device_steps is None:
-            batch, shape = build_input(rows, self._states, self._config.cache.block_size), None
-        else:
-            shape = self._device_steps.shape_of(rows, needs_hidden_states=self._needs_hidden_states(rows))
-            batch = self._device_steps.build(rows, shape)
+        batch = self._steps.build(rows, needs_hidden_states=self._needs_hidden_states(rows))
         if self._config.device == "cpu":
             adapt_waiting()
         with self._profiler.mark(_step_name(rows)):
-            if self._device_steps is not None and shape is not None:
-                self._forward = Forward(step, batch, self._device_steps.replay_model(rows, shape), {}, {}, shape)
-            else:
-                self._forward = self._run_layers(step, batch)
+            logits_nV = self._steps.replay_model(batch)
+            self._forward = (
+                self._run_layers(step, batch) if logits_nV is None else Forward(step, batch, logits_nV, {}, {})
+            )
 
     @torch.inference_mode()
     def sample(self, masks: Masks | None = None) -> PendingOutput:
@@ -122,17 +118,16 @@ class ModelRunner:
             raise RuntimeError("sample() before forward(): there is no step to sample")
         forward, self._forward = self._forward, None
         with self._profiler.mark("sample"):
-            if self._device_steps is not None and forward.shape is not None and not masks:
-                ids = self._device_steps.replay_sampler(forward.batch.rows, forward.shape)
-                if ids is not None:
-                    return deliver(ids, lambda token_ids: forward.report(token_ids, {}))
+            ids = None if masks else self._steps.replay_sampler(forward.batch)
+            if ids is not None:
+                return deliver(ids, lambda token_ids: forward.report(token_ids, {}))
             sampled = sample_step(forward.step, forward.batch, forward.logits_nV, states=self._states, masks=masks)
             return deliver(sampled.token_ids, lambda token_ids: forward.report(token_ids, sampled.logprobs))
 
     @torch.inference_mode()
     def prepare(self) -> bool:
         """Capture a graph before a step needs it; False where none is left."""
-        return self._device_steps is not None and self._device_steps.capture_next()
+        return self._steps.capture_next()
 
     def start_profile(self) -> None:
         """Begin a trace (see `TorchProfiler.start`)."""
@@ -151,10 +146,7 @@ class ModelRunner:
         return judged or self._pooler.is_open
 
     def _run_layers(self, step: SchedulerOutput, batch: ModelInput) -> Forward:
-        if self._device_steps is None:
-            hidden_TD = self._model.forward(batch.input_ids, batch.positions, batch.geometries)
-        else:
-            hidden_TD = self._device_steps.hidden_states(batch)
+        hidden_TD = self._steps.hidden_states(batch)
         pooled = self._pooler.pool(step, batch, hidden_TD)
         prompt_logprobs = prompt_logprobs_of_step(batch, hidden_TD, self._states, self._model.compute_logits)
         rows_nD = batch.of_sampling_rows(hidden_TD)
@@ -162,33 +154,35 @@ class ModelRunner:
         vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
         return Forward(step, batch, logits_nV, prompt_logprobs, vectors)
 
-    def _make_states(self, loaded: LoadedPagedModel) -> Sequence[str]:
-        """What is kept of requests, and on a GPU the graphs over it; a line for each choice."""
-        config = self._config
+    def _make_steps(self, loaded: LoadedPagedModel) -> tuple[RequestStates, Steps]:
+        """What is kept of requests, and how this device takes steps over it."""
+        config, model = self._config, loaded.model
         max_num_seqs, max_model_len = config.scheduler.max_num_seqs, loaded.size.max_model_len
-        size = {"block_size": config.cache.block_size, "num_groups": len(loaded.pages.groups)}
-        capture = self._capture if config.device == "cpu" else self._capture or CudaCapture()
-        tables = None if capture is None else DeviceTables(max_num_seqs, max_model_len, device=config.device, **size)
-        self._states = RequestStates(
+        num_groups, block_size = len(loaded.pages.groups), config.cache.block_size
+        make_states = partial(
+            RequestStates,
             max_num_seqs,
-            max_model_len,
-            device=config.device,
+            num_groups=num_groups,
             vocab_size=config.model.vocab_size,
-            tables=tables,
-            **size,
+            device=config.device,
         )
-        if capture is None or tables is None:
-            return []
-        self._device_steps = DeviceSteps(
+        size = {"block_size": block_size, "num_groups": num_groups}
+        capture = self._capture if config.device == "cpu" else self._capture or CudaCapture()
+        if capture is None:
+            on_host = HostTables(max_num_seqs, max_model_len, **size)
+            return make_states(on_host), HostSteps(model, on_host, block_size)
+        tables = DeviceTables(max_num_seqs, max_model_len, device=config.device, **size)
+        states = make_states(tables)
+        steps = DeviceSteps(
             config,
-            self._model,
-            self._states,
+            model,
+            states,
             tables,
             max_model_len=max_model_len,
             weights_per_token=loaded.weights_per_token,
             capture=capture,
         )
-        return self._device_steps.choices
+        return states, steps
 
 
 def _step_name(rows: StepRows) -> str:

@@ -8,24 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from atom_core.worker.requests.tables import NUMPY_DTYPES, SAMPLING_DTYPES
 from atom_kernels.sampling import SamplingTables
 
 # Every table begins at a multiple of so many words, which kernels read in wide loads.
 ALIGNMENT = 32
-# Those of 64 bits come first, where any number of rows leaves them aligned.
-SAMPLING_DTYPES = {
-    "seed": torch.int64,
-    "sample_index": torch.int64,
-    "temperature": torch.float32,
-    "top_k": torch.int32,
-    "top_p": torch.float32,
-    "min_p": torch.float32,
-}
-NUMPY_DTYPES: dict[torch.dtype, Any] = {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float32}
 
 
 class DeviceTables:
-    """Tables of running requests in one tensor of 32 bit words, a row for each slot and one for rows that pad batches.
+    """`RequestTables` in one tensor of 32 bit words, with one row more: for rows that pad batches.
 
     Writes are collected with `write`, travel with a step's other numbers, and are done before its first kernel.
 
@@ -62,7 +53,7 @@ class DeviceTables:
         self._writes: list[tuple[int, np.ndarray]] = []
 
     def write(self, name: str, index: Sequence[int], values: Any) -> None:
-        """Have `values` written to the table `name` from `index` on, along its last dimension."""
+        """See `RequestTables`."""
         table = self._tables[name]
         place = sum(position * stride for position, stride in zip(index, table.stride(), strict=True))
         array = np.atleast_1d(np.asarray(values, dtype=NUMPY_DTYPES[table.dtype])).view(np.int32)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from atom_core.messages import SchedulerOutput
-from atom_core.worker.requests.states import RequestStates
+from atom_core.worker.requests.host_tables import HostTables
 from atom_kernels.protocols import BatchGeometry
+
+if TYPE_CHECKING:
+    from atom_core.worker.graphs.shapes import GraphShape
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class ModelInput:
             T tokens.
         sample_slots, sample_positions: int64 ``[n]`` on the device, rows of `RequestStates` that sample, and where the
             sampled tokens will stand.
+        graph: the shape of the graph that runs all of it; None where none does.
     """
 
     rows: StepRows
@@ -98,6 +103,7 @@ class ModelInput:
     last_tokens: torch.Tensor | None
     sample_slots: torch.Tensor
     sample_positions: torch.Tensor
+    graph: GraphShape | None = None
 
     @property
     def geometry(self) -> BatchGeometry:
@@ -109,8 +115,8 @@ class ModelInput:
         return hidden_TD if self.last_tokens is None else hidden_TD[self.last_tokens]
 
 
-def build_input(rows: StepRows, states: RequestStates, block_size: int) -> ModelInput:
-    """The batch of a step on a CPU, after `states.update(step)`."""
+def build_input(rows: StepRows, tables: HostTables, block_size: int) -> ModelInput:
+    """The batch of a step on a CPU, after its requests' tables were written."""
     slots, starts, num_reqs, num_tokens = rows.slots, rows.starts, rows.num_reqs, rows.num_tokens
     if num_tokens == num_reqs:  # decodes only
         token_slots, positions = slots, starts
@@ -124,7 +130,7 @@ def build_input(rows: StepRows, states: RequestStates, block_size: int) -> Model
     query_start_loc, device_seq_lens = _tensor(rows.query_starts.astype(np.int32)), _tensor(seq_lens.astype(np.int32))
     num_decodes, max_query_len = rows.num_decodes, int(rows.lengths.max())
     geometries = []
-    for block_table in states.block_tables:
+    for block_table in tables.block_tables:
         block_ids = block_table[token_slots, block_of_token]
         geometries.append(
             BatchGeometry(
@@ -144,7 +150,7 @@ def build_input(rows: StepRows, states: RequestStates, block_size: int) -> Model
     device_positions = _tensor(positions)
     return ModelInput(
         rows=rows,
-        input_ids=states.history[_tensor(token_slots), device_positions].long(),
+        input_ids=tables.history[_tensor(token_slots), device_positions].long(),
         positions=device_positions,
         geometries=tuple(geometries),
         last_tokens=None if len(rows.sampling) == num_tokens else _tensor(rows.query_starts[1:][rows.sampling] - 1),

@@ -50,7 +50,7 @@ class DeviceInputs:
         self._last_tokens, self._sample_slots = buffer(max_num_seqs), buffer(max_num_seqs)
         self._sample_positions = buffer(max_num_seqs)
 
-    def build(self, rows: StepRows, shape: GraphShape | None = None) -> ModelInput:
+    def build(self, rows: StepRows, shape: GraphShape | None = None, graph: GraphShape | None = None) -> ModelInput:
         """The batch of a step, after `states.update(step)`; behind it the buffers hold padding (see `fill`)."""
         self.fill(rows, shape)
         return self.view(
@@ -63,6 +63,7 @@ class DeviceInputs:
             max_seq_len=int((rows.starts + rows.lengths).max()),
             prompts_are_new=rows.prompts_are_new,
             num_prompt_keys=rows.num_prompt_keys,
+            graph=graph,
         )
 
     def fill(self, rows: StepRows, shape: GraphShape | None = None) -> None:
@@ -138,6 +139,7 @@ class DeviceInputs:
         max_seq_len: int,
         prompts_are_new: bool = False,
         num_prompt_keys: int | None = None,
+        graph: GraphShape | None = None,
     ) -> ModelInput:
         """The buffers as a batch of these sizes."""
         geometries = tuple(
@@ -165,4 +167,5 @@ class DeviceInputs:
             last_tokens=None if num_samples == num_tokens else self._last_tokens[:num_samples],
             sample_slots=self._sample_slots[:num_samples],
             sample_positions=self._sample_positions[:num_samples],
+            graph=graph,
         )

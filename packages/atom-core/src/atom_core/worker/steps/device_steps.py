@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class DeviceSteps:
-    """Builds batches, and replays those that have a graph.
+    """`Steps` of a GPU: batches are built there, and those that have a graph are replayed.
 
     Args:
         config: of the engine.
@@ -81,7 +81,7 @@ class DeviceSteps:
             )
 
     def capture_next(self) -> bool:
-        """Capture a graph ahead of its use; False where none is left."""
+        """See `Steps`."""
         try:
             self._compilation.compile_decodes()
             return any(graphs is not None and graphs.capture_next() for graphs in (self._pieces, self._graphs))
@@ -89,39 +89,40 @@ class DeviceSteps:
             self._do_without_graphs(error)
             return False
 
-    def shape_of(self, rows: StepRows, *, needs_hidden_states: bool) -> GraphShape | None:
-        """Of the graph that runs a whole step; None where none does: too large, or its hidden states are asked for.
+    def build(self, rows: StepRows, *, needs_hidden_states: bool) -> ModelInput:
+        """See `Steps`. It is padded to the shape of its graph, or of its pieces where it has none.
 
-        The first decode has everything captured: not to delay first tokens.
+        The first decode has everything captured that is left: sooner, it would delay first tokens.
         """
         if rows.num_tokens == rows.num_reqs:
             while self.capture_next():
                 pass
-        if self._graphs is None or needs_hidden_states or not len(rows.sampling):
-            return None
-        return self._graphs.shape_of(rows)
-
-    def build(self, rows: StepRows, shape: GraphShape | None) -> ModelInput:
-        """The batch of a step, padded to the shape of its graph, or of its pieces where it has none."""
-        return self._inputs.build(rows, shape or self._shape_of_pieces(rows))
+        graph = None
+        if self._graphs is not None and len(rows.sampling) and not needs_hidden_states:
+            graph = self._graphs.shape_of(rows)
+        return self._inputs.build(rows, graph or self._shape_of_pieces(rows), graph)
 
     def hidden_states(self, batch: ModelInput) -> torch.Tensor:
-        """``[T, D]`` of the batch that was built last, for which there is no graph."""
+        """See `Steps`."""
         shape = self._shape_of_pieces(batch.rows)
         if self._pieces is None or shape is None:
             return self._model.forward(batch.input_ids, batch.positions, batch.geometries)
         return self._pieces.replay(batch, shape)
 
-    def replay_model(self, rows: StepRows, shape: GraphShape) -> torch.Tensor:
-        """Logits ``[n, vocab]`` of the batch that was built last."""
-        return self._open_graphs().replay_model(shape)[: len(rows.sampling)]
+    def replay_model(self, batch: ModelInput) -> torch.Tensor | None:
+        """See `Steps`."""
+        if batch.graph is None or self._graphs is None:
+            return None
+        return self._graphs.replay_model(batch.graph)[: len(batch.rows.sampling)]
 
-    def replay_sampler(self, rows: StepRows, shape: GraphShape) -> torch.Tensor | None:
-        """Ids ``[n]`` of the logits that were computed last; None where a row asks for more than drawing."""
-        states, slots = self._states, rows.sampled_slots
+    def replay_sampler(self, batch: ModelInput) -> torch.Tensor | None:
+        """See `Steps`. A row that asks for more than drawing is left to others."""
+        if batch.graph is None or self._graphs is None:
+            return None
+        states, slots = self._states, batch.rows.sampled_slots
         if any(states.extras[slot] is not None for slot in slots.tolist()):
             return None
-        ids = self._open_graphs().replay_sampler(shape, filters=bool(states.filters[slots].any()))
+        ids = self._graphs.replay_sampler(batch.graph, filters=bool(states.filters[slots].any()))
         return ids[: len(slots)]
 
     def _do_without_graphs(self, error: Exception) -> None:
@@ -135,11 +136,6 @@ class DeviceSteps:
 
     def _shape_of_pieces(self, rows: StepRows) -> GraphShape | None:
         return None if self._pieces is None else self._pieces.shape_of(rows)
-
-    def _open_graphs(self) -> StepGraphs:
-        if self._graphs is None:
-            raise RuntimeError("there are no graphs to replay")
-        return self._graphs
 
 
 def _logits(model: PagedModel, batch: ModelInput) -> torch.Tensor:

@@ -1,0 +1,40 @@
+"""`HostTables`: the tables of running requests in the host's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from atom_core.worker.requests.tables import NUMPY_DTYPES, SAMPLING_DTYPES
+from atom_kernels.sampling import SamplingTables
+
+
+class HostTables:
+    """`RequestTables` that are written at once. Rows that no request touches cost no memory.
+
+    Attributes:
+        history: int32 ``[max_num_seqs, max_model_len + 1]``.
+        block_tables: int32 array ``[num_groups, max_num_seqs, max_blocks]``.
+        sampling: parameters ``[max_num_seqs]``.
+    """
+
+    def __init__(self, max_num_seqs: int, max_model_len: int, *, block_size: int, num_groups: int) -> None:
+        max_blocks = -(-(max_model_len + 1) // block_size)
+        self._tables = {
+            **{name: np.zeros(max_num_seqs, NUMPY_DTYPES[dtype]) for name, dtype in SAMPLING_DTYPES.items()},
+            "history": np.zeros((max_num_seqs, max_model_len + 1), dtype=np.int32),
+            "block_tables": np.zeros((num_groups, max_num_seqs, max_blocks), dtype=np.int32),
+        }
+        self.history = torch.from_numpy(self._tables["history"])
+        self.block_tables = self._tables["block_tables"]
+        self.sampling = SamplingTables(**{name: torch.from_numpy(self._tables[name]) for name in SAMPLING_DTYPES})
+
+    def write(self, name: str, index: Sequence[int], values: Any) -> None:
+        """See `RequestTables`."""
+        table = self._tables[name]
+        array = np.atleast_1d(np.asarray(values, dtype=table.dtype))
+        *row, start = index
+        table[(*row, slice(start, start + len(array)))] = array

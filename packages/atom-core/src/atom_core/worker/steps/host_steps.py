@@ -1,0 +1,37 @@
+"""`HostSteps`: how a CPU takes a step."""
+
+from __future__ import annotations
+
+import torch
+
+from atom_core.worker.model.paged_model import PagedModel
+from atom_core.worker.requests.host_tables import HostTables
+from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
+
+
+class HostSteps:
+    """`Steps` that are computed as they come; there are no graphs."""
+
+    def __init__(self, model: PagedModel, tables: HostTables, block_size: int) -> None:
+        self._model, self._tables, self._block_size = model, tables, block_size
+        self.choices = ()
+
+    def build(self, rows: StepRows, *, needs_hidden_states: bool) -> ModelInput:
+        """See `Steps`."""
+        return build_input(rows, self._tables, self._block_size)
+
+    def hidden_states(self, batch: ModelInput) -> torch.Tensor:
+        """See `Steps`."""
+        return self._model.forward(batch.input_ids, batch.positions, batch.geometries)
+
+    def replay_model(self, batch: ModelInput) -> torch.Tensor | None:
+        """None: nothing is captured."""
+        return None
+
+    def replay_sampler(self, batch: ModelInput) -> torch.Tensor | None:
+        """None: nothing is captured."""
+        return None
+
+    def capture_next(self) -> bool:
+        """False: there is nothing to capture."""
+        return False

@@ -1,0 +1,44 @@
+"""`Steps`: how a device takes a step; on the host, or on a GPU that has captured some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from atom_core.worker.steps.batch import ModelInput, StepRows
+
+
+class Steps(Protocol):
+    """Builds batches and runs them.
+
+    Attributes:
+        choices: a line for each value that was chosen for the user.
+    """
+
+    choices: Sequence[str]
+
+    def build(self, rows: StepRows, *, needs_hidden_states: bool) -> ModelInput:
+        """The batch of a step, after the tables were written.
+
+        Args:
+            needs_hidden_states: somebody wants more of it than the logits of the rows that sample.
+        """
+        ...
+
+    def hidden_states(self, batch: ModelInput) -> torch.Tensor:
+        """``[T, D]`` of the batch that was built last."""
+        ...
+
+    def replay_model(self, batch: ModelInput) -> torch.Tensor | None:
+        """Logits ``[n, vocab]`` of the batch that was built last; None where no graph has all of it."""
+        ...
+
+    def replay_sampler(self, batch: ModelInput) -> torch.Tensor | None:
+        """Int64 ids ``[n]``, drawn from the logits of `replay_model` and appended; None where no graph does it."""
+        ...
+
+    def capture_next(self) -> bool:
+        """Capture a graph ahead of its use; False where none is left."""
+        ...
