@@ -38,6 +38,7 @@ def test_the_doctor_says_what_vllm_would_run(vllm_python: str, tiny) -> None:
     assert said["architecture"] == "LlamaForCausalLM"
     assert said["model"] == "atom_vllm.model_wrapper:ATOMForCausalLM"
     assert said["attention"] == "atom_vllm.attention.AtomAttentionBackend"
+    assert ["max_model_len", "256"] in [line.split() for line in done.stdout.splitlines()]
 
 
 def test_the_doctor_says_why_vllm_runs_its_own(vllm_python: str, tiny) -> None:

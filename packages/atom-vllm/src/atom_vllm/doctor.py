@@ -7,10 +7,12 @@ import argparse
 import importlib.metadata
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from atom_kernels import known_variables
 from atom_vllm import __version__, compat, settings
+from atom_vllm.engine_settings import translate
 from atom_vllm.others import other_plugins
 
 Line = tuple[str, str]
@@ -104,6 +106,9 @@ def _model(model: str, flags: list[str]) -> Iterator[Line]:
     yield "attention", f"{decision.attention}, because {reason}" if reason else decision.attention
     compilation = config.compilation_config
     yield "compile", f"{compilation.mode.name}, graphs {compilation.cudagraph_mode.name}"
+    yield "settings", "vLLM's, under our names"
+    for name, value in asdict(translate(config)).items():
+        yield f"  {name}", str(value)
 
 
 if __name__ == "__main__":

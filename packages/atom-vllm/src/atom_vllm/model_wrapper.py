@@ -17,13 +17,13 @@ from torch import nn
 
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, build_model, load_dummy_weights, load_named_weights
-from atom_vllm import compat, features, load_order, settings
+from atom_vllm import compat, features, load_order
 from atom_vllm.architectures import has_experts, overridden, wrapper_name
 from atom_vllm.attention_host import attention_factory
 from atom_vllm.collectives import tensor_parallel
 from atom_vllm.compiled import compiled
+from atom_vllm.engine_settings import checkpoint_of, translate
 from atom_vllm.latent_attention import connect_layers, latent_attention_factory
-from atom_vllm.plugin_config import checkpoint_of, translate
 
 logger = logging.getLogger("vllm.atom")
 
@@ -38,9 +38,7 @@ class ATOMModelBase(nn.Module):
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
         collectives = tensor_parallel()
-        self.settings = translate(
-            vllm_config, rank=collectives.rank, use_atom_attention=not settings.is_attention_disabled()
-        )
+        self.settings = translate(vllm_config)
         self.vllm_config = vllm_config
         self.config = vllm_config.model_config.hf_config
         self._checkpoint = checkpoint_of(vllm_config)

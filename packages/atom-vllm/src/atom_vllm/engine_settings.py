@@ -1,33 +1,10 @@
-"""From vLLM's configuration to what our models are built with."""
+"""From vLLM's configuration to our names: what our models are built with, and what the doctor shows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class PluginConfig:
-    """What of vLLM's configuration stays as it is, beside the settings that are translated.
-
-    Attributes:
-        model_config: vLLM's.
-        rank: of this process in its tensor-parallel group.
-        is_plugin_mode: always true inside of another engine.
-        is_vllm: that engine is vLLM.
-        vllm_scheduler_config, vllm_cache_config, vllm_quant_config: vLLM's.
-        vllm_use_atom_attention: ATOM attends wherever it can.
-    """
-
-    model_config: Any = None
-    rank: int = 0
-    is_plugin_mode: bool = False
-    is_vllm: bool = False
-    vllm_scheduler_config: Any = None
-    vllm_cache_config: Any = None
-    vllm_quant_config: Any = None
-    vllm_use_atom_attention: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +29,9 @@ class EngineSettings:
     enable_expert_parallel: bool
     level: int
     enforce_eager: bool
-    plugin: PluginConfig
 
 
-def translate(vllm_config: Any, *, rank: int = 0, use_atom_attention: bool = False) -> EngineSettings:
+def translate(vllm_config: Any) -> EngineSettings:
     """The settings of a ``VllmConfig``."""
     model, cache = vllm_config.model_config, vllm_config.cache_config
     scheduler, parallel = vllm_config.scheduler_config, vllm_config.parallel_config
@@ -73,16 +49,6 @@ def translate(vllm_config: Any, *, rank: int = 0, use_atom_attention: bool = Fal
         enable_expert_parallel=parallel.enable_expert_parallel,
         level=int(vllm_config.compilation_config.mode or 0),
         enforce_eager=True,
-        plugin=PluginConfig(
-            model_config=model,
-            rank=rank,
-            is_plugin_mode=True,
-            is_vllm=True,
-            vllm_scheduler_config=scheduler,
-            vllm_cache_config=cache,
-            vllm_quant_config=vllm_config.quant_config,
-            vllm_use_atom_attention=use_atom_attention,
-        ),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from atom_vllm.plugin_config import EngineSettings, PluginConfig, translate
+from atom_vllm.engine_settings import EngineSettings, translate
 
 # vLLM's section and field -> ours, with a value that no default has.
 MAPPING = {
@@ -32,7 +32,7 @@ def vllm_config() -> Any:
     sections: dict[str, SimpleNamespace] = {}
     for (section, field), (_, value) in MAPPING.items():
         setattr(sections.setdefault(section, SimpleNamespace()), field, value)
-    return SimpleNamespace(**sections, quant_config="quantization")
+    return SimpleNamespace(**sections)
 
 
 @pytest.mark.parametrize(("ours", "value"), MAPPING.values(), ids=[name for name, _ in MAPPING.values()])
@@ -45,26 +45,8 @@ def test_nothing_is_captured_or_compiled_by_atom(vllm_config: Any) -> None:
 
 
 def test_every_setting_is_covered_here() -> None:
-    covered = {name for name, _ in MAPPING.values()} | {"enforce_eager", "plugin"}
+    covered = {name for name, _ in MAPPING.values()} | {"enforce_eager"}
     assert covered == {field.name for field in dataclasses.fields(EngineSettings)}
-
-
-def test_the_plugin_keeps_vllms_own_sections(vllm_config: Any) -> None:
-    plugin = translate(vllm_config, rank=2, use_atom_attention=True).plugin
-    assert plugin == PluginConfig(
-        model_config=vllm_config.model_config,
-        rank=2,
-        is_plugin_mode=True,
-        is_vllm=True,
-        vllm_scheduler_config=vllm_config.scheduler_config,
-        vllm_cache_config=vllm_config.cache_config,
-        vllm_quant_config="quantization",
-        vllm_use_atom_attention=True,
-    )
-
-
-def test_without_a_host_the_plugin_config_says_so() -> None:
-    assert PluginConfig() == PluginConfig(model_config=None, rank=0, is_plugin_mode=False, is_vllm=False)
 
 
 def test_the_length_falls_back_to_the_schedulers(vllm_config: Any) -> None:
