@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 MOST_CHARACTERS = 120
-# Of a whole message, and of a traceback.
+# Characters that a whole message may have, and a traceback.
 _LONGEST_MESSAGE, _LONGEST_TRACEBACK = 4096, 65_536
 
 

@@ -128,7 +128,7 @@ def as_api_error(error: Exception) -> APIError:
 
 
 def _bad_parameter(error: RequestValidationError) -> APIError:
-    """Of the path or the query: bodies are checked by `atom_server.bodies.body`."""
+    """The error for a bad path or query; bodies are checked by `atom_server.bodies.body`."""
     problem = error.errors()[0]
     name = str(problem["loc"][-1]) if problem["loc"] else None
     message = str(problem["msg"]).replace("Input should", "must")

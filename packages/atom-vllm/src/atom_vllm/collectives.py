@@ -34,7 +34,7 @@ class VllmCollectives:
 
 
 def tensor_parallel() -> Collectives:
-    """Of the group that vLLM has set up in this process."""
+    """The collectives of the tensor-parallel group that vLLM has set up in this process."""
     from vllm.distributed import get_tp_group
 
     group = get_tp_group()

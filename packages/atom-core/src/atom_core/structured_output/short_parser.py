@@ -13,7 +13,7 @@ from atom_core.structured_output.vocabulary import Vocabulary
 
 # Making one takes 20 ms for 50,000 tokens, during which other threads hardly run: so there is an end to it.
 MAX_VOCABULARIES = 32
-# Of the vocabulary; with more tokens left than this a short one saves too little.
+# A short vocabulary with more than this share of all tokens saves too little.
 LARGEST_SHARE = 0.25
 _READERS = {"regex": sets_of_pattern, "grammar": sets_of_lark, "structural_tag": sets_of_lark}
 

@@ -103,7 +103,7 @@ def prompt_logprobs(entries: Sequence[CompletionLogprobs]) -> list[dict[str, Any
 
 
 def _top(entry: CompletionLogprobs, spelling: Spelling) -> dict[str, float]:
-    """Logprobs of the likely tokens and the chosen one. Of tokens that read alike the likeliest counts."""
+    """Logprobs of the likely tokens and the chosen one. If several tokens read alike, the likeliest counts."""
     top: dict[str, float] = {}
     for token_id, text, logprob in entry.top:
         top.setdefault(spelling(token_id, text), _finite(logprob))

@@ -87,7 +87,7 @@ class TextWriter:
         *,
         is_first: bool,
     ) -> TextLogprobs | None:
-        """Of the prompt's tokens, where it is repeated, and of new tokens; those of a long prompt come in parts."""
+        """Logprobs of the prompt's tokens if it is echoed, then of new ones; a long prompt's come in parts."""
         if not self._wants_logprobs:
             return None
         offset = self._offsets.get(index, 0)

@@ -118,7 +118,7 @@ class DeltaWriter:
 
     @property
     def num_reasoning_tokens(self) -> int:
-        """Of the tokens so far."""
+        """How many of the tokens so far were reasoning."""
         return self._reader.num_reasoning_tokens
 
     def deltas(self, text: str, num_tokens: int, finished: bool, always: bool) -> list[Delta]:

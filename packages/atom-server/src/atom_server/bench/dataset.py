@@ -10,7 +10,7 @@ from typing import Any
 
 from atom_server.bench.client import BenchError, Client
 
-# Of a prompt and its answer, as vLLM's benchmark takes them.
+# Tokens of a prompt and of its answer, as vLLM's benchmark takes them.
 _FEWEST, _MOST_OF_PROMPT, _MOST = 4, 1024, 2048
 
 

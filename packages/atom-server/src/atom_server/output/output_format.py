@@ -98,7 +98,7 @@ class OutputFormat:
 
     @property
     def notation(self) -> CallNotation:
-        """Of the calls, where those are not messages in a channel."""
+        """How calls are written, if they are not messages in a channel."""
         if self.template is None or self.template.field_of("calls") is None:
             return NOTATIONS[self.calls]
         return self.template_notation or NOTATIONS["json"]

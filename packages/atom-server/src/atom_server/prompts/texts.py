@@ -14,7 +14,7 @@ from atom_server.generation.disconnect import until_disconnect
 from atom_server.schemas.model_request import PromptRequest
 from atom_server.state import ServerState, server_state
 
-# Of a text that need not fit the model's context: it is counted, or cut.
+# The most tokens of a text that need not fit the model's context: it is counted, or cut.
 MAX_TOKENS = 2**20
 
 

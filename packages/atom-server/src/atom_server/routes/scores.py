@@ -27,7 +27,7 @@ from atom_server.state import ServerState, server_state
 router = APIRouter(tags=["scores"])
 
 _PARAMS = SamplingParams(max_tokens=0, prompt_logprobs=0)
-# Of all pairs of a request, each of which repeats its texts: a long query before 2,048 documents is long 2,048 times.
+# The most tokens of all pairs of a request. Each pair repeats its texts: a long query counts for every document.
 MAX_TOTAL_TOKENS = 2**22
 
 

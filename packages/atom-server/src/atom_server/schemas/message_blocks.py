@@ -86,7 +86,7 @@ class InputMessage(BaseModel):
 
     @property
     def text(self) -> str:
-        """Of its blocks of text."""
+        """The text of its blocks, joined."""
         return "".join(block.text for block in self.content if isinstance(block, TextBlock))
 
     @property

@@ -66,7 +66,7 @@ class AllowedToolsChoice(BaseModel):
 
     @property
     def names(self) -> list[str]:
-        """Of the functions that may be called."""
+        """The names of the functions that may be called."""
         return [tool.function.name for tool in self.allowed_tools.tools]
 
 

@@ -59,7 +59,7 @@ class CachePages:
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """Of the groups."""
+        """The window of each group."""
         return tuple(group.window for group in self.groups)
 
 

@@ -26,7 +26,7 @@ class GraphPlan:
 
     @property
     def most_tokens(self) -> int:
-        """Of a captured step; 0 where none is."""
+        """Tokens of the largest captured step; 0 if none is captured."""
         sizes = [shape.num_tokens for shape in self.shapes.all] if self.shapes else []
         return max([*sizes, *self.piece_sizes], default=0)
 

@@ -42,7 +42,7 @@ def compile_prompts(config: EngineConfig, model: PagedModel) -> None:
 
 
 class EarlyCompilation:
-    """Of an engine's steps on a GPU.
+    """Compiles what an engine's steps launch on a GPU.
 
     Args:
         config, model, states, tables, inputs: the engine's own. None of them is changed while requests run.

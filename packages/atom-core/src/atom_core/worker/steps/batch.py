@@ -107,7 +107,7 @@ class ModelInput:
 
     @property
     def geometry(self) -> BatchGeometry:
-        """Of the first group; the others differ in blocks and slots alone."""
+        """The geometry of the first group; the others differ in blocks and slots alone."""
         return self.geometries[0]
 
     def of_sampling_rows(self, hidden_TD: torch.Tensor) -> torch.Tensor:
@@ -165,4 +165,4 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 NO_ROWS = StepRows(_NOTHING, _NOTHING, _NOTHING, np.zeros(1, dtype=np.int64), _NOTHING)
-"""Of a batch that is all padding."""
+"""The rows of a batch that is all padding."""
