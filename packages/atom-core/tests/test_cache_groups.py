@@ -208,8 +208,8 @@ def test_windows_let_a_text_run_that_is_longer_than_the_cache():
 
 def test_a_request_that_could_never_fit_is_refused():
     engine = make_engine((None, 4), num_blocks=20)
-    assert engine.scheduler.fits(make_request("fits", 10, max_tokens=4)) is None
-    assert "takes 21 blocks" in str(engine.scheduler.fits(make_request("not", 11, max_tokens=4)))
+    assert engine.scheduler.why_it_cannot_fit(make_request("fits", 10, max_tokens=4)) is None
+    assert "takes 21 blocks" in str(engine.scheduler.why_it_cannot_fit(make_request("not", 11, max_tokens=4)))
 
 
 def test_a_prompt_takes_blocks_from_later_decodes_of_the_same_step():

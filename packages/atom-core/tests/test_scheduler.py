@@ -153,7 +153,7 @@ def test_results_out_of_order_are_refused():
 )
 def test_a_request_that_could_never_fit_is_refused(request_, reason):
     engine = make_engine(num_blocks=16)
-    assert engine.scheduler.fits(request_) is not None
+    assert engine.scheduler.why_it_cannot_fit(request_) is not None
     with pytest.raises(ValueError, match=f"request 'a': .*{reason}"):
         engine.scheduler.add_request(request_)
 

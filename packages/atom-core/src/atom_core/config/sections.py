@@ -52,12 +52,9 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """Ranks and threads. One rank computes with `num_threads` threads."""
+    """How the work is spread: one device, which on a CPU computes with `num_threads` threads."""
 
     num_threads: int
-    rank: int = 0
-    tensor_parallel_size: int = 1
-    data_parallel_size: int = 1
 
 
 @dataclass(frozen=True)

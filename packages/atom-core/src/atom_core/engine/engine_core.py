@@ -110,7 +110,7 @@ class EngineCore:
 
     def why_it_cannot_fit(self, request: EngineRequest) -> str | None:
         """The reason why a request could never run here; None if it can."""
-        return self._scheduler.fits(request)
+        return self._scheduler.why_it_cannot_fit(request)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests; their last news come with the next step. Unknown ids are ignored."""
@@ -167,7 +167,7 @@ class EngineCore:
 
     def _admit(self, request: EngineRequest) -> None:
         try:
-            reason = self._scheduler.fits(request)
+            reason = self._scheduler.why_it_cannot_fit(request)
             if reason is None:
                 self._scheduler.add_request(request)
                 return

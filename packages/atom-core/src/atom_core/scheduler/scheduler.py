@@ -49,7 +49,7 @@ class Scheduler:
         self._num_steps = 0
         self._share = max(1, int(config.max_num_batched_tokens * config.long_prefill_share))
 
-    def fits(self, request: EngineRequest) -> str | None:
+    def why_it_cannot_fit(self, request: EngineRequest) -> str | None:
         """Why `request` could never run, in words for people; None if it can."""
         return refusal(request, self.config, self._cache.config)
 
@@ -57,9 +57,9 @@ class Scheduler:
         """Let `request` wait for its turn.
 
         Raises:
-            ValueError: it could never run (see `fits`), or its id is in use.
+            ValueError: it could never run (see `why_it_cannot_fit`), or its id is in use.
         """
-        reason = self.fits(request)
+        reason = self.why_it_cannot_fit(request)
         if reason is None and request.request_id in self._book.by_id:
             reason = "a request of this id has not finished yet; give each its own"
         if reason is not None:

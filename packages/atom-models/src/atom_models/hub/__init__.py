@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from atom_models.hub.cached import CachedModel, cached_models, find_cached
 from atom_models.hub.errors import ModelNotFoundError
-from atom_models.hub.known import DEFAULT_MODEL, KnownModel, known_models
+from atom_models.hub.known import KnownModel, known_models
 from atom_models.hub.resolve import resolve_config, resolve_model
 from atom_models.settings import models_cache_dir
 
 __all__ = [
-    "DEFAULT_MODEL",
     "CachedModel",
     "KnownModel",
     "ModelNotFoundError",

