@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hidden", type=int, default=1024, help="hidden size")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--experts", type=int, default=32, help="of which each token takes 4")
-    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    machine.add_dtype_flag(parser)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--context", type=int, default=256, help="tokens of each request before decoding starts")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64], help="of the decode steps")
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, print the table, write the JSON."""
+    machine.choose_dtype(options)
     idle = machine.idle_share()
     scenarios = [Scenario("decode", size, options.context) for size in options.batch_sizes]
     scenarios += [Scenario("prefill", 1, length) for length in options.prefill]

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `python -m benchmarks busy`."""
     parser.add_argument("--programs", type=int, nargs="+", default=[1, 2, 4], help="busy loops beside the engine")
     parser.add_argument("--model", default="smollm2", help="smollm2, a folder, or a .gguf file")
-    parser.add_argument("--dtype", default="bfloat16")
+    machine.add_dtype_flag(parser)
     parser.add_argument("--turns", type=int, default=4, help="turns of each engine")
     parser.add_argument("--steps", type=int, default=24, help="timed steps in a turn")
     report.add_saving_flags(parser)
@@ -41,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
     from atom_models import resolve_model
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    machine.choose_dtype(options)
     path = Path(options.model) if Path(options.model).exists() else resolve_model(options.model)
     idle = machine.idle_share()
     sides = _open_sides(path, options)

@@ -22,7 +22,7 @@ PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `python -m benchmarks http`."""
     parser.add_argument("--model", default="smollm2", help="smollm2, a folder, or a .gguf file")
-    parser.add_argument("--dtype", default="bfloat16")
+    machine.add_dtype_flag(parser)
     parser.add_argument("--threads", type=int, default=1, help="of the engine, on both sides")
     parser.add_argument("--endpoints", nargs="+", choices=sorted(PATHS), default=["chat"])
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[16], help="streams at once")
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, print the table, write the JSON."""
+    machine.choose_dtype(options)
     idle = machine.idle_share()
     path = _resolve(options.model)
     inline = _open_inline(path, options)

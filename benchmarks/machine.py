@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import importlib.metadata
 import os
@@ -53,6 +54,20 @@ def commit() -> str | None:
     if short is None:
         return None
     return short + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def add_dtype_flag(parser: argparse.ArgumentParser) -> None:
+    """A flag for the number format of weights and products; see `choose_dtype`."""
+    parser.add_argument(
+        "--dtype", choices=("bfloat16", "float32"), help="default: the one that the engine chooses on this machine"
+    )
+
+
+def choose_dtype(options: argparse.Namespace) -> None:
+    """Where no format was asked for, take the one that is quick here: many CPUs compute bfloat16 very slowly."""
+    from atom_kernels.platform import detect_platform
+
+    options.dtype = options.dtype or detect_platform().preferred_dtype
 
 
 def idle_share(seconds: float = 1.0) -> float | None:

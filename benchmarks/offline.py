@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vs", action="append", choices=ENGINES[1:], default=[], help="engine to compare with")
     parser.add_argument("--only", choices=ENGINES, help="run one engine alone")
     parser.add_argument("--model", default="smollm2", help="smollm2, a folder, or a .gguf file")
-    parser.add_argument("--dtype", default="bfloat16", choices=sorted(roofline.BYTES_PER_ELEMENT))
+    machine.add_dtype_flag(parser)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--context", type=int, default=512, help="tokens of each request before decoding starts")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 16], help="of the decode steps")
@@ -63,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, print the table, write the JSON."""
+    machine.choose_dtype(options)
     idle = machine.idle_share()
     quiet = idle is None or idle >= machine.QUIET_IDLE_SHARE
     if not quiet:
