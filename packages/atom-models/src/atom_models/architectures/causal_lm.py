@@ -13,6 +13,38 @@ from atom_models.build_context import BuildContext
 from atom_models.layers import LMHead, Residual, VocabularyEmbedding
 
 
+class DecoderForCausalLM(nn.Module):
+    """An embedding and layers as `model`, and a head over the vocabulary; models name their config and `make_model`."""
+
+    config_class: type[Any]
+
+    def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
+        super().__init__()
+        self.config = read_config(self.config_class, config)
+        self.model = self.make_model(self.config, context)
+        self.lm_head = LMHead(
+            self.config.hidden_size,
+            self.config.vocab_size,
+            context,
+            tied_to=self.model.embed_tokens if self.config.tie_word_embeddings else None,
+        )
+
+    def make_model(self, config: Any, context: BuildContext) -> Decoder:
+        """The embedding, the layers and the last norm."""
+        raise NotImplementedError
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.model.embed(input_ids)
+
+    def forward(
+        self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
+    ) -> Any:
+        return self.model(input_ids, positions, inputs_embeds)
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.lm_head(hidden_states)
+
+
 class Decoder(nn.Module):
     """Token ids to hidden states: each layer adds to the residual, which begins as the embedding and is normed at last.
 
@@ -54,35 +86,3 @@ class Decoder(nn.Module):
                 aux.append(residual)
         hidden_states = self.norm(residual)
         return (hidden_states, [each.tensor() for each in aux]) if self._aux_layer_ids else hidden_states
-
-
-class DecoderForCausalLM(nn.Module):
-    """An embedding and layers as `model`, and a head over the vocabulary; models name their config and `make_model`."""
-
-    config_class: type[Any]
-
-    def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
-        super().__init__()
-        self.config = read_config(self.config_class, config)
-        self.model = self.make_model(self.config, context)
-        self.lm_head = LMHead(
-            self.config.hidden_size,
-            self.config.vocab_size,
-            context,
-            tied_to=self.model.embed_tokens if self.config.tie_word_embeddings else None,
-        )
-
-    def make_model(self, config: Any, context: BuildContext) -> Decoder:
-        """The embedding, the layers and the last norm."""
-        raise NotImplementedError
-
-    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.model.embed(input_ids)
-
-    def forward(
-        self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
-    ) -> Any:
-        return self.model(input_ids, positions, inputs_embeds)
-
-    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.lm_head(hidden_states)
