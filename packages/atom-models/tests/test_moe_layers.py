@@ -166,6 +166,26 @@ def test_the_norm_that_follows_gets_the_same_sum_whoever_adds_the_residual(share
         assert torch.allclose(one, other, atol=1e-5)
 
 
+class TwoRanks:
+    """A rank of two whose other one has computed the same."""
+
+    rank, size = 0, 2
+
+    def all_reduce(self, x):
+        return 2 * x
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_experts_of_several_ranks_are_summed_before_the_residual_is_added(device):
+    context = BuildContext(platform=replace(detect_platform(), device=device), collectives=TwoRanks())
+    moe = make_moe(context=context)
+    load_dummy_weights(moe)
+    x, residual = torch.randn(2, 3, D, generator=torch.Generator().manual_seed(0))
+    weights, ids = moe.router(x)
+    expected = residual + 2 * moe.experts(x, weights, ids)
+    assert torch.allclose(Residual(residual).plus(moe(x)).tensor(), expected, atol=1e-5)
+
+
 def test_a_router_in_float32_chooses_by_float32_logits_in_a_bfloat16_model():
     logits = []
     for float32 in (True, False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -44,14 +45,20 @@ CASES = {
 @pytest.mark.parametrize("architecture", CASES)
 def test_what_is_fused_on_a_gpu(architecture: str) -> None:
     fields, expected = CASES[architecture]
+    assert operators_of_a_step(architecture, fields, num_rows=3) == f"embedding {expected}"
+
+
+def test_norms_of_many_rows_are_operators_of_their_own_that_add() -> None:
+    halves = " add_rms_norm ".join((ATTENTION, MLP) * 2)
+    expected = f"embedding rms_norm {halves} add_rms_norm"
+    assert operators_of_a_step("LlamaForCausalLM", {}, num_rows=33) == expected
+
+
+def operators_of_a_step(architecture: str, fields: dict[str, Any], *, num_rows: int) -> str:
     # Here the platform may only say that it is a GPU: the step is traced, and not run.
     context = BuildContext(dtype=torch.float32, platform=replace(detect_platform(), device="cuda"))
-    model = find_architecture(architecture)(SIZES | HEADS | fields, context)
+    model: Any = find_architecture(architecture)(SIZES | HEADS | fields, context)
     load_dummy_weights(model)
-    assert operators_of_a_step(model, num_rows=3) == f"embedding {expected}"
-
-
-def operators_of_a_step(model: torch.nn.Module, *, num_rows: int) -> str:
     names: list[str] = []
 
     def note(graph: torch.fx.GraphModule, inputs: object) -> object:
@@ -61,5 +68,7 @@ def operators_of_a_step(model: torch.nn.Module, *, num_rows: int) -> str:
 
     torch.compiler.reset()
     with torch.inference_mode(), set_forward_context(ForwardContext({}, {})):
-        torch.compile(model, fullgraph=True, backend=note)(torch.zeros(num_rows, dtype=torch.int64), torch.arange(3))
+        torch.compile(model, fullgraph=True, backend=note)(
+            torch.zeros(num_rows, dtype=torch.int64), torch.arange(num_rows)
+        )
     return " ".join(names)
