@@ -12,7 +12,7 @@ import torch
 from atom_kernels.attention.mla import apply_mla_prologue
 from atom_models import BuildContext, attention_layers, load_model
 from atom_models.forward_context import ForwardContext, set_forward_context
-from atom_models.layers import LatentAttention, Loadable, MLAAttention, RMSNorm, make_rotary, mla_scale
+from atom_models.layers import LatentAttention, Loadable, MLAAttention, make_rotary, mla_scale
 from atom_models.paged_run import PagedRun, SequenceStep
 from atom_models.quantization import choose_quantization
 from tiny_architectures import make_tiny
@@ -33,8 +33,6 @@ def make_context(**overrides: Any) -> BuildContext:
 
 def make_layer(context: BuildContext | None = None, *, rotary_dim: int = 4, **overrides: Any) -> MLAAttention:
     context = context or make_context()
-    then = RMSNorm(32, 1e-6, context, prefix="then")
-    fill(then)
     layer = MLAAttention(
         context,
         prefix="model.layers.0.self_attn",
@@ -42,7 +40,6 @@ def make_layer(context: BuildContext | None = None, *, rotary_dim: int = 4, **ov
         num_heads=4,
         **(SIZES | overrides),
         rotary=make_rotary({"rope_type": "default"}, rotary_dim, 64, context=context, interleaved=True),
-        then=then,
     )
     for module in layer.modules():
         if isinstance(module, Loadable):
@@ -65,11 +62,11 @@ def names_of(layer: MLAAttention) -> set[str]:
 def run(layer: MLAAttention, hidden_states: torch.Tensor, *, between_graphs: Any = None) -> torch.Tensor:
     paged, count = PagedRun(layer, 4), hidden_states.shape[0]
     geometry = paged._geometry([SequenceStep([0] * count, 0, range(4))])
-    plan, residual = layer.attn.plan, torch.zeros_like(hidden_states)
+    plan = layer.attn.plan
     assert plan is not None
     caches = {layer.attn.name: plan.layout.allocate(4)}
     with set_forward_context(ForwardContext(caches, {layer.attn.name: plan.build_metadata(geometry)}, between_graphs)):
-        return layer(torch.arange(count), hidden_states, residual)[0]
+        return layer(torch.arange(count), hidden_states)
 
 
 def test_weights_have_the_names_of_published_checkpoints():
@@ -110,7 +107,7 @@ def test_another_host_may_attend_in_its_own_way():
     theirs, ours = make_layer(make_context(latent_attention=Host)), make_layer()
     hidden_states = torch.randn(7, 32)
     assert theirs.attn.plan is None
-    got = theirs(torch.arange(7), hidden_states, torch.zeros_like(hidden_states))[0]
+    got = theirs(torch.arange(7), hidden_states)
     torch.testing.assert_close(got, run(ours, hidden_states), atol=1e-5, rtol=1e-5)
 
 

@@ -23,8 +23,10 @@ from atom_models.layers import (
     MergedColumnParallelLinear,
     QKVParallelLinear,
     ReplicatedLinear,
+    Residual,
     RMSNorm,
     RowParallelLinear,
+    Unsummed,
     VocabularyEmbedding,
     make_rotary,
 )
@@ -104,17 +106,46 @@ def test_shards_of_different_schemes_run_as_several_plans_in_order(special):
     assert close(layer(x), torch.cat(expected, dim=-1))
 
 
-def test_a_row_linear_with_a_following_norm_adds_and_norms():
-    context = make_context()
-    norm = RMSNorm(24, 1e-5, context, prefix="n")
-    layer = RowParallelLinear(40, 24, context, prefix="a.o_proj", then=norm)
-    weight, norm_weight = fill(layer)["a.o_proj.weight"], fill(norm)["n.weight"]
-    x, residual = torch.randn(5, 40), torch.randn(5, 24)
-    normed, new_residual = layer(x, residual)
-    expected = residual + linear(x, weight)
-    assert close(new_residual, expected)
-    assert close(normed, rms_norm(expected, norm_weight, 1e-5))
-    assert list(layer.modules()) == [layer]
+def add_kernel(calls):
+    """What a linear's kernel would be that can add the residual itself: doubles, and notes how it was called."""
+
+    def compute(x, residual=None):
+        calls.append("plain" if residual is None else "added")
+        return 2 * x if residual is None else 2 * x + residual
+
+    return compute
+
+
+def test_the_residual_is_the_sum_of_all_terms_whoever_computes_them():
+    x, y, z = torch.randn(3, 5, 24)
+    residual, calls = Residual(x), []
+    assert residual.tensor() is x
+    longer = residual.plus(y).plus(Unsummed(add_kernel(calls), z))
+    assert close(longer.tensor(), x + y + 2 * z)
+    assert residual.tensor() is x
+    assert calls == ["added"]
+    longer.tensor()
+    assert calls == ["added"]
+
+
+@pytest.mark.parametrize("unsummed", [False, True])
+def test_a_norm_of_the_residual_leaves_the_sum_behind(unsummed):
+    norm, calls = RMSNorm(24, 1e-5, make_context(), prefix="n"), []
+    weight = fill(norm)["n.weight"]
+    x, y = torch.randn(2, 5, 24)
+    residual = Residual(x).plus(Unsummed(add_kernel(calls), y / 2) if unsummed else y)
+    for _ in range(2):
+        assert close(norm(residual), rms_norm(x + y, weight, 1e-5))
+    assert close(residual.tensor(), x + y)
+    assert calls == ["added"] * unsummed
+
+
+def test_a_norm_takes_what_a_layer_left_unsummed():
+    norm, calls = RMSNorm(24, 1e-5, make_context(), prefix="n"), []
+    weight = fill(norm)["n.weight"]
+    x = torch.randn(5, 24)
+    assert close(norm(Unsummed(add_kernel(calls), x)), rms_norm(2 * x, weight, 1e-5))
+    assert calls == ["plain"]
 
 
 @pytest.mark.parametrize("offset", [0.0, 1.0])
@@ -123,9 +154,9 @@ def test_a_norm_is_the_reference_norm(offset):
     weight = fill(norm)["n.weight"]
     x, residual = torch.randn(5, 24), torch.randn(5, 24)
     assert close(norm(x), rms_norm(x, weight, 1e-5, weight_offset=offset))
-    normed, new_residual = norm(x, residual)
-    assert close(new_residual, x + residual)
-    assert close(normed, rms_norm(x + residual, weight, 1e-5, weight_offset=offset))
+    total = Residual(residual).plus(x)
+    assert close(norm(total), rms_norm(x + residual, weight, 1e-5, weight_offset=offset))
+    assert close(total.tensor(), x + residual)
     assert close(norm.effective_weight, weight + offset)
 
 
@@ -163,9 +194,9 @@ def test_a_norm_emits_the_format_that_the_linear_it_feeds_wants():
     x, residual = torch.randn(5, 24), torch.randn(5, 24)
     unfused = PerToken().encode(plain(x))
     assert all(torch.equal(actual, expected) for actual, expected in zip(norm(x), unfused, strict=True))
-    encoded, new_residual = norm(x, residual)
-    assert torch.equal(encoded[0], PerToken().encode(plain(x + residual))[0])
-    assert torch.equal(new_residual, x + residual)
+    total = Residual(residual).plus(x)
+    assert torch.equal(norm(total)[0], PerToken().encode(plain(x + residual))[0])
+    assert torch.equal(total.tensor(), x + residual)
     assert torch.equal(layer(norm(x)), layer(plain(x)))
 
 

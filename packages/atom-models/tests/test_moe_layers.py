@@ -10,7 +10,7 @@ import torch
 
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, num_idle_weights
-from atom_models.layers import Experts, MoE, RMSNorm, RoutingConfig, SharedExpertsConfig
+from atom_models.layers import Experts, MoE, Residual, RMSNorm, RoutingConfig, SharedExpertsConfig
 from atom_models.quantization import choose_quantization
 from atom_models.weights import load_dummy_weights
 
@@ -157,12 +157,33 @@ def test_the_norm_that_follows_gets_the_same_sum_whoever_adds_the_residual(share
         # Kernels of a GPU add up all at once; here the platform only says that it is one.
         context = BuildContext(platform=replace(here, device=device))
         norm = RMSNorm(D, 1e-6, context, prefix="norm")
-        moe = make_moe(context=context, shared_experts=shared, then=norm)
+        moe = make_moe(context=context, shared_experts=shared)
         load_dummy_weights(moe)
         load_dummy_weights(norm)
-        results.append(moe(x, residual))
+        total = Residual(residual).plus(moe(x))
+        results.append((norm(total), total.tensor()))
     for one, other in zip(*results, strict=True):
         assert torch.allclose(one, other, atol=1e-5)
+
+
+class TwoRanks:
+    """A rank of two whose other one has computed the same."""
+
+    rank, size = 0, 2
+
+    def all_reduce(self, x):
+        return 2 * x
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_experts_of_several_ranks_are_summed_before_the_residual_is_added(device):
+    context = BuildContext(platform=replace(detect_platform(), device=device), collectives=TwoRanks())
+    moe = make_moe(context=context)
+    load_dummy_weights(moe)
+    x, residual = torch.randn(2, 3, D, generator=torch.Generator().manual_seed(0))
+    weights, ids = moe.router(x)
+    expected = residual + 2 * moe.experts(x, weights, ids)
+    assert torch.allclose(Residual(residual).plus(moe(x)).tensor(), expected, atol=1e-5)
 
 
 def test_a_router_in_float32_chooses_by_float32_logits_in_a_bfloat16_model():

@@ -176,7 +176,7 @@ def test_sizes_that_ranks_cannot_share_are_refused_by_name(make, says):
 
 def test_a_model_that_ranks_cannot_share_is_refused(tiny_llama):
     checkpoint = load_model(tiny_llama).checkpoint
-    with pytest.raises(ValueError, match="gate_proj is 128, which 3 tensor-parallel ranks cannot share"):
+    with pytest.raises(ValueError, match="num_key_value_heads is 2, which 3 ranks can neither share"):
         build_model(checkpoint, make_context(Group(3), 0))
 
 

@@ -83,7 +83,7 @@ def test_raw_queries_of_traced_models_come_with_positions_and_go_through_the_lay
             prologue = dataclasses.replace(step.prologue, positions=positions)
             return impl.attend(q, k, v, cache, metadata, prologue).flatten(1)
 
-        impl.owner = (SimpleNamespace(attend=attend),)
+        impl.owner = SimpleNamespace(attend=attend)
         output, positions = torch.full((len(step.q_THD), 6 * 32), torch.nan), step.prologue.positions
         impl.forward(None, step.q_THD, step.k_TKD, step.v_TKD, cache, metadata, output, positions)
         assert torch.allclose(output.view_as(expected), expected, atol=1e-5)

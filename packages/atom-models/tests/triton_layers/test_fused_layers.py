@@ -9,7 +9,7 @@ import torch
 
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext
-from atom_models.layers import GatedActivation, MergedColumnParallelLinear, RMSNorm, RowParallelLinear
+from atom_models.layers import GatedActivation, MergedColumnParallelLinear, Residual, RMSNorm, RowParallelLinear
 from atom_models.quantization import DENSE_INPUT, UnnormedInput
 
 HIDDEN, INTERMEDIATE = 24, 40
@@ -35,9 +35,7 @@ class Block:
         self.act = GatedActivation(hidden_act, INTERMEDIATE, context, after=self.gate_up)
         self.norm = RMSNorm(HIDDEN, 1e-5, context, prefix="norm", feeds=self.gate_up, weight_offset=1.0)
         self.last_norm = RMSNorm(HIDDEN, 1e-5, context, prefix="last_norm")
-        self.down = RowParallelLinear(
-            INTERMEDIATE, HIDDEN, context, prefix="mlp.down_proj", bias=bias, then=self.last_norm
-        )
+        self.down = RowParallelLinear(INTERMEDIATE, HIDDEN, context, prefix="mlp.down_proj", bias=bias)
         generator = torch.Generator().manual_seed(0)
         for layer in (self.gate_up, self.norm, self.last_norm, self.down):
             for name, expected in layer.expected_weights().items():
@@ -45,8 +43,9 @@ class Block:
             layer.finish()
 
     def run(self, x, residual):
-        hidden, residual = self.norm(x, residual)
-        return self.down(self.act(self.gate_up(hidden)), residual)
+        residual = Residual(residual).plus(x)
+        residual = residual.plus(self.down(self.act(self.gate_up(self.norm(residual)))))
+        return self.last_norm(residual), residual.tensor()
 
 
 @pytest.mark.parametrize("num_rows", [1, 3, 37])

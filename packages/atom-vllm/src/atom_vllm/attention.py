@@ -66,7 +66,7 @@ class AtomAttention(AttentionImpl[Any]):
     """One layer's attention.
 
     Attributes:
-        owner: our model's layer, in a tuple since it is a module of its place in the model; empty in vLLM's models.
+        owner: our model's layer; None in vLLM's models.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class AtomAttention(AttentionImpl[Any]):
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype = kv_cache_dtype
         self.sinks = sinks
-        self.owner: tuple[Any, ...] = ()
+        self.owner: Any = None
         self._window = sliding_window
         self._soft_cap = logits_soft_cap or None
         self._dtype = str(torch.get_default_dtype()).removeprefix("torch.")
@@ -141,8 +141,7 @@ class AtomAttention(AttentionImpl[Any]):
         if attn_metadata is None:  # vLLM measures memory
             return output.zero_()
         if output_scale is not None:
-            [owner] = self.owner
-            out = owner.attend(query, key, value, output_scale).view(-1, self.num_heads, self.head_size)
+            out = self.owner.attend(query, key, value, output_scale).view(-1, self.num_heads, self.head_size)
         else:
             out = self.attend(query, key, value, kv_cache, attn_metadata)
         output.view(-1, self.num_heads, self.head_size)[: out.shape[0]].copy_(out)

@@ -24,16 +24,16 @@ class _Decoder(nn.Module):
 
     def __init__(self, *, vllm_config: Any, prefix: str = "", model: nn.Module) -> None:
         super().__init__()
-        self._model = (model,)  # its place is in the wrapper
+        self._decode = model.forward  # a method, since the module's place is in the wrapper
 
     def forward(
         self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
     ) -> torch.Tensor:
-        return self._model[0](input_ids, positions, inputs_embeds)
+        return self._decode(input_ids, positions, inputs_embeds)
 
 
 def compiled(model: nn.Module, vllm_config: Any) -> Callable[..., torch.Tensor]:
     """`model` as vLLM's configuration wants it run."""
     if not is_compiled(vllm_config):
-        return model
-    return _Decoder(vllm_config=vllm_config, model=model)
+        return model.forward
+    return _Decoder(vllm_config=vllm_config, model=model).__call__

@@ -53,14 +53,14 @@ class LatentKernels(AttentionImpl[Any]):
     """What vLLM's operator for attention runs for a layer.
 
     Attributes:
-        owner: our model's layer, in a tuple since it is a module of its place in the model.
+        owner: our model's layer.
     """
 
     def __init__(self, problem: MlaProblem) -> None:
         self.num_heads, self.head_size, self.scale = problem.num_heads, problem.latent_dim, problem.scale
         self.num_kv_heads = 1
         self.problem = problem
-        self.owner: tuple[Any, ...] = ()
+        self.owner: Any = None
         self._bound: tuple[int, MlaPlan, tuple[torch.Tensor]] | None = None
 
     def plan_for(self, block_size: int) -> MlaPlan:
@@ -80,8 +80,7 @@ class LatentKernels(AttentionImpl[Any]):
         **__: Any,
     ) -> torch.Tensor:
         """Raw queries, raw latents (`key`) and positions (`value`) -> `output` ``[T, num_heads, v_head_dim]``."""
-        [owner] = self.owner
-        output.copy_(owner.attend(query.flatten(1), key, value).view(output.shape))
+        output.copy_(self.owner.attend(query.flatten(1), key, value).view(output.shape))
         return output
 
     def attend(
@@ -168,4 +167,4 @@ def connect_layers(model: nn.Module, vllm_config: Any) -> None:
     known = vllm_config.compilation_config.static_forward_context
     for name, layer in attention_layers(model).items():
         if isinstance(known[name].impl, (AtomAttention, LatentKernels)):
-            known[name].impl.owner = (layer,)
+            known[name].impl.owner = layer

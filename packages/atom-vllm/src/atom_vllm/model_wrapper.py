@@ -54,8 +54,7 @@ class ATOMModelBase(nn.Module):
         )
         self.model: Any = build_model(self._checkpoint, context)
         connect_layers(self.model, vllm_config)
-        # In a tuple: where nothing is compiled it is the model itself, which has its place already.
-        self._run: Any = (compiled(self.model, vllm_config),)
+        self._decode = compiled(self.model, vllm_config)
         if vllm_config.load_config.load_format == "dummy":
             load_dummy_weights(self.model, self._checkpoint, device=vllm_config.device_config.device)
             load_order.mark(vllm_config)
@@ -71,7 +70,7 @@ class ATOMModelBase(nn.Module):
         inputs_embeds: torch.Tensor | None = None,
         **_: Any,
     ) -> torch.Tensor:
-        return self._run[0](input_ids, positions, inputs_embeds)
+        return self._decode(input_ids, positions, inputs_embeds)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.model.compute_logits(hidden_states)

@@ -1,8 +1,8 @@
-"""`DecoderForCausalLM`: what every decoder-only model has around its layers."""
+"""What every decoder-only model has around its layers, and the one loop over them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 
 from atom_models.architectures.config import read_config
 from atom_models.build_context import BuildContext
-from atom_models.layers import LMHead
+from atom_models.layers import LMHead, Residual, VocabularyEmbedding
 
 
 class DecoderForCausalLM(nn.Module):
@@ -29,8 +29,8 @@ class DecoderForCausalLM(nn.Module):
             tied_to=self.model.embed_tokens if self.config.tie_word_embeddings else None,
         )
 
-    def make_model(self, config: Any, context: BuildContext) -> Any:
-        """The embedding, `embed_tokens`, and the layers: a module with `embed` and `forward`."""
+    def make_model(self, config: Any, context: BuildContext) -> Decoder:
+        """The embedding, the layers and the last norm."""
         raise NotImplementedError
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -43,3 +43,46 @@ class DecoderForCausalLM(nn.Module):
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.lm_head(hidden_states)
+
+
+class Decoder(nn.Module):
+    """Token ids to hidden states: each layer adds to the residual, which begins as the embedding and is normed at last.
+
+    Args:
+        layers: called as ``layer(positions, residual) -> residual``, see `Residual`.
+        norm: the last one, ``norm(residual) -> hidden_states``.
+        embed_scale: factor on embeddings; None leaves them as they are.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        context: BuildContext,
+        *,
+        layers: Iterable[nn.Module],
+        norm: nn.Module,
+        embed_scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.embed_tokens = VocabularyEmbedding(
+            config.vocab_size, config.hidden_size, context, prefix="model.embed_tokens"
+        )
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+        self._embed_scale, self._aux_layer_ids = embed_scale, context.aux_hidden_states
+
+    def embed(self, input_ids: torch.Tensor | None) -> torch.Tensor:
+        embeds = self.embed_tokens(input_ids)
+        return embeds if self._embed_scale is None else embeds * self._embed_scale
+
+    def forward(
+        self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
+    ) -> Any:
+        residual = Residual(self.embed(input_ids) if inputs_embeds is None else inputs_embeds)
+        aux = []
+        for layer_id, layer in enumerate(self.layers):
+            residual = layer(positions, residual)
+            if layer_id in self._aux_layer_ids:
+                aux.append(residual)
+        hidden_states = self.norm(residual)
+        return (hidden_states, [each.tensor() for each in aux]) if self._aux_layer_ids else hidden_states

@@ -56,7 +56,7 @@ class DeepseekV2Config(FineGrainedMoEConfig):
 
 class DeepseekV2DecoderLayer(FineGrainedMoEDecoderLayer):
     def make_attention(
-        self, config: DeepseekV2Config, context: BuildContext, *, layer_id: int, rotary: Rotary, **seams: Any
+        self, config: DeepseekV2Config, context: BuildContext, *, layer_id: int, rotary: Rotary, **rest: Any
     ) -> MLAAttention:
         return MLAAttention(
             context,
@@ -70,7 +70,7 @@ class DeepseekV2DecoderLayer(FineGrainedMoEDecoderLayer):
             scale=mla_scale(config.qk_nope_head_dim + config.qk_rope_head_dim, config.rope_parameters),
             rotary=replace(rotary, interleaved=config.rope_interleave),
             bias=config.attention_bias,
-            **seams,
+            **rest,
         )
 
 

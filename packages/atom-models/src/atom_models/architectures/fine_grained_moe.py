@@ -12,7 +12,7 @@ from typing import Any
 from atom_models.architectures.llama import LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM, LlamaMLP
 from atom_models.architectures.prediction_layers import prediction_layer_prefixes
 from atom_models.build_context import BuildContext
-from atom_models.layers import MoE, RMSNorm, RoutingConfig, SharedExpertsConfig
+from atom_models.layers import MoE, RoutingConfig, SharedExpertsConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +54,10 @@ def biased_sigmoid_routing(config: FineGrainedMoEConfig) -> RoutingConfig:
 
 class FineGrainedMoEDecoderLayer(LlamaDecoderLayer):
     def make_mlp(
-        self, config: FineGrainedMoEConfig, context: BuildContext, *, layer_id: int, prefix: str, then: RMSNorm
+        self, config: FineGrainedMoEConfig, context: BuildContext, *, layer_id: int, prefix: str
     ) -> MoE | LlamaMLP:
         if not config.has_experts(layer_id):
-            return LlamaMLP(config, context, prefix=f"{prefix}.mlp", then=then)
+            return LlamaMLP(config, context, prefix=f"{prefix}.mlp")
         shared = SharedExpertsConfig(config.moe_intermediate_size * config.n_shared_experts)
         return MoE(
             context,
@@ -69,7 +69,6 @@ class FineGrainedMoEDecoderLayer(LlamaDecoderLayer):
             hidden_act=config.hidden_act,
             routing=config.routing,
             shared_experts=shared if config.n_shared_experts else None,
-            then=then,
         )
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
-from torch import nn
 
-from atom_models.architectures.causal_lm import DecoderForCausalLM
+from atom_models.architectures.causal_lm import Decoder, DecoderForCausalLM
 from atom_models.architectures.layer_types import FULL, SLIDING, check_layer_types
 from atom_models.build_context import BuildContext
 from atom_models.layers import (
@@ -18,10 +17,10 @@ from atom_models.layers import (
     Layer,
     MergedColumnParallelLinear,
     QKVParallelLinear,
+    Residual,
     RMSNorm,
     Rotary,
     RowParallelLinear,
-    VocabularyEmbedding,
     make_rotary,
 )
 
@@ -102,8 +101,6 @@ class Gemma3Attention(Layer):
             prefix=f"{prefix}.qkv_proj",
             bias=config.attention_bias,
         )
-        self.q_norm = Gemma3Norm(config.head_dim, config, context, prefix=f"{prefix}.q_norm")
-        self.k_norm = Gemma3Norm(config.head_dim, config, context, prefix=f"{prefix}.k_norm")
         self.attn = Attention(
             self.qkv_proj.num_heads,
             self.qkv_proj.num_kv_heads,
@@ -111,8 +108,8 @@ class Gemma3Attention(Layer):
             context=context,
             prefix=f"{prefix}.attn",
             rotary=rotary,
-            q_norm=self.q_norm,
-            k_norm=self.k_norm,
+            q_norm=Gemma3Norm(config.head_dim, config, context, prefix=f"{prefix}.q_norm"),
+            k_norm=Gemma3Norm(config.head_dim, config, context, prefix=f"{prefix}.k_norm"),
             scale=config.query_pre_attn_scalar**-0.5,
             sliding_window=sliding_window,
             soft_cap=config.attn_logit_softcapping,
@@ -125,7 +122,7 @@ class Gemma3Attention(Layer):
             bias=config.attention_bias,
         )
 
-    def forward(self, positions: torch.Tensor, hidden_states: Any) -> torch.Tensor:
+    def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
         q, k, v = self.qkv_proj(hidden_states).split(self.qkv_proj.sizes, dim=-1)
         return self.o_proj(self.attn(q, k, v, positions))
 
@@ -140,7 +137,7 @@ class Gemma3MLP(Layer):
         self.act = GatedActivation(config.hidden_activation, self.gate_up_proj.out_features // 2, context)
         self.down_proj = RowParallelLinear(size, config.hidden_size, context, prefix=f"{prefix}.down_proj")
 
-    def forward(self, hidden_states: Any) -> torch.Tensor:
+    def forward(self, hidden_states: Any) -> Any:
         return self.down_proj(self.act(self.gate_up_proj(hidden_states)))
 
 
@@ -164,62 +161,37 @@ class Gemma3DecoderLayer(Layer):
         self.pre_feedforward_layernorm = norm("pre_feedforward_layernorm", feeds=self.mlp.gate_up_proj)
         self.post_feedforward_layernorm = norm("post_feedforward_layernorm")
 
-    def forward(self, positions: torch.Tensor, hidden_states: Any, residual: torch.Tensor) -> Any:
-        """Hidden states that `input_layernorm` has seen -> what is yet to be added to the residual, and that."""
-        hidden_states = self.post_attention_layernorm(self.self_attn(positions, hidden_states))
-        hidden_states, residual = self.pre_feedforward_layernorm(hidden_states, residual)
-        return self.post_feedforward_layernorm(self.mlp(hidden_states)), residual
+    def forward(self, positions: torch.Tensor, residual: Residual) -> Residual:
+        hidden_states = self.self_attn(positions, self.input_layernorm(residual))
+        residual = residual.plus(self.post_attention_layernorm(hidden_states))
+        hidden_states = self.mlp(self.pre_feedforward_layernorm(residual))
+        return residual.plus(self.post_feedforward_layernorm(hidden_states))
 
 
-class Gemma3Model(nn.Module):
-    def __init__(self, config: Gemma3Config, context: BuildContext, *, prefix: str = "model") -> None:
-        super().__init__()
-        self.aux_hidden_states = context.aux_hidden_states
-        self.embed_tokens = VocabularyEmbedding(
-            config.vocab_size, config.hidden_size, context, prefix=f"{prefix}.embed_tokens"
-        )
-        # Rounded to the model's dtype, as in training.
-        self.embed_scale = torch.tensor(config.hidden_size**0.5, dtype=context.dtype).item()
+class Gemma3ForCausalLM(DecoderForCausalLM):
+    config_class = Gemma3Config
+
+    def make_model(self, config: Gemma3Config, context: BuildContext) -> Decoder:
         rotaries = {
             layer_type: make_rotary(
                 config.rope_of(layer_type), config.head_dim, config.max_position_embeddings, context=context
             )
             for layer_type in set(config.types)
         }
-        self.layers = nn.ModuleList(
+        layers = [
             Gemma3DecoderLayer(
                 config,
                 context,
-                prefix=f"{prefix}.layers.{layer_id}",
+                prefix=f"model.layers.{layer_id}",
                 rotary=rotaries[layer_type],
                 sliding_window=config.sliding_window if layer_type == SLIDING else None,
             )
             for layer_id, layer_type in enumerate(config.types)
-        )
-        self.norm = Gemma3Norm(config.hidden_size, config, context, prefix=f"{prefix}.norm")
-
-    def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.embed_tokens(input_ids) * self.embed_scale
-
-    def forward(
-        self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
-    ) -> Any:
-        residual = self.embed(cast(torch.Tensor, input_ids)) if inputs_embeds is None else inputs_embeds
-        following = [cast(Gemma3DecoderLayer, layer).input_layernorm for layer in self.layers[1:]] + [self.norm]
-        hidden_states = cast(Gemma3DecoderLayer, self.layers[0]).input_layernorm(residual)
-        aux_hidden_states = []
-        for layer_id, (layer, norm) in enumerate(zip(self.layers, following, strict=True)):
-            hidden_states, residual = norm(*layer(positions, hidden_states, residual))
-            if layer_id in self.aux_hidden_states:
-                aux_hidden_states.append(residual)
-        return (hidden_states, aux_hidden_states) if self.aux_hidden_states else hidden_states
-
-
-class Gemma3ForCausalLM(DecoderForCausalLM):
-    config_class = Gemma3Config
-
-    def make_model(self, config: Gemma3Config, context: BuildContext) -> Gemma3Model:
-        return Gemma3Model(config, context)
+        ]
+        norm = Gemma3Norm(config.hidden_size, config, context, prefix="model.norm")
+        # Rounded to the model's dtype, as in training.
+        embed_scale = torch.tensor(config.hidden_size**0.5, dtype=context.dtype).item()
+        return Decoder(config, context, layers=layers, norm=norm, embed_scale=embed_scale)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         logits, cap = super().compute_logits(hidden_states), self.config.final_logit_softcapping

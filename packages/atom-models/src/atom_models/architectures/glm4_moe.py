@@ -32,9 +32,9 @@ class Glm4MoeConfig(FineGrainedMoEConfig):
 
 class Glm4MoeDecoderLayer(FineGrainedMoEDecoderLayer):
     def make_attention(
-        self, config: Glm4MoeConfig, context: BuildContext, *, layer_id: int, **seams: Any
+        self, config: Glm4MoeConfig, context: BuildContext, *, layer_id: int, **rest: Any
     ) -> LlamaAttention:
-        return LlamaAttention(config, context, output_bias=False, head_norms=config.use_qk_norm, **seams)
+        return LlamaAttention(config, context, output_bias=False, head_norms=config.use_qk_norm, **rest)
 
 
 class Glm4MoeForCausalLM(FineGrainedMoEForCausalLM):

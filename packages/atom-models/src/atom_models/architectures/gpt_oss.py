@@ -15,7 +15,6 @@ from atom_models.architectures.llama import LlamaAttention, LlamaConfig, LlamaDe
 from atom_models.build_context import BuildContext
 from atom_models.layers import (
     MoE,
-    RMSNorm,
     RoutingConfig,
 )
 
@@ -44,13 +43,11 @@ class GptOssConfig(LlamaConfig):
 
 class GptOssDecoderLayer(LlamaDecoderLayer):
     def make_attention(
-        self, config: GptOssConfig, context: BuildContext, *, layer_id: int, **seams: Any
+        self, config: GptOssConfig, context: BuildContext, *, layer_id: int, **rest: Any
     ) -> LlamaAttention:
-        return LlamaAttention(config, context, sliding_window=config.window_of(layer_id), sinks=True, **seams)
+        return LlamaAttention(config, context, sliding_window=config.window_of(layer_id), sinks=True, **rest)
 
-    def make_mlp(
-        self, config: GptOssConfig, context: BuildContext, *, layer_id: int, prefix: str, then: RMSNorm
-    ) -> MoE:
+    def make_mlp(self, config: GptOssConfig, context: BuildContext, *, layer_id: int, prefix: str) -> MoE:
         return MoE(
             context,
             f"{prefix}.mlp",
@@ -65,7 +62,6 @@ class GptOssDecoderLayer(LlamaDecoderLayer):
             swiglu_limit=config.swiglu_limit,
             expert_bias=True,
             fused_transposed=True,
-            then=then,
         )
 
 

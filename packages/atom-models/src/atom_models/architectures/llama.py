@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import nn
 
-from atom_models.architectures.causal_lm import DecoderForCausalLM
+from atom_models.architectures.causal_lm import Decoder, DecoderForCausalLM
 from atom_models.build_context import BuildContext
 from atom_models.layers import (
     Attention,
@@ -17,10 +16,10 @@ from atom_models.layers import (
     Layer,
     MergedColumnParallelLinear,
     QKVParallelLinear,
+    Residual,
     RMSNorm,
     Rotary,
     RowParallelLinear,
-    VocabularyEmbedding,
     make_rotary,
 )
 
@@ -62,8 +61,7 @@ class LlamaAttention(Layer):
         context: BuildContext,
         *,
         prefix: str,
-        rotary: Rotary,
-        then: RMSNorm,
+        rotary: Rotary | None,
         qkv_bias: bool | None = None,
         output_bias: bool | None = None,
         head_norms: bool = False,
@@ -80,10 +78,10 @@ class LlamaAttention(Layer):
             prefix=f"{prefix}.qkv_proj",
             bias=config.attention_bias if qkv_bias is None else qkv_bias,
         )
-        self.q_norm = self.k_norm = None
+        q_norm = k_norm = None
         if head_norms:
-            self.q_norm = RMSNorm(config.head_size, config.rms_norm_eps, context, prefix=f"{prefix}.q_norm")
-            self.k_norm = RMSNorm(config.head_size, config.rms_norm_eps, context, prefix=f"{prefix}.k_norm")
+            q_norm = RMSNorm(config.head_size, config.rms_norm_eps, context, prefix=f"{prefix}.q_norm")
+            k_norm = RMSNorm(config.head_size, config.rms_norm_eps, context, prefix=f"{prefix}.k_norm")
         self.attn = Attention(
             self.qkv_proj.num_heads,
             self.qkv_proj.num_kv_heads,
@@ -91,8 +89,8 @@ class LlamaAttention(Layer):
             context=context,
             prefix=f"{prefix}.attn",
             rotary=rotary,
-            q_norm=self.q_norm,
-            k_norm=self.k_norm,
+            q_norm=q_norm,
+            k_norm=k_norm,
             sliding_window=sliding_window,
             sinks=sinks,
         )
@@ -102,16 +100,15 @@ class LlamaAttention(Layer):
             context,
             prefix=f"{prefix}.o_proj",
             bias=config.attention_bias if output_bias is None else output_bias,
-            then=then,
         )
 
-    def forward(self, positions: torch.Tensor, hidden_states: Any, residual: torch.Tensor) -> Any:
+    def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
         q, k, v = self.qkv_proj(hidden_states).split(self.qkv_proj.sizes, dim=-1)
-        return self.o_proj(self.attn(q, k, v, positions), residual)
+        return self.o_proj(self.attn(q, k, v, positions))
 
 
 class LlamaMLP(Layer):
-    def __init__(self, config: LlamaConfig, context: BuildContext, *, prefix: str, then: RMSNorm) -> None:
+    def __init__(self, config: LlamaConfig, context: BuildContext, *, prefix: str) -> None:
         super().__init__()
         size = config.intermediate_size
         self.gate_up_proj = MergedColumnParallelLinear(
@@ -126,103 +123,41 @@ class LlamaMLP(Layer):
             config.hidden_act, self.gate_up_proj.out_features // 2, context, after=self.gate_up_proj
         )
         self.down_proj = RowParallelLinear(
-            size, config.hidden_size, context, prefix=f"{prefix}.down_proj", bias=config.mlp_bias, then=then
+            size, config.hidden_size, context, prefix=f"{prefix}.down_proj", bias=config.mlp_bias
         )
 
-    def forward(self, hidden_states: Any, residual: torch.Tensor) -> Any:
-        return self.down_proj(self.act(self.gate_up_proj(hidden_states)), residual)
+    def forward(self, hidden_states: Any) -> Any:
+        return self.down_proj(self.act(self.gate_up_proj(hidden_states)))
 
 
 class LlamaDecoderLayer(Layer):
-    """Takes hidden states that its `input_layernorm` has seen, and gives those that `then`, the next norm, has."""
-
     def __init__(
-        self,
-        config: LlamaConfig,
-        context: BuildContext,
-        *,
-        layer_id: int,
-        prefix: str,
-        rotary: Rotary,
-        then: RMSNorm,
+        self, config: LlamaConfig, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary
     ) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.rms_norm_eps
-        self.mlp = self.make_mlp(config, context, layer_id=layer_id, prefix=prefix, then=then)
-        self.post_attention_layernorm = RMSNorm(
-            size, eps, context, prefix=f"{prefix}.post_attention_layernorm", feeds=self.mlp
-        )
         self.self_attn = self.make_attention(
-            config,
-            context,
-            layer_id=layer_id,
-            prefix=f"{prefix}.self_attn",
-            rotary=rotary,
-            then=self.post_attention_layernorm,
+            config, context, layer_id=layer_id, prefix=f"{prefix}.self_attn", rotary=rotary
         )
+        self.mlp = self.make_mlp(config, context, layer_id=layer_id, prefix=prefix)
         self.input_layernorm = RMSNorm(
             size, eps, context, prefix=f"{prefix}.input_layernorm", feeds=self.self_attn.qkv_proj
         )
-
-    def make_attention(self, config: Any, context: BuildContext, *, layer_id: int, **seams: Any) -> Any:
-        """The attention of layer `layer_id`; relatives make theirs."""
-        return LlamaAttention(config, context, **seams)
-
-    def make_mlp(self, config: Any, context: BuildContext, *, layer_id: int, prefix: str, then: RMSNorm) -> Any:
-        """What follows attention in layer `layer_id`, whose name is `prefix`; relatives make theirs."""
-        return LlamaMLP(config, context, prefix=f"{prefix}.mlp", then=then)
-
-    def forward(self, positions: torch.Tensor, hidden_states: Any, residual: torch.Tensor) -> Any:
-        hidden_states, residual = self.self_attn(positions, hidden_states, residual)
-        return self.mlp(hidden_states, residual)
-
-
-class LlamaModel(nn.Module):
-    def __init__(
-        self,
-        config: LlamaConfig,
-        context: BuildContext,
-        *,
-        prefix: str = "model",
-        decoder_layer: Callable[..., LlamaDecoderLayer] = LlamaDecoderLayer,
-    ) -> None:
-        super().__init__()
-        self.aux_hidden_states = context.aux_hidden_states
-        self.embed_tokens = VocabularyEmbedding(
-            config.vocab_size, config.hidden_size, context, prefix=f"{prefix}.embed_tokens"
+        self.post_attention_layernorm = RMSNorm(
+            size, eps, context, prefix=f"{prefix}.post_attention_layernorm", feeds=self.mlp
         )
-        rotary = make_rotary(config.rope_parameters, config.head_size, config.max_position_embeddings, context=context)
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, context, prefix=f"{prefix}.norm")
-        # From the last to the first, since each layer ends with the norm of the one after it.
-        layers: list[LlamaDecoderLayer] = []
-        following = self.norm
-        for layer_id in reversed(range(config.num_hidden_layers)):
-            layer = decoder_layer(
-                config,
-                context,
-                layer_id=layer_id,
-                prefix=f"{prefix}.layers.{layer_id}",
-                rotary=rotary,
-                then=following,
-            )
-            following = layer.input_layernorm
-            layers.insert(0, layer)
-        self.layers = nn.ModuleList(layers)
 
-    def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.embed_tokens(input_ids)
+    def make_attention(self, config: Any, context: BuildContext, *, layer_id: int, **rest: Any) -> Any:
+        """The attention of layer `layer_id`; relatives make theirs."""
+        return LlamaAttention(config, context, **rest)
 
-    def forward(
-        self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
-    ) -> Any:
-        residual = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        hidden_states = cast(LlamaDecoderLayer, self.layers[0]).input_layernorm(residual)
-        aux_hidden_states = []
-        for layer_id, layer in enumerate(self.layers):
-            hidden_states, residual = layer(positions, hidden_states, residual)
-            if layer_id in self.aux_hidden_states:
-                aux_hidden_states.append(residual)
-        return (hidden_states, aux_hidden_states) if self.aux_hidden_states else hidden_states
+    def make_mlp(self, config: Any, context: BuildContext, *, layer_id: int, prefix: str) -> Any:
+        """What follows attention in layer `layer_id`, whose name is `prefix`; relatives make theirs."""
+        return LlamaMLP(config, context, prefix=f"{prefix}.mlp")
+
+    def forward(self, positions: torch.Tensor, residual: Residual) -> Residual:
+        residual = residual.plus(self.self_attn(positions, self.input_layernorm(residual)))
+        return residual.plus(self.mlp(self.post_attention_layernorm(residual)))
 
 
 class LlamaForCausalLM(DecoderForCausalLM):
@@ -231,5 +166,12 @@ class LlamaForCausalLM(DecoderForCausalLM):
     config_class: type[LlamaConfig] = LlamaConfig
     decoder_layer: Callable[..., LlamaDecoderLayer] = LlamaDecoderLayer
 
-    def make_model(self, config: LlamaConfig, context: BuildContext) -> LlamaModel:
-        return LlamaModel(config, context, decoder_layer=type(self).decoder_layer)
+    def make_model(self, config: LlamaConfig, context: BuildContext) -> Decoder:
+        rotary = make_rotary(config.rope_parameters, config.head_size, config.max_position_embeddings, context=context)
+        make_layer = type(self).decoder_layer
+        layers = [
+            make_layer(config, context, layer_id=layer_id, prefix=f"model.layers.{layer_id}", rotary=rotary)
+            for layer_id in range(config.num_hidden_layers)
+        ]
+        norm = RMSNorm(config.hidden_size, config.rms_norm_eps, context, prefix="model.norm")
+        return Decoder(config, context, layers=layers, norm=norm)

@@ -19,7 +19,6 @@ from atom_models.layers import (
     Layer,
     MoE,
     QKVParallelLinear,
-    RMSNorm,
     Rotary,
     RoutingConfig,
     RowParallelLinear,
@@ -52,9 +51,7 @@ class MiniMaxM2Config(LlamaConfig):
 
 
 class MiniMaxM2Attention(Layer):
-    def __init__(
-        self, config: MiniMaxM2Config, context: BuildContext, *, prefix: str, rotary: Rotary, then: RMSNorm
-    ) -> None:
+    def __init__(self, config: MiniMaxM2Config, context: BuildContext, *, prefix: str, rotary: Rotary) -> None:
         super().__init__()
         heads, kv_heads, head_dim = config.num_attention_heads, config.kv_heads, config.head_size
         self.qkv_proj = QKVParallelLinear(
@@ -78,24 +75,20 @@ class MiniMaxM2Attention(Layer):
             prefix=f"{prefix}.attn",
             rotary=rotary,
         )
-        self.o_proj = RowParallelLinear(
-            heads * head_dim, config.hidden_size, context, prefix=f"{prefix}.o_proj", then=then
-        )
+        self.o_proj = RowParallelLinear(heads * head_dim, config.hidden_size, context, prefix=f"{prefix}.o_proj")
 
-    def forward(self, positions: torch.Tensor, hidden_states: Any, residual: torch.Tensor) -> Any:
+    def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
         q, k, v = self.qkv_proj(hidden_states).split(self.qkv_proj.sizes, dim=-1)
-        return self.o_proj(self.attn(self.q_norm(q), self.k_norm(k), v, positions), residual)
+        return self.o_proj(self.attn(self.q_norm(q), self.k_norm(k), v, positions))
 
 
 class MiniMaxM2DecoderLayer(LlamaDecoderLayer):
     def make_attention(
-        self, config: MiniMaxM2Config, context: BuildContext, *, layer_id: int, **seams: Any
+        self, config: MiniMaxM2Config, context: BuildContext, *, layer_id: int, **rest: Any
     ) -> MiniMaxM2Attention:
-        return MiniMaxM2Attention(config, context, **seams)
+        return MiniMaxM2Attention(config, context, **rest)
 
-    def make_mlp(
-        self, config: MiniMaxM2Config, context: BuildContext, *, layer_id: int, prefix: str, then: RMSNorm
-    ) -> MoE:
+    def make_mlp(self, config: MiniMaxM2Config, context: BuildContext, *, layer_id: int, prefix: str) -> MoE:
         routing = RoutingConfig(
             scoring=config.scoring_func,
             renormalize=True,
@@ -111,7 +104,6 @@ class MiniMaxM2DecoderLayer(LlamaDecoderLayer):
             intermediate_size=config.intermediate_size,
             hidden_act=config.hidden_act,
             routing=routing,
-            then=then,
         )
 
 

@@ -18,9 +18,9 @@ class MistralConfig(LlamaConfig):
 
 class MistralDecoderLayer(LlamaDecoderLayer):
     def make_attention(
-        self, config: MistralConfig, context: BuildContext, *, layer_id: int, **seams: Any
+        self, config: MistralConfig, context: BuildContext, *, layer_id: int, **rest: Any
     ) -> LlamaAttention:
-        return LlamaAttention(config, context, sliding_window=config.sliding_window, **seams)
+        return LlamaAttention(config, context, sliding_window=config.sliding_window, **rest)
 
 
 class MistralForCausalLM(LlamaForCausalLM):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from atom_models.architectures.llama import LlamaForCausalLM
 from atom_models.architectures.mistral import MistralConfig, MistralDecoderLayer
 from atom_models.build_context import BuildContext
-from atom_models.layers import MoE, RMSNorm, RoutingConfig
+from atom_models.layers import MoE, RoutingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,7 @@ class MixtralConfig(MistralConfig):
 
 
 class MixtralDecoderLayer(MistralDecoderLayer):
-    def make_mlp(
-        self, config: MixtralConfig, context: BuildContext, *, layer_id: int, prefix: str, then: RMSNorm
-    ) -> MoE:
+    def make_mlp(self, config: MixtralConfig, context: BuildContext, *, layer_id: int, prefix: str) -> MoE:
         return MoE(
             context,
             f"{prefix}.block_sparse_moe",
@@ -33,7 +31,6 @@ class MixtralDecoderLayer(MistralDecoderLayer):
             intermediate_size=config.intermediate_size,
             hidden_act=config.hidden_act,
             routing=RoutingConfig(renormalize=True),
-            then=then,
         )
 
 

@@ -37,9 +37,9 @@ class Qwen2Config(LlamaConfig):
 
 class Qwen2DecoderLayer(LlamaDecoderLayer):
     def make_attention(
-        self, config: Qwen2Config, context: BuildContext, *, layer_id: int, **seams: Any
+        self, config: Qwen2Config, context: BuildContext, *, layer_id: int, **rest: Any
     ) -> LlamaAttention:
-        return LlamaAttention(config, context, qkv_bias=True, sliding_window=config.window_of(layer_id), **seams)
+        return LlamaAttention(config, context, qkv_bias=True, sliding_window=config.window_of(layer_id), **rest)
 
 
 class Qwen2ForCausalLM(LlamaForCausalLM):

@@ -22,9 +22,9 @@ class Qwen3Config(Qwen2Config):
 
 class Qwen3DecoderLayer(LlamaDecoderLayer):
     def make_attention(
-        self, config: Qwen3Config, context: BuildContext, *, layer_id: int, **seams: Any
+        self, config: Qwen3Config, context: BuildContext, *, layer_id: int, **rest: Any
     ) -> LlamaAttention:
-        return LlamaAttention(config, context, head_norms=True, sliding_window=config.window_of(layer_id), **seams)
+        return LlamaAttention(config, context, head_norms=True, sliding_window=config.window_of(layer_id), **rest)
 
 
 class Qwen3ForCausalLM(LlamaForCausalLM):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from atom_models.architectures.llama import LlamaForCausalLM, LlamaMLP
 from atom_models.architectures.qwen3 import Qwen3Config, Qwen3DecoderLayer
 from atom_models.build_context import BuildContext
-from atom_models.layers import MoE, RMSNorm, RoutingConfig
+from atom_models.layers import MoE, RoutingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +33,9 @@ class Qwen3MoeConfig(Qwen3Config):
 
 
 class Qwen3MoeDecoderLayer(Qwen3DecoderLayer):
-    def make_mlp(
-        self, config: Qwen3MoeConfig, context: BuildContext, *, layer_id: int, prefix: str, then: RMSNorm
-    ) -> MoE | LlamaMLP:
+    def make_mlp(self, config: Qwen3MoeConfig, context: BuildContext, *, layer_id: int, prefix: str) -> MoE | LlamaMLP:
         if not config.has_experts(layer_id):
-            return LlamaMLP(config, context, prefix=f"{prefix}.mlp", then=then)
+            return LlamaMLP(config, context, prefix=f"{prefix}.mlp")
         return MoE(
             context,
             f"{prefix}.mlp",
@@ -47,7 +45,6 @@ class Qwen3MoeDecoderLayer(Qwen3DecoderLayer):
             intermediate_size=config.moe_intermediate_size,
             hidden_act=config.hidden_act,
             routing=RoutingConfig(renormalize=config.norm_topk_prob),
-            then=then,
         )
 
 

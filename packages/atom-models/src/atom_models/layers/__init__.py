@@ -18,6 +18,7 @@ from atom_models.layers.loadable import ExpectedWeight, Loadable
 from atom_models.layers.mla import LatentAttention, MLAAttention, mla_scale
 from atom_models.layers.moe import MoE, RoutingConfig, SharedExpertsConfig
 from atom_models.layers.norm import RMSNorm
+from atom_models.layers.residual import Residual, Unsummed, summed
 from atom_models.layers.rotary import Rotary, make_rotary
 from atom_models.layers.wide_norm import WideRMSNorm
 
@@ -38,13 +39,16 @@ __all__ = [
     "QKVParallelLinear",
     "RMSNorm",
     "ReplicatedLinear",
+    "Residual",
     "Rotary",
     "RoutingConfig",
     "RowParallelLinear",
     "Shard",
     "SharedExpertsConfig",
+    "Unsummed",
     "VocabularyEmbedding",
     "WideRMSNorm",
     "make_rotary",
     "mla_scale",
+    "summed",
 ]

@@ -79,8 +79,7 @@ class Attention(Layer):
         self.kv_cache_spec = KVCacheSpec(num_kv_heads, head_dim, context.kv_cache_dtype, sliding_window)
         self._host = context.attention(problem, prefix, context)
         self._rotary = rotary
-        # In a tuple: the norms are modules of their place in the model, not of this layer.
-        self._norms = (q_norm, k_norm)
+        self.q_norm, self.k_norm = q_norm, k_norm
         self._sinks_name = f"{prefix.rpartition('.')[0]}.sinks" if sinks else None
         self._sinks: torch.Tensor | None = None
         self._context = context
@@ -109,7 +108,7 @@ class Attention(Layer):
         return out.view(num_tokens, -1)
 
     def _prologue(self, positions: torch.Tensor) -> AttentionPrologue | None:
-        (q_norm, k_norm), rotary = self._norms, self._rotary
+        q_norm, k_norm, rotary = self.q_norm, self.k_norm, self._rotary
         if rotary is None and q_norm is None and k_norm is None:
             return None
         return AttentionPrologue(

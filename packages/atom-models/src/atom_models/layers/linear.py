@@ -10,11 +10,11 @@ import torch
 
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import ExpectedWeight, SchemeWeights, check_shape, not_loaded
+from atom_models.layers.residual import Unsummed
 from atom_models.quantization import DENSE_INPUT, InputFormat, LinearSpec, UnnormedInput
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
-    from atom_models.layers.norm import RMSNorm
 
 
 @dataclass(frozen=True)
@@ -246,8 +246,7 @@ class QKVParallelLinear(Linear):
 class RowParallelLinear(Linear):
     """A linear whose inputs are split over ranks; the results are summed over them.
 
-    With `then`, a norm that follows, it owns sum, residual add and norm as one step:
-    ``forward(x, residual) -> (normed, new_residual)``. Without it ``forward(x) -> y``.
+    ``forward(x) -> y``; where its kernel can add the residual by itself (few rows on a GPU), y is `Unsummed`.
     """
 
     def __init__(
@@ -258,19 +257,11 @@ class RowParallelLinear(Linear):
         *,
         prefix: str,
         bias: bool = False,
-        then: RMSNorm | None = None,
     ) -> None:
         shard = Shard(prefix.rpartition(".")[2], out_features, 1)
         super().__init__(in_features, (shard,), context, prefix=prefix, bias=bias, split_input=True)
-        # In a tuple, so that the norm stays a module of its own place in the model alone.
-        self._then = (then,)
 
-    def forward(self, x: Any, residual: torch.Tensor | None = None) -> Any:
-        then = self._then[0]
-        if then is not None and self._ranks.size == 1 and x.shape[0] <= self._max_rows_to_add:
-            total = self._apply(x, residual)
-            return then(total), total
-        y = self._apply(x)
+    def forward(self, x: torch.Tensor) -> Any:
         if self._ranks.size > 1:
-            y = self._ranks.all_reduce(y)
-        return y if then is None else then(y, residual)
+            return self._ranks.all_reduce(self._apply(x))
+        return Unsummed(self._apply, x) if x.shape[0] <= self._max_rows_to_add else self._apply(x)

@@ -34,7 +34,7 @@ _next_handle = itertools.count(1)
 
 
 class MLAAttention(Layer):
-    """``forward(positions, hidden_states [T, D], residual) -> (normed, new_residual)``: a layer's whole attention.
+    """``forward(positions, hidden_states [T, D]) -> [T, D]``, which may be `Unsummed`: a layer's whole attention.
 
     Args:
         prefix: the layer's name in the checkpoint, such as ``"model.layers.3.self_attn"``.
@@ -43,7 +43,6 @@ class MLAAttention(Layer):
         kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim: see `MlaProblem`.
         scale: factor on ``q @ k``, see `mla_scale`.
         bias: the projections to latents and the last one have biases.
-        then: the norm that follows.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class MLAAttention(Layer):
         v_head_dim: int,
         scale: float,
         rotary: Rotary,
-        then: RMSNorm,
         bias: bool = False,
     ) -> None:
         super().__init__()
@@ -89,7 +87,7 @@ class MLAAttention(Layer):
             self.q_a_layernorm = RMSNorm(
                 q_lora_rank, _NORM_EPS, context, prefix=f"{prefix}.q_a_layernorm", feeds=self.q_b_proj
             )
-        self.kv_a_layernorm = RMSNorm(kv_lora_rank, _NORM_EPS, context, prefix=f"{prefix}.kv_a_layernorm")
+        kv_a_layernorm = RMSNorm(kv_lora_rank, _NORM_EPS, context, prefix=f"{prefix}.kv_a_layernorm")
         problem = MlaProblem(
             num_heads=local_heads,
             kv_lora_rank=kv_lora_rank,
@@ -102,17 +100,17 @@ class MLAAttention(Layer):
             block_size=context.block_size,
         )
         self.attn = LatentAttention(
-            problem, context=context, prefix=f"{prefix}.attn", rotary=rotary, norm=self.kv_a_layernorm
+            problem, context=context, prefix=f"{prefix}.attn", rotary=rotary, norm=kv_a_layernorm
         )
         self.o_proj = RowParallelLinear(
-            num_heads * v_head_dim, hidden_size, context, prefix=f"{prefix}.o_proj", bias=bias, then=then
+            num_heads * v_head_dim, hidden_size, context, prefix=f"{prefix}.o_proj", bias=bias
         )
 
-    def forward(self, positions: torch.Tensor, hidden_states: Any, residual: torch.Tensor) -> Any:
+    def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
         q, kv = self.qkv_proj(hidden_states).split(self._sizes, dim=-1)
         if self.q_b_proj is not None and self.q_a_layernorm is not None:
             q = self.q_b_proj(self.q_a_layernorm(q))
-        return self.o_proj(self.attn(q, kv, positions), residual)
+        return self.o_proj(self.attn(q, kv, positions))
 
 
 class LatentAttention(Layer):
@@ -149,8 +147,7 @@ class LatentAttention(Layer):
             raise ValueError(f"{prefix}: {turned} rotary elements would turn; latent attention turns all of them")
         self._host = context.latent_attention(problem, prefix, context)
         self._rotary = rotary
-        # In a tuple: the norm is a module of its place in the model, not of this layer.
-        self._norm = (norm,)
+        self.norm = norm
         self._weight_name = f"{prefix.rpartition('.')[0]}.kv_b_proj.weight"
         self._check_scheme()
         self._loaded: torch.Tensor | None = None
@@ -169,7 +166,7 @@ class LatentAttention(Layer):
 
     def attend(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """What the opaque op runs."""
-        norm, rotary = self._norm[0], self._rotary
+        norm, rotary = self.norm, self._rotary
         prologue = MlaPrologue(
             positions,
             cos_sin_cache=rotary.cos_sin_cache,

@@ -15,11 +15,11 @@ from atom_models.layers.experts import Experts
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear import Linear, MergedColumnParallelLinear, ReplicatedLinear, Shard
 from atom_models.layers.loadable import ExpectedWeight, check_shape, not_loaded
+from atom_models.layers.residual import Unsummed
 from atom_models.quantization import DENSE_INPUT, UNQUANTIZED
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
-    from atom_models.layers.norm import RMSNorm
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,7 @@ class Router(Layer):
 class MoE(Layer):
     """``forward(x [T, D]) -> [T, D]``: the weighted sum of each token's experts, plus the shared ones.
 
-    With `then`, a norm that follows, it owns residual add and norm as well:
-    ``forward(x, residual) -> (normed, new_residual)``.
+    Where the kernels that add up the experts add the residual too (on a GPU), the result is `Unsummed`.
 
     Args:
         prefix: the layer's name in the checkpoint, such as ``"model.layers.3.mlp"``; experts are ``<prefix>.experts``.
@@ -139,7 +138,6 @@ class MoE(Layer):
         shared_experts: None where there are none.
         expert_bias: the experts' products have biases.
         fused_transposed: how fused expert tensors lie, see `Experts`.
-        then: the norm that follows.
     """
 
     input_format = DENSE_INPUT
@@ -160,7 +158,6 @@ class MoE(Layer):
         fused_transposed: bool = False,
         swiglu_alpha: float = 1.702,
         swiglu_limit: float = 7.0,
-        then: RMSNorm | None = None,
     ) -> None:
         super().__init__()
         self.router = Router(hidden_size, num_experts, top_k, routing, context=context, prefix=prefix)
@@ -181,23 +178,20 @@ class MoE(Layer):
         if shared_experts is not None:
             self.shared_experts = SharedExperts(hidden_size, shared_experts, hidden_act, context=context, prefix=prefix)
         self._ranks = context.collectives
-        # In a tuple: the norm is a module of its own place in the model.
-        self._then = (then,)
-        # Kernels of a GPU that add up the experts add the residual too; elsewhere the norm does.
-        self._adds_residual = then is not None and self._ranks.size == 1 and context.platform.device == "cuda"
+        self._adds_residual = self._ranks.size == 1 and context.platform.device == "cuda"
 
-    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+    def forward(self, x: torch.Tensor) -> Any:
+        if self._adds_residual:
+            return Unsummed(self._sum, x)
+        y = self._sum(x)
+        return self._ranks.all_reduce(y) if self._ranks.size > 1 else y
+
+    def _sum(self, x: torch.Tensor, base: torch.Tensor | None = None) -> torch.Tensor:
+        """This rank's part of the result, plus `base` if there is one."""
         weights, ids = self.router(x)
-        base = residual if self._adds_residual else None
         if self.shared_experts is not None:
             base = self.shared_experts(x, base)
-        y = self.experts(x, weights, ids, base)
-        if self._ranks.size > 1:
-            y = self._ranks.all_reduce(y)
-        then = self._then[0]
-        if then is None:
-            return y
-        return (then(y), y) if self._adds_residual and residual is not None else then(y, residual)
+        return self.experts(x, weights, ids, base)
 
 
 class SharedExperts(Layer):

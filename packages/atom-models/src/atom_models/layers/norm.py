@@ -11,6 +11,7 @@ from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
 from atom_kernels.select import select
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import ExpectedWeight, check_shape, not_loaded
+from atom_models.layers.residual import Residual, Unsummed, summed
 from atom_models.quantization import DENSE_INPUT, InputFormat, Unnormed, UnnormedInput
 
 if TYPE_CHECKING:
@@ -24,9 +25,10 @@ class TakesFormat(Protocol):
 
 
 class RMSNorm(Layer):
-    """``forward(x) -> y``, or ``forward(x, residual) -> (y, x + residual)``.
+    """``forward(x) -> y``, where x is a tensor, the `Residual`, or what a layer left `Unsummed`.
 
-    Where the consumer norms by itself (few rows on a GPU), y is x or the sum, with this norm's weight beside it.
+    An addition to the residual that is still open is computed together with the norm. Where the consumer norms by
+    itself (few rows on a GPU), y is what it is to norm, with this norm's weight beside it.
 
     Args:
         hidden_size: of the last dimension.
@@ -65,10 +67,10 @@ class RMSNorm(Layer):
             raise RuntimeError(f"{self._name} is not loaded")
         return self._effective_weight
 
-    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
-        if residual is None:
-            return self._norm(x)
-        return self._add_norm(x, residual)
+    def forward(self, x: torch.Tensor | Residual | Unsummed) -> Any:
+        if isinstance(x, Residual):
+            return x.normed(self._norm, self._add_norm)
+        return self._norm(summed(x))
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         return {self._name: ExpectedWeight((self._problem.hidden_size,), self._problem.dtype)}

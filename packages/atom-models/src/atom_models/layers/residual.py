@@ -1,0 +1,65 @@
+"""The residual stream of a decoder: a sum whose last addition is left to whoever reads it first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class Unsummed:
+    """``compute(x)``, what a layer adds to the residual, before it is computed, so that its kernel may add both.
+
+    Args:
+        compute: called as ``compute(x)`` or, to add a residual at once, as ``compute(x, residual)``.
+    """
+
+    __slots__ = ("_compute", "_x")
+
+    def __init__(self, compute: Callable[..., torch.Tensor], x: torch.Tensor) -> None:
+        self._compute, self._x = compute, x
+
+    def tensor(self) -> torch.Tensor:
+        return self._compute(self._x)
+
+    def plus(self, residual: torch.Tensor) -> torch.Tensor:
+        return self._compute(self._x, residual)
+
+
+class Residual:
+    """The sum of an embedding and of what the layers so far gave.
+
+    A sum is computed once, when it is first used: by the kernel that gives the last term (`Unsummed`), together with
+    the norm that follows (`normed`), or by itself (`tensor`).
+    """
+
+    __slots__ = ("_term", "_total")
+
+    def __init__(self, total: torch.Tensor, term: torch.Tensor | Unsummed | None = None) -> None:
+        self._total, self._term = total, term
+
+    def plus(self, term: torch.Tensor | Unsummed) -> Residual:
+        """One term more. It is no ``+``, since torch.compile takes every ``+`` with a tensor for one of tensors."""
+        return Residual(self.tensor(), term)
+
+    def tensor(self) -> torch.Tensor:
+        """The sum, ``[T, D]``."""
+        term = self._term
+        if term is not None:
+            self._total = term.plus(self._total) if isinstance(term, Unsummed) else self._total + term
+            self._term = None
+        return self._total
+
+    def normed(self, norm: Callable[..., Any], add_norm: Callable[..., Any]) -> Any:
+        """``norm(sum)``, in one step with the addition where it is open: ``add_norm(term, total) -> (normed, sum)``."""
+        if not isinstance(self._term, torch.Tensor):
+            return norm(self.tensor())
+        normed, self._total = add_norm(self._term, self._total)
+        self._term = None
+        return normed
+
+
+def summed(x: torch.Tensor | Unsummed | Residual) -> torch.Tensor:
+    """The tensor that a norm is to norm, whichever way it comes."""
+    return x if isinstance(x, torch.Tensor) else x.tensor()

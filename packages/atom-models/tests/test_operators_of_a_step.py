@@ -1,0 +1,60 @@
+"""The operators of a step, in order: between all halves of layers, addition and norm are one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from atom_models import load_model, supported_architectures
+from atom_models.paged_run import PagedRun, SequenceStep
+from tiny_architectures import families
+
+ATTENTION, LATENT_ATTENTION = "linear attention linear", "linear rms_norm linear latent_attention linear"
+MLP = "linear silu_and_mul linear"
+EXPERTS, SHARED_EXPERTS = "linear moe_route moe_experts", f"linear moe_route {MLP} moe_experts"
+
+# The halves of each family's layers, attention and what follows it.
+HALVES = {
+    **dict.fromkeys(("llama", "llama-3.1", "mistral", "mistral-full"), (ATTENTION, MLP) * 2),
+    **dict.fromkeys(("qwen2", "qwen2-window", "qwen3"), (ATTENTION, MLP) * 2),
+    "gemma3": ("linear attention linear rms_norm", "linear gelu_and_mul linear rms_norm") * 4,
+    "qwen3_moe": (ATTENTION, EXPERTS) * 2,
+    "qwen3_moe-mixed": (ATTENTION, MLP, ATTENTION, EXPERTS, *(ATTENTION, MLP) * 2),
+    "mixtral": (ATTENTION, EXPERTS) * 2,
+    "minimax_m2": ("linear rms_norm rms_norm attention linear", EXPERTS) * 2,
+    "glm4_moe": (ATTENTION, MLP, *(ATTENTION, SHARED_EXPERTS) * 2),
+    "gpt_oss": (ATTENTION, EXPERTS) * 4,
+    "deepseek_v2-lite": ("linear latent_attention linear", MLP, "linear latent_attention linear", SHARED_EXPERTS),
+    "kimi_k2": (LATENT_ATTENTION, MLP, LATENT_ATTENTION, SHARED_EXPERTS),
+    **dict.fromkeys(
+        ("deepseek_v2", "deepseek_v3", "glm4_moe_lite"),
+        (LATENT_ATTENTION, MLP, *(LATENT_ATTENTION, SHARED_EXPERTS) * 2),
+    ),
+}
+
+
+def operators_of_a_step(model: torch.nn.Module) -> str:
+    names: list[str] = []
+
+    def note(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        targets = [str(node.target).split(".") for node in graph.graph.nodes]
+        names.extend(target[1] for target in targets if target[0] in ("atom_kernels", "atom_models"))
+        return graph.forward
+
+    torch.compiler.reset()
+    run = PagedRun(model, 1)
+    run.model = torch.compile(model, fullgraph=True, backend=note)
+    run.step([SequenceStep([7, 8, 9], 0, [0])])
+    return " ".join(names)
+
+
+@pytest.mark.parametrize("family", families(supported_architectures()))
+def test_each_half_of_a_layer_is_followed_by_one_operator_that_adds_and_norms(
+    family: str, tiny_family: Callable[[str], Path]
+) -> None:
+    model = load_model(tiny_family(family), progress=False).model
+    halves = " add_rms_norm ".join(HALVES[family])
+    assert operators_of_a_step(model) == f"embedding rms_norm {halves} add_rms_norm"
