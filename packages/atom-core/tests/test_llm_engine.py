@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -306,3 +308,28 @@ def test_the_default_model_knows_the_capital_of_france():
     with LLMEngine("smollm2", dtype="bfloat16") as engine:
         (output,) = engine.generate(["The capital of France is"], SamplingParams(temperature=0.0, max_tokens=8))
     assert "Paris" in output["text"]
+
+
+def test_engines_of_one_process_do_not_see_each_others_steps(make_engine, tiny_llama_tied):
+    """Steps of one are in flight while the other starts, and while it runs."""
+    prompts = ["One two three", "Something else"]
+    params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+    alone = {}
+    for name, options in (("first", {}), ("second", {"model": str(tiny_llama_tied)})):
+        alone[name] = [out["token_ids"] for out in make_engine(**options).generate(prompts, params)]
+    first, rounds, is_over = make_engine(), [], threading.Event()
+
+    def generate_all_the_time():
+        while not is_over.is_set():
+            rounds.append([out["token_ids"] for out in first.generate(prompts, params)])
+
+    with ThreadPoolExecutor(1) as thread:
+        generating = thread.submit(generate_all_the_time)
+        try:
+            second = make_engine(model=str(tiny_llama_tied))
+            for _ in range(3):
+                assert [out["token_ids"] for out in second.generate(prompts, params)] == alone["second"]
+        finally:
+            is_over.set()
+        generating.result(60)
+    assert rounds == [alone["first"]] * len(rounds) != []

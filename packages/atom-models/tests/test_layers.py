@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -394,6 +396,22 @@ def test_forward_contexts_nest_and_end_with_an_exception():
         assert get_forward_context() is outer
     with pytest.raises(RuntimeError):
         get_forward_context()
+
+
+def test_each_thread_has_a_forward_context_of_its_own():
+    """Two engines in one process: neither's step may see the caches of the other."""
+    both = threading.Barrier(2, timeout=30)
+
+    def run(context):
+        with set_forward_context(context):
+            both.wait()
+            found = get_forward_context()
+            both.wait()
+            return found
+
+    contexts = [ForwardContext({"a": ()}, {}), ForwardContext({"b": ()}, {})]
+    with ThreadPoolExecutor(2) as threads:
+        assert [id(found) for found in threads.map(run, contexts)] == [id(context) for context in contexts]
 
 
 def test_what_attention_caches_is_told_in_its_spec():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atom_models import BuildContext, build_model, load_model, load_weights
-from atom_models.forward_context import ForwardContext
+from atom_models.forward_context import ForwardContext, set_forward_context
 from atom_models.layers import (
     ColumnParallelLinear,
     LMHead,
@@ -181,9 +181,9 @@ def test_a_model_that_ranks_cannot_share_is_refused(tiny_llama):
 
 
 @pytest.mark.parametrize(("size", "tie"), [(2, False), (2, True), (4, False)])
-def test_a_whole_llama_on_several_ranks_gives_the_logits_of_one(tmp_path, size, tie, monkeypatch):
+def test_a_whole_llama_on_several_ranks_gives_the_logits_of_one(tmp_path, size, tie):
     path = make_tiny_llama(tmp_path / "model", tie=tie, attention_bias=True, mlp_bias=True)
-    assert_ranks_give_the_logits_of_one(path, size, monkeypatch)
+    assert_ranks_give_the_logits_of_one(path, size)
 
 
 # Biases of experts and sinks; shared experts; norms over all heads, with KV heads that two ranks share; latents, with
@@ -199,21 +199,14 @@ def test_a_whole_llama_on_several_ranks_gives_the_logits_of_one(tmp_path, size, 
         ("deepseek_v2-lite", 4),
     ],
 )
-def test_a_mixture_of_experts_on_several_ranks_gives_the_logits_of_one(tiny_family, family, size, monkeypatch):
-    assert_ranks_give_the_logits_of_one(tiny_family(family), size, monkeypatch)
+def test_a_mixture_of_experts_on_several_ranks_gives_the_logits_of_one(tiny_family, family, size):
+    assert_ranks_give_the_logits_of_one(tiny_family(family), size)
 
 
-def assert_ranks_give_the_logits_of_one(path, size, monkeypatch):
-    """Each thread needs a forward context of its own, where real ranks are processes."""
-    import atom_models.forward_context as forward_context
-    from atom_models.layers import paged_attention
+def assert_ranks_give_the_logits_of_one(path, size):
     from atom_models.paged_run import PagedRun, SequenceStep
 
     loaded = load_model(path)
-    local = threading.local()
-    real = forward_context.get_forward_context
-    for module in (forward_context, paged_attention):
-        monkeypatch.setattr(module, "get_forward_context", lambda: local.context)
     tokens = [5, 6, 7, 8, 9, 300, 383]
     group = Group(size)
 
@@ -224,15 +217,11 @@ def assert_ranks_give_the_logits_of_one(path, size, monkeypatch):
         paged = PagedRun(model, 1)
         geometry = paged._geometry([SequenceStep(tokens, 0, [0])])
         layers = attention_layers(model)
-        local.context = ForwardContext(
-            paged._caches, {name: layer.plan.build_metadata(geometry) for name, layer in layers.items()}
-        )
-        with torch.inference_mode():
+        metadata = {name: layer.plan.build_metadata(geometry) for name, layer in layers.items()}
+        with torch.inference_mode(), set_forward_context(ForwardContext(paged._caches, metadata)):
             return model.compute_logits(model(torch.tensor(tokens), torch.arange(len(tokens))))
 
     results = group.run(run)
-    for module in (forward_context, paged_attention):
-        monkeypatch.setattr(module, "get_forward_context", real)
     expected = loaded.logits([tokens])[0]
     for logits in results:
         assert torch.allclose(logits, expected, atol=1e-4)

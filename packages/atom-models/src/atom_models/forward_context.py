@@ -1,12 +1,14 @@
 """What attention reads beside its inputs: the caches and the metadata of the step that is running.
 
-The one mutable module global of the package. It is read inside an opaque op, so that no traced graph ever holds it.
+Each thread has its own, since engines of one process run in threads of theirs. It is read inside an opaque op, so that
+no traced graph ever holds it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,29 +35,31 @@ class ForwardContext:
     between_graphs: BetweenGraphs | None = None
 
 
-_current: ForwardContext | None = None
+_current: ContextVar[ForwardContext] = ContextVar("forward_context")
 
 
 @contextmanager
 def set_forward_context(context: ForwardContext) -> Iterator[None]:
-    """Makes `context` the one that attention reads while a model runs; nests."""
-    global _current
-    previous, _current = _current, context
+    """Makes `context` the one that attention reads while a model runs in this thread; nests."""
+    before = _current.set(context)
     try:
         yield
     finally:
-        _current = previous
+        _current.reset(before)
 
 
 def get_forward_context() -> ForwardContext:
-    """The context of the running step.
+    """The context of the step that this thread runs.
 
     Raises:
         RuntimeError: none is set.
     """
-    if _current is None:
-        raise RuntimeError("no forward context: run the model inside `with set_forward_context(ForwardContext(...))`")
-    return _current
+    try:
+        return _current.get()
+    except LookupError:
+        raise RuntimeError(
+            "no forward context: run the model inside `with set_forward_context(ForwardContext(...))`, in one thread"
+        ) from None
 
 
 def attend_in_step(attend: Attend, inputs: Sequence[torch.Tensor], out_shape: Sequence[int]) -> torch.Tensor:

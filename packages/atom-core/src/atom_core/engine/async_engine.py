@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import itertools
 import logging
 import time
@@ -253,7 +252,6 @@ class AsyncEngine:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._open.wait_until_idle(), drain_timeout)
         self._stopping = True
-        gc.unfreeze()
         self._open.end_all("abort")
         if self.texts is not None:
             self.texts.close()
@@ -292,8 +290,6 @@ class AsyncEngine:
             grammar_backend=cast(BackendSetting, self._args.structured_output_backend),
         )
         self._open = OpenRequests(self.tokenizer, self._abort)
-        # What a start leaves is there to stay: a full collection that goes through all of it stops everyone for 0.1 s.
-        gc.freeze()
 
     def _handle(self, message: FromEngine) -> None:
         match message:

@@ -6,6 +6,7 @@ It reads one `Launch` as a line of JSON from standard input, which stays open fo
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import queue
@@ -65,6 +66,9 @@ def main() -> int:
         sender.send(Failed(_cause(error)))
         _close(context, sender)
         return 1
+    # Nothing of a start is garbage: a full collection that went through all of it would stop steps for 0.2 s. Only
+    # here, where the process is ours: what a program that holds an engine has in memory is its own affair.
+    gc.freeze()
     try:
         sender.send(Ready(core.info))
         _EngineLoop(core, context, sender, launch.folder).run()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections import deque
@@ -95,8 +94,6 @@ class EngineCore:
         )
         for line in self.info.choices:
             logger.info("%s", line)
-        # What a start leaves is there to stay: a full collection that goes through all of it stops steps for 0.2 s.
-        gc.freeze()
 
     def add_request(self, request: EngineRequest) -> None:
         """Queue a validated request. One that cannot be served finishes with "error" at one of the next steps.
@@ -161,7 +158,6 @@ class EngineCore:
 
     def close(self) -> None:
         """Let steps on their way finish, then let go of the device."""
-        gc.unfreeze()
         self._executor.shutdown()
         self._constrained.close()
 
