@@ -267,6 +267,7 @@ FAMILIES: dict[str, Family] = {
         },
         has_prediction_layer=True,
     ),
+    "nemotron": Family("NemotronForCausalLM", "nemotron", 20, {"head_dim": 24, "norm_eps": 1e-3}),
 }
 
 # Tokens that leave every window and every original rope length of the tiny models behind.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from atom_kernels.activation import Activation
+from atom_kernels.cases import mismatch
 from atom_kernels.moe import MOE_EXPERTS, MOE_ROUTE, ExpertsProblem, RoutingProblem
 from atom_kernels.platform import detect_platform
 from atom_kernels.select import plan_with, select
@@ -105,8 +107,8 @@ def test_a_routing_that_cannot_be_is_refused(rules, says):
 
 
 def test_an_unknown_activation_is_refused():
-    with pytest.raises(ValueError, match="activation is 'relu'"):
-        ExpertsProblem(2, 1, 4, 4, torch.float32, activation="relu")
+    with pytest.raises(ValueError, match="activation is 'relu6'"):
+        ExpertsProblem(2, 1, 4, 4, torch.float32, activation="relu6")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -204,3 +206,36 @@ def test_the_c_kernel_refuses_inputs_that_it_was_not_planned_for(wrong):
     weights, inputs = make_experts(problem, 3)
     with pytest.raises(TypeError, match="moe_experts"):
         plan.prepare(weights)(*wrong(*inputs))
+
+
+@pytest.mark.parametrize("activation", list(Activation))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_backend_computes_an_activation_or_refuses_it_by_name(activation, dtype):
+    problem = ExpertsProblem(4, 2, 64, 32, dtype, activation, batch_invariant=True)
+    weights, inputs = make_experts(problem, 9)
+    wanted = MOE_EXPERTS.reference(problem, weights, *inputs)
+    for backend in MOE_EXPERTS.ordered_backends():
+        if HERE.why_not(backend.name) is not None:
+            continue
+        if (reason := backend.supports(problem, HERE)) is not None:
+            assert activation in reason or "avx512_bf16" in reason
+            continue
+        got = plan_with(MOE_EXPERTS, problem, backend).prepare(dict(weights))(*inputs)
+        assert mismatch(got, wanted, MOE_EXPERTS.tolerance(problem)) is None, backend.implementation
+
+
+def test_an_activation_that_faster_backends_lack_is_served_by_torch():
+    problem = ExpertsProblem(4, 2, 64, 32, torch.float32, Activation.RELU2)
+    assert [row.backend for row in select(MOE_EXPERTS, problem).rows][-1] in ("torch", "triton")
+
+
+@pytest.mark.parametrize("backend", MOE_EXPERTS.backends, ids=lambda backend: backend.implementation)
+def test_an_activation_that_is_new_is_refused_by_name_and_taken_for_no_other(backend):
+    problem = ExpertsProblem(4, 2, 64, 32, torch.float32 if backend.name == "native" else torch.bfloat16)
+    object.__setattr__(problem, "activation", "mish")
+    if backend.name != "torch":
+        assert "not mish" in (backend.supports(problem, HERE) or "")
+        return
+    weights, inputs = make_experts(problem, 3)
+    with pytest.raises(ValueError, match="activation is 'mish'"):
+        backend.bind(problem, weights)(*inputs)

@@ -12,7 +12,7 @@ from atom_kernels.platform import detect_platform
 from atom_kernels.registry import all_ops
 from atom_kernels.select import select
 
-NAMES = ("rms_norm", "add_rms_norm", "silu_and_mul", "gelu_and_mul", "swiglu_oai_and_mul")
+NAMES = ("rms_norm", "add_rms_norm", "activation", "silu_and_mul", "gelu_and_mul", "swiglu_oai_and_mul")
 # The interpreter computes with numpy, which says where exp() leaves float32: sigmoid is 0 there, as it should be.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
 

@@ -1,10 +1,12 @@
-"""What the gated activations compute, in plain torch. T: tokens, I: intermediate size, 2I: gate and up."""
+"""What the activations compute, in plain torch. T: tokens, I: intermediate size, 2I: gate and up."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
+
+from atom_kernels.activation.names import UNGATED, Activation, check_activation
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,44 @@ class GatedActivationProblem:
     alpha: float = 1.702
     limit: float = 7.0
 
+    def __post_init__(self) -> None:
+        if self.approximate not in ("none", "tanh"):
+            raise ValueError(f"approximate is {self.approximate!r}; supported: none, tanh")
+
+
+@dataclass(frozen=True)
+class ActivationProblem:
+    """Attributes:
+    size: of the last dimension.
+    dtype: of the input and the result.
+    activation: one of `UNGATED`.
+    """
+
+    size: int
+    dtype: torch.dtype
+    activation: Activation
+
+    def __post_init__(self) -> None:
+        check_activation(self.activation, UNGATED)
+
+
+def activation(x: torch.Tensor, name: Activation) -> torch.Tensor:
+    """The activation called `name` of each value, in float32, rounded once to x's dtype.
+
+    relu2: So et al. 2021, "Primer", https://arxiv.org/abs/2109.08668.
+    """
+    return _activate(x.float(), name).to(x.dtype)
+
+
+def gated(
+    name: Activation, gate: torch.Tensor, up: torch.Tensor, *, alpha: float = 1.702, limit: float = 7.0
+) -> torch.Tensor:
+    """``activation(gate) * up`` of float32 tensors; `alpha` and `limit` are those of swiglu_oai."""
+    if name == Activation.SWIGLU_OAI:
+        gate, up = gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
+        return gate * torch.sigmoid(alpha * gate) * (up + 1)
+    return _activate(gate, name) * up
+
 
 def silu_and_mul(x_T2I: torch.Tensor) -> torch.Tensor:
     """``silu(gate) * up`` where gate is the first half of the last dimension; float32 inside, rounded once.
@@ -29,13 +69,14 @@ def silu_and_mul(x_T2I: torch.Tensor) -> torch.Tensor:
     Shazeer 2020, "GLU Variants Improve Transformer", https://arxiv.org/abs/2002.05202.
     """
     gate, up = x_T2I.float().chunk(2, dim=-1)
-    return (torch.nn.functional.silu(gate) * up).to(x_T2I.dtype)
+    return gated(Activation.SILU, gate, up).to(x_T2I.dtype)
 
 
 def gelu_and_mul(x_T2I: torch.Tensor, approximate: str = "none") -> torch.Tensor:
     """``gelu(gate) * up`` where gate is the first half; `approximate` is "none" (erf) or "tanh"."""
     gate, up = x_T2I.float().chunk(2, dim=-1)
-    return (torch.nn.functional.gelu(gate, approximate=approximate) * up).to(x_T2I.dtype)
+    name = Activation.GELU_TANH if approximate == "tanh" else Activation.GELU
+    return gated(name, gate, up).to(x_T2I.dtype)
 
 
 def swiglu_oai_and_mul(x_T2I: torch.Tensor, *, alpha: float = 1.702, limit: float = 7.0) -> torch.Tensor:
@@ -45,6 +86,20 @@ def swiglu_oai_and_mul(x_T2I: torch.Tensor, *, alpha: float = 1.702, limit: floa
     OpenAI 2025, gpt-oss reference implementation, https://github.com/openai/gpt-oss (torch/model.py, swiglu).
     """
     x = x_T2I.float()
-    gate = x[..., ::2].clamp(max=limit)
-    up = x[..., 1::2].clamp(min=-limit, max=limit)
-    return (gate * torch.sigmoid(alpha * gate) * (up + 1)).to(x_T2I.dtype)
+    return gated(Activation.SWIGLU_OAI, x[..., ::2], x[..., 1::2], alpha=alpha, limit=limit).to(x_T2I.dtype)
+
+
+def _activate(x: torch.Tensor, name: Activation) -> torch.Tensor:
+    functional = torch.nn.functional
+    match name:
+        case Activation.SILU:
+            return functional.silu(x)
+        case Activation.GELU:
+            return functional.gelu(x)
+        case Activation.GELU_TANH:
+            return functional.gelu(x, approximate="tanh")
+        case Activation.RELU:
+            return functional.relu(x)
+        case Activation.RELU2:
+            return functional.relu(x).square()
+    raise ValueError(f"activation is {name!r}; of one value there are {', '.join(UNGATED)}")

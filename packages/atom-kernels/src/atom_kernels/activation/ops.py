@@ -1,4 +1,4 @@
-"""The gated activations as operators."""
+"""The activations as operators."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import torch
 
 from atom_kernels.activation import native
 from atom_kernels.activation.contract import (
+    ActivationProblem,
     GatedActivationProblem,
+    activation,
     gelu_and_mul,
     silu_and_mul,
     swiglu_oai_and_mul,
 )
-from atom_kernels.activation.triton_backend import triton_activation
+from atom_kernels.activation.names import UNGATED, Activation
+from atom_kernels.activation.triton_backend import ACTIVATION_BACKEND, triton_activation
 from atom_kernels.aiter.activation import aiter_activation
 from atom_kernels.operator import Backend, Op, Work
 from atom_kernels.tolerances import elementwise_tolerance
@@ -103,4 +106,35 @@ SWIGLU_OAI_AND_MUL = _make_op(
     faster=(aiter_activation("swiglu_oai"), triton_activation("swiglu_oai")),
 )
 
-OPS = (SILU_AND_MUL, GELU_AND_MUL, SWIGLU_OAI_AND_MUL)
+
+def _bind_ungated(problem: ActivationProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: activation(x, problem.activation)
+
+
+def _ungated_inputs(problem: ActivationProblem, num_rows: int, generator: torch.Generator) -> Any:
+    return {}, ((torch.randn(num_rows, problem.size, generator=generator) * 2).to(problem.dtype),)
+
+
+ACTIVATION = Op(
+    name="activation",
+    contract=activation,
+    reference=lambda problem, weights, x: activation(x, problem.activation),
+    schema="(Tensor x) -> Tensor",
+    fake=lambda problem, x: torch.empty_like(x),
+    backends=(
+        ACTIVATION_BACKEND,
+        Backend(name="torch", implementation="torch activation", supports=_always, bind=_bind_ungated),
+    ),
+    make_inputs=_ungated_inputs,
+    parity_problems=lambda: tuple(
+        ActivationProblem(size, dtype, name)
+        for name in UNGATED
+        for size in (7, 1000)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16)
+    ),
+    examples=lambda: (ActivationProblem(1536, torch.bfloat16, Activation.RELU2),),
+    tolerance=lambda problem: elementwise_tolerance(problem.dtype),
+    work=lambda problem, num_rows: Work(2 * num_rows * problem.size * problem.dtype.itemsize),
+)
+
+OPS = (ACTIVATION, SILU_AND_MUL, GELU_AND_MUL, SWIGLU_OAI_AND_MUL)

@@ -1,4 +1,4 @@
-"""The gated activations through Triton, as backends of their operators."""
+"""The activations through Triton, as backends of their operators."""
 
 from __future__ import annotations
 
@@ -7,17 +7,32 @@ from typing import Any
 
 import torch
 
-from atom_kernels.activation.contract import GatedActivationProblem
+from atom_kernels.activation.contract import ActivationProblem, GatedActivationProblem
+from atom_kernels.activation.names import Activation
 from atom_kernels.operator import Backend
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# What `triton_kernels.gated` and `activated` compute.
+_ACTIVATIONS = (
+    *(Activation.SILU, Activation.GELU, Activation.GELU_TANH),
+    *(Activation.RELU, Activation.RELU2, Activation.SWIGLU_OAI),
+)
 _BLOCK = 1024
 
 
-def _supports(problem: GatedActivationProblem, platform: Any) -> str | None:
+def why_not_in_triton(activation: str) -> str | None:
+    """None if the Triton kernels compute an activation, else the reason."""
+    return None if activation in _ACTIVATIONS else f"computes {', '.join(_ACTIVATIONS)}, not {activation}"
+
+
+def _supports(problem: ActivationProblem | GatedActivationProblem, platform: Any) -> str | None:
     if problem.dtype not in _DTYPES:
         return f"written for float32, bfloat16 and float16, not {problem.dtype}"
     return None
+
+
+def _supports_ungated(problem: ActivationProblem, platform: Any) -> str | None:
+    return why_not_in_triton(problem.activation) or _supports(problem, platform)
 
 
 def triton_activation(kind: str) -> Backend:
@@ -45,8 +60,31 @@ def _bind(problem: GatedActivationProblem, kind: str) -> Callable[[torch.Tensor]
         num_rows = x.numel() // (2 * size)
         if num_rows:
             gated_activation_kernel[(num_rows, num_blocks)](
-                x, out, problem.alpha, problem.limit, SIZE=size, KIND=kind, BLOCK=block, **launch
+                x, out, problem.alpha, problem.limit, SIZE=size, ACTIVATION=kind, BLOCK=block, **launch
             )
         return out
 
     return run
+
+
+def _bind_ungated(problem: ActivationProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    from atom_kernels.activation.triton_kernels import activation_kernel
+    from atom_kernels.triton_support import dependent_launch
+
+    name, dtype, launch = str(problem.activation), problem.dtype, dependent_launch()
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not dtype or x.shape[-1] != problem.size:
+            raise TypeError(f"{name} was planned for [..., {problem.size}] {dtype}, got {list(x.shape)} {x.dtype}")
+        x = x.contiguous()
+        out, count = torch.empty_like(x), x.numel()
+        if count:
+            activation_kernel[(-(-count // _BLOCK),)](x, out, count, ACTIVATION=name, BLOCK=_BLOCK, **launch)
+        return out
+
+    return run
+
+
+ACTIVATION_BACKEND = Backend(
+    name="triton", implementation="Triton activation", supports=_supports_ungated, bind=_bind_ungated
+)

@@ -1,4 +1,4 @@
-"""The gated activations in Triton: elementwise, float32 inside, rounded once."""
+"""The activations in Triton: elementwise, float32 inside, rounded once. Kernels of experts call `gated` too."""
 
 from __future__ import annotations
 
@@ -9,31 +9,61 @@ from atom_kernels.triton_support import wait_for_inputs
 
 
 @triton.jit
+def activated(x, ACTIVATION: tl.constexpr):
+    """An activation of one value, in float32."""
+    if ACTIVATION == "silu":
+        return x / (1.0 + tl.exp(-x))
+    elif ACTIVATION == "gelu":
+        return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif ACTIVATION == "gelu_tanh":
+        # tanh(u) = 2 sigmoid(2u) - 1, so that gelu becomes x * sigmoid(2u).
+        u = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+        return x / (1.0 + tl.exp(-2.0 * u))
+    else:
+        # tl.maximum would give 0 for NaN, which torch's relu keeps.
+        tl.static_assert(ACTIVATION == "relu" or ACTIVATION == "relu2", "not an activation of one value")
+        x = tl.where(x < 0.0, 0.0, x)
+        return x * x if ACTIVATION == "relu2" else x
+
+
+@triton.jit
+def gated(gate, up, alpha, limit, ACTIVATION: tl.constexpr):
+    """The activation of a gate times its partner, in float32."""
+    if ACTIVATION == "swiglu_oai":
+        gate = tl.minimum(gate, limit)
+        up = tl.minimum(tl.maximum(up, -limit), limit) + 1.0
+        return gate / (1.0 + tl.exp(-alpha * gate)) * up
+    else:
+        return activated(gate, ACTIVATION) * up
+
+
+@triton.jit
+def activation_kernel(
+    x_ptr, out_ptr, count, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr
+):  # fmt: skip
+    """`activated` of `count` values that lie one after another."""
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    wait_for_inputs(DEPENDENT)
+    x = tl.load(x_ptr + places, mask=places < count, other=0.0).to(tl.float32)
+    tl.store(out_ptr + places, activated(x, ACTIVATION).to(out_ptr.dtype.element_ty), mask=places < count)
+
+
+@triton.jit
 def gated_activation_kernel(
     x_ptr, out_ptr, alpha, limit,
-    SIZE: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+    SIZE: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """KIND: "silu", "gelu" (erf) or "gelu_tanh" of the first half times the second; "swiglu_oai" of pairs."""
+    """Gate is the first half of a row and up the second; for swiglu_oai they take turns."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < SIZE
     gates = x_ptr + row * 2 * SIZE
     wait_for_inputs(DEPENDENT)
-    if KIND == "swiglu_oai":
+    if ACTIVATION == "swiglu_oai":
         gate = tl.load(gates + 2 * columns, mask=inside, other=0.0).to(tl.float32)
         up = tl.load(gates + 2 * columns + 1, mask=inside, other=0.0).to(tl.float32)
-        gate = tl.minimum(gate, limit)
-        up = tl.minimum(tl.maximum(up, -limit), limit) + 1.0
-        active = gate / (1.0 + tl.exp(-alpha * gate))
     else:
         gate = tl.load(gates + columns, mask=inside, other=0.0).to(tl.float32)
         up = tl.load(gates + SIZE + columns, mask=inside, other=0.0).to(tl.float32)
-        if KIND == "silu":
-            active = gate / (1.0 + tl.exp(-gate))
-        elif KIND == "gelu":
-            active = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
-        else:
-            # tanh(u) = 2 sigmoid(2u) - 1, so that gelu becomes gate * sigmoid(2u).
-            u = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
-            active = gate / (1.0 + tl.exp(-2.0 * u))
-    tl.store(out_ptr + row * SIZE + columns, (active * up).to(out_ptr.dtype.element_ty), mask=inside)
+    out = gated(gate, up, alpha, limit, ACTIVATION)
+    tl.store(out_ptr + row * SIZE + columns, out.to(out_ptr.dtype.element_ty), mask=inside)

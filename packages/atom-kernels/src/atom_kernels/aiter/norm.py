@@ -51,6 +51,8 @@ def _supports_layer_norm(problem: LayerNormProblem, platform: Platform) -> str |
         return "no AITER"
     if problem.dtype not in _HALVES:
         return f"layernorm2d_fwd is written for bfloat16 and float16, not {problem.dtype}"
+    if problem.weight_offset:
+        return f"layernorm2d_fwd multiplies with the weight as it is, not with weight + {problem.weight_offset:g}"
     return platform.aiter.why_not("layernorm2d_fwd")
 
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
+from atom_kernels.activation.contract import gated
+from atom_kernels.activation.names import Activation, check_activation
+
 SCORINGS = ("softmax", "sigmoid")
 # What ranks a group of experts: its best score, or the sum of its two best.
 GROUP_SCORES = ("max", "top2")
-ACTIVATIONS = ("silu", "swiglu_oai")
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class ExpertsProblem:
     num_experts, top_k: E and K.
     hidden_size, intermediate_size: D and I.
     dtype: of x, the weights and the result.
-    activation: one of `ACTIVATIONS`.
+    activation: of the gate; backends refuse what they do not compute.
     bias: both products of an expert have one.
     alpha, limit: swiglu_oai only.
     batch_invariant: the bits of a token's result depend on no other token.
@@ -76,7 +78,7 @@ class ExpertsProblem:
     hidden_size: int
     intermediate_size: int
     dtype: torch.dtype
-    activation: str = "silu"
+    activation: Activation = Activation.SILU
     bias: bool = False
     alpha: float = 1.702
     limit: float = 7.0
@@ -84,8 +86,7 @@ class ExpertsProblem:
     absent_experts: bool = False
 
     def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"the experts' activation is {self.activation!r}; supported: {', '.join(ACTIVATIONS)}")
+        check_activation(self.activation)
 
 
 def route(
@@ -181,21 +182,12 @@ def check_experts_inputs(
 
 def activation_of(problem: ExpertsProblem) -> Callable[[torch.Tensor], torch.Tensor]:
     """[rows, 2I], gate first -> [rows, I]; float32 inside, rounded once."""
-    if problem.activation == "silu":
-        return _silu_and_mul
-    alpha, limit = problem.alpha, problem.limit
 
-    def swiglu_oai(x: torch.Tensor) -> torch.Tensor:
+    def activate(x: torch.Tensor) -> torch.Tensor:
         gate, up = x.float().chunk(2, dim=-1)
-        gate, up = gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
-        return (gate * torch.sigmoid(alpha * gate) * (up + 1)).to(x.dtype)
+        return gated(problem.activation, gate, up, alpha=problem.alpha, limit=problem.limit).to(x.dtype)
 
-    return swiglu_oai
-
-
-def _silu_and_mul(x: torch.Tensor) -> torch.Tensor:
-    gate, up = x.float().chunk(2, dim=-1)
-    return (torch.nn.functional.silu(gate) * up).to(x.dtype)
+    return activate
 
 
 def _only_best_groups(problem: RoutingProblem, choice_TE: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.activation.triton_backend import why_not_in_triton
 from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
 from atom_kernels.operator import Backend
 
@@ -56,7 +57,7 @@ class GroupedExperts:
         hidden = x_TD.new_empty(count, size)
         self._activate[(count, -(-size // self._activation_block))](
             sums, self._gate_up_bias, hidden, order, ids_TK, starts[-1:], problem.alpha, problem.limit,
-            WIDTH=size, ACTIVATION=problem.activation, BLOCK=self._activation_block, **self._launch,
+            WIDTH=size, ACTIVATION=str(problem.activation), BLOCK=self._activation_block, **self._launch,
         )  # fmt: skip
         partial = torch.nn.functional.grouped_mm(hidden, self._down, offs=starts[1:])
         self._combine[(x_TD.shape[0], -(-hidden_size // self._combine_block))](
@@ -69,6 +70,8 @@ class GroupedExperts:
 
 def why_not_grouped(problem: ExpertsProblem, platform: Any) -> str | None:
     """None if the grouped product can run here, else the reason."""
+    if (reason := why_not_in_triton(problem.activation)) is not None:
+        return reason
     if problem.batch_invariant:
         return "a row's sums depend on how many rows there are"
     if getattr(torch.nn.functional, "grouped_mm", None) is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.activation.names import Activation
 from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, check_experts_inputs
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend
@@ -21,6 +22,8 @@ _SIGNATURES = {
     "moe_workspace_bytes": "llllll->l",
     "has_linear_bf16": "->l",
 }
+# Activations by the number that the C function knows them by.
+_ACTIVATIONS = {Activation.SILU: 0, Activation.SWIGLU_OAI: 1}
 # What the C function keeps of a token on the stack.
 _MAX_EXPERTS = 1024
 # As for linears: bfloat16 rows this long leave the caches once an expert has many of them.
@@ -77,6 +80,8 @@ ROUTE_BACKEND = Backend(
 def _experts_supports(problem: ExpertsProblem, platform: Any) -> str | None:
     if problem.dtype not in _SUFFIXES:
         return f"written for float32 and bfloat16, not {problem.dtype}"
+    if problem.activation not in _ACTIVATIONS:
+        return f"computes {' and '.join(_ACTIVATIONS)}, not {problem.activation}"
     reason = native_unavailable("moe")
     if reason is None and problem.dtype == torch.bfloat16 and not load_native("moe", _SIGNATURES).has_linear_bf16():
         return "written for CPUs with avx512_bf16"
@@ -105,7 +110,7 @@ def _experts_bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.
     shape = (problem.num_experts, problem.top_k, problem.hidden_size, problem.intermediate_size)
     sizes = tuple(c_int64(size) for size in shape)
     item_size = c_int64(problem.dtype.itemsize)
-    activation, alpha, limit = c_int64(problem.activation != "silu"), c_float(problem.alpha), c_float(problem.limit)
+    activation, alpha, limit = c_int64(_ACTIVATIONS[problem.activation]), c_float(problem.alpha), c_float(problem.limit)
     passing = max(_PASSING_TOKENS, _PASSING_ROWS * problem.num_experts // problem.top_k)
     row_bytes = problem.hidden_size * problem.dtype.itemsize
     top_k, empty_like, uint8 = problem.top_k, torch.empty_like, torch.uint8

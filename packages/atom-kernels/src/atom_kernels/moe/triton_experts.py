@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom_kernels.activation.triton_kernels import gated
 from atom_kernels.moe.triton_pairs import pairs_of_slot, sorted_block_of_slot
-from atom_kernels.moe.triton_rows import gated
 
 
 @triton.jit(do_not_specialize=["num_pairs", "num_slots"])

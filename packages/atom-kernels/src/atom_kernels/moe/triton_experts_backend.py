@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from atom_kernels.activation.triton_backend import why_not_in_triton
 from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
 from atom_kernels.moe.grouped_backend import why_not_grouped
 from atom_kernels.moe.triton_configs import FEW_PAIRS, ExpertsConfig, ExpertsConfigs, TileConfig
@@ -77,7 +78,7 @@ class TritonExperts:
             return out_TD
         config, pairs = self._config_for(num_tokens), self._pairs(ids_TK)
         hidden = x_TD.new_empty(pairs.count, problem.intermediate_size)
-        self._product("gate_up", x_TD, hidden, pairs, config.gate_up, problem.activation)
+        self._product("gate_up", x_TD, hidden, pairs, config.gate_up, str(problem.activation))
         partial = x_TD.new_empty(pairs.count, problem.hidden_size)
         self._product("down", hidden, partial, pairs, config.down, "none")
         self._combine[(num_tokens, -(-problem.hidden_size // self._combine_block))](
@@ -92,7 +93,7 @@ class TritonExperts:
         pairs, problem = self._pairs(ids_TK), self._problem
         gated = name == "gate_up"
         out = x.new_empty(pairs.count, problem.intermediate_size if gated else problem.hidden_size)
-        activation = problem.activation if gated else "none"
+        activation = str(problem.activation) if gated else "none"
         return lambda: self._product(name, x, out, pairs, tile, activation)
 
     def _pairs(self, ids_TK: torch.Tensor) -> _Pairs:
@@ -135,7 +136,7 @@ def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
         return f"counts the pairs of up to {_MAX_EXPERTS} experts in registers, not {problem.num_experts}"
     if 2 * problem.intermediate_size * problem.hidden_size >= 2**31:
         return "addresses the weights of one expert by 32 bits"
-    return None
+    return why_not_in_triton(problem.activation)
 
 
 def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:

@@ -8,18 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom_kernels.activation.triton_kernels import gated
 from atom_kernels.triton_support import wait_for_inputs
-
-
-@triton.jit
-def gated(gate, up, alpha, limit, ACTIVATION: tl.constexpr):
-    """The activation between the products, in float32."""
-    if ACTIVATION == "swiglu_oai":
-        gate = tl.minimum(gate, limit)
-        up = tl.minimum(tl.maximum(up, -limit), limit) + 1.0
-        return gate / (1.0 + tl.exp(-alpha * gate)) * up
-    else:
-        return gate / (1.0 + tl.exp(-gate)) * up
 
 
 @triton.jit

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.activation.names import Activation
 from atom_kernels.moe.contract import ExpertsProblem
 from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig, tuning_key
 from atom_kernels.moe.triton_experts_backend import TritonExperts
@@ -94,7 +95,7 @@ class ExpertsTuning:
         bf16 = torch.bfloat16
         return {
             "Qwen3-30B-A3B": ExpertsProblem(128, 8, 2048, 768, bf16),
-            "gpt-oss-20b": ExpertsProblem(32, 4, 2880, 2880, bf16, activation="swiglu_oai", bias=True),
+            "gpt-oss-20b": ExpertsProblem(32, 4, 2880, 2880, bf16, activation=Activation.SWIGLU_OAI, bias=True),
             "DeepSeek-V2-Lite": ExpertsProblem(64, 6, 2048, 1408, bf16),
             "Mixtral-8x7B": ExpertsProblem(8, 2, 4096, 14336, bf16),
         }

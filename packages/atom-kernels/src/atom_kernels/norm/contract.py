@@ -19,10 +19,13 @@ class RMSNormProblem:
 
 @dataclass(frozen=True)
 class LayerNormProblem:
+    """`weight_offset` is added to the weight (Nemotron stores ``weight - 1``)."""
+
     hidden_size: int
     dtype: torch.dtype
     eps: float = 1e-5
     bias: bool = True
+    weight_offset: float = 0.0
 
 
 def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float, *, weight_offset: float = 0.0) -> torch.Tensor:
@@ -52,12 +55,15 @@ def add_rms_norm(
     return rms_norm(new_residual, weight_D, eps, weight_offset=weight_offset), new_residual
 
 
-def layer_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, bias_D: torch.Tensor | None, eps: float) -> torch.Tensor:
-    """``(x - mean) / sqrt(var + eps) * weight + bias``, in float32, rounded once to x's dtype.
+def layer_norm(
+    x_TD: torch.Tensor, weight_D: torch.Tensor, bias_D: torch.Tensor | None, eps: float, *, weight_offset: float = 0.0
+) -> torch.Tensor:
+    """``(x - mean) / sqrt(var + eps) * (weight + weight_offset) + bias``, in float32, rounded once to x's dtype.
 
     Ba, Kiros and Hinton 2016, "Layer Normalization", https://arxiv.org/abs/1607.06450.
     """
     x = x_TD.float()
     centered = x - x.mean(dim=-1, keepdim=True)
-    normed = centered * torch.rsqrt(centered.square().mean(dim=-1, keepdim=True) + eps) * weight_D.float()
+    normed = centered * torch.rsqrt(centered.square().mean(dim=-1, keepdim=True) + eps)
+    normed = normed * (weight_D.float() + weight_offset)
     return (normed if bias_D is None else normed + bias_D.float()).to(x_TD.dtype)

@@ -47,6 +47,9 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
 
 def _bind_layer_norm(problem: LayerNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     shape, weight, bias, eps = (problem.hidden_size,), weights["weight"], weights.get("bias"), problem.eps
+    if problem.weight_offset:
+        weight, bias = weight.float() + problem.weight_offset, None if bias is None else bias.float()
+        return lambda x_TD: torch.nn.functional.layer_norm(x_TD.float(), shape, weight, bias, eps).to(x_TD.dtype)
     return lambda x_TD: torch.nn.functional.layer_norm(x_TD, shape, weight, bias, eps)
 
 
@@ -125,7 +128,9 @@ ADD_RMS_NORM = Op(
 LAYER_NORM = Op(
     name="layer_norm",
     contract=layer_norm,
-    reference=lambda problem, weights, x_TD: layer_norm(x_TD, weights["weight"], weights.get("bias"), problem.eps),
+    reference=lambda problem, weights, x_TD: layer_norm(
+        x_TD, weights["weight"], weights.get("bias"), problem.eps, weight_offset=problem.weight_offset
+    ),
     schema="(Tensor x) -> Tensor",
     fake=lambda problem, x_TD: torch.empty_like(x_TD),
     backends=(
@@ -135,8 +140,8 @@ LAYER_NORM = Op(
     weights=_layer_norm_weights,
     make_inputs=_make_inputs,
     parity_problems=lambda: tuple(
-        LayerNormProblem(size, dtype, bias=bias)
-        for size in (7, 64, 1000)
+        LayerNormProblem(size, dtype, bias=bias, weight_offset=offset)
+        for size, offset in ((7, 0.0), (64, 1.0), (64, 0.0), (1000, 0.0))
         for dtype in _DTYPES
         for bias in (True, False)
     ),

@@ -12,6 +12,10 @@ SLIDING_WINDOW = "sliding window"
 SINKS = "attention sinks"
 # Norms before and after both halves of a layer.
 FOUR_NORMS = "norms around each half"
+# Norms subtract the mean, and have biases.
+LAYER_NORM = "layer norm"
+# MLPs have two linears with an activation between them.
+UNGATED_MLP = "MLP without a gate"
 # Keys and values are cached as one latent vector.
 LATENT_ATTENTION = "latent attention"
 MIXTURE_OF_EXPERTS = "mixture of experts"

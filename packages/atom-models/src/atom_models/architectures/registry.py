@@ -15,6 +15,7 @@ from atom_models.architectures.features import (
     FOUR_NORMS,
     GROUPED_ROUTING,
     LATENT_ATTENTION,
+    LAYER_NORM,
     MIXTURE_OF_EXPERTS,
     PREDICTION_LAYERS,
     QK_NORM,
@@ -22,6 +23,7 @@ from atom_models.architectures.features import (
     SHARED_EXPERTS,
     SINKS,
     SLIDING_WINDOW,
+    UNGATED_MLP,
     WIDE_QK_NORM,
 )
 from atom_models.checkpoint.quantization_config import READABLE
@@ -82,6 +84,7 @@ _ARCHITECTURES = {
     ),
     "MistralForCausalLM": Architecture("mistral", "Mistral", (SLIDING_WINDOW,)),
     "MixtralForCausalLM": Architecture("mixtral", "Mixtral 8x7B, 8x22B", (SLIDING_WINDOW, MIXTURE_OF_EXPERTS)),
+    "NemotronForCausalLM": Architecture("nemotron", "Nemotron-4, Minitron", (UNGATED_MLP, LAYER_NORM)),
     "Qwen2ForCausalLM": Architecture("qwen2", "Qwen2, 2.5", (QKV_BIAS, SLIDING_WINDOW)),
     "Qwen3ForCausalLM": Architecture("qwen3", "Qwen3", (QK_NORM, SLIDING_WINDOW)),
     "Qwen3MoeForCausalLM": Architecture("qwen3_moe", "Qwen3-30B-A3B, 235B-A22B", (QK_NORM, MIXTURE_OF_EXPERTS)),

@@ -1,10 +1,11 @@
 """Layers that every architecture is made of; fusion happens in their seams, not in model files."""
 
-from atom_models.layers.activation import GatedActivation
+from atom_models.layers.activation import GatedActivation, UngatedActivation
 from atom_models.layers.attention import Attention
 from atom_models.layers.embedding import LMHead, VocabularyEmbedding
 from atom_models.layers.experts import Experts
 from atom_models.layers.layer import Layer
+from atom_models.layers.layer_norm import LayerNorm
 from atom_models.layers.linear import (
     ColumnParallelLinear,
     Linear,
@@ -20,6 +21,7 @@ from atom_models.layers.moe import MoE, RoutingConfig, SharedExpertsConfig
 from atom_models.layers.norm import RMSNorm
 from atom_models.layers.residual import Residual, Unsummed, summed
 from atom_models.layers.rotary import Rotary, make_rotary
+from atom_models.layers.ungated_mlp import UngatedMLP
 from atom_models.layers.wide_norm import WideRMSNorm
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "LMHead",
     "LatentAttention",
     "Layer",
+    "LayerNorm",
     "Linear",
     "Loadable",
     "MLAAttention",
@@ -45,6 +48,8 @@ __all__ = [
     "RowParallelLinear",
     "Shard",
     "SharedExpertsConfig",
+    "UngatedActivation",
+    "UngatedMLP",
     "Unsummed",
     "VocabularyEmbedding",
     "WideRMSNorm",

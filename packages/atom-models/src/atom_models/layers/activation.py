@@ -1,4 +1,4 @@
-"""Gated activations by their Hugging Face names."""
+"""Activations by their Hugging Face names, with a gate and without."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.activation import GELU_AND_MUL, SILU_AND_MUL, GatedActivationProblem
+from atom_kernels.activation import (
+    ACTIVATION,
+    GELU_AND_MUL,
+    SILU_AND_MUL,
+    Activation,
+    ActivationProblem,
+    GatedActivationProblem,
+)
 from atom_kernels.select import select
 from atom_models.layers.layer import Layer
 
@@ -15,14 +22,44 @@ if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
     from atom_models.layers.linear import Linear
 
-# hidden_act -> (operator, how gelu is computed)
 _ACTIVATIONS = {
-    "silu": (SILU_AND_MUL, "none"),
-    "swish": (SILU_AND_MUL, "none"),
-    "gelu": (GELU_AND_MUL, "none"),
-    "gelu_new": (GELU_AND_MUL, "tanh"),
-    "gelu_pytorch_tanh": (GELU_AND_MUL, "tanh"),
+    "silu": Activation.SILU,
+    "swish": Activation.SILU,
+    "gelu": Activation.GELU,
+    "gelu_new": Activation.GELU_TANH,
+    "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "relu": Activation.RELU,
+    "relu2": Activation.RELU2,
 }
+# Those that have an operator with a gate, and how gelu is computed there.
+_GATED = {
+    Activation.SILU: (SILU_AND_MUL, "none"),
+    Activation.GELU: (GELU_AND_MUL, "none"),
+    Activation.GELU_TANH: (GELU_AND_MUL, "tanh"),
+}
+
+
+def activation_named(hidden_act: str) -> Activation:
+    """The activation that Hugging Face calls `hidden_act`.
+
+    Raises:
+        ValueError: there is none; it names those there are.
+    """
+    if hidden_act not in _ACTIVATIONS:
+        raise ValueError(f"hidden_act is {hidden_act!r}; supported: {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[hidden_act]
+
+
+class UngatedActivation(Layer):
+    """``act(x)`` of ``[T, intermediate_size]``: what stands between the two linears of an MLP without a gate."""
+
+    def __init__(self, hidden_act: str, intermediate_size: int, context: BuildContext) -> None:
+        super().__init__()
+        problem = ActivationProblem(intermediate_size, context.dtype, activation_named(hidden_act))
+        self._apply_to = select(ACTIVATION, problem, context.platform).prepare()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._apply_to(x)
 
 
 class GatedActivation(Layer):
@@ -35,9 +72,11 @@ class GatedActivation(Layer):
         self, hidden_act: str, intermediate_size: int, context: BuildContext, *, after: Linear | None = None
     ) -> None:
         super().__init__()
-        if hidden_act not in _ACTIVATIONS:
-            raise ValueError(f"hidden_act is {hidden_act!r}; supported: {', '.join(_ACTIVATIONS)}")
-        op, approximate = _ACTIVATIONS[hidden_act]
+        activation = activation_named(hidden_act)
+        if activation not in _GATED:
+            names = [name for name, known in _ACTIVATIONS.items() if known in _GATED]
+            raise ValueError(f"hidden_act is {hidden_act!r}; supported with a gate: {', '.join(names)}")
+        op, approximate = _GATED[activation]
         problem = GatedActivationProblem(intermediate_size, context.dtype, approximate=approximate)
         self._apply_to: Callable[[torch.Tensor], torch.Tensor] | None = None
         if op is not SILU_AND_MUL or after is None or not after.end_with_silu_and_mul():

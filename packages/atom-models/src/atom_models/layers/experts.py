@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atom_kernels.activation import check_activation
 from atom_kernels.moe import MOE_EXPERTS, ExpertsProblem
 from atom_kernels.select import select
 from atom_models.layers.layer import Layer
@@ -78,7 +79,8 @@ class Experts(Layer):
         if not isinstance(scheme, Dense):
             raise ValueError(f"{prefix}: experts cannot be held as {scheme.name} yet; leave them out of quantization")
         self.problem = ExpertsProblem(
-            *(num_experts, top_k, hidden_size, self._local_size, context.dtype, activation, bias, alpha, limit),
+            *(num_experts, top_k, hidden_size, self._local_size, context.dtype),
+            *(check_activation(activation), bias, alpha, limit),
             batch_invariant=context.platform.batch_invariant,
         )
         self._tensors: dict[str, torch.Tensor] = {}

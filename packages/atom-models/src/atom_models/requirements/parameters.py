@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from torch import nn
 
-from atom_models.layers import Experts, LatentAttention, Linear, Loadable, RMSNorm
+from atom_models.layers import Experts, LatentAttention, LayerNorm, Linear, Loadable, RMSNorm
 from atom_models.layers.moe import Router
 
 
@@ -49,7 +49,7 @@ def _count(layer: Loadable, *, is_router: bool) -> Count:
         problem, matrices = layer.problem, layer.num_idle_weights + layer.num_active_weights
         idle = total // problem.num_experts * (problem.num_experts - problem.top_k)
         return Count(parameters=total, experts=matrices, idle=idle)
-    if is_router or isinstance(layer, (Router, RMSNorm)):
+    if is_router or isinstance(layer, (Router, RMSNorm, LayerNorm)):
         return Count(parameters=total, replicated=total)
     if not isinstance(layer, (Linear, LatentAttention)):
         return Count(parameters=total)

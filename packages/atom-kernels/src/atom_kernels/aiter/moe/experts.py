@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.activation.names import Activation
 from atom_kernels.aiter.library import library
 from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
 from atom_kernels.operator import Backend, Layout
@@ -26,8 +27,8 @@ _SHUFFLE = (16, 16)
 def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
     if problem.dtype not in _DTYPES:
         return f"fused_moe is written for bfloat16 and float16, not {problem.dtype}"
-    if problem.activation != "silu":
-        return f"fused_moe computes {problem.activation} with MXFP4 weights only, with {problem.dtype} silu and gelu"
+    if problem.activation != Activation.SILU:
+        return f"fused_moe is called for silu, not {problem.activation}; its swiglu takes MXFP4 weights only"
     if problem.bias:
         return "fused_moe adds biases of experts to MXFP4 weights only"
     if problem.batch_invariant:
