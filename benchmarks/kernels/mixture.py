@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 import torch.nn.functional as F
 
+from atom_kernels.activation import Activation
 from atom_kernels.graph_timing import num_copies
 from atom_kernels.moe import MOE_EXPERTS, MOE_ROUTE, ExpertsProblem, RoutingProblem
 from atom_kernels.select import select
@@ -81,7 +82,7 @@ def plain_experts(
 
 def _activate(problem: ExpertsProblem, hidden: torch.Tensor) -> torch.Tensor:
     gate, up = hidden.chunk(2, dim=-1)
-    if problem.activation == "silu":
+    if problem.activation is Activation.SILU:
         return F.silu(gate) * up
     gate, up = gate.clamp(max=problem.limit), up.clamp(-problem.limit, problem.limit)
     return gate * torch.sigmoid(problem.alpha * gate) * (up + 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atom_kernels.activation import Activation
+
 
 @dataclass(frozen=True)
 class Mixture:
@@ -12,7 +14,7 @@ class Mixture:
     num_experts: int
     top_k: int
     intermediate_size: int
-    activation: str = "silu"
+    activation: Activation = Activation.SILU
     bias: bool = False
     shared_size: int = 0
 
@@ -80,7 +82,7 @@ MODELS = {
         bias=True,
         sinks=True,
         sliding_window=128,
-        mixture=Mixture(32, 4, 2880, "swiglu_oai", bias=True),
+        mixture=Mixture(32, 4, 2880, Activation.SWIGLU_OAI, bias=True),
     ),
     "DeepSeek-V2-Lite": ModelShape(
         *(2048, 16, 16, 192, 102400),

@@ -10,7 +10,7 @@ from atom_core import LLMEngine, SamplingParams
 from tests.with_vllm.conftest import ATTENTION_OURS, IN_PROCESS, STOCK, Outcome
 from tests.with_vllm.generate import prompts
 
-DENSE = ("llama-3.1", "mistral", "qwen2", "qwen3", "gemma3")
+DENSE = ("llama-3.1", "mistral", "qwen2", "qwen3", "gemma3", "nemotron")
 EXPERTS = ("qwen3_moe", "mixtral", "glm4_moe", "gpt_oss", "minimax_m2")
 LATENT = ("deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "glm4_moe_lite")
 FAMILIES = DENSE + EXPERTS + LATENT
