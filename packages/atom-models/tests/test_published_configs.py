@@ -96,9 +96,7 @@ def test_what_fits_grows_with_devices_and_memory(name: str):
         assert longest == sorted(longest)
         for placement in placements:
             assert placement is not None
-            used = placement.weight_bytes + placement.num_requests(4096) * needs.kv_bytes(
-                4096, "bfloat16", num_ranks=placement.num_devices
-            )
+            used = placement.weight_bytes + placement.num_requests(4096) * placement.share.kv_bytes(4096, "bfloat16")
             assert not placement.fits or used <= 0.9 * accelerator.memory_bytes
 
 
@@ -175,16 +173,34 @@ def test_ranks_share_heads_until_each_has_one():
     needs = needs_of("llama-3.1-8b")
     whole = needs.kv_bytes(1000, "bfloat16")
     assert whole == 1000 * KV_BYTES["llama-3.1-8b"]
-    shares = [needs.kv_bytes(1000, "bfloat16", num_ranks=ranks) * ranks / whole for ranks in (1, 2, 8, 16)]
+    shares = [needs.on_rank(ranks).kv_bytes(1000, "bfloat16") * ranks / whole for ranks in (1, 2, 8, 16)]
     assert shares == [1, 1, 1, 2]
 
 
+def rank_parameters(name: str, ranks: int) -> int:
+    return needs_of(name).on_rank(ranks).weight_bytes["bfloat16"] // 2
+
+
 def test_each_rank_holds_norms_routers_and_the_way_into_a_latent():
-    llama, deepseek = needs_of("llama-3.1-8b"), needs_of("deepseek-r1")
-    assert round(llama.replicated_share * llama.num_parameters) == (2 * 32 + 1) * 4096
+    llama, deepseek = needs_of("llama-3.1-8b").num_parameters, needs_of("deepseek-r1").num_parameters
+    whole = (2 * 32 + 1) * 4096
+    assert rank_parameters("llama-3.1-8b", 8) == whole + (llama - whole) // 8
     norms, down = 2 * 7168 + 1536 + 512, 7168 * (1536 + 512 + 64)
-    routers = 58 * (7168 + 1) * 256
-    assert round(deepseek.replicated_share * deepseek.num_parameters) == 61 * (norms + down) + routers + 7168
+    whole = 61 * (norms + down) + 58 * (7168 + 1) * 256 + 7168
+    assert rank_parameters("deepseek-r1", 8) == whole + (deepseek - whole) // 8
+
+
+def test_ranks_beyond_the_kv_heads_repeat_their_weights():
+    whole, kv = (2 * 32 + 1) * 4096, 32 * 2 * 8 * 128 * 4096
+    shared = needs_of("llama-3.1-8b").num_parameters - whole - kv
+    assert rank_parameters("llama-3.1-8b", 16) == whole + shared // 16 + kv // 8
+
+
+def test_a_rank_holds_rows_of_its_own_of_the_sinks_and_whole_biases_of_experts():
+    needs, layers, hidden, experts = needs_of("gpt-oss-20b"), 24, 2880, 32
+    # Norms, routers, and the biases of what is summed over ranks, which the first rank has.
+    whole = layers * (2 * hidden + experts * (hidden + 1) + hidden + experts * hidden) + hidden
+    assert rank_parameters("gpt-oss-20b", 8) == whole + (needs.num_parameters - whole) // 8
 
 
 def test_routers_and_experts_are_no_linears_to_quantize():
@@ -193,7 +209,7 @@ def test_routers_and_experts_are_no_linears_to_quantize():
 
 def test_each_rank_holds_the_whole_latent():
     needs = needs_of("deepseek-r1")
-    assert needs.kv_bytes(1000, "bfloat16", num_ranks=8) == needs.kv_bytes(1000, "bfloat16")
+    assert needs.on_rank(8).kv_bytes(1000, "bfloat16") == needs.kv_bytes(1000, "bfloat16")
 
 
 def test_layers_with_a_window_stop_growing_behind_it():

@@ -126,6 +126,9 @@ class Attention(Layer):
         heads = self._q_shape[0] * self._context.collectives.size
         return {self._sinks_name: ExpectedWeight((heads,), self._context.dtype)}
 
+    def shapes_on_rank(self) -> list[tuple[int, ...]]:
+        return [self._q_shape[:1]] if self._sinks_name else []
+
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         check_shape(name, tensor, self.expected_weights()[name])
         heads, rank = self._q_shape[0], self._context.collectives.rank

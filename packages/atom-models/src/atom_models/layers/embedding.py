@@ -43,6 +43,9 @@ class VocabularyEmbedding(nn.Module):
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         return {self._name: ExpectedWeight((self.vocab_size, self.hidden_size), self._context.dtype)}
 
+    def shapes_on_rank(self) -> list[tuple[int, ...]]:
+        return [(self._rows, self.hidden_size)]
+
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         check_shape(name, tensor, self.expected_weights()[name])
         self._table = _rows_of_rank(tensor, self._rows, self._context)
@@ -105,6 +108,9 @@ class LMHead(nn.Module):
                 shape[slot.output_dim] = self.vocab_size
             expected[f"{self._prefix}.{slot_name}"] = ExpectedWeight(tuple(shape), slot.dtype)
         return expected
+
+    def shapes_on_rank(self) -> list[tuple[int, ...]]:
+        return [] if self._tied else [slot.shape for slot in self._weights.slots.values()]
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         check_shape(name, tensor, self.expected_weights()[name])

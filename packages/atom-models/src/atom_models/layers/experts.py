@@ -84,7 +84,7 @@ class Experts(Layer):
             batch_invariant=context.platform.batch_invariant,
         )
         self._tensors: dict[str, torch.Tensor] = {}
-        self._pieces = self._fused_pieces() if fused_transposed else self._single_pieces(_EXPERT_NAMES[0])
+        self._chosen_pieces: dict[str, _Piece] | None = None
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
     def forward(
@@ -109,14 +109,17 @@ class Experts(Layer):
     def choose_names(self, available: Collection[str]) -> None:
         """Expects the names that a checkpoint with those tensors uses."""
         if f"{self.prefix}.gate_up_proj" in available:
-            self._pieces = self._fused_pieces()
+            self._chosen_pieces = self._fused_pieces()
             return
         for names in _EXPERT_NAMES:
             if f"{self.prefix}.0.{names[0]}.weight" in available:
-                self._pieces = self._single_pieces(names)
+                self._chosen_pieces = self._single_pieces(names)
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         return {name: ExpectedWeight(piece.shape, self._context.dtype) for name, piece in self._pieces.items()}
+
+    def shapes_on_rank(self) -> list[tuple[int, ...]]:
+        return [spec.shape for spec in MOE_EXPERTS.weights(self.problem).values() if not spec.optional]
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         piece = self._pieces[name]
@@ -132,6 +135,14 @@ class Experts(Layer):
     def finish(self) -> None:
         tensors, self._tensors = self._tensors, {}
         self._apply = select(MOE_EXPERTS, self.problem, self._context.platform).prepare(tensors)
+
+    @property
+    def _pieces(self) -> dict[str, _Piece]:
+        """Listed when first asked for: there may be a thousand, and a model that is only counted needs none."""
+        if self._chosen_pieces is None:
+            fused = self._fused_transposed
+            self._chosen_pieces = self._fused_pieces() if fused else self._single_pieces(_EXPERT_NAMES[0])
+        return self._chosen_pieces
 
     def _single_pieces(self, names: tuple[str, str, str]) -> dict[str, _Piece]:
         gate, up, down = names

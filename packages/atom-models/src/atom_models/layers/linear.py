@@ -122,6 +122,9 @@ class Linear(Layer):
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         return {name: self._expected(placement) for name, placement in self._placements.items()}
 
+    def shapes_on_rank(self) -> list[tuple[int, ...]]:
+        return [slot.shape for part in self._parts for slot in part.slots.values()]
+
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         placement = self._placements[name]
         check_shape(name, tensor, self._expected(placement))

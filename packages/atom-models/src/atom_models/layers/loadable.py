@@ -43,6 +43,15 @@ class Loadable(Protocol):
 
 
 @runtime_checkable
+class SplitOverRanks(Protocol):
+    """A layer of which each rank holds its own part; other layers are whole on every rank."""
+
+    def shapes_on_rank(self) -> list[tuple[int, ...]]:
+        """The weights that this rank holds, before they are packed."""
+        ...
+
+
+@runtime_checkable
 class ChoosesNames(Protocol):
     """A layer whose weights go by different names in different checkpoints."""
 

@@ -181,6 +181,9 @@ class LatentAttention(Layer):
         rows, rank = self._local_shape
         return {self._weight_name: ExpectedWeight((rows * self._context.collectives.size, rank), self._context.dtype)}
 
+    def shapes_on_rank(self) -> list[tuple[int, ...]]:
+        return [self._local_shape]
+
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         check_shape(name, tensor, self.expected_weights()[name])
         rows, rank = self._local_shape[0], self._context.collectives.rank

@@ -42,6 +42,9 @@ class WideRMSNorm(Layer):
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         return {self._name: ExpectedWeight((self._hidden_size,), self._context.dtype)}
 
+    def shapes_on_rank(self) -> list[tuple[int, ...]]:
+        return [(self._hidden_size // self._pieces,)]
+
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         check_shape(name, tensor, self.expected_weights()[name])
         size = self._hidden_size // self._pieces

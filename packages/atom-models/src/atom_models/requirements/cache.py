@@ -17,26 +17,20 @@ class CacheGroup:
     Attributes:
         window: tokens that stay cached; None keeps all.
         num_layers: in the group.
-        elements_per_token: numbers cached for a token, over all layers of the group.
-        num_heads: KV heads that tensor-parallel ranks can share; 1 for a latent, which each rank holds.
+        elements_per_token: numbers cached for a token, over all layers of the group, on one rank.
     """
 
     window: int | None
     num_layers: int
     elements_per_token: int
-    num_heads: int
 
     def tokens_kept(self, num_tokens: int, block_size: int) -> int:
         """Of a request of `num_tokens`, those that take up cache: at most a window, and a block that it has begun."""
         return num_tokens if self.window is None else min(num_tokens, self.window + block_size)
 
-    def elements_on_a_rank(self, num_ranks: int) -> int:
-        """`elements_per_token` on each of that many tensor-parallel ranks."""
-        return self.elements_per_token * -(-self.num_heads // num_ranks) // self.num_heads
-
 
 def cache_groups(model: nn.Module) -> tuple[CacheGroup, ...]:
-    """The groups of a model that was built for one rank, the one that keeps everything first."""
+    """The groups of one rank's model, the one that keeps everything first."""
     groups: dict[int | None, list[KVCacheSpec]] = {}
     for layer in attention_layers(model).values():
         groups.setdefault(layer.kv_cache_spec.sliding_window, []).append(layer.kv_cache_spec)
@@ -45,7 +39,6 @@ def cache_groups(model: nn.Module) -> tuple[CacheGroup, ...]:
             window,
             len(specs),
             sum((1 if spec.latent else 2) * spec.num_kv_heads * spec.head_dim for spec in specs),
-            specs[0].num_kv_heads,
         )
         for window, specs in sorted(groups.items(), key=lambda item: item[0] or 0)
     )

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 
 from torch import nn
 
-from atom_models.layers import Experts, LatentAttention, LayerNorm, Linear, Loadable, RMSNorm
+from atom_models.layers import Experts, LatentAttention, Linear, Loadable
+from atom_models.layers.loadable import SplitOverRanks
 from atom_models.layers.moe import Router
 
 
@@ -21,7 +22,6 @@ class Count:
         linear_outputs: output channels of those.
         experts: matrices of routed experts.
         idle: of the experts, those that a token passes by, with their biases.
-        replicated: what every tensor-parallel rank holds whole.
     """
 
     parameters: int = 0
@@ -29,35 +29,33 @@ class Count:
     linear_outputs: int = 0
     experts: int = 0
     idle: int = 0
-    replicated: int = 0
 
     def __add__(self, other: Count) -> Count:
         return Count(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
 
 def count_parameters(model: nn.Module) -> Count:
-    """All weights of a model that was built for one rank and without quantization; tied tables count once."""
+    """The weights that one rank holds of a model that was built without quantization; tied tables count once."""
     routers = {id(module.linear) for module in model.modules() if isinstance(module, Router)}
     layers = [module for module in model.modules() if isinstance(module, Loadable)]
     return sum((_count(layer, is_router=id(layer) in routers) for layer in layers), Count())
 
 
 def _count(layer: Loadable, *, is_router: bool) -> Count:
-    shapes = [weight.shape for weight in layer.expected_weights().values()]
+    if isinstance(layer, SplitOverRanks):
+        shapes = layer.shapes_on_rank()
+    else:
+        shapes = [weight.shape for weight in layer.expected_weights().values()]
     total = sum(map(math.prod, shapes))
     if isinstance(layer, Experts):
         problem, matrices = layer.problem, layer.num_idle_weights + layer.num_active_weights
         idle = total // problem.num_experts * (problem.num_experts - problem.top_k)
         return Count(parameters=total, experts=matrices, idle=idle)
-    if is_router or isinstance(layer, (Router, RMSNorm, LayerNorm)):
-        return Count(parameters=total, replicated=total)
-    if not isinstance(layer, (Linear, LatentAttention)):
+    if is_router or not isinstance(layer, (Linear, LatentAttention)):
         return Count(parameters=total)
     matrices = [shape for shape in shapes if len(shape) == 2]
-    is_whole = isinstance(layer, Linear) and not layer.is_split
     return Count(
         parameters=total,
         linear=sum(map(math.prod, matrices)),
         linear_outputs=sum(shape[0] for shape in matrices),
-        replicated=total if is_whole else 0,
     )

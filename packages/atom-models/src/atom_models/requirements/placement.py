@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atom_models.requirements.accelerators import Accelerator
-from atom_models.requirements.requirements import ModelRequirements
+from atom_models.requirements.requirements import ModelRequirements, RankShare
 
 DEVICE_COUNTS = (1, 2, 4, 8)
 # The rest is for activations, captured graphs and the runtime.
@@ -20,6 +20,7 @@ class Placement:
         accelerator, num_devices: what it runs on.
         weight_bytes: on each device.
         cache_bytes: left for keys and values on each device; 0 or less where the weights do not fit.
+        share: what each device holds.
         longest_request: tokens of the longest request that fits alone, at most the model's context.
     """
 
@@ -31,6 +32,7 @@ class Placement:
     cache_bytes: int
     longest_request: int
     needs: ModelRequirements
+    share: RankShare
 
     @property
     def fits(self) -> bool:
@@ -39,8 +41,7 @@ class Placement:
 
     def num_requests(self, context: int) -> int:
         """Requests of `context` tokens that fit at once."""
-        each = self.needs.kv_bytes(context, self.cache_dtype, num_ranks=self.num_devices)
-        return max(0, self.cache_bytes) // each
+        return max(0, self.cache_bytes) // self.share.kv_bytes(context, self.cache_dtype)
 
 
 def place(
@@ -52,17 +53,18 @@ def place(
     cache_dtype: str = "bfloat16",
     utilization: float = MEMORY_UTILIZATION,
 ) -> Placement | None:
-    """How the model sits there; None where its heads cannot be shared evenly by so many devices."""
-    if needs.num_heads % num_devices:
+    """How the model sits there; None where so many devices cannot share it evenly."""
+    share = needs.on_rank(num_devices)
+    if share is None:
         return None
-    weights = needs.weight_bytes_on_a_rank(weight_format, num_devices)
+    weights = share.weight_bytes[weight_format]
     room = int(accelerator.memory_bytes * utilization) - weights
 
     def fits(num_tokens: int) -> bool:
-        return needs.kv_bytes(num_tokens, cache_dtype, num_ranks=num_devices) <= room
+        return share.kv_bytes(num_tokens, cache_dtype) <= room
 
     low, high = 0, needs.max_model_len
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return Placement(accelerator, num_devices, weight_format, cache_dtype, weights, room, low, needs)
+    return Placement(accelerator, num_devices, weight_format, cache_dtype, weights, room, low, needs, share)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
+from atom_kernels.protocols.collectives import SingleRank
 from atom_models.build_context import BuildContext
-from atom_models.checkpoint import Checkpoint
+from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import PublishedFormat, published_format
 from atom_models.model import build_model, config_warnings, construct_model
 from atom_models.requirements.cache import CacheGroup, cache_groups
@@ -16,6 +18,18 @@ from atom_models.requirements.parameters import Count, count_parameters
 
 _CACHE_DTYPES = {"float32": 4, "bfloat16": 2, "float8_e4m3fn": 1}
 DEFAULT_BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True)
+class RankShare:
+    """What one of several tensor-parallel ranks holds: weights by number format, and caches."""
+
+    weight_bytes: Mapping[str, int]
+    cache_groups: tuple[CacheGroup, ...]
+
+    def kv_bytes(self, num_tokens: int, cache_dtype: str, *, block_size: int = DEFAULT_BLOCK_SIZE) -> int:
+        """Bytes of cache that a request of `num_tokens` takes on this rank."""
+        return _kv_bytes(self.cache_groups, num_tokens, cache_dtype, block_size)
 
 
 @dataclass(frozen=True)
@@ -28,14 +42,13 @@ class ModelRequirements:
         num_active_parameters: of these, what one token passes through; fewer in mixtures of experts.
         num_linear_parameters: of these, what "int8" quantizes (no embedding, head or routed expert).
         num_layers, num_attention_layers: in all, and with a cache.
-        num_heads: query heads, which tensor-parallel ranks share.
         max_model_len: longest context in tokens.
         weight_bytes: by number format. "int8" leaves all but the linears in bfloat16, and is there for models without
             experts; the published format is there if the checkpoint is quantized and its size follows from the config.
         published_format: the format of a checkpoint that is quantized, such as "fp8" or "awq int4", or None.
         refusal: why an engine does not load this checkpoint; None if it does.
         warnings: what an engine logs about the config.
-        replicated_share: of the weights, the share that each tensor-parallel rank holds whole.
+        on_rank: number of tensor-parallel ranks -> what each holds; None where they cannot share the model.
         cache_groups: layers by the tokens that they keep.
         kv_bytes_per_token: over all layers, by dtype of the cache, of a request within every window.
     """
@@ -46,31 +59,18 @@ class ModelRequirements:
     num_linear_parameters: int
     num_layers: int
     num_attention_layers: int
-    num_heads: int
     max_model_len: int
     weight_bytes: Mapping[str, int]
     published_format: str | None
     refusal: str | None
     warnings: tuple[str, ...]
-    replicated_share: float
+    on_rank: Callable[[int], RankShare | None]
     cache_groups: tuple[CacheGroup, ...]
     kv_bytes_per_token: Mapping[str, int]
 
-    def kv_bytes(
-        self, num_tokens: int, cache_dtype: str, *, num_ranks: int = 1, block_size: int = DEFAULT_BLOCK_SIZE
-    ) -> int:
-        """Bytes of cache that a request of `num_tokens` takes on each of `num_ranks` tensor-parallel ranks."""
-        kept = (
-            group.tokens_kept(num_tokens, block_size) * group.elements_on_a_rank(num_ranks)
-            for group in self.cache_groups
-        )
-        return sum(kept) * _CACHE_DTYPES[cache_dtype]
-
-    def weight_bytes_on_a_rank(self, weight_format: str, num_ranks: int) -> int:
-        """Bytes of weights on each of `num_ranks` tensor-parallel ranks."""
-        whole = self.weight_bytes[weight_format]
-        shared = whole * (1 - self.replicated_share)
-        return int(shared / num_ranks + whole * self.replicated_share)
+    def kv_bytes(self, num_tokens: int, cache_dtype: str, *, block_size: int = DEFAULT_BLOCK_SIZE) -> int:
+        """Bytes of cache that a request of `num_tokens` takes, all of it on one device."""
+        return _kv_bytes(self.cache_groups, num_tokens, cache_dtype, block_size)
 
 
 def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
@@ -93,16 +93,36 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
         num_linear_parameters=count.linear,
         num_layers=int(checkpoint.text_config["num_hidden_layers"]),
         num_attention_layers=sum(group.num_layers for group in groups),
-        num_heads=int(checkpoint.text_config["num_attention_heads"]),
         max_model_len=checkpoint.max_model_len,
         weight_bytes=_weight_bytes(count, published),
         published_format=None if published is None else published.name,
         refusal=None if published is None else _refusal(checkpoint, context),
         warnings=config_warnings(model, checkpoint),
-        replicated_share=count.replicated / count.parameters,
+        on_rank=functools.cache(lambda num_ranks: _rank_share(checkpoint, context, num_ranks)),
         cache_groups=groups,
         kv_bytes_per_token={name: cached * itemsize for name, itemsize in _CACHE_DTYPES.items()},
     )
+
+
+class _OneOf(SingleRank):
+    """The first of so many ranks, which holds the most; layers that are only counted exchange nothing."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+def _rank_share(checkpoint: Checkpoint, context: BuildContext, num_ranks: int) -> RankShare | None:
+    try:
+        model = construct_model(checkpoint, replace(context, collectives=_OneOf(num_ranks)))
+    except CheckpointError:
+        return None
+    weight_bytes = _weight_bytes(count_parameters(model), published_format(checkpoint.config))
+    return RankShare(weight_bytes, cache_groups(model))
+
+
+def _kv_bytes(groups: Sequence[CacheGroup], num_tokens: int, cache_dtype: str, block_size: int) -> int:
+    kept = (group.tokens_kept(num_tokens, block_size) * group.elements_per_token for group in groups)
+    return sum(kept) * _CACHE_DTYPES[cache_dtype]
 
 
 def _refusal(checkpoint: Checkpoint, context: BuildContext) -> str | None:
