@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 import torch
 
+from atom_kernels.protocols.collectives import SingleRank
 from atom_models import (
     BuildContext,
     CheckpointError,
@@ -19,6 +20,7 @@ from atom_models import (
     supported_architectures,
 )
 from atom_models.layers.loadable import Loadable
+from atom_models.layers.wide_norm import WideRMSNorm
 from atom_models.model import attention_layers
 from tiny_architectures import families
 from tiny_models import make_tiny_llama
@@ -72,6 +74,23 @@ def test_int8_bytes_are_those_of_the_packed_linears(tmp_path):
     outputs = 2 * (128 + 64 + 2 * 160 + 64)
     assert needs.num_linear_parameters == linears
     assert needs.weight_bytes["int8"] == (needs.num_parameters - linears) * 2 + linears + 4 * outputs
+
+
+def test_a_rank_holds_the_part_of_a_norm_over_heads_that_its_heads_need(tiny_family):
+    """The norms of q and k are cut in two with their heads; norms of hidden states are whole."""
+    checkpoint = open_checkpoint(tiny_family("minimax_m2"))
+    names = {"q_norm": 0, "k_norm": 0}
+    context = BuildContext(collectives=FirstOfTwo())
+    for layer in build_model(checkpoint, context).modules():
+        if isinstance(layer, WideRMSNorm):
+            (name,), (shape,) = layer.expected_weights(), layer.shapes_on_rank()
+            assert 2 * shape[0] == layer.expected_weights()[name].shape[0]
+            names[name.split(".")[-2]] += 1
+    assert all(names.values())
+
+
+class FirstOfTwo(SingleRank):
+    size = 2
 
 
 def test_a_config_that_lacks_a_number_is_refused(tmp_path):

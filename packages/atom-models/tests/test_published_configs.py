@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from atom_models import ModelRequirements, model_requirements, open_checkpoint
-from atom_models.requirements import ACCELERATORS, find_accelerators, place
+from atom_models.requirements import ACCELERATORS, RankShare, find_accelerators, place
 from published_configs import NAMES, write_published_config
 
 # Parameters that the publishers' weights hold: exact where the files say so, else as their pages round them.
@@ -169,16 +169,22 @@ def test_a_first_mistral_without_a_window_in_its_config_has_one(tmp_path: Path):
         assert [group.window for group in model_requirements(open_checkpoint(tmp_path)).cache_groups] == [kept]
 
 
+def share_of(name: str, ranks: int) -> RankShare:
+    share = needs_of(name).on_rank(ranks)
+    assert share is not None
+    return share
+
+
 def test_ranks_share_heads_until_each_has_one():
     needs = needs_of("llama-3.1-8b")
     whole = needs.kv_bytes(1000, "bfloat16")
     assert whole == 1000 * KV_BYTES["llama-3.1-8b"]
-    shares = [needs.on_rank(ranks).kv_bytes(1000, "bfloat16") * ranks / whole for ranks in (1, 2, 8, 16)]
+    shares = [share_of("llama-3.1-8b", ranks).kv_bytes(1000, "bfloat16") * ranks / whole for ranks in (1, 2, 8, 16)]
     assert shares == [1, 1, 1, 2]
 
 
 def rank_parameters(name: str, ranks: int) -> int:
-    return needs_of(name).on_rank(ranks).weight_bytes["bfloat16"] // 2
+    return share_of(name, ranks).weight_bytes["bfloat16"] // 2
 
 
 def test_each_rank_holds_norms_routers_and_the_way_into_a_latent():
@@ -209,7 +215,7 @@ def test_routers_and_experts_are_no_linears_to_quantize():
 
 def test_each_rank_holds_the_whole_latent():
     needs = needs_of("deepseek-r1")
-    assert needs.on_rank(8).kv_bytes(1000, "bfloat16") == needs.kv_bytes(1000, "bfloat16")
+    assert share_of("deepseek-r1", 8).kv_bytes(1000, "bfloat16") == needs.kv_bytes(1000, "bfloat16")
 
 
 def test_layers_with_a_window_stop_growing_behind_it():
@@ -222,6 +228,14 @@ def test_layers_with_a_window_stop_growing_behind_it():
 def test_heads_that_devices_cannot_share_are_not_placed():
     needs = needs_of("llama-3.1-8b")
     assert place(needs, ACCELERATORS[0], 3, weight_format="bfloat16") is None
+
+
+def test_sizes_that_devices_cannot_share_are_not_placed(tmp_path: Path):
+    config = json.loads((write_published_config("llama-3.1-8b", tmp_path) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 14340}))
+    needs = model_requirements(open_checkpoint(tmp_path))
+    placements = {count: place(needs, ACCELERATORS[0], count, weight_format="bfloat16") for count in (4, 8)}
+    assert [count for count, placement in placements.items() if placement] == [4]
 
 
 def test_accelerators_are_found_in_any_case_and_others_named():

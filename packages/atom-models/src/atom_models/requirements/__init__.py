@@ -3,7 +3,7 @@
 from atom_models.requirements.accelerators import ACCELERATORS, Accelerator, find_accelerators
 from atom_models.requirements.cache import CacheGroup
 from atom_models.requirements.placement import DEVICE_COUNTS, Placement, place
-from atom_models.requirements.requirements import ModelRequirements, model_requirements
+from atom_models.requirements.requirements import ModelRequirements, RankShare, model_requirements
 
 __all__ = [
     "ACCELERATORS",
@@ -12,6 +12,7 @@ __all__ = [
     "CacheGroup",
     "ModelRequirements",
     "Placement",
+    "RankShare",
     "find_accelerators",
     "model_requirements",
     "place",

@@ -86,6 +86,7 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
     count, groups = count_parameters(model), cache_groups(model)
     cached = sum(group.elements_per_token for group in groups)
     published = published_format(checkpoint.config)
+    whole = RankShare(_weight_bytes(count, published), groups)
     return ModelRequirements(
         architecture=checkpoint.architecture,
         num_parameters=count.parameters,
@@ -94,11 +95,13 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
         num_layers=int(checkpoint.text_config["num_hidden_layers"]),
         num_attention_layers=sum(group.num_layers for group in groups),
         max_model_len=checkpoint.max_model_len,
-        weight_bytes=_weight_bytes(count, published),
+        weight_bytes=whole.weight_bytes,
         published_format=None if published is None else published.name,
         refusal=None if published is None else _refusal(checkpoint, context),
         warnings=config_warnings(model, checkpoint),
-        on_rank=functools.cache(lambda num_ranks: _rank_share(checkpoint, context, num_ranks)),
+        on_rank=functools.cache(
+            lambda num_ranks: whole if num_ranks == 1 else _rank_share(checkpoint, context, num_ranks)
+        ),
         cache_groups=groups,
         kv_bytes_per_token={name: cached * itemsize for name, itemsize in _CACHE_DTYPES.items()},
     )
