@@ -48,9 +48,6 @@ class Linear(Layer):
     Neighboring shards with equal schemes are stacked and run as one plan; others are plans of their own, and their
     outputs are concatenated. `split_input` cuts the weights along their inputs instead; then the bias belongs to
     rank 0 alone, so that the sum over ranks holds it once.
-
-    Attributes:
-        is_split: ranks share it, by its inputs or its outputs.
     """
 
     def __init__(
@@ -65,7 +62,7 @@ class Linear(Layer):
     ) -> None:
         super().__init__()
         self._ranks = context.collectives
-        self._split_input = self.is_split = split_input
+        self._split_input = split_input
         self._local_in = context.split(in_features, f"{prefix}: in_features") if split_input else in_features
         self.out_features = sum(shard.out_features // shard.num_pieces for shard in shards)
         self._has_bias = bias and not (split_input and context.collectives.rank > 0)
@@ -195,7 +192,6 @@ class MergedColumnParallelLinear(Linear):
             context.split(size, f"{prefix}: out_features of {name}")
             parts.append(Shard(name, size, context.collectives.size))
         super().__init__(in_features, parts, context, prefix=prefix, bias=bias)
-        self.is_split = True
 
 
 class ColumnParallelLinear(MergedColumnParallelLinear):
@@ -241,7 +237,6 @@ class QKVParallelLinear(Linear):
         )
         self_heads, self_kv_heads = context.split(num_heads, f"{prefix}: num_attention_heads"), num_kv_heads // pieces
         super().__init__(in_features, shards, context, prefix=prefix, bias=bias)
-        self.is_split = True
         self.num_heads, self.num_kv_heads = self_heads, self_kv_heads
         self.sizes = [self_heads * head_dim, self_kv_heads * head_dim, self_kv_heads * head_dim]
 
