@@ -1,4 +1,4 @@
-"""The operators of a step, in order: between all halves of layers, addition and norm are one of them."""
+"""The operators of a step, in order: between all halves of layers, addition and RMS norm are one of them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ EXPERTS, SHARED_EXPERTS = "linear moe_route moe_experts", f"linear moe_route {ML
 HALVES = {
     **dict.fromkeys(("llama", "llama-3.1", "mistral", "mistral-full"), (ATTENTION, MLP) * 2),
     **dict.fromkeys(("qwen2", "qwen2-window", "qwen3"), (ATTENTION, MLP) * 2),
+    "nemotron": (ATTENTION, "linear activation linear") * 2,
     "gemma3": ("linear attention linear rms_norm", "linear gelu_and_mul linear rms_norm") * 4,
     "qwen3_moe": (ATTENTION, EXPERTS) * 2,
     "qwen3_moe-mixed": (ATTENTION, MLP, ATTENTION, EXPERTS, *(ATTENTION, MLP) * 2),
@@ -56,5 +57,7 @@ def test_each_half_of_a_layer_is_followed_by_one_operator_that_adds_and_norms(
     family: str, tiny_family: Callable[[str], Path]
 ) -> None:
     model = load_model(tiny_family(family), progress=False).model
-    halves = " add_rms_norm ".join(HALVES[family])
-    assert operators_of_a_step(model) == f"embedding rms_norm {halves} add_rms_norm"
+    # No kernel adds and takes a layer norm: the addition is torch's.
+    norm, add_norm = ("layer_norm", "layer_norm") if family == "nemotron" else ("rms_norm", "add_rms_norm")
+    halves = f" {add_norm} ".join(HALVES[family])
+    assert operators_of_a_step(model) == f"embedding {norm} {halves} {add_norm}"

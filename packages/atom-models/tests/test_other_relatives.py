@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,8 +67,9 @@ def test_a_layer_norm_subtracts_the_mean_and_adds_its_offset_to_the_weight(bias,
 
 
 def test_every_rank_holds_a_layer_norm_whole():
-    count = count_parameters(LayerNorm(48, 1e-5, make_context(), prefix="norm"))
-    assert count.replicated == count.parameters == 96
+    for num_ranks in (1, 4):
+        context = make_context(collectives=SimpleNamespace(rank=0, size=num_ranks))
+        assert count_parameters(LayerNorm(48, 1e-5, context, prefix="norm")).parameters == 96
 
 
 def test_nemotron_rotates_half_of_each_head_where_its_config_does_not_say():

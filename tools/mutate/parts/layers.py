@@ -36,7 +36,7 @@ HARMLESS: Harmless = {
     ("layers/attention.py: _prologue", "k_norm is None", "*"): _NO_NORM,
     ("layers/attention.py: _prologue", "1e-6", "*"): _NO_NORM,
     ("linear.py: _add_part", '"bias", start', "*"): "a bias that another rank adds has a shape here, and nothing else",
-    ("linear.py: forward", "y, residual", "residual, y"): "a sum has no order",
+    ("residual.py: normed", "self._term, self._total", "self._total, self._term"): "a sum has no order",
     ("mla.py: mla_scale", "factor <= 1", "factor < 1"): "the logarithm of 1 is 0",
     (
         "layers/embedding.py: _rows_of_rank",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -64,7 +64,7 @@ class ModelRequirements:
     published_format: str | None
     refusal: str | None
     warnings: tuple[str, ...]
-    on_rank: Callable[[int], RankShare | None]
+    on_rank: Callable[[int], RankShare | None] = field(compare=False, repr=False)
     cache_groups: tuple[CacheGroup, ...]
     kv_bytes_per_token: Mapping[str, int]
 
