@@ -81,13 +81,13 @@ def make_engine(batch_size: int, max_model_len: int, *, options: argparse.Namesp
 
     from atom_core.engine.engine_core import EngineCore
     from atom_core.executor import InlineExecutor
-    from atom_core.worker.model.loading import EngineModel
+    from atom_core.worker.model.engine_model import EngineModel
     from atom_core.worker.model_runner import ModelRunner
 
     logits = torch.randn(batch_size, options.vocab_size, generator=torch.Generator().manual_seed(0)) * LOGIT_STD
     hidden_states = torch.zeros(options.context, 1)
     model = EngineModel(
-        forward=lambda input_ids, positions: hidden_states[: len(input_ids)],
+        run=lambda input_ids, positions: hidden_states[: len(input_ids)],
         compute_logits=lambda rows: logits[: len(rows)],
         attention_layers={},
     )

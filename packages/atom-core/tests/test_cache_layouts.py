@@ -11,7 +11,7 @@ from atom_core.config import resolve_config
 from atom_core.config.engine_args import EngineArgs
 from atom_core.worker.cache.pages import plan_pages
 from atom_core.worker.cache.tensors import allocate_caches
-from atom_core.worker.model.paged_model import PagedModel
+from atom_core.worker.model.engine_model import EngineModel
 from atom_kernels.aiter.attention.layouts import from_nhd, restore_nhd, scaled_layout
 from atom_kernels.attention import select_attention
 from atom_kernels.attention.ops import make_problem
@@ -85,10 +85,10 @@ def test_prompts_over_scales_are_left_out_of_graphs():
     for cache_dtype in ("bfloat16", "float8_e4m3fnuz"):
         problem = make_problem(8, 2, 128, "bfloat16", cache_dtype=cache_dtype)
         plan = select_attention(problem, Platform.rocm("gfx942"))
-        parts = dict.fromkeys(("forward", "compute_logits"))
-        plans = [(plan, 0, ["a"])]
-        model = SimpleNamespace(
-            **parts, attention_layers={}, num_idle_weights=0, plans_by_group=lambda _, plans=plans: plans
+        model = EngineModel(
+            run=lambda *_: torch.empty(0),
+            compute_logits=lambda rows: rows,
+            attention_layers={"a": SimpleNamespace(plan=plan)},
         )
-        captured[cache_dtype] = PagedModel(model, {}, [["a"]]).captures_prompts
+        captured[cache_dtype] = model.with_caches({}, [["a"]]).captures_prompts
     assert captured == {"bfloat16": True, "float8_e4m3fnuz": False}

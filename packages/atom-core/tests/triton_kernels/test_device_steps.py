@@ -16,7 +16,7 @@ from atom_core.engine.startup import open_model, resolve
 from atom_core.executor import InlineExecutor
 from atom_core.executor.protocol import RunnerInfo
 from atom_core.messages import EngineRequest
-from atom_core.worker.model.paged_model import PagedModel
+from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.model_runner import ModelRunner
 from repeated_work import Repeated
 
@@ -70,7 +70,7 @@ def test_captured_steps_draw_the_tokens_of_steps_on_the_host(tiny_llama: Path) -
 
 def test_an_engine_that_is_closed_leaves_no_model_to_the_garbage_collector(tiny_llama: Path) -> None:
     """A GPU's memory is wanted by the next engine, and collecting is for whenever Python likes."""
-    models: list[weakref.ref[PagedModel]] = []
+    models: list[weakref.ref[EngineModel]] = []
 
     class Remembered(ModelRunner):
         def load(self) -> RunnerInfo:

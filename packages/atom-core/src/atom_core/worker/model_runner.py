@@ -15,7 +15,7 @@ from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
 from atom_core.profiling import TorchProfiler
 from atom_core.worker.graphs.cuda_capture import Capture, CudaCapture
 from atom_core.worker.model.loading import load_engine_model
-from atom_core.worker.model.paged_loading import LoadedPagedModel, LoadModel, load_paged_model
+from atom_core.worker.model.loading_with_cache import LoadModel, LoadReport, load_with_cache
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
@@ -84,8 +84,7 @@ class ModelRunner:
         if config.device == "cpu":
             # OpenMP counts threads for each thread that starts work, so this must happen in the worker's own.
             torch.set_num_threads(config.parallel.num_threads)
-        loaded = load_paged_model(config, self._load_model)
-        self._model = loaded.model
+        self._model, loaded = load_with_cache(config, self._load_model)
         self._states, self._steps = self._make_steps(loaded)
         return RunnerInfo(
             num_blocks=loaded.size.num_blocks,
@@ -154,9 +153,9 @@ class ModelRunner:
         vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
         return Forward(step, batch, logits_nV, prompt_logprobs, vectors)
 
-    def _make_steps(self, loaded: LoadedPagedModel) -> tuple[RequestStates, Steps]:
+    def _make_steps(self, loaded: LoadReport) -> tuple[RequestStates, Steps]:
         """What is kept of requests, and how this device takes steps over it."""
-        config, model = self._config, loaded.model
+        config, model = self._config, self._model
         max_num_seqs, max_model_len = config.scheduler.max_num_seqs, loaded.size.max_model_len
         num_groups, block_size = len(loaded.pages.groups), config.cache.block_size
         make_states = partial(

@@ -13,8 +13,7 @@ from atom_core.worker.cache.tensors import allocate_caches
 from atom_core.worker.graphs.plan import GraphPlan, plan_graphs
 from atom_core.worker.model.dummy_steps import largest_step, run_step
 from atom_core.worker.model.early_compilation import compile_prompts
-from atom_core.worker.model.loading import EngineModel
-from atom_core.worker.model.paged_model import PagedModel
+from atom_core.worker.model.engine_model import EngineModel
 
 # What captured graphs of one shape take beside their shared memory: nodes, arguments, executables.
 GRAPH_BYTES = 8 << 20
@@ -61,7 +60,7 @@ def measure_memory(config: EngineConfig, model: EngineModel, pages: CachePages, 
     reserved, weights = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
     # Not one: kernels would be compiled for a cache whose blocks have no distance.
     caches = allocate_caches(model.attention_layers, pages, 2, config.device)
-    paged = PagedModel(model, caches, [group.layers for group in pages.groups])
+    paged = model.with_caches(caches, [group.layers for group in pages.groups])
     compile_prompts(config, paged)
     torch.cuda.reset_peak_memory_stats()
     run_step(config, paged, largest_step(config))

@@ -12,7 +12,7 @@ import torch
 from atom_core.worker.graphs.cuda_capture import Capture, CaptureCost, Captured
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.model.dummy_steps import dummy_geometry
-from atom_core.worker.model.paged_model import PagedModel
+from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.steps.batch import NO_ROWS, ModelInput, StepRows
 from atom_core.worker.steps.device_inputs import DeviceInputs
 
@@ -31,7 +31,7 @@ class PieceGraphs:
         capture: makes the graphs, over memory that all share: one size runs at a time.
     """
 
-    def __init__(self, inputs: DeviceInputs, model: PagedModel, sizes: Sequence[int], capture: Capture) -> None:
+    def __init__(self, inputs: DeviceInputs, model: EngineModel, sizes: Sequence[int], capture: Capture) -> None:
         self._inputs, self._model, self._capture = inputs, model, capture
         self._sizes = sorted(sizes)
         self._captured: dict[int, Captured] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
 from atom_core.worker.graphs.shapes import MOST_WHOLE, GraphShapes, prompt_sizes
-from atom_core.worker.model.paged_model import PagedModel
+from atom_core.worker.model.engine_model import EngineModel
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class GraphPlan:
         return max([*sizes, *self.piece_sizes], default=0)
 
 
-def plan_graphs(config: EngineConfig, model: PagedModel, weights_per_token: int) -> GraphPlan:
+def plan_graphs(config: EngineConfig, model: EngineModel, weights_per_token: int) -> GraphPlan:
     """What to capture for a `model` that multiplies each token by so many weights.
 
     Raises:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from atom_core.config.sections import EngineConfig
-from atom_core.worker.model.paged_model import PagedModel
+from atom_core.worker.model.engine_model import EngineModel
 from atom_kernels.protocols import BatchGeometry
 
 
@@ -22,7 +22,7 @@ def largest_step(config: EngineConfig) -> list[int]:
     return [longest] * num_reqs + [last] * (last > 1)
 
 
-def run_step(config: EngineConfig, model: PagedModel, lengths: Sequence[int]) -> None:
+def run_step(config: EngineConfig, model: EngineModel, lengths: Sequence[int]) -> None:
     """New prompts of these lengths, or decodes if all are 1."""
     geometry = dummy_geometry(lengths, config.cache.block_size, config.device)
     if max(lengths) == 1:

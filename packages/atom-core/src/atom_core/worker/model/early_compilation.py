@@ -14,7 +14,7 @@ import torch
 from atom_core.config.sections import EngineConfig
 from atom_core.worker.graphs.shapes import PROMPT_REQS, GraphShape
 from atom_core.worker.model.dummy_steps import largest_step, run_step
-from atom_core.worker.model.paged_model import PagedModel
+from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.sampler import draw
@@ -30,7 +30,7 @@ SHORT_PROMPT = 64
 PROMPTS_TOLD_APART = (128, 256, 512, 1024, 2048)
 
 
-def compile_prompts(config: EngineConfig, model: PagedModel) -> None:
+def compile_prompts(config: EngineConfig, model: EngineModel) -> None:
     """What the largest step and short prompts launch; that of the former takes longest."""
     largest = largest_step(config)
 
@@ -51,7 +51,7 @@ class EarlyCompilation:
     def __init__(
         self,
         config: EngineConfig,
-        model: PagedModel,
+        model: EngineModel,
         states: RequestStates,
         tables: DeviceTables,
         inputs: DeviceInputs,

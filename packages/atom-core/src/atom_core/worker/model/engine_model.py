@@ -1,51 +1,59 @@
-"""`PagedModel`: a model with its KV cache, run on batches."""
+"""`EngineModel`: a model on its device, with its KV cache, run on batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from atom_core.worker.model.loading import EngineModel
 from atom_kernels.protocols import BatchGeometry
 from atom_models.forward_context import ForwardContext, set_forward_context
 
 
-class PagedModel:
-    """Runs an `EngineModel` over its pages.
-
-    Args:
-        model: with its weights.
-        kv_caches: by layer name.
-        groups: names of the layers of each group.
+@dataclass(frozen=True)
+class EngineModel:
+    """A loaded model; `with_caches` gives it the cache that it attends over.
 
     Attributes:
-        compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``.
         run: ``(input_ids [T], positions [T]) -> hidden_states [T, D]``, while attention is told of a batch.
-        attention_layers, kv_caches: by name.
+        compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``.
+        attention_layers: by name, each with its `plan`.
+        num_idle_weights: of the experts that a token does not choose.
+        kv_caches: by layer name.
+        plans: of attention, each with its group's index and the names of its layers. Each needs its metadata built
+            once a step.
         num_groups: of layers.
-        has_experts: that a token chooses among.
-        plans: of attention, each with its group's index and the names of its layers.
     """
 
-    def __init__(
-        self,
-        model: EngineModel,
-        kv_caches: Mapping[str, tuple[torch.Tensor, ...]],
-        groups: Sequence[Sequence[str]],
-    ) -> None:
-        self.run = model.forward
-        self.compute_logits = model.compute_logits
-        self.attention_layers = model.attention_layers
-        self.kv_caches = kv_caches
-        self.num_groups = len(groups)
-        self.has_experts = model.num_idle_weights > 0
-        self.plans = model.plans_by_group(groups)
+    run: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    compute_logits: Callable[[torch.Tensor], torch.Tensor]
+    attention_layers: Mapping[str, Any]
+    num_idle_weights: int = 0
+    kv_caches: Mapping[str, tuple[torch.Tensor, ...]] = field(default_factory=dict)
+    plans: Sequence[tuple[Any, int, Sequence[str]]] = ()
+    num_groups: int = 0
+
+    def with_caches(
+        self, kv_caches: Mapping[str, tuple[torch.Tensor, ...]], groups: Sequence[Sequence[str]]
+    ) -> EngineModel:
+        """The same model over `kv_caches`, by layer name; `groups` are the names of the layers of each group."""
+        names: dict[tuple[Any, int], list[str]] = {}
+        for index, layers in enumerate(groups):
+            for name in layers:
+                names.setdefault((self.attention_layers[name].plan, index), []).append(name)
+        plans = [(plan, index, layers) for (plan, index), layers in names.items()]
+        return replace(self, kv_caches=kv_caches, plans=plans, num_groups=len(groups))
+
+    @property
+    def has_experts(self) -> bool:
+        """Each token chooses among experts."""
+        return self.num_idle_weights > 0
 
     def why_not_capturable(self) -> str | None:
-        """What of attention cannot be captured in a graph; None if all can."""
+        """Why attention cannot be captured in a graph; None if it can."""
         for plan, _, layers in self.plans:
             if not plan.capturable:
                 return f"the {plan.backend} backend of {layers[0]} cannot be captured"
@@ -70,7 +78,7 @@ class PagedModel:
             yield
 
     def _build_metadata(self, geometries: Sequence[BatchGeometry]) -> dict[str, Any]:
-        """What attention needs to know of a batch, by layer name."""
+        """The metadata of a batch by layer name; layers of one plan share theirs."""
         metadata: dict[str, Any] = {}
         for plan, group, names in self.plans:
             metadata.update(dict.fromkeys(names, plan.build_metadata(geometries[group])))

@@ -11,26 +11,23 @@ from atom_core.worker.cache.device_memory import count_weights_per_token, measur
 from atom_core.worker.cache.pages import CachePages, plan_pages
 from atom_core.worker.cache.size import CacheSize, available_memory, size_cache
 from atom_core.worker.cache.tensors import allocate_caches
-from atom_core.worker.model.loading import EngineModel
-from atom_core.worker.model.paged_model import PagedModel
+from atom_core.worker.model.engine_model import EngineModel
 
 LoadModel = Callable[[EngineConfig], EngineModel]
 
 
 @dataclass(frozen=True)
-class LoadedPagedModel:
-    """A model that is ready to run.
+class LoadReport:
+    """The facts that loading found out.
 
     Attributes:
-        model: with its cache.
-        pages: how its layers share it.
+        pages: how the model's layers share the cache.
         size: of the cache.
-        weights_per_token: that each is multiplied by, about; 0 on a CPU, where nobody asks.
+        weights_per_token: that each token is multiplied by, about; 0 on a CPU, where nobody asks.
         timings: seconds of each phase, by name.
         choices: a line for each value that was chosen for the user.
     """
 
-    model: PagedModel
     pages: CachePages
     size: CacheSize
     weights_per_token: int
@@ -38,7 +35,7 @@ class LoadedPagedModel:
     choices: tuple[str, ...]
 
 
-def load_paged_model(config: EngineConfig, load_model: LoadModel) -> LoadedPagedModel:
+def load_with_cache(config: EngineConfig, load_model: LoadModel) -> tuple[EngineModel, LoadReport]:
     """Load the weights, measure the memory, allocate the cache.
 
     Raises:
@@ -71,8 +68,7 @@ def load_paged_model(config: EngineConfig, load_model: LoadModel) -> LoadedPaged
     )
     caches = allocate_caches(model.attention_layers, pages, size.num_blocks, config.device)
     times.append(time.perf_counter())
-    return LoadedPagedModel(
-        model=PagedModel(model, caches, [group.layers for group in pages.groups]),
+    report = LoadReport(
         pages=pages,
         size=size,
         weights_per_token=weights_per_token,
@@ -84,6 +80,7 @@ def load_paged_model(config: EngineConfig, load_model: LoadModel) -> LoadedPaged
         },
         choices=(*choices, *size.choices),
     )
+    return model.with_caches(caches, [group.layers for group in pages.groups]), report
 
 
 def _attended_without_a_kernel(model: EngineModel) -> Iterator[str]:

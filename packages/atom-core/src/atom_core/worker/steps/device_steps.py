@@ -15,7 +15,7 @@ from atom_core.worker.graphs.plan import plan_graphs
 from atom_core.worker.graphs.shapes import PROMPT_REQS, GraphShape
 from atom_core.worker.graphs.step_graphs import StepGraphs
 from atom_core.worker.model.early_compilation import EarlyCompilation
-from atom_core.worker.model.paged_model import PagedModel
+from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.sampler import draw
@@ -43,7 +43,7 @@ class DeviceSteps:
     def __init__(
         self,
         config: EngineConfig,
-        model: PagedModel,
+        model: EngineModel,
         states: RequestStates,
         tables: DeviceTables,
         *,
@@ -138,7 +138,7 @@ class DeviceSteps:
         return None if self._pieces is None else self._pieces.shape_of(rows)
 
 
-def _logits(model: PagedModel, batch: ModelInput) -> torch.Tensor:
+def _logits(model: EngineModel, batch: ModelInput) -> torch.Tensor:
     """``[n, vocab]`` of the rows that sample."""
     hidden_TD = model.forward(batch.input_ids, batch.positions, batch.geometries)
     return model.compute_logits(batch.of_sampling_rows(hidden_TD)).contiguous()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from atom_core.worker.model.paged_model import PagedModel
+from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
 
@@ -12,7 +12,7 @@ from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
 class HostSteps:
     """`Steps` that are computed as they come; there are no graphs."""
 
-    def __init__(self, model: PagedModel, tables: HostTables, block_size: int) -> None:
+    def __init__(self, model: EngineModel, tables: HostTables, block_size: int) -> None:
         self._model, self._tables, self._block_size = model, tables, block_size
         self.choices = ()
 
