@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import subprocess
@@ -107,9 +108,11 @@ class RunningServer:
             self.state = app.state.server
             self._server = SignalFreeServer(uvicorn_settings(app, self._options))
             serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
+            gc.freeze()  # as `atom serve` does
             self._started.set()
             await serving
         finally:
+            gc.unfreeze()
             await self.engine.shutdown(0.0)
 
 

@@ -158,6 +158,7 @@ async def _serve(args: EngineArgs, options: ServerOptions, listener: socket.sock
             task.cancel()
         return life.exit_code
     finally:
+        gc.unfreeze()
         await engine.shutdown(0.0)
 
 
