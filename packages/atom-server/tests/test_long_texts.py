@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -33,9 +34,12 @@ def posting(server, path: str, body: bytes) -> Iterator[socket.socket]:
 
 def texts_in_work(server) -> int:
     """Pieces of work that wait or run in the threads for text."""
-    threads = [server.engine.texts._short, server.engine.texts._long]
-    waiting = sum(pool._work_queue.qsize() for pool in threads)
-    return waiting + sum(len(pool._threads) - pool._idle_semaphore._value for pool in threads)
+    pools = [server.engine.texts._short, server.engine.texts._long]
+    frames = sys._current_frames()
+    running = [frames.get(thread.ident) for pool in pools for thread in pool._threads]
+    # A thread that waits for work is in `_worker` itself. The pool's own count of idle threads is too high at times.
+    in_work = sum(frame is not None and frame.f_code.co_name != "_worker" for frame in running)
+    return in_work + sum(pool._work_queue.qsize() for pool in pools)
 
 
 def wait_until_a_text_is_in_work(server) -> None:
