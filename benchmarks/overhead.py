@@ -89,7 +89,7 @@ def make_engine(batch_size: int, max_model_len: int, *, options: argparse.Namesp
     model = EngineModel(
         run=lambda input_ids, positions: hidden_states[: len(input_ids)],
         compute_logits=lambda rows: logits[: len(rows)],
-        attention_layers={},
+        mixers={},
     )
     config = _config(batch_size, max_model_len, options)
     return EngineCore(config, InlineExecutor(ModelRunner(config, load_model=lambda _: model)))

@@ -17,8 +17,7 @@ from torch import nn
 
 from amd_machine import amd_machine
 from atom_kernels.aiter.attention import latent_backend, paged_backend
-from atom_kernels.attention import AttentionPlan
-from atom_kernels.attention.mla import MlaPlan
+from atom_kernels.mixers import MixerPlan
 from atom_kernels.moe.ops import MOE_EXPERTS, MOE_ROUTE
 from atom_kernels.operator import Op
 from atom_kernels.platform import Platform
@@ -73,16 +72,16 @@ def _selected(model: nn.Module, platform: Platform) -> tuple[str, str, str, str]
     return kernels, layouts, _rows(model, Router, MOE_ROUTE, platform), _rows(model, Experts, MOE_EXPERTS, platform)
 
 
-def _attention_plans(model: nn.Module) -> Iterator[AttentionPlan | MlaPlan]:
+def _attention_plans(model: nn.Module) -> Iterator[MixerPlan | MixerPlan]:
     for layer in model.modules():
         if isinstance(layer, Attention | LatentAttention) and layer.plan is not None:
             yield layer.plan
 
 
-def _kernels(plan: AttentionPlan | MlaPlan) -> str:
+def _kernels(plan: MixerPlan | MixerPlan) -> str:
     if plan.backend != paged_backend.NAME:
         return plan.backend
-    known = latent_backend.KERNELS if isinstance(plan, MlaPlan) else paged_backend.KERNELS
+    known = latent_backend.KERNELS if isinstance(plan, MixerPlan) else paged_backend.KERNELS
     return ", ".join(f"`{name}`" for name in known[plan.layout.name])
 
 

@@ -9,16 +9,15 @@ from typing import Any
 
 import torch
 
-from atom_kernels.attention.cases import make_geometry
+from atom_kernels.attention.cases import make_problem
 from atom_kernels.attention.mla.cases import make_problem as make_latent_problem
-from atom_kernels.attention.mla.plan import select_mla
 from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
 from atom_kernels.attention.mla.tuning import LatentSubject
-from atom_kernels.attention.ops import make_problem
-from atom_kernels.attention.plan import select_attention
 from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
-from atom_kernels.attention.triton_configs import latent_decode_config
+from atom_kernels.attention.triton.configs import latent_decode_config
 from atom_kernels.graph_timing import num_copies
+from atom_kernels.mixers import select_mixer
+from atom_kernels.mixers.cases import make_geometry
 from atom_kernels.operator import Work
 from atom_kernels.protocols import BatchGeometry
 from benchmarks.kernels.case import Call, KernelCase, Sides, random
@@ -66,7 +65,7 @@ def _paged_case(
     work = paged_work(problem, queries, length, count)
 
     def build() -> Sides:
-        plan = select_attention(problem)
+        plan = select_mixer(problem)
         geometry, num_blocks = _geometry(queries, length, count)
         metadata = plan.build_metadata(geometry)
         head = problem.head_dim
@@ -83,7 +82,7 @@ def _paged_case(
             cache = (random(*block), random(*block))
             ours.append(
                 lambda q=q, k=k, v=v, cache=cache: plan.forward(
-                    q, k, v, cache, metadata, prologue=prologue, sinks=sinks
+                    (q, k, v), cache, metadata, weights=sinks, prologue=prologue
                 )
             )
         return Sides(plan.backend, ours, _plain(problem, queries, length, count, sinks))
@@ -105,12 +104,12 @@ def _latent_case(model: str, label: str, problem: MlaProblem, queries: int, leng
     work = latent_work(problem, queries, length, count)
 
     def build() -> Sides:
-        plan = select_mla(problem)
+        plan = select_mixer(problem)
         geometry, num_blocks = _geometry(queries, length, count)
         metadata = plan.build_metadata(geometry)
         expanded = problem.num_heads * (problem.qk_nope_head_dim + problem.v_head_dim)
         weight = random(expanded, problem.kv_lora_rank, scale=0.02)
-        weights = plan.prepare(weight)
+        weights = plan.prepare({"kv_b": weight})
         positions = torch.arange(length - queries, length, device="cuda").repeat(count)
         prologue = MlaPrologue(positions, _rotations(problem.qk_rope_head_dim), True, random(problem.kv_lora_rank))
         ours: list[Call] = []
@@ -120,7 +119,9 @@ def _latent_case(model: str, label: str, problem: MlaProblem, queries: int, leng
             kv = random(count * queries, problem.latent_dim)
             cache = (random(num_blocks, BLOCK_SIZE, problem.latent_dim),)
             ours.append(
-                lambda q=q, kv=kv, cache=cache: plan.forward(q, kv, weights, cache, metadata, prologue=prologue)
+                lambda q=q, kv=kv, cache=cache: plan.forward(
+                    (q, kv), cache, metadata, weights=weights, prologue=prologue
+                )
             )
             heads = q.unflatten(0, (count, queries)).transpose(1, 2)
             theirs.append(partial(plain_latent, problem, heads, random(count, length, problem.latent_dim), weight))

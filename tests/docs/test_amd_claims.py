@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from atom_kernels.activation import SILU_AND_MUL, SWIGLU_OAI_AND_MUL, GatedActivationProblem
-from atom_kernels.attention import AttentionPlan, AttentionProblem, select_attention
-from atom_kernels.attention.mla import MlaProblem, select_mla
+from atom_kernels.attention import AttentionProblem
+from atom_kernels.attention.mla import MlaProblem
 from atom_kernels.linear import OP as LINEAR
 from atom_kernels.linear import LinearProblem
+from atom_kernels.mixers import MixerPlan, select_mixer
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.platform import AITER_ARCHES, Platform
@@ -39,8 +40,8 @@ def platform(request: pytest.FixtureRequest) -> Platform:
     return Platform.rocm(request.param, release="git")
 
 
-def attention(platform: Platform, **fields: object) -> AttentionPlan:
-    return select_attention(replace(PLAIN, **fields), platform)
+def attention(platform: Platform, **fields: object) -> MixerPlan:
+    return select_mixer(replace(PLAIN, **fields), platform)
 
 
 def test_plain_heads_are_decoded_by_the_assembly_over_both_kinds_of_cache(platform: Platform):
@@ -60,8 +61,8 @@ def test_other_heads_are_served_by_unified_attention(platform: Platform, fields:
 
 def test_latents_in_float8_have_no_kernel(platform: Platform):
     assert "No kernel reads *latents* in float8: the reference does" in WORDS
-    assert select_mla(LATENT, platform).backend == "aiter"
-    assert select_mla(replace(LATENT, cache_dtype=platform.float8), platform).backend == "reference"
+    assert select_mixer(LATENT, platform).backend == "aiter"
+    assert select_mixer(replace(LATENT, cache_dtype=platform.float8), platform).backend == "reference"
 
 
 def linear_backend(platform: Platform, dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> str:
@@ -82,7 +83,7 @@ def test_batch_invariant_engines_attend_and_multiply_in_triton(platform: Platfor
     [row] = select(MOE_EXPERTS, replace(EXPERTS, batch_invariant=True), invariant).rows
     assert row.backend == "triton"
     assert "with `--batch-invariant`, under which latent attention is torch's" in WORDS
-    assert select_mla(LATENT, invariant).backend == "torch"
+    assert select_mixer(LATENT, invariant).backend == "torch"
 
 
 def test_attention_in_float32_is_tritons(platform: Platform):
@@ -102,7 +103,7 @@ def test_the_release_on_pypi_lacks_what_the_page_says():
     assert "`pa_fwd_asm` over a cache in bfloat16 (`unified_attention` serves)" in row
     assert "unified_attention" in attention(old).kernels
     assert "latent attention of more than 112 heads (Triton serves)" in row
-    assert [select_mla(replace(LATENT, num_heads=n), old).backend for n in (112, 128)] == ["aiter", "triton"]
+    assert [select_mixer(replace(LATENT, num_heads=n), old).backend for n in (112, 128)] == ["aiter", "triton"]
     assert "gluon" not in PAGE.lower()
 
 

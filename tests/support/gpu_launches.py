@@ -20,10 +20,10 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from atom_kernels.attention import select_attention
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.cases import bench_cases
+from atom_kernels.mixers import select_mixer
 from atom_kernels.platform import AITER_ARCHES, Facts, Platform, platform_from_facts, use_platform
 from atom_kernels.registry import all_ops
 
@@ -119,7 +119,7 @@ def _triton_runs(platform: Platform) -> Iterator[Any]:
     for heads, rules in (((16, 8, 128), {}), ((64, 8, 64), {"has_sinks": True})):
         problem = make_problem(*heads, "bfloat16", **rules)
         step = make_step(problem, [(1, 5), (_LONG_PROMPT, _LONG_PROMPT)])
-        yield partial(step.run, select_attention(problem, platform, only_backend="triton"))
+        yield partial(step.run, select_mixer(problem, platform, only_backend="triton"))
 
 
 if __name__ == "__main__":

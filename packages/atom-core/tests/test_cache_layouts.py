@@ -13,10 +13,9 @@ from atom_core.worker.cache.pages import plan_pages
 from atom_core.worker.cache.tensors import allocate_caches
 from atom_core.worker.model.engine_model import EngineModel
 from atom_kernels.aiter.attention.layouts import from_nhd, restore_nhd, scaled_layout
-from atom_kernels.attention import select_attention
 from atom_kernels.attention.ops import make_problem
+from atom_kernels.mixers import select_mixer
 from atom_kernels.platform import Platform
-from atom_kernels.protocols import KVCacheSpec
 from atom_models import open_checkpoint
 
 LONG = 1 << 20
@@ -26,7 +25,7 @@ def layers_with(layouts_of_windows):
     """Layers without a model, by name."""
     return {
         f"layers.{index}": SimpleNamespace(
-            kv_cache_spec=KVCacheSpec(2, 128, "bfloat16", window), plan=SimpleNamespace(layout=layout)
+            plan=SimpleNamespace(layout=layout, problem=SimpleNamespace(sliding_window=window))
         )
         for index, (window, layout) in enumerate(layouts_of_windows)
     }
@@ -35,7 +34,7 @@ def layers_with(layouts_of_windows):
 def planned(window):
     """On an MI300X: a layer with a window wants rows of tokens, one without wants shuffled blocks."""
     problem = make_problem(8, 2, 128, "bfloat16", sliding_window=window)
-    return window, select_attention(problem, Platform.rocm("gfx942")).layout
+    return window, select_mixer(problem, Platform.rocm("gfx942")).layout
 
 
 def test_layers_that_share_places_keep_their_own_layouts():
@@ -84,11 +83,11 @@ def test_prompts_over_scales_are_left_out_of_graphs():
     captured = {}
     for cache_dtype in ("bfloat16", "float8_e4m3fnuz"):
         problem = make_problem(8, 2, 128, "bfloat16", cache_dtype=cache_dtype)
-        plan = select_attention(problem, Platform.rocm("gfx942"))
+        plan = select_mixer(problem, Platform.rocm("gfx942"))
         model = EngineModel(
             run=lambda *_: torch.empty(0),
             compute_logits=lambda rows: rows,
-            attention_layers={"a": SimpleNamespace(plan=plan)},
+            mixers={"a": SimpleNamespace(plan=plan)},
         )
         captured[cache_dtype] = model.with_caches({}, [["a"]]).captures_prompts
     assert captured == {"bfloat16": True, "float8_e4m3fnuz": False}

@@ -14,7 +14,7 @@ from atom_core.config.sections import CacheConfig
 from atom_core.worker.cache.pages import plan_pages
 from atom_core.worker.cache.size import size_cache
 from atom_core.worker.cache.tensors import allocate_caches
-from atom_kernels.protocols import CacheLayout, CacheTensor, KVCacheSpec
+from atom_kernels.protocols import CacheLayout, CacheTensor
 from tiny_architectures import make_tiny
 
 BLOCK_SIZE = 16
@@ -27,8 +27,9 @@ def make_layers(windows, *, num_kv_heads=lambda window: 2):
     for index, window in enumerate(windows):
         heads = num_kv_heads(window)
         tensors = tuple(CacheTensor(name, (BLOCK_SIZE, heads, 8), "bfloat16") for name in ("key", "value"))
-        plan = SimpleNamespace(layout=CacheLayout("nhd", BLOCK_SIZE, tensors))
-        layers[f"layers.{index}"] = SimpleNamespace(kv_cache_spec=KVCacheSpec(heads, 8, "bfloat16", window), plan=plan)
+        problem = SimpleNamespace(sliding_window=window)
+        plan = SimpleNamespace(layout=CacheLayout("nhd", BLOCK_SIZE, tensors), problem=problem)
+        layers[f"layers.{index}"] = SimpleNamespace(plan=plan)
     return layers
 
 
@@ -131,16 +132,16 @@ def test_the_longest_request_is_what_fits_behind_windows_too():
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2-window", "gemma3", "gpt_oss"])
-def test_the_bytes_that_specs_count_are_the_bytes_allocated(family, tmp_path):
+def test_the_bytes_allocated_are_those_of_keys_and_values(family, tmp_path):
     folder = make_tiny(family, tmp_path)
     with LLMEngine(str(folder), dtype="float32", num_kv_blocks=12, num_threads=1) as engine:
         model = engine._core._executor._runner._model  # type: ignore[attr-defined]
-        caches, layers = model.kv_caches, model.attention_layers
-        counted = sum(layer.kv_cache_spec.bytes_per_token for layer in layers.values()) * 12 * BLOCK_SIZE
-        assert allocated_bytes(caches.values()) == counted
+        caches, layers = model.kv_caches, model.mixers
+        problems = {name: layer.problem for name, layer in layers.items()}
+        a_block = {name: 2 * p.num_kv_heads * p.head_dim * 4 * BLOCK_SIZE for name, p in problems.items()}
+        assert allocated_bytes(caches.values()) == sum(a_block.values()) * 12
         for name, cache in caches.items():
-            spec = layers[name].kv_cache_spec
-            assert sum(t[0].nbytes for t in cache) == spec.bytes_per_token * BLOCK_SIZE
+            assert sum(t[0].nbytes for t in cache) == a_block[name]
         assert engine.stats.num_blocks * len(model.plans) >= 12
 
 

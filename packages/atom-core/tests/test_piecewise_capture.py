@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_leaves
 
 from atom_core.worker.graphs.piecewise_capture import Parts
-from atom_models.forward_context import ForwardContext, attend_in_step, get_forward_context, set_forward_context
+from atom_models.forward_context import ForwardContext, get_forward_context, mix_in_step, set_forward_context
 
 LAYERS = 3
 
@@ -56,7 +56,7 @@ class Work:
     def __call__(self) -> torch.Tensor:
         hidden = self.x + 1
         for _ in range(LAYERS):
-            hidden = attend_in_step(self._attend, (hidden * 2, hidden.neg()), (5, 4)).repeat(1, 2) + hidden
+            hidden = mix_in_step(self._attend, (hidden * 2, hidden.neg()), (5, 4)).repeat(1, 2) + hidden
         return hidden
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom_kernels.attention import AttentionProblem, UnsupportedAttentionError, paged_attention, select_attention
+from atom_kernels.attention import AttentionProblem, paged_attention
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
+from atom_kernels.mixers import UnsupportedMixerError, select_mixer
 from atom_kernels.native import native_unavailable
 from atom_kernels.protocols import CacheLayout
 
@@ -18,14 +19,14 @@ every_backend = pytest.mark.parametrize("backend", [*BACKENDS, "reference"])
 
 
 def attend(problem, requests, backend, **options):
-    return make_step(problem, requests, **options).run(select_attention(problem, only_backend=backend))[0]
+    return make_step(problem, requests, **options).run(select_mixer(problem, only_backend=backend))[0]
 
 
 def test_the_reference_is_softmax_attention_over_the_tokens_so_far():
     problem = make_problem(4, 2, 16)
     step = make_step(problem, [(6, 6)])
-    out = step.run(select_attention(problem, only_backend="reference"))[0]
-    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (step.q_THD, step.k_TKD, step.v_TKD))
+    out = step.run(select_mixer(problem, only_backend="reference"))[0]
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in step.inputs)
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     torch.testing.assert_close(out, expected[0].transpose(0, 1), atol=1e-6, rtol=1e-5)
 
@@ -34,16 +35,16 @@ def test_a_window_of_one_token_sees_only_itself():
     problem = make_problem(2, 2, 16, sliding_window=1)
     step = make_step(problem, [(5, 5)])
     for backend in [*BACKENDS, "reference"]:
-        out = step.run(select_attention(problem, only_backend=backend))[0]
-        torch.testing.assert_close(out, step.v_TKD)
+        out = step.run(select_mixer(problem, only_backend=backend))[0]
+        torch.testing.assert_close(out, step.inputs[2])
 
 
 def test_a_huge_sink_takes_all_of_the_weight():
     problem = make_problem(2, 1, 16, has_sinks=True)
     step = make_step(problem, [(3, 40)])
-    step = replace(step, sinks=torch.full((2,), 1e4))
+    step = replace(step, weights={"sinks": torch.full((2,), 1e4)})
     for backend in [*BACKENDS, "reference"]:
-        out = step.run(select_attention(problem, only_backend=backend))[0]
+        out = step.run(select_mixer(problem, only_backend=backend))[0]
         assert out.abs().max() == 0
 
 
@@ -51,7 +52,7 @@ def test_a_soft_cap_bounds_the_scores():
     problem = make_problem(1, 1, 16, soft_cap=1e-6, scale=1e3)
     step = make_step(problem, [(1, 50)])
     for backend in [*BACKENDS, "reference"]:
-        out, _, v_cache = step.run(select_attention(problem, only_backend=backend))
+        out, _, v_cache = step.run(select_mixer(problem, only_backend=backend))
         mean = v_cache.flatten(0, 1)[:50].mean(dim=0)
         torch.testing.assert_close(out[0], mean, atol=1e-4, rtol=1e-4)
 
@@ -60,9 +61,9 @@ def test_a_soft_cap_bounds_the_scores():
 def test_rows_of_no_request_are_zeros(backend):
     problem = make_problem(2, 1, 16)
     step = make_step(problem, [(1, 5), (2, 7)])
-    plan = select_attention(problem, only_backend=backend)
-    q, k, v = (torch.cat((x, torch.full_like(x[:2], float("nan")))) for x in (step.q_THD, step.k_TKD, step.v_TKD))
-    out = plan.forward(q, k, v, tuple(c.clone() for c in step.kv_cache), plan.build_metadata(step.geometry))
+    plan = select_mixer(problem, only_backend=backend)
+    q, k, v = (torch.cat((x, torch.full_like(x[:2], float("nan")))) for x in step.inputs)
+    out = plan.forward((q, k, v), tuple(c.clone() for c in step.caches), plan.build_metadata(step.geometry))
     assert torch.equal(out[:3], step.run(plan)[0])
     assert out[3:].abs().max() == 0
 
@@ -72,8 +73,8 @@ def test_rows_of_no_request_are_zeros(backend):
 def test_nothing_past_the_end_of_a_request_or_before_its_window_is_read(backend, window):
     problem = make_problem(3, 1, 16, sliding_window=window, block_size=8)
     step = make_step(problem, [(1, 70), (5, 130)])
-    clean = step.run(select_attention(problem, only_backend=backend))[0]
-    for cache in step.kv_cache:
+    clean = step.run(select_mixer(problem, only_backend=backend))[0]
+    for cache in step.caches:
         for request, length in enumerate([70, 130]):
             flat = cache.flatten(0, 1)
             first_block = int(step.geometry.block_table[request, 0])
@@ -82,7 +83,7 @@ def test_nothing_past_the_end_of_a_request_or_before_its_window_is_read(backend,
         # Blocks that the window has left may be gone: their entries say so.
         step.geometry.block_table[0, : (70 - window) // 8] = 10**6
         step.geometry.block_table[1, : (126 - window) // 8] = 10**6
-    assert torch.equal(step.run(select_attention(problem, only_backend=backend))[0], clean)
+    assert torch.equal(step.run(select_mixer(problem, only_backend=backend))[0], clean)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -102,14 +103,14 @@ def test_the_fused_prologue_equals_norm_then_rotation(backend, interleaved, rota
     problem = make_problem(4, 2, 32)
     options = {"interleaved": interleaved, "rotary_dim": rotary_dim, "norms": True}
     step = make_step(problem, [(1, 33), (9, 40)], **options)
-    expected = step.run(select_attention(problem, only_backend="reference"))
-    for got, want in zip(step.run(select_attention(problem, only_backend=backend)), expected, strict=True):
+    expected = step.run(select_mixer(problem, only_backend="reference"))
+    for got, want in zip(step.run(select_mixer(problem, only_backend=backend)), expected, strict=True):
         torch.testing.assert_close(got, want, atol=2e-5, rtol=2e-5)
 
 
 def test_a_float8_cache_is_served_by_the_reference():
     problem = make_problem(4, 2, 32, cache_dtype="float8_e4m3fn")
-    plan = select_attention(problem)
+    plan = select_mixer(problem)
     assert plan.backend == "reference"
     assert {name for name, _ in plan.reasons} == {"aiter", "triton", "native", "torch"}
     out, k_cache, _ = make_step(problem, [(4, 20)]).run(plan)
@@ -119,7 +120,7 @@ def test_a_float8_cache_is_served_by_the_reference():
 
 
 def test_the_layout_is_tokens_by_heads_and_says_its_bytes():
-    layout = select_attention(make_problem(4, 2, 32, "bfloat16")).layout
+    layout = select_mixer(make_problem(4, 2, 32, "bfloat16")).layout
     assert [tensor.shape for tensor in layout.tensors] == [(16, 2, 32), (16, 2, 32)]
     assert layout.block_bytes == 2 * 16 * 2 * 32 * 2
     assert [tuple(cache.shape) for cache in layout.allocate(5)] == [(5, 16, 2, 32)] * 2
@@ -127,13 +128,13 @@ def test_the_layout_is_tokens_by_heads_and_says_its_bytes():
 
 def test_a_host_that_offers_only_another_layout_is_told_what_is_needed():
     problem = make_problem(4, 2, 32)
-    with pytest.raises(UnsupportedAttentionError, match="needs the cache layout nhd of 16 tokens.*offers paged of 8"):
-        select_attention(problem, offered=[CacheLayout("paged", 8, ())])
+    with pytest.raises(UnsupportedMixerError, match="needs the cache layout nhd of 16 tokens.*offers paged of 8"):
+        select_mixer(problem, offered=[CacheLayout("paged", 8, ())])
 
 
 def test_an_unknown_backend_is_refused_with_the_known_ones():
-    with pytest.raises(UnsupportedAttentionError, match="'cuda' is not one of aiter, triton, native, torch, reference"):
-        select_attention(make_problem(4, 2, 32), only_backend="cuda")
+    with pytest.raises(UnsupportedMixerError, match="'cuda' is not one of aiter, triton, native, torch, reference"):
+        select_mixer(make_problem(4, 2, 32), only_backend="cuda")
 
 
 @pytest.mark.parametrize(
@@ -155,9 +156,9 @@ def test_a_problem_that_makes_no_sense_is_refused(overrides, words):
 def test_the_contract_can_be_called_without_a_plan():
     problem = make_problem(2, 1, 16)
     step = make_step(problem, [(2, 6)])
-    out, *kv_cache = step.run(select_attention(problem, only_backend="reference"))
+    out, *kv_cache = step.run(select_mixer(problem, only_backend="reference"))
     geometry = step.geometry
     again = paged_attention(
-        step.q_THD, tuple(kv_cache), geometry.query_start_loc, geometry.seq_lens, geometry.block_table, scale=0.25
+        step.inputs[0], tuple(kv_cache), geometry.query_start_loc, geometry.seq_lens, geometry.block_table, scale=0.25
     )
     assert torch.equal(again, out)

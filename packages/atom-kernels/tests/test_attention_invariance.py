@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom_kernels.attention import select_attention
-from atom_kernels.attention.cases import make_geometry
 from atom_kernels.attention.ops import make_problem
+from atom_kernels.mixers import select_mixer
+from atom_kernels.mixers.cases import make_geometry
 from atom_kernels.native import native_unavailable
 from atom_kernels.protocols import BatchGeometry
 
@@ -52,7 +52,7 @@ def attend_in_chunks(plan, tokens, ends, *, scattered=True):
         )
         q, k, v = (x[start:end] for x in tokens)
         metadata = plan.build_metadata(geometry)
-        outputs.append(plan.forward(q, k, v, kv_cache, metadata, sinks=make_sinks(plan.problem)))
+        outputs.append(plan.forward((q, k, v), kv_cache, metadata, weights=make_sinks(plan.problem)))
     return torch.cat(outputs)
 
 
@@ -60,7 +60,7 @@ def attend_in_chunks(plan, tokens, ends, *, scattered=True):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.skipif("native" not in BACKENDS, reason=f"native kernels: {native_unavailable()}")
 def test_chunks_and_single_tokens_give_the_same_bits_as_the_whole_prompt(dtype, rules):
-    plan = select_attention(make_problem(6, 2, 64, dtype, **rules), only_backend="native")
+    plan = select_mixer(make_problem(6, 2, 64, dtype, **rules), only_backend="native")
     tokens = make_tokens(plan.problem)
     whole = attend_in_chunks(plan, tokens, [NUM_TOKENS])
     assert not whole.isnan().any()
@@ -70,7 +70,7 @@ def test_chunks_and_single_tokens_give_the_same_bits_as_the_whole_prompt(dtype, 
 
 @pytest.mark.parametrize("rules", SHAPES.values(), ids=SHAPES)
 def test_chunks_through_torch_agree_to_rounding(rules):
-    plan = select_attention(make_problem(6, 2, 64, **rules), only_backend="torch")
+    plan = select_mixer(make_problem(6, 2, 64, **rules), only_backend="torch")
     tokens = make_tokens(plan.problem)
     whole = attend_in_chunks(plan, tokens, [NUM_TOKENS])
     assert not whole.isnan().any()
@@ -80,7 +80,7 @@ def test_chunks_through_torch_agree_to_rounding(rules):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_it_does_not_matter_where_the_blocks_lie(backend, dtype):
-    plan = select_attention(make_problem(6, 2, 64, dtype), only_backend=backend)
+    plan = select_mixer(make_problem(6, 2, 64, dtype), only_backend=backend)
     tokens = make_tokens(plan.problem)
     ends = [400, 401, NUM_TOKENS]
     together = attend_in_chunks(plan, tokens, ends, scattered=False)
@@ -92,7 +92,7 @@ def test_it_does_not_matter_where_the_blocks_lie(backend, dtype):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_request_gets_the_same_bits_alone_and_in_any_batch(backend, dtype, threads):
     problem = make_problem(6, 2, 64, dtype)
-    plan = select_attention(problem, only_backend=backend)
+    plan = select_mixer(problem, only_backend=backend)
     requests = [(1, 5), (1, 600), (2, 300), (40, 310), (30, 30), (1, 256), (1, 257)]
     geometry, num_blocks = make_geometry(requests, problem.block_size, scattered=True)
     tokens = make_tokens(problem, geometry.num_tokens)
@@ -104,7 +104,7 @@ def test_a_request_gets_the_same_bits_alone_and_in_any_batch(backend, dtype, thr
     torch.set_num_threads(threads)
     try:
         q, k, v = tokens
-        together = plan.forward(q, k, v, kv_cache, plan.build_metadata(geometry))
+        together = plan.forward((q, k, v), kv_cache, plan.build_metadata(geometry))
         # Our own kernels give the same bits with any number of threads, torch's only with the same number.
         torch.set_num_threads(1 if backend == "native" else threads)
         for index in range(len(requests)):
@@ -121,7 +121,7 @@ def test_a_request_gets_the_same_bits_alone_and_in_any_batch(backend, dtype, thr
                 max_seq_len=requests[index][1],
             )
             rows = slice(first, last)
-            out = plan.forward(q[rows], k[rows], v[rows], kv_cache, plan.build_metadata(alone))
+            out = plan.forward((q[rows], k[rows], v[rows]), kv_cache, plan.build_metadata(alone))
             assert torch.equal(out, together[first:last])
     finally:
         torch.set_num_threads(before)

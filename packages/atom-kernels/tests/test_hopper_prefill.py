@@ -10,13 +10,13 @@ pytest.importorskip("triton")
 
 import torch
 
-from atom_kernels.attention import hopper_configs
 from atom_kernels.attention.cases import make_step
-from atom_kernels.attention.hopper_configs import HopperConfig, heads_at_a_time, hopper_config
+from atom_kernels.attention.hopper import configs as hopper_configs
+from atom_kernels.attention.hopper.configs import HopperConfig, heads_at_a_time, hopper_config
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.problem import AttentionProblem
-from atom_kernels.attention.triton_backend import TritonAttention
-from atom_kernels.attention.triton_shares import DecodeSharing
+from atom_kernels.attention.triton.backend import TritonAttention
+from atom_kernels.attention.triton.shares import DecodeSharing
 from atom_kernels.platform import Facts, Platform, platform_from_facts, use_platform
 
 PROBLEM = make_problem(16, 8, 128, "bfloat16")
@@ -85,7 +85,7 @@ def test_prompts_of_steps_of_many_tokens_have_a_counter(
 ):
     problem = make_problem(2, 1, 16)
     config = HopperConfig(least_tokens=100, least_average=40)
-    kernels = replace(TritonAttention(problem, problem.nhd_layout).kernels, hopper=config)
+    kernels = replace(TritonAttention(problem, problem.layout).kernels, hopper=config)
     # By a kernel, which needs a GPU.
     monkeypatch.setattr(DecodeSharing, "share", lambda *rest: None)
     geometry = replace(make_step(problem, requests).geometry, num_decodes=num_decodes)
@@ -112,7 +112,7 @@ def caches() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", caches())
 def test_rows_of_a_cache_hold_its_heads(name: str):
-    from atom_kernels.attention.triton_hopper_launch import cache_rows
+    from atom_kernels.attention.hopper.launch import cache_rows
 
     cache = caches()[name]
     rows = cache_rows(cache)
@@ -128,14 +128,14 @@ def test_rows_of_a_cache_hold_its_heads(name: str):
     "strides", [(16 * 256 + 8, 256, 64, 1), (16 * 260, 260, 64, 1), (16 * 256, 256, 1, 4), (4 * 1032, 64, 1032, 1)]
 )
 def test_a_cache_that_tma_cannot_step_over_has_no_rows(strides: tuple[int, ...]):
-    from atom_kernels.attention.triton_hopper_launch import cache_rows
+    from atom_kernels.attention.hopper.launch import cache_rows
 
     storage = torch.zeros(BLOCKS * 16 * 300, dtype=torch.bfloat16)
     assert cache_rows(storage.as_strided((BLOCKS, BLOCK_SIZE, HEADS, HEAD_DIM), strides)) is None
 
 
 def test_caches_of_different_strides_and_queries_off_by_an_element_have_no_rows():
-    from atom_kernels.attention.triton_hopper_launch import rows_of_both
+    from atom_kernels.attention.hopper.launch import rows_of_both
 
     storage = torch.zeros(BLOCKS * 16 * 512, dtype=torch.bfloat16)
     cache = storage[: BLOCKS * 16 * 256].view(BLOCKS, BLOCK_SIZE, HEADS, HEAD_DIM)

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom_kernels.attention import select_attention
-from atom_kernels.attention.cases import AttentionStep, make_step
-from atom_kernels.attention.hopper_configs import hopper_config
+from atom_kernels.attention.cases import make_step
+from atom_kernels.attention.hopper.configs import hopper_config
 from atom_kernels.attention.ops import make_problem
-from atom_kernels.attention.plan import AttentionPlan
 from atom_kernels.attention.problem import AttentionProblem
 from atom_kernels.cases import mismatch
+from atom_kernels.mixers import MixerPlan, select_mixer
+from atom_kernels.mixers.cases import MixerStep
 from atom_kernels.operator import Tolerance
 
 pytestmark = [
@@ -22,18 +22,18 @@ pytestmark = [
 ]
 
 
-def its_plan(problem: AttentionProblem) -> AttentionPlan:
+def its_plan(problem: AttentionProblem) -> MixerPlan:
     """That of Triton, where prompts of any length are long."""
-    plan = select_attention(problem, only_backend="triton")
+    plan = select_mixer(problem, only_backend="triton")
     kernels = plan.runner.kernels  # type: ignore[attr-defined]
     short = replace(kernels, hopper=replace(kernels.hopper, least_tokens=1, least_average=1))
     plan.runner.kernels = short  # type: ignore[attr-defined]
     return plan
 
 
-def assert_agrees(problem: AttentionProblem, step: AttentionStep) -> None:
+def assert_agrees(problem: AttentionProblem, step: MixerStep) -> None:
     got = step.run(its_plan(problem))[0]
-    expected = step.run(select_attention(problem, only_backend="reference"))[0]
+    expected = step.run(select_mixer(problem, only_backend="reference"))[0]
     assert mismatch(got, expected, Tolerance(2e-2, 2e-2)) is None
     assert (got.float() - expected.float()).norm() < 5e-3 * expected.float().norm()
 
@@ -57,7 +57,7 @@ def test_what_lies_behind_a_prompt_in_its_last_block_changes_nothing():
     step = make_step(problem, [(600, 1000)], scattered=True).to("cuda")
     clean = step.run(its_plan(problem))[0]
     last_block = int(step.geometry.block_table[0, 1000 // 16])
-    for cache in step.kv_cache:
+    for cache in step.caches:
         cache[last_block, 1000 % 16 :] = float("nan")
     assert torch.equal(step.run(its_plan(problem))[0], clean)
 
@@ -66,7 +66,7 @@ def test_padding_behind_the_prompts_gives_zeros():
     problem = make_problem(4, 2, 128, "bfloat16")
     step = make_step(problem, [(300, 700)]).to("cuda")
     expected = step.run(its_plan(problem))[0]
-    q, k, v = (torch.cat((x, torch.full_like(x[:50], float("nan")))) for x in (step.q_THD, step.k_TKD, step.v_TKD))
+    q, k, v = (torch.cat((x, torch.full_like(x[:50], float("nan")))) for x in step.inputs)
     geometry = step.geometry
     padded = replace(
         geometry,
@@ -77,7 +77,7 @@ def test_padding_behind_the_prompts_gives_zeros():
         num_reqs=3,
         num_tokens=350,
     )
-    out = replace(step, q_THD=q, k_TKD=k, v_TKD=v, geometry=padded).run(its_plan(problem))[0]
+    out = replace(step, inputs=(q, k, v), geometry=padded).run(its_plan(problem))[0]
     assert torch.equal(out[:300], expected)
     assert torch.equal(out[300:], torch.zeros_like(out[300:]))
 
@@ -86,12 +86,12 @@ def test_steps_replay_from_a_graph_and_leave_the_counter_at_zero():
     problem = make_problem(16, 8, 128, "bfloat16")
     plan = its_plan(problem)
     step = make_step(problem, [(3000, 4000), (700, 700)], scattered=True).to("cuda")
-    kv_cache = tuple(cache.clone() for cache in step.kv_cache)
+    kv_cache = tuple(cache.clone() for cache in step.caches)
     metadata = plan.build_metadata(step.geometry)
-    expected = plan.forward(step.q_THD, step.k_TKD, step.v_TKD, kv_cache, metadata).clone()
+    expected = plan.forward(step.inputs, kv_cache, metadata).clone()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = plan.forward(step.q_THD, step.k_TKD, step.v_TKD, kv_cache, metadata)
+        out = plan.forward(step.inputs, kv_cache, metadata)
     for _ in range(20):
         out.fill_(float("nan"))
         graph.replay()

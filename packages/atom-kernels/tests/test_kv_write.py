@@ -8,8 +8,8 @@ import torch
 from atom_kernels.attention import apply_prologue, write_kv
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
-from atom_kernels.attention.plan import select_attention
 from atom_kernels.attention.torch_backend import TorchAttention
+from atom_kernels.mixers import select_mixer
 from atom_kernels.native import native_unavailable
 
 BACKENDS = [name for name in ("native", "torch", "reference") if name != "native" or native_unavailable() is None]
@@ -50,20 +50,20 @@ def test_a_step_writes_rotated_keys_and_plain_values_to_its_slots_only(backend, 
     problem = make_problem(4, 2, 32, dtype, block_size=4)
     step = make_step(problem, [(1, 9), (3, 3)], scattered=True, rotary_dim=32)
     step.geometry.slot_mapping[2] = -1
-    before_v = step.kv_cache[1].clone()
-    _, k_cache, v_cache = step.run(select_attention(problem, only_backend=backend))
+    before_v = step.caches[1].clone()
+    _, k_cache, v_cache = step.run(select_mixer(problem, only_backend=backend))
     slots = step.geometry.slot_mapping
     changed = (v_cache != before_v).flatten(0, 1).any(dim=-1).any(dim=-1).nonzero().flatten()
     assert changed.tolist() == sorted(slots[slots >= 0].tolist())
     written = slots >= 0
-    assert torch.equal(v_cache.flatten(0, 1)[slots[written]], step.v_TKD[written])
-    _, rotated = apply_prologue(step.q_THD, step.k_TKD, step.prologue)
+    assert torch.equal(v_cache.flatten(0, 1)[slots[written]], step.inputs[2][written])
+    _, rotated = apply_prologue(step.inputs[0], step.inputs[1], step.prologue)
     torch.testing.assert_close(k_cache.flatten(0, 1)[slots[written]], rotated[written])
 
 
 def test_adjacent_blocks_are_read_in_place_and_scattered_ones_are_gathered():
     problem = make_problem(2, 1, 16)
-    backend = TorchAttention(problem, problem.nhd_layout)
+    backend = TorchAttention(problem, problem.layout)
     together = backend.build_metadata(make_step(problem, [(1, 600)]).geometry)
     apart = backend.build_metadata(make_step(problem, [(1, 600)], scattered=True).geometry)
     assert [type(piece.slots) for _, pieces in together.requests for piece in pieces] == [slice, slice]

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom_kernels.attention import UnsupportedAttentionError
-from atom_kernels.attention.cases import make_geometry
-from atom_kernels.attention.mla import MlaProblem, latent_attention, select_mla
+from atom_kernels.attention.mla import MlaProblem, latent_attention
 from atom_kernels.attention.mla.cases import make_problem, make_step
 from atom_kernels.attention.mla.native_steps import expands
-from atom_kernels.attention.mla.ops import usable_plans
+from atom_kernels.mixers import UnsupportedMixerError, select_mixer
+from atom_kernels.mixers.cases import make_geometry
+from atom_kernels.mixers.plan import usable_plans
 from atom_kernels.protocols import BatchGeometry, CacheLayout
 
 SHAPE = (6, 48, 24, 16, 20)
@@ -33,7 +33,7 @@ def attend_in_chunks(plan, step, ends, *, scattered=True):
     full, num_blocks = make_geometry([(1, NUM_TOKENS)], plan.problem.block_size, scattered=scattered)
     kv_cache = tuple(cache.fill_(float("nan")) for cache in plan.layout.allocate(num_blocks))
     blocks, block_size = full.block_table[0].tolist(), plan.problem.block_size
-    weights, outputs = plan.prepare(step.kv_b_weight), []
+    weights, outputs = plan.prepare(step.weights), []
     for start, end in zip([0, *ends], ends, strict=False):
         slots = [blocks[p // block_size] * block_size + p % block_size for p in range(start, end)]
         geometry = BatchGeometry(
@@ -48,20 +48,22 @@ def attend_in_chunks(plan, step, ends, *, scattered=True):
             max_seq_len=end,
         )
         prologue = replace(step.prologue, positions=step.prologue.positions[start:end])
-        q, kv = step.q_THD[start:end], step.kv_TL[start:end]
-        outputs.append(plan.forward(q, kv, weights, kv_cache, plan.build_metadata(geometry), prologue=prologue))
+        q, kv = step.inputs[0][start:end], step.inputs[1][start:end]
+        outputs.append(
+            plan.forward((q, kv), kv_cache, plan.build_metadata(geometry), weights=weights, prologue=prologue)
+        )
     return torch.cat(outputs)
 
 
 def test_the_reference_is_softmax_attention_with_the_keys_and_values_that_latents_stand_for():
     problem = make_problem(*SHAPE)
     step = make_step(problem, [(7, 7)], prologue=False)
-    out = step.run(select_mla(problem, only_backend="reference"))[0]
-    latent, rotary_key = step.kv_TL.split([problem.kv_lora_rank, problem.qk_rope_head_dim], dim=1)
-    expanded = (latent @ step.kv_b_weight.T).view(7, problem.num_heads, -1)
+    out = step.run(select_mixer(problem, only_backend="reference"))[0]
+    latent, rotary_key = step.inputs[1].split([problem.kv_lora_rank, problem.qk_rope_head_dim], dim=1)
+    expanded = (latent @ step.weights["kv_b"].T).view(7, problem.num_heads, -1)
     k, v = expanded.split([problem.qk_nope_head_dim, problem.v_head_dim], dim=2)
     k = torch.cat((k, rotary_key.unsqueeze(1).expand(-1, problem.num_heads, -1)), dim=2)
-    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (step.q_THD, k, v))
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (step.inputs[0], k, v))
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(out, expected[0].transpose(0, 1), atol=1e-5, rtol=1e-5)
 
@@ -69,12 +71,12 @@ def test_the_reference_is_softmax_attention_with_the_keys_and_values_that_latent
 def test_the_contract_can_be_called_without_a_plan():
     problem = make_problem(*SHAPE)
     step = make_step(problem, [(2, 6), (9, 40)], prologue=False)
-    out, cache = step.run(select_mla(problem, only_backend="reference"))
+    out, cache = step.run(select_mixer(problem, only_backend="reference"))
     geometry = step.geometry
     again = latent_attention(
-        step.q_THD,
+        step.inputs[0],
         cache,
-        step.kv_b_weight,
+        step.weights["kv_b"],
         geometry.query_start_loc,
         geometry.seq_lens,
         geometry.block_table,
@@ -88,10 +90,10 @@ def test_the_contract_can_be_called_without_a_plan():
 def test_rows_of_no_request_are_zeros(backend, dtype):
     problem = make_problem(*SHAPE, dtype)
     step = make_step(problem, [(1, 5), (30, 30), (2, 7)], prologue=False)
-    plan = select_mla(problem, only_backend=backend)
-    q, kv = (torch.cat((x, torch.full_like(x[:2], float("nan")))) for x in (step.q_THD, step.kv_TL))
-    cache = tuple(cache.clone() for cache in step.kv_cache)
-    out = plan.forward(q, kv, plan.prepare(step.kv_b_weight), cache, plan.build_metadata(step.geometry))
+    plan = select_mixer(problem, only_backend=backend)
+    q, kv = (torch.cat((x, torch.full_like(x[:2], float("nan")))) for x in step.inputs)
+    cache = tuple(cache.clone() for cache in step.caches)
+    out = plan.forward((q, kv), cache, plan.build_metadata(step.geometry), weights=plan.prepare(step.weights))
     assert torch.equal(out[:33], step.run(plan)[0])
     assert out[33:].abs().max() == 0
 
@@ -100,9 +102,9 @@ def test_rows_of_no_request_are_zeros(backend, dtype):
 def test_nothing_past_the_end_of_a_request_is_read(backend, dtype):
     problem = make_problem(*SHAPE, dtype, block_size=8)
     step = make_step(problem, [(1, 70), (40, 130)])
-    plan = select_mla(problem, only_backend=backend)
+    plan = select_mixer(problem, only_backend=backend)
     clean = step.run(plan)[0]
-    flat = step.kv_cache[0].flatten(0, 1)
+    flat = step.caches[0].flatten(0, 1)
     for request, length in enumerate([70, 130]):
         first = int(step.geometry.block_table[request, 0]) * 8
         flat[first + length : first + -(-length // 8) * 8] = float("nan")
@@ -114,14 +116,14 @@ def test_a_slot_of_minus_one_writes_nothing(backend):
     problem = make_problem(*SHAPE)
     step = make_step(problem, [(3, 9)])
     step.geometry.slot_mapping[1] = -1
-    cache = step.run(select_mla(problem, only_backend=backend))[1].flatten(0, 1)
-    changed = (cache != step.kv_cache[0].flatten(0, 1)).any(dim=1).nonzero().flatten().tolist()
+    cache = step.run(select_mixer(problem, only_backend=backend))[1].flatten(0, 1)
+    changed = (cache != step.caches[0].flatten(0, 1)).any(dim=1).nonzero().flatten().tolist()
     assert changed == [6, 8]
 
 
 @needs_native
 def test_chunks_and_single_tokens_give_the_same_bits_as_the_whole_prompt_in_float32():
-    plan = select_mla(make_problem(*SHAPE), only_backend="native")
+    plan = select_mixer(make_problem(*SHAPE), only_backend="native")
     step = make_step(plan.problem, [(NUM_TOKENS, NUM_TOKENS)])
     whole = attend_in_chunks(plan, step, [NUM_TOKENS])
     assert not whole.isnan().any()
@@ -131,7 +133,7 @@ def test_chunks_and_single_tokens_give_the_same_bits_as_the_whole_prompt_in_floa
 
 @every_case
 def test_chunks_agree_with_the_whole_prompt_to_rounding(backend, dtype):
-    plan = select_mla(make_problem(*SHAPE, dtype), only_backend=backend)
+    plan = select_mixer(make_problem(*SHAPE, dtype), only_backend=backend)
     step = make_step(plan.problem, [(NUM_TOKENS, NUM_TOKENS)])
     whole = attend_in_chunks(plan, step, [NUM_TOKENS])
     tolerance = 2e-5 if dtype == "float32" else 3e-2
@@ -142,12 +144,12 @@ def test_chunks_agree_with_the_whole_prompt_to_rounding(backend, dtype):
 @every_case
 def test_a_request_gets_the_same_bits_alone_and_in_any_batch(backend, dtype):
     problem = make_problem(*SHAPE, dtype)
-    plan = select_mla(problem, only_backend=backend)
+    plan = select_mixer(problem, only_backend=backend)
     requests = [(1, 5), (1, 600), (2, 300), (40, 310), (30, 30), (3, 9), (300, 300), (1, 256)]
     step = make_step(problem, requests, scattered=True)
     assert step.prologue is not None
-    weights, cache = plan.prepare(step.kv_b_weight), step.kv_cache
-    together = step.run_in_place(plan, weights, cache)
+    weights, cache = plan.prepare(step.weights), step.caches
+    together = step.run_in_place(plan, cache, weights=weights)
     for index, (queries, length) in enumerate(requests):
         first, last = step.geometry.query_start_loc[index : index + 2].tolist()
         geometry = BatchGeometry(
@@ -163,12 +165,11 @@ def test_a_request_gets_the_same_bits_alone_and_in_any_batch(backend, dtype):
         )
         alone = replace(
             step,
-            q_THD=step.q_THD[first:last],
-            kv_TL=step.kv_TL[first:last],
+            inputs=tuple(x[first:last] for x in step.inputs),
             geometry=geometry,
             prologue=replace(step.prologue, positions=step.prologue.positions[first:last]),
         )
-        assert torch.equal(alone.run_in_place(plan, weights, cache), together[first:last])
+        assert torch.equal(alone.run_in_place(plan, cache, weights=weights), together[first:last])
 
 
 @needs_native_bf16
@@ -179,10 +180,10 @@ def test_prompts_that_are_expanded_piece_by_piece_agree_with_the_reference():
     # Later chunks that begin within, before and behind the borders of pieces, among whole prompts and decodes.
     requests = [(1, 40), (300, 900), (20, 520), (600, 600), (3, 30), (256, 512), (17, 17)]
     step = make_step(problem, requests, scattered=True)
-    plan = select_mla(problem, only_backend="native")
+    plan = select_mixer(problem, only_backend="native")
     by_pieces = replace(plan, create=lambda: NativeMla(problem, expanded_elements=1))
     assert len(by_pieces.build_metadata(step.geometry).expanded[1]) > 4
-    expected = step.run(select_mla(problem, only_backend="reference"))[0]
+    expected = step.run(select_mixer(problem, only_backend="reference"))[0]
     torch.testing.assert_close(step.run(by_pieces)[0], expected, atol=4e-2, rtol=4e-2)
     torch.testing.assert_close(step.run(plan)[0], expected, atol=4e-2, rtol=4e-2)
 
@@ -197,7 +198,7 @@ def test_a_request_is_expanded_where_that_costs_less():
 
 
 def test_the_layout_is_one_latent_a_token_and_says_its_bytes():
-    plan = select_mla(make_problem(*SHAPE, "bfloat16"))
+    plan = select_mixer(make_problem(*SHAPE, "bfloat16"))
     assert [tensor.shape for tensor in plan.layout.tensors] == [(16, 64)]
     assert plan.layout.block_bytes == 16 * 64 * 2
     assert [tuple(cache.shape) for cache in plan.layout.allocate(5)] == [(5, 16, 64)]
@@ -205,26 +206,26 @@ def test_the_layout_is_one_latent_a_token_and_says_its_bytes():
 
 def test_a_float8_cache_is_served_by_the_reference():
     problem = make_problem(*SHAPE, cache_dtype="float8_e4m3fn")
-    plan = select_mla(problem)
+    plan = select_mixer(problem)
     assert plan.backend == "reference"
     assert {name for name, _ in plan.reasons} >= {"native", "torch"}
     assert make_step(problem, [(4, 20)]).run(plan)[1].dtype is torch.float8_e4m3fn
 
 
 def test_a_host_that_offers_only_another_layout_is_told_what_is_needed():
-    with pytest.raises(UnsupportedAttentionError, match="needs the cache layout latent of 16 tokens.*offers nhd of 8"):
-        select_mla(make_problem(*SHAPE), offered=[CacheLayout("nhd", 8, ())])
+    with pytest.raises(UnsupportedMixerError, match="needs the cache layout latent of 16 tokens.*offers nhd of 8"):
+        select_mixer(make_problem(*SHAPE), offered=[CacheLayout("nhd", 8, ())])
 
 
 def test_an_unknown_backend_is_refused_with_the_known_ones():
-    with pytest.raises(UnsupportedAttentionError, match="'cuda' is not one of .*native, torch, reference"):
-        select_mla(make_problem(*SHAPE), only_backend="cuda")
+    with pytest.raises(UnsupportedMixerError, match="'cuda' is not one of .*native, torch, reference"):
+        select_mixer(make_problem(*SHAPE), only_backend="cuda")
 
 
 def test_weights_of_another_shape_are_refused():
-    plan = select_mla(make_problem(*SHAPE))
-    with pytest.raises(ValueError, match=r"kv_b_weight is \[3, 48\] torch.float32; the problem calls for \[264, 48\]"):
-        plan.prepare(torch.zeros(3, 48))
+    plan = select_mixer(make_problem(*SHAPE))
+    with pytest.raises(ValueError, match=r"kv_b is \[3, 48\] torch.float32, but the problem calls for \[264, 48\]"):
+        plan.prepare({"kv_b": torch.zeros(3, 48)})
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,10 @@ def test_disabled_native_kernels_are_not_loaded(monkeypatch):
 def test_everything_is_chosen_from_torch_when_native_kernels_are_disabled():
     code = """
         import torch
-        from atom_kernels.attention import AttentionProblem, select_attention
+        from atom_kernels.attention import AttentionProblem
+        from atom_kernels.mixers import select_mixer
         from atom_kernels.sampling import sample
-        plan = select_attention(AttentionProblem(2, 1, 16, 0.25, "float32", "float32", 4))
+        plan = select_mixer(AttentionProblem(2, 1, 16, 0.25, "float32", "float32", 4))
         one = torch.ones(1)
         token = sample(torch.tensor([[0.0, 9.0]]), one.double() * 0.5, one * 0, one.long() * 0, one, one * 0)
         print(plan.backend, dict(plan.reasons)["native"], token.item())

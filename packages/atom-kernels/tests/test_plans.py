@@ -13,8 +13,7 @@ import torch
 from atom_kernels.linear import OP as LINEAR
 from atom_kernels.linear import LinearProblem
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
-from atom_kernels.operator import Backend, Layout, Op, Tolerance, WeightSpec, Work
-from atom_kernels.plan import WeightError
+from atom_kernels.operator import Backend, Layout, Op, Tolerance, WeightError, WeightSpec, Work
 from atom_kernels.platform import Facts, platform_from_facts
 from atom_kernels.select import NoBackendError, plan_with, select
 

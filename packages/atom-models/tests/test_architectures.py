@@ -18,9 +18,9 @@ from safetensors.numpy import load_file
 from atom_models import (
     LoadedModel,
     UnsupportedArchitectureError,
-    attention_layers,
     describe_architecture,
     load_model,
+    mixer_layers,
     open_checkpoint,
     supported_architectures,
 )
@@ -140,11 +140,11 @@ def test_the_model_is_one_graph_with_a_dynamic_number_of_tokens(tiny: Tiny):
     assert len(graphs) == 1
 
 
-def test_the_spec_of_each_cache_is_what_one_block_of_it_takes(tiny: Tiny):
-    for layer in attention_layers(tiny.loaded.model).values():
+def test_each_cache_takes_the_bytes_that_its_layout_says(tiny: Tiny):
+    for layer in mixer_layers(tiny.loaded.model).values():
         assert layer.plan is not None
-        layout, spec = layer.plan.layout, layer.kv_cache_spec
-        assert layout.block_bytes == spec.bytes_per_token * layout.block_size
+        layout = layer.plan.layout
+        assert layout == layer.problem.layout
         allocated = sum(tensor.nbytes for tensor in layout.allocate(3))
         assert allocated == 3 * layout.block_bytes
 

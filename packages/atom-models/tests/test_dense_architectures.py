@@ -10,8 +10,7 @@ import pytest
 import torch
 import transformers
 
-from atom_kernels.protocols import KVCacheSpec
-from atom_models import CheckpointError, attention_layers, load_model
+from atom_models import CheckpointError, load_model, mixer_layers
 from atom_models.architectures.config import read_config
 from atom_models.architectures.gemma3 import Gemma3Config
 from atom_models.architectures.qwen2 import Qwen2Config
@@ -77,8 +76,9 @@ def test_a_decode_beyond_the_window_equals_the_whole(family, tmp_path):
 
 
 def test_layers_ask_for_a_cache_of_their_window(tmp_path):
-    specs = [layer.kv_cache_spec for layer in layers_of(make_tiny("gemma3", tmp_path))]
-    assert specs == [KVCacheSpec(1, 24, "float32", window) for window in (13, 13, None, 13)]
+    problems = [layer.problem for layer in layers_of(make_tiny("gemma3", tmp_path))]
+    assert [problem.sliding_window for problem in problems] == [13, 13, None, 13]
+    assert {problem.layout.elements_per_token for problem in problems} == {2 * 1 * 24}
 
 
 def test_an_older_gemma_config_means_the_same(tmp_path):
@@ -134,4 +134,4 @@ def test_published_gemma_configs_that_state_little_are_understood():
 
 
 def layers_of(folder):
-    return attention_layers(load_model(folder, progress=False).model).values()
+    return mixer_layers(load_model(folder, progress=False).model).values()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from atom_kernels.attention.mla import apply_mla_prologue
-from atom_models import BuildContext, attention_layers, load_model
+from atom_models import BuildContext, load_model, mixer_layers
 from atom_models.forward_context import ForwardContext, set_forward_context
 from atom_models.layers import LatentAttention, Loadable, MLAAttention, make_rotary, mla_scale
 from atom_models.paged_run import PagedRun, SequenceStep
@@ -65,7 +65,9 @@ def run(layer: MLAAttention, hidden_states: torch.Tensor, *, between_graphs: Any
     plan = layer.attn.plan
     assert plan is not None
     caches = {layer.attn.name: plan.layout.allocate(4)}
-    with set_forward_context(ForwardContext(caches, {layer.attn.name: plan.build_metadata(geometry)}, between_graphs)):
+    with set_forward_context(
+        ForwardContext(caches, {layer.attn.name: plan.build_metadata(geometry)}, between_graphs=between_graphs)
+    ):
         return layer(torch.arange(count), hidden_states)
 
 
@@ -79,10 +81,9 @@ def test_weights_have_the_names_of_published_checkpoints():
 
 
 def test_what_it_caches_is_one_latent_a_token():
-    spec = make_layer(make_context(cache_dtype="bfloat16")).attn.kv_cache_spec
-    assert spec.latent
-    assert spec.bytes_per_token == (16 + 4) * 2
-    assert spec.sliding_window is None
+    problem = make_layer(make_context(cache_dtype="bfloat16")).attn.problem
+    assert problem.layout.block_bytes == problem.block_size * (16 + 4) * 2
+    assert problem.sliding_window is None
 
 
 def test_another_host_may_attend_in_its_own_way():
@@ -92,19 +93,19 @@ def test_another_host_may_attend_in_its_own_way():
         def __init__(self, problem, layer_name, context):
             self.problem = problem
 
-        def prepare(self, kv_b_weight):
-            return kv_b_weight
+        def take_weights(self, weights):
+            self.kv_b = weights["kv_b"]
 
-        def attend(self, q_THD, kv_TL, weights, *, prologue):
-            q, kv = apply_mla_prologue(self.problem, q_THD, kv_TL, prologue)
+        def mix(self, inputs, prologue):
+            q, kv = apply_mla_prologue(self.problem, *inputs, prologue)
             latent, rotary_key = kv.split([16, 4], dim=1)
-            k, v = (latent @ weights.T).view(len(q), 4, 14).split([8, 6], dim=2)
+            k, v = (latent @ self.kv_b.T).view(len(q), 4, 14).split([8, 6], dim=2)
             k = torch.cat((k, rotary_key.unsqueeze(1).expand(-1, 4, -1)), dim=2)
             q, k, v = (x.transpose(0, 1) for x in (q, k, v))
             out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             return out.transpose(0, 1).contiguous()
 
-    theirs, ours = make_layer(make_context(latent_attention=Host)), make_layer()
+    theirs, ours = make_layer(make_context(mixer_host=Host)), make_layer()
     hidden_states = torch.randn(7, 32)
     assert theirs.attn.plan is None
     got = theirs(torch.arange(7), hidden_states)
@@ -123,12 +124,12 @@ def test_the_scale_has_the_square_of_yarns_temperature():
 def test_a_step_in_pieces_gets_from_attention_what_a_whole_step_gets():
     layer, hidden_states = make_layer(), torch.randn(7, 32)
 
-    def attend_at_once(attend, inputs, out):
-        out.copy_(attend(*inputs))
+    def mix_at_once(mix, inputs, out):
+        out.copy_(mix(*inputs))
         assert out.shape == (7, 4, 6)
 
     whole = run(layer, hidden_states)
-    torch.testing.assert_close(run(layer, hidden_states, between_graphs=attend_at_once), whole)
+    torch.testing.assert_close(run(layer, hidden_states, between_graphs=mix_at_once), whole)
 
 
 def test_a_part_that_only_turns_in_part_is_refused():
@@ -156,14 +157,14 @@ def test_what_makes_keys_and_values_cannot_be_stored_in_another_format():
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_rotary_parts_turn_as_the_config_says(tmp_path: Path, interleaved: bool):
     folder = make_tiny("deepseek_v3", tmp_path, rope_interleave=interleaved)
-    layer = next(iter(attention_layers(load_model(folder / "transformers", progress=False).model).values()))
+    layer = next(iter(mixer_layers(load_model(folder / "transformers", progress=False).model).values()))
     assert isinstance(layer, LatentAttention)
     assert layer._rotary.interleaved is interleaved
 
 
 def test_chunks_of_a_prompt_give_the_same_bits_in_float32(tiny_family: Any):
     loaded = load_model(tiny_family("deepseek_v3"), progress=False)
-    plan = next(iter(attention_layers(loaded.model).values())).plan
+    plan = next(iter(mixer_layers(loaded.model).values())).plan
     if plan is None or plan.backend != "native":
         pytest.skip("torch's kernels do not promise it")
     tokens = [3 + (7 * index) % 380 for index in range(90)]

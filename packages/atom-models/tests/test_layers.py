@@ -329,17 +329,18 @@ class TheirHost:
     def __init__(self, problem, layer_name, context):
         self.problem, self.layer_name, self.sinks = problem, layer_name, None
 
-    def take_sinks(self, sinks):
-        self.sinks = sinks
+    def take_weights(self, weights):
+        self.sinks = weights["sinks"]
 
-    def attend(self, q_THD, k_TKD, v_TKD, *, prologue: AttentionPrologue, sinks):
+    def mix(self, inputs, prologue: AttentionPrologue):
+        q_THD, k_TKD, v_TKD = inputs
         q_THD, k_TKD = apply_prologue(q_THD, k_TKD, prologue)
         q, k, v = (x.transpose(0, 1) for x in (q_THD, k_TKD, v_TKD))
         return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(0, 1).contiguous()
 
 
 def test_another_host_may_attend_through_its_own_layer():
-    theirs, ours = make_context(attention=TheirHost), make_context()
+    theirs, ours = make_context(mixer_host=TheirHost), make_context()
     rotary = make_rotary({"rope_type": "default"}, 8, 64, context=ours)
     layers = [Attention(4, 2, 8, context=context, prefix="a.attn", rotary=rotary) for context in (theirs, ours)]
     q, k, v = torch.randn(6, 32), torch.randn(6, 16), torch.randn(6, 16)
@@ -350,7 +351,7 @@ def test_another_host_may_attend_through_its_own_layer():
 
 
 def test_a_traceable_host_is_traced_and_no_opaque_op_of_ours_is_around_it():
-    layer = Attention(4, 2, 8, context=make_context(attention=TheirHost), prefix="a.attn")
+    layer = Attention(4, 2, 8, context=make_context(mixer_host=TheirHost), prefix="a.attn")
     targets = []
 
     def note(graph, _):
@@ -370,7 +371,7 @@ def test_another_host_gets_the_sinks_when_they_are_loaded():
         hosts.append(TheirHost(*arguments))
         return hosts[0]
 
-    layer = Attention(4, 2, 8, context=make_context(attention=make), prefix="a.attn", sinks=True)
+    layer = Attention(4, 2, 8, context=make_context(mixer_host=make), prefix="a.attn", sinks=True)
     layer.load_shard("a.sinks", torch.arange(4.0))
     layer.finish()
     assert torch.equal(hosts[0].sinks, torch.arange(4.0))
@@ -414,11 +415,11 @@ def test_each_thread_has_a_forward_context_of_its_own():
         assert [id(found) for found in threads.map(run, contexts)] == [id(context) for context in contexts]
 
 
-def test_what_attention_caches_is_told_in_its_spec():
+def test_what_attention_caches_is_told_by_its_problem():
     layer = Attention(4, 2, 8, context=make_context(cache_dtype="float8_e4m3fn"), prefix="a", sliding_window=32)
-    spec = layer.kv_cache_spec
-    assert (spec.num_kv_heads, spec.head_dim, spec.dtype, spec.sliding_window) == (2, 8, "float8_e4m3fn", 32)
-    assert layer.plan.problem.cache_dtype == "float8_e4m3fn"
+    assert layer.problem.layout.block_bytes == layer.problem.block_size * 2 * 2 * 8
+    assert layer.problem.sliding_window == 32
+    assert layer.plan.problem is layer.problem
 
 
 def test_a_layer_without_weights_says_so():

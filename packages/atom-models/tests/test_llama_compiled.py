@@ -29,7 +29,7 @@ def test_one_graph_with_a_dynamic_number_of_tokens_equals_eager(tiny_llama, dtyp
         cached += length
     assert len(graphs) == 1
     targets = [str(node.target) for node in graphs[0].graph.nodes]
-    assert sum("atom_models.attention" in target for target in targets) == 2
+    assert sum("atom_models.mix" in target for target in targets) == 2
 
 
 def test_a_single_token_is_traced_too(tiny_llama):

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from atom_kernels.platform import detect_platform
-from atom_models import attention_layers, load_model
+from atom_models import load_model, mixer_layers
 
 TOKENS = [[5, 6, 7, 8] * 8]
 
 
 def cache_dtypes(loaded):
-    return {layer.kv_cache_spec.dtype for layer in attention_layers(loaded.model).values()}
+    return {layer.problem.cache_dtype for layer in mixer_layers(loaded.model).values()}
 
 
 @pytest.mark.parametrize(

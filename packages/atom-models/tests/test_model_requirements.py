@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 import torch
 
+from atom_kernels.attention.mla import MlaProblem
 from atom_kernels.protocols.collectives import SingleRank
 from atom_models import (
     BuildContext,
@@ -21,7 +22,7 @@ from atom_models import (
 )
 from atom_models.layers.loadable import Loadable
 from atom_models.layers.wide_norm import WideRMSNorm
-from atom_models.model import attention_layers
+from atom_models.model import mixer_layers
 from tiny_architectures import families
 from tiny_models import make_tiny_llama
 
@@ -48,10 +49,17 @@ def test_they_are_so_for_every_family_in_both_spellings(tiny_family, family, spe
 @pytest.mark.parametrize("family", families(supported_architectures()))
 def test_windows_are_those_of_the_built_model(tiny_family, family):
     checkpoint = open_checkpoint(tiny_family(family))
-    layers = attention_layers(build_model(checkpoint, BuildContext(dtype=torch.float32))).values()
+    layers = mixer_layers(build_model(checkpoint, BuildContext(dtype=torch.float32))).values()
     groups = model_requirements(checkpoint).cache_groups
-    built = Counter(layer.kv_cache_spec.sliding_window for layer in layers)
+    built = Counter(layer.problem.sliding_window for layer in layers)
     assert {group.window: group.num_layers for group in groups} == dict(built)
+
+
+def elements_per_token(problem):
+    """Of keys and values, or of a latent with its rotated key."""
+    if isinstance(problem, MlaProblem):
+        return problem.kv_lora_rank + problem.qk_rope_head_dim
+    return 2 * problem.num_kv_heads * problem.head_dim
 
 
 def assert_needs_are_those_of_the_built_model(checkpoint):
@@ -62,9 +70,9 @@ def assert_needs_are_those_of_the_built_model(checkpoint):
     assert needs.num_parameters == parameters
     assert needs.weight_bytes["float32"] == 4 * parameters
     assert needs.weight_bytes["bfloat16"] == 2 * parameters
-    caches = attention_layers(model).values()
+    caches = mixer_layers(model).values()
     assert needs.num_attention_layers == len(caches)
-    assert needs.kv_bytes_per_token["float32"] == sum(layer.kv_cache_spec.bytes_per_token for layer in caches)
+    assert needs.kv_bytes_per_token["float32"] == 4 * sum(elements_per_token(layer.problem) for layer in caches)
 
 
 def test_int8_bytes_are_those_of_the_packed_linears(tmp_path):

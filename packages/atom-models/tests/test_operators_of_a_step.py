@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from atom_models import load_model, supported_architectures
+from atom_models import load_model, mixer_layers, supported_architectures
 from atom_models.paged_run import PagedRun, SequenceStep
 from tiny_architectures import families
 
-ATTENTION, LATENT_ATTENTION = "linear attention linear", "linear rms_norm linear latent_attention linear"
+ATTENTION, LATENT_ATTENTION = "linear paged_attention linear", "linear rms_norm linear latent_attention linear"
 MLP = "linear silu_and_mul linear"
 EXPERTS, SHARED_EXPERTS = "linear moe_route moe_experts", f"linear moe_route {MLP} moe_experts"
 
@@ -21,11 +21,11 @@ HALVES = {
     **dict.fromkeys(("llama", "llama-3.1", "mistral", "mistral-full"), (ATTENTION, MLP) * 2),
     **dict.fromkeys(("qwen2", "qwen2-window", "qwen3"), (ATTENTION, MLP) * 2),
     "nemotron": (ATTENTION, "linear activation linear") * 2,
-    "gemma3": ("linear attention linear rms_norm", "linear gelu_and_mul linear rms_norm") * 4,
+    "gemma3": ("linear paged_attention linear rms_norm", "linear gelu_and_mul linear rms_norm") * 4,
     "qwen3_moe": (ATTENTION, EXPERTS) * 2,
     "qwen3_moe-mixed": (ATTENTION, MLP, ATTENTION, EXPERTS, *(ATTENTION, MLP) * 2),
     "mixtral": (ATTENTION, EXPERTS) * 2,
-    "minimax_m2": ("linear rms_norm rms_norm attention linear", EXPERTS) * 2,
+    "minimax_m2": ("linear rms_norm rms_norm paged_attention linear", EXPERTS) * 2,
     "glm4_moe": (ATTENTION, MLP, *(ATTENTION, SHARED_EXPERTS) * 2),
     "gpt_oss": (ATTENTION, EXPERTS) * 4,
     "deepseek_v2-lite": ("linear latent_attention linear", MLP, "linear latent_attention linear", SHARED_EXPERTS),
@@ -39,10 +39,15 @@ HALVES = {
 
 def operators_of_a_step(model: torch.nn.Module) -> str:
     names: list[str] = []
+    mixers = mixer_layers(model)
 
     def note(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
-        targets = [str(node.target).split(".") for node in graph.graph.nodes]
-        names.extend(target[1] for target in targets if target[0] in ("atom_kernels", "atom_models"))
+        for node in graph.graph.nodes:
+            package, _, operator = str(node.target).partition(".")
+            if package in ("atom_kernels", "atom_models"):
+                # A mixer is called by its layer's name.
+                name = operator.split(".")[0]
+                names.append(mixers[str(node.args[1])].problem.name if name == "mix" else name)
         return graph.forward
 
     torch.compiler.reset()

@@ -17,7 +17,7 @@ from atom_models.layers import (
     RowParallelLinear,
     VocabularyEmbedding,
 )
-from atom_models.model import attention_layers
+from atom_models.model import mixer_layers
 from tiny_models import make_tiny_llama
 
 
@@ -216,7 +216,7 @@ def assert_ranks_give_the_logits_of_one(path, size):
         load_weights(model, loaded.checkpoint, progress=False)
         paged = PagedRun(model, 1)
         geometry = paged._geometry([SequenceStep(tokens, 0, [0])])
-        layers = attention_layers(model)
+        layers = mixer_layers(model)
         metadata = {name: layer.plan.build_metadata(geometry) for name, layer in layers.items()}
         with torch.inference_mode(), set_forward_context(ForwardContext(paged._caches, metadata)):
             return model.compute_logits(model(torch.tensor(tokens), torch.arange(len(tokens))))

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from atom_kernels.attention import AttentionProblem, apply_prologue, select_attention
+from atom_kernels.attention import AttentionProblem, apply_prologue
 from atom_kernels.attention.cases import make_step
+from atom_kernels.mixers import select_mixer
 from stub_vllm import GraphSupport, stub_vllm
 
 REQUESTS = ((1, 40), (1, 7), (5, 30), (33, 33))
@@ -49,7 +50,7 @@ def step() -> Any:
 
 @pytest.fixture
 def expected(step: Any) -> torch.Tensor:
-    return step.run_in_place(select_attention(PROBLEM), tuple(cache.clone() for cache in step.kv_cache))
+    return step.run_in_place(select_mixer(PROBLEM), tuple(cache.clone() for cache in step.caches))
 
 
 @pytest.mark.parametrize("gap", [0, 48])
@@ -59,13 +60,13 @@ def test_a_layer_attends_in_vllms_cache_wherever_its_pages_lie(step: Any, expect
         from atom_vllm.metadata import AtomMetadata, geometry_of
 
         impl = AtomAttention(6, 32, 0.2, 2)
-        cache = pack(*step.kv_cache, gap=gap)
+        cache = pack(*step.caches, gap=gap)
         metadata = AtomMetadata(geometry_of(described(step.geometry)))
-        q, k = apply_prologue(step.q_THD, step.k_TKD, step.prologue)
+        q, k = apply_prologue(step.inputs[0], step.inputs[1], step.prologue)
         output = torch.full((len(q) + 3, 6 * 32), torch.nan)  # vLLM pads steps
-        impl.forward(None, q, k, step.v_TKD, cache, metadata, output)
+        impl.forward(None, q, k, step.inputs[2], cache, metadata, output)
         assert torch.allclose(output[: len(q)].view_as(expected), expected, atol=1e-5)
-        fused = impl.attend(step.q_THD, step.k_TKD, step.v_TKD, pack(*step.kv_cache, gap=gap), metadata, step.prologue)
+        fused = impl.mix(step.inputs, pack(*step.caches, gap=gap), metadata, step.prologue)
         assert torch.allclose(fused, expected, atol=1e-5)
 
 
@@ -76,16 +77,16 @@ def test_raw_queries_of_traced_models_come_with_positions_and_go_through_the_lay
         from atom_vllm.attention import AtomAttention
         from atom_vllm.metadata import AtomMetadata, geometry_of
 
-        impl, cache = AtomAttention(6, 32, 0.2, 2), pack(*step.kv_cache)
+        impl, cache = AtomAttention(6, 32, 0.2, 2), pack(*step.caches)
         metadata = AtomMetadata(geometry_of(described(step.geometry)))
 
-        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        def mix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             prologue = dataclasses.replace(step.prologue, positions=positions)
-            return impl.attend(q, k, v, cache, metadata, prologue).flatten(1)
+            return impl.mix((q, k, v), cache, metadata, prologue).flatten(1)
 
-        impl.owner = SimpleNamespace(attend=attend)
-        output, positions = torch.full((len(step.q_THD), 6 * 32), torch.nan), step.prologue.positions
-        impl.forward(None, step.q_THD, step.k_TKD, step.v_TKD, cache, metadata, output, positions)
+        impl.owner = SimpleNamespace(mix=mix)
+        output, positions = torch.full((len(step.inputs[0]), 6 * 32), torch.nan), step.prologue.positions
+        impl.forward(None, *step.inputs, cache, metadata, output, positions)
         assert torch.allclose(output.view_as(expected), expected, atol=1e-5)
 
 
@@ -94,7 +95,7 @@ def test_memory_is_measured_without_metadata(step: Any) -> None:
         from atom_vllm.attention import AtomAttention
 
         output = torch.full((4, 6 * 32), torch.nan)
-        AtomAttention(6, 32, 0.2, 2).forward(None, step.q_THD, step.k_TKD, step.v_TKD, torch.empty(0), None, output)
+        AtomAttention(6, 32, 0.2, 2).forward(None, *step.inputs, torch.empty(0), None, output)
         assert not output.any()
 
 
@@ -128,10 +129,14 @@ def test_decodes_in_front_are_counted_on_the_host(step: Any) -> None:
 @pytest.mark.parametrize(("capturable", "support"), [(True, "UNIFORM_SINGLE_TOKEN_DECODE"), (False, "NEVER")])
 def test_whole_graphs_are_offered_where_every_kernel_may_be_captured(capturable: bool, support: str) -> None:
     with stub_vllm():
+        from atom_vllm.kernels import AtomKernels
         from atom_vllm.metadata import AtomMetadataBuilder
 
-        plan = SimpleNamespace(capturable=capturable)
-        layer = SimpleNamespace(impl=SimpleNamespace(plan_for=lambda block_size: plan))
+        class Kernels(AtomKernels):
+            def plan_for(self, block_size: int) -> Any:
+                return SimpleNamespace(capturable=capturable)
+
+        layer = SimpleNamespace(impl=Kernels())
         layers = {"a": layer, "theirs": SimpleNamespace(impl=None)}
         config = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=layers))
         found = AtomMetadataBuilder.get_cudagraph_support(config, SimpleNamespace(block_size=16))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom_kernels.attention import AttentionProblem, select_attention
+from atom_kernels.attention import AttentionProblem
 from atom_kernels.attention.cases import make_step
+from atom_kernels.mixers import select_mixer
 from atom_vllm.cache_view import packed_layout, plan_over_view, split_view
 
 REQUESTS = ((1, 1), (1, 64), (1, 257), (3, 130), (20, 20), (90, 150))
@@ -22,10 +23,10 @@ def problem(dtype: str, **rules: object) -> AttentionProblem:
 def test_attention_over_the_view_equals_attention_over_our_own_cache(dtype: str, rules: dict) -> None:
     asked = problem(dtype, **rules)
     step = make_step(asked, REQUESTS, scattered=True)
-    own = select_attention(asked)
+    own = select_mixer(asked)
     viewed = plan_over_view(asked)
     assert viewed.layout == packed_layout(asked)
-    keys, values = step.kv_cache
+    keys, values = step.caches
     packed = torch.cat((keys, values), dim=-1).transpose(1, 2).contiguous()
     halves = split_view(packed)
     assert halves[0].stride() == viewed.layout.tensors[0].strides
@@ -35,10 +36,10 @@ def test_attention_over_the_view_equals_attention_over_our_own_cache(dtype: str,
 def test_new_keys_and_values_land_in_vllms_bytes() -> None:
     asked = problem("float32")
     step = make_step(asked, ((2, 2),))
-    keys, values = (torch.zeros_like(cache) for cache in step.kv_cache)
+    keys, values = (torch.zeros_like(cache) for cache in step.caches)
     packed = torch.zeros(keys.shape[0], 2, 16, 64)
     step.run_in_place(plan_over_view(asked), split_view(packed))
-    step.run_in_place(select_attention(asked), (keys, values))
+    step.run_in_place(select_mixer(asked), (keys, values))
     assert packed.any()
     assert torch.equal(packed[..., :32].transpose(1, 2), keys)
     assert torch.equal(packed[..., 32:].transpose(1, 2), values)

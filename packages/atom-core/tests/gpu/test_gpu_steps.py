@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from atom_core import LLMEngine, SamplingParams
-from atom_kernels.attention.triton_backend import TritonAttention
+from atom_kernels.attention.triton.backend import TritonAttention
 from tiny_models import make_tiny_llama
 
 pytest.importorskip("transformers")

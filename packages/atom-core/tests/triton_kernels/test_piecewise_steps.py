@@ -21,7 +21,7 @@ from atom_core.worker.graphs.shapes import MOST_WHOLE, PROMPT_REQS, GraphShape
 from atom_core.worker.graphs.step_graphs import StepGraphs
 from atom_core.worker.model_runner import ModelRunner
 from atom_core.worker.steps.batch import ModelInput, StepRows
-from atom_kernels.attention import AttentionPlan
+from atom_kernels.mixers import MixerPlan
 from atom_kernels.platform import gather_facts, platform_from_facts, use_platform
 from repeated_work import Repeated
 from tiny_models import make_tiny_llama
@@ -116,7 +116,7 @@ def replayed_whole(monkeypatch: pytest.MonkeyPatch) -> list[GraphShape]:
         found.append(shape)
         return replay_model(graphs, shape)
 
-    monkeypatch.setattr(AttentionPlan, "capturable", True)
+    monkeypatch.setattr(MixerPlan, "capturable", True)
     monkeypatch.setattr(StepGraphs, "replay_model", spy)
     return found
 

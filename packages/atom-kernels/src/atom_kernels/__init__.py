@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from atom_kernels.operator import Backend, Layout, Op, Tolerance, WeightSpec, Work
-    from atom_kernels.plan import BoundPlan, Plan, PlanRow, WeightError
+    from atom_kernels.operator import Backend, Layout, Op, Tolerance, WeightError, WeightSpec, Work
+    from atom_kernels.plan import BoundPlan, Plan, PlanRow
     from atom_kernels.platform import Platform, detect_platform
     from atom_kernels.registry import all_ops
     from atom_kernels.select import NoBackendError, plan_with
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # `atom_kernels.select`: here the name is the module's.
 _HOMES = {
     "operator": ("Backend", "Layout", "Op", "Tolerance", "WeightSpec", "Work"),
-    "plan": ("BoundPlan", "Plan", "PlanRow", "WeightError"),
+    "plan": ("BoundPlan", "Plan", "PlanRow"),
     "platform": ("Platform", "detect_platform"),
     "registry": ("all_ops",),
     "select": ("NoBackendError", "plan_with"),

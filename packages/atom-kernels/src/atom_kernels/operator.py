@@ -35,6 +35,35 @@ class WeightSpec:
         return count * self.dtype.itemsize
 
 
+class WeightError(ValueError):
+    """Weights given to `prepare` are not those that the problem calls for."""
+
+
+def check_weights(
+    operator: str, specs: Mapping[str, WeightSpec], given: Mapping[str, torch.Tensor | None]
+) -> dict[str, torch.Tensor | None]:
+    """The weights of `specs` as they were given, with None for optional ones that were not.
+
+    Raises:
+        WeightError: a weight is missing, unknown, or of another shape or dtype; it names the weight.
+    """
+    unknown = sorted(set(given) - set(specs))
+    if unknown:
+        raise WeightError(f"{operator} takes the weights {sorted(specs)}, not {', '.join(unknown)}")
+    weights = {name: given.get(name) for name in specs}
+    for name, spec in specs.items():
+        tensor = weights[name]
+        if tensor is None:
+            if not spec.optional:
+                raise WeightError(f"{operator} needs the weight {name} {list(spec.shape)} {spec.dtype}")
+        elif tuple(tensor.shape) != spec.shape or tensor.dtype != spec.dtype:
+            raise WeightError(
+                f"{operator}: {name} is {list(tensor.shape)} {tensor.dtype}, "
+                f"but the problem calls for {list(spec.shape)} {spec.dtype}"
+            )
+    return weights
+
+
 def keep_source(problem: Any, weights: Weights) -> Weights:
     """The packing of layout "source": the tensors themselves, nothing copied."""
     return weights

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_kernels.opaque import register_opaque
+from atom_kernels.operator import check_weights
 
 if TYPE_CHECKING:
     from atom_kernels.operator import Layout, Op, Weights
-
-
-class WeightError(ValueError):
-    """Weights given to `Plan.prepare` are not those that the problem calls for."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,7 @@ class Plan:
         Raises:
             WeightError: a weight is missing, unknown, or of another shape or dtype; it names the weight.
         """
-        given = dict(weights or {})
-        _check_weights(self, given)
+        given = check_weights(self.op.name, self.op.weights(self.problem), weights or {})
         packed: dict[str, Weights] = {}
         for row in self.rows:
             if row.layout.name not in packed:
@@ -125,20 +121,3 @@ class BoundPlan:
 def bound_plan(handle: int) -> BoundPlan:
     """The living plan of a handle, for opaque ops."""
     return _handles[handle]
-
-
-def _check_weights(plan: Plan, given: dict[str, torch.Tensor | None]) -> None:
-    specs = plan.op.weights(plan.problem)
-    unknown = sorted(set(given) - set(specs))
-    if unknown:
-        raise WeightError(f"{plan.op.name} takes the weights {sorted(specs)}, not {', '.join(unknown)}")
-    for name, spec in specs.items():
-        tensor = given.setdefault(name, None)
-        if tensor is None:
-            if not spec.optional:
-                raise WeightError(f"{plan.op.name} needs the weight {name} {list(spec.shape)} {spec.dtype}")
-        elif tuple(tensor.shape) != spec.shape or tensor.dtype != spec.dtype:
-            raise WeightError(
-                f"{plan.op.name}: {name} is {list(tensor.shape)} {tensor.dtype}, "
-                f"but the problem calls for {list(spec.shape)} {spec.dtype}"
-            )

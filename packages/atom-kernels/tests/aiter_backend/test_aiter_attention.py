@@ -9,9 +9,10 @@ import torch
 
 from aiter_calls import recorded_calls
 from amd_machine import amd_machine
-from atom_kernels.attention import UnsupportedAttentionError, apply_prologue, paged_attention, select_attention
+from atom_kernels.attention import apply_prologue, paged_attention
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
+from atom_kernels.mixers import UnsupportedMixerError, select_mixer
 from atom_kernels.platform import Platform
 
 # Heads, key heads, head_dim; the rotary dim; what else the family asks for.
@@ -53,8 +54,8 @@ def run(plan, step, **changes):
 
 
 def agree(problem, step, platform, *, atol=2e-2, **changes):
-    plan = select_attention(problem, platform, only_backend="aiter")
-    reference = select_attention(problem, platform, only_backend="reference")
+    plan = select_mixer(problem, platform, only_backend="aiter")
+    reference = select_mixer(problem, platform, only_backend="reference")
     for got, expected in zip(run(plan, step, **changes), run(reference, step, **changes), strict=True):
         torch.testing.assert_close(got.float(), expected.float(), atol=atol, rtol=2e-2)
     return plan
@@ -96,12 +97,11 @@ def test_requests_and_rows_that_pad_a_batch_change_nothing_and_give_zeros(machin
         num_tokens=geometry.num_tokens + pad,
         num_decodes=geometry.num_reqs + pad if is_decode else geometry.num_decodes,
     )
-    noise = {name: torch.cat((getattr(step, name), torch.full_like(getattr(step, name)[:pad], 7.0))) for name in
-             ("q_THD", "k_TKD", "v_TKD")}  # fmt: skip
+    noise = tuple(torch.cat((x, torch.full_like(x[:pad], 7.0))) for x in step.inputs)
     prologue = replace(step.prologue, positions=torch.cat((step.prologue.positions, torch.zeros(pad).long())))
-    plan = select_attention(problem, machine, only_backend="aiter")
+    plan = select_mixer(problem, machine, only_backend="aiter")
     plain, *cache = run(plan, step)
-    out, *padded_cache = run(plan, replace(step, geometry=padded, prologue=prologue, **noise))
+    out, *padded_cache = run(plan, replace(step, geometry=padded, prologue=prologue, inputs=noise))
     torch.testing.assert_close(out[:-pad], plain, atol=1e-2, rtol=1e-2)
     assert out[-pad:].abs().max() == 0
     assert all(map(torch.equal, cache, padded_cache))
@@ -120,10 +120,9 @@ def test_the_numbers_of_a_step_may_be_wider_and_lie_apart(machine, family):
 def test_steps_of_nothing_and_rows_past_a_step_give_zeros(machine, family):
     problem, options = of_family(family)
     step = make_step(problem, DECODES, **options)
-    tail = {name: torch.cat((getattr(step, name), torch.full_like(getattr(step, name)[:2], float("nan")))) for name in
-            ("q_THD", "k_TKD", "v_TKD")}  # fmt: skip
-    plan = select_attention(problem, machine, only_backend="aiter")
-    out = run(plan, step, **tail)[0]
+    tail = tuple(torch.cat((x, torch.full_like(x[:2], float("nan")))) for x in step.inputs)
+    plan = select_mixer(problem, machine, only_backend="aiter")
+    out = run(plan, step, inputs=tail)[0]
     assert torch.equal(out[:3], run(plan, step)[0])
     assert out[3:].abs().max() == 0
 
@@ -133,12 +132,14 @@ def test_steps_of_nothing_and_rows_past_a_step_give_zeros(machine, family):
 def test_a_float8_cache_is_read_as_it_was_written(machine, family, requests):
     problem, options = of_family(family, cache_dtype=machine.float8)
     step = make_step(problem, requests, scattered=True, **options)
-    out, keys, values = run(select_attention(problem, machine, only_backend="aiter"), step)
-    q, _ = apply_prologue(step.q_THD, step.k_TKD, step.prologue)
+    out, keys, values = run(select_mixer(problem, machine, only_backend="aiter"), step)
+    q, _ = apply_prologue(step.inputs[0], step.inputs[1], step.prologue)
     geometry, window = step.geometry, problem.sliding_window
     tables = (geometry.query_start_loc, geometry.seq_lens, geometry.block_table)
     cache = (keys.float(), values.float())
-    expected = paged_attention(q, cache, *tables, scale=problem.scale, sliding_window=window, sinks_H=step.sinks)
+    expected = paged_attention(
+        q, cache, *tables, scale=problem.scale, sliding_window=window, sinks_H=step.weights.get("sinks")
+    )
     torch.testing.assert_close(out, expected, atol=2e-2, rtol=2e-2)
 
 
@@ -147,8 +148,8 @@ def test_float8_decodes_of_several_queries_see_no_later_ones(machine, queries):
     problem, options = of_family("llama", cache_dtype=machine.float8)
     step = make_step(problem, [(queries, 40), (1, 16), (queries, queries)], **options)
     step = replace(step, geometry=replace(step.geometry, num_decodes=3, max_decode_len=queries))
-    out, keys, values = run(select_attention(problem, machine, only_backend="aiter"), step)
-    q, _ = apply_prologue(step.q_THD, step.k_TKD, step.prologue)
+    out, keys, values = run(select_mixer(problem, machine, only_backend="aiter"), step)
+    q, _ = apply_prologue(step.inputs[0], step.inputs[1], step.prologue)
     tables = (step.geometry.query_start_loc, step.geometry.seq_lens, step.geometry.block_table)
     expected = paged_attention(q, (keys, values), *tables, scale=problem.scale)
     torch.testing.assert_close(out, expected, atol=2e-2, rtol=2e-2)
@@ -157,13 +158,13 @@ def test_float8_decodes_of_several_queries_see_no_later_ones(machine, queries):
 def test_keys_and_values_side_by_side_are_read_where_they_lie(machine):
     problem, options = of_family("gpt-oss window")
     step = make_step(problem, MIXED, **options)
-    packed = torch.cat([x.transpose(1, 2) for x in step.kv_cache], dim=-1)
+    packed = torch.cat([x.transpose(1, 2) for x in step.caches], dim=-1)
     views = tuple(half.transpose(1, 2) for half in packed.chunk(2, dim=-1))
-    tensors = tuple(replace(tensor, strides=views[0].stride()) for tensor in problem.nhd_layout.tensors)
-    offered = [replace(problem.nhd_layout, name="side by side", tensors=tensors)]
-    plan = select_attention(problem, machine, offered)
+    tensors = tuple(replace(tensor, strides=views[0].stride()) for tensor in problem.layout.tensors)
+    offered = [replace(problem.layout, name="side by side", tensors=tensors)]
+    plan = select_mixer(problem, machine, offered)
     assert plan.backend == "aiter"
-    expected = run(select_attention(problem, machine, only_backend="reference"), step)
+    expected = run(select_mixer(problem, machine, only_backend="reference"), step)
     for got, wanted in zip((step.run_in_place(plan, views), *views), expected, strict=True):
         torch.testing.assert_close(got, wanted, atol=2e-2, rtol=2e-2)
 
@@ -172,9 +173,9 @@ def test_keys_and_values_side_by_side_are_read_where_they_lie(machine):
 def test_nothing_past_the_end_of_a_request_is_read(machine, family):
     problem, options = of_family(family)
     step = make_step(problem, [(1, 70), (5, 130), (3, 3)], **options)
-    plan = select_attention(problem, machine, only_backend="aiter")
+    plan = select_mixer(problem, machine, only_backend="aiter")
     clean = run(plan, step)[0]
-    for cache in step.kv_cache:
+    for cache in step.caches:
         for request, length in enumerate([70, 130, 3]):
             last = int(step.geometry.block_table[request, (length - 1) // 16])
             cache[last, (length - 1) % 16 + 1 :] = float("nan")
@@ -218,7 +219,7 @@ def test_several_queries_are_decoded_by_the_assembly_where_it_has_room_for_them(
 
 
 def planned(platform, *heads, **rules):
-    return select_attention(make_problem(*heads, "bfloat16", **rules), platform)
+    return select_mixer(make_problem(*heads, "bfloat16", **rules), platform)
 
 
 def test_the_assembly_is_taken_where_it_can_be_and_says_why_not_elsewhere():
@@ -248,10 +249,10 @@ def test_the_assembly_is_taken_where_it_can_be_and_says_why_not_elsewhere():
 )
 def test_what_no_kernel_of_aiter_does_is_refused_with_the_reason(rules, words):
     problem = make_problem(4, 2, 64, "bfloat16", **rules)
-    with pytest.raises(UnsupportedAttentionError, match=words):
-        select_attention(problem, Platform.rocm("gfx942"), only_backend="aiter")
+    with pytest.raises(UnsupportedMixerError, match=words):
+        select_mixer(problem, Platform.rocm("gfx942"), only_backend="aiter")
 
 
 def test_a_host_that_offers_only_rows_of_tokens_gets_them():
     problem = make_problem(32, 8, 128, "bfloat16")
-    assert select_attention(problem, Platform.rocm("gfx950"), [problem.nhd_layout]).layout.name == "nhd"
+    assert select_mixer(problem, Platform.rocm("gfx950"), [problem.layout]).layout.name == "nhd"

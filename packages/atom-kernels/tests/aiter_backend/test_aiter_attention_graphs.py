@@ -9,12 +9,11 @@ import torch
 
 from aiter_calls import only_what_graphs_hold, recorded_calls
 from amd_machine import amd_machine
-from atom_kernels.attention import select_attention
 from atom_kernels.attention.cases import make_step
-from atom_kernels.attention.mla import select_mla
 from atom_kernels.attention.mla.cases import make_problem as make_latent_problem
 from atom_kernels.attention.mla.cases import make_step as make_latent_step
 from atom_kernels.attention.ops import make_problem
+from atom_kernels.mixers import select_mixer
 from atom_kernels.protocols import BatchGeometry
 
 MACHINES = [("gfx942", "git"), ("gfx950", "pypi")]
@@ -82,11 +81,10 @@ def two_steps(make, problem, step, **options):
     first, second = (
         widened(make(problem, requests, seed=seed, **options)) for seed, requests in enumerate(STEPS[step])
     )
-    weights = {"prologue": replace(first.prologue, positions=second.prologue.positions)}
-    weights |= {name: getattr(first, name) for name in ("sinks", "kv_b_weight") if hasattr(first, name)}
-    second = replace(second, **weights)
-    blocks = max(s.kv_cache[0].shape[0] for s in (first, second))
-    return (replace(s, kv_cache=tuple(grown(x, blocks) for x in s.kv_cache)) for s in (first, second))
+    prologue = replace(first.prologue, positions=second.prologue.positions)
+    second = replace(second, prologue=prologue, weights=first.weights)
+    blocks = max(s.caches[0].shape[0] for s in (first, second))
+    return (replace(s, caches=tuple(grown(x, blocks) for x in s.caches)) for s in (first, second))
 
 
 def grown(cache, blocks):
@@ -99,10 +97,10 @@ def test_a_step_over_pages_may_be_captured(machine, family, step):
     platform, calls = machine
     shape, options, rules = PAGED[family]
     problem = make_problem(*shape, "bfloat16", **rules)
-    plan = select_attention(problem, platform)
+    plan = select_mixer(problem, platform)
     assert plan.capturable
     first, second = two_steps(make_step, problem, step, **options)
-    expected = second.run(select_attention(problem, platform, only_backend="reference"))[0]
+    expected = second.run(select_mixer(problem, platform, only_backend="reference"))[0]
     captured, again, result = replayed(calls, first, second, lambda s: s.run(plan)[0])
     assert captured == again != []
     torch.testing.assert_close(result, expected, atol=2e-2, rtol=2e-2)
@@ -113,14 +111,14 @@ def test_a_step_over_pages_may_be_captured(machine, family, step):
 def test_a_step_over_latents_may_be_captured(machine, num_heads, step):
     platform, calls = machine
     problem = make_latent_problem(num_heads, 512, 64, 64, 32, "bfloat16")
-    plan = select_mla(problem, platform)
+    plan = select_mixer(problem, platform)
     assert plan.capturable
     first, second = two_steps(make_latent_step, problem, step)
-    expected = second.run(select_mla(problem, platform, only_backend="reference"))[0]
-    weights = plan.prepare(first.kv_b_weight)
+    expected = second.run(select_mixer(problem, platform, only_backend="reference"))[0]
+    weights = plan.prepare(first.weights)
 
     def run(step):
-        return step.run_in_place(plan, weights, tuple(x.clone() for x in step.kv_cache))
+        return step.run_in_place(plan, tuple(x.clone() for x in step.caches), weights=weights)
 
     captured, again, result = replayed(calls, first, second, run)
     assert captured == again != []

@@ -16,7 +16,7 @@ from atom_kernels.attention.ops import make_problem
 
 FUSION = "ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION"
 REQUESTS = [(1, 17), (3, 40), (20, 20)]
-LAYOUTS = {"nhd": lambda problem: problem.nhd_layout, "shuffled": layouts.shuffled_layout}
+LAYOUTS = {"nhd": lambda problem: problem.layout, "shuffled": layouts.shuffled_layout}
 # Heads, key heads, head_dim: Llama 3, GLM 4 with its rotation of half a head, GPT-OSS, an odd one.
 SHAPES = {"llama": (8, 2, 128, 128), "glm": (16, 1, 128, 64), "gpt-oss": (8, 1, 64, 64), "odd": (6, 2, 96, 96)}
 MACHINES = [("gfx942", "git"), ("gfx950", "pypi")]
@@ -31,14 +31,14 @@ def machine(request):
 def written(problem, layout, step, *, slots=None):
     """What AITER leaves in a cache of noise, in NHD, and its queries and keys; and the same by the reference."""
     slots = step.geometry.slot_mapping if slots is None else slots
-    cache = tuple(x.clone() for x in layouts.from_nhd(layout, *step.kv_cache))
-    given = NewTokens(step.q_THD, step.k_TKD, step.v_TKD, slots)
-    kept = [x.clone() for x in (step.q_THD, step.k_TKD, step.v_TKD)]
+    cache = tuple(x.clone() for x in layouts.from_nhd(layout, *step.caches))
+    given = NewTokens(*step.inputs, slots)
+    kept = [x.clone() for x in step.inputs]
     tokens = CacheWriter(problem, layout).write(given, cache, step.prologue)
-    assert all(map(torch.equal, kept, (step.q_THD, step.k_TKD, step.v_TKD)))
-    expected = tuple(x.clone() for x in step.kv_cache)
-    q, k = apply_prologue(step.q_THD, step.k_TKD, step.prologue)
-    write_kv(k, step.v_TKD, expected, slots)
+    assert all(map(torch.equal, kept, step.inputs))
+    expected = tuple(x.clone() for x in step.caches)
+    q, k = apply_prologue(step.inputs[0], step.inputs[1], step.prologue)
+    write_kv(k, step.inputs[2], expected, slots)
     return (tokens.q, *layouts.restore_nhd(layout, cache)), (q, *expected)
 
 
@@ -73,9 +73,9 @@ def test_without_a_prologue_the_bytes_are_those_given(machine, layout, dtype):
 def test_heads_may_come_before_tokens(machine, layout):
     problem = make_problem(4, 2, 128, "bfloat16")
     step = make_step(problem, REQUESTS)
-    k, v = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (step.k_TKD, step.v_TKD))
+    k, v = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (step.inputs[1], step.inputs[2]))
     assert not k.is_contiguous()
-    got, expected = written(problem, LAYOUTS[layout](problem), replace(step, k_TKD=k, v_TKD=v))
+    got, expected = written(problem, LAYOUTS[layout](problem), replace(step, inputs=(step.inputs[0], k, v)))
     close(got, expected, atol=0, rtol=0)
 
 
@@ -94,7 +94,7 @@ def test_tokens_of_no_slot_are_written_nowhere_and_keep_their_queries(machine, l
 def test_float8_is_of_the_kind_that_the_machine_has(machine, rotary_dim):
     problem = make_problem(4, 2, 64, "bfloat16", cache_dtype=machine.float8)
     step = make_step(problem, REQUESTS, rotary_dim=rotary_dim)
-    got, expected = written(problem, problem.nhd_layout, step)
+    got, expected = written(problem, problem.layout, step)
     close(got, expected, atol=2e-2, rtol=0.13)  # half of a last bit, and the other way of a tie
 
 
@@ -102,13 +102,14 @@ def test_float8_is_of_the_kind_that_the_machine_has(machine, rotary_dim):
 def test_float8_with_scales_keeps_what_large_and_small_tokens_are(machine, rotary_dim):
     problem = make_problem(4, 2, 128, "bfloat16", cache_dtype=machine.float8)
     step = make_step(problem, REQUESTS, rotary_dim=rotary_dim, norms=rotary_dim is not None, scattered=True)
-    step = replace(step, v_TKD=step.v_TKD * torch.logspace(-2, 3, len(step.v_TKD))[:, None, None].bfloat16())
+    q, k, v = step.inputs
+    step = replace(step, inputs=(q, k, v * torch.logspace(-2, 3, len(v))[:, None, None].bfloat16()))
     layout = layouts.scaled_layout(problem)
-    cache = layouts.from_nhd(layout, *step.kv_cache)
+    cache = layouts.from_nhd(layout, *step.caches)
     slots = step.geometry.slot_mapping
-    CacheWriter(problem, layout).write(NewTokens(step.q_THD, step.k_TKD, step.v_TKD, slots), cache, step.prologue)
-    _, k = apply_prologue(step.q_THD, step.k_TKD, step.prologue)
-    for got, given in zip(layouts.restore_nhd(layout, cache), (k, step.v_TKD), strict=True):
+    CacheWriter(problem, layout).write(NewTokens(*step.inputs, slots), cache, step.prologue)
+    _, k = apply_prologue(step.inputs[0], step.inputs[1], step.prologue)
+    for got, given in zip(layouts.restore_nhd(layout, cache), (k, step.inputs[2]), strict=True):
         largest = given.float().abs().amax(-1, keepdim=True)
         assert ((got.flatten(0, 1)[slots] - given.float()).abs() <= largest / 16).all()
 
@@ -123,8 +124,8 @@ def test_all_in_one_kernel_gives_what_the_steps_give(monkeypatch, cache_dtype, k
     with amd_machine("gfx942", "git"):
         monkeypatch.setenv(FUSION, "1")
         writer = CacheWriter(problem, layout)
-        cache = layouts.from_nhd(layout, *step.kv_cache)
-        given = NewTokens(step.q_THD, step.k_TKD, step.v_TKD, step.geometry.slot_mapping)
+        cache = layouts.from_nhd(layout, *step.caches)
+        given = NewTokens(*step.inputs, step.geometry.slot_mapping)
         writer.write(given, cache, step.prologue)
         assert "_norm_rope_cache" in vars(writer)
         is_exact = cache_dtype == "bfloat16"
@@ -153,8 +154,8 @@ def test_the_kernel_for_all_is_left_out_where_it_cannot_do_it(monkeypatch, chang
     with amd_machine("gfx942", options["release"]):
         monkeypatch.setenv(FUSION, options["value"])
         writer = CacheWriter(problem, layout)
-        given = NewTokens(step.q_THD, step.k_TKD, step.v_TKD, step.geometry.slot_mapping)
-        writer.write(given, layouts.from_nhd(layout, *step.kv_cache), step.prologue)
+        given = NewTokens(*step.inputs, step.geometry.slot_mapping)
+        writer.write(given, layouts.from_nhd(layout, *step.caches), step.prologue)
         assert "_norm_rope_cache" not in vars(writer)
 
 
@@ -173,11 +174,11 @@ def test_a_large_epsilon_of_the_head_norms_is_seen(monkeypatch, fused):
 def test_blocks_with_keys_and_values_side_by_side_are_written_where_they_lie(machine, rotary_dim):
     problem = make_problem(4, 2, 64, "bfloat16")
     step = make_step(problem, REQUESTS, rotary_dim=rotary_dim)
-    packed = torch.cat([x.transpose(1, 2) for x in step.kv_cache], dim=-1)
+    packed = torch.cat([x.transpose(1, 2) for x in step.caches], dim=-1)
     views = tuple(half.transpose(1, 2) for half in packed.chunk(2, dim=-1))
-    tensors = tuple(replace(tensor, strides=views[0].stride()) for tensor in problem.nhd_layout.tensors)
-    writer = CacheWriter(problem, replace(problem.nhd_layout, name="side by side", tensors=tensors))
-    writer.write(NewTokens(step.q_THD, step.k_TKD, step.v_TKD, step.geometry.slot_mapping), views, step.prologue)
-    _, k = apply_prologue(step.q_THD, step.k_TKD, step.prologue)
-    write_kv(k, step.v_TKD, step.kv_cache, step.geometry.slot_mapping)
-    close(views, step.kv_cache, atol=2e-2, rtol=2e-2)
+    tensors = tuple(replace(tensor, strides=views[0].stride()) for tensor in problem.layout.tensors)
+    writer = CacheWriter(problem, replace(problem.layout, name="side by side", tensors=tensors))
+    writer.write(NewTokens(*step.inputs, step.geometry.slot_mapping), views, step.prologue)
+    _, k = apply_prologue(step.inputs[0], step.inputs[1], step.prologue)
+    write_kv(k, step.inputs[2], step.caches, step.geometry.slot_mapping)
+    close(views, step.caches, atol=2e-2, rtol=2e-2)

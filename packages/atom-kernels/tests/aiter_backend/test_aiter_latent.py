@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from amd_machine import amd_machine
-from atom_kernels.attention import UnsupportedAttentionError
-from atom_kernels.attention.mla import select_mla
 from atom_kernels.attention.mla.cases import make_problem, make_step
+from atom_kernels.mixers import UnsupportedMixerError, select_mixer
 from atom_kernels.platform import Platform
 
 # Heads of a rank, kv_lora_rank, nope, rope, v_head_dim.
@@ -36,7 +35,7 @@ def machine(request):
 
 
 def agree(problem, step, platform, **tolerances):
-    plan, reference = (select_mla(problem, platform, only_backend=name) for name in ("aiter", "reference"))
+    plan, reference = (select_mixer(problem, platform, only_backend=name) for name in ("aiter", "reference"))
     for got, expected in zip(step.run(plan), step.run(reference), strict=True):
         torch.testing.assert_close(got.float(), expected.float(), **({"atol": 3e-2, "rtol": 3e-2} | tolerances))
 
@@ -88,12 +87,11 @@ def test_requests_and_rows_that_pad_a_batch_change_nothing_and_give_zeros(machin
     )
     noisy = replace(
         step,
-        q_THD=torch.cat((step.q_THD, torch.full_like(step.q_THD[:pad], 7.0))),
-        kv_TL=torch.cat((step.kv_TL, torch.full_like(step.kv_TL[:pad], 7.0))),
+        inputs=tuple(torch.cat((x, torch.full_like(x[:pad], 7.0))) for x in step.inputs),
         geometry=padded,
         prologue=replace(step.prologue, positions=torch.cat((step.prologue.positions, torch.zeros(pad).long()))),
     )
-    plan = select_mla(problem, machine, only_backend="aiter")
+    plan = select_mixer(problem, machine, only_backend="aiter")
     (plain, cache), (out, padded_cache) = step.run(plan), noisy.run(plan)
     torch.testing.assert_close(out[:-pad], plain, atol=1e-2, rtol=1e-2)
     assert out[-pad:].abs().max() == 0
@@ -123,13 +121,13 @@ def test_a_token_of_no_slot_is_not_written_and_its_query_sees_what_is_there(mach
 
 def test_a_second_step_of_the_same_size_writes_the_same_buffers(machine):
     problem = make_problem(*FAMILIES["kimi on 8"], "bfloat16")
-    plan = select_mla(problem, machine, only_backend="aiter")
+    plan = select_mixer(problem, machine, only_backend="aiter")
     first, second = make_step(problem, DECODES), make_step(problem, [(1, 90), (1, 2), (1, 33)], seed=1)
     made = plan.build_metadata(first.geometry).decodes.buffers
     kept = {name: buffer.data_ptr() for name, buffer in made.items()}
     made = plan.build_metadata(second.geometry).decodes.buffers
     assert {name: buffer.data_ptr() for name, buffer in made.items()} == kept
-    expected = second.run(select_mla(problem, machine, only_backend="reference"))[0]
+    expected = second.run(select_mixer(problem, machine, only_backend="reference"))[0]
     torch.testing.assert_close(second.run(plan)[0], expected, atol=3e-2, rtol=3e-2)
 
 
@@ -144,12 +142,12 @@ def test_a_second_step_of_the_same_size_writes_the_same_buffers(machine):
 )
 def test_what_no_kernel_of_aiter_does_is_refused_with_the_reason(overrides, words):
     problem = replace(make_problem(*FAMILIES["kimi on 8"], "bfloat16"), **overrides)
-    with pytest.raises(UnsupportedAttentionError, match=words):
-        select_mla(problem, Platform.rocm("gfx942"), only_backend="aiter")
+    with pytest.raises(UnsupportedMixerError, match=words):
+        select_mixer(problem, Platform.rocm("gfx942"), only_backend="aiter")
 
 
 def test_the_release_on_pypi_does_not_have_128_heads():
     problem = make_problem(*FAMILIES["deepseek-v3"], "bfloat16")
-    assert select_mla(problem, Platform.rocm("gfx942", release="git")).backend == "aiter"
-    with pytest.raises(UnsupportedAttentionError, match="takes up to 112 heads, not 128"):
-        select_mla(problem, Platform.rocm("gfx942", release="pypi"), only_backend="aiter")
+    assert select_mixer(problem, Platform.rocm("gfx942", release="git")).backend == "aiter"
+    with pytest.raises(UnsupportedMixerError, match="takes up to 112 heads, not 128"):
+        select_mixer(problem, Platform.rocm("gfx942", release="pypi"), only_backend="aiter")

@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom_kernels.attention import paged_attention, select_attention, triton_launch
-from atom_kernels.attention.cases import AttentionStep, make_step
+from atom_kernels.attention import paged_attention
+from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
+from atom_kernels.attention.triton import launch as triton_launch
 from atom_kernels.cases import mismatch
+from atom_kernels.mixers import select_mixer
+from atom_kernels.mixers.cases import MixerStep
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import detect_platform
 from atom_kernels.settings import triton_interpret
@@ -21,14 +24,14 @@ MIXED = ((1, 1), (1, 64), (1, 257), (3, 70), (33, 33), (35, 65))
 DEVICE = detect_platform().device
 
 
-def make_step_here(problem, requests, **options) -> AttentionStep:
+def make_step_here(problem, requests, **options) -> MixerStep:
     return make_step(problem, requests, **options).to(DEVICE)
 
 
 def assert_agrees(problem, requests, **options):
     step = make_step_here(problem, requests, **options)
-    got = step.run(select_attention(problem, only_backend="triton"))
-    expected = step.run(select_attention(problem, only_backend="reference"))
+    got = step.run(select_mixer(problem, only_backend="triton"))
+    expected = step.run(select_mixer(problem, only_backend="reference"))
     for name, one, other in zip(("output", "keys", "values"), got, expected, strict=True):
         assert (problem_found := mismatch(one.float(), other.float(), TOLERANCES[problem.dtype])) is None, (
             f"{name}: {problem_found}"
@@ -70,11 +73,11 @@ def test_norm_and_rotation_are_rounded_as_separate_operators_round(dtype, norms,
 def test_a_float8_cache_is_read_and_written_saturated():
     problem = make_problem(4, 2, 32, "bfloat16", cache_dtype="float8_e4m3fn")
     step = make_step_here(problem, [(1, 40), (20, 20)])
-    step = replace(step, v_TKD=step.v_TKD * 300)
-    out, *kv_cache = step.run(select_attention(problem, only_backend="triton"))
+    step = replace(step, inputs=(*step.inputs[:2], step.inputs[2] * 300))
+    out, *kv_cache = step.run(select_mixer(problem, only_backend="triton"))
     geometry = step.geometry
     expected = paged_attention(
-        step.q_THD,
+        step.inputs[0],
         tuple(kv_cache),
         geometry.query_start_loc,
         geometry.seq_lens,
@@ -85,7 +88,7 @@ def test_a_float8_cache_is_read_and_written_saturated():
     assert kv_cache[1].float().abs().max() == 448
     if triton_interpret():
         return  # the interpreter rounds to float8 in its own way: a carry out of the mantissa is lost
-    written = select_attention(problem, only_backend="reference")
+    written = select_mixer(problem, only_backend="reference")
     for one, other in zip(kv_cache, step.run(written)[1:], strict=True):
         assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
@@ -103,7 +106,7 @@ def test_decodes_are_shared_out_whatever_their_lengths(lengths, apart):
 def test_padding_requests_write_nothing_and_give_zeros(rules):
     problem = make_problem(4, 2, 16, **rules)
     step = make_step_here(problem, [(1, 5), (1, 300), (1, 7), (1, 9)])
-    plan = select_attention(problem, only_backend="triton")
+    plan = select_mixer(problem, only_backend="triton")
     whole = step.run(plan)[0]
     geometry = step.geometry
     padded = replace(
@@ -112,19 +115,19 @@ def test_padding_requests_write_nothing_and_give_zeros(rules):
         block_table=geometry.block_table * torch.tensor([[1], [1], [0], [0]], device=DEVICE),
         slot_mapping=torch.where(torch.arange(4, device=DEVICE) < 2, geometry.slot_mapping, -1),
     )
-    q = step.q_THD.clone()
+    q = step.inputs[0].clone()
     q[2:] = float("nan")
-    out, *kv_cache = replace(step, q_THD=q, geometry=padded).run(plan)
+    out, *kv_cache = replace(step, inputs=(q, *step.inputs[1:]), geometry=padded).run(plan)
     assert mismatch(out[:2], whole[:2], TOLERANCES["float32"]) is None
     assert torch.equal(out[2:], torch.zeros_like(out[2:]))
     block = step.geometry.block_table[2, 0]
-    assert torch.equal(kv_cache[0][block], step.kv_cache[0][block])
+    assert torch.equal(kv_cache[0][block], step.caches[0][block])
 
 
 @pytest.mark.parametrize("window", [None, 40])
 def test_a_padded_mixed_batch_agrees_with_the_same_requests_alone(window):
     problem = make_problem(4, 2, 16, sliding_window=window)
-    plan = select_attention(problem, only_backend="triton")
+    plan = select_mixer(problem, only_backend="triton")
     step = make_step_here(problem, [(1, 90), (40, 40), (9, 77)])
     geometry = step.geometry
     # Room for three decodes and four prompts in 64 tokens: absent decodes have none, an absent prompt those left.
@@ -139,8 +142,8 @@ def test_a_padded_mixed_batch_agrees_with_the_same_requests_alone(window):
         num_decodes=3,
         max_query_len=64,
     )
-    q, k, v = (torch.cat((x, torch.full_like(x[:14], float("nan")))) for x in (step.q_THD, step.k_TKD, step.v_TKD))
-    out, *kv_cache = replace(step, q_THD=q, k_TKD=k, v_TKD=v, geometry=padded).run(plan)
+    q, k, v = (torch.cat((x, torch.full_like(x[:14], float("nan")))) for x in step.inputs)
+    out, *kv_cache = replace(step, inputs=(q, k, v), geometry=padded).run(plan)
     expected, *expected_cache = step.run(plan)
     assert mismatch(out[:50], expected, TOLERANCES["float32"]) is None
     assert torch.equal(out[50:], torch.zeros_like(out[50:]))
@@ -161,7 +164,7 @@ def test_no_number_of_prompts_makes_triton_compile_again(monkeypatch):
             return lambda *tensors, **given: constants.append(given)
 
     monkeypatch.setattr(triton_launch, "prefill_kernel", Recorded())
-    plan = select_attention(make_problem(2, 1, 8), only_backend="triton")
+    plan = select_mixer(make_problem(2, 1, 8), only_backend="triton")
     for requests in ([(7, 7)], [(2, 90)] * 17, [(2, 3)] * 40, [(1, 5), (50, 600)]):
         make_step_here(plan.problem, requests).run(plan)
     assert len(constants) == 4
@@ -173,23 +176,21 @@ def test_drafts_of_a_request_are_read_over_one_pass_of_its_keys(window):
     problem = make_problem(6, 2, 16, sliding_window=window, has_sinks=True)
     step = make_step_here(problem, [(4, 200), (3, 3), (2, 97), (1, 64)])
     step = replace(step, geometry=replace(step.geometry, num_decodes=4, max_decode_len=4))
-    got = step.run(select_attention(problem, only_backend="triton"))[0]
-    expected = step.run(select_attention(problem, only_backend="reference"))[0]
+    got = step.run(select_mixer(problem, only_backend="triton"))[0]
+    expected = step.run(select_mixer(problem, only_backend="reference"))[0]
     assert mismatch(got, expected, TOLERANCES["float32"]) is None
 
 
 def test_a_row_is_the_same_whatever_its_neighbors_where_that_is_asked_for():
     problem = make_problem(4, 2, 16, batch_invariant=True)
-    plan = select_attention(problem, only_backend="triton")
+    plan = select_mixer(problem, only_backend="triton")
     step = make_step_here(problem, [(1, 300), (1, 700), (1, 5)])
     together = step.run(plan)[0]
     geometry = step.geometry
     for row in range(3):
         alone = replace(
             step,
-            q_THD=step.q_THD[row : row + 1],
-            k_TKD=step.k_TKD[row : row + 1],
-            v_TKD=step.v_TKD[row : row + 1],
+            inputs=tuple(x[row : row + 1] for x in step.inputs),
             geometry=replace(
                 geometry,
                 query_start_loc=geometry.query_start_loc[:2],
@@ -209,32 +210,32 @@ def test_leading_requests_may_have_several_tokens_each():
     problem = make_problem(4, 2, 16, has_sinks=True)
     step = make_step_here(problem, [(3, 40), (1, 300), (4, 4), (20, 50)])
     step = replace(step, geometry=replace(step.geometry, num_decodes=3, max_decode_len=4))
-    got = step.run(select_attention(problem, only_backend="triton"))[0]
-    expected = step.run(select_attention(problem, only_backend="reference"))[0]
+    got = step.run(select_mixer(problem, only_backend="triton"))[0]
+    expected = step.run(select_mixer(problem, only_backend="reference"))[0]
     assert mismatch(got, expected, TOLERANCES["float32"]) is None
 
 
 def test_slots_below_zero_write_nothing_and_rows_of_no_request_are_zeros():
     problem = make_problem(2, 1, 16)
     step = make_step_here(problem, [(1, 5), (2, 7)])
-    plan = select_attention(problem, only_backend="triton")
+    plan = select_mixer(problem, only_backend="triton")
     whole = step.run(plan)[0]
-    q, k, v = (torch.cat((x, torch.full_like(x[:2], float("nan")))) for x in (step.q_THD, step.k_TKD, step.v_TKD))
-    out = plan.forward(q, k, v, tuple(c.clone() for c in step.kv_cache), plan.build_metadata(step.geometry))
+    q, k, v = (torch.cat((x, torch.full_like(x[:2], float("nan")))) for x in step.inputs)
+    out = plan.forward((q, k, v), tuple(c.clone() for c in step.caches), plan.build_metadata(step.geometry))
     assert torch.equal(out[:3], whole)
     assert out[3:].abs().max() == 0
     nowhere = torch.full_like(step.geometry.slot_mapping, -1)
     step = replace(step, geometry=replace(step.geometry, slot_mapping=nowhere))
-    assert torch.equal(step.run(plan)[1], step.kv_cache[0])
+    assert torch.equal(step.run(plan)[1], step.caches[0])
 
 
 @pytest.mark.parametrize("window", [None, 20])
 def test_nothing_past_the_end_of_a_request_or_before_its_window_is_read(window):
     problem = make_problem(3, 1, 16, sliding_window=window, block_size=8)
     step = make_step_here(problem, [(1, 70), (5, 130)])
-    plan = select_attention(problem, only_backend="triton")
+    plan = select_mixer(problem, only_backend="triton")
     clean = step.run(plan)[0]
-    for cache in step.kv_cache:
+    for cache in step.caches:
         for request, length in enumerate([70, 130]):
             first_block = int(step.geometry.block_table[request, 0])
             cache.flatten(0, 1)[first_block * 8 + length : (first_block + -(-length // 8)) * 8] = float("nan")
@@ -262,8 +263,8 @@ def test_shapes_of_real_models_agree_on_a_gpu(shape, rules, cache_dtype):
     requests = [*[(1, 1 + 97 * i) for i in range(40)], (1, 9000), (1000, 1000), (513, 3000), (2, 77), (2048, 2100)]
     norms = cache_dtype == "bfloat16"
     step = make_step_here(problem, requests, scattered=True, rotary_dim=None if rules else shape[2], norms=norms)
-    got = step.run(select_attention(problem, only_backend="triton"))
-    expected = step.run(select_attention(problem, only_backend="reference"))
+    got = step.run(select_mixer(problem, only_backend="triton"))
+    expected = step.run(select_mixer(problem, only_backend="reference"))
     assert mismatch(got[0], expected[0], Tolerance(2e-2, 2e-2)) is None
     error = (got[0].float() - expected[0].float()).norm() / expected[0].float().norm()
     assert error < 5e-3

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom_kernels.attention.mla import latent_attention, select_mla
-from atom_kernels.attention.mla.cases import MlaStep, make_problem, make_step
+from atom_kernels.attention.mla import latent_attention
+from atom_kernels.attention.mla.cases import make_problem, make_step
 from atom_kernels.cases import mismatch
+from atom_kernels.mixers import select_mixer
+from atom_kernels.mixers.cases import MixerStep
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import detect_platform
 
@@ -20,14 +22,14 @@ MIXED = ((1, 1), (1, 64), (1, 257), (3, 70), (33, 33), (35, 65))
 DEVICE = detect_platform().device
 
 
-def make_step_here(problem, requests, **options) -> MlaStep:
+def make_step_here(problem, requests, **options) -> MixerStep:
     return make_step(problem, requests, **options).to(DEVICE)
 
 
 def assert_agrees(problem, requests, **options):
     step = make_step_here(problem, requests, **options)
-    got = step.run(select_mla(problem, only_backend="triton"))
-    expected = step.run(select_mla(problem, only_backend="reference"))
+    got = step.run(select_mixer(problem, only_backend="triton"))
+    expected = step.run(select_mixer(problem, only_backend="reference"))
     for name, one, other in zip(("output", "latents"), got, expected, strict=True):
         assert (difference := mismatch(one.float(), other.float(), TOLERANCES[problem.dtype])) is None, (
             f"{name}: {difference}"
@@ -49,7 +51,7 @@ def test_any_number_of_heads_over_latents_of_any_size(shape):
 def test_a_whole_prompt_alone_is_expanded_and_agrees(dtype):
     problem = make_problem(3, 40, 24, 8, 24, dtype)
     step = make_step_here(problem, [(130, 130)], scattered=True)
-    assert select_mla(problem, only_backend="triton").build_metadata(step.geometry).whole is not None
+    assert select_mixer(problem, only_backend="triton").build_metadata(step.geometry).whole is not None
     assert_agrees(problem, [(130, 130)], scattered=True)
 
 
@@ -58,13 +60,13 @@ def test_a_whole_prompt_alone_that_is_kept_nowhere_runs_and_writes_nothing():
     problem = make_problem(3, 40, 24, 8, 24)
     step = make_step_here(problem, [(130, 130)])
     nowhere = replace(step.geometry, slot_mapping=torch.full_like(step.geometry.slot_mapping, -1))
-    _, cache = replace(step, geometry=nowhere).run(select_mla(problem, only_backend="triton"))
-    assert torch.equal(cache, step.kv_cache[0])
+    _, cache = replace(step, geometry=nowhere).run(select_mixer(problem, only_backend="triton"))
+    assert torch.equal(cache, step.caches[0])
 
 
 def test_padding_requests_write_nothing_and_give_zeros():
     problem = make_problem(*SHAPE)
-    plan = select_mla(problem, only_backend="triton")
+    plan = select_mixer(problem, only_backend="triton")
     step = make_step_here(problem, [(1, 5), (1, 300), (1, 7)], prologue=False)
     whole = step.run(plan)[0]
     mask = torch.tensor([1, 1, 0], device=DEVICE)
@@ -78,29 +80,29 @@ def test_padding_requests_write_nothing_and_give_zeros():
     assert mismatch(out[:2], whole[:2], TOLERANCES["float32"]) is None
     assert torch.equal(out[2], torch.zeros_like(out[2]))
     block = step.geometry.block_table[2, 0]
-    assert torch.equal(cache[block], step.kv_cache[0][block])
+    assert torch.equal(cache[block], step.caches[0][block])
 
 
 def test_nothing_past_the_end_of_a_request_is_read():
     problem = make_problem(*SHAPE, block_size=8)
     step = make_step_here(problem, [(1, 70), (5, 130)])
-    plan = select_mla(problem, only_backend="triton")
+    plan = select_mixer(problem, only_backend="triton")
     clean = step.run(plan)[0]
     for request, length in enumerate([70, 130]):
         first_block = int(step.geometry.block_table[request, 0])
-        step.kv_cache[0].flatten(0, 1)[first_block * 8 + length : (first_block + -(-length // 8)) * 8] = float("nan")
+        step.caches[0].flatten(0, 1)[first_block * 8 + length : (first_block + -(-length // 8)) * 8] = float("nan")
     assert torch.equal(step.run(plan)[0], clean)
 
 
 def test_a_float8_cache_is_read_and_written_saturated():
     problem = make_problem(*SHAPE, "bfloat16", cache_dtype="float8_e4m3fn")
     step = make_step_here(problem, [(1, 40), (9, 20)], prologue=False)
-    out, cache = step.run(select_mla(problem, only_backend="triton"))
+    out, cache = step.run(select_mixer(problem, only_backend="triton"))
     geometry = step.geometry
     expected = latent_attention(
-        step.q_THD,
+        step.inputs[0],
         cache,
-        step.kv_b_weight,
+        step.weights["kv_b"],
         geometry.query_start_loc,
         geometry.seq_lens,
         geometry.block_table,
@@ -117,7 +119,7 @@ def test_shapes_of_real_models_agree_on_a_gpu(shape, cache_dtype):
     problem = make_problem(*shape, "bfloat16", cache_dtype=cache_dtype)
     requests = [*[(1, 1 + 97 * i) for i in range(20)], (1, 9000), (500, 500), (130, 1300), (2, 77)]
     step = make_step_here(problem, requests, scattered=True, prologue=cache_dtype == "bfloat16")
-    got = step.run(select_mla(problem, only_backend="triton"))
-    expected = step.run(select_mla(problem, only_backend="reference"))
+    got = step.run(select_mixer(problem, only_backend="triton"))
+    expected = step.run(select_mixer(problem, only_backend="reference"))
     error = (got[0].float() - expected[0].float()).norm() / expected[0].float().norm()
     assert error < 1e-2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from atom_kernels.attention.triton_schedule import share_apart, share_evenly
+from atom_kernels.attention.triton.schedule import share_apart, share_evenly
 from atom_kernels.platform import detect_platform
 
 DEVICE = detect_platform().device

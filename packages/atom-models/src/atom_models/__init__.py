@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atom_models.checkpoint import Checkpoint, CheckpointError, open_checkpoint
     from atom_models.hub import resolve_model
     from atom_models.loaded_model import LoadedModel, load_model
-    from atom_models.model import attention_layers, build_model, num_idle_weights
+    from atom_models.model import build_model, mixer_layers, num_idle_weights
     from atom_models.requirements import ModelRequirements, model_requirements
     from atom_models.weights import load_dummy_weights, load_named_weights, load_weights
 
@@ -26,7 +26,7 @@ _HOMES = {
     "LoadedModel": "atom_models.loaded_model",
     "ModelRequirements": "atom_models.requirements",
     "UnsupportedArchitectureError": "atom_models.architectures.registry",
-    "attention_layers": "atom_models.model",
+    "mixer_layers": "atom_models.model",
     "build_model": "atom_models.model",
     "describe_architecture": "atom_models.architectures.registry",
     "load_dummy_weights": "atom_models.weights",
@@ -47,13 +47,13 @@ __all__ = [
     "LoadedModel",
     "ModelRequirements",
     "UnsupportedArchitectureError",
-    "attention_layers",
     "build_model",
     "describe_architecture",
     "load_dummy_weights",
     "load_model",
     "load_named_weights",
     "load_weights",
+    "mixer_layers",
     "model_requirements",
     "num_idle_weights",
     "open_checkpoint",

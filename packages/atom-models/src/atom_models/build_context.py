@@ -10,17 +10,15 @@ import torch
 
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.protocols import SINGLE_RANK, Collectives
-from atom_models.layers.paged_attention import paged_attention, paged_mla
+from atom_models.layers.mixer import planned_host
 from atom_models.quantization import UNQUANTIZED
 
 if TYPE_CHECKING:
-    from atom_kernels.attention import AttentionProblem
-    from atom_kernels.attention.mla import MlaProblem
-    from atom_models.layers.paged_attention import AttentionHost, MlaHost
+    from atom_kernels.mixers import MixerProblem
+    from atom_models.layers.mixer import MixerHost
     from atom_models.quantization import Quantization
 
-    AttentionFactory = Callable[[AttentionProblem, str, "BuildContext"], AttentionHost]
-    LatentAttentionFactory = Callable[[MlaProblem, str, "BuildContext"], MlaHost]
+    MixerHostFactory = Callable[[MixerProblem, str, "BuildContext"], MixerHost]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +31,8 @@ class BuildContext:
         device: where weights and tables live.
         collectives: the ranks that share each layer.
         quantization: chooses a scheme for each linear by name.
-        attention: ``(problem, layer name, context)`` -> what attends; the default attends to a paged cache here.
-        latent_attention: the same for layers that cache latents.
+        mixer_host: ``(problem, layer name, context)`` -> what runs a layer that has a cache; by default a kernel that
+            fits `platform`, over the caches of the forward context.
         cache_dtype: of keys and values by torch name; "auto" is `dtype`.
         block_size: tokens of a cache block.
         max_model_len: longest sequence that will be run, for tables of positions; None is the model's own.
@@ -46,8 +44,7 @@ class BuildContext:
     device: torch.device | str = "cpu"
     collectives: Collectives = SINGLE_RANK
     quantization: Quantization = UNQUANTIZED
-    attention: AttentionFactory = paged_attention
-    latent_attention: LatentAttentionFactory = paged_mla
+    mixer_host: MixerHostFactory = planned_host
     cache_dtype: str = "auto"
     block_size: int = 16
     max_model_len: int | None = None

@@ -1,4 +1,4 @@
-"""What attention reads beside its inputs: the caches and the metadata of the step that is running.
+"""What mixers read beside their inputs: the caches and the metadata of the step that is running.
 
 Each thread has its own, since engines of one process run in threads of theirs. It is read inside an opaque op, so that
 no traced graph ever holds it.
@@ -9,30 +9,49 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-Attend = Callable[..., torch.Tensor]
-"""``(q, k, v) -> out``, or ``(q, kv) -> out``: a layer's attention over the cache and the metadata of the context."""
-BetweenGraphs = Callable[[Attend, Sequence[torch.Tensor], torch.Tensor], None]
-"""``(attend, inputs, out)``: has each replay of what is being captured fill `out` with ``attend(*inputs)``."""
+if TYPE_CHECKING:
+    from atom_kernels.protocols import Caches
+    from atom_models.layers.mixer import Mixer
+
+Mix = Callable[..., torch.Tensor]
+"""``(*inputs) -> out``: a mixer over the cache and the metadata of the context."""
+BetweenGraphs = Callable[[Mix, Sequence[torch.Tensor], torch.Tensor], None]
+"""``(mix, inputs, out)``: has each replay of what is being captured fill `out` with ``mix(*inputs)``."""
 
 
 @dataclass(frozen=True)
 class ForwardContext:
-    """One step's state for every attention layer.
+    """One step's state for every mixer.
 
     Attributes:
         kv_caches: layer name -> its cache tensors, as its plan's layout lists them.
         metadata: layer name -> what its plan's `build_metadata` made of this step's batch.
-        between_graphs: takes attention out of the graphs while a step is captured in pieces; else None.
+        mixers: the layers themselves by name, which a traced model calls by name; an eager one needs none.
+        between_graphs: takes mixers out of the graphs while a step is captured in pieces; else None.
     """
 
-    kv_caches: Mapping[str, tuple[torch.Tensor, ...]]
+    kv_caches: Mapping[str, Caches]
     metadata: Mapping[str, Any]
+    mixers: Mapping[str, Mixer] = field(default_factory=dict)
     between_graphs: BetweenGraphs | None = None
+
+    def mixer(self, name: str) -> Mixer:
+        """The layer of that name.
+
+        Raises:
+            RuntimeError: it is not known here.
+        """
+        if name not in self.mixers:
+            raise RuntimeError(
+                f"the forward context knows no layer {name}; a compiled model needs `ForwardContext(..., "
+                "mixers=mixer_layers(model))`"
+            )
+        return self.mixers[name]
 
 
 _current: ContextVar[ForwardContext] = ContextVar("forward_context")
@@ -40,7 +59,7 @@ _current: ContextVar[ForwardContext] = ContextVar("forward_context")
 
 @contextmanager
 def set_forward_context(context: ForwardContext) -> Iterator[None]:
-    """Makes `context` the one that attention reads while a model runs in this thread; nests."""
+    """Makes `context` the one that mixers read while a model runs in this thread; nests."""
     before = _current.set(context)
     try:
         yield
@@ -62,14 +81,14 @@ def get_forward_context() -> ForwardContext:
         ) from None
 
 
-def attend_in_step(attend: Attend, inputs: Sequence[torch.Tensor], out_shape: Sequence[int]) -> torch.Tensor:
-    """What ``attend(*inputs)`` gives, of `out_shape` and the first input's dtype.
+def mix_in_step(mix: Mix, inputs: Sequence[torch.Tensor], out_shape: Sequence[int]) -> torch.Tensor:
+    """What ``mix(*inputs)`` gives, of `out_shape` and the first input's dtype.
 
     It is called at once, unless the step is being captured in pieces: then at each replay, with the context of that.
     """
     between_graphs = get_forward_context().between_graphs
     if between_graphs is None:
-        return attend(*inputs)
+        return mix(*inputs)
     out = inputs[0].new_empty(out_shape)
-    between_graphs(attend, inputs, out)
+    between_graphs(mix, inputs, out)
     return out

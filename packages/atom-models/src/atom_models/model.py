@@ -11,7 +11,7 @@ from torch import nn
 from atom_models.architectures.other_fields import unknown_fields
 from atom_models.architectures.registry import check_architecture, find_architecture
 from atom_models.checkpoint import CheckpointError
-from atom_models.layers import Attention, Experts, LatentAttention
+from atom_models.layers import Experts, Mixer
 from atom_models.quantization import UNQUANTIZED, choose_quantization
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def config_warnings(model: nn.Module, checkpoint: Checkpoint) -> tuple[str, ...]
     )
 
 
-def attention_layers(model: nn.Module) -> dict[str, Attention | LatentAttention]:
-    """Every attention layer by the name under which the forward context finds its cache, in order of execution."""
-    return {layer.name: layer for layer in model.modules() if isinstance(layer, (Attention, LatentAttention))}
+def mixer_layers(model: nn.Module) -> dict[str, Mixer]:
+    """Every layer that has a cache by the name under which the forward context finds it, in order of execution."""
+    return {layer.name: layer for layer in model.modules() if isinstance(layer, Mixer)}
 
 
 def num_idle_weights(model: nn.Module) -> int:

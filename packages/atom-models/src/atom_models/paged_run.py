@@ -12,7 +12,7 @@ from torch import nn
 from atom_kernels.host_threads.waiting import adapt_waiting
 from atom_kernels.protocols import BatchGeometry
 from atom_models.forward_context import ForwardContext, set_forward_context
-from atom_models.model import attention_layers
+from atom_models.model import mixer_layers
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,10 @@ class PagedRun:
         self.model = model
         self.device = device
         self._plans = {}
-        for name, layer in attention_layers(model).items():
+        self._mixers = mixer_layers(model)
+        for name, layer in self._mixers.items():
             if layer.plan is None:
-                raise ValueError(f"{name} attends through another host, which owns its cache")
+                raise ValueError(f"{name} has another host, which owns its cache")
             self._plans[name] = layer.plan
         self._caches = {name: plan.layout.allocate(num_blocks, device) for name, plan in self._plans.items()}
         self.block_size = next(iter(self._plans.values())).layout.block_size
@@ -49,7 +50,8 @@ class PagedRun:
         for plan in self._plans.values():
             if plan.problem not in metadata:
                 metadata[plan.problem] = plan.build_metadata(geometry)
-        context = ForwardContext(self._caches, {name: metadata[plan.problem] for name, plan in self._plans.items()})
+        of_layers = {name: metadata[plan.problem] for name, plan in self._plans.items()}
+        context = ForwardContext(self._caches, of_layers, self._mixers)
         with torch.inference_mode(), set_forward_context(context):
             hidden_states = self.model(self._tensor(token_ids), self._tensor(positions))
         if isinstance(hidden_states, tuple):

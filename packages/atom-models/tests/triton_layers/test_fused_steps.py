@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from atom_kernels.platform import detect_platform
-from atom_models import BuildContext, load_dummy_weights
+from atom_models import BuildContext, load_dummy_weights, mixer_layers
 from atom_models.architectures import find_architecture
 from atom_models.forward_context import ForwardContext, set_forward_context
 
@@ -19,7 +19,7 @@ EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16, "hidden_act": 
 LATENTS = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
 
 # Qkv with its norm, the output with the residual; gate and up with norm and activation, down with the residual.
-ATTENTION = "fused_linear attention fused_linear"
+ATTENTION = "fused_linear paged_attention fused_linear"
 LATENT_ATTENTION = "fused_linear fused_linear latent_attention fused_linear"
 MLP = "fused_linear fused_linear"
 NORMED_TWICE = "{} rms_norm add_rms_norm"
@@ -60,10 +60,15 @@ def operators_of_a_step(architecture: str, fields: dict[str, Any], *, num_rows: 
     model: Any = find_architecture(architecture)(SIZES | HEADS | fields, context)
     load_dummy_weights(model)
     names: list[str] = []
+    mixers = mixer_layers(model)
 
     def note(graph: torch.fx.GraphModule, inputs: object) -> object:
-        targets = [str(node.target).split(".") for node in graph.graph.nodes]
-        names.extend(target[1] for target in targets if target[0] in ("atom_kernels", "atom_models"))
+        for node in graph.graph.nodes:
+            package, _, operator = str(node.target).partition(".")
+            if package in ("atom_kernels", "atom_models"):
+                # A mixer is called by its layer's name.
+                name = operator.split(".")[0]
+                names.append(mixers[str(node.args[1])].problem.name if name == "mix" else name)
         return lambda *_: (torch.zeros(num_rows, SIZES["hidden_size"]),)
 
     torch.compiler.reset()

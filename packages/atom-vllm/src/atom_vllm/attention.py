@@ -12,9 +12,12 @@ from typing import Any, ClassVar
 import torch
 from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, MultipleOf
 
-from atom_kernels.attention import AttentionPlan, AttentionProblem, AttentionPrologue
+from atom_kernels.attention import AttentionProblem
+from atom_kernels.mixers import MixerPlan
+from atom_kernels.protocols import Caches
 from atom_vllm.cache_dtypes import FLOAT8_CACHES, stored_dtype
 from atom_vllm.cache_view import Strides, plan_over_view, split_view
+from atom_vllm.kernels import AtomKernels
 from atom_vllm.metadata import AtomMetadata, AtomMetadataBuilder
 
 
@@ -62,12 +65,8 @@ class AtomAttentionBackend(AttentionBackend):
         return []  # any: selection has the last word
 
 
-class AtomAttention(AttentionImpl[Any]):
-    """One layer's attention.
-
-    Attributes:
-        owner: our model's layer; None in vLLM's models.
-    """
+class AtomAttention(AtomKernels, AttentionImpl[Any]):
+    """One layer's attention over pages."""
 
     def __init__(
         self,
@@ -97,16 +96,14 @@ class AtomAttention(AttentionImpl[Any]):
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype = kv_cache_dtype
-        self.sinks = sinks
-        self.owner: Any = None
+        self.sinks = self.weights = sinks
         self._window = sliding_window
         self._soft_cap = logits_soft_cap or None
         self._dtype = str(torch.get_default_dtype()).removeprefix("torch.")
         self._cache_dtype = stored_dtype(kv_cache_dtype, self._dtype)
-        self._bound: tuple[int, AttentionPlan, tuple[torch.Tensor, torch.Tensor]] | None = None
 
-    def plan_for(self, block_size: int, strides: Strides | None = None) -> AttentionPlan:
-        """The plan over vLLM's blocks of `block_size` tokens; raises UnsupportedAttentionError."""
+    def plan_for(self, block_size: int, strides: Strides | None = None) -> MixerPlan:
+        """The plan over vLLM's blocks of `block_size` tokens; raises UnsupportedMixerError."""
         problem = AttentionProblem(
             num_heads=self.num_heads,
             num_kv_heads=self.num_kv_heads,
@@ -141,30 +138,14 @@ class AtomAttention(AttentionImpl[Any]):
         if attn_metadata is None:  # vLLM measures memory
             return output.zero_()
         if output_scale is not None:
-            out = self.owner.attend(query, key, value, output_scale).view(-1, self.num_heads, self.head_size)
+            out = self.owner.mix(query, key, value, output_scale).view(-1, self.num_heads, self.head_size)
         else:
-            out = self.attend(query, key, value, kv_cache, attn_metadata)
+            out = self.mix((query, key, value), kv_cache, attn_metadata, None)
         output.view(-1, self.num_heads, self.head_size)[: out.shape[0]].copy_(out)
         return output
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        kv_cache: torch.Tensor,
-        metadata: AtomMetadata,
-        prologue: AttentionPrologue | None = None,
-    ) -> torch.Tensor:
-        """The same with norms and rotation in front, into a tensor of its own; rows of no request are zeros."""
-        if self._bound is None or self._bound[0] != kv_cache.data_ptr():
-            self._bound = self._bind(kv_cache)
-        _, plan, halves = self._bound
-        return plan.runner.forward(query, key, value, halves, metadata.of(plan), prologue=prologue, sinks=self.sinks)
-
-    def _bind(self, kv_cache: torch.Tensor) -> tuple[int, AttentionPlan, tuple[torch.Tensor, torch.Tensor]]:
-        """Keys and values in a cache, and the plan for how they lie there; vLLM gives a layer one cache for long."""
+    def bind(self, kv_cache: torch.Tensor) -> tuple[MixerPlan, Caches]:
         if self._cache_dtype != self._dtype:
             kv_cache = kv_cache.view(getattr(torch, self._cache_dtype))  # vLLM knows bytes only
         halves = split_view(kv_cache)
-        return kv_cache.data_ptr(), self.plan_for(kv_cache.shape[2], halves[0].stride()), halves
+        return self.plan_for(kv_cache.shape[2], halves[0].stride()), halves

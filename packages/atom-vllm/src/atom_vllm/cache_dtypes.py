@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from atom_kernels.attention import AttentionProblem, UnsupportedAttentionError
+from atom_kernels.attention import AttentionProblem
+from atom_kernels.mixers import UnsupportedMixerError
 from atom_kernels.platform import detect_platform
 from atom_vllm.cache_view import plan_over_view
 
@@ -29,7 +30,7 @@ def why_not_cached(kv_cache_dtype: str, dtype: str, head_size: int) -> str | Non
     what = f"heads of {head_size} in {dtype} over a cache of {stored}"
     try:
         plan = plan_over_view(problem)
-    except UnsupportedAttentionError as error:
+    except UnsupportedMixerError as error:
         return f"{what} are left to it: {error}"
     if plan.backend == "reference":  # right, but slower than anything of vLLM's
         reasons = "; ".join(f"{name}: {reason}" for name, reason in plan.reasons)

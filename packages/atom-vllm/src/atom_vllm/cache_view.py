@@ -6,7 +6,8 @@ from functools import lru_cache
 
 import torch
 
-from atom_kernels.attention import AttentionPlan, AttentionProblem, select_attention
+from atom_kernels.attention import AttentionProblem
+from atom_kernels.mixers import MixerPlan, select_mixer
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.protocols import CacheLayout, CacheTensor
 
@@ -25,14 +26,14 @@ def packed_layout(problem: AttentionProblem, strides: Strides | None = None) -> 
     return CacheLayout("packed_hnd", block_size, tensors)
 
 
-def plan_over_view(problem: AttentionProblem, strides: Strides | None = None) -> AttentionPlan:
-    """What reads such a cache here, one for all equal layers; raises UnsupportedAttentionError."""
+def plan_over_view(problem: AttentionProblem, strides: Strides | None = None) -> MixerPlan:
+    """What reads such a cache here, one for all equal layers; raises UnsupportedMixerError."""
     return _plan(problem, strides, detect_platform())
 
 
 @lru_cache(maxsize=64)
-def _plan(problem: AttentionProblem, strides: Strides | None, platform: Platform) -> AttentionPlan:
-    return select_attention(problem, platform, offered=(packed_layout(problem, strides),))
+def _plan(problem: AttentionProblem, strides: Strides | None, platform: Platform) -> MixerPlan:
+    return select_mixer(problem, platform, offered=(packed_layout(problem, strides),))
 
 
 def split_view(kv_cache_BHNC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,28 +7,28 @@ that all layers with caches share. Its cache is ``[blocks, (1,) tokens, latent_d
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import nn
-from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backend import AttentionImpl
 from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
-from atom_kernels.attention.mla import MlaPlan, MlaProblem, MlaPrologue, select_mla
-from atom_models import BuildContext, attention_layers
-from atom_vllm import compat
-from atom_vllm.attention import AtomAttention, AtomAttentionBackend
+from atom_kernels.attention.mla import MlaProblem
+from atom_kernels.mixers import MixerPlan, select_mixer
+from atom_kernels.protocols import Caches
+from atom_vllm.attention import AtomAttentionBackend
+from atom_vllm.kernels import AtomKernels
 
 
 @lru_cache(maxsize=16)
-def plan_latent(problem: MlaProblem) -> MlaPlan:
+def plan_latent(problem: MlaProblem) -> MixerPlan:
     """One plan for all equal layers."""
-    return select_mla(problem)
+    return select_mixer(problem)
 
 
 class AtomLatentBackend(AtomAttentionBackend):
@@ -49,21 +49,19 @@ class AtomLatentBackend(AtomAttentionBackend):
         return True
 
 
-class LatentKernels(AttentionImpl[Any]):
-    """What vLLM's operator for attention runs for a layer.
-
-    Attributes:
-        owner: our model's layer.
-    """
+class LatentKernels(AtomKernels, AttentionImpl[Any]):
+    """One layer's latent attention."""
 
     def __init__(self, problem: MlaProblem) -> None:
         self.num_heads, self.head_size, self.scale = problem.num_heads, problem.latent_dim, problem.scale
         self.num_kv_heads = 1
         self.problem = problem
-        self.owner: Any = None
-        self._bound: tuple[int, MlaPlan, tuple[torch.Tensor]] | None = None
 
-    def plan_for(self, block_size: int) -> MlaPlan:
+    def take_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Of our model's layer."""
+        self.weights = plan_latent(self.problem).prepare(weights)
+
+    def plan_for(self, block_size: int) -> MixerPlan:
         """The plan over blocks of `block_size` tokens."""
         return plan_latent(replace(self.problem, block_size=block_size))
 
@@ -76,28 +74,19 @@ class LatentKernels(AttentionImpl[Any]):
         kv_cache: torch.Tensor,
         attn_metadata: Any,
         output: torch.Tensor,
+        output_scale: torch.Tensor,
         *_: Any,
         **__: Any,
     ) -> torch.Tensor:
-        """Raw queries, raw latents (`key`) and positions (`value`) -> `output` ``[T, num_heads, v_head_dim]``."""
-        output.copy_(self.owner.attend(query.flatten(1), key, value).view(output.shape))
+        """Raw queries, raw latents as keys and values, positions -> `output` ``[T, num_heads, v_head_dim]``."""
+        output.copy_(self.owner.mix(query.flatten(1), key, output_scale).view(output.shape))
         return output
 
-    def attend(
-        self, q_THD: torch.Tensor, kv_TC: torch.Tensor, weights: Any, kv_cache: torch.Tensor, metadata: Any,
-        prologue: MlaPrologue,
-    ) -> torch.Tensor:  # fmt: skip
-        """See `MlaPlan.forward`."""
-        if self._bound is None or self._bound[0] != kv_cache.data_ptr():
-            self._bound = self._bind(kv_cache)
-        _, plan, caches = self._bound
-        return plan.runner.forward(q_THD, kv_TC, weights, caches, metadata.of(plan), prologue=prologue)
-
-    def _bind(self, kv_cache: torch.Tensor) -> tuple[int, MlaPlan, tuple[torch.Tensor]]:
+    def bind(self, kv_cache: torch.Tensor) -> tuple[MixerPlan, Caches]:
         latents_BSC = kv_cache.squeeze(1) if kv_cache.dim() == 4 else kv_cache
         if latents_BSC.shape[0] > 1 and not latents_BSC.is_contiguous():
             raise NotImplementedError(f"latents with gaps between them, of strides {latents_BSC.stride()}")
-        return kv_cache.data_ptr(), self.plan_for(latents_BSC.shape[1]), (latents_BSC,)
+        return self.plan_for(latents_BSC.shape[1]), (latents_BSC,)
 
 
 class LatentLayer(nn.Module, AttentionLayerBase):
@@ -127,44 +116,3 @@ class LatentLayer(nn.Module, AttentionLayerBase):
             dtype=self._dtype,
             cache_dtype_str=str(cache.cache_dtype),
         )
-
-
-class VllmMlaHost:
-    """`MlaHost` over a `LatentLayer`."""
-
-    plan: MlaPlan | None = None  # the cache is vLLM's
-    traceable = True
-
-    def __init__(self, layer: LatentLayer, plan: MlaPlan) -> None:
-        self.layer = layer
-        self.prepare = plan.prepare
-        self._value_shape = (plan.problem.num_heads, plan.problem.v_head_dim)
-        self._encoded_name = compat.encode_layer_name(layer.layer_name)
-
-    def attend(self, q_THD: torch.Tensor, kv_TC: torch.Tensor, weights: Any, *, prologue: MlaPrologue) -> torch.Tensor:
-        if torch.compiler.is_compiling():
-            out = q_THD.new_empty((q_THD.shape[0], *self._value_shape))
-            torch.ops.vllm.unified_attention_with_output(q_THD, kv_TC, prologue.positions, out, self._encoded_name)
-            return out
-        metadata = get_forward_context().attn_metadata
-        if metadata is None:  # vLLM measures memory
-            return q_THD.new_zeros((q_THD.shape[0], *self._value_shape))
-        layer = self.layer
-        return layer.impl.attend(q_THD, kv_TC, weights, layer.kv_cache, metadata[layer.layer_name], prologue)
-
-
-def latent_attention_factory(vllm_config: Any) -> Callable[[MlaProblem, str, BuildContext], VllmMlaHost]:
-    """`BuildContext.latent_attention` inside of vLLM."""
-
-    def make(problem: MlaProblem, layer_name: str, context: BuildContext) -> VllmMlaHost:
-        return VllmMlaHost(LatentLayer(problem, layer_name, vllm_config), plan_latent(problem))
-
-    return make
-
-
-def connect_layers(model: nn.Module, vllm_config: Any) -> None:
-    """Let our attention behind vLLM's operator find the layers of `model`."""
-    known = vllm_config.compilation_config.static_forward_context
-    for name, layer in attention_layers(model).items():
-        if isinstance(known[name].impl, (AtomAttention, LatentKernels)):
-            known[name].impl.owner = layer

@@ -10,6 +10,7 @@ import torch
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadataBuilder
 
 from atom_kernels.protocols import BatchGeometry
+from atom_vllm.kernels import AtomKernels
 
 
 class Plan(Protocol):
@@ -53,7 +54,7 @@ class AtomMetadataBuilder(AttentionMetadataBuilder[Any]):
         their work by numbers that the host knows.
         """
         layers = vllm_config.compilation_config.static_forward_context.values()
-        ours = [layer.impl for layer in layers if hasattr(getattr(layer, "impl", None), "plan_for")]
+        ours = [layer.impl for layer in layers if isinstance(getattr(layer, "impl", None), AtomKernels)]
         if ours and all(layer.plan_for(kv_cache_spec.block_size).capturable for layer in ours):
             return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
         return AttentionCGSupport.NEVER

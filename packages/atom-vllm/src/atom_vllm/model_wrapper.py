@@ -19,11 +19,10 @@ from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, build_model, load_dummy_weights, load_named_weights
 from atom_vllm import compat, features, load_order
 from atom_vllm.architectures import has_experts, overridden, wrapper_name
-from atom_vllm.attention_host import attention_factory
 from atom_vllm.collectives import tensor_parallel
 from atom_vllm.compiled import compiled
 from atom_vllm.engine_settings import checkpoint_of, translate
-from atom_vllm.latent_attention import connect_layers, latent_attention_factory
+from atom_vllm.mixer_host import connect_layers, mixer_host_factory
 
 logger = logging.getLogger("vllm.atom")
 
@@ -47,8 +46,7 @@ class ATOMModelBase(nn.Module):
             dtype=vllm_config.model_config.dtype,
             device=vllm_config.device_config.device,
             collectives=collectives,
-            attention=attention_factory(vllm_config),
-            latent_attention=latent_attention_factory(vllm_config),
+            mixer_host=mixer_host_factory(vllm_config),
             block_size=self.settings.block_size,
             max_model_len=self.settings.max_model_len,
         )

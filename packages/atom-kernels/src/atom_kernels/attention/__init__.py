@@ -1,18 +1,8 @@
-"""Attention over a paged cache: contract, reference, and the choice of what runs it here."""
+"""Attention over a paged cache: contract, reference, and what is done to raw queries and keys first."""
 
 from atom_kernels.attention.kv_write import write_kv
-from atom_kernels.attention.plan import AttentionPlan, UnsupportedAttentionError, select_attention
 from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
 from atom_kernels.attention.prologue import apply_prologue
 from atom_kernels.attention.reference import paged_attention
 
-__all__ = [
-    "AttentionPlan",
-    "AttentionProblem",
-    "AttentionPrologue",
-    "UnsupportedAttentionError",
-    "apply_prologue",
-    "paged_attention",
-    "select_attention",
-    "write_kv",
-]
+__all__ = ["AttentionProblem", "AttentionPrologue", "apply_prologue", "paged_attention", "write_kv"]

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import torch
 
+from atom_kernels.protocols import Caches
+
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
 
 def write_kv(
     k_TKD: torch.Tensor,
     v_TKD: torch.Tensor,
-    kv_cache: tuple[torch.Tensor, ...],
+    caches: Caches,
     slot_mapping_T: torch.Tensor,
 ) -> None:
     """Store the keys and values of each token at its slot, in place.
 
     Args:
         k_TKD, v_TKD: new keys (already rotated) and values.
-        kv_cache: keys and values ``[num_blocks, block_size, K, D]`` of any float dtype; float8 saturates.
+        caches: keys and values ``[num_blocks, block_size, K, D]`` of any float dtype; float8 saturates.
         slot_mapping_T: int64, ``block_id * block_size + offset``; -1 writes nothing.
     """
-    k_cache, v_cache = kv_cache
+    k_cache, v_cache = caches
     _write((k_cache, v_cache), (k_TKD, v_TKD), slot_mapping_T)
 
 
@@ -35,7 +37,7 @@ def write_latents(latent_TC: torch.Tensor, cache: torch.Tensor, slot_mapping_T: 
     _write((cache,), (latent_TC,), slot_mapping_T)
 
 
-def _write(caches: tuple[torch.Tensor, ...], values: tuple[torch.Tensor, ...], slot_mapping_T: torch.Tensor) -> None:
+def _write(caches: Caches, values: tuple[torch.Tensor, ...], slot_mapping_T: torch.Tensor) -> None:
     written_T = slot_mapping_T >= 0
     if not bool(written_T.all()):
         values, slot_mapping_T = tuple(value[written_T] for value in values), slot_mapping_T[written_T]

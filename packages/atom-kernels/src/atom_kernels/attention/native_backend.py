@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from atom_kernels.mixers.backend import MixerBackend, MixerRunner, reads_any_strides
 from atom_kernels.native import load_native, native_unavailable
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
     from atom_kernels.platform import Platform
-    from atom_kernels.protocols import BatchGeometry, CacheLayout
+    from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
 
-NAME = "native"
-READS_STRIDES = True
 LIBRARIES = {"float32": "attention_f32", "bfloat16": "attention_bf16"}
 SIGNATURE = {"attention": "pp" + "pppppppp" + "llll" + "pppp" + "llf"}
 _MAX_HEAD_DIM = 256
@@ -64,7 +63,7 @@ class NativeMetadata:
     tensors: tuple[torch.Tensor, ...]
 
 
-class NativeAttention:
+class NativeAttention(MixerRunner):
     """Calls the C kernels of one dtype."""
 
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
@@ -111,17 +110,16 @@ class NativeAttention:
 
     def forward(
         self,
-        q_THD: torch.Tensor,
-        k_TKD: torch.Tensor,
-        v_TKD: torch.Tensor,
-        kv_cache: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
         metadata: NativeMetadata,
         *,
-        prologue: AttentionPrologue | None = None,
-        sinks: torch.Tensor | None = None,
+        weights: torch.Tensor | None,
+        prologue: AttentionPrologue | None,
     ) -> torch.Tensor:
-        if q_THD.dtype is not self._dtype or kv_cache[0].dtype is not self._dtype:
-            raise TypeError(f"attention was planned for {self._dtype}, got {q_THD.dtype} and {kv_cache[0].dtype}")
+        (q_THD, k_TKD, v_TKD), sinks = inputs, weights
+        if q_THD.dtype is not self._dtype or caches[0].dtype is not self._dtype:
+            raise TypeError(f"attention was planned for {self._dtype}, got {q_THD.dtype} and {caches[0].dtype}")
         strides = (q_THD.stride(), k_TKD.stride(), v_TKD.stride())
         if any(stride[1:] != self._head_strides for stride in strides):
             q_THD, k_TKD, v_TKD = q_THD.contiguous(), k_TKD.contiguous(), v_TKD.contiguous()
@@ -135,8 +133,8 @@ class NativeAttention:
             q_THD.data_ptr(),
             k_TKD.data_ptr(),
             v_TKD.data_ptr(),
-            kv_cache[0].data_ptr(),
-            kv_cache[1].data_ptr(),
+            caches[0].data_ptr(),
+            caches[1].data_ptr(),
             out_THD.data_ptr(),
             None if sinks is None else sinks.data_ptr(),
             None,
@@ -181,4 +179,4 @@ def _strides(layout: CacheLayout) -> tuple[int, int, int]:
     return block_size * num_heads * head_dim, num_heads * head_dim, head_dim
 
 
-create = NativeAttention
+BACKEND = MixerBackend(name="native", supports=supports, create=NativeAttention, why_not_strided=reads_any_strides)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from atom_kernels.operator import WeightSpec
 from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout, CacheTensor
 
 if TYPE_CHECKING:
     import torch
+
+    from atom_kernels.mixers.backend import MixerBackend
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class AttentionProblem:
     has_sinks: bool = False
     soft_cap: float | None = None
     batch_invariant: bool = False
+    name: ClassVar[str] = "paged_attention"
 
     def __post_init__(self) -> None:
         for name in ("num_heads", "num_kv_heads", "head_dim", "block_size"):
@@ -68,11 +72,32 @@ class AttentionProblem:
         return self.num_heads // self.num_kv_heads
 
     @property
-    def nhd_layout(self) -> CacheLayout:
+    def out_shape(self) -> tuple[int, int]:
+        """Of one token's output."""
+        return self.num_heads, self.head_dim
+
+    @property
+    def layout(self) -> CacheLayout:
         """Keys and values apart, token by token: physically adjacent blocks are one run of tokens."""
         shape = (self.block_size, self.num_kv_heads, self.head_dim)
         tensors = tuple(CacheTensor(name, shape, self.cache_dtype) for name in ("key", "value"))
         return CacheLayout("nhd", self.block_size, tensors)
+
+    @property
+    def weights(self) -> dict[str, WeightSpec]:
+        """``sinks [num_heads]`` if it has sinks."""
+        if not self.has_sinks:
+            return {}
+        import torch
+
+        return {"sinks": WeightSpec((self.num_heads,), getattr(torch, self.dtype))}
+
+    @property
+    def backends(self) -> tuple[MixerBackend, ...]:
+        """What can run it, in the order in which they are tried."""
+        from atom_kernels.attention.backends import BACKENDS
+
+        return BACKENDS
 
 
 @dataclass(frozen=True)

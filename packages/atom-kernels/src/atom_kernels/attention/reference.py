@@ -13,16 +13,17 @@ import torch
 
 from atom_kernels.attention.kv_write import write_kv
 from atom_kernels.attention.prologue import apply_prologue
+from atom_kernels.mixers.backend import MixerBackend, MixerRunner, reads_any_strides
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
     from atom_kernels.platform import Platform
-    from atom_kernels.protocols import BatchGeometry, CacheLayout
+    from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
 
 
 def paged_attention(
     q_THD: torch.Tensor,
-    kv_cache: tuple[torch.Tensor, ...],
+    caches: Caches,
     query_start_loc: torch.Tensor,
     seq_lens: torch.Tensor,
     block_table: torch.Tensor,
@@ -45,7 +46,7 @@ def paged_attention(
     for request, (first, last) in enumerate(itertools.pairwise(starts)):
         if first == last:
             continue
-        k_LKD, v_LKD = (_gather(cache, block_table[request], lengths[request]) for cache in kv_cache)
+        k_LKD, v_LKD = (_gather(cache, block_table[request], lengths[request]) for cache in caches)
         out_THD[first:last] = _attend(
             q_THD[first:last].float(),
             k_LKD,
@@ -94,10 +95,7 @@ def _attend(
     return torch.einsum("hql,lhd->qhd", weights_HQL, v_LHD)
 
 
-# --- the backend that `select_attention` falls back to -------------------------------------------------------------
-
-NAME = "reference"
-READS_STRIDES = True
+# --- the backend that `select_mixer` falls back to -------------------------------------------------------------
 
 
 def supports(problem: AttentionProblem, platform: Platform) -> str | None:
@@ -106,7 +104,7 @@ def supports(problem: AttentionProblem, platform: Platform) -> str | None:
 
 
 @dataclass(frozen=True)
-class ReferenceAttention:
+class ReferenceAttention(MixerRunner):
     """Prologue, cache write and `paged_attention` one after the other."""
 
     problem: AttentionProblem
@@ -117,21 +115,20 @@ class ReferenceAttention:
 
     def forward(
         self,
-        q_THD: torch.Tensor,
-        k_TKD: torch.Tensor,
-        v_TKD: torch.Tensor,
-        kv_cache: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
         metadata: BatchGeometry,
         *,
-        prologue: AttentionPrologue | None = None,
-        sinks: torch.Tensor | None = None,
+        weights: torch.Tensor | None,
+        prologue: AttentionPrologue | None,
     ) -> torch.Tensor:
+        (q_THD, k_TKD, v_TKD), sinks = inputs, weights
         q_THD, k_TKD = apply_prologue(q_THD, k_TKD, prologue)
         written = slice(0, metadata.num_tokens)
-        write_kv(k_TKD[written], v_TKD[written], kv_cache, metadata.slot_mapping[written])
+        write_kv(k_TKD[written], v_TKD[written], caches, metadata.slot_mapping[written])
         return paged_attention(
             q_THD,
-            kv_cache,
+            caches,
             metadata.query_start_loc,
             metadata.seq_lens,
             metadata.block_table,
@@ -142,4 +139,6 @@ class ReferenceAttention:
         )
 
 
-create = ReferenceAttention
+BACKEND = MixerBackend(
+    name="reference", supports=supports, create=ReferenceAttention, why_not_strided=reads_any_strides
+)

@@ -16,14 +16,13 @@ import torch
 
 from atom_kernels.attention.kv_write import write_kv
 from atom_kernels.attention.prologue import apply_prologue
+from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
     from atom_kernels.platform import Platform
-    from atom_kernels.protocols import BatchGeometry, CacheLayout
+    from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
 
-NAME = "torch"
-READS_STRIDES = False
 SEGMENT = 512
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -60,7 +59,7 @@ class TorchMetadata:
     requests: tuple[tuple[slice, tuple[Piece, ...]], ...]
 
 
-class TorchAttention:
+class TorchAttention(MixerRunner):
     """See the module's docstring."""
 
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
@@ -80,18 +79,17 @@ class TorchAttention:
 
     def forward(
         self,
-        q_THD: torch.Tensor,
-        k_TKD: torch.Tensor,
-        v_TKD: torch.Tensor,
-        kv_cache: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
         metadata: TorchMetadata,
         *,
-        prologue: AttentionPrologue | None = None,
-        sinks: torch.Tensor | None = None,
+        weights: torch.Tensor | None,
+        prologue: AttentionPrologue | None,
     ) -> torch.Tensor:
+        (q_THD, k_TKD, v_TKD), sinks = inputs, weights
         q_THD, k_TKD = apply_prologue(q_THD, k_TKD, prologue)
-        write_kv(k_TKD[: metadata.num_tokens], v_TKD[: metadata.num_tokens], kv_cache, metadata.slot_mapping)
-        k_SKD, v_SKD = (cache.flatten(0, 1) for cache in kv_cache)
+        write_kv(k_TKD[: metadata.num_tokens], v_TKD[: metadata.num_tokens], caches, metadata.slot_mapping)
+        k_SKD, v_SKD = (cache.flatten(0, 1) for cache in caches)
         out_THD = torch.zeros(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
         for rows, pieces in metadata.requests:
             out, lse = self.attend_request(q_THD[rows], k_SKD, v_SKD, pieces)
@@ -217,4 +215,4 @@ class TorchAttention:
         return visible
 
 
-create = TorchAttention
+BACKEND = MixerBackend(name="torch", supports=supports, create=TorchAttention)

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from atom_kernels.attention.cases import make_geometry, moved
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.problem import AttentionProblem
-from atom_kernels.attention.triton_configs import DecodeConfig, PrefillConfig, tuning_key
+from atom_kernels.attention.triton.configs import DecodeConfig, PrefillConfig, tuning_key
 from atom_kernels.graph_timing import num_copies
+from atom_kernels.mixers.cases import make_geometry, moved
 from atom_kernels.tuned.tuner import Subject
 
 
@@ -53,13 +53,13 @@ class AttentionSubject(Subject):
         }
 
     def calls(self, part: str, config: Mapping[str, Any], num_rows: int) -> Sequence[Callable[[], torch.Tensor]]:
-        from atom_kernels.attention.triton_backend import TritonAttention
+        from atom_kernels.attention.triton.backend import TritonAttention
 
         problem = self._problem
         requests = [(1, self._context)] * num_rows if part == "decode" else [(self._prompt, self._prompt)]
         geometry, num_blocks = make_geometry(requests, problem.block_size, scattered=True)
         tile = DecodeConfig(**config) if part == "decode" else PrefillConfig(**config)
-        kernels = replace(TritonAttention(problem, problem.nhd_layout).kernels, **{part: tile}, hopper=None)
+        kernels = replace(TritonAttention(problem, problem.layout).kernels, **{part: tile}, hopper=None)
         metadata = kernels.build_metadata(moved(geometry, self._device))
         generator = torch.Generator(self._device).manual_seed(0)
 
@@ -74,7 +74,7 @@ class AttentionSubject(Subject):
 
         q = random(geometry.num_tokens, problem.num_heads, problem.head_dim, dtype=problem.dtype)
         block = (num_blocks, problem.block_size, problem.num_kv_heads, problem.head_dim)
-        copies = num_copies(problem.nhd_layout.block_bytes * num_blocks, most=4)
+        copies = num_copies(problem.layout.block_bytes * num_blocks, most=4)
         caches = [[random(*block, dtype=problem.cache_dtype) for _ in range(2)] for _ in range(copies)]
         return [partial(attend, q, k_cache, v_cache) for k_cache, v_cache in caches]
 

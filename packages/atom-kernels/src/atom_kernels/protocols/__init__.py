@@ -2,14 +2,14 @@
 
 from atom_kernels.protocols.collectives import SINGLE_RANK, Collectives, SingleRank
 from atom_kernels.protocols.geometry import BatchGeometry
-from atom_kernels.protocols.kv_cache import CacheLayout, CacheTensor, KVCacheSpec
+from atom_kernels.protocols.kv_cache import CacheLayout, Caches, CacheTensor
 
 __all__ = [
     "SINGLE_RANK",
     "BatchGeometry",
     "CacheLayout",
     "CacheTensor",
+    "Caches",
     "Collectives",
-    "KVCacheSpec",
     "SingleRank",
 ]

@@ -1,13 +1,16 @@
-"""What one attention layer needs cached, and how the bytes of one block are laid out. Torch-free at import."""
+"""How the bytes of one cache block of one layer are laid out. Torch-free at import."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import torch
+
+Caches: TypeAlias = "tuple[torch.Tensor, ...]"
+"""One layer's cache: ``[num_blocks, *shape]`` for each tensor of its layout."""
 
 # Dtypes are named by strings here so that planners and schedulers never import torch.
 DTYPE_BYTES = {
@@ -19,30 +22,6 @@ DTYPE_BYTES = {
     "int8": 1,
     "uint8": 1,
 }
-
-
-@dataclass(frozen=True)
-class KVCacheSpec:
-    """The cache that one attention layer asks the host for.
-
-    Attributes:
-        num_kv_heads: key/value heads held by this rank.
-        head_dim: elements of one head.
-        dtype: storage dtype by torch name, e.g. ``"bfloat16"`` or ``"float8_e4m3fn"``.
-        sliding_window: tokens visible to a query including itself; None sees everything.
-        latent: a token has one vector of `head_dim`, from which the layer makes keys and values.
-    """
-
-    num_kv_heads: int
-    head_dim: int
-    dtype: str
-    sliding_window: int | None = None
-    latent: bool = False
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of keys and values of one token in this layer."""
-        return (1 if self.latent else 2) * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -76,7 +55,12 @@ class CacheLayout:
         """Bytes that one block of one layer takes."""
         return sum(tensor.num_bytes for tensor in self.tensors)
 
-    def allocate(self, num_blocks: int, device: str | torch.device = "cpu") -> tuple[torch.Tensor, ...]:
+    @property
+    def elements_per_token(self) -> int:
+        """Numbers that are cached for a token."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors) // self.block_size
+
+    def allocate(self, num_blocks: int, device: str | torch.device = "cpu") -> Caches:
         """Zeroed tensors ``[num_blocks, *shape]``, one for each entry of `tensors`."""
         import torch
 

@@ -16,6 +16,7 @@ from atom_models.layers.linear import (
     Shard,
 )
 from atom_models.layers.loadable import ExpectedWeight, Loadable
+from atom_models.layers.mixer import Mixer
 from atom_models.layers.mla import LatentAttention, MLAAttention, mla_scale
 from atom_models.layers.moe import MoE, RoutingConfig, SharedExpertsConfig
 from atom_models.layers.norm import RMSNorm
@@ -38,6 +39,7 @@ __all__ = [
     "Loadable",
     "MLAAttention",
     "MergedColumnParallelLinear",
+    "Mixer",
     "MoE",
     "QKVParallelLinear",
     "RMSNorm",

@@ -1,29 +1,22 @@
-"""Attention: raw q, k, v in; head norms, rotation, cache write and attention as one opaque op."""
+"""Attention: raw q, k, v in; head norms, rotation, cache write and attention as one mixer."""
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention import AttentionPlan, AttentionProblem, AttentionPrologue
-from atom_kernels.protocols import KVCacheSpec
-from atom_models.layers.layer import Layer
+from atom_kernels.attention import AttentionProblem, AttentionPrologue
 from atom_models.layers.loadable import ExpectedWeight, check_shape
+from atom_models.layers.mixer import Mixer
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
     from atom_models.layers.norm import RMSNorm
     from atom_models.layers.rotary import Rotary
 
-# Graphs name layers by number: schemas know no objects. Entries vanish with their layers.
-_layers: weakref.WeakValueDictionary[int, Attention] = weakref.WeakValueDictionary()
-_next_handle = itertools.count(1)
 
-
-class Attention(Layer):
+class Attention(Mixer):
     """``forward(q, k, v, positions) -> [T, num_heads * head_dim]``, causal, over everything cached so far.
 
     Args:
@@ -36,10 +29,6 @@ class Attention(Layer):
         sliding_window: tokens visible to a query including itself.
         sinks: the layer has a learned sink logit for each head, stored as ``<parent>.sinks``.
         soft_cap: scores become ``soft_cap * tanh(score / soft_cap)``.
-
-    Attributes:
-        kv_cache_spec: what must be cached for it.
-        plan: the kernel and its cache layout; None where another host attends.
     """
 
     ignored_weights: frozenset[str] = frozenset()
@@ -60,9 +49,6 @@ class Attention(Layer):
         sinks: bool = False,
         soft_cap: float | None = None,
     ) -> None:
-        super().__init__()
-        self.name = prefix
-        self._q_shape, self._kv_shape = (num_heads, head_dim), (num_kv_heads, head_dim)
         problem = AttentionProblem(
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
@@ -76,36 +62,22 @@ class Attention(Layer):
             soft_cap=soft_cap,
             batch_invariant=context.platform.batch_invariant,
         )
-        self.kv_cache_spec = KVCacheSpec(num_kv_heads, head_dim, context.kv_cache_dtype, sliding_window)
-        self._host = context.attention(problem, prefix, context)
+        super().__init__(problem, prefix=prefix, context=context)
+        self._q_shape, self._kv_shape = (num_heads, head_dim), (num_kv_heads, head_dim)
         self._rotary = rotary
         self.q_norm, self.k_norm = q_norm, k_norm
         self._sinks_name = f"{prefix.rpartition('.')[0]}.sinks" if sinks else None
         self._sinks: torch.Tensor | None = None
         self._context = context
-        self._handle = next(_next_handle)
-        _layers[self._handle] = self
 
-    @property
-    def plan(self) -> AttentionPlan | None:
-        return self._host.plan
-
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        if torch.compiler.is_compiling() and not self._host.traceable:
-            return torch.ops.atom_models.attention(q, k, v, positions, self._handle)
-        return self.attend(q, k, v, positions)
-
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """What the opaque op runs."""
+    def mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         num_tokens = q.shape[0]
-        out = self._host.attend(
+        heads = (
             q.view(num_tokens, *self._q_shape),
             k.view(num_tokens, *self._kv_shape),
             v.view(num_tokens, *self._kv_shape),
-            prologue=self._prologue(positions),
-            sinks=self._sinks,
         )
-        return out.view(num_tokens, -1)
+        return self._host.mix(heads, self._prologue(positions)).view(num_tokens, -1)
 
     def _prologue(self, positions: torch.Tensor) -> AttentionPrologue | None:
         q_norm, k_norm, rotary = self.q_norm, self.k_norm, self._rotary
@@ -136,16 +108,6 @@ class Attention(Layer):
         self._sinks = part.to(device=self._context.device, dtype=self._context.dtype, copy=True)
 
     def finish(self) -> None:
-        """Nothing to pack: sinks are used as they are, here or by the host."""
         if self._sinks is not None:
-            self._host.take_sinks(self._sinks)
-
-
-@torch.library.custom_op("atom_models::attention", mutates_args=())
-def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor, layer: int) -> torch.Tensor:
-    return _layers[layer].attend(q, k, v, positions)
-
-
-@_attention.register_fake
-def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor, layer: int) -> torch.Tensor:
-    return q.new_empty(q.shape)
+            self._host.take_weights({"sinks": self._sinks})
+            self._sinks = None

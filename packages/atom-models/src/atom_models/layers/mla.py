@@ -1,23 +1,21 @@
-"""Multi-head latent attention: projections of low rank, and attention over cached latents as one opaque op.
+"""Multi-head latent attention: projections of low rank, and attention over cached latents as a mixer.
 
 DeepSeek-AI 2024, "DeepSeek-V2", https://arxiv.org/abs/2405.04434, section 2.1.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from atom_kernels.attention.mla import MlaPlan, MlaProblem, MlaPrologue
-from atom_kernels.protocols import KVCacheSpec
+from atom_kernels.attention.mla import MlaProblem, MlaPrologue
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear import ColumnParallelLinear, Linear, RowParallelLinear, Shard
 from atom_models.layers.loadable import ExpectedWeight, check_shape
+from atom_models.layers.mixer import Mixer
 from atom_models.layers.norm import RMSNorm
 from atom_models.quantization import LinearSpec
 
@@ -27,10 +25,6 @@ if TYPE_CHECKING:
 
 # The norms of latents have this one in every published model, whatever their config says of the other norms.
 _NORM_EPS = 1e-6
-
-# Graphs name layers by number: schemas know no objects. Entries vanish with their layers.
-_layers: weakref.WeakValueDictionary[int, LatentAttention] = weakref.WeakValueDictionary()
-_next_handle = itertools.count(1)
 
 
 class MLAAttention(Layer):
@@ -113,7 +107,7 @@ class MLAAttention(Layer):
         return self.o_proj(self.attn(q, kv, positions))
 
 
-class LatentAttention(Layer):
+class LatentAttention(Mixer):
     """``forward(q, kv, positions) -> [T, num_heads * v_head_dim]``, causal, over everything cached so far.
 
     q is ``[T, num_heads * query_dim]``, kv ``[T, latent_dim]``, both raw. It holds ``<parent>.kv_b_proj``, which turns
@@ -125,10 +119,6 @@ class LatentAttention(Layer):
         prefix: the layer's name, by which hosts know its cache.
         rotary: angles for the last part of queries and latents.
         norm: of latents, before they are cached.
-
-    Attributes:
-        kv_cache_spec: what must be cached for it.
-        plan: the kernel and its cache layout; None where another host attends.
     """
 
     ignored_weights: frozenset[str] = frozenset()
@@ -136,36 +126,20 @@ class LatentAttention(Layer):
     def __init__(
         self, problem: MlaProblem, *, context: BuildContext, prefix: str, rotary: Rotary, norm: RMSNorm
     ) -> None:
-        super().__init__()
-        self.name = prefix
-        self.kv_cache_spec = KVCacheSpec(1, problem.latent_dim, context.kv_cache_dtype, latent=True)
-        self._problem, self._context = problem, context
-        self._q_shape = (problem.num_heads, problem.query_dim)
-        self._out_features = problem.num_heads * problem.v_head_dim
         if rotary.cos_sin_cache.shape[1] != problem.qk_rope_head_dim:
             turned = f"{rotary.cos_sin_cache.shape[1]} of {problem.qk_rope_head_dim}"
             raise ValueError(f"{prefix}: {turned} rotary elements would turn; latent attention turns all of them")
-        self._host = context.latent_attention(problem, prefix, context)
+        super().__init__(problem, prefix=prefix, context=context)
+        self._context = context
+        self._q_shape = (problem.num_heads, problem.query_dim)
         self._rotary = rotary
         self.norm = norm
         self._weight_name = f"{prefix.rpartition('.')[0]}.kv_b_proj.weight"
+        self._local_shape = problem.weights["kv_b"].shape
         self._check_scheme()
         self._loaded: torch.Tensor | None = None
-        self._weights: Any = None
-        self._handle = next(_next_handle)
-        _layers[self._handle] = self
 
-    @property
-    def plan(self) -> MlaPlan | None:
-        return self._host.plan
-
-    def forward(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        if torch.compiler.is_compiling() and not self._host.traceable:
-            return torch.ops.atom_models.latent_attention(q, kv, positions, self._handle, self._out_features)
-        return self.attend(q, kv, positions)
-
-    def attend(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """What the opaque op runs."""
+    def mix(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         norm, rotary = self.norm, self._rotary
         prologue = MlaPrologue(
             positions,
@@ -174,8 +148,7 @@ class LatentAttention(Layer):
             norm_weight=norm.effective_weight,
             norm_eps=norm.eps,
         )
-        out = self._host.attend(q.view(q.shape[0], *self._q_shape), kv, self._weights, prologue=prologue)
-        return out.view(q.shape[0], -1)
+        return self._host.mix((q.view(q.shape[0], *self._q_shape), kv), prologue).view(q.shape[0], -1)
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         rows, rank = self._local_shape
@@ -192,12 +165,8 @@ class LatentAttention(Layer):
 
     def finish(self) -> None:
         if self._loaded is not None:
-            self._weights, self._loaded = self._host.prepare(self._loaded), None
-
-    @property
-    def _local_shape(self) -> tuple[int, int]:
-        problem = self._problem
-        return problem.num_heads * (problem.qk_nope_head_dim + problem.v_head_dim), problem.kv_lora_rank
+            self._host.take_weights({"kv_b": self._loaded})
+            self._loaded = None
 
     def _check_scheme(self) -> None:
         name, context = self._weight_name.removesuffix(".weight"), self._context
@@ -215,15 +184,3 @@ def mla_scale(query_dim: int, rope_parameters: Mapping[str, Any]) -> float:
     if rope_parameters.get("rope_type", "default") == "default" or not all_dim or factor <= 1:
         return scale
     return scale * (0.1 * float(all_dim) * math.log(factor) + 1.0) ** 2
-
-
-@torch.library.custom_op("atom_models::latent_attention", mutates_args=())
-def _latent_attention(
-    q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor, layer: int, out_features: int
-) -> torch.Tensor:
-    return _layers[layer].attend(q, kv, positions)
-
-
-@_latent_attention.register_fake
-def _(q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor, layer: int, out_features: int) -> torch.Tensor:
-    return q.new_empty(q.shape[0], out_features)

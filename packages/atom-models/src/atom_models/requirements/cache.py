@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from atom_kernels.protocols import KVCacheSpec
-from atom_models.model import attention_layers
+from atom_kernels.protocols import CacheLayout
+from atom_models.model import mixer_layers
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,10 @@ class CacheGroup:
 
 def cache_groups(model: nn.Module) -> tuple[CacheGroup, ...]:
     """The groups of one rank's model, the one that keeps everything first."""
-    groups: dict[int | None, list[KVCacheSpec]] = {}
-    for layer in attention_layers(model).values():
-        groups.setdefault(layer.kv_cache_spec.sliding_window, []).append(layer.kv_cache_spec)
+    groups: dict[int | None, list[CacheLayout]] = {}
+    for layer in mixer_layers(model).values():
+        groups.setdefault(layer.problem.sliding_window, []).append(layer.problem.layout)
     return tuple(
-        CacheGroup(
-            window,
-            len(specs),
-            sum((1 if spec.latent else 2) * spec.num_kv_heads * spec.head_dim for spec in specs),
-        )
-        for window, specs in sorted(groups.items(), key=lambda item: item[0] or 0)
+        CacheGroup(window, len(layouts), sum(layout.elements_per_token for layout in layouts))
+        for window, layouts in sorted(groups.items(), key=lambda item: item[0] or 0)
     )

@@ -63,12 +63,12 @@ class CachePages:
         return tuple(group.window for group in self.groups)
 
 
-def plan_pages(attention_layers: Mapping[str, Any], max_model_len: int) -> CachePages:
-    """Gather `attention_layers`, each with a `kv_cache_spec` and a `plan`, in order of execution."""
-    layouts: dict[str, CacheLayout] = {name: layer.plan.layout for name, layer in attention_layers.items()}
+def plan_pages(mixers: Mapping[str, Any], max_model_len: int) -> CachePages:
+    """Gather `mixers`, each with a `plan`, in order of execution."""
+    layouts: dict[str, CacheLayout] = {name: layer.plan.layout for name, layer in mixers.items()}
     kinds: dict[Window, list[str]] = {}
-    for name, layer in attention_layers.items():
-        window = layer.kv_cache_spec.sliding_window
+    for name, layer in mixers.items():
+        window = layer.plan.problem.sliding_window
         kinds.setdefault(None if window is None or window >= max_model_len else window, []).append(name)
     token_bytes = sum(layout.block_bytes // layout.block_size for layout in layouts.values())
     sizes = {tuple(tensor.num_bytes for tensor in layout.tensors) for layout in layouts.values()}

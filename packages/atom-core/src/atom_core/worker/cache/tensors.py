@@ -9,18 +9,16 @@ import numpy as np
 import torch
 
 from atom_core.worker.cache.pages import CachePages
-from atom_kernels.protocols import CacheLayout
+from atom_kernels.protocols import CacheLayout, Caches
 
 
-def allocate_caches(
-    attention_layers: Mapping[str, Any], pages: CachePages, num_blocks: int, device: str
-) -> dict[str, tuple[torch.Tensor, ...]]:
+def allocate_caches(mixers: Mapping[str, Any], pages: CachePages, num_blocks: int, device: str) -> dict[str, Caches]:
     """Zeroed tensors ``[num_blocks, *shape]`` for each layer, by name; those in the same place share their memory."""
     places = [_allocate(layout, num_blocks, device) for layout in pages.places]
     caches = {}
     for group in pages.groups:
         for name, tensors in zip(group.layers, places, strict=False):
-            layout: CacheLayout = attention_layers[name].plan.layout
+            layout: CacheLayout = mixers[name].plan.layout
             caches[name] = tuple(
                 tensor.view(getattr(torch, wanted.dtype)).view(num_blocks, *wanted.shape)
                 for tensor, wanted in zip(tensors, layout.tensors, strict=True)
@@ -28,7 +26,7 @@ def allocate_caches(
     return caches
 
 
-def _allocate(layout: CacheLayout, num_blocks: int, device: str) -> tuple[torch.Tensor, ...]:
+def _allocate(layout: CacheLayout, num_blocks: int, device: str) -> Caches:
     if device != "cpu":
         return layout.allocate(num_blocks, device)
     return tuple(_untouched((num_blocks, *tensor.shape), tensor.dtype) for tensor in layout.tensors)

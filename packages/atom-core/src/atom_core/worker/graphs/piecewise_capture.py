@@ -18,7 +18,7 @@ from functools import partial
 
 import torch
 
-from atom_models.forward_context import Attend, get_forward_context, set_forward_context
+from atom_models.forward_context import Mix, get_forward_context, set_forward_context
 
 Replay = Callable[[], None]
 Begin = Callable[[], Callable[[], Replay]]
@@ -61,12 +61,12 @@ class Parts:
         self.replays.append(self._end())
         return output
 
-    def _call_between(self, attend: Attend, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+    def _call_between(self, mix: Mix, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> None:
         self.replays.append(self._end())
         # Pieces that follow may use the memory of the inputs: by then they have been read.
-        self.replays.append(partial(_fill, self._unowned(out), attend, [self._unowned(given) for given in inputs]))
+        self.replays.append(partial(_fill, self._unowned(out), mix, [self._unowned(given) for given in inputs]))
         self._end = self._begin()
 
 
-def _fill(out: torch.Tensor, attend: Attend, inputs: Sequence[torch.Tensor]) -> None:
-    out.copy_(attend(*inputs))
+def _fill(out: torch.Tensor, mix: Mix, inputs: Sequence[torch.Tensor]) -> None:
+    out.copy_(mix(*inputs))

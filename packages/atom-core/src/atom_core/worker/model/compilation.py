@@ -16,10 +16,9 @@ import torch
 
 from atom_core import settings
 from atom_core.config.sections import EngineConfig
+from atom_models.layers.mixer import MIX_OPERATOR
 
 EAGER, TRACED, WHOLE, PIECEWISE = range(4)
-# Between these the pieces of level 3 lie.
-PARTITION_OPS = ["atom_models::attention", "atom_models::latent_attention"]
 # What a compiled model calls; a change there makes the artefacts of before useless.
 OUR_SOURCES = ("atom_kernels", "atom_models")
 
@@ -38,7 +37,7 @@ def compile_model(model: Any, config: EngineConfig) -> Any:
     if level == TRACED:
         return torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
     settings.keep_compiled_in(artefacts_folder(config))
-    options = {"graph_partition": True, "custom_should_partition_ops": PARTITION_OPS} if level == PIECEWISE else None
+    options = {"graph_partition": True, "custom_should_partition_ops": [MIX_OPERATOR]} if level == PIECEWISE else None
     return torch.compile(model, fullgraph=True, dynamic=True, backend="inductor", options=options)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.protocols import BatchGeometry
+from atom_kernels.protocols import BatchGeometry, Caches
 from atom_models.forward_context import ForwardContext, set_forward_context
 
 
@@ -20,7 +20,7 @@ class EngineModel:
     Attributes:
         run: ``(input_ids [T], positions [T]) -> hidden_states [T, D]``, while attention is told of a batch.
         compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``.
-        attention_layers: by name, each with its `plan`.
+        mixers: by name, each with its `plan`.
         num_idle_weights: of the experts that a token does not choose.
         kv_caches: by layer name.
         plans: of attention, each with its group's index and the names of its layers. Each needs its metadata built
@@ -30,20 +30,18 @@ class EngineModel:
 
     run: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     compute_logits: Callable[[torch.Tensor], torch.Tensor]
-    attention_layers: Mapping[str, Any]
+    mixers: Mapping[str, Any]
     num_idle_weights: int = 0
-    kv_caches: Mapping[str, tuple[torch.Tensor, ...]] = field(default_factory=dict)
+    kv_caches: Mapping[str, Caches] = field(default_factory=dict)
     plans: Sequence[tuple[Any, int, Sequence[str]]] = ()
     num_groups: int = 0
 
-    def with_caches(
-        self, kv_caches: Mapping[str, tuple[torch.Tensor, ...]], groups: Sequence[Sequence[str]]
-    ) -> EngineModel:
+    def with_caches(self, kv_caches: Mapping[str, Caches], groups: Sequence[Sequence[str]]) -> EngineModel:
         """The same model over `kv_caches`, by layer name; `groups` are the names of the layers of each group."""
         names: dict[tuple[Any, int], list[str]] = {}
         for index, layers in enumerate(groups):
             for name in layers:
-                names.setdefault((self.attention_layers[name].plan, index), []).append(name)
+                names.setdefault((self.mixers[name].plan, index), []).append(name)
         plans = [(plan, index, layers) for (plan, index), layers in names.items()]
         return replace(self, kv_caches=kv_caches, plans=plans, num_groups=len(groups))
 
@@ -74,7 +72,7 @@ class EngineModel:
     @contextmanager
     def attending(self, geometries: Sequence[BatchGeometry]) -> Iterator[None]:
         """Tell attention of a batch, whose `geometries` are one for each group."""
-        with set_forward_context(ForwardContext(self.kv_caches, self._build_metadata(geometries))):
+        with set_forward_context(ForwardContext(self.kv_caches, self._build_metadata(geometries), self.mixers)):
             yield
 
     def _build_metadata(self, geometries: Sequence[BatchGeometry]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from atom_core.worker.model.engine_model import EngineModel
 from atom_kernels.platform import detect_platform
 from atom_models import (
     BuildContext,
-    attention_layers,
     build_model,
     load_dummy_weights,
     load_weights,
+    mixer_layers,
     num_idle_weights,
     open_checkpoint,
 )
@@ -42,4 +42,4 @@ def load_engine_model(config: EngineConfig) -> EngineModel:
     model.eval()
     compute_logits: Any = model.compute_logits
     idle = num_idle_weights(model)
-    return EngineModel(compile_model(model, config), compute_logits, attention_layers(model), idle)
+    return EngineModel(compile_model(model, config), compute_logits, mixer_layers(model), idle)

@@ -44,7 +44,7 @@ def load_with_cache(config: EngineConfig, load_model: LoadModel) -> tuple[Engine
     times = [time.perf_counter()]
     model = load_model(config)
     times.append(time.perf_counter())
-    pages = plan_pages(model.attention_layers, config.model.max_model_len)
+    pages = plan_pages(model.mixers, config.model.max_model_len)
     choices = list(_attended_without_a_kernel(model))
     if config.device == "cpu":
         memory, weights_per_token = available_memory(), 0
@@ -66,7 +66,7 @@ def load_with_cache(config: EngineConfig, load_model: LoadModel) -> tuple[Engine
         token_bytes=pages.token_bytes or None,
         max_step_tokens=config.scheduler.max_num_batched_tokens,
     )
-    caches = allocate_caches(model.attention_layers, pages, size.num_blocks, config.device)
+    caches = allocate_caches(model.mixers, pages, size.num_blocks, config.device)
     times.append(time.perf_counter())
     report = LoadReport(
         pages=pages,
@@ -85,7 +85,7 @@ def load_with_cache(config: EngineConfig, load_model: LoadModel) -> tuple[Engine
 
 def _attended_without_a_kernel(model: EngineModel) -> Iterator[str]:
     """A line for each kind of cache that only the reference reads here: it is right, and many times slower."""
-    plans = [layer.plan for layer in model.attention_layers.values()]
+    plans = [layer.plan for layer in model.mixers.values()]
     for cache_dtype in dict.fromkeys(plan.problem.cache_dtype for plan in plans if plan.backend == "reference"):
         yield (
             f"attention over a cache of {cache_dtype} runs in plain torch, and slowly: no kernel here reads one; "

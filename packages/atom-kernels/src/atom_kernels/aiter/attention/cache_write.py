@@ -19,7 +19,7 @@ from atom_kernels.settings import fuse_norm_rope_cache
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
-    from atom_kernels.protocols import CacheLayout
+    from atom_kernels.protocols import CacheLayout, Caches
 
 # Of key heads, which are a power of two, in the kernel for norms, rotation and the write.
 _MAX_KEY_HEADS = 32
@@ -52,20 +52,18 @@ class CacheWriter:
         self._stored_as = "fp8" if self._is_float8 else "auto"
         self._heads = HeadSteps()
 
-    def write(
-        self, tokens: NewTokens, kv_cache: tuple[torch.Tensor, ...], prologue: AttentionPrologue | None
-    ) -> NewTokens:
+    def write(self, tokens: NewTokens, caches: Caches, prologue: AttentionPrologue | None) -> NewTokens:
         """The tokens with normed and rotated queries and keys; what was given is left alone."""
         q, k, v = (dense_heads(x) for x in (tokens.q, tokens.k, tokens.v))
         tokens = NewTokens(q, k, v, tokens.slots)
         if prologue is None:
-            self._store(tokens, kv_cache)
+            self._store(tokens, caches)
             return tokens
         # AITER's kernels read positions without holes between them.
         prologue = replace(prologue, positions=prologue.positions.contiguous())
         norms, table = (prologue.q_norm_weight, prologue.k_norm_weight), prologue.cos_sin_cache
         if norms[0] is not None and norms[1] is not None and table is not None and self._does_all(table):
-            return self._norm_rotate_store(tokens, kv_cache, prologue, (norms[0], norms[1]), table)
+            return self._norm_rotate_store(tokens, caches, prologue, (norms[0], norms[1]), table)
         q, k = (
             x if weight is None else self._heads.norm(x, weight, prologue.norm_eps)
             for x, weight in zip((tokens.q, tokens.k), norms, strict=True)
@@ -73,11 +71,11 @@ class CacheWriter:
         tokens = replace(tokens, q=q, k=k)
         if table is not None and self._rotates_whole_heads(table):
             halves = rotary_halves(table, torch.float32)
-            return self._rotate_store(tokens, kv_cache, prologue.positions, halves, not prologue.interleaved)
+            return self._rotate_store(tokens, caches, prologue.positions, halves, not prologue.interleaved)
         if table is not None:
             q, k = self._heads.rotate(q, k, prologue.positions, table, prologue.interleaved)
             tokens = replace(tokens, q=q, k=k)
-        self._store(tokens, kv_cache)
+        self._store(tokens, caches)
         return tokens
 
     # --- norms, rotation and the write --------------------------------------------------------------------------------
@@ -96,7 +94,7 @@ class CacheWriter:
     def _norm_rotate_store(
         self,
         tokens: NewTokens,
-        kv_cache: tuple[torch.Tensor, ...],
+        caches: Caches,
         prologue: AttentionPrologue,
         weights: tuple[torch.Tensor, torch.Tensor],
         table: torch.Tensor,
@@ -105,7 +103,7 @@ class CacheWriter:
         q_TX, k_TX = (x.flatten(1).clone() for x in (tokens.q, tokens.k))
         dtype, one = q_TX.dtype, unit_scale(q_TX.device)
         q_weight, k_weight = (weight.to(dtype) for weight in weights)
-        keys, values, *scales = kv_cache
+        keys, values, *scales = caches
         self._norm_rope_cache(
             q_TX, k_TX, tokens.v.flatten(1), prologue.norm_eps, q_weight, k_weight,
             rotary_rows(table, dtype), not prologue.interleaved, prologue.positions, keys, values, tokens.slots,
@@ -145,7 +143,7 @@ class CacheWriter:
     def _rotate_store(
         self,
         tokens: NewTokens,
-        kv_cache: tuple[torch.Tensor, ...],
+        caches: Caches,
         positions: torch.Tensor,
         halves: tuple[torch.Tensor, torch.Tensor],
         is_neox: bool,
@@ -153,7 +151,7 @@ class CacheWriter:
         one = unit_scale(tokens.q.device) if self._is_float8 else None
         q_out, k_out = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (tokens.q, tokens.k))
         self._rope_cache(
-            tokens.q, tokens.k, tokens.v, *kv_cache, tokens.slots, positions, *halves, one, one, is_neox, q_out, k_out
+            tokens.q, tokens.k, tokens.v, *caches, tokens.slots, positions, *halves, one, one, is_neox, q_out, k_out
         )
         return replace(tokens, q=q_out, k=k_out)
 
@@ -169,16 +167,16 @@ class CacheWriter:
 
     # --- the write ----------------------------------------------------------------------------------------------------
 
-    def _store(self, tokens: NewTokens, kv_cache: tuple[torch.Tensor, ...]) -> None:
+    def _store(self, tokens: NewTokens, caches: Caches) -> None:
         if self._is_strided:  # the kernel that reads strides of blocks rotates; here by nothing
             halves = no_rotation(self.problem.head_dim // 2, tokens.q.device)
-            self._rotate_store(tokens, kv_cache, torch.zeros_like(tokens.slots), halves, is_neox=True)
+            self._rotate_store(tokens, caches, torch.zeros_like(tokens.slots), halves, is_neox=True)
             return
         if self._has_scales:
-            self._quantize_and_cache(tokens.k, tokens.v, *kv_cache, tokens.slots)
+            self._quantize_and_cache(tokens.k, tokens.v, *caches, tokens.slots)
         else:
             one = unit_scale(tokens.k.device)
-            self._reshape_and_cache(tokens.k, tokens.v, *kv_cache, tokens.slots, one, one)
+            self._reshape_and_cache(tokens.k, tokens.v, *caches, tokens.slots, one, one)
 
     @cached_property
     def _reshape_and_cache(self) -> Any:

@@ -9,6 +9,7 @@ D = N + E, V v_head_dim, C kv_lora_rank, L = C + E.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,10 +22,11 @@ from atom_kernels.aiter.attention.latent_prologue import LatentPrologue
 from atom_kernels.aiter.attention.pages import PageList
 from atom_kernels.aiter.batched_gemm import bind_batched_gemm
 from atom_kernels.aiter.library import library
+from atom_kernels.mixers.backend import MixerRunner
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
-    from atom_kernels.protocols import BatchGeometry
+    from atom_kernels.protocols import BatchGeometry, Caches
 
 _MULTIPLE_HEADS = 16
 _PAGED = ("q", "kv_buffer", "o", "qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_lens")
@@ -56,7 +58,7 @@ class AiterMlaWeights:
     value: torch.Tensor
 
 
-class AiterMla:
+class AiterMla(MixerRunner):
     """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
 
     capturable = True
@@ -67,32 +69,32 @@ class AiterMla:
         self._prologue = LatentPrologue(problem.kv_lora_rank)
         self._steps = LatentSteps(self._heads, problem.block_size)
 
-    def prepare(self, kv_b_weight: torch.Tensor) -> AiterMlaWeights:
-        problem = self.problem
-        weight = kv_b_weight.view(problem.num_heads, -1, problem.kv_lora_rank)
+    def prepare(self, weights: Mapping[str, torch.Tensor]) -> AiterMlaWeights:
+        problem, kv_b = self.problem, weights["kv_b"]
+        weight = kv_b.view(problem.num_heads, -1, problem.kv_lora_rank)
         key_HNC, value_HVC = weight.split([problem.qk_nope_head_dim, problem.v_head_dim], dim=1)
-        return AiterMlaWeights(key_HNC.transpose(1, 2).contiguous(), kv_b_weight, value_HVC.contiguous())
+        return AiterMlaWeights(key_HNC.transpose(1, 2).contiguous(), kv_b, value_HVC.contiguous())
 
     def build_metadata(self, geometry: BatchGeometry) -> LatentMetadata:
         return self._steps.build(geometry)
 
     def forward(
         self,
-        q_THD: torch.Tensor,
-        kv_TL: torch.Tensor,
-        weights: AiterMlaWeights,
-        kv_cache: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
         metadata: LatentMetadata,
         *,
-        prologue: MlaPrologue | None = None,
+        weights: AiterMlaWeights,
+        prologue: MlaPrologue | None,
     ) -> torch.Tensor:
+        q_THD, kv_TL = inputs
         count = metadata.step.num_tokens
         out_THV = q_THD.new_zeros((*q_THD.shape[:2], self.problem.v_head_dim))
         if not count:
             return out_THV
         # What is new needs no latents from the cache.
         first = metadata.first_row if metadata.prompts_are_new else count
-        step = _Step(q_THD, kv_TL, metadata.step.slots, weights, kv_cache[0], metadata, prologue)
+        step = _Step(q_THD, kv_TL, metadata.step.slots, weights, caches[0], metadata, prologue)
         if first:
             out_THV[:first] = self._absorbed(step.rows(0, first))
         if first < count:

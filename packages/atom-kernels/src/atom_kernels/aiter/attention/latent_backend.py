@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atom_kernels.aiter.attention.limits import api_of
+from atom_kernels.mixers.backend import MixerBackend
 
 if TYPE_CHECKING:
-    from atom_kernels.attention.mla.plan import MlaBackend
     from atom_kernels.attention.mla.problem import MlaProblem
+    from atom_kernels.mixers.backend import MixerRunner
     from atom_kernels.platform import Platform
+    from atom_kernels.protocols import CacheLayout
 
-NAME = "aiter"
 KERNELS = {"latent": ("mla_decode_fwd", "mla_prefill_fwd", "flash_attn_varlen_func")}
 _RANK, _ROPE = 512, 64
 _MAX_HEADS = 128
@@ -41,8 +42,11 @@ def supports(problem: MlaProblem, platform: Platform) -> str | None:
     return next((reason for name in _NEEDED.split() if (reason := api.why_not(name))), None)
 
 
-def create(problem: MlaProblem) -> MlaBackend:
+def create(problem: MlaProblem, layout: CacheLayout) -> MixerRunner:
     """AITER is imported when a kernel is first called, not here."""
     from atom_kernels.aiter.attention.latent import AiterMla
 
     return AiterMla(problem)
+
+
+BACKEND = MixerBackend(name="aiter", supports=supports, create=create, kernels=KERNELS)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout, CacheTensor
+from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout, Caches, CacheTensor
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem
@@ -99,7 +99,7 @@ def quantize_rows(rows: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor,
     return (rows.float() / divisors).to(dtype), scales
 
 
-def restore_nhd(layout: CacheLayout, kv_cache: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+def restore_nhd(layout: CacheLayout, caches: Caches) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values of a cache in NHD, in float32 where scales were taken off.
 
     Raises:
@@ -107,15 +107,15 @@ def restore_nhd(layout: CacheLayout, kv_cache: tuple[torch.Tensor, ...]) -> tupl
     """
     _check_known(layout)
     if layout.name == "nhd":
-        return kv_cache[0], kv_cache[1]
-    keys, values = unpack_keys(kv_cache[0]), unshuffle_values(kv_cache[1])
+        return caches[0], caches[1]
+    keys, values = unpack_keys(caches[0]), unshuffle_values(caches[1])
     if layout.name == "shuffled":
         return keys, values
-    key_scale, value_scale = (scale_BKS.transpose(1, 2).unsqueeze(-1) for scale_BKS in kv_cache[2:])
+    key_scale, value_scale = (scale_BKS.transpose(1, 2).unsqueeze(-1) for scale_BKS in caches[2:])
     return keys.float() * key_scale, values.float() * value_scale
 
 
-def from_nhd(layout: CacheLayout, keys_BSKD: torch.Tensor, values_BSKD: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def from_nhd(layout: CacheLayout, keys_BSKD: torch.Tensor, values_BSKD: torch.Tensor) -> Caches:
     """A cache of `layout` that holds what NHD keys and values hold; rounded where it has scales.
 
     Raises:

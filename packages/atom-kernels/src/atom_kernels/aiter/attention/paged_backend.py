@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from atom_kernels.aiter.attention.layouts import scaled_layout, shuffled_layout
 from atom_kernels.aiter.attention.limits import is_power_of_two, why_not_any, why_not_assembly, why_not_unified
+from atom_kernels.mixers.backend import MixerBackend
 
 if TYPE_CHECKING:
-    from atom_kernels.attention.plan import AttentionBackend
     from atom_kernels.attention.problem import AttentionProblem
+    from atom_kernels.mixers.backend import MixerRunner
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import CacheLayout
 
@@ -37,15 +38,16 @@ def layouts(problem: AttentionProblem, platform: Platform) -> tuple[CacheLayout,
     """What it reads, best first."""
     layout_of = shuffled_layout if problem.cache_dtype == problem.dtype else scaled_layout
     shuffled = (layout_of(problem),) if why_not_assembly(problem, platform) is None else ()
-    nhd = (problem.nhd_layout,) if why_not_unified(problem, platform) is None else ()
+    nhd = (problem.layout,) if why_not_unified(problem, platform) is None else ()
     return shuffled + nhd
 
 
-def passed_over(problem: AttentionProblem, platform: Platform, layout: CacheLayout) -> list[tuple[str, str]]:
+def passed_over(problem: AttentionProblem, platform: Platform, layout: CacheLayout) -> tuple[tuple[str, str], ...]:
     """Why the assembly is not taken where it is not."""
     if layout.name in SHUFFLED:
-        return []
-    return [(f"{NAME} pa_fwd_asm", why_not_assembly(problem, platform) or f"the host wants {layout.name} blocks")]
+        return ()
+    reason = why_not_assembly(problem, platform) or f"the host wants {layout.name} blocks"
+    return ((f"{NAME} pa_fwd_asm", reason),)
 
 
 def why_not_strided(problem: AttentionProblem, platform: Platform) -> str | None:
@@ -58,7 +60,7 @@ def why_not_strided(problem: AttentionProblem, platform: Platform) -> str | None
     return reason
 
 
-def create(problem: AttentionProblem, layout: CacheLayout) -> AttentionBackend:
+def create(problem: AttentionProblem, layout: CacheLayout) -> MixerRunner:
     """AITER is imported when a kernel is first called, not here."""
     if layout.name in SHUFFLED:
         from atom_kernels.aiter.attention.shuffled import AiterShuffledAttention
@@ -67,3 +69,14 @@ def create(problem: AttentionProblem, layout: CacheLayout) -> AttentionBackend:
     from atom_kernels.aiter.attention.unified import AiterUnifiedAttention
 
     return AiterUnifiedAttention(problem, layout)
+
+
+BACKEND = MixerBackend(
+    name=NAME,
+    supports=supports,
+    create=create,
+    layouts=layouts,
+    why_not_strided=why_not_strided,
+    passed_over=passed_over,
+    kernels=KERNELS,
+)

@@ -17,6 +17,7 @@ from atom_kernels.aiter.library import library
 if TYPE_CHECKING:
     from atom_kernels.aiter.attention.unified import UnifiedMetadata
     from atom_kernels.attention.problem import AttentionProblem
+    from atom_kernels.protocols import Caches
 
 
 class NewPrompts:
@@ -57,7 +58,7 @@ class PagedPrompts:
     def attend(
         self,
         q_THD: torch.Tensor,
-        kv_cache: tuple[torch.Tensor, ...],
+        caches: Caches,
         out_THD: torch.Tensor,
         starts: torch.Tensor,
         pages: PageList,
@@ -65,7 +66,7 @@ class PagedPrompts:
     ) -> None:
         """Fill `out_THD`, where `starts` are the first rows of the requests."""
         self._batch_prefill(
-            q_THD, *kv_cache, starts, pages.indptr, pages.indices, step.max_query_len, step.max_seq_len, out_THD,
+            q_THD, *caches, starts, pages.indptr, pages.indices, step.max_query_len, step.max_seq_len, out_THD,
             pages.last_page_lens,
         )  # fmt: skip
 
@@ -102,18 +103,18 @@ class GatheredPrompts:
     def attend(
         self,
         q_THD: torch.Tensor,
-        kv_cache: tuple[torch.Tensor, ...],
+        caches: Caches,
         out_THD: torch.Tensor,
         starts: torch.Tensor,
         pages: PageList,
         step: UnifiedMetadata,
     ) -> None:
         """Fill `out_THD`, where `starts` are the first rows of the requests."""
-        k_SKD, v_SKD = self._gather(kv_cache, pages.indices)
+        k_SKD, v_SKD = self._gather(caches, pages.indices)
         self._flash(q_THD, k_SKD, v_SKD, starts, pages.indptr, step.max_query_len, step.max_seq_len, out_THD)
 
-    def _gather(self, kv_cache: tuple[torch.Tensor, ...], slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values, key_scale, value_scale = kv_cache
+    def _gather(self, caches: Caches, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values, key_scale, value_scale = caches
         block, offset = slots // self.problem.block_size, slots % self.problem.block_size
         group, place = offset // values.shape[4], offset % values.shape[4]
         # Bytes are gathered: indexing knows no float8.

@@ -19,10 +19,11 @@ from atom_kernels.aiter.attention.pages import PageList
 from atom_kernels.aiter.attention.prompts import GatheredPrompts, NewPrompts, PagedPrompts
 from atom_kernels.aiter.attention.unified import UnifiedMetadata, cut_prologue, leading_decodes, step_metadata
 from atom_kernels.aiter.library import library
+from atom_kernels.mixers.backend import MixerRunner
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
-    from atom_kernels.protocols import BatchGeometry, CacheLayout
+    from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class ShuffledMetadata:
     pages: PageList | None
 
 
-class AiterShuffledAttention:
+class AiterShuffledAttention(MixerRunner):
     """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
 
     capturable = True
@@ -77,38 +78,35 @@ class AiterShuffledAttention:
 
     def forward(
         self,
-        q_THD: torch.Tensor,
-        k_TKD: torch.Tensor,
-        v_TKD: torch.Tensor,
-        kv_cache: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
         metadata: ShuffledMetadata,
         *,
-        prologue: AttentionPrologue | None = None,
-        sinks: torch.Tensor | None = None,
+        weights: torch.Tensor | None,
+        prologue: AttentionPrologue | None,
     ) -> torch.Tensor:
+        q_THD, k_TKD, v_TKD = inputs
         # Rows of no request are zeros, also those that only the device knows of.
         out_THD = torch.zeros(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
         num_tokens = metadata.step.num_tokens
         if num_tokens:
             rows = slice(0, num_tokens)
             tokens = NewTokens(q_THD[rows], k_TKD[rows], v_TKD[rows], metadata.step.slots)
-            tokens = self._writer.write(tokens, kv_cache, prologue and cut_prologue(prologue, num_tokens))
+            tokens = self._writer.write(tokens, caches, prologue and cut_prologue(prologue, num_tokens))
             if metadata.num_decodes:
-                self._decode(tokens.q.contiguous(), kv_cache, out_THD[rows], metadata)
+                self._decode(tokens.q.contiguous(), caches, out_THD[rows], metadata)
             first, starts = slice(metadata.num_decodes, num_tokens), metadata.prompt_starts
             if metadata.pages is not None:
-                self._prompts.attend(tokens.q[first], kv_cache, out_THD[first], starts, metadata.pages, metadata.step)
+                self._prompts.attend(tokens.q[first], caches, out_THD[first], starts, metadata.pages, metadata.step)
             elif metadata.prompts_are_new:
                 given = (tokens.q[first], tokens.k[first], tokens.v[first], out_THD[first])
                 self._new_prompts.attend(*given, starts, metadata.step)
         return out_THD
 
-    def _decode(
-        self, q_THD: torch.Tensor, kv_cache: tuple[torch.Tensor, ...], out_THD: torch.Tensor, metadata: ShuffledMetadata
-    ) -> None:
+    def _decode(self, q_THD: torch.Tensor, caches: Caches, out_THD: torch.Tensor, metadata: ShuffledMetadata) -> None:
         step, count = metadata.step, metadata.num_decodes
         pages = (step.block_table[:count], step.seq_lens[:count], step.block_table.stride(0))
-        keys, values, *scales = kv_cache
+        keys, values, *scales = caches
         given = (keys, values, *pages, *(scales or (None, None)))
         if metadata.is_padding is None:
             self._assembly(q_THD, *given, metadata.max_decode_len, out_THD, step.query_start_loc)

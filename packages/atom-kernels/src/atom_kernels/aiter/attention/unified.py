@@ -17,10 +17,11 @@ from atom_kernels.aiter.attention.cache_write import CacheWriter, NewTokens
 from atom_kernels.aiter.attention.flash import bind_flash
 from atom_kernels.aiter.attention.tables import unit_scale
 from atom_kernels.aiter.library import library
+from atom_kernels.mixers.backend import MixerRunner
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
-    from atom_kernels.protocols import BatchGeometry, CacheLayout
+    from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
 
 # AITER's head dims of flash attention are multiples of this.
 _FLASH_MULTIPLE = 8
@@ -80,7 +81,7 @@ def leading_decodes(geometry: BatchGeometry, step: UnifiedMetadata, *, takes_que
     return count if takes_queries else 0
 
 
-class AiterUnifiedAttention:
+class AiterUnifiedAttention(MixerRunner):
     """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
 
     capturable = True
@@ -95,38 +96,37 @@ class AiterUnifiedAttention:
 
     def forward(
         self,
-        q_THD: torch.Tensor,
-        k_TKD: torch.Tensor,
-        v_TKD: torch.Tensor,
-        kv_cache: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
         metadata: UnifiedMetadata,
         *,
-        prologue: AttentionPrologue | None = None,
-        sinks: torch.Tensor | None = None,
+        weights: torch.Tensor | None,
+        prologue: AttentionPrologue | None,
     ) -> torch.Tensor:
+        (q_THD, k_TKD, v_TKD), sinks = inputs, weights
         # Rows of no request are zeros, also those that only the device knows of.
         out_THD = torch.zeros(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
         if metadata.num_tokens:
             rows = slice(0, metadata.num_tokens)
             tokens = NewTokens(q_THD[rows], k_TKD[rows], v_TKD[rows], metadata.slots)
-            tokens = self._writer.write(tokens, kv_cache, prologue and cut_prologue(prologue, metadata.num_tokens))
+            tokens = self._writer.write(tokens, caches, prologue and cut_prologue(prologue, metadata.num_tokens))
             if metadata.prompts_are_new and not metadata.num_decodes and self._takes_new_prompts:
                 self._attend_new(tokens, out_THD[rows], metadata, sinks)
             else:
-                self._attend(tokens.q, kv_cache, out_THD[rows], metadata, sinks)
+                self._attend(tokens.q, caches, out_THD[rows], metadata, sinks)
         return out_THD
 
     def _attend(
         self,
         q_THD: torch.Tensor,
-        kv_cache: tuple[torch.Tensor, ...],
+        caches: Caches,
         out_THD: torch.Tensor,
         metadata: UnifiedMetadata,
         sinks: torch.Tensor | None,
     ) -> None:
         scale = unit_scale(q_THD.device) if self._is_float8 else None
         self._unified(
-            q_THD, *kv_cache, out_THD, metadata.query_start_loc, metadata.max_query_len, metadata.seq_lens,
+            q_THD, *caches, out_THD, metadata.query_start_loc, metadata.max_query_len, metadata.seq_lens,
             metadata.max_seq_len, metadata.block_table, scale, scale, sinks,
         )  # fmt: skip
 

@@ -1,44 +1,16 @@
-"""Random steps of latent attention, for `check`, `bench` and tests."""
+"""Random problems and steps of latent attention."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from atom_kernels.attention.cases import make_geometry, moved
-from atom_kernels.attention.mla.plan import MlaPlan
 from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
-from atom_kernels.protocols import BatchGeometry
+from atom_kernels.mixers.cases import MixerStep, make_geometry
 
 _NUM_POSITIONS = 16384
-
-
-@dataclass(frozen=True)
-class MlaStep:
-    """Everything that one layer is given in one step."""
-
-    q_THD: torch.Tensor
-    kv_TL: torch.Tensor
-    kv_b_weight: torch.Tensor
-    kv_cache: tuple[torch.Tensor, ...]
-    geometry: BatchGeometry
-    prologue: MlaPrologue | None
-
-    def to(self, device: str) -> MlaStep:
-        """The same step with every tensor on `device`."""
-        return moved(self, device)
-
-    def run(self, plan: MlaPlan) -> tuple[torch.Tensor, ...]:
-        """The output, and the cache as the step leaves it; the cache of the step itself is left alone."""
-        kv_cache = tuple(cache.clone() for cache in self.kv_cache)
-        return self.run_in_place(plan, plan.prepare(self.kv_b_weight), kv_cache), *kv_cache
-
-    def run_in_place(self, plan: MlaPlan, weights: Any, kv_cache: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        metadata = plan.build_metadata(self.geometry)
-        return plan.forward(self.q_THD, self.kv_TL, weights, kv_cache, metadata, prologue=self.prologue)
 
 
 def make_problem(
@@ -57,7 +29,7 @@ def make_step(
     prologue: bool = True,
     interleaved: bool = True,
     seed: int = 0,
-) -> MlaStep:
+) -> MixerStep:
     """A random step; queries and latents are slices of wider projections, as layers give them.
 
     Args:
@@ -78,11 +50,10 @@ def make_step(
     kv_TL = random(geometry.num_tokens, problem.latent_dim + 5)[:, : problem.latent_dim]
     rank, expanded = problem.kv_lora_rank, problem.qk_nope_head_dim + problem.v_head_dim
     angles = random(_NUM_POSITIONS, problem.qk_rope_head_dim // 2, dtype="float32") * 3
-    return MlaStep(
-        q_THD=q_THD,
-        kv_TL=kv_TL,
-        kv_b_weight=random(problem.num_heads * expanded, rank, size=rank**-0.5),
-        kv_cache=(random(num_blocks, problem.block_size, problem.latent_dim, dtype=problem.cache_dtype),),
+    return MixerStep(
+        inputs=(q_THD, kv_TL),
+        weights={"kv_b": random(problem.num_heads * expanded, rank, size=rank**-0.5)},
+        caches=(random(num_blocks, problem.block_size, problem.latent_dim, dtype=problem.cache_dtype),),
         geometry=geometry,
         prologue=MlaPrologue(
             positions=torch.cat([torch.arange(length - queries, length) for queries, length in requests]),

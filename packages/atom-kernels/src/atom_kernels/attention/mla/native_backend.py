@@ -8,6 +8,7 @@ L latent_dim.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,13 +25,13 @@ from atom_kernels.attention.mla.native_steps import (
     plan_step,
 )
 from atom_kernels.attention.native_backend import NativeLayer
+from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
     from atom_kernels.platform import Platform
-    from atom_kernels.protocols import BatchGeometry
+    from atom_kernels.protocols import BatchGeometry, Caches
 
-NAME = "native"
 _MAX_DIM = 1024
 # Blocks as long as this make an expanded request one block.
 _ENDLESS = 1 << 30
@@ -63,7 +64,7 @@ class NativeMlaWeights:
     value: torch.Tensor
 
 
-class NativeMla:
+class NativeMla(MixerRunner):
     """See the module's docstring. `expanded_elements`: of keys and values that may exist at a time."""
 
     def __init__(self, problem: MlaProblem, *, expanded_elements: int = EXPANDED_ELEMENTS) -> None:
@@ -96,9 +97,9 @@ class NativeMla:
             scale=problem.scale,
         )
 
-    def prepare(self, kv_b_weight: torch.Tensor) -> NativeMlaWeights:
+    def prepare(self, weights: Mapping[str, torch.Tensor]) -> NativeMlaWeights:
         problem = self.problem
-        weight = kv_b_weight.contiguous().view(problem.num_heads, -1, problem.kv_lora_rank)
+        weight = weights["kv_b"].contiguous().view(problem.num_heads, -1, problem.kv_lora_rank)
         key, value = weight.split([problem.qk_nope_head_dim, problem.v_head_dim], dim=1)
         return NativeMlaWeights(key.transpose(1, 2).contiguous(), key, value)
 
@@ -107,15 +108,15 @@ class NativeMla:
 
     def forward(
         self,
-        q_THD: torch.Tensor,
-        kv_TL: torch.Tensor,
-        weights: NativeMlaWeights,
-        kv_cache: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
         metadata: NativeMlaMetadata,
         *,
-        prologue: MlaPrologue | None = None,
+        weights: NativeMlaWeights,
+        prologue: MlaPrologue | None,
     ) -> torch.Tensor:
-        (cache,) = kv_cache
+        q_THD, kv_TL = inputs
+        (cache,) = caches
         dtype = self._kernels.dtype
         if not q_THD.dtype is kv_TL.dtype is cache.dtype is dtype:
             given = f"{q_THD.dtype}, {kv_TL.dtype} and {cache.dtype}"
@@ -227,4 +228,4 @@ class _Merged:
             self._out[part.all_rows] = self._values[part.all_rows].to(self._out.dtype)
 
 
-create = NativeMla
+BACKEND = MixerBackend(name="native", supports=supports, create=lambda problem, layout: NativeMla(problem))

@@ -1,22 +1,19 @@
-"""Latent attention as an operator: what `explain`, `check` and `bench` ask of it."""
+"""Latent attention as an operator: the problems that it is explained, checked and measured on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from atom_kernels.attention.cases import bench_requests, describe_requests
-from atom_kernels.attention.mla.cases import MlaStep, make_problem, make_step
-from atom_kernels.attention.mla.plan import BACKENDS, MlaPlan, select_mla
+from atom_kernels.attention.mla.cases import make_problem, make_step
+from atom_kernels.attention.mla.problem import MlaProblem
 from atom_kernels.attention.mla.reference import latent_attention
-from atom_kernels.attention.plan import UnsupportedAttentionError
-from atom_kernels.cases import BenchCase, ParityCase
+from atom_kernels.mixers.cases import MixerStep
+from atom_kernels.mixers.operator import MixerOperator, Requests
 from atom_kernels.operator import Tolerance, Work
 from atom_kernels.protocols.kv_cache import DTYPE_BYTES
 
 if TYPE_CHECKING:
-    from atom_kernels.attention.mla.problem import MlaProblem
     from atom_kernels.platform import Platform
 
 _TOLERANCES = {"float32": Tolerance(5e-5, 5e-5), "bfloat16": Tolerance(4e-2, 4e-2)}
@@ -38,77 +35,29 @@ _EXPLAINED = {
 }
 
 
-@dataclass(frozen=True)
-class LatentAttentionOperator:
-    """One layer's latent attention with its prologue and cache write, for the command line of kernel developers."""
-
-    name: str = "latent_attention"
-    contract = staticmethod(latent_attention)
-    reference = staticmethod(latent_attention)
-
-    def explain(self, platform: Platform) -> list[str]:
-        lines = []
-        for label, shape in _EXPLAINED.items():
-            plan = select_mla(make_problem(*shape, platform.preferred_dtype), platform)
-            lines.append(f"{label}: {shape[0]} heads, latents of {shape[1]} + {shape[3]}")
-            lines.append(f"  any rows       {plan.backend}   [layout {plan.layout.name}]")
-            if plan.kernels:
-                lines.append(f"  kernels        {', '.join(plan.kernels)}")
-            lines.extend(f"  passed over    {name}: {reason}" for name, reason in plan.reasons)
-        return lines
-
-    def parity_cases(self, platform: Platform) -> Iterator[ParityCase]:
-        shapes = _PARITY_SHAPES if platform.aiter is None else _PARITY_SHAPES + _PARITY_SHAPES_OF_AITER
-        for dtype in _TOLERANCES:
-            for index, shape in enumerate(shapes):
-                for turn, block_size in enumerate((16, 1, 32)):
-                    problem = make_problem(*shape, dtype, block_size=block_size)
-                    odd = bool((index + turn) % 2)
-                    step = make_step(problem, MIXED, scattered=odd, prologue=turn != 1, interleaved=not odd, seed=index)
-                    step = step.to(platform.device)
-                    reference = select_mla(problem, platform, only_backend="reference")
-                    for plan in usable_plans(problem, platform):
-                        if plan.backend != "reference":
-                            yield ParityCase(
-                                backend=plan.backend,
-                                label=_describe(problem),
-                                run=lambda plan=plan, step=step: step.run(plan),
-                                expected=lambda plan=reference, step=step: step.run(plan),
-                                tolerance=_TOLERANCES[problem.dtype],
-                            )
-
-    def bench_cases(self, platform: Platform) -> Iterator[BenchCase]:
-        for label, shape in _EXAMPLES.items():
-            problem = make_problem(*shape, platform.preferred_dtype)
-            plans = usable_plans(problem, platform)
-            baseline = next(plan for plan in plans if plan.backend == "torch")
-            for requests in bench_requests(platform.device):
-                step = make_step(problem, requests).to(platform.device)
-                for plan in plans:
-                    if plan.backend != "reference":
-                        yield BenchCase(
-                            backend=plan.backend,
-                            label=f"{label} {describe_requests(requests)}",
-                            run=_runner(plan, step),
-                            baseline=_runner(baseline, step),
-                            work=_work(problem, requests),
-                        )
+def _explained(platform: Platform) -> Iterator[tuple[str, MlaProblem]]:
+    for label, shape in _EXPLAINED.items():
+        problem = make_problem(*shape, platform.preferred_dtype)
+        yield f"{label}: {shape[0]} heads, latents of {shape[1]} + {shape[3]}", problem
 
 
-def usable_plans(problem: MlaProblem, platform: Platform | None = None) -> list[MlaPlan]:
-    """A plan for each backend that can run here."""
-    plans = []
-    for module in BACKENDS:
-        try:
-            plans.append(select_mla(problem, platform, only_backend=module.NAME))
-        except UnsupportedAttentionError:
-            continue
-    return plans
+def _parity_steps(platform: Platform) -> Iterator[tuple[MlaProblem, MixerStep]]:
+    shapes = _PARITY_SHAPES if platform.aiter is None else _PARITY_SHAPES + _PARITY_SHAPES_OF_AITER
+    for dtype in _TOLERANCES:
+        for index, shape in enumerate(shapes):
+            for turn, block_size in enumerate((16, 1, 32)):
+                problem = make_problem(*shape, dtype, block_size=block_size)
+                odd = bool((index + turn) % 2)
+                yield (
+                    problem,
+                    make_step(problem, MIXED, scattered=odd, prologue=turn != 1, interleaved=not odd, seed=index),
+                )
 
 
-def _runner(plan: MlaPlan, step: MlaStep) -> Callable[[], Any]:
-    weights = plan.prepare(step.kv_b_weight)
-    return lambda: step.run_in_place(plan, weights, step.kv_cache)
+def _bench_steps(platform: Platform, requests: Requests) -> Iterator[tuple[str, MlaProblem, MixerStep]]:
+    for label, shape in _EXAMPLES.items():
+        problem = make_problem(*shape, platform.preferred_dtype)
+        yield label, problem, make_step(problem, requests)
 
 
 def _describe(problem: MlaProblem) -> str:
@@ -118,7 +67,7 @@ def _describe(problem: MlaProblem) -> str:
     return f"{heads}, latents of {problem.kv_lora_rank}, {problem.dtype}, blocks of {problem.block_size}"
 
 
-def _work(problem: MlaProblem, requests: list[tuple[int, int]]) -> Work:
+def _work(problem: MlaProblem, requests: Requests) -> Work:
     """Each latent and weight read once, queries read and outputs written; the cheaper of both ways to compute it."""
     keys = sum(length for _, length in requests)
     rows = sum(queries for queries, _ in requests)
@@ -132,4 +81,14 @@ def _work(problem: MlaProblem, requests: list[tuple[int, int]]) -> Work:
     return Work(elements * DTYPE_BYTES[problem.dtype], 2 * problem.num_heads * min(absorbed, expanded))
 
 
-OPS = (LatentAttentionOperator(),)
+LATENT_ATTENTION = MixerOperator(
+    name=MlaProblem.name,
+    contract=latent_attention,
+    explained=_explained,
+    parity_steps=_parity_steps,
+    bench_steps=_bench_steps,
+    describe=_describe,
+    work=_work,
+    tolerance=_TOLERANCES,
+)
+OPS = (LATENT_ATTENTION,)

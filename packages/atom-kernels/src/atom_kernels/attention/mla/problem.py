@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from atom_kernels.operator import WeightSpec
 from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout, CacheTensor
 
 if TYPE_CHECKING:
     import torch
+
+    from atom_kernels.mixers.backend import MixerBackend
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class MlaProblem:
     dtype: str
     cache_dtype: str
     block_size: int
+    name: ClassVar[str] = "latent_attention"
 
     def __post_init__(self) -> None:
         for name in ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "block_size"):
@@ -62,10 +66,38 @@ class MlaProblem:
         return self.kv_lora_rank + self.qk_rope_head_dim
 
     @property
+    def sliding_window(self) -> None:
+        """Every query sees everything before it."""
+        return None
+
+    @property
+    def out_shape(self) -> tuple[int, int]:
+        """Of one token's output."""
+        return self.num_heads, self.v_head_dim
+
+    @property
     def layout(self) -> CacheLayout:
         """Latents token by token: physically adjacent blocks are one run of tokens."""
         shape = (self.block_size, self.latent_dim)
         return CacheLayout("latent", self.block_size, (CacheTensor("latent", shape, self.cache_dtype),))
+
+    @property
+    def weights(self) -> dict[str, WeightSpec]:
+        """``kv_b [num_heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank]``.
+
+        For each head it has what makes its keys from a latent, then what makes its values.
+        """
+        import torch
+
+        rows = self.num_heads * (self.qk_nope_head_dim + self.v_head_dim)
+        return {"kv_b": WeightSpec((rows, self.kv_lora_rank), getattr(torch, self.dtype))}
+
+    @property
+    def backends(self) -> tuple[MixerBackend, ...]:
+        """What can run it, in the order in which they are tried."""
+        from atom_kernels.attention.mla.backends import BACKENDS
+
+        return BACKENDS
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ import torch
 
 from atom_kernels.attention.kv_write import write_latents
 from atom_kernels.attention.mla.prologue import apply_mla_prologue
+from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
     from atom_kernels.platform import Platform
-    from atom_kernels.protocols import BatchGeometry
+    from atom_kernels.protocols import BatchGeometry, Caches
 
 
 def latent_attention(
@@ -76,9 +77,7 @@ def _attend(q_QHD: torch.Tensor, k_LHD: torch.Tensor, v_LHV: torch.Tensor, scale
     return torch.einsum("hql,lhv->qhv", weights_HQL, v_LHV)
 
 
-# --- the backend that `select_mla` falls back to --------------------------------------------------------------------
-
-NAME = "reference"
+# --- the backend that `select_mixer` falls back to --------------------------------------------------------------------
 
 
 def supports(problem: MlaProblem, platform: Platform) -> str | None:
@@ -87,33 +86,30 @@ def supports(problem: MlaProblem, platform: Platform) -> str | None:
 
 
 @dataclass(frozen=True)
-class ReferenceMla:
+class ReferenceMla(MixerRunner):
     """Prologue, cache write and `latent_attention` one after the other."""
 
     problem: MlaProblem
-
-    def prepare(self, kv_b_weight: torch.Tensor) -> torch.Tensor:
-        return kv_b_weight
 
     def build_metadata(self, geometry: BatchGeometry) -> BatchGeometry:
         return geometry
 
     def forward(
         self,
-        q_THD: torch.Tensor,
-        kv: torch.Tensor,
-        weights: torch.Tensor,
-        kv_cache: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
         metadata: BatchGeometry,
         *,
-        prologue: MlaPrologue | None = None,
+        weights: torch.Tensor,
+        prologue: MlaPrologue | None,
     ) -> torch.Tensor:
+        q_THD, kv = inputs
         q_THD, kv = apply_mla_prologue(self.problem, q_THD, kv, prologue)
         written = slice(0, metadata.num_tokens)
-        write_latents(kv[written], kv_cache[0], metadata.slot_mapping[written])
+        write_latents(kv[written], caches[0], metadata.slot_mapping[written])
         return latent_attention(
             q_THD,
-            kv_cache[0],
+            caches[0],
             weights,
             metadata.query_start_loc,
             metadata.seq_lens,
@@ -123,4 +119,4 @@ class ReferenceMla:
         )
 
 
-create = ReferenceMla
+BACKEND = MixerBackend(name="reference", supports=supports, create=lambda problem, layout: ReferenceMla(problem))

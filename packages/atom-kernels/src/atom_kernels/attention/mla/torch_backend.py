@@ -8,6 +8,7 @@ Shapes: T tokens, H heads, D query_dim, N qk_nope_head_dim, V v_head_dim, C kv_l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,13 +19,13 @@ from atom_kernels.attention import torch_backend as paged
 from atom_kernels.attention.kv_write import write_latents
 from atom_kernels.attention.mla.prologue import apply_mla_prologue
 from atom_kernels.attention.problem import AttentionProblem
+from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
     from atom_kernels.platform import Platform
-    from atom_kernels.protocols import BatchGeometry
+    from atom_kernels.protocols import BatchGeometry, Caches
 
-NAME = "torch"
 # Whole prompts up to so many tokens are not worth expanding.
 _SHORT = 16
 
@@ -56,16 +57,16 @@ def split_kv_b(problem: MlaProblem, kv_b_weight: torch.Tensor) -> TorchMlaWeight
     return TorchMlaWeights(*weight.split([problem.qk_nope_head_dim, problem.v_head_dim], dim=1))
 
 
-class TorchMla:
+class TorchMla(MixerRunner):
     """See the module's docstring."""
 
     def __init__(self, problem: MlaProblem) -> None:
         self.problem = problem
         absorbed = _absorbed(problem)
-        self._absorbed = paged.TorchAttention(absorbed, absorbed.nhd_layout)
+        self._absorbed = paged.TorchAttention(absorbed, absorbed.layout)
 
-    def prepare(self, kv_b_weight: torch.Tensor) -> TorchMlaWeights:
-        return split_kv_b(self.problem, kv_b_weight)
+    def prepare(self, weights: Mapping[str, torch.Tensor]) -> TorchMlaWeights:
+        return split_kv_b(self.problem, weights["kv_b"])
 
     def build_metadata(self, geometry: BatchGeometry) -> TorchMlaMetadata:
         metadata = self._absorbed.build_metadata(geometry)
@@ -79,15 +80,15 @@ class TorchMla:
 
     def forward(
         self,
-        q_THD: torch.Tensor,
-        kv_TL: torch.Tensor,
-        weights: TorchMlaWeights,
-        kv_cache: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
         metadata: TorchMlaMetadata,
         *,
-        prologue: MlaPrologue | None = None,
+        weights: TorchMlaWeights,
+        prologue: MlaPrologue | None,
     ) -> torch.Tensor:
-        (cache,) = kv_cache
+        q_THD, kv_TL = inputs
+        (cache,) = caches
         q_THD, latent_TL = apply_mla_prologue(self.problem, q_THD, kv_TL, prologue)
         write_latents(latent_TL[: metadata.num_tokens], cache, metadata.slot_mapping)
         cached_S1L = cache.flatten(0, 1).unsqueeze(1)
@@ -132,4 +133,4 @@ def _absorbed(problem: MlaProblem) -> AttentionProblem:
     )
 
 
-create = TorchMla
+BACKEND = MixerBackend(name="torch", supports=supports, create=lambda problem, layout: TorchMla(problem))

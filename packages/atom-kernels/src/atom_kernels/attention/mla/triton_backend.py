@@ -8,27 +8,28 @@ Shapes: T tokens, H heads, N qk_nope_head_dim, E qk_rope_head_dim, D = N + E, V 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from atom_kernels.attention.mla.torch_backend import TorchMlaWeights, split_kv_b
-from atom_kernels.attention.triton_backend import FLOAT8, why_not_dtypes
-from atom_kernels.attention.triton_configs import (
+from atom_kernels.attention.triton.backend import FLOAT8, why_not_dtypes
+from atom_kernels.attention.triton.configs import (
     expanded_prefill_config,
     latent_decode_config,
     latent_prefill_config,
     next_power_of_two,
 )
+from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
-    from atom_kernels.attention.triton_launch import TritonMetadata
+    from atom_kernels.attention.triton.launch import TritonMetadata
     from atom_kernels.platform import Platform
-    from atom_kernels.protocols import BatchGeometry
+    from atom_kernels.protocols import BatchGeometry, Caches
 
-NAME = "triton"
 _MAX_RANK = 512
 # Heads of one program: their sums over latents fill its registers.
 _MAX_GROUP = 64
@@ -66,7 +67,7 @@ class _Step:
     prologue: MlaPrologue | None
 
 
-class TritonMla:
+class TritonMla(MixerRunner):
     """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
 
     capturable = True
@@ -74,7 +75,7 @@ class TritonMla:
     def __init__(self, problem: MlaProblem) -> None:
         from atom_kernels.attention.mla.triton_products import head_products
         from atom_kernels.attention.mla.triton_prologue import latent_prologue_kernel
-        from atom_kernels.attention.triton_launch import PagedKernels
+        from atom_kernels.attention.triton.launch import PagedKernels
         from atom_kernels.triton_support import dependent_launch
 
         self.problem = problem
@@ -107,8 +108,8 @@ class TritonMla:
         )
         self._may_expand = problem.qk_nope_head_dim == problem.v_head_dim and problem.cache_dtype == problem.dtype
 
-    def prepare(self, kv_b_weight: torch.Tensor) -> TorchMlaWeights:
-        return split_kv_b(self.problem, kv_b_weight)
+    def prepare(self, weights: Mapping[str, torch.Tensor]) -> TorchMlaWeights:
+        return split_kv_b(self.problem, weights["kv_b"])
 
     def build_metadata(self, geometry: BatchGeometry) -> TritonMlaMetadata:
         paged = self.latents.build_metadata(geometry)
@@ -123,14 +124,14 @@ class TritonMla:
 
     def forward(
         self,
-        q_THD: torch.Tensor,
-        kv_TL: torch.Tensor,
-        weights: TorchMlaWeights,
-        kv_cache: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
         metadata: TritonMlaMetadata,
         *,
-        prologue: MlaPrologue | None = None,
+        weights: TorchMlaWeights,
+        prologue: MlaPrologue | None,
     ) -> torch.Tensor:
+        q_THD, kv_TL = inputs
         problem, rows = self.problem, slice(0, metadata.paged.num_tokens)
         if not q_THD.dtype is kv_TL.dtype is self._dtype:
             raise TypeError(f"latent attention was planned for {self._dtype}, got {q_THD.dtype} and {kv_TL.dtype}")
@@ -139,7 +140,7 @@ class TritonMla:
         out_THV = q_THD.new_empty((*q_THD.shape[:2], problem.v_head_dim))
         out_THV[metadata.paged.num_tokens :].zero_()
         if metadata.paged.num_tokens:
-            step = _Step(q_THD[rows], kv_TL[rows], kv_cache[0], metadata, prologue)
+            step = _Step(q_THD[rows], kv_TL[rows], caches[0], metadata, prologue)
             if metadata.whole is None:
                 self._absorbed(step, weights, out_THV[rows])
             else:
@@ -199,4 +200,4 @@ class TritonMla:
         return query
 
 
-create = TritonMla
+BACKEND = MixerBackend(name="triton", supports=supports, create=lambda problem, layout: TritonMla(problem))

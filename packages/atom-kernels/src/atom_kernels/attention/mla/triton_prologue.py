@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.attention.triton_prologue import load_angles, norm_and_rotate
+from atom_kernels.attention.triton.prologue import load_angles, norm_and_rotate
 from atom_kernels.triton_support import wait_for_inputs
 
 

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.hopper_configs import hopper_config
-from atom_kernels.attention.triton_configs import decode_config, next_power_of_two, prefill_config
+from atom_kernels.attention.hopper.configs import hopper_config
+from atom_kernels.attention.triton.configs import decode_config, next_power_of_two, prefill_config
+from atom_kernels.mixers.backend import MixerBackend, MixerRunner, reads_any_strides
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
-    from atom_kernels.attention.triton_launch import TritonMetadata
+    from atom_kernels.attention.triton.launch import TritonMetadata
     from atom_kernels.platform import Platform
-    from atom_kernels.protocols import BatchGeometry, CacheLayout
+    from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
 
-NAME = "triton"
-READS_STRIDES = True
 _DTYPES = ("float32", "bfloat16", "float16")
 FLOAT8 = "float8_e4m3fn"
 _MAX_HEAD_DIM = 256
@@ -47,15 +46,15 @@ def _has_float8(platform: Platform) -> bool:
     return platform.vendor == "cpu" or (platform.vendor == "nvidia" and int(platform.arch.removeprefix("sm_")) >= 89)
 
 
-class TritonAttention:
+class TritonAttention(MixerRunner):
     """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
 
     capturable = True
 
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
         # Triton is imported where a plan uses it, and only there.
-        from atom_kernels.attention.triton_launch import PagedKernels
-        from atom_kernels.attention.triton_prologue import prologue_kernel
+        from atom_kernels.attention.triton.launch import PagedKernels
+        from atom_kernels.attention.triton.prologue import prologue_kernel
         from atom_kernels.triton_support import dependent_launch
 
         self.problem = problem
@@ -82,15 +81,14 @@ class TritonAttention:
 
     def forward(
         self,
-        q_THD: torch.Tensor,
-        k_TKD: torch.Tensor,
-        v_TKD: torch.Tensor,
-        kv_cache: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
         metadata: TritonMetadata,
         *,
-        prologue: AttentionPrologue | None = None,
-        sinks: torch.Tensor | None = None,
+        weights: torch.Tensor | None,
+        prologue: AttentionPrologue | None,
     ) -> torch.Tensor:
+        (q_THD, k_TKD, v_TKD), sinks = inputs, weights
         if q_THD.dtype is not self._dtype:
             raise TypeError(f"attention was planned for {self._dtype}, got {q_THD.dtype}")
         rows = (self.problem.head_dim, 1)
@@ -99,8 +97,8 @@ class TritonAttention:
         if q_THD.shape[0] > metadata.num_tokens:
             out_THD[metadata.num_tokens :].zero_()
         if metadata.num_tokens:
-            q_THD = self._write_cache(q_THD, k_TKD, v_TKD, kv_cache, metadata, prologue)
-            self.kernels.attend(q_THD, *kv_cache, out_THD, metadata, sinks)
+            q_THD = self._write_cache(q_THD, k_TKD, v_TKD, caches, metadata, prologue)
+            self.kernels.attend(q_THD, *caches, out_THD, metadata, sinks)
         return out_THD
 
     def _write_cache(
@@ -108,7 +106,7 @@ class TritonAttention:
         q_THD: torch.Tensor,
         k_TKD: torch.Tensor,
         v_TKD: torch.Tensor,
-        kv_cache: tuple[torch.Tensor, ...],
+        caches: Caches,
         metadata: TritonMetadata,
         prologue: AttentionPrologue | None,
     ) -> torch.Tensor:
@@ -124,9 +122,9 @@ class TritonAttention:
         block_h = min(next_power_of_two(max(problem.num_heads, problem.num_kv_heads)), max(1, 1024 // block_d))
         parts = -(-problem.num_kv_heads // block_h) + (-(-problem.num_heads // block_h) if write_q else 0)
         self._prologue_kernel[(metadata.num_tokens, parts)](
-            q_THD, k_TKD, v_TKD, q_out, *kv_cache, metadata.slot_mapping, positions, cos_sin, q_norm, k_norm,
+            q_THD, k_TKD, v_TKD, q_out, *caches, metadata.slot_mapping, positions, cos_sin, q_norm, k_norm,
             1e-6 if prologue is None else prologue.norm_eps,
-            q_THD.stride(0), k_TKD.stride(0), v_TKD.stride(0), *kv_cache[0].stride()[:3],
+            q_THD.stride(0), k_TKD.stride(0), v_TKD.stride(0), *caches[0].stride()[:3],
             NUM_HEADS=problem.num_heads,
             NUM_KV_HEADS=problem.num_kv_heads,
             HEAD_DIM=problem.head_dim,
@@ -143,4 +141,4 @@ class TritonAttention:
         return q_out
 
 
-create = TritonAttention
+BACKEND = MixerBackend(name="triton", supports=supports, create=TritonAttention, why_not_strided=reads_any_strides)

@@ -13,8 +13,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from atom_kernels.attention.triton_hopper_loading import ROWS, load_keys, load_values
-from atom_kernels.attention.triton_hopper_multiplying import attend_tiles
+from atom_kernels.attention.hopper.loading import ROWS, load_keys, load_values
+from atom_kernels.attention.hopper.multiplying import attend_tiles
 
 
 # What changes from step to step must not make Triton compile again.

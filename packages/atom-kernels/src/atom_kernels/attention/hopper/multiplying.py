@@ -14,8 +14,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from atom_kernels.attention.triton_hopper_loading import CHUNK, ROWS
-from atom_kernels.attention.triton_hopper_work import hear
+from atom_kernels.attention.hopper.loading import CHUNK, ROWS
+from atom_kernels.attention.hopper.work import hear
 
 # Of rows that have seen no key yet: finite, so that no infinities are subtracted, and below any score.
 _NOTHING = gl.constexpr(-1.0e30)

@@ -9,7 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from atom_kernels.attention.triton_hopper_work import find_tile, hear, tell
+from atom_kernels.attention.hopper.work import find_tile, hear, tell
 
 # Rows of a warpgroup's tile: what its four warps multiply at a time.
 ROWS = gl.constexpr(64)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from atom_kernels.attention.triton_configs import DecodeConfig, num_programs
-from atom_kernels.attention.triton_schedule import share_apart, share_evenly
+from atom_kernels.attention.triton.configs import DecodeConfig, num_programs
+from atom_kernels.attention.triton.schedule import share_apart, share_evenly
 from atom_kernels.triton_support import power_of_two
 
 # Of a request whose result must not depend on its neighbors.

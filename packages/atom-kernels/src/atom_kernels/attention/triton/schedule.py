@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.attention.triton_tile import visible_keys
+from atom_kernels.attention.triton.tile import visible_keys
 
 # int32 fields of a range: its first request, the first key of that which it holds, and its number of tiles.
 RANGE_FIELDS = tl.constexpr(3)

@@ -12,8 +12,8 @@ import torch
 from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from atom_kernels.attention.hopper_configs import HopperConfig
-from atom_kernels.attention.triton_hopper_prefill import hopper_prefill_kernel
+from atom_kernels.attention.hopper.configs import HopperConfig
+from atom_kernels.attention.hopper.prefill import hopper_prefill_kernel
 
 # Elements of 16 bits that a copy takes of each row: as wide as shared memory is swizzled, 128 bytes.
 _CHUNK = 64

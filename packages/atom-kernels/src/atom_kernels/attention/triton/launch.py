@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from atom_kernels.attention.hopper_configs import HopperConfig, heads_at_a_time
-from atom_kernels.attention.triton_configs import DecodeConfig, PrefillConfig
-from atom_kernels.attention.triton_decode import decode_kernel, merge_kernel
-from atom_kernels.attention.triton_prefill import prefill_kernel
-from atom_kernels.attention.triton_shares import DecodeShares, DecodeSharing
+from atom_kernels.attention.hopper.configs import HopperConfig, heads_at_a_time
+from atom_kernels.attention.triton.configs import DecodeConfig, PrefillConfig
+from atom_kernels.attention.triton.decode import decode_kernel, merge_kernel
+from atom_kernels.attention.triton.prefill import prefill_kernel
+from atom_kernels.attention.triton.shares import DecodeShares, DecodeSharing
 from atom_kernels.settings import triton_interpret
 from atom_kernels.triton_support import dependent_launch, power_of_two
 
@@ -218,7 +218,7 @@ class PagedKernels:
         first = metadata.num_decodes
         if self.hopper is not None and metadata.counter is not None:
             # Gluon is imported where it is used, and only there.
-            from atom_kernels.attention.triton_hopper_launch import launch_prefill, rows_of_both
+            from atom_kernels.attention.hopper.launch import launch_prefill, rows_of_both
 
             rows = rows_of_both(*tensors[:3])
             if rows is not None:

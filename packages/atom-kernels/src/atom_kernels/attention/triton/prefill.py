@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.attention.triton_tile import (
+from atom_kernels.attention.triton.tile import (
     NOTHING,
     attend_tile,
     load_block_ids,

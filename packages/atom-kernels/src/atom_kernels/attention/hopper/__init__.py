@@ -1,0 +1,1 @@
+"""Prompts on Hopper: kernels that load and multiply in warps of their own."""

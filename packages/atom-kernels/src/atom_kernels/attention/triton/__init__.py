@@ -1,0 +1,1 @@
+"""Attention over pages in Triton: what runs on any GPU that Triton knows."""

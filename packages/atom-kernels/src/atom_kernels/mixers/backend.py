@@ -1,0 +1,146 @@
+"""What a mixer is made of: its problem, the backends that can run it, and what a backend makes for one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from atom_kernels.operator import WeightSpec
+    from atom_kernels.platform import Platform
+    from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
+
+
+class MixerProblem(Protocol):
+    """Shapes and rules of one layer, as this rank sees it. Frozen and hashable: layers of equal problems share work.
+
+    Attributes:
+        name: of the operator.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def dtype(self) -> str:
+        """Of inputs and outputs, by torch name."""
+        ...
+
+    @property
+    def cache_dtype(self) -> str:
+        """Of what is cached."""
+        ...
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of one cache block."""
+        ...
+
+    @property
+    def sliding_window(self) -> int | None:
+        """Tokens visible to a query including itself; None sees everything."""
+        ...
+
+    @property
+    def layout(self) -> CacheLayout:
+        """The cache that every backend can read unless it says otherwise."""
+        ...
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """Of one token's output."""
+        ...
+
+    @property
+    def weights(self) -> Mapping[str, WeightSpec]:
+        """The weights that `MixerPlan.prepare` takes."""
+        ...
+
+    @property
+    def backends(self) -> tuple[MixerBackend, ...]:
+        """What can run it, in the order in which they are tried."""
+        ...
+
+
+class MixerRunner(Protocol):
+    """What runs one layer: weights once, metadata once a step, `forward` once a layer and step.
+
+    Attributes:
+        capturable: it reads every length on the device and never waits for it: a step, `build_metadata` included, may
+            be captured in a graph and replayed over other contents of the same geometry tensors.
+        captures_prompts: a captured step may have requests of many tokens, and not take far more memory for it.
+    """
+
+    capturable: bool = False
+    captures_prompts: bool = True
+
+    def prepare(self, weights: Mapping[str, torch.Tensor | None]) -> Any:
+        """See `MixerPlan.prepare`; unless a runner packs it, the one weight as it is, or None where there is none."""
+        return next(iter(weights.values()), None)
+
+    def build_metadata(self, geometry: BatchGeometry) -> Any:
+        """See `MixerPlan.build_metadata`."""
+        ...
+
+    def forward(
+        self, inputs: tuple[torch.Tensor, ...], caches: Caches, metadata: Any, *, weights: Any, prologue: Any
+    ) -> torch.Tensor:
+        """See `MixerPlan.forward`."""
+        ...
+
+
+def reads_the_usual_layout(problem: Any, platform: Platform) -> tuple[CacheLayout, ...]:
+    return (problem.layout,)
+
+
+def reads_contiguous_blocks(problem: Any, platform: Platform) -> str | None:
+    return "reads contiguous blocks only"
+
+
+def reads_any_strides(problem: Any, platform: Platform) -> str | None:
+    return None
+
+
+def nothing_passed_over(problem: Any, platform: Platform, layout: CacheLayout) -> tuple[tuple[str, str], ...]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixerBackend:
+    """One way to run a mixer.
+
+    Attributes:
+        name: ``"aiter"``, ``"triton"``, ``"native"``, ``"torch"`` or ``"reference"``.
+        supports: ``(problem, platform) -> None`` if it can run the problem there, else the reason why not.
+        create: ``(problem, layout) -> MixerRunner``. Heavy imports belong in here.
+        layouts: ``(problem, platform)`` -> the layouts that it reads, best first.
+        why_not_strided: ``(problem, platform) -> None`` if its blocks may lie at any strides, else the reason why not.
+        passed_over: ``(problem, platform, layout)`` -> (name, reason) of kernels that it might have taken instead.
+        kernels: by the name of a layout, those that it calls over it, where they have names.
+    """
+
+    name: str
+    supports: Callable[[Any, Platform], str | None]
+    create: Callable[[Any, CacheLayout], MixerRunner]
+    layouts: Callable[[Any, Platform], tuple[CacheLayout, ...]] = reads_the_usual_layout
+    why_not_strided: Callable[[Any, Platform], str | None] = reads_contiguous_blocks
+    passed_over: Callable[[Any, Platform, CacheLayout], tuple[tuple[str, str], ...]] = nothing_passed_over
+    kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def agree_on_layout(
+        self, problem: MixerProblem, platform: Platform, offered: tuple[CacheLayout, ...] | None, usual: CacheLayout
+    ) -> CacheLayout | str:
+        """The layout that it reads, of those `offered`, or the reason why there is none.
+
+        `usual` is the problem's own layout, or one of the same tensors with the strides that the host wants.
+        """
+        if any(tensor.strides is not None for tensor in usual.tensors):
+            reason = self.why_not_strided(problem, platform)
+            return usual if reason is None else f"{reason}, not the layout {usual.name}"
+        wanted = self.layouts(problem, platform)
+        for layout in wanted:
+            if layout == usual or offered is None or layout in offered:
+                return layout
+        return f"reads the layout {' or '.join(layout.name for layout in wanted)}, which the host does not offer"

@@ -1,0 +1,116 @@
+"""`Mixer`: the one kind of layer that remembers earlier tokens, and what runs it.
+
+A host may be any engine that owns the cache: by default it is a plan over the caches of the forward context.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from atom_kernels.mixers import MixerPlan, MixerProblem, select_mixer
+from atom_models.forward_context import get_forward_context, mix_in_step
+from atom_models.layers.layer import Layer
+
+if TYPE_CHECKING:
+    from atom_models.build_context import BuildContext
+
+# What a traced model calls for each mixer, unless its host brings an operator of its own.
+MIX_OPERATOR = "atom_models::mix"
+
+
+class MixerHost(Protocol):
+    """Runs one mixer, in the way of whoever owns its cache.
+
+    Attributes:
+        plan: the kernel and its cache layout; None where another engine owns the cache.
+        traceable: it brings operators of its own for torch.compile, which then sees what is around them.
+    """
+
+    plan: MixerPlan | None
+    traceable: bool
+
+    def take_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """The weights of the layer's problem, by name, once they are loaded."""
+        ...
+
+    def mix(self, inputs: tuple[torch.Tensor, ...], prologue: Any) -> torch.Tensor:
+        """See `MixerPlan.forward`: ``[T, *problem.out_shape]``."""
+        ...
+
+
+class Mixer(Layer):
+    """``forward(*inputs) -> [T, out_features]``, raw inputs ``[T, ...]``, causal, over everything cached so far.
+
+    Args:
+        problem: what the layer is, on this rank.
+        prefix: the layer's name, by which hosts know its cache and traced models call it.
+        context: gives it its host.
+
+    Attributes:
+        name: as `prefix`.
+        problem: the same.
+    """
+
+    def __init__(self, problem: MixerProblem, *, prefix: str, context: BuildContext) -> None:
+        super().__init__()
+        self.name, self.problem = prefix, problem
+        self._host = context.mixer_host(problem, prefix, context)
+        self._out_features = math.prod(problem.out_shape)
+
+    @property
+    def plan(self) -> MixerPlan | None:
+        """The kernel and its cache layout; None where another engine owns the cache."""
+        return self._host.plan
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling() and not self._host.traceable:
+            return torch.ops.atom_models.mix(inputs, self.name, self._out_features)
+        return self.mix(*inputs)
+
+    @abstractmethod
+    def mix(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """What the opaque operator runs."""
+
+
+class PlannedHost:
+    """Runs the plan that fits the platform, over the caches of the forward context."""
+
+    traceable = False
+
+    def __init__(self, plan: MixerPlan, layer_name: str) -> None:
+        self.plan: MixerPlan | None = plan
+        self._prepare, self._forward = plan.prepare, plan.runner.forward
+        self._name, self._out_shape = layer_name, plan.problem.out_shape
+        self._weights: Any = None
+
+    def take_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        self._weights = self._prepare(weights)
+
+    def mix(self, inputs: tuple[torch.Tensor, ...], prologue: Any) -> torch.Tensor:
+        def mix(*inputs: torch.Tensor) -> torch.Tensor:
+            context, name = get_forward_context(), self._name
+            return self._forward(
+                inputs, context.kv_caches[name], context.metadata[name], weights=self._weights, prologue=prologue
+            )
+
+        return mix_in_step(mix, inputs, (inputs[0].shape[0], *self._out_shape))
+
+
+def planned_host(problem: MixerProblem, layer_name: str, context: BuildContext) -> PlannedHost:
+    """The default of `BuildContext.mixer_host`."""
+    return PlannedHost(select_mixer(problem, context.platform), layer_name)
+
+
+@torch.library.custom_op(MIX_OPERATOR, mutates_args=())
+def _mix(inputs: Sequence[torch.Tensor], layer: str, out_features: int) -> torch.Tensor:
+    return get_forward_context().mixer(layer).mix(*inputs)
+
+
+@_mix.register_fake
+def _(inputs: Sequence[torch.Tensor], layer: str, out_features: int) -> torch.Tensor:
+    return inputs[0].new_empty(inputs[0].shape[0], out_features)
