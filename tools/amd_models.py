@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from amd_machine import amd_machine
-from atom_kernels.aiter.attention import latent_backend, paged_backend
 from atom_kernels.mixers import MixerPlan
 from atom_kernels.moe.ops import MOE_EXPERTS, MOE_ROUTE
 from atom_kernels.operator import Op
@@ -24,9 +22,9 @@ from atom_kernels.platform import Platform
 from atom_kernels.select import select
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import open_checkpoint
-from atom_models.layers import Attention, Experts, LatentAttention
+from atom_models.layers import Experts
 from atom_models.layers.moe import Router
-from atom_models.model import build_model
+from atom_models.model import build_model, mixer_layers
 from published_configs import FOLDER, NAMES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "amd.md"
@@ -66,23 +64,14 @@ def _build(name: str, platform: Platform) -> nn.Module:
 
 
 def _selected(model: nn.Module, platform: Platform) -> tuple[str, str, str, str]:
-    plans = list(dict.fromkeys(_attention_plans(model)))
+    plans = dict.fromkeys(layer.plan for layer in mixer_layers(model).values() if layer.plan is not None)
     kernels = ", ".join(dict.fromkeys(_kernels(plan) for plan in plans))
     layouts = ", ".join(dict.fromkeys(plan.layout.name for plan in plans))
     return kernels, layouts, _rows(model, Router, MOE_ROUTE, platform), _rows(model, Experts, MOE_EXPERTS, platform)
 
 
-def _attention_plans(model: nn.Module) -> Iterator[MixerPlan | MixerPlan]:
-    for layer in model.modules():
-        if isinstance(layer, Attention | LatentAttention) and layer.plan is not None:
-            yield layer.plan
-
-
-def _kernels(plan: MixerPlan | MixerPlan) -> str:
-    if plan.backend != paged_backend.NAME:
-        return plan.backend
-    known = latent_backend.KERNELS if isinstance(plan, MixerPlan) else paged_backend.KERNELS
-    return ", ".join(f"`{name}`" for name in known[plan.layout.name])
+def _kernels(plan: MixerPlan) -> str:
+    return ", ".join(f"`{name}`" for name in plan.kernels) or plan.backend
 
 
 def _rows(model: nn.Module, kind: type[Router | Experts], op: Op, platform: Platform) -> str:

@@ -138,7 +138,7 @@ class MixerBackend:
         """
         if any(tensor.strides is not None for tensor in usual.tensors):
             reason = self.why_not_strided(problem, platform)
-            return usual if reason is None else f"{reason}, not the layout {usual.name}"
+            return usual if reason is None else reason
         wanted = self.layouts(problem, platform)
         for layout in wanted:
             if layout == usual or offered is None or layout in offered:
