@@ -22,7 +22,6 @@ _GROUP, _MANY_ROWS = 4, 32
 _REGION = 256
 
 
-@functools.cache
 def unavailable() -> str | None:
     """None if the kernels can be used here, else the reason in one line."""
     return detect_platform().why_not("triton")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.aiter.attention.tables import rotary_halves
+from atom_kernels.aiter.tables import rotary_halves
 from atom_kernels.aiter.library import library
 
 # AITER's names for pairs of halves and pairs of neighbors.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_kernels.aiter.attention.head_steps import HeadSteps
-from atom_kernels.aiter.attention.tables import rotary_halves, unit_scale
+from atom_kernels.aiter.tables import rotary_halves, unit_scale
 from atom_kernels.aiter.library import library
 
 if TYPE_CHECKING:
