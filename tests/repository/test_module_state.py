@@ -1,4 +1,4 @@
-"""All state that modules keep for the whole process: what may change after import is listed here, each with its reason."""
+"""State that modules keep for the whole process: all that may change after import is listed, each with its reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATE = {
     "atom_kernels/opaque.py: _registered": "Operators that torch knows already: to define one twice is an error.",
     "atom_kernels/plan.py: _handles": "Compiled graphs name plans by number; entries go with their plans.",
     "atom_kernels/plan.py: _next_handle": "Numbers of plans are not used twice.",
-    "atom_kernels/platform.py: _in_use": "`explain --arch` and tests see another machine, in all threads of the process.",
+    "atom_kernels/platform.py: _in_use": "`explain --arch` and tests see another machine, in all threads.",
     "atom_models/forward_context.py: _current": "The step that runs now; each thread has its own.",
     "atom_models/layers/attention.py: _layers": "Compiled graphs name layers by number; entries go with their layers.",
     "atom_models/layers/attention.py: _next_handle": "Numbers of layers are not used twice.",
