@@ -20,10 +20,6 @@ STATE = {
     "atom_kernels/plan.py: _next_handle": "Numbers of plans are not used twice.",
     "atom_kernels/platform.py: _in_use": "`explain --arch` and tests see another machine, in all threads.",
     "atom_models/forward_context.py: _current": "The step that runs now; each thread has its own.",
-    "atom_models/layers/attention.py: _layers": "Compiled graphs name layers by number; entries go with their layers.",
-    "atom_models/layers/attention.py: _next_handle": "Numbers of layers are not used twice.",
-    "atom_models/layers/mla.py: _layers": "Compiled graphs name layers by number; entries go with their layers.",
-    "atom_models/layers/mla.py: _next_handle": "Numbers of layers are not used twice.",
     "atom_vllm/load_order.py: _digest": "vLLM's cache of graphs must tell in which order a process gave out numbers.",
     "atom_vllm/register.py: _failure": "vLLM swallows the error of one entry point; the other must tell it.",
 }
