@@ -23,6 +23,7 @@ from triton.runtime.jit import JITFunction
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.cases import bench_cases
+from atom_kernels.launch import launches_go_to
 from atom_kernels.mixers import select_mixer
 from atom_kernels.platform import AITER_ARCHES, Facts, Platform, platform_from_facts, use_platform
 from atom_kernels.registry import all_ops
@@ -57,22 +58,21 @@ class _TargetOnly:
 
 
 class Launches:
-    """Stands in for `JITFunction.run`: kernels by name, and what is wrong with a launch."""
+    """What is made of launches instead: kernels by name, and what is wrong with a launch."""
 
     def __init__(self, platform: Platform, warp_size: int, *, compiled: bool) -> None:
         self._local_memory, self._warp_size, self._compiled = platform.local_memory, warp_size, compiled
-        self._run = JITFunction.run
         self.count: Counter[str] = Counter()
         self.failures: set[str] = set()
 
-    def run(self, kernel: JITFunction[Any], *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
+    def take(self, kernel: JITFunction[Any], grid: Any, *arguments: Any, **options: Any) -> None:
         name = kernel.__name__
         self.count[name] += 1
         threads = options.get("num_warps", 4) * self._warp_size
         if threads > _MAX_WORKGROUP:
             self.failures.add(f"{name}: {threads} threads are more than the {_MAX_WORKGROUP} that a program can have")
         try:
-            code = self._run(kernel, *arguments, grid=grid, warmup=True, **options)
+            code = kernel.run(*arguments, grid=grid, warmup=True, **options)
         except Exception as error:  # whatever Triton raises is the finding
             self.failures.add(f"{name}: {type(error).__name__}: {error}".splitlines()[0])
             return
@@ -90,10 +90,9 @@ def main() -> int:
     target, platform = _TARGETS[arguments.arch], _platform(arguments.arch)
     driver.set_active(_TargetOnly(target))
     launches = Launches(platform, target.warp_size, compiled=arguments.compile)
-    JITFunction.run = lambda kernel, *rest, **options: launches.run(kernel, *rest, **options)
     if not arguments.compile:
         JITFunction._do_compile = lambda *rest: None
-    with use_platform(platform), torch.inference_mode():
+    with use_platform(platform), torch.inference_mode(), launches_go_to(launches.take):
         for run in _triton_runs(platform):
             run()
     print(f"Triton {triton.__version__}, {arguments.arch}: {launches.count.total()} launches")

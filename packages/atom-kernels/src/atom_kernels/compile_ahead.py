@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from atom_kernels.launch import launches_go_to
 from atom_kernels.platform import detect_platform
 from atom_kernels.settings import triton_interpret
 
@@ -47,7 +47,7 @@ def compile_ahead(work: Callable[[], Any]) -> None:
     # A thread without a device of its own cannot load what it compiled.
     take_device = partial(torch.cuda.set_device, torch.cuda.current_device())
     with _one_at_a_time, ThreadPoolExecutor(thread_name_prefix="compile_ahead", initializer=take_device) as threads:
-        with AsyncCompileMode(threads, ignore_errors=True) as compiling, no_launches(), FilledTensors():
+        with AsyncCompileMode(threads, ignore_errors=True) as compiling, launches_go_to(_prepare), FilledTensors():
             try:
                 work()
             except Exception as error:  # the step itself will tell, if it fails as well
@@ -55,31 +55,14 @@ def compile_ahead(work: Callable[[], Any]) -> None:
         list(threads.map(_load, [found.kernel for found in compiling.future_kernels.values()]))
 
 
-@contextmanager
-def no_launches() -> Iterator[None]:
-    """Within, launches of this thread prepare their kernels and launch nothing."""
+def _prepare(kernel: Any, grid: Any, *arguments: Any, **options: Any) -> None:
+    """What a launch does, up to the launch."""
     from triton import FutureKernel
-    from triton.runtime.jit import JITFunction
 
-    launched, thread = JITFunction.__getitem__, threading.get_ident()
-
-    def prepared(kernel: Any, grid: Any) -> Callable[..., Any]:
-        if threading.get_ident() != thread:
-            return launched(kernel, grid)
-
-        def prepare(*args: Any, **options: Any) -> None:
-            found = kernel.run(*args, grid=grid, warmup=True, **options)
-            if isinstance(found, FutureKernel):
-                # Known at once: to find out again what it is takes as long as a launch in each of a model's layers.
-                found.finalize_compile(found)
-
-        return prepare
-
-    JITFunction.__getitem__ = prepared
-    try:
-        yield
-    finally:
-        JITFunction.__getitem__ = launched
+    found = kernel.run(*arguments, grid=grid, warmup=True, **options)
+    if isinstance(found, FutureKernel):
+        # Known at once: to find out again what it is takes as long as a launch in each of a model's layers.
+        found.finalize_compile(found)
 
 
 class FilledTensors(TorchFunctionMode):

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from amd_machine import amd_machine
-from atom_kernels.aiter import library as library_module
 from atom_kernels.aiter.api import known_api
 from atom_kernels.aiter.library import AiterCallError, library
 from atom_kernels.aiter.sources import AiterUnusableError, installed_api, read_api
@@ -40,7 +39,6 @@ def install(tmp_path, monkeypatch):
         return tmp_path / "aiter"
 
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(library_module, "_loaded", None)
     yield write
     for module in [module for module in sys.modules if module.split(".")[0] == "aiter"]:
         del sys.modules[module]

@@ -11,7 +11,7 @@ import torch
 from amd_machine import amd_machine
 from atom_kernels.activation import SILU_AND_MUL, SWIGLU_OAI_AND_MUL, GatedActivationProblem
 from atom_kernels.aiter.batched_gemm import bind_batched_gemm, why_not_batched_gemm
-from atom_kernels.aiter.rotary import cos_sin_tables
+from atom_kernels.aiter.tables import cos_sin_tables
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.cli.main import main
 from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem, LinearProblem

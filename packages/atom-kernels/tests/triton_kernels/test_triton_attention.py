@@ -12,6 +12,7 @@ from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.triton import launch as triton_launch
 from atom_kernels.cases import mismatch
+from atom_kernels.launch import launches_go_to
 from atom_kernels.mixers import select_mixer
 from atom_kernels.mixers.cases import MixerStep
 from atom_kernels.operator import Tolerance
@@ -155,18 +156,18 @@ def test_a_step_may_have_more_prompts_than_are_looked_at_together(monkeypatch):
     assert_agrees(make_problem(2, 1, 8, block_size=4), [(1, 5), *[(2, 9), (3, 3)] * 18])
 
 
-def test_no_number_of_prompts_makes_triton_compile_again(monkeypatch):
+def test_no_number_of_prompts_makes_triton_compile_again():
     """Only the problem decides the constants of a kernel: compiling amid a load holds up all that is served."""
     constants = []
 
-    class Recorded:
-        def __getitem__(self, grid):
-            return lambda *tensors, **given: constants.append(given)
+    def record(kernel, grid, *tensors, **given):
+        if kernel is triton_launch.prefill_kernel:
+            constants.append(given)
 
-    monkeypatch.setattr(triton_launch, "prefill_kernel", Recorded())
     plan = select_mixer(make_problem(2, 1, 8), only_backend="triton")
-    for requests in ([(7, 7)], [(2, 90)] * 17, [(2, 3)] * 40, [(1, 5), (50, 600)]):
-        make_step_here(plan.problem, requests).run(plan)
+    with launches_go_to(record):
+        for requests in ([(7, 7)], [(2, 90)] * 17, [(2, 3)] * 40, [(1, 5), (50, 600)]):
+            make_step_here(plan.problem, requests).run(plan)
     assert len(constants) == 4
     assert all(given == constants[0] for given in constants)
 

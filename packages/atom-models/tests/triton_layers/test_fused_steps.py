@@ -69,6 +69,8 @@ def operators_of_a_step(architecture: str, fields: dict[str, Any], *, num_rows: 
                 # A mixer is called by its layer's name.
                 name = operator.split(".")[0]
                 names.append(mixers[str(node.args[1])].problem.name if name == "mix" else name)
+            elif package.startswith("triton"):  # a kernel that is not behind an operator would be traced itself
+                names.append(package)
         return lambda *_: (torch.zeros(num_rows, SIZES["hidden_size"]),)
 
     torch.compiler.reset()

@@ -7,6 +7,7 @@ vLLM's own model, just as if we were not here.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 from collections.abc import Iterable
@@ -92,6 +93,7 @@ class ATOMMoEForCausalLM(ATOMModelBase):
     """Mixtures of experts."""
 
 
+@functools.cache
 def _make_class(architecture: str) -> type:
     module, name = compat.own_class(architecture) or ("", "")
     own: Any = getattr(importlib.import_module(module), name)
@@ -109,13 +111,8 @@ def _make_class(architecture: str) -> type:
     return type(wrapper_name(architecture), (own,), members)
 
 
-_classes: dict[str, type] = {}
-
-
 def __getattr__(name: str) -> type:
-    if name not in _classes:
-        found = next((entry for entry in overridden() if wrapper_name(entry) == name), None)
-        if found is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        _classes[name] = _make_class(found)
-    return _classes[name]
+    found = next((entry for entry in overridden() if wrapper_name(entry) == name), None)
+    if found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _make_class(found)

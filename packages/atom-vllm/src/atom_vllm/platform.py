@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 from typing import Any
@@ -17,44 +18,42 @@ NAMES = {
     "vllm.platforms.cuda.CudaPlatform": "AtomCudaPlatform",
     "vllm.platforms.rocm.RocmPlatform": "AtomRocmPlatform",
 }
-_made: dict[str, type] = {}
 
 
+@functools.cache
 def make_platform(base_name: str) -> type:
     """A subclass of vLLM's platform `base_name` that offers our attention.
 
     It keeps the base's kind, so that vLLM's workers, communicators and operators take it for what it is: only
     `get_attn_backend_cls` is another.
     """
-    if base_name not in _made:
-        module, _, name = base_name.rpartition(".")
-        base: Any = getattr(importlib.import_module(module), name)
+    module, _, name = base_name.rpartition(".")
+    base: Any = getattr(importlib.import_module(module), name)
 
-        def get_attn_backend_cls(
-            cls: Any, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
-        ) -> str:
-            reason = why_not_chosen(selected_backend, attn_selector_config)
-            if reason is None:
-                logger.info("Use atom attention backend")
-                return BACKEND
-            logger.info("atom-vllm: vLLM attends, because %s", reason)
-            try:
-                return base.get_attn_backend_cls.__func__(
-                    cls, selected_backend, attn_selector_config=attn_selector_config, num_heads=num_heads
-                )
-            except NotImplementedError as error:
-                raise NotImplementedError(
-                    f"{error} That is vLLM's own word; ATOM's models bring an attention of their own here, and the log "
-                    "says above why this model is vLLM's"
-                ) from error
+    def get_attn_backend_cls(
+        cls: Any, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
+    ) -> str:
+        reason = why_not_chosen(selected_backend, attn_selector_config)
+        if reason is None:
+            logger.info("Use atom attention backend")
+            return BACKEND
+        logger.info("atom-vllm: vLLM attends, because %s", reason)
+        try:
+            return base.get_attn_backend_cls.__func__(
+                cls, selected_backend, attn_selector_config=attn_selector_config, num_heads=num_heads
+            )
+        except NotImplementedError as error:
+            raise NotImplementedError(
+                f"{error} That is vLLM's own word; ATOM's models bring an attention of their own here, and the log "
+                "says above why this model is vLLM's"
+            ) from error
 
-        members = {
-            "__module__": __name__,
-            "__doc__": f"`{base_name}` with ATOM's attention.",
-            "get_attn_backend_cls": classmethod(get_attn_backend_cls),
-        }
-        _made[base_name] = type(NAMES[base_name], (base,), members)
-    return _made[base_name]
+    members = {
+        "__module__": __name__,
+        "__doc__": f"`{base_name}` with ATOM's attention.",
+        "get_attn_backend_cls": classmethod(get_attn_backend_cls),
+    }
+    return type(NAMES[base_name], (base,), members)
 
 
 def why_not_chosen(selected_backend: Any, config: Any) -> str | None:

@@ -9,6 +9,7 @@ import torch
 
 from atom_kernels.activation.contract import ActivationProblem, GatedActivationProblem
 from atom_kernels.activation.names import Activation
+from atom_kernels.launch import launch
 from atom_kernels.operator import Backend
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -50,7 +51,7 @@ def _bind(problem: GatedActivationProblem, kind: str) -> Callable[[torch.Tensor]
 
     size, dtype = problem.intermediate_size, problem.dtype
     block = min(_BLOCK, power_of_two(size))
-    num_blocks, launch = -(-size // block), dependent_launch()
+    num_blocks, options = -(-size // block), dependent_launch()
 
     def run(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != 2 * size:
@@ -59,9 +60,10 @@ def _bind(problem: GatedActivationProblem, kind: str) -> Callable[[torch.Tensor]
         out = x.new_empty((*x.shape[:-1], size))
         num_rows = x.numel() // (2 * size)
         if num_rows:
-            gated_activation_kernel[(num_rows, num_blocks)](
-                x, out, problem.alpha, problem.limit, SIZE=size, ACTIVATION=kind, BLOCK=block, **launch
-            )
+            launch(
+                gated_activation_kernel, (num_rows, num_blocks), x, out, problem.alpha, problem.limit,
+                SIZE=size, ACTIVATION=kind, BLOCK=block, **options,
+            )  # fmt: skip
         return out
 
     return run
@@ -71,7 +73,7 @@ def _bind_ungated(problem: ActivationProblem, weights: Any) -> Callable[[torch.T
     from atom_kernels.activation.triton_kernels import activation_kernel
     from atom_kernels.triton_support import dependent_launch
 
-    name, dtype, launch = str(problem.activation), problem.dtype, dependent_launch()
+    name, dtype, options = str(problem.activation), problem.dtype, dependent_launch()
 
     def run(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != problem.size:
@@ -79,7 +81,7 @@ def _bind_ungated(problem: ActivationProblem, weights: Any) -> Callable[[torch.T
         x = x.contiguous()
         out, count = torch.empty_like(x), x.numel()
         if count:
-            activation_kernel[(-(-count // _BLOCK),)](x, out, count, ACTIVATION=name, BLOCK=_BLOCK, **launch)
+            launch(activation_kernel, (-(-count // _BLOCK),), x, out, count, ACTIVATION=name, BLOCK=_BLOCK, **options)
         return out
 
     return run

@@ -6,10 +6,12 @@ Where releases differ in the order of their parameters, a call is put in order h
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from atom_kernels.aiter.api import AiterApi, Parameter
@@ -68,24 +70,24 @@ class Library:
         return getattr(getattr(self.package, name), member)
 
 
-_loaded: Library | None = None
-
-
 def library() -> Library:
     """The installed AITER; the first call imports it, which may take minutes where it compiles.
 
     Raises:
         AiterUnusableError: there is none that we can use; it says why.
     """
-    global _loaded
-    if _loaded is None or sys.modules.get("aiter") is not _loaded.package:
-        api = installed_api()
-        try:
-            package = importlib.import_module("aiter")
-        except Exception as error:  # without ROCm it raises RuntimeError, and a broken build may raise anything
-            raise AiterUnusableError(f"import aiter: {type(error).__name__}: {error}".splitlines()[0]) from error
-        _loaded = Library(package, api)
-    return _loaded
+    if "aiter" not in sys.modules:
+        installed_api()  # raises where it is not AMD's: that must not be imported
+    try:
+        package = importlib.import_module("aiter")
+    except Exception as error:  # without ROCm it raises RuntimeError, and a broken build may raise anything
+        raise AiterUnusableError(f"import aiter: {type(error).__name__}: {error}".splitlines()[0]) from error
+    return _library_of(package)
+
+
+@functools.lru_cache(maxsize=1)
+def _library_of(package: ModuleType) -> Library:
+    return Library(package, installed_api())
 
 
 def _order(

@@ -1,4 +1,4 @@
-"""Rotation on AITER, in place on copies of queries and keys; tables of cosines and sines in its form."""
+"""Rotation on AITER, in place on copies of queries and keys."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
 from atom_kernels.aiter.library import library
+from atom_kernels.aiter.tables import cos_sin_tables
 from atom_kernels.operator import Backend, Tolerance
 
 if TYPE_CHECKING:
@@ -17,24 +17,6 @@ if TYPE_CHECKING:
 
 NEOX, GPT_J = 0, 1
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-
-# By table of `rope_cos_sin`, then by dtype: models make one table and keep it.
-_tables: WeakIdKeyDictionary = WeakIdKeyDictionary()
-
-
-def cos_sin_tables(cos_sin_cache_PR: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """The two halves of a table of `rope_cos_sin`, each contiguous ``[P, 1, 1, R/2]`` in `dtype`.
-
-    AITER wants them in the dtype of what turns. They are made once for each table, whose values must not change; the
-    first call for one must come before a graph is captured.
-    """
-    by_dtype: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]] | None = _tables.get(cos_sin_cache_PR)
-    if by_dtype is None:
-        by_dtype = _tables[cos_sin_cache_PR] = {}
-    if dtype not in by_dtype:
-        cos, sin = (half[:, None, None, :].contiguous() for half in cos_sin_cache_PR.to(dtype).chunk(2, dim=-1))
-        by_dtype[dtype] = cos, sin
-    return by_dtype[dtype]
 
 
 def _supports(problem: RotaryProblem, platform: Platform) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.launch import launch
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.operator import Backend
 from atom_kernels.settings import triton_interpret
@@ -63,10 +64,10 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
         tile = _tile(dtype, num_rows)
         num_tiles = -(-num_rows // tile["BLOCK_M"]) * -(-out_features // tile["BLOCK_N"])
         # Small tiles leave room for two programs on a processor.
-        launch: dict[str, Any] = {"NUM_PROGRAMS": num_processors * (2 if tile["num_warps"] == 4 else 1)}
-        grid = (min(num_tiles, launch["NUM_PROGRAMS"]),)
+        options: dict[str, Any] = {"NUM_PROGRAMS": num_processors * (2 if tile["num_warps"] == 4 else 1)}
+        grid = (min(num_tiles, options["NUM_PROGRAMS"]),)
         if num_rows:
-            invariant_linear_kernel[grid](x, weight, bias, out, num_rows, **launch, **constants, **tile)
+            launch(invariant_linear_kernel, grid, x, weight, bias, out, num_rows, **options, **constants, **tile)
         return out
 
     return run

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.activation import SILU_AND_MUL, GatedActivationProblem
+from atom_kernels.launch import launch
 from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem
 from atom_kernels.linear.dense import OP
 from atom_kernels.linear.skinny_configs import SkinnyConfig, skinny_configs
@@ -46,7 +47,8 @@ def _bind_skinny(problem: FusedLinearProblem, weights: Any) -> Callable[..., tor
     by_rows = [launches[min(limit for limit in launches if rows <= limit)] for rows in range(most + 1)]
 
     def run(x: torch.Tensor, *rest: Any) -> torch.Tensor:
-        return by_rows[min(x.shape[0], most)](x, *rest)
+        linear = by_rows[min(x.shape[0], most)]
+        return linear(x, *rest)
 
     return run
 
@@ -110,7 +112,8 @@ class SkinnyLinear:
             )
             parts, squares = floats[programs * config.block_m :], floats
         if x.shape[0]:
-            skinny_linear_kernel[(row_blocks, self._num_blocks, config.split_k)](
+            launch(
+                skinny_linear_kernel, (row_blocks, self._num_blocks, config.split_k),
                 x, self._weight, self._bias, norm_weight, residual, out, parts, squares, counter,
                 x.shape[0], x.stride(0), eps, norm_offset, **self._constants,
             )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.activation.triton_backend import why_not_in_triton
+from atom_kernels.launch import launch
 from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
 from atom_kernels.operator import Backend
 
@@ -47,7 +48,8 @@ class GroupedExperts:
         # Places past the last expert's stay 0: rows that are computed by nobody, and read by nobody.
         order, places = ids_TK.new_zeros(count), ids_TK.new_empty(count)
         starts = ids_TK.new_empty(problem.num_experts + 1)
-        self._sort[(problem.num_experts,)](
+        launch(
+            self._sort, (problem.num_experts,),
             ids_TK, order, places, starts, count,
             NUM_EXPERTS=problem.num_experts, BLOCK=_SORT_BLOCK, num_warps=8, **self._launch,
         )  # fmt: skip
@@ -55,12 +57,14 @@ class GroupedExperts:
         sums = torch.nn.functional.grouped_mm(sorted_x, self._gate_up, offs=starts[1:])
         size, hidden_size = problem.intermediate_size, problem.hidden_size
         hidden = x_TD.new_empty(count, size)
-        self._activate[(count, -(-size // self._activation_block))](
+        launch(
+            self._activate, (count, -(-size // self._activation_block)),
             sums, self._gate_up_bias, hidden, order, ids_TK, starts[-1:], problem.alpha, problem.limit,
             WIDTH=size, ACTIVATION=str(problem.activation), BLOCK=self._activation_block, **self._launch,
         )  # fmt: skip
         partial = torch.nn.functional.grouped_mm(hidden, self._down, offs=starts[1:])
-        self._combine[(x_TD.shape[0], -(-hidden_size // self._combine_block))](
+        launch(
+            self._combine, (x_TD.shape[0], -(-hidden_size // self._combine_block)),
             partial, self._down_bias, places, weights_TK, ids_TK, base_TD, out_TD,
             NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=hidden_size, BLOCK=self._combine_block,
             **self._launch,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from atom_kernels.activation.triton_backend import why_not_in_triton
+from atom_kernels.launch import launch
 from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
 from atom_kernels.moe.grouped_backend import why_not_grouped
 from atom_kernels.moe.triton_configs import FEW_PAIRS, ExpertsConfig, ExpertsConfigs, TileConfig
@@ -81,7 +82,8 @@ class TritonExperts:
         self._product("gate_up", x_TD, hidden, pairs, config.gate_up, str(problem.activation))
         partial = x_TD.new_empty(pairs.count, problem.hidden_size)
         self._product("down", hidden, partial, pairs, config.down, "none")
-        self._combine[(num_tokens, -(-problem.hidden_size // self._combine_block))](
+        launch(
+            self._combine, (num_tokens, -(-problem.hidden_size // self._combine_block)),
             partial, None, None, weights_TK, ids_TK, base_TD, out_TD,
             NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=problem.hidden_size,
             BLOCK=self._combine_block, **self._dependent,
@@ -102,9 +104,10 @@ class TritonExperts:
             return _Pairs(ids_TK, None, None, count)
         order = ids_TK.new_empty(count)
         starts = ids_TK.new_empty(num_experts + 1)
-        self._sort[(num_experts,)](
-            ids_TK, order, None, starts, count, NUM_EXPERTS=num_experts, BLOCK=_SORT_BLOCK, **self._dependent
-        )
+        launch(
+            self._sort, (num_experts,), ids_TK, order, None, starts, count,
+            NUM_EXPERTS=num_experts, BLOCK=_SORT_BLOCK, **self._dependent,
+        )  # fmt: skip
         return _Pairs(ids_TK, order, starts, count)
 
     def _product(
@@ -120,7 +123,8 @@ class TritonExperts:
             num_slots = (pairs.count + reachable * (tile.block_m - 1)) // tile.block_m
             pairs_block = 0
         num_tiles = -(-shape["WIDTH"] // tile.block_n)
-        self._product_kernel[(num_slots * num_tiles,)](
+        launch(
+            self._product_kernel, (num_slots * num_tiles,),
             x, self._weights[name], self._weights[f"{name}_bias"], out, *pairs, num_slots, problem.alpha, problem.limit,
             **self._constants, **shape, **tile.launch(),
             PAIRS_BLOCK=pairs_block,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.launch import launch
 from atom_kernels.moe.contract import RoutingProblem
 from atom_kernels.operator import Backend
 
@@ -58,7 +59,7 @@ def _bind(problem: RoutingProblem, weights: Any) -> Callable[[torch.Tensor], tup
         out = logits.new_empty(num_tokens, top_k, dtype=torch.float32)
         ids = logits.new_empty(num_tokens, top_k, dtype=torch.int32)
         if num_tokens:
-            route_kernel[(num_tokens,)](logits, bias, out, ids, problem.scaling_factor, **constants)
+            launch(route_kernel, (num_tokens,), logits, bias, out, ids, problem.scaling_factor, **constants)
         return out, ids
 
     return run

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from atom_kernels.launch import launch
 from atom_kernels.norm.contract import RMSNormProblem
 from atom_kernels.operator import Backend
 
@@ -58,7 +59,7 @@ def rms_norm_by_triton(x: torch.Tensor, weight: torch.Tensor, eps: float, offset
     out = torch.empty_like(x)
     num_rows = x.numel() // size
     if num_rows:
-        rms_norm_kernel[(num_rows,)](x, weight, out, eps, offset, **_launch_options(size))
+        launch(rms_norm_kernel, (num_rows,), x, weight, out, eps, offset, **_launch_options(size))
     return out
 
 
@@ -77,7 +78,9 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
         out, total = torch.empty_like(x), torch.empty_like(x)
         num_rows = x.numel() // size
         if num_rows:
-            add_rms_norm_kernel[(num_rows,)](x, residual, weight, out, total, eps, offset, **_launch_options(size))
+            launch(
+                add_rms_norm_kernel, (num_rows,), x, residual, weight, out, total, eps, offset, **_launch_options(size)
+            )
         return out, total
 
     return run

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atom_kernels.launch import launch
 from atom_kernels.platform import detect_platform
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ _GROUP, _MANY_ROWS = 4, 32
 _REGION = 256
 
 
-@functools.cache
 def unavailable() -> str | None:
     """None if the kernels can be used here, else the reason in one line."""
     return detect_platform().why_not("triton")
@@ -113,14 +113,18 @@ def _draw(
     mass, threshold = new(chunks, dtype=torch.float64), new(num_rows, dtype=torch.int32)
     rows = (logits_BV, logits_BV.stride(0))
     slots, temperature, top_k, top_p, min_p = parameters
-    chunk_kernel[grid](*rows, slots, temperature, best, best_id, mass, *sizes, **cut.constants("CHUNK", "GROUP"))
+    launch(
+        chunk_kernel, grid, *rows, slots, temperature, best, best_id, mass, *sizes, **cut.constants("CHUNK", "GROUP")
+    )
     if filters:
         _find_thresholds(rows, parameters[:-1], best, mass, threshold, cut)
-        kept_mass_kernel[grid](
+        launch(
+            kept_mass_kernel, grid,
             *rows, slots, temperature, top_k, top_p, min_p, threshold, best, mass, *sizes,
             **cut.constants("CHUNK", "CHUNKS", "GROUP"),
         )  # fmt: skip
-    draw_kernel[(num_rows,)](
+    launch(
+        draw_kernel, (num_rows,),
         *rows, slots, temperature, min_p, threshold, *random, best, best_id, mass, tokens_B, *sizes,
         FILTERS=filters, **cut.constants("CHUNK", "CHUNKS"),
     )  # fmt: skip
@@ -153,14 +157,19 @@ def _find_thresholds(
     guess = (best, row_best, total, pivots, sums)
     windows = (*rows, *parameters, *guess, candidates, counts, above)
     grid = cut.grid(num_rows)
-    pivot_kernel[(num_rows,)](*parameters, best, mass, row_best, total, pivots, sums, *sizes, **cut.constants("CHUNKS"))
-    pivot_sum_kernel[grid](
-        *rows, *parameters, *guess, *sizes, LANES=min(512, cut.chunk), **cut.constants("CHUNK", "GROUP")
-    )
-    window_kernel[grid](*windows, *sizes, REGION=region, **cut.constants("CHUNK", "GROUP"))
-    search_kernel[(num_rows,)](
-        *windows, threshold, *sizes, REGION=region, num_warps=16, **cut.constants("CHUNK", "CHUNKS")
-    )
+    launch(
+        pivot_kernel, (num_rows,), *parameters, best, mass, row_best, total, pivots, sums, *sizes,
+        **cut.constants("CHUNKS"),
+    )  # fmt: skip
+    launch(
+        pivot_sum_kernel, grid, *rows, *parameters, *guess, *sizes,
+        LANES=min(512, cut.chunk), **cut.constants("CHUNK", "GROUP"),
+    )  # fmt: skip
+    launch(window_kernel, grid, *windows, *sizes, REGION=region, **cut.constants("CHUNK", "GROUP"))
+    launch(
+        search_kernel, (num_rows,), *windows, threshold, *sizes,
+        REGION=region, num_warps=16, **cut.constants("CHUNK", "CHUNKS"),
+    )  # fmt: skip
 
 
 def philox_by_triton(seed_B: torch.Tensor, sample_index_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
@@ -170,9 +179,10 @@ def philox_by_triton(seed_B: torch.Tensor, sample_index_B: torch.Tensor, positio
     seed_B, sample_index_B, position_B = (_as(x, torch.int64) for x in (seed_B, sample_index_B, position_B))
     uniform_B = torch.empty(seed_B.shape, dtype=torch.float64, device=seed_B.device)
     if uniform_B.numel():
-        philox_kernel[(-(-uniform_B.numel() // 128),)](
-            seed_B, sample_index_B, position_B, uniform_B, uniform_B.numel(), BLOCK=128
-        )
+        launch(
+            philox_kernel, (-(-uniform_B.numel() // 128),),
+            seed_B, sample_index_B, position_B, uniform_B, uniform_B.numel(), BLOCK=128,
+        )  # fmt: skip
     return uniform_B
 
 

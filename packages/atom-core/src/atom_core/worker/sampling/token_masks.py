@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from atom_kernels.launch import launch
+
 BLOCK = 4096
 # What a logit may be at most, for each bit of each byte, the lowest first.
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little").view(np.bool_)
@@ -48,6 +50,7 @@ def ban_by_triton(logits_nV: torch.Tensor, words: torch.Tensor) -> None:
 
     kernel: Any = ban_kernel
     num_rows, vocab_size = logits_nV.shape
-    kernel[(num_rows, -(-vocab_size // BLOCK))](
-        logits_nV, logits_nV.stride(0), words, words.stride(0), vocab_size, BLOCK=BLOCK
-    )
+    launch(
+        kernel, (num_rows, -(-vocab_size // BLOCK)), logits_nV, logits_nV.stride(0), words, words.stride(0),
+        vocab_size, BLOCK=BLOCK,
+    )  # fmt: skip

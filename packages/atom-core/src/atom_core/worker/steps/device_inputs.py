@@ -10,6 +10,7 @@ import torch
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.steps.batch import ModelInput, StepRows
+from atom_kernels.launch import launch
 from atom_kernels.protocols import BatchGeometry
 
 # Tokens and blocks that a program takes at a time.
@@ -81,7 +82,9 @@ class DeviceInputs:
         upload = upload.to(self.device, non_blocking=True)
         after_writes = 2 * writes.size
         if len(writes):
-            self._write_words_kernel[(len(writes),)](
+            launch(
+                self._write_words_kernel,
+                (len(writes),),
                 self._tables.words,
                 upload[:after_writes].view(torch.int64),
                 upload[after_writes + fields.size :],
@@ -111,7 +114,8 @@ class DeviceInputs:
 
     def _launch(self, fields: torch.Tensor, num_reqs: int, num_rows: int, longest: int) -> None:
         tables = self._tables
-        self._build_inputs_kernel[(num_rows, -(-longest // BLOCK))](
+        launch(
+            self._build_inputs_kernel, (num_rows, -(-longest // BLOCK)),
             fields, num_reqs, num_rows, num_rows,
             tables.history, tables.history.stride(0),
             tables.block_tables, *tables.block_tables.stride()[:2],

@@ -13,8 +13,8 @@ import torch
 
 from atom_kernels.aiter.attention.head_steps import HeadSteps
 from atom_kernels.aiter.attention.limits import is_power_of_two
-from atom_kernels.aiter.attention.tables import no_rotation, rotary_halves, rotary_rows, unit_scale
 from atom_kernels.aiter.library import library
+from atom_kernels.aiter.tables import no_rotation, rotary_halves, rotary_rows, unit_scale
 from atom_kernels.settings import fuse_norm_rope_cache
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from atom_kernels.aiter.attention.tables import rotary_halves
 from atom_kernels.aiter.library import library
+from atom_kernels.aiter.tables import rotary_halves
 
 # AITER's names for pairs of halves and pairs of neighbors.
 _NEOX, _GPT_J = 0, 1

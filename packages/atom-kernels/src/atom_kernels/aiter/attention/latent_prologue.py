@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_kernels.aiter.attention.head_steps import HeadSteps
-from atom_kernels.aiter.attention.tables import rotary_halves, unit_scale
 from atom_kernels.aiter.library import library
+from atom_kernels.aiter.tables import rotary_halves, unit_scale
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaPrologue

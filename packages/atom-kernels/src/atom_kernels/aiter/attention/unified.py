@@ -15,8 +15,8 @@ import torch
 
 from atom_kernels.aiter.attention.cache_write import CacheWriter, NewTokens
 from atom_kernels.aiter.attention.flash import bind_flash
-from atom_kernels.aiter.attention.tables import unit_scale
 from atom_kernels.aiter.library import library
+from atom_kernels.aiter.tables import unit_scale
 from atom_kernels.mixers.backend import MixerRunner
 
 if TYPE_CHECKING:

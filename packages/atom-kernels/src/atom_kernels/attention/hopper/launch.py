@@ -14,6 +14,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from atom_kernels.attention.hopper.configs import HopperConfig
 from atom_kernels.attention.hopper.prefill import hopper_prefill_kernel
+from atom_kernels.launch import launch
 
 # Elements of 16 bits that a copy takes of each row: as wide as shared memory is swizzled, 128 bytes.
 _CHUNK = 64
@@ -102,7 +103,8 @@ def launch_prefill(
     num_requests = seq_lens.shape[0]
     num_tiles = num_tokens // (_PARTS * _ROWS // group) + num_requests
     num_items = num_tiles * num_kv_heads
-    hopper_prefill_kernel[(min(num_items, num_processors(q.device)),)](
+    launch(
+        hopper_prefill_kernel, (min(num_items, num_processors(q.device)),),
         TensorDescriptor(q, list(q.shape), list(q.stride()), [_ROWS // group, group, _CHUNK], _QUERIES),
         rows.describe(k_cache, page), rows.describe(v_cache, page), sinks, out,
         query_start_loc, seq_lens, block_table, counter,

@@ -22,6 +22,7 @@ from atom_kernels.attention.triton.configs import (
     latent_prefill_config,
     next_power_of_two,
 )
+from atom_kernels.launch import launch
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 
 if TYPE_CHECKING:
@@ -178,7 +179,8 @@ class TritonMla(MixerRunner):
         query = q_THD.new_empty((*q_THD.shape[:2], width + problem.qk_rope_head_dim))
         block_e = next_power_of_two(problem.qk_rope_head_dim)
         block_h = min(next_power_of_two(problem.num_heads), max(1, 1024 // block_e))
-        self._prologue_kernel[(q_THD.shape[0], -(-problem.num_heads // block_h) + 1)](
+        launch(
+            self._prologue_kernel, (q_THD.shape[0], -(-problem.num_heads // block_h) + 1),
             q_THD, step.kv, query, cache, step.metadata.paged.slot_mapping, positions, cos_sin, norm,
             1e-6 if prologue is None else prologue.norm_eps,
             q_THD.stride(0), step.kv.stride(0), cache.stride(0), cache.stride(1),

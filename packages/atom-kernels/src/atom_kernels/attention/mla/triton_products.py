@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from atom_kernels.launch import launch
 from atom_kernels.settings import triton_interpret
 from atom_kernels.triton_support import dependent_launch, power_of_two, wait_for_inputs
 
@@ -56,7 +57,7 @@ def head_products(x_THK: torch.Tensor, weight_HKN: torch.Tensor, out_THN: torch.
     blocks = max(1, _PROGRAMS // num_heads)
     block_n = min(max(power_of_two(-(-num_outputs // blocks)), 16), 64)
     grid = (num_heads, -(-num_outputs // block_n), -(-num_tokens // block_t))
-    launch: dict[str, Any] = {
+    options: dict[str, Any] = {
         "K": size,
         "N": num_outputs,
         # The interpreter multiplies float32 matrices only.
@@ -65,7 +66,8 @@ def head_products(x_THK: torch.Tensor, weight_HKN: torch.Tensor, out_THN: torch.
         "BLOCK_K": max(16, power_of_two(size)),
         "BLOCK_N": block_n,
     }
-    head_products_kernel[grid](
+    launch(
+        head_products_kernel, grid,
         x_THK, weight_HKN, out_THN, num_tokens,
-        *x_THK.stride()[:2], *weight_HKN.stride(), *out_THN.stride()[:2], **launch, **dependent_launch(),
+        *x_THK.stride()[:2], *weight_HKN.stride(), *out_THN.stride()[:2], **options, **dependent_launch(),
     )  # fmt: skip

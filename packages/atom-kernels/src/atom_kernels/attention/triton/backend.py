@@ -11,6 +11,7 @@ import torch
 
 from atom_kernels.attention.hopper.configs import hopper_config
 from atom_kernels.attention.triton.configs import decode_config, next_power_of_two, prefill_config
+from atom_kernels.launch import launch
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner, reads_any_strides
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ class TritonAttention(MixerRunner):
         block_d = max(16, next_power_of_two(problem.head_dim))
         block_h = min(next_power_of_two(max(problem.num_heads, problem.num_kv_heads)), max(1, 1024 // block_d))
         parts = -(-problem.num_kv_heads // block_h) + (-(-problem.num_heads // block_h) if write_q else 0)
-        self._prologue_kernel[(metadata.num_tokens, parts)](
+        launch(
+            self._prologue_kernel, (metadata.num_tokens, parts),
             q_THD, k_TKD, v_TKD, q_out, *caches, metadata.slot_mapping, positions, cos_sin, q_norm, k_norm,
             1e-6 if prologue is None else prologue.norm_eps,
             q_THD.stride(0), k_TKD.stride(0), v_TKD.stride(0), *caches[0].stride()[:3],

@@ -15,6 +15,7 @@ from atom_kernels.attention.triton.configs import DecodeConfig, PrefillConfig
 from atom_kernels.attention.triton.decode import decode_kernel, merge_kernel
 from atom_kernels.attention.triton.prefill import prefill_kernel
 from atom_kernels.attention.triton.shares import DecodeShares, DecodeSharing
+from atom_kernels.launch import launch
 from atom_kernels.settings import triton_interpret
 from atom_kernels.triton_support import dependent_launch, power_of_two
 
@@ -185,7 +186,8 @@ class PagedKernels:
         merge = shares.rows * block_d <= _MAX_PIECE_ELEMENTS
         rows_merged = shares.rows if merge else 1
         merging = {"BLOCK_P": shares.rows, "BLOCK_C": max(1, _MERGED_ELEMENTS // (block_d * rows_merged))}
-        decode_kernel[(self._num_groups, shares.num_ranges)](
+        launch(
+            decode_kernel, (self._num_groups, shares.num_ranges),
             *tensors, metadata.query_start_loc, metadata.seq_lens, metadata.block_table,
             shares.ranges, shares.requests, shares.arrivals, shares.sums, shares.stats,
             *self._factors, tensors[0].stride(0), metadata.block_table.stride(0), metadata.block_table.shape[1],
@@ -206,7 +208,8 @@ class PagedKernels:
             # What requests of equal length have each: with few registers, all programs wait beside those that decode.
             pieces = power_of_two(max(shares.num_ranges // metadata.num_decodes, 2))
             merging["BLOCK_C"] = min(merging["BLOCK_C"], pieces)
-            merge_kernel[(shares.rows, self._num_groups, metadata.num_decodes)](
+            launch(
+                merge_kernel, (shares.rows, self._num_groups, metadata.num_decodes),
                 shares.sums, shares.stats, sinks, out_THD, metadata.query_start_loc, shares.requests,
                 **{name: rules[name] for name in ("NUM_HEADS", "GROUP", "HEAD_DIM", "BLOCK_D")},
                 **merging,
@@ -236,7 +239,8 @@ class PagedKernels:
         block_t = block_m // self.group
         # Decodes may be padding of no token: all tokens may be of prompts.
         tiles = metadata.num_tokens // block_t + metadata.num_prefills
-        prefill_kernel[(self._num_groups, tiles)](
+        launch(
+            prefill_kernel, (self._num_groups, tiles),
             *tensors, metadata.query_start_loc[first:], metadata.seq_lens[first:], metadata.block_table[first:],
             *self._factors, tensors[0].stride(0), metadata.block_table.stride(0), metadata.block_table.shape[1],
             metadata.num_prefills,

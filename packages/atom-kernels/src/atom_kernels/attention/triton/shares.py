@@ -8,6 +8,7 @@ import torch
 
 from atom_kernels.attention.triton.configs import DecodeConfig, num_programs
 from atom_kernels.attention.triton.schedule import share_apart, share_evenly
+from atom_kernels.launch import launch
 from atom_kernels.triton_support import power_of_two
 
 # Of a request whose result must not depend on its neighbors.
@@ -79,8 +80,8 @@ class DecodeSharing:
         arguments = (query_start_loc, seq_lens, shares.ranges, shares.requests, shares.arrivals, num_decodes)
         rules = {"NUM_KV_HEADS": self.num_kv_heads, "WINDOW": self.window, "BLOCK_N": self.config.block_n}
         if self.apart:
-            share_apart[(num_decodes,)](*arguments, **rules, RANGES=_OWN_RANGES, num_warps=1)
+            launch(share_apart, (num_decodes,), *arguments, **rules, RANGES=_OWN_RANGES, num_warps=1)
         else:
             grid = (-(-num_ranges // _BLOCK_J),)
-            share_evenly[grid](*arguments, num_ranges, **rules, BLOCK_J=_BLOCK_J, BLOCK_R=_BLOCK_R, num_warps=8)
+            launch(share_evenly, grid, *arguments, num_ranges, **rules, BLOCK_J=_BLOCK_J, BLOCK_R=_BLOCK_R, num_warps=8)
         return shares

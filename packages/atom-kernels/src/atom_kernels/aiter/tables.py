@@ -1,6 +1,7 @@
 """Small tensors that AITER's kernels want beside ours: rotary tables cut in two, in another dtype, and unit scales.
 
-Each is made once for a table or device, in the first step, and kept as long as its table lives.
+Each is made once for a table or device, in the first step, and kept as long as its table lives. The values of a table
+must not change, and the first call for one must come before a graph is captured.
 """
 
 from __future__ import annotations
@@ -24,6 +25,16 @@ def rotary_halves(cos_sin_cache: torch.Tensor, dtype: torch.dtype) -> tuple[torc
         return cos.to(dtype).contiguous(), sin.to(dtype).contiguous()
 
     return _kept(cos_sin_cache, ("halves", dtype), cut)
+
+
+def cos_sin_tables(cos_sin_cache_PR: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of a table of ours, each contiguous ``[P, 1, 1, R/2]`` in `dtype`."""
+
+    def cut() -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = rotary_halves(cos_sin_cache_PR, dtype)
+        return cos[:, None, None, :], sin[:, None, None, :]
+
+    return _kept(cos_sin_cache_PR, ("tables", dtype), cut)
 
 
 def rotary_rows(cos_sin_cache: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -1,0 +1,36 @@
+"""`launch`: the one door through which our Triton kernels are launched.
+
+Who wants to prepare or record launches instead asks here, for one thread, and leaves Triton's classes as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+Launch = Callable[..., object]
+"""``(kernel, grid, *arguments, **options)``"""
+
+_instead: ContextVar[Launch | None] = ContextVar("instead_of_launches", default=None)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], /, *arguments: Any, **options: Any) -> None:
+    """``kernel[grid](*arguments, **options)``; `options` are the kernel's constants and Triton's own."""
+    instead = _instead.get()
+    if instead is None:
+        # What `kernel[grid]` does, less the function that it would make for each launch.
+        kernel.run(*arguments, grid=grid, warmup=False, **options)
+    else:
+        instead(kernel, grid, *arguments, **options)
+
+
+@contextmanager
+def launches_go_to(instead: Launch) -> Iterator[None]:
+    """Within, each launch of this thread calls `instead`, which gets all that `launch` got, and launches nothing."""
+    before = _instead.set(instead)
+    try:
+        yield
+    finally:
+        _instead.reset(before)

@@ -1,0 +1,47 @@
+"""Python's collection of garbage belongs to the process: only the mains of our own processes change it for good."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+
+from source_tree import MAY_IMPORT, source_files, tree
+
+# The main of each process that is ours, and what it calls to begin its work.
+MAINS = {
+    "atom_core/engine/core_process.py: main": "_EngineLoop(core, context, sender, launch.folder).run",
+    "atom_server/lifecycle.py: _serve": "server.serve",
+}
+# It puts collection back as it was.
+FOR_A_WHILE = "atom_core/garbage.py: no_collection"
+
+
+@cache
+def calls() -> tuple[tuple[str, str, int], ...]:
+    return tuple(find_calls())
+
+
+def find_calls() -> Iterator[tuple[str, str, int]]:
+    """(file and function, what is called, line) of every call of the packages that stands in a function."""
+    for file in (file for package in MAY_IMPORT for file in source_files(package)):
+        place = file.as_posix().partition("/src/")[2]
+        for function in ast.walk(tree(file)):
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                inner = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+                yield from ((f"{place}: {function.name}", ast.unparse(node.func), node.lineno) for node in inner)
+
+
+def test_only_the_mains_of_our_processes_freeze_garbage():
+    assert sorted(where for where, called, _ in calls() if called in ("gc.freeze", "freeze")) == sorted(MAINS)
+
+
+def test_what_a_start_left_is_frozen_before_the_work_begins():
+    for main, work in MAINS.items():
+        lines = {called: line for where, called, line in calls() if where == main}
+        assert lines["gc.freeze"] < lines[work]
+
+
+def test_collection_is_put_off_in_one_place_and_its_thresholds_are_left_alone():
+    switches = {"gc.enable", "gc.disable", "gc.set_threshold", "gc.set_debug"}
+    assert {where for where, called, _ in calls() if called in switches} == {FOR_A_WHILE}
