@@ -416,7 +416,7 @@ def test_each_thread_has_a_forward_context_of_its_own():
 
 
 def test_what_attention_caches_is_told_by_its_problem():
-    layer = Attention(4, 2, 8, context=make_context(cache_dtype="float8_e4m3fn"), prefix="a", sliding_window=32)
+    layer = Attention(4, 2, 8, context=make_context(kv_cache_dtype="float8_e4m3fn"), prefix="a", sliding_window=32)
     assert layer.problem.layout.block_bytes == layer.problem.block_size * 2 * 2 * 8
     assert layer.problem.sliding_window == 32
     assert layer.plan.problem is layer.problem

@@ -78,7 +78,7 @@ class EngineCore:
             max_model_len=runner.max_model_len,
             vocab_size=runner.vocab_size,
             dtype=config.model.dtype,
-            kv_cache_dtype=config.cache.dtype,
+            kv_cache_dtype=config.cache.kv_cache_dtype,
             device=config.device,
             num_blocks=runner.num_blocks,
             block_size=config.cache.block_size,
