@@ -20,7 +20,6 @@ from atom_kernels.sampling import (
 )
 from atom_kernels.sampling.ops import SAMPLE, SamplingProblem
 from atom_kernels.sampling.philox import philox_by_torch, philox_rounds
-from atom_kernels.sampling.race import EXPONENTIAL_RACE, RaceProblem, exponential_race
 
 SAMPLERS = {"torch": torch_backend.sample_by_torch, "reference": sample_reference}
 if native_backend.unavailable() is None:
@@ -218,16 +217,7 @@ def test_what_check_tries_is_greedy_and_random():
 
 
 def test_the_work_of_a_draw_is_to_read_its_numbers_once():
-    # Logits of 4 bytes; a race reads as many random numbers.
     assert SAMPLE.work(SamplingProblem(1000), 3).num_bytes == 12000
-    assert EXPONENTIAL_RACE.work(RaceProblem(1000), 3).num_bytes == 24000
-    assert EXPONENTIAL_RACE.work(RaceProblem(1000, torch.bfloat16), 3).num_bytes == 18000
-
-
-def test_a_race_adds_hardly_anything_to_its_exponentials():
-    logits, numbers = torch.tensor([[0.9, 0.1]]).log(), torch.tensor([[1.0, 0.01]])
-    assert exponential_race(logits, numbers, torch.ones(1)).tolist() == [1]
-    assert exponential_race(logits, numbers, torch.ones(1), eps=1.0).tolist() == [0]
 
 
 def test_the_contract_refuses_columns_of_different_lengths():

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 NEOX, GPT_J = 0, 1
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
-# By table of `rope_cos_sin`, then by dtype: models make one table and keep it.
+# Keyed by table of `rope_cos_sin`, then by dtype: models make one table and keep it.
 _tables: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def cos_sin_tables(cos_sin_cache_PR: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """The two halves of a table of `rope_cos_sin`, each contiguous ``[P, 1, 1, R/2]`` in `dtype`.
 
-    AITER wants them in the dtype of what turns. They are made once for each table, whose values must not change; the
-    first call for one must come before a graph is captured.
+    AITER wants them in the dtype of the queries and keys. They are made once for each table, whose values must not
+    change; the first call for one must come before a graph is captured.
     """
     by_dtype: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]] | None = _tables.get(cos_sin_cache_PR)
     if by_dtype is None:
@@ -69,7 +69,7 @@ def _bind(problem: RotaryProblem, weights: Any) -> Callable[..., tuple[torch.Ten
 
 
 def _tolerance(problem: RotaryProblem) -> Tolerance:
-    """Angles are rounded to the dtype, which our contract leaves in float32: an error of up to 2 parts in 2^p."""
+    """AITER rounds angles to the dtype, where our contract keeps float32: an error of up to 2 parts in 2^p."""
     return {
         torch.float32: Tolerance(1e-5, 1e-5),
         torch.float16: Tolerance(5e-3, 2e-3),

@@ -44,7 +44,7 @@ class GroupedExperts:
         out_TD, count = torch.empty_like(x_TD), ids_TK.numel()
         if count == 0:
             return out_TD
-        # Places past the last expert's stay 0: rows that are computed by nobody, and read by nobody.
+        # Places past the last expert's rows stay 0: these rows are neither computed nor read.
         order, places = ids_TK.new_zeros(count), ids_TK.new_empty(count)
         starts = ids_TK.new_empty(problem.num_experts + 1)
         self._sort[(problem.num_experts,)](
