@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from atom_core.models import Accelerator, ModelRequirements, Placement
 
-# As `--kv-cache-dtype` spells them -> as sizes are known; those that the engine takes, and the names of numbers.
+# The engine's words for `--kv-cache-dtype` -> the names by which sizes are known.
 _STORED_AS = {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 CACHE_DTYPES = ("auto", *_STORED_AS, "float32", "bfloat16", "float8_e4m3fn")
 
@@ -109,7 +109,7 @@ def _row(placement: Placement, contexts: Sequence[int]) -> tuple[str, ...]:
 
 
 def _remarks(needs: ModelRequirements, formats: Collection[str]) -> list[str]:
-    """What rows do not say by themselves: which of `formats` come out of this checkpoint."""
+    """Remarks below the rows: which of `formats` this checkpoint gives."""
     if needs.published_format is None:
         return []
     others = ", ".join(name for name in formats if name != needs.published_format)
@@ -120,7 +120,7 @@ def _remarks(needs: ModelRequirements, formats: Collection[str]) -> list[str]:
 
 
 def _stored(kv_cache_dtype: str, weight_format: str) -> str:
-    """What the cache holds; "auto" is what is computed in: bfloat16, but for weights in float32."""
+    """What the cache holds; "auto" is the dtype of activations: float32 for weights in float32, else bfloat16."""
     if kv_cache_dtype == "auto":
         return "float32" if weight_format == "float32" else "bfloat16"
     return _STORED_AS.get(kv_cache_dtype, kv_cache_dtype)

@@ -144,7 +144,7 @@ class ChatCompletionRequest(GenerationRequest):
         return choice not in (None, "none", "auto")
 
     def without_effect(self, params: SamplingParams) -> list[str]:
-        """Fields that say something, and change nothing for this model: `params` are what came of them."""
+        """Fields that are set and change nothing for this model; `params` are made of this request."""
         is_lost = self.thinking_token_budget is not None and params.thinking_budget is None
         return ["thinking_token_budget"] if is_lost else []
 
