@@ -12,7 +12,7 @@ TOKENS = [[5, 6, 7, 8] * 8]
 
 
 def cache_dtypes(loaded):
-    return {layer.problem.cache_dtype for layer in mixer_layers(loaded.model).values()}
+    return {layer.problem.kv_cache_dtype for layer in mixer_layers(loaded.model).values()}
 
 
 @pytest.mark.parametrize(

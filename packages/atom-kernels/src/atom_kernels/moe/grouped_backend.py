@@ -20,7 +20,8 @@ class GroupedExperts:
     def __init__(self, problem: ExpertsProblem, weights: Mapping[str, torch.Tensor | None]) -> None:
         # Triton is imported where a plan uses it, and only there.
         from atom_kernels.moe import triton_pairs, triton_rows
-        from atom_kernels.triton_support import dependent_launch, power_of_two
+        from atom_kernels.powers_of_two import power_of_two
+        from atom_kernels.triton_support import dependent_launch
 
         gate_up, down = weights["gate_up"], weights["down"]
         if gate_up is None or down is None:

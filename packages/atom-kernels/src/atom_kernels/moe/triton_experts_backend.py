@@ -44,7 +44,8 @@ class TritonExperts:
     ) -> None:
         # Triton is imported where a plan uses it, and only there.
         from atom_kernels.moe import triton_experts, triton_pairs, triton_rows
-        from atom_kernels.triton_support import dependent_launch, power_of_two
+        from atom_kernels.powers_of_two import power_of_two
+        from atom_kernels.triton_support import dependent_launch
 
         self._sort: Any = triton_pairs.sort_pairs_kernel
         self._product_kernel: Any = triton_experts.experts_kernel

@@ -25,7 +25,8 @@ def _supports(problem: RMSNormProblem, platform: Any) -> str | None:
 @functools.cache
 def _launch_options(size: int) -> dict[str, Any]:
     """Elements and warps of one program, and how it is launched."""
-    from atom_kernels.triton_support import dependent_launch, power_of_two
+    from atom_kernels.powers_of_two import power_of_two
+    from atom_kernels.triton_support import dependent_launch
 
     block = power_of_two(size)
     return {"SIZE": size, "BLOCK": block, "num_warps": min(max(block // 512, 1), 16)} | dependent_launch()

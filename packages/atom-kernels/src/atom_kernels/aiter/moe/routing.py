@@ -15,6 +15,7 @@ from atom_kernels.aiter.library import library
 from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.moe.contract import RoutingProblem
 from atom_kernels.operator import Backend
+from atom_kernels.powers_of_two import is_power_of_two
 
 Kernel = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
@@ -88,7 +89,7 @@ def _vector(num_experts: int) -> int:
 def _biased_rows(problem: RoutingProblem, platform: Any) -> int | None:
     """Rows up to which results are right: the kernel for very many rows takes powers of two, and small groups."""
     num_experts, group_size = problem.num_experts, problem.num_experts // _groups(problem)[0]
-    if num_experts & (num_experts - 1) == 0 and group_size <= _EXPERTS_OF_A_THREAD:
+    if is_power_of_two(num_experts) and group_size <= _EXPERTS_OF_A_THREAD:
         return None
     # In sources from git, large groups stay with the first kernel.
     if group_size > _EXPERTS_OF_A_THREAD and platform.aiter.release == "git":
