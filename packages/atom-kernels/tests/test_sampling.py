@@ -157,7 +157,7 @@ def test_top_p_cuts_a_nearly_flat_distribution_where_it_says(draw, top_p):
 @every_sampler
 def test_top_p_counts_what_top_k_has_left(draw):
     logits = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
-    # Of the two best, the first has 4/7 of the mass.
+    # The first of the two best has 4/7 of the mass.
     assert tokens_that_can_be_drawn(draw, logits, top_k=2, top_p=0.55) == [1]
     assert tokens_that_can_be_drawn(draw, logits, top_k=2, top_p=0.6) == [1, 3]
 

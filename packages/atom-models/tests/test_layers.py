@@ -109,7 +109,7 @@ def test_shards_of_different_schemes_run_as_several_plans_in_order(special):
 
 
 def add_kernel(calls):
-    """What a linear's kernel would be that can add the residual itself: doubles, and notes how it was called."""
+    """Stands for a linear's kernel that can add the residual itself: doubles, and notes how it was called."""
 
     def compute(x, residual=None):
         calls.append("plain" if residual is None else "added")

@@ -55,7 +55,7 @@ def test_every_family_writes_what_the_reference_does(machine, layout, norms, sha
     problem = make_problem(*heads, "bfloat16")
     options = {"rotary_dim": rotary_dim, "interleaved": shape == "glm", "norms": norms, "scattered": True}
     step = make_step(problem, REQUESTS, **options)
-    # So much that nobody overlooks it.
+    # Large, so that a test cannot miss it.
     step = replace(step, prologue=replace(step.prologue, norm_eps=0.5))
     got, expected = written(problem, LAYOUTS[layout](problem), step)
     close(got, expected, atol=2e-2, rtol=2e-2)

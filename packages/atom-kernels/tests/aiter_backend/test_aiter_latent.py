@@ -47,7 +47,7 @@ def test_every_family_attends_as_the_reference_does(machine, family, requests):
     is_too_large = family == "deepseek-v3" and machine.aiter.release == "pypi"
     problem = make_problem(*((112,) if is_too_large else FAMILIES[family][:1]), *FAMILIES[family][1:], "bfloat16")
     step = make_step(problem, STEPS[requests], scattered=True)
-    # So much that nobody overlooks it.
+    # Large, so that a test cannot miss it.
     agree(problem, replace(step, prologue=replace(step.prologue, norm_eps=0.5)), machine)
 
 
