@@ -181,7 +181,7 @@ def _result(
 
 
 def _agreement(sides: list[SideProcess], config: Mapping[str, Any], num_tokens: int = 16) -> dict[str, Any] | None:
-    """Of a few greedy tokens after a fixed prompt, how many are equal from the start (bf16 may part them late)."""
+    """How many of a few greedy tokens after a fixed prompt are equal from the start (in bf16 they may differ late)."""
     if len(sides) < 2:
         return None
     prompt = [token % config["vocab_size"] for token in (504, 3575, 282, 4649, 314)]

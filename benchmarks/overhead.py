@@ -119,7 +119,7 @@ def _config(batch_size: int, max_model_len: int, options: argparse.Namespace) ->
         ),
         cache=CacheConfig(
             block_size=16,
-            dtype="float32",
+            kv_cache_dtype="float32",
             enable_prefix_caching=True,
             prefix_hash="xxhash64",
             memory_utilization=0.9,

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-# Of the cores' time, taken by other processes: beyond it a result tells more of them than of the engines.
+# The share of the cores' time that other processes may take: above it a result tells more of them than of the engines.
 MOST_SHARE_OF_OTHERS = 0.07
 RESULTS = Path(__file__).parent / "results"
 # Between these, a page of the docs shows tables of results.

@@ -38,7 +38,7 @@ class Server:
 
     @property
     def pids(self) -> list[int]:
-        """Of the server and of its engine."""
+        """The processes of the server and of its engine."""
         return [self._process.pid, *machine.children(self._process.pid)]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What this project wants of its GPU path on an H100 beside vLLM: what must be, and what it aims for."""
+"""The goals of the GPU path on an H100 beside vLLM: what must be reached, and what is aimed for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PREFILLS = {
     "qwen3-8b": {1024: (1.0, 0.85), 8192: (1.1, 0.9)},
 }
 _OFFLINE = {"qwen3-0.6b": (1.0, 1.15), "qwen3-8b": (1.0, 1.10)}
-# Of the copy rate, at the shape of DeepSeek-V2-Lite.
+# The share of the copy rate, at the shape of DeepSeek-V2-Lite.
 LATENT_DECODE = Aim(0.60, 0.75, over_peer=False)
 _STARTS = {"warm": (15.0, 8.0), "cold": (40.0, 20.0)}
 

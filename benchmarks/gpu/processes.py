@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.gpu.settings import ROOT
 
-# Of what a process that failed wrote on stderr.
+# Lines of a failed process's stderr that are shown, and characters of each.
 LAST_LINES, LINE_LENGTH = 8, 240
 
 

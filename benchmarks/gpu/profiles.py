@@ -44,7 +44,7 @@ class Window(NamedTuple):
 
     @property
     def idle_share(self) -> float:
-        """Of the time, how much of it no kernel runs."""
+        """The share of the time in which no kernel runs."""
         return max(0.0, 1 - sum(busy_microseconds(self.spans).values()) / self.microseconds)
 
 

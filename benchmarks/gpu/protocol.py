@@ -52,7 +52,7 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the scenarios; see the flags of the command."""
+    """The sizes of the scenarios; see the flags of the command."""
 
     batch_sizes: Sequence[int]
     contexts: Sequence[int]

@@ -44,7 +44,7 @@ def plain_attention(
 
 
 def plain_absorbed(problem: MlaProblem, q_BHC: torch.Tensor, latents_BLC: torch.Tensor) -> torch.Tensor:
-    """From queries that took up the projection of keys, ``[B, H, C + R]``, to latents ``[B, H, C]``."""
+    """From queries that were multiplied by the projection of keys, ``[B, H, C + R]``, to latents ``[B, H, C]``."""
     shares_BHL = ((q_BHC * problem.scale) @ latents_BLC.transpose(-1, -2)).softmax(dim=-1)
     return shares_BHL @ latents_BLC[..., : problem.kv_lora_rank]
 

@@ -35,7 +35,7 @@ class NotCapturableError(AssertionError):
 
 
 class Calls(list[tuple[str, Any]]):
-    """Of each call of AITER its name and arguments: tensors by shape, strides and dtype, all else by value."""
+    """The name and arguments of each call of AITER: tensors by shape, strides and dtype, all else by value."""
 
     @property
     def names(self) -> set[str]:
@@ -53,7 +53,7 @@ def recorded_calls() -> Iterator[Calls]:
 
         def call(*arguments: Any, **named: Any) -> Any:
             calls.append((name, _described((arguments, named))))
-            # The emulator computes as it likes: what is held to the rules are the adapters.
+            # The emulator may compute in any way: the rules are for the adapters.
             with _outside():
                 return inner(*arguments, **named)
 

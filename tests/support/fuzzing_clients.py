@@ -72,7 +72,7 @@ class FuzzingClients:
             try:
                 answers = answers_to(self._port, request)
             except (OSError, h11.ProtocolError) as error:
-                # To a client that ended its side early nothing need be told.
+                # A client that ended its side early need not be answered.
                 answers, problems = [], [] if request.ends_early else [f"{type(error).__name__}: {error}"]
             else:
                 problems = [problem for answer in answers if (problem := problem_of(answer))]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 @dataclass
 class PagedSequences:
-    """Rows ``[pages, page_size, heads, dim]``; a page that belongs to nobody, and the end of each last one, is NaN."""
+    """Rows ``[pages, page_size, heads, dim]``; unused pages, and the end of each last one, are NaN."""
 
     keys: torch.Tensor
     values: torch.Tensor

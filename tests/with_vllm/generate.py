@@ -56,7 +56,7 @@ def run(
 
 
 def logprobs_of(output: Any) -> list[float]:
-    """Of the tokens of one prompt, which vLLM gives as a mapping from ids for each."""
+    """The log-probabilities of one prompt's tokens, which vLLM gives as a mapping from ids for each."""
     return [entry[token].logprob for token, entry in zip(output.token_ids, output.logprobs, strict=True)]
 
 

@@ -68,7 +68,7 @@ def processes() -> dict[str, list[Process]]:
 
 @pytest.fixture(scope="module")
 def outcomes(run_jobs, tiny, latent) -> dict[str, dict[str, Outcome]]:
-    """Of every process by case; they run side by side, since starting is most of the time."""
+    """The result of every process, by case; they run side by side, since starting takes most of the time."""
     folders = {family: tiny(family) for family in FAMILIES} | {"latent": latent}
 
     def generate(process: Process) -> dict[str, Outcome]:

@@ -36,7 +36,7 @@ _IMPORTED_ONCE = (
     "pydantic",
     "uvicorn",
 )
-# Of pytest: all tests passed, or none of them is there.
+# Exit codes of pytest: all tests passed, or there are none.
 PASSED = (0, 4, 5)
 _OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain", "--hypothesis-profile=mutate")
 

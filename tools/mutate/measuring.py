@@ -104,7 +104,7 @@ class Only:
 
 
 def measure(test_files: Sequence[Path]) -> dict[Path, Measured]:
-    """Of each test file; one after the other, so that the seconds are those of a quiet machine."""
+    """The measurements of each test file; one after the other, so that the seconds are those of a quiet machine."""
     return {file: _measured(file) for file in test_files}
 
 

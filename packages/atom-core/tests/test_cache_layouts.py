@@ -64,7 +64,7 @@ def test_a_block_of_one_group_leaves_the_blocks_of_another_alone():
 
 
 def test_scales_are_allocated_beside_their_blocks():
-    layout = scaled_layout(make_problem(8, 2, 128, "bfloat16", cache_dtype="float8_e4m3fnuz"))
+    layout = scaled_layout(make_problem(8, 2, 128, "bfloat16", kv_cache_dtype="float8_e4m3fnuz"))
     layers = layers_with([(None, layout)] * 2)
     pages = plan_pages(layers, LONG)
     caches = allocate_caches(layers, pages, 3, "cpu")
@@ -75,19 +75,19 @@ def test_scales_are_allocated_beside_their_blocks():
 @pytest.mark.parametrize(("arch", "dtype"), [("gfx942", "float8_e4m3fnuz"), ("gfx950", "float8_e4m3fn")])
 def test_an_fp8_cache_is_of_the_kind_that_the_machine_computes_with(tiny_llama, arch, dtype):
     args = EngineArgs(model=str(tiny_llama), kv_cache_dtype="fp8", dtype="bfloat16")
-    assert resolve_config(args, open_checkpoint(tiny_llama), Platform.rocm(arch)).cache.dtype == dtype
+    assert resolve_config(args, open_checkpoint(tiny_llama), Platform.rocm(arch)).cache.kv_cache_dtype == dtype
 
 
 def test_prompts_over_scales_are_left_out_of_graphs():
     """Each is gathered first, into room for the longest request that there may be."""
     captured = {}
-    for cache_dtype in ("bfloat16", "float8_e4m3fnuz"):
-        problem = make_problem(8, 2, 128, "bfloat16", cache_dtype=cache_dtype)
+    for kv_cache_dtype in ("bfloat16", "float8_e4m3fnuz"):
+        problem = make_problem(8, 2, 128, "bfloat16", kv_cache_dtype=kv_cache_dtype)
         plan = select_mixer(problem, Platform.rocm("gfx942"))
         model = EngineModel(
             run=lambda *_: torch.empty(0),
             compute_logits=lambda rows: rows,
             mixers={"a": SimpleNamespace(plan=plan)},
         )
-        captured[cache_dtype] = model.with_caches({}, [["a"]]).captures_prompts
+        captured[kv_cache_dtype] = model.with_caches({}, [["a"]]).captures_prompts
     assert captured == {"bfloat16": True, "float8_e4m3fnuz": False}

@@ -14,7 +14,7 @@ from atom_core.config import EngineArgs, EngineConfig
 from atom_core.engine.startup import open_model, resolve
 from atom_core.worker.model.compilation import artefacts_folder
 
-# What torch imports of itself to compile.
+# A module that torch imports to compile.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 PROMPTS = [[5, 6, 7], [9] * 30]

@@ -63,7 +63,7 @@ def test_embeddings_run_beside_generation(engine, expected):
 
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 def test_a_preempted_prompt_is_embedded_as_if_it_had_not_been(make_engine, expected, pooling):
-    # Of 20 blocks the long prompt needs 13, and the tokens that are generated before it grow into them.
+    # The long prompt needs 13 of 20 blocks, and the tokens that are generated before it grow into them.
     engine = make_engine(num_kv_blocks=20, max_num_batched_tokens=9)
     engine.add_request([list(range(100))], SamplingParams(temperature=0, max_tokens=200, ignore_eos=True))
     for _ in range(16):

@@ -141,7 +141,7 @@ def test_open_settings_are_settled_with_a_line_for_each(tiny_llama, monkeypatch)
 def test_given_settings_are_taken_without_a_line(tiny_llama):
     args = EngineArgs(dtype="float32", max_model_len=64, max_num_batched_tokens=8, num_threads=1)
     config = resolve_config(args, open_checkpoint(tiny_llama), detect_platform())
-    assert (config.model.dtype, config.cache.dtype, config.model.max_model_len) == ("float32", "float32", 64)
+    assert (config.model.dtype, config.cache.kv_cache_dtype, config.model.max_model_len) == ("float32", "float32", 64)
     assert config.choices == ()
 
 

@@ -55,13 +55,13 @@ class Model:
     sizes: dict[str, Any] = field(default_factory=dict)
 
 
-# Of the best token's log-probability over the second's: far more than bfloat16 makes of it.
+# The margin of the best token's log-probability over the second's: far more than bfloat16's rounding.
 CLEAR = 0.04
 DENSE = {"tgemm.mm", "rmsnorm2d_fwd", "rmsnorm2d_fwd_with_add"}
 GATED = {"silu_and_mul"}
 EXPERTS = {"fused_moe", "shuffle_weight"}
 WRITE = {"fused_qk_rope_reshape_and_cache"}
-# Of a prompt whose beginning is cached, and of decodes; new prompts need no cache.
+# The kernels of a prompt whose beginning is cached, and of decodes; new prompts need no cache.
 NEW = {"flash_attn_varlen_func"}
 SHUFFLED, NHD = {"mha_batch_prefill_func", "pa_fwd_asm"} | NEW, {"unified_attention"}
 LATENT = NEW | {

@@ -290,7 +290,7 @@ def test_variables_that_nobody_reads_are_told_of_at_start(make_engine, monkeypat
     with caplog.at_level("INFO", logger="atom_core"):
         make_engine()
     levels = {record.message: record.levelname for record in caplog.records}
-    misspelt = "the environment variable 'ATOM_LOGLEVEL' is none that ATOM reads: did you mean ATOM_LOG_LEVEL?"
+    misspelt = "ATOM does not read the environment variable 'ATOM_LOGLEVEL': did you mean ATOM_LOG_LEVEL?"
     assert levels[misspelt] == "WARNING"
     assert levels["of no effect here, though ROCm/ATOM reads them: ATOM_USE_TRITON_GEMM"] == "INFO"
 

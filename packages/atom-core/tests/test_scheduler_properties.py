@@ -35,7 +35,7 @@ def sampling(draw):
     )
 
 
-# Of the groups of layers; most often the one that sees everything.
+# The windows of the groups of layers; most often one group that sees everything.
 WINDOWS = ((None,), (None,), (None, 5), (3,), (7, 2), (4, None, 4), (None, 1), (None, None))
 
 

@@ -199,7 +199,7 @@ def test_many_prompts_of_one_take_turns_with_those_of_another(size, threads):
 
 
 def test_the_interpreter_is_free_while_a_long_text_is_tokenized(kinds):
-    """Of the time that it takes, another thread gets most; when the library held the interpreter it got none."""
+    """Another thread gets most of the time that it takes; when the library held the interpreter it got none."""
     tokenizer, text = kinds["qwen2"], "The quick brown fox. " * 20_000
 
     async def ask(threads: TextThreads):

@@ -109,7 +109,7 @@ def test_the_fused_prologue_equals_norm_then_rotation(backend, interleaved, rota
 
 
 def test_a_float8_cache_is_served_by_the_reference():
-    problem = make_problem(4, 2, 32, cache_dtype="float8_e4m3fn")
+    problem = make_problem(4, 2, 32, kv_cache_dtype="float8_e4m3fn")
     plan = select_mixer(problem)
     assert plan.backend == "reference"
     assert {name for name, _ in plan.reasons} == {"aiter", "triton", "native", "torch"}
@@ -150,7 +150,7 @@ def test_an_unknown_backend_is_refused_with_the_known_ones():
 def test_a_problem_that_makes_no_sense_is_refused(overrides, words):
     values = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "scale": 1.0, "dtype": "float32"}
     with pytest.raises(ValueError, match=words):
-        AttentionProblem(**(values | {"cache_dtype": "float32", "block_size": 4} | overrides))
+        AttentionProblem(**(values | {"kv_cache_dtype": "float32", "block_size": 4} | overrides))
 
 
 def test_the_contract_can_be_called_without_a_plan():

@@ -40,8 +40,8 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (PROBLEM, True),
         (make_problem(64, 8, 64, "float16", has_sinks=True, block_size=256), True),
-        (replace(PROBLEM, dtype="float32", cache_dtype="float32"), False),
-        (replace(PROBLEM, cache_dtype="float8_e4m3fn"), False),
+        (replace(PROBLEM, dtype="float32", kv_cache_dtype="float32"), False),
+        (replace(PROBLEM, kv_cache_dtype="float8_e4m3fn"), False),
         (replace(PROBLEM, sliding_window=128), False),
         (replace(PROBLEM, soft_cap=30.0), False),
         (replace(PROBLEM, batch_invariant=True), False),

@@ -18,11 +18,11 @@ from atom_kernels.known_variables import OF_NO_EFFECT, READ, left_aside, warning
     ],
 )
 def test_a_misspelt_name_is_answered_with_the_nearest(name: str, nearest: str):
-    assert warnings([name]) == [f"the environment variable {name!r} is none that ATOM reads: did you mean {nearest}?"]
+    assert warnings([name]) == [f"ATOM does not read the environment variable {name!r}: did you mean {nearest}?"]
 
 
 def test_a_name_like_none_of_ours_has_no_nearest():
-    assert warnings(["ATOM_QQQQ"]) == ["the environment variable 'ATOM_QQQQ' is none that ATOM reads"]
+    assert warnings(["ATOM_QQQQ"]) == ["ATOM does not read the environment variable 'ATOM_QQQQ'"]
 
 
 def test_names_that_a_package_reads_and_those_of_upstream_are_no_mistakes():

@@ -205,7 +205,7 @@ def test_the_layout_is_one_latent_a_token_and_says_its_bytes():
 
 
 def test_a_float8_cache_is_served_by_the_reference():
-    problem = make_problem(*SHAPE, cache_dtype="float8_e4m3fn")
+    problem = make_problem(*SHAPE, kv_cache_dtype="float8_e4m3fn")
     plan = select_mixer(problem)
     assert plan.backend == "reference"
     assert {name for name, _ in plan.reasons} >= {"native", "torch"}
@@ -233,11 +233,11 @@ def test_weights_of_another_shape_are_refused():
     [
         ({"num_heads": 0}, "num_heads is 0; it must be at least 1"),
         ({"qk_rope_head_dim": 7}, "qk_rope_head_dim is 7; pairs are rotated: it must be even"),
-        ({"cache_dtype": "float64"}, "cache_dtype is 'float64'; give one of"),
+        ({"kv_cache_dtype": "float64"}, "kv_cache_dtype is 'float64'; give one of"),
     ],
 )
 def test_a_problem_that_makes_no_sense_is_refused(overrides, words):
     sizes = {"num_heads": 4, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
-    others = {"scale": 1.0, "dtype": "float32", "cache_dtype": "float32", "block_size": 4}
+    others = {"scale": 1.0, "dtype": "float32", "kv_cache_dtype": "float32", "block_size": 4}
     with pytest.raises(ValueError, match=words):
         MlaProblem(**(sizes | others | overrides))

@@ -20,7 +20,6 @@ from atom_kernels.sampling import (
 )
 from atom_kernels.sampling.ops import SAMPLE, SamplingProblem
 from atom_kernels.sampling.philox import philox_by_torch, philox_rounds
-from atom_kernels.sampling.race import EXPONENTIAL_RACE, RaceProblem, exponential_race
 
 SAMPLERS = {"torch": torch_backend.sample_by_torch, "reference": sample_reference}
 if native_backend.unavailable() is None:
@@ -158,7 +157,7 @@ def test_top_p_cuts_a_nearly_flat_distribution_where_it_says(draw, top_p):
 @every_sampler
 def test_top_p_counts_what_top_k_has_left(draw):
     logits = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
-    # Of the two best, the first has 4/7 of the mass.
+    # The first of the two best has 4/7 of the mass.
     assert tokens_that_can_be_drawn(draw, logits, top_k=2, top_p=0.55) == [1]
     assert tokens_that_can_be_drawn(draw, logits, top_k=2, top_p=0.6) == [1, 3]
 
@@ -218,16 +217,7 @@ def test_what_check_tries_is_greedy_and_random():
 
 
 def test_the_work_of_a_draw_is_to_read_its_numbers_once():
-    # Logits of 4 bytes; a race reads as many random numbers.
     assert SAMPLE.work(SamplingProblem(1000), 3).num_bytes == 12000
-    assert EXPONENTIAL_RACE.work(RaceProblem(1000), 3).num_bytes == 24000
-    assert EXPONENTIAL_RACE.work(RaceProblem(1000, torch.bfloat16), 3).num_bytes == 18000
-
-
-def test_a_race_adds_hardly_anything_to_its_exponentials():
-    logits, numbers = torch.tensor([[0.9, 0.1]]).log(), torch.tensor([[1.0, 0.01]])
-    assert exponential_race(logits, numbers, torch.ones(1)).tolist() == [1]
-    assert exponential_race(logits, numbers, torch.ones(1), eps=1.0).tolist() == [0]
 
 
 def test_the_contract_refuses_columns_of_different_lengths():

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from atom_kernels.tuned import TunedRow, pick_row, tuned_rows
+from atom_kernels.tuned import TunedRow, tuned_rows
 from atom_kernels.tuned.store import FOLDER, save_rows
 from atom_kernels.tuned.tuner import Subject, tune
 
@@ -47,12 +47,6 @@ def test_a_key_whose_rival_was_always_faster_is_not_one_at_which_nobody_looked(f
     assert tuned_rows("linear", "64x64", "NVIDIA H100", folder) == ()
     save_rows("linear", "32x32", (), "NVIDIA H100", folder, tuned_from=8)
     assert tuned_rows("linear", "32x32", "NVIDIA H100", folder) is None
-
-
-def test_the_first_row_that_is_large_enough_serves_a_call():
-    assert [pick_row(ROWS, num_rows) for num_rows in (1, 4, 5)] == [ROWS[0], ROWS[0], ROWS[1]]
-    assert pick_row((), 1) is None
-    assert pick_row(ROWS[:1], 5) is None
 
 
 def test_the_configurations_that_are_shipped_rise_and_end_with_any_number_of_rows():

@@ -81,7 +81,7 @@ def test_weights_have_the_names_of_published_checkpoints():
 
 
 def test_what_it_caches_is_one_latent_a_token():
-    problem = make_layer(make_context(cache_dtype="bfloat16")).attn.problem
+    problem = make_layer(make_context(kv_cache_dtype="bfloat16")).attn.problem
     assert problem.layout.block_bytes == problem.block_size * (16 + 4) * 2
     assert problem.sliding_window is None
 

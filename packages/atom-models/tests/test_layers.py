@@ -109,7 +109,7 @@ def test_shards_of_different_schemes_run_as_several_plans_in_order(special):
 
 
 def add_kernel(calls):
-    """What a linear's kernel would be that can add the residual itself: doubles, and notes how it was called."""
+    """Stands for a linear's kernel that can add the residual itself: doubles, and notes how it was called."""
 
     def compute(x, residual=None):
         calls.append("plain" if residual is None else "added")
@@ -416,7 +416,7 @@ def test_each_thread_has_a_forward_context_of_its_own():
 
 
 def test_what_attention_caches_is_told_by_its_problem():
-    layer = Attention(4, 2, 8, context=make_context(cache_dtype="float8_e4m3fn"), prefix="a", sliding_window=32)
+    layer = Attention(4, 2, 8, context=make_context(kv_cache_dtype="float8_e4m3fn"), prefix="a", sliding_window=32)
     assert layer.problem.layout.block_bytes == layer.problem.block_size * 2 * 2 * 8
     assert layer.problem.sliding_window == 32
     assert layer.plan.problem is layer.problem

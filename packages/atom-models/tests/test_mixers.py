@@ -50,7 +50,7 @@ class SumProblem:
     hidden_size: int
     block_size: int
     dtype: str = "float32"
-    cache_dtype: str = "float32"
+    kv_cache_dtype: str = "float32"
     sliding_window: int | None = None
     name: ClassVar[str] = "prefix_sum"
 

@@ -20,7 +20,7 @@ from published_configs import FOLDER, NAMES
 from tiny_architectures import FAMILIES
 from tiny_models import make_tiny_llama
 
-# Of published checkpoints whose config says more than that of `transformers`; what the classes have is left out.
+# Fields of published configs that `transformers` does not write; those that the classes read are left out.
 PUBLISHED_FIELDS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {"pretraining_tp": 1, "is_llama_config": True, "rope_interleaved": False, "use_cache": True},
     "Qwen2ForCausalLM": {"use_mrope": False, "max_window_layers": 28, "sliding_window": None},

@@ -14,7 +14,7 @@ from atom_server.output.notation import NOTATIONS, BareKeysStyle, TaggedStyle
 from atom_server.output.output_format import OutputFormat
 from atom_server.output.parts import assemble
 from atom_server.output.response_template import ResponseTemplate, notation_of, reasoning_marks
-from atom_server.output.response_template.pattern_text import Group, pieces_of, text_of
+from atom_server.output.response_template.pattern_text import Group, pieces_of
 from atom_server.state import load_response_template
 from response_templates import SCHEMA, TEMPLATES
 from tiny_models import make_tiny_llama
@@ -119,7 +119,6 @@ def test_where_every_reply_begins_with_thoughts_the_prompt_has_begun_them():
 )
 def test_a_plain_pattern_stands_for_a_text(pattern, pieces):
     assert pieces_of(pattern) == pieces
-    assert text_of(pattern) == (pieces[0] if pieces is not None and len(pieces) == 1 else None)
 
 
 def test_a_file_may_take_its_place_and_is_read_at_the_start(tmp_path):

@@ -343,7 +343,7 @@ def test_what_has_priority_goes_first_and_what_finds_the_queue_full_is_sent_away
         urgent = start("urgent", priority=-5, max_tokens=60)
         refused = server.post("/v1/completions", prompt="one too many", max_tokens=1)
         assert [len(future.result(30)) for future in (running, patient, urgent)] == [450, 60, 60]
-        # Of these two alone: the first reply is long, and its client may still be reading when the next one comes.
+        # Only these two count: the first reply is long, and its client may still be reading when the next one comes.
         assert done.index("urgent") < done.index("patient")
 
         assert refused.status_code == 503

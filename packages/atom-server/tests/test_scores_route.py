@@ -17,7 +17,7 @@ def tokens_of(server, text, **fields):
 
 @pytest.fixture(scope="module")
 def likelihood(server, tiny_llama):
-    """Of the second text after the first, by `transformers`."""
+    """The score of the second text after the first, by `transformers`."""
     model = AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float32)
 
     def compute(first, second):

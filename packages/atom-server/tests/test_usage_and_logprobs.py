@@ -157,7 +157,7 @@ def test_a_text_completion_tells_the_likeliest_tokens_and_the_chosen_one():
     told = text_logprobs([None, ENTRY], first_token=(1, "x"))
     assert told.tokens == ["x", "c"]
     assert told.token_logprobs == [None, -3.0]
-    # Of tokens that read alike the likeliest counts.
+    # The likeliest of the tokens that read alike counts.
     assert told.top_logprobs == [None, {" a": -0.25, "b": -1.5, "c": -3.0}]
 
 

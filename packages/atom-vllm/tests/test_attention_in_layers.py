@@ -16,7 +16,7 @@ from stub_vllm import GraphSupport, stub_vllm
 
 REQUESTS = ((1, 40), (1, 7), (5, 30), (33, 33))
 PROBLEM = AttentionProblem(
-    num_heads=6, num_kv_heads=2, head_dim=32, scale=0.2, dtype="float32", cache_dtype="float32", block_size=16
+    num_heads=6, num_kv_heads=2, head_dim=32, scale=0.2, dtype="float32", kv_cache_dtype="float32", block_size=16
 )
 
 

@@ -60,7 +60,7 @@ def test_kernels_for_gpus_are_planned_over_vllms_cache(ours: Any, cache: str) ->
         head_dim=128,
         scale=0.1,
         dtype="bfloat16",
-        cache_dtype=stored_dtype(cache, "bfloat16"),
+        kv_cache_dtype=stored_dtype(cache, "bfloat16"),
         block_size=16,
     )
     plan = plan_over_view(problem)

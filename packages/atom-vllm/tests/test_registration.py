@@ -104,7 +104,9 @@ def test_a_misspelt_variable_is_warned_of(monkeypatch: pytest.MonkeyPatch, caplo
     monkeypatch.setenv("ATOM_VLLM_COMPIL", "0")
     with stub_vllm():
         register().register_model()
-    assert "'ATOM_VLLM_COMPIL' is none that ATOM reads: did you mean ATOM_VLLM_COMPILE?" in caplog.text
+    assert (
+        "ATOM does not read the environment variable 'ATOM_VLLM_COMPIL': did you mean ATOM_VLLM_COMPILE?" in caplog.text
+    )
 
 
 def test_nothing_is_done_where_the_plugin_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def attend(
 
     Args:
         q: ``[queries, heads, D]``.
-        k: ``[keys, kv_heads, D]``; `v` with another D, if it likes.
+        k: ``[keys, kv_heads, D]``; `v` may have another D.
         seen: ``[queries, keys]``, True where a query sees a key.
         bias: ``[heads, queries, keys]``, added to scaled logits.
         sinks: ``[heads]``, logits of a key without a value.
@@ -44,7 +44,7 @@ def attend(
         zero, and its sum's logarithm -inf.
     """
     group = q.shape[1] // k.shape[1]
-    # Keys that nobody sees may be pages that are no longer the sequence's: whatever they hold has no part in it.
+    # Keys that no query sees may lie in pages that are no longer the sequence's: their contents must have no effect.
     k, v = (part.float().where(seen.any(0)[:, None, None], 0.0).repeat_interleave(group, dim=1) for part in (k, v))
     logits = torch.einsum("qhd,khd->hqk", q.float(), k) * scale
     if softcap > 0:

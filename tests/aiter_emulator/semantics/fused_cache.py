@@ -1,4 +1,4 @@
-"""What precedes attention in one kernel: norms and rotary embedding of q and k, and their way into the cache."""
+"""The steps before attention in one kernel: norms and rotary embedding of q and k, and their way into the cache."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tools.mutate.mutation import Mutation, Operator, Source
 
 _OTHER_MEMBER = {"Silu": "Gelu", "Gelu": "Silu", "No": "per_Token", "Swiglu": "Silu"}
 _LAYOUT_METHODS = ("contiguous", "transpose", "t", "permute", "float")
-_PACKERS = ("shuffle", "pack_keys", "shuffle_values", "transpose_values")
+_PACKERS = ("shuffle", "pack_keys", "shuffle_values")
 _FACTORS = ("scale", "scaling_factor", "norm_eps", "eps", "softmax_scale", "epsilon")
 _COMPARISONS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
 

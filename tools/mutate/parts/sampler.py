@@ -22,9 +22,7 @@ _HOW_SOON = "any key between ends the search: how soon is its speed alone"
 HARMLESS: Harmless = {
     ("sampling/ops.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("sampling/ops.py: turns", "*", "*"): _EXAMPLES,
-    ("race.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("sampling/ops.py: _parity_problems", "*", "*"): _EXAMPLES,
-    ("race.py: _parity_problems", "*", "*"): _EXAMPLES,
     ("sampling/sampler.py: sample", 'logits_BV.device.type == "cuda"', "*"): _ON_A_GPU,
     (
         "sampling/sampler.py: sample",

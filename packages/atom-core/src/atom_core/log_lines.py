@@ -1,4 +1,4 @@
-"""Log records as lines: whatever text is in one, it takes one line, of limited length, and sends a terminal nothing."""
+"""Log records as lines: each takes one line of limited length without control characters, whatever text it holds."""
 
 from __future__ import annotations
 

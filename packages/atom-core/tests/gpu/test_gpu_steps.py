@@ -16,7 +16,7 @@ from tiny_models import make_tiny_llama
 
 pytest.importorskip("transformers")
 
-# What torch imports of itself to compile warns of what it will drop.
+# The modules that torch imports to compile warn of features that it will drop.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 # More requests than a captured step with prompts may have.

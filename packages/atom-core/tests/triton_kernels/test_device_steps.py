@@ -69,7 +69,7 @@ def test_captured_steps_draw_the_tokens_of_steps_on_the_host(tiny_llama: Path) -
 
 
 def test_an_engine_that_is_closed_leaves_no_model_to_the_garbage_collector(tiny_llama: Path) -> None:
-    """A GPU's memory is wanted by the next engine, and collecting is for whenever Python likes."""
+    """The next engine needs the GPU's memory, and Python may collect garbage much later."""
     models: list[weakref.ref[EngineModel]] = []
 
     class Remembered(ModelRunner):

@@ -1,4 +1,4 @@
-"""What kernels build of a step on the device is what the host builds of it."""
+"""The kernels build the same step on the device as the host does."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def _is_of(case: ParityCase | BenchCase, only_backend: str | None) -> bool:
 
 
 def error_share(actual: Any, expected: Any, tolerance: Tolerance) -> float:
-    """The largest error as a share of what is allowed at its place: up to 1 agrees. Shapes are those of `mismatch`."""
+    """The largest error as a share of what is allowed for that element; up to 1 agrees. Shapes must be equal."""
     largest = 0.0
     for got, want in zip(_tuple(actual), _tuple(expected), strict=True):
         if want.numel():

@@ -75,10 +75,10 @@ def left_aside(names: Iterable[str] | None = None) -> str | None:
 def _warning(name: str) -> str:
     # Whatever set the environment chose the name: it may be long, and hold line breaks.
     shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
-    # What all have in common would make any two alike.
+    # The prefix that all have in common would make any two alike.
     nearest = difflib.get_close_matches(_own_part(name[:_LONGEST]), [_own_part(known) for known in READ], n=1)
     hint = f": did you mean {PREFIX}{nearest[0]}?" if nearest else ""
-    return f"the environment variable {shown!a} is none that ATOM reads{hint}"
+    return f"ATOM does not read the environment variable {shown!a}{hint}"
 
 
 def _own_part(name: str) -> str:

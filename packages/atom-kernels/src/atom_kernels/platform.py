@@ -21,7 +21,7 @@ from atom_kernels.host_threads import usable_cores
 from atom_kernels.operator import BACKEND_ORDER
 from atom_kernels.probing import run_apart
 
-# Those that AITER has kernels for, and the GPU that a simulated platform of each is called by.
+# The architectures that AITER has kernels for, and the GPU that names a simulated platform of each.
 AITER_ARCHES = {"gfx942": "AMD Instinct MI300X", "gfx950": "AMD Instinct MI355X"}
 _BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16", "arm_bf16", "sve_bf16")
 
@@ -125,7 +125,7 @@ class Platform:
 
     @property
     def float8(self) -> str:
-        """The format that its instructions have for e4m3: CDNA 3 has one of its own, with 240 as the largest value."""
+        """The e4m3 format of its instructions: CDNA 3 has one of its own, with 240 as the largest value."""
         return "float8_e4m3fnuz" if self.arch == "gfx942" else "float8_e4m3fn"
 
     @property
@@ -149,7 +149,7 @@ class Platform:
 _LOCAL_MEMORY = {"gfx942": 65536, "gfx950": 163840, "sm_80": 166912, "sm_90": 232448, "sm_100": 232448}
 _LEAST_LOCAL_MEMORY = 65536
 
-# What `use_platform` put in the place of this machine, the last one in force.
+# The platforms that `use_platform` put in the place of this machine; the last one is in force.
 _in_use: list[Platform] = []
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from atom_kernels.platform import Platform
 
 
-# Where one of these is missing somebody may write it; oneDNN has what it has.
+# Backends that anybody may still write for an operator, so that `explain` names them as missing; oneDNN is as it is.
 _OURS_TO_WRITE = ("aiter", "triton", "native")
 
 

@@ -15,5 +15,5 @@ _TOLERANCES = {
 
 
 def elementwise_tolerance(dtype: torch.dtype) -> Tolerance:
-    """For values of order one."""
+    """The tolerance for values of order one."""
     return _TOLERANCES[dtype]

@@ -1,4 +1,4 @@
-"""Launches that fit: the tiles on the way lie in a processor's own memory, of which GPUs have more or less."""
+"""Makes launches fit: tiles that are being loaded lie in a processor's own memory, whose size depends on the GPU."""
 
 from __future__ import annotations
 

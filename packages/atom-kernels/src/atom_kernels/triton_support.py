@@ -1,9 +1,9 @@
-"""What launches of Triton kernels share: powers of two, and programmatic dependent launch.
+"""What launches of Triton kernels share: programmatic dependent launch.
 
-A kernel launched so starts while the one before it in the stream is still running. It may read at once what no kernel
-of a step writes (weights), and what was written before the step's first layer by kernels that are launched plainly:
-those let none start early, so that all that follow find it complete (lengths, block tables, positions, slots, and who
-decodes what). Before it touches anything else it calls `wait_for_inputs`.
+A kernel that is launched this way starts while the one before it in the stream is still running. It may read weights at
+once, since no kernel of a step writes them. It may also read what kernels that are launched plainly wrote before the
+step's first layer (lengths, block tables, positions, slots, and who decodes what): no kernel starts before a plain one
+has ended. Before it touches anything else it calls `wait_for_inputs`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,6 @@ def has_dependent_launch() -> bool:
 def dependent_launch() -> dict[str, Any]:
     """Options of a launch whose kernel takes `DEPENDENT` and calls `wait_for_inputs` where that is set."""
     return {"DEPENDENT": True, "launch_pdl": True} if has_dependent_launch() else {"DEPENDENT": False}
-
-
-def power_of_two(size: int) -> int:
-    """The smallest power of two that is not below `size`."""
-    return 1 << max(size - 1, 0).bit_length()
 
 
 @triton.jit

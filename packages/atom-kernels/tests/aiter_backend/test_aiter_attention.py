@@ -130,7 +130,7 @@ def test_steps_of_nothing_and_rows_past_a_step_give_zeros(machine, family):
 @pytest.mark.parametrize("requests", [MIXED, CHUNKS], ids=["mixed", "chunks"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt-oss window"])
 def test_a_float8_cache_is_read_as_it_was_written(machine, family, requests):
-    problem, options = of_family(family, cache_dtype=machine.float8)
+    problem, options = of_family(family, kv_cache_dtype=machine.float8)
     step = make_step(problem, requests, scattered=True, **options)
     out, keys, values = run(select_mixer(problem, machine, only_backend="aiter"), step)
     q, _ = apply_prologue(step.inputs[0], step.inputs[1], step.prologue)
@@ -145,7 +145,7 @@ def test_a_float8_cache_is_read_as_it_was_written(machine, family, requests):
 
 @pytest.mark.parametrize("queries", [2, 4])
 def test_float8_decodes_of_several_queries_see_no_later_ones(machine, queries):
-    problem, options = of_family("llama", cache_dtype=machine.float8)
+    problem, options = of_family("llama", kv_cache_dtype=machine.float8)
     step = make_step(problem, [(queries, 40), (1, 16), (queries, queries)], **options)
     step = replace(step, geometry=replace(step.geometry, num_decodes=3, max_decode_len=queries))
     out, keys, values = run(select_mixer(problem, machine, only_backend="aiter"), step)
@@ -226,7 +226,7 @@ def test_the_assembly_is_taken_where_it_can_be_and_says_why_not_elsewhere():
     git, pypi = (Platform.rocm("gfx942", release=release) for release in ("git", "pypi"))
     assert planned(git, 32, 8, 128).layout.name == "shuffled"
     assert planned(git, 96, 8, 128).layout.name == "shuffled"
-    assert planned(pypi, 32, 8, 128, cache_dtype="float8_e4m3fnuz").layout.name == "shuffled_scaled"
+    assert planned(pypi, 32, 8, 128, kv_cache_dtype="float8_e4m3fnuz").layout.name == "shuffled_scaled"
     others = [
         planned(pypi, 32, 8, 128),
         planned(git, 64, 8, 64),
@@ -242,7 +242,7 @@ def test_the_assembly_is_taken_where_it_can_be_and_says_why_not_elsewhere():
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ({"cache_dtype": "float8_e4m3fn"}, "float8_e4m3fnuz on gfx942, not of float8_e4m3fn"),
+        ({"kv_cache_dtype": "float8_e4m3fn"}, "float8_e4m3fnuz on gfx942, not of float8_e4m3fn"),
         ({"block_size": 8}, "powers of two from 16 on, not 8 tokens"),
         ({"batch_invariant": True}, "a row's bits depend on the others"),
     ],

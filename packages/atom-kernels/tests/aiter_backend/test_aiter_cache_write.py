@@ -55,7 +55,7 @@ def test_every_family_writes_what_the_reference_does(machine, layout, norms, sha
     problem = make_problem(*heads, "bfloat16")
     options = {"rotary_dim": rotary_dim, "interleaved": shape == "glm", "norms": norms, "scattered": True}
     step = make_step(problem, REQUESTS, **options)
-    # So much that nobody overlooks it.
+    # Large, so that a test cannot miss it.
     step = replace(step, prologue=replace(step.prologue, norm_eps=0.5))
     got, expected = written(problem, LAYOUTS[layout](problem), step)
     close(got, expected, atol=2e-2, rtol=2e-2)
@@ -92,7 +92,7 @@ def test_tokens_of_no_slot_are_written_nowhere_and_keep_their_queries(machine, l
 
 @pytest.mark.parametrize("rotary_dim", [None, 64])
 def test_float8_is_of_the_kind_that_the_machine_has(machine, rotary_dim):
-    problem = make_problem(4, 2, 64, "bfloat16", cache_dtype=machine.float8)
+    problem = make_problem(4, 2, 64, "bfloat16", kv_cache_dtype=machine.float8)
     step = make_step(problem, REQUESTS, rotary_dim=rotary_dim)
     got, expected = written(problem, problem.layout, step)
     close(got, expected, atol=2e-2, rtol=0.13)  # half of a last bit, and the other way of a tie
@@ -100,7 +100,7 @@ def test_float8_is_of_the_kind_that_the_machine_has(machine, rotary_dim):
 
 @pytest.mark.parametrize("rotary_dim", [None, 64, 128])
 def test_float8_with_scales_keeps_what_large_and_small_tokens_are(machine, rotary_dim):
-    problem = make_problem(4, 2, 128, "bfloat16", cache_dtype=machine.float8)
+    problem = make_problem(4, 2, 128, "bfloat16", kv_cache_dtype=machine.float8)
     step = make_step(problem, REQUESTS, rotary_dim=rotary_dim, norms=rotary_dim is not None, scattered=True)
     q, k, v = step.inputs
     step = replace(step, inputs=(q, k, v * torch.logspace(-2, 3, len(v))[:, None, None].bfloat16()))
@@ -115,12 +115,12 @@ def test_float8_with_scales_keeps_what_large_and_small_tokens_are(machine, rotar
 
 
 @pytest.mark.parametrize("key_heads", [1, 32])
-@pytest.mark.parametrize("cache_dtype", ["bfloat16", "float8_e4m3fnuz"])
-def test_all_in_one_kernel_gives_what_the_steps_give(monkeypatch, cache_dtype, key_heads):
-    problem = make_problem(32, key_heads, 128, "bfloat16", cache_dtype=cache_dtype)
+@pytest.mark.parametrize("kv_cache_dtype", ["bfloat16", "float8_e4m3fnuz"])
+def test_all_in_one_kernel_gives_what_the_steps_give(monkeypatch, kv_cache_dtype, key_heads):
+    problem = make_problem(32, key_heads, 128, "bfloat16", kv_cache_dtype=kv_cache_dtype)
     step = make_step(problem, REQUESTS, rotary_dim=128, norms=True)
     step = replace(step, prologue=replace(step.prologue, norm_eps=0.5))
-    layout = layouts.shuffled_layout(problem) if cache_dtype == "bfloat16" else layouts.scaled_layout(problem)
+    layout = layouts.shuffled_layout(problem) if kv_cache_dtype == "bfloat16" else layouts.scaled_layout(problem)
     with amd_machine("gfx942", "git"):
         monkeypatch.setenv(FUSION, "1")
         writer = CacheWriter(problem, layout)
@@ -128,7 +128,7 @@ def test_all_in_one_kernel_gives_what_the_steps_give(monkeypatch, cache_dtype, k
         given = NewTokens(*step.inputs, step.geometry.slot_mapping)
         writer.write(given, cache, step.prologue)
         assert "_norm_rope_cache" in vars(writer)
-        is_exact = cache_dtype == "bfloat16"
+        is_exact = kv_cache_dtype == "bfloat16"
         (q, k, v), (q_expected, k_expected, v_expected) = written(problem, layout, step)
         close([q], [q_expected], atol=2e-2, rtol=2e-2)
         close([k, v], [k_expected, v_expected], atol=2e-2 if is_exact else 0.3, rtol=2e-2 if is_exact else 0.1)

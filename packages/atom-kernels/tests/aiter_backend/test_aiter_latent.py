@@ -47,7 +47,7 @@ def test_every_family_attends_as_the_reference_does(machine, family, requests):
     is_too_large = family == "deepseek-v3" and machine.aiter.release == "pypi"
     problem = make_problem(*((112,) if is_too_large else FAMILIES[family][:1]), *FAMILIES[family][1:], "bfloat16")
     step = make_step(problem, STEPS[requests], scattered=True)
-    # So much that nobody overlooks it.
+    # Large, so that a test cannot miss it.
     agree(problem, replace(step, prologue=replace(step.prologue, norm_eps=0.5)), machine)
 
 
@@ -134,8 +134,8 @@ def test_a_second_step_of_the_same_size_writes_the_same_buffers(machine):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"dtype": "float32", "cache_dtype": "float32"}, "in bfloat16, not in float32"),
-        ({"cache_dtype": "float8_e4m3fnuz"}, "reads latents in bfloat16, not in float8_e4m3fnuz"),
+        ({"dtype": "float32", "kv_cache_dtype": "float32"}, "in bfloat16, not in float32"),
+        ({"kv_cache_dtype": "float8_e4m3fnuz"}, "reads latents in bfloat16, not in float8_e4m3fnuz"),
         ({"kv_lora_rank": 256}, "512 \\+ 64 elements, not 256 \\+ 64"),
         ({"num_heads": 144}, "up to 128 heads, not 144"),
     ],

@@ -31,23 +31,19 @@ def test_what_is_packed_comes_back(shape, dtype):
     blocks = numbered(shape, dtype)
     assert same(layouts.unpack_keys(layouts.pack_keys(blocks)), blocks)
     assert same(layouts.unshuffle_values(layouts.shuffle_values(blocks)), blocks)
-    assert same(layouts.restore_values(layouts.transpose_values(blocks)), blocks)
 
 
 @every_shape
 @every_dtype
 def test_each_element_lies_where_the_kernels_look_for_it(shape, dtype):
     blocks = numbered(shape, dtype)
-    packed, shuffled, transposed = (
-        make(blocks) for make in (layouts.pack_keys, layouts.shuffle_values, layouts.transpose_values)
-    )
+    packed, shuffled = layouts.pack_keys(blocks), layouts.shuffle_values(blocks)
     width = 16 // dtype.itemsize
     block, token, head, element = shape[0] - 1, 13, shape[2] - 1, shape[3] - 3
     wanted = blocks[block, token, head, element].reshape(1)
     places = (
         packed[block, head, element // width, token, element % width],
         shuffled[block, head, token // width, element, token % width],
-        transposed[block, head, element, token],
     )
     assert all(same(place.reshape(1), wanted) for place in places)
 
@@ -55,7 +51,7 @@ def test_each_element_lies_where_the_kernels_look_for_it(shape, dtype):
 @pytest.mark.parametrize("make", [layouts.shuffled_layout, layouts.scaled_layout])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fnuz"])
 def test_a_layout_allocates_what_its_packing_gives(make, dtype):
-    problem = make_problem(8, 2, 128, "bfloat16", cache_dtype=dtype)
+    problem = make_problem(8, 2, 128, "bfloat16", kv_cache_dtype=dtype)
     layout = make(problem)
     rows = torch.randn(5, 16, 2, 128).to(getattr(torch, dtype))
     made = layouts.from_nhd(layout, rows, rows)
@@ -84,7 +80,7 @@ def test_rows_are_given_back_by_their_scales(dtype):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"), [({"block_size": 4}, "blocks of 4"), ({"cache_dtype": "float8_e4m3fn"}, None)]
+    ("overrides", "words"), [({"block_size": 4}, "blocks of 4"), ({"kv_cache_dtype": "float8_e4m3fn"}, None)]
 )
 def test_blocks_that_cannot_be_cut_are_refused_with_the_width(overrides, words):
     reason = layouts.why_not_shuffled(make_problem(4, 2, 128, "bfloat16", **overrides))

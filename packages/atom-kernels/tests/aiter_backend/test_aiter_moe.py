@@ -162,22 +162,6 @@ def test_parity_of_moe_experts_on_aiter(name, arch, release):
             assert all(torch.equal(then, now) for then, now in zip(before, given, strict=True))
 
 
-@pytest.mark.parametrize(("arch", "release"), EVERYWHERE)
-def test_experts_of_other_ranks_add_nothing(arch, release):
-    problem = ExpertsProblem(4, 3, 128, 64, BF16, absent_experts=True)
-    weights, (x, gates, ids, base) = MOE_EXPERTS.make_inputs(problem, 9, torch.Generator().manual_seed(1))
-    ids = ids.where(ids % 2 == 0, -1)
-    ids[4] = -1
-    with amd_machine(arch, release):
-        plan = select(MOE_EXPERTS, problem)
-        assert plan.rows[0].backend == "aiter"
-        kernel = plan.prepare(weights)
-        for addend in (base, None):
-            expected = MOE_EXPERTS.reference(problem, weights, x, gates, ids, addend)
-            assert mismatch(kernel(x, gates, ids, addend), expected, MOE_EXPERTS.tolerance(problem)) is None
-    assert torch.equal(expected[4], torch.zeros(128, dtype=BF16))
-
-
 def test_inputs_may_be_slices_of_wider_rows():
     problem = EXPERTS["whole tiles"]
     weights, (x, gates, ids, _) = MOE_EXPERTS.make_inputs(problem, 6, torch.Generator().manual_seed(2))

@@ -62,7 +62,9 @@ def test_adapters_pass_all_that_the_table_says_and_the_table_says_no_more(name):
 
 @functools.cache
 def said_in_adapters() -> list[set[str]]:
-    """Of each file of adapters its texts and the keywords of its calls: names of functions and parameters are there."""
+    """The texts and the keywords of calls in each file of adapters: names of functions and parameters are among
+    them.
+    """
     files = [file for file in ADAPTERS.rglob("*.py") if file.name not in ("functions.py", "library.py", "report.py")]
     nodes = [list(ast.walk(ast.parse(file.read_text()))) for file in files]
     return [

@@ -24,7 +24,7 @@ def int32(values: list[int]) -> torch.Tensor:
 
 
 def step(heads: int = 16, queries: int = 1, page_size: int = 1, lengths: list[int] = LENGTHS, **changes) -> dict:
-    """Arguments of mla_decode_fwd that both releases have; pages in no order, those of nobody NaN."""
+    """Arguments of mla_decode_fwd that both releases have; pages in no order; unused ones are NaN."""
     counts = [-(-length // page_size) for length in lengths]
     order = torch.randperm(sum(counts) + 3).to(torch.int32)
     cache = torch.randn(len(order), page_size, 1, 576).to(BF16)

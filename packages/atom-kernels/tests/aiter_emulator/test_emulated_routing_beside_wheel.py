@@ -21,7 +21,7 @@ def wheel() -> AiterWheel:
 
 
 def by_id(weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """The weight of each expert: the order of the chosen is nobody's promise."""
+    """The weight of each expert: the order of the chosen is not promised."""
     return torch.zeros(len(ids), EXPERTS).scatter(1, ids.long(), weights)
 
 

@@ -15,7 +15,9 @@ collect_ignore_glob = what_to_ignore()
 
 @pytest.fixture(autouse=True)
 def fresh_memory_is_poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a kernel reads before anybody wrote it is infinite, so that a test fails always and not now and then."""
+    """Memory that a kernel reads before it is written is infinite, so that a test always fails, and not now and
+    then.
+    """
 
     def poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def run(*arguments: Any, **options: Any) -> torch.Tensor:

@@ -72,7 +72,7 @@ def test_norm_and_rotation_are_rounded_as_separate_operators_round(dtype, norms,
 
 
 def test_a_float8_cache_is_read_and_written_saturated():
-    problem = make_problem(4, 2, 32, "bfloat16", cache_dtype="float8_e4m3fn")
+    problem = make_problem(4, 2, 32, "bfloat16", kv_cache_dtype="float8_e4m3fn")
     step = make_step_here(problem, [(1, 40), (20, 20)])
     step = replace(step, inputs=(*step.inputs[:2], step.inputs[2] * 300))
     out, *kv_cache = step.run(select_mixer(problem, only_backend="triton"))
@@ -248,7 +248,7 @@ def test_nothing_past_the_end_of_a_request_or_before_its_window_is_read(window):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("cache_dtype", ["bfloat16", "float8_e4m3fn"])
+@pytest.mark.parametrize("kv_cache_dtype", ["bfloat16", "float8_e4m3fn"])
 @pytest.mark.parametrize(
     ("shape", "rules"),
     [
@@ -259,10 +259,10 @@ def test_nothing_past_the_end_of_a_request_or_before_its_window_is_read(window):
         ((9, 3, 64), {}),
     ],
 )
-def test_shapes_of_real_models_agree_on_a_gpu(shape, rules, cache_dtype):
-    problem = make_problem(*shape, "bfloat16", cache_dtype=cache_dtype, **rules)
+def test_shapes_of_real_models_agree_on_a_gpu(shape, rules, kv_cache_dtype):
+    problem = make_problem(*shape, "bfloat16", kv_cache_dtype=kv_cache_dtype, **rules)
     requests = [*[(1, 1 + 97 * i) for i in range(40)], (1, 9000), (1000, 1000), (513, 3000), (2, 77), (2048, 2100)]
-    norms = cache_dtype == "bfloat16"
+    norms = kv_cache_dtype == "bfloat16"
     step = make_step_here(problem, requests, scattered=True, rotary_dim=None if rules else shape[2], norms=norms)
     got = step.run(select_mixer(problem, only_backend="triton"))
     expected = step.run(select_mixer(problem, only_backend="reference"))

@@ -95,7 +95,7 @@ def test_nothing_past_the_end_of_a_request_is_read():
 
 
 def test_a_float8_cache_is_read_and_written_saturated():
-    problem = make_problem(*SHAPE, "bfloat16", cache_dtype="float8_e4m3fn")
+    problem = make_problem(*SHAPE, "bfloat16", kv_cache_dtype="float8_e4m3fn")
     step = make_step_here(problem, [(1, 40), (9, 20)], prologue=False)
     out, cache = step.run(select_mixer(problem, only_backend="triton"))
     geometry = step.geometry
@@ -113,12 +113,12 @@ def test_a_float8_cache_is_read_and_written_saturated():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("cache_dtype", ["bfloat16", "float8_e4m3fn"])
+@pytest.mark.parametrize("kv_cache_dtype", ["bfloat16", "float8_e4m3fn"])
 @pytest.mark.parametrize("shape", [(16, 512, 128, 64, 128), (20, 512, 192, 64, 256), (128, 512, 128, 64, 128)], ids=str)
-def test_shapes_of_real_models_agree_on_a_gpu(shape, cache_dtype):
-    problem = make_problem(*shape, "bfloat16", cache_dtype=cache_dtype)
+def test_shapes_of_real_models_agree_on_a_gpu(shape, kv_cache_dtype):
+    problem = make_problem(*shape, "bfloat16", kv_cache_dtype=kv_cache_dtype)
     requests = [*[(1, 1 + 97 * i) for i in range(20)], (1, 9000), (500, 500), (130, 1300), (2, 77)]
-    step = make_step_here(problem, requests, scattered=True, prologue=cache_dtype == "bfloat16")
+    step = make_step_here(problem, requests, scattered=True, prologue=kv_cache_dtype == "bfloat16")
     got = step.run(select_mixer(problem, only_backend="triton"))
     expected = step.run(select_mixer(problem, only_backend="reference"))
     error = (got[0].float() - expected[0].float()).norm() / expected[0].float().norm()

@@ -21,8 +21,3 @@ def test_dependent_launch_is_for_nvidia_from_hopper_on(monkeypatch, vendor, arch
     launch = triton_support.dependent_launch()
     triton_support.has_dependent_launch.cache_clear()
     assert launch == ({"DEPENDENT": True, "launch_pdl": True} if expected else {"DEPENDENT": False})
-
-
-@pytest.mark.parametrize(("size", "expected"), [(0, 1), (1, 1), (2, 2), (3, 4), (1024, 1024), (1025, 2048)])
-def test_powers_of_two_are_not_below_their_size(size, expected):
-    assert triton_support.power_of_two(size) == expected

@@ -33,7 +33,7 @@ class BuildContext:
         quantization: chooses a scheme for each linear by name.
         mixer_host: ``(problem, layer name, context)`` -> what runs a layer that has a cache; by default a kernel that
             fits `platform`, over the caches of the forward context.
-        cache_dtype: of keys and values by torch name; "auto" is `dtype`.
+        kv_cache_dtype: of keys and values by torch name; "auto" becomes `dtype`.
         block_size: tokens of a cache block.
         max_model_len: longest sequence that will be run, for tables of positions; None is the model's own.
         aux_hidden_states: ids of layers whose outputs `forward` returns as well (drafters read them).
@@ -45,20 +45,19 @@ class BuildContext:
     collectives: Collectives = SINGLE_RANK
     quantization: Quantization = UNQUANTIZED
     mixer_host: MixerHostFactory = planned_host
-    cache_dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
     block_size: int = 16
     max_model_len: int | None = None
     aux_hidden_states: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kv_cache_dtype == "auto":
+            object.__setattr__(self, "kv_cache_dtype", self.dtype_name)
 
     @property
     def dtype_name(self) -> str:
         """`dtype` as protocols spell it, such as "bfloat16"."""
         return str(self.dtype).removeprefix("torch.")
-
-    @property
-    def kv_cache_dtype(self) -> str:
-        """`cache_dtype` with "auto" resolved."""
-        return self.dtype_name if self.cache_dtype == "auto" else self.cache_dtype
 
     def split(self, count: int, what: str) -> int:
         """This rank's share of `count`.

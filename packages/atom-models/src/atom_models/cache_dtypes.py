@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 CACHE_DTYPES = ("auto", "bf16", "fp8")
 
 
-def stored_dtype(cache_dtype: str, dtype: str, platform: Platform) -> str:
+def stored_dtype(kv_cache_dtype: str, dtype: str, platform: Platform) -> str:
     """The torch name of what a cache holds.
 
     Args:
-        cache_dtype: one of `CACHE_DTYPES`; "auto" is `dtype`, "fp8" the platform's own kind of float8.
+        kv_cache_dtype: one of `CACHE_DTYPES`; "auto" is `dtype`, "fp8" the platform's own kind of float8.
         dtype: of the model.
 
     Raises:
-        ValueError: `cache_dtype` is another word.
+        ValueError: `kv_cache_dtype` is another word.
     """
-    if cache_dtype not in CACHE_DTYPES:
-        raise ValueError(f"cache_dtype is {cache_dtype!r}; allowed are {', '.join(CACHE_DTYPES)}")
-    return {"auto": dtype, "bf16": "bfloat16", "fp8": platform.float8}[cache_dtype]
+    if kv_cache_dtype not in CACHE_DTYPES:
+        raise ValueError(f"kv_cache_dtype is {kv_cache_dtype!r}; allowed are {', '.join(CACHE_DTYPES)}")
+    return {"auto": dtype, "bf16": "bfloat16", "fp8": platform.float8}[kv_cache_dtype]

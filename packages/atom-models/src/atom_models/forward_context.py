@@ -82,9 +82,9 @@ def get_forward_context() -> ForwardContext:
 
 
 def mix_in_step(mix: Mix, inputs: Sequence[torch.Tensor], out_shape: Sequence[int]) -> torch.Tensor:
-    """What ``mix(*inputs)`` gives, of `out_shape` and the first input's dtype.
+    """The result of ``mix(*inputs)``, of `out_shape` and the first input's dtype.
 
-    It is called at once, unless the step is being captured in pieces: then at each replay, with the context of that.
+    It is called at once, unless the step is being captured in pieces: then each replay calls it, with its own context.
     """
     between_graphs = get_forward_context().between_graphs
     if between_graphs is None:

@@ -84,7 +84,7 @@ def load_model(
     *,
     quantization: str | None = None,
     device: torch.device | str | None = None,
-    cache_dtype: str = "auto",
+    kv_cache_dtype: str = "auto",
     block_size: int = 16,
     max_model_len: int | None = None,
     progress: bool = True,
@@ -96,7 +96,7 @@ def load_model(
         dtype: to run in; None is float32 for float32 checkpoints, and what is fast here for others.
         quantization: quantize dense weights on loading: "int8", "int8-few-rows".
         device: where it runs; None is the platform's.
-        cache_dtype: of keys and values, as the engine's --kv-cache-dtype: "auto" (the model's), "bf16" or "fp8".
+        kv_cache_dtype: of keys and values, as the engine's --kv-cache-dtype: "auto" (the model's), "bf16" or "fp8".
         block_size: tokens of a cache block.
         max_model_len: longest sequence that will be run; None is the model's own. Some rotations (longrope, dynamic)
             depend on it.
@@ -104,10 +104,10 @@ def load_model(
 
     Raises:
         CheckpointError, UnsupportedArchitectureError, UnsupportedQuantizationError: one line that says what is wrong.
-        ValueError: an unknown dtype or cache_dtype.
+        ValueError: an unknown dtype or kv_cache_dtype.
     """
     platform = detect_platform()
-    stored = stored_dtype(cache_dtype, "auto", platform)
+    stored = stored_dtype(kv_cache_dtype, "auto", platform)
     path = Path(model)
     if not path.exists():
         from atom_models.hub import resolve_model
@@ -119,7 +119,7 @@ def load_model(
         dtype=_torch_dtype(dtype or default_dtype(checkpoint, platform.preferred_dtype)),
         device=device or platform.device,
         quantization=choose_quantization(checkpoint.config, quantization),
-        cache_dtype=stored,
+        kv_cache_dtype=stored,
         block_size=block_size,
         max_model_len=max_model_len,
     )

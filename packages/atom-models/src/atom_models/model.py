@@ -47,7 +47,7 @@ def construct_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
         context = replace(context, max_model_len=checkpoint.max_model_len)
     config = checkpoint.text_config
     if not checkpoint.has_head:
-        # The embedding's table stands in, so that engines can run whole steps; nobody gets to see what it gives.
+        # The embedding's table serves as the head, so that engines can run whole steps; its logits are never shown.
         config = {**config, "tie_word_embeddings": True}
     try:
         model = model_class(config, context)
@@ -74,5 +74,5 @@ def mixer_layers(model: nn.Module) -> dict[str, Mixer]:
 
 
 def num_idle_weights(model: nn.Module) -> int:
-    """How many weights of this rank's experts a token is not multiplied by, since it does not choose those experts."""
+    """The number of this rank's weights that a token does not use: those of the experts that it does not choose."""
     return sum(layer.num_idle_weights for layer in model.modules() if isinstance(layer, Experts))

@@ -150,7 +150,7 @@ async def _serve(args: EngineArgs, options: ServerOptions, listener: socket.sock
         _handle_signals(life.on_signal)
         watching = [asyncio.ensure_future(each) for each in (life.watch_engine(), watch_descriptors())]
         show_banner(state, url_of(listener), seconds=time.time() - started)
-        # What stays for good is not looked through for garbage while streams wait.
+        # Garbage collection leaves out what stays for good, so that streams do not wait for it.
         gc.collect()
         gc.freeze()
         await server.serve(sockets=[listener])

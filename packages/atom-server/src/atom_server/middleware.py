@@ -16,7 +16,7 @@ from atom_server.errors import APIError, as_api_error
 from atom_server.request_log import RequestRecord
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
-# Whoever watches a server must not need its key.
+# Probes must not need the server's key.
 OPEN_PATHS = frozenset(("/health", "/ready"))
 
 

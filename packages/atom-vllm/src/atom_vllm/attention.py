@@ -110,7 +110,7 @@ class AtomAttention(AtomKernels, AttentionImpl[Any]):
             head_dim=self.head_size,
             scale=self.scale,
             dtype=self._dtype,
-            cache_dtype=self._cache_dtype,
+            kv_cache_dtype=self._cache_dtype,
             block_size=block_size,
             sliding_window=self._window,
             has_sinks=self.sinks is not None,

@@ -22,7 +22,7 @@ def packed_layout(problem: AttentionProblem, strides: Strides | None = None) -> 
     heads, block_size, row = problem.num_kv_heads, problem.block_size, 2 * problem.head_dim
     shape = (block_size, heads, problem.head_dim)
     strides = strides or (heads * block_size * row, row, block_size * row, 1)
-    tensors = tuple(CacheTensor(name, shape, problem.cache_dtype, strides) for name in ("key", "value"))
+    tensors = tuple(CacheTensor(name, shape, problem.kv_cache_dtype, strides) for name in ("key", "value"))
     return CacheLayout("packed_hnd", block_size, tensors)
 
 

@@ -24,14 +24,6 @@ class VllmCollectives:
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
         return self._group.all_gather(x, dim)
 
-    def reduce_scatter(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
-        return self._group.reduce_scatter(x, dim)
-
-    def all_to_all(self, x: torch.Tensor) -> torch.Tensor:
-        out = torch.empty_like(x)
-        torch.distributed.all_to_all_single(out, x, group=self._group.device_group)
-        return out
-
 
 def tensor_parallel() -> Collectives:
     """The collectives of the tensor-parallel group that vLLM has set up in this process."""

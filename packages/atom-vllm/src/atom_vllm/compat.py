@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-# From here up to the next, not included. Tried: 0.26.0 on CUDA, 0.27.1 and 0.32.0 on CPUs.
+# The oldest supported version, and the first that is not. Tried: 0.26.0 on CUDA, 0.27.1 and 0.32.0 on CPUs.
 OLDEST, FIRST_UNKNOWN = Version("0.26"), Version("0.33")
 # What is in this package for older versions only, and the first version that does without. Once `OLDEST` has come
 # there, a test fails until it is gone.

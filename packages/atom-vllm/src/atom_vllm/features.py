@@ -1,4 +1,4 @@
-"""What of vLLM's features our models do not have: then vLLM's own class serves, and a line says why."""
+"""Features of vLLM that our models do not have: then vLLM's own class serves, and a line says why."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class LatentLayer(nn.Module, AttentionLayerBase):
         self.num_heads = problem.num_heads
         self.impl: Any = LatentKernels(problem)
         self.kv_cache = torch.tensor([])
-        self._dtype = getattr(torch, problem.cache_dtype)
+        self._dtype = getattr(torch, problem.kv_cache_dtype)
         layers = vllm_config.compilation_config.static_forward_context
         if layer_name in layers:
             raise ValueError(f"vLLM has a layer {layer_name} already")

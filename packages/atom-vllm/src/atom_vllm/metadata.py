@@ -31,7 +31,7 @@ class AtomMetadata:
     by_plan: dict[int, Any] = field(default_factory=dict)
 
     def of(self, plan: Plan) -> Any:
-        """What `plan`, of which equal layers have the same, needs to know about the step."""
+        """The metadata of this step for `plan`, which equal layers share."""
         key = id(plan)
         if key not in self.by_plan:
             self.by_plan[key] = plan.build_metadata(self.geometry)

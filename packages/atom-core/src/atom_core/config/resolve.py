@@ -98,7 +98,7 @@ def _backend(args: EngineArgs) -> BackendSetting:
 def _cache(args: EngineArgs, dtype: str, platform: Platform) -> CacheConfig:
     return CacheConfig(
         block_size=args.block_size,
-        dtype=stored_dtype(args.kv_cache_dtype, dtype, platform),
+        kv_cache_dtype=stored_dtype(args.kv_cache_dtype, dtype, platform),
         enable_prefix_caching=args.enable_prefix_caching,
         prefix_hash="sha256" if args.prefix_hash == "sha256" else "xxhash64",
         memory_utilization=args.gpu_memory_utilization,

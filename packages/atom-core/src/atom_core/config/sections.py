@@ -41,7 +41,7 @@ class CacheConfig:
     """
 
     block_size: int
-    dtype: str
+    kv_cache_dtype: str
     enable_prefix_caching: bool
     prefix_hash: PrefixHash
     memory_utilization: float

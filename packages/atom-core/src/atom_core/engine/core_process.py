@@ -51,7 +51,8 @@ PULSE_SECONDS = 0.5
 
 def main() -> int:
     """Start the engine, serve until told to stop; 0 after a shutdown, 1 after a failure."""
-    for ending in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group: the parent drains, then ends us
+    # Signals reach the whole group: the parent drains, and then ends this process.
+    for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_IGN)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
@@ -66,8 +67,8 @@ def main() -> int:
         sender.send(Failed(_cause(error)))
         _close(context, sender)
         return 1
-    # Nothing of a start is garbage: a full collection that went through all of it would stop steps for 0.2 s. Only
-    # here, where the process is ours: what a program that holds an engine has in memory is its own affair.
+    # What a start makes is never garbage, and a full collection over it would stop steps for 0.2 s. This is done only
+    # here, where the process is ours, and not in a program that holds an engine.
     gc.freeze()
     try:
         sender.send(Ready(core.info))
@@ -140,7 +141,7 @@ class _EngineLoop:
             case Shutdown():
                 self._running = False
             case msgspec.DecodeError() as error:
-                # Whose request it was cannot be told: somebody would wait for it for ever.
+                # Nobody knows whose request it was, so its caller would wait for ever.
                 raise error
 
     def _profile(self, start: bool) -> str | None:

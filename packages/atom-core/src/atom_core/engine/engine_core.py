@@ -78,7 +78,7 @@ class EngineCore:
             max_model_len=runner.max_model_len,
             vocab_size=runner.vocab_size,
             dtype=config.model.dtype,
-            kv_cache_dtype=config.cache.dtype,
+            kv_cache_dtype=config.cache.kv_cache_dtype,
             device=config.device,
             num_blocks=runner.num_blocks,
             block_size=config.cache.block_size,
@@ -187,7 +187,7 @@ class EngineCore:
                     self._refuse(request, refusal.reason, refusal.code)
 
     def _release_sampler(self, step: SchedulerOutput, handle: StepHandle) -> None:
-        """Let a step sample. Under a grammar that waits for the tokens of the steps before it; its forward runs."""
+        """Let a step sample. With a grammar this waits for the tokens of earlier steps, while its forward runs."""
         rows = self._constrained.rows(step)
         if not rows:
             handle.sample(None)
@@ -195,7 +195,7 @@ class EngineCore:
         while len(self._in_flight) > 1:
             self._news += self._collect()
         if not self._in_flight:
-            return  # a step before it failed, and took this one along
+            return  # an earlier step failed, and with it this one
         masks, errors = self._constrained.masks(rows)
         handle.sample(masks)
         for request_id, token_ids in self._constrained.take_forced(masks).items():
@@ -219,7 +219,7 @@ class EngineCore:
         return news
 
     def _fail(self, failed: SchedulerOutput, error: Exception) -> list[EngineOutput]:
-        """End the requests of a failed step, and of those submitted after it, which stood on it."""
+        """End the requests of a failed step, and of those submitted after it, which depend on it."""
         self._failed_steps += 1
         lost = [failed]
         while self._in_flight:

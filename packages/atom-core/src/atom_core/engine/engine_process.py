@@ -40,7 +40,7 @@ class EngineProcess:
             env=settings.child_environment(self._args.num_threads),
         )
         launch = Launch(dataclasses.asdict(self._args), str(model_path), self.folder)
-        # The pipe stays open while we live: its end is how the child learns of our death.
+        # The pipe stays open as long as this process lives: when it closes, the child ends.
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(msgspec.json.encode(launch) + b"\n")

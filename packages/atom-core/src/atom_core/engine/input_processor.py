@@ -71,7 +71,7 @@ class InputProcessor:
             raise InvalidRequestError("bad_words need a tokenizer, and skip_tokenizer_init left it out", "bad_words")
 
     def validate_constraint(self, params: SamplingParams) -> None:
-        """Raise InvalidRequestError for a constraint that is refused by its looks; `check_grammar` compiles it."""
+        """Raise InvalidRequestError for a constraint that is refused without compiling it, as `check_grammar` does."""
         has_eos, has_tokenizer = bool(self._eos_token_ids), self._tokenizer is not None
         check_structured_outputs(params, has_eos=has_eos, has_tokenizer=has_tokenizer)
         check_thinking_budget(params, has_tokenizer=has_tokenizer)

@@ -41,7 +41,7 @@ def open_tokenizer(args: EngineArgs, checkpoint: Checkpoint) -> Tokenizer | None
 def resolve(args: EngineArgs, checkpoint: Checkpoint) -> EngineConfig:
     """The configuration of `args` on this machine. Imports torch, to look at the hardware.
 
-    Variables of the environment that look like ours and are read by nobody are told of in the log.
+    Environment variables that begin as ours do and that nothing reads are logged.
     """
     from atom_core.config import resolve_config
     from atom_kernels.platform import detect_platform

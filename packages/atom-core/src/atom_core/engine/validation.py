@@ -41,7 +41,7 @@ def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
     if len(token_ids) >= limits.max_model_len:
         raise prompt_too_long(len(token_ids), limits.max_model_len)
     vocab_size = limits.vocab_size
-    # Prompts are long: only one that is wrong is gone through for what is wrong.
+    # Prompts are long: the wrong token is only searched for where there is one.
     if set(map(type, token_ids)) == {int} and min(token_ids) >= 0 and max(token_ids) < vocab_size:
         return
     for token_id in token_ids:

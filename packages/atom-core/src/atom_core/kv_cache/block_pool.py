@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from atom_core.kv_cache.vacant_runs import VacantRuns
 
-# Beside the blocks it asks for now, a request likes this many after them vacant, where it may still grow.
+# Where a request may still grow, a new run has up to this many vacant blocks behind it.
 GROWTH_RUN = 16
 
 
@@ -26,7 +26,7 @@ class BlockPool:
         self._num_holders = [0] * num_blocks
         self._is_cached = bytearray(num_blocks)
         self._vacant = VacantRuns(num_blocks)
-        # Free cached blocks, unused for longest first, with the time (in releases) since when they are.
+        # Free cached blocks, unused for longest first, with the time (in releases) at which they became free.
         self._idle_cached: OrderedDict[int, int] = OrderedDict()
         self._time = 0
 
@@ -93,7 +93,7 @@ class BlockPool:
         self._vacate(vacated)
 
     def set_cached(self, block_id: int, is_cached: bool) -> None:
-        """The prefix cache has come to know a (held) block, or knows it no longer."""
+        """Note that the prefix cache names a (held) block now, or no longer."""
         self._is_cached[block_id] = is_cached
         if not is_cached and block_id in self._idle_cached:
             del self._idle_cached[block_id]
@@ -114,7 +114,7 @@ class BlockPool:
             self._make_run(liked)
         start, end = self._vacant.longest()
         spare = max(end - start - liked, 0)
-        # Some of what is to spare goes to the neighbor in front, to grow into; the lowest run has none.
+        # Some of the spare blocks are left to the neighbor in front, to grow into; the lowest run has no neighbor.
         first = start + min(room, spare // 2) if start else 0
         self._take(block_ids, start, first, min(count, end - first))
 
@@ -140,7 +140,7 @@ class BlockPool:
                 return
 
     def _is_old(self, block_id: int) -> bool:
-        """Whether the block is free, cached, and unused since the older half of the time that free blocks go back."""
+        """Whether the block is free and cached, and has been so for at least half as long as the oldest one."""
         since = self._idle_cached.get(block_id)
         if since is None:
             return False
@@ -148,7 +148,7 @@ class BlockPool:
         return 2 * since <= oldest + self._time
 
     def _evict(self, block_id: int) -> tuple[int, int]:
-        """Make a free cached block vacant; the run that it is part of now."""
+        """Make a free cached block vacant; returns the run that it is part of now."""
         del self._idle_cached[block_id]
         self._is_cached[block_id] = 0
         if self._on_evict is not None:

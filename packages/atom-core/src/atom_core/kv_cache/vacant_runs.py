@@ -23,7 +23,7 @@ class VacantRuns:
         return self._num_blocks
 
     def add(self, start: int, end: int) -> tuple[int, int]:
-        """Blocks ``[start, end)``, none of them here yet, have become empty; the run that they are part of now."""
+        """Blocks ``[start, end)``, none of them here yet, have become empty; returns their run."""
         self._num_blocks += end - start
         start = self._start_of.pop(start, start)
         end = self._end_of.pop(end, end)

@@ -1,7 +1,7 @@
 """What crosses between scheduler and worker: one step to run, and what it produced.
 
-What comes once for each request and step is kept from the garbage collector, which would go through thousands a second:
-it holds nothing that could hold it.
+Structs that come once for each request and step are not tracked by the garbage collector, which would go through
+thousands a second: they cannot be part of a cycle.
 """
 
 from __future__ import annotations

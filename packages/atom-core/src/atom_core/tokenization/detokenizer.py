@@ -11,7 +11,7 @@ from atom_core.tokenization.tokenizer import Tokenizer
 # A character of UTF-8 is at most 4 bytes, so of an undecidable tail only the last 3 tokens can still become one.
 MAX_OPEN_TOKENS = 3
 PATIENCE = 8
-# A step decodes all that is pending, some times over: tokens without end would take longer with each.
+# Every new token decodes all pending ones again: without a limit, each would take longer than the last.
 MAX_PENDING = 32
 PRIMING_TOKENS = 6
 

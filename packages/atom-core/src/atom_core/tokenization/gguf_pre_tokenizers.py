@@ -72,7 +72,7 @@ class PreTokenizer:
     """What happens to text before merges.
 
     Attributes:
-        patterns: one after the other, each cuts what those before it left whole, at its matches. None are GPT-2's.
+        patterns: one after the other, each cuts what those before it left whole, at its matches; none means GPT-2's.
         digits: each digit is a piece; before everything ("first"), after it ("last"), or not ("").
         nfc: Unicode's normal form C first.
         ignore_merges: pieces that the vocabulary has as a whole are never merged.

@@ -14,7 +14,7 @@ from atom_core.tokenization.byte_level import BYTE_OF_CHARACTER
 _MOST_COMPOSED = 4
 _UNICODE_FORMS = frozenset(("NFC", "NFD", "NFKC", "NFKD"))
 _GROWING_NORMALIZERS = frozenset(("Lowercase", "Prepend", "ByteLevel"))
-# Those that only cut. Others drop what lies between words.
+# Pre-tokenizers that only cut; others drop what lies between words.
 _CUTTING_PRE_TOKENIZERS = frozenset(("ByteLevel", "Digits", "Metaspace", "Punctuation", "Split", "UnicodeScripts"))
 
 

@@ -1,4 +1,4 @@
-"""`Tokenizer`: one face for the tokenizers of model folders and of GGUF files. No transformers, no torch."""
+"""`Tokenizer`: one interface to the tokenizers of model folders and of GGUF files. No transformers, no torch."""
 
 from __future__ import annotations
 

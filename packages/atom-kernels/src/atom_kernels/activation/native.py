@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from atom_kernels.activation.contract import GatedActivationProblem
+from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend
 
@@ -17,9 +18,7 @@ _SIGNATURES = {f"silu_and_mul_{suffix}": "ppll" for suffix in _SUFFIXES.values()
 
 
 def _supports(problem: GatedActivationProblem, platform: Any) -> str | None:
-    if problem.dtype not in _SUFFIXES:
-        return f"written for float32 and bfloat16, not {problem.dtype}"
-    return native_unavailable("activation")
+    return why_not_dtype(problem.dtype, _SUFFIXES) or native_unavailable("activation")
 
 
 def _bind(problem: GatedActivationProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:

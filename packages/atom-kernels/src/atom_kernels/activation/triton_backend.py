@@ -9,10 +9,10 @@ import torch
 
 from atom_kernels.activation.contract import ActivationProblem, GatedActivationProblem
 from atom_kernels.activation.names import Activation
+from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.launch import launch
 from atom_kernels.operator import Backend
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # What `triton_kernels.gated` and `activated` compute.
 _ACTIVATIONS = (
     *(Activation.SILU, Activation.GELU, Activation.GELU_TANH),
@@ -27,9 +27,7 @@ def why_not_in_triton(activation: str) -> str | None:
 
 
 def _supports(problem: ActivationProblem | GatedActivationProblem, platform: Any) -> str | None:
-    if problem.dtype not in _DTYPES:
-        return f"written for float32, bfloat16 and float16, not {problem.dtype}"
-    return None
+    return why_not_dtype(problem.dtype, FLOATS)
 
 
 def _supports_ungated(problem: ActivationProblem, platform: Any) -> str | None:
@@ -47,7 +45,8 @@ def triton_activation(kind: str) -> Backend:
 
 def _bind(problem: GatedActivationProblem, kind: str) -> Callable[[torch.Tensor], torch.Tensor]:
     from atom_kernels.activation.triton_kernels import gated_activation_kernel
-    from atom_kernels.triton_support import dependent_launch, power_of_two
+    from atom_kernels.powers_of_two import power_of_two
+    from atom_kernels.triton_support import dependent_launch
 
     size, dtype = problem.intermediate_size, problem.dtype
     block = min(_BLOCK, power_of_two(size))

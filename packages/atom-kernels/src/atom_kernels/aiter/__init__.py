@@ -1,4 +1,4 @@
-"""AMD's AITER: what of it we call, what an installed one offers, and the adapters of the operators that run on it.
+"""AMD's AITER: the functions that we call, what an installed release offers, and the adapters of our operators.
 
 Nothing in this package imports AITER until an adapter binds a kernel.
 """

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from atom_kernels.aiter.functions import FUNCTIONS
 
-# The two that we know: sources of v0.1.17 and later, and the only release on PyPI.
+# The releases that we know: sources of v0.1.17 and later, and the only release on PyPI.
 RELEASES = ("git", "pypi")
 _SHIPPED = Path(__file__).with_name("parameters.json")
 
@@ -38,21 +38,21 @@ class AiterApi:
     functions: tuple[tuple[str, tuple[Parameter, ...]], ...] = field(hash=False, repr=False)
 
     def parameters(self, name: str) -> tuple[Parameter, ...] | None:
-        """In AITER's order; None where it has no such function.
+        """The parameters of a function in AITER's order; None where this AITER has no such function.
 
         Raises:
-            KeyError: `name` is in no table of ours.
+            KeyError: `name` is not in the table of functions.
         """
         if name not in FUNCTIONS:
             raise KeyError(f"{name} is not in the table of AITER's functions")
         return _by_name(self.functions).get(name)
 
     def has(self, name: str, *parameters: str) -> bool:
-        """Whether `name` is there with everything that we always pass, and with these `parameters` besides."""
+        """Whether this AITER has `name` with all that we always pass, and with these `parameters` besides."""
         return self.why_not(name, *parameters) is None
 
     def why_not(self, name: str, *parameters: str) -> str | None:
-        """None where `has` holds, else the reason in words for `explain`."""
+        """None where `has` is true, else the reason, for `explain`."""
         there = self.parameters(name)
         if there is None:
             return f"amd-aiter {self.version} has no {name}"

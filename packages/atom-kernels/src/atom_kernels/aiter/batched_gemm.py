@@ -1,25 +1,12 @@
-"""Products of a batch of matrices on AITER: what latent attention multiplies its heads with."""
+"""Batched matrix products on AITER, by which latent attention multiplies its heads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
 from atom_kernels.aiter.library import library
-
-if TYPE_CHECKING:
-    from atom_kernels.platform import Platform
-
-
-def why_not_batched_gemm(dtype: torch.dtype, platform: Platform) -> str | None:
-    """None if `bind_batched_gemm` can be used, else the reason."""
-    if platform.aiter is None:
-        return "no AITER"
-    if dtype is not torch.bfloat16:
-        return f"AITER's batched GEMM is for bfloat16, not {dtype}"
-    return platform.aiter.why_not("batched_gemm_bf16_CK")
 
 
 def bind_batched_gemm() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

@@ -17,8 +17,8 @@ class AiterFunction:
         the release has none.
     uses: parameters that we pass wherever we call it; without one of them the function is of no use to us.
     newer: parameters that some releases lack, with the value that leaves things as those releases do them.
-    renamed: other names that a parameter of ours has somewhere.
-    keywords: plain Python all the way down: arguments after a gap may go by keyword. Elsewhere only positions are
+    renamed: other names of a parameter, in some releases.
+    keywords: the function is plain Python, so arguments after a gap may go by keyword. Elsewhere only positions are
         safe, since names in AITER's C++ differ from those in its Python.
     """
 
@@ -30,7 +30,7 @@ class AiterFunction:
     keywords: bool = False
 
     def spelled(self, name: str, known: Collection[str]) -> str | None:
-        """How a parameter of ours is called among those `known` to a release; None where it is not there."""
+        """The name of a parameter in a release whose parameters are `known`; None where it lacks this one."""
         return next((other for other in (name, *self.renamed.get(name, ())) if other in known), None)
 
 
@@ -187,9 +187,4 @@ FUNCTIONS: dict[str, AiterFunction] = {
     ),
     # Sampling.
     "greedy_sample": _both("aiter.ops.sample:greedy_sample", _NEW_OUT),
-    "mixed_sample_outer_exponential": _both(
-        "aiter.ops.sample:mixed_sample_outer_exponential",
-        "out input exponentials temperature eps",
-        renamed={"temperature": ("temperatures",)},
-    ),
 }

@@ -1,6 +1,6 @@
 """`library()`: the installed AITER, imported once, whose functions adapters bind by the names of their parameters.
 
-Where releases differ in the order of their parameters, a call is put in order here, once, when a kernel is bound.
+Releases differ in the order of their parameters: `bind` puts a call in order once, when a kernel is bound.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _order(
 def _fill(
     name: str, entry: AiterFunction, parameters: Sequence[Parameter], given: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Positions up to the last one given, with AITER's defaults between; what must go by keyword."""
+    """The arguments by position, gaps filled with AITER's defaults, and the arguments by keyword."""
     last = max((index for index, parameter in enumerate(parameters) if parameter.name in given), default=-1)
     values: list[Any] = []
     keywords: dict[str, Any] = {}
@@ -134,7 +134,7 @@ def _fill(
         elif not has_gap and not parameter.keyword_only:
             try:
                 values.append(ast.literal_eval(parameter.default))
-            except ValueError:  # a name, such as an enum's: nothing that we could pass on
+            except ValueError:  # an expression, such as a member of an enum: not a value that we can pass
                 has_gap = True
     needed = [parameter.name for parameter in parameters[last + 1 :] if parameter.default is None]
     if needed:

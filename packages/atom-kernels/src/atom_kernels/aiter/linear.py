@@ -103,7 +103,7 @@ def _bind_fused(problem: FusedLinearProblem, weights: Any) -> Callable[..., torc
 
 
 def _tolerance(problem: LinearProblem) -> Tolerance:
-    """That of AITER's own tests (op_tests/test_gemm_a16w16.py), for values of order one."""
+    """The tolerance of AITER's own tests (op_tests/test_gemm_a16w16.py), for values of order one."""
     return Tolerance(2e-2, 2e-2)
 
 

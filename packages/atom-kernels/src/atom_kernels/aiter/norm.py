@@ -100,7 +100,7 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
 def _bind_layer_norm(problem: LayerNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     size, dtype, weight = problem.hidden_size, problem.dtype, weights["weight"].contiguous()
     bias = weights.get("bias")
-    bias = torch.zeros_like(weight) if bias is None else bias.contiguous()  # it must have one
+    bias = torch.zeros_like(weight) if bias is None else bias.contiguous()  # AITER's kernel needs a bias
     norm = library().bind("layernorm2d_fwd", "input", weight=weight, bias=bias, epsilon=problem.eps)
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -111,7 +111,7 @@ def _bind_layer_norm(problem: LayerNormProblem, weights: Any) -> Callable[[torch
 
 
 def norm_tolerance(problem: Any) -> Tolerance:
-    """That of AITER's own tests (op_tests/test_rmsnorm2d.py); float32 as ours."""
+    """The tolerance of AITER's own tests (op_tests/test_rmsnorm2d.py); our own for float32."""
     return Tolerance(1e-5, 1e-5) if problem.dtype is torch.float32 else Tolerance(3e-2, 1e-2)
 
 

@@ -1,4 +1,4 @@
-"""What `explain`, and `atom doctor` by it, say of an AITER: which one, where, and what it lacks. It is not imported."""
+"""Lines of `explain` and `atom doctor` about AITER: release, place, and what it lacks. It is not imported."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _RELEASES = {"git": "sources from git", "pypi": "the release on PyPI"}
 
 
 def describe_api(api: AiterApi, place: str = "") -> list[str]:
-    """Its version, and which of the functions that adapters call it does not have."""
+    """Lines with its version, and with the functions that adapters call and it does not have."""
     lacking = [name for name in FUNCTIONS if api.why_not(name) is not None]
     lines = [f"aiter      {api.version}, {_RELEASES[api.release]}{place}"]
     return [*lines, f"           lacks {', '.join(lacking)}"] if lacking else lines
 
 
 def describe_installation() -> list[str]:
-    """Of the one that is installed, whether this machine can run it or not; nothing where there is none."""
+    """Lines about the installed AITER, whether or not this machine can run it; none where none is installed."""
     version = installed_version()
     if version is None:
         return []

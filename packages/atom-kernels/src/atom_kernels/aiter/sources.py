@@ -36,7 +36,7 @@ def installed_api() -> AiterApi:
 
 
 def installed_version() -> str | None:
-    """Of the distribution `amd-aiter`; None where there is none. Nothing is imported."""
+    """The version of the distribution `amd-aiter`; None where it is not installed. Nothing is imported."""
     try:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -76,7 +76,7 @@ def read_api(folder: Path, version: str) -> AiterApi:
 
 
 def _release(functions: dict[str, tuple[Parameter, ...]], version: str) -> str:
-    """Told by its parameters: a checkout without tags has no version that says anything."""
+    """The release, told by its parameters: the version of a checkout without tags says nothing."""
     norm = functions.get("rmsnorm2d_fwd_with_add", ())
     if any(parameter.name == "gemma_norm" for parameter in norm):  # came with v0.1.17
         return "git"

@@ -17,7 +17,7 @@ def make_problem(
     num_heads: int, num_kv_heads: int, head_dim: int, dtype: str = "float32", **overrides: object
 ) -> AttentionProblem:
     """A problem with the usual scale, a cache of the same dtype and blocks of 16 tokens, unless overridden."""
-    values = {"scale": head_dim**-0.5, "dtype": dtype, "cache_dtype": dtype, "block_size": 16} | overrides
+    values = {"scale": head_dim**-0.5, "dtype": dtype, "kv_cache_dtype": dtype, "block_size": 16} | overrides
     return AttentionProblem(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, **values)  # type: ignore[arg-type]
 
 
@@ -66,7 +66,7 @@ def make_step(
         )
     return MixerStep(
         inputs=(q, k, v),
-        caches=tuple(random(num_blocks, *block, dtype=problem.cache_dtype) for _ in range(2)),
+        caches=tuple(random(num_blocks, *block, dtype=problem.kv_cache_dtype) for _ in range(2)),
         geometry=geometry,
         prologue=prologue,
         weights={"sinks": random(problem.num_heads)} if problem.has_sinks else {},

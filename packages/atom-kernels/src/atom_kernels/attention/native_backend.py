@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner, reads_any_strides
 from atom_kernels.native import load_native, native_unavailable
 
@@ -25,13 +26,11 @@ _MAX_HEAD_DIM = 256
 
 
 def supports(problem: AttentionProblem, platform: Platform) -> str | None:
-    if problem.dtype not in LIBRARIES:
-        return f"written for {' and '.join(LIBRARIES)}, not for {problem.dtype}"
-    if problem.cache_dtype != problem.dtype:
-        return f"reads the cache in place, so its dtype must be {problem.dtype}, not {problem.cache_dtype}"
+    if problem.kv_cache_dtype != problem.dtype:
+        return f"reads the cache in place, so its dtype must be {problem.dtype}, not {problem.kv_cache_dtype}"
     if problem.head_dim % 2 or problem.head_dim > _MAX_HEAD_DIM:
         return f"written for even head_dim up to {_MAX_HEAD_DIM}, not {problem.head_dim}"
-    return native_unavailable(LIBRARIES[problem.dtype])
+    return why_not_dtype(problem.dtype, LIBRARIES) or native_unavailable(LIBRARIES[problem.dtype])
 
 
 class NativeLayer(ctypes.Structure):
@@ -151,7 +150,7 @@ class NativeAttention(MixerRunner):
             return (None, None, None, None, 0, 0, 0.0)
         positions, cos_sin = prologue.positions, prologue.cos_sin_cache
         q_norm, k_norm = prologue.q_norm_weight, prologue.k_norm_weight
-        # The kernel takes pointers at their word, and a wrong dtype would be read as garbage.
+        # The kernel only sees pointers, and would read a wrong dtype as garbage.
         if positions.dtype is not torch.int64 or positions.dim() != 1 or not positions.is_contiguous():
             raise TypeError(f"positions must be contiguous int64 [T], got {positions.dtype} {list(positions.shape)}")
         if cos_sin is not None and (cos_sin.dtype is not torch.float32 or not cos_sin.is_contiguous()):

@@ -35,9 +35,9 @@ _EXPLAINED: dict[str, tuple[tuple[int, int, int], dict[str, object]]] = {
 
 def _explained(platform: Platform) -> Iterator[tuple[str, AttentionProblem]]:
     for label, (shape, rules) in _EXPLAINED.items():
-        for cache_dtype in (platform.preferred_dtype, platform.float8):
-            problem = make_problem(*shape, platform.preferred_dtype, cache_dtype=cache_dtype, **rules)
-            yield f"{label}: {shape[0]}/{shape[1]} heads of {shape[2]}, cache {problem.cache_dtype}", problem
+        for kv_cache_dtype in (platform.preferred_dtype, platform.float8):
+            problem = make_problem(*shape, platform.preferred_dtype, kv_cache_dtype=kv_cache_dtype, **rules)
+            yield f"{label}: {shape[0]}/{shape[1]} heads of {shape[2]}, cache {problem.kv_cache_dtype}", problem
 
 
 def _bench_steps(platform: Platform, requests: Requests) -> Iterator[tuple[str, AttentionProblem, MixerStep]]:
@@ -99,7 +99,7 @@ def _work(problem: AttentionProblem, requests: Requests) -> Work:
     keys = sum(length for _, length in requests)
     pairs = sum(sum(range(length - queries + 1, length + 1)) for queries, length in requests)
     rows = sum(queries for queries, _ in requests)
-    per_token = problem.num_kv_heads * problem.head_dim * DTYPE_BYTES[problem.cache_dtype]
+    per_token = problem.num_kv_heads * problem.head_dim * DTYPE_BYTES[problem.kv_cache_dtype]
     per_row = problem.num_heads * problem.head_dim * DTYPE_BYTES[problem.dtype]
     flops = 4 * pairs * problem.num_heads * problem.head_dim
     return Work(2 * keys * per_token + 2 * rows * per_row, flops)

@@ -24,7 +24,7 @@ class AttentionProblem:
         head_dim: elements of one head.
         scale: factor on ``q @ k``, usually ``head_dim ** -0.5``.
         dtype: of queries, new keys and values, and the output, by torch name.
-        cache_dtype: of cached keys and values; ``"float8_e4m3fn"`` stores them with scale 1, saturated to +-448.
+        kv_cache_dtype: of cached keys and values; ``"float8_e4m3fn"`` stores them with scale 1, saturated to +-448.
         block_size: tokens of one cache block.
         sliding_window: tokens visible to a query including itself; None sees everything.
         has_sinks: a learned logit per query head joins the softmax denominator and takes no value.
@@ -38,7 +38,7 @@ class AttentionProblem:
     head_dim: int
     scale: float
     dtype: str
-    cache_dtype: str
+    kv_cache_dtype: str
     block_size: int
     sliding_window: int | None = None
     has_sinks: bool = False
@@ -54,7 +54,7 @@ class AttentionProblem:
             raise ValueError(
                 f"AttentionProblem.num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
             )
-        for name in ("dtype", "cache_dtype"):
+        for name in ("dtype", "kv_cache_dtype"):
             if getattr(self, name) not in DTYPE_BYTES:
                 raise ValueError(
                     f"AttentionProblem.{name} is {getattr(self, name)!r}; give one of {', '.join(DTYPE_BYTES)}"
@@ -73,14 +73,14 @@ class AttentionProblem:
 
     @property
     def out_shape(self) -> tuple[int, int]:
-        """Of one token's output."""
+        """The shape of one token's output."""
         return self.num_heads, self.head_dim
 
     @property
     def layout(self) -> CacheLayout:
         """Keys and values apart, token by token: physically adjacent blocks are one run of tokens."""
         shape = (self.block_size, self.num_kv_heads, self.head_dim)
-        tensors = tuple(CacheTensor(name, shape, self.cache_dtype) for name in ("key", "value"))
+        tensors = tuple(CacheTensor(name, shape, self.kv_cache_dtype) for name in ("key", "value"))
         return CacheLayout("nhd", self.block_size, tensors)
 
     @property

@@ -30,8 +30,8 @@ _DTYPES = ("float32", "bfloat16", "float16")
 def supports(problem: AttentionProblem, platform: Platform) -> str | None:
     if problem.dtype not in _DTYPES:
         return f"computes in {', '.join(_DTYPES)}, not in {problem.dtype}"
-    if problem.cache_dtype != problem.dtype:
-        return f"reads the cache in place, so its dtype must be {problem.dtype}, not {problem.cache_dtype}"
+    if problem.kv_cache_dtype != problem.dtype:
+        return f"reads the cache in place, so its dtype must be {problem.dtype}, not {problem.kv_cache_dtype}"
     return None
 
 

@@ -31,7 +31,7 @@ def prefill_candidates(problem: AttentionProblem) -> list[PrefillConfig]:
 
 
 class AttentionSubject(Subject):
-    """Caches and queries of one problem, as many as keep each other out of a GPU's cache, seeded.
+    """Copies of one problem's caches and queries, enough that none stays in a GPU's cache; seeded.
 
     Args:
         problem: the layer.
@@ -75,7 +75,7 @@ class AttentionSubject(Subject):
         q = random(geometry.num_tokens, problem.num_heads, problem.head_dim, dtype=problem.dtype)
         block = (num_blocks, problem.block_size, problem.num_kv_heads, problem.head_dim)
         copies = num_copies(problem.layout.block_bytes * num_blocks, most=4)
-        caches = [[random(*block, dtype=problem.cache_dtype) for _ in range(2)] for _ in range(copies)]
+        caches = [[random(*block, dtype=problem.kv_cache_dtype) for _ in range(2)] for _ in range(copies)]
         return [partial(attend, q, k_cache, v_cache) for k_cache, v_cache in caches]
 
     def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:

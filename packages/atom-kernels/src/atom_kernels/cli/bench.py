@@ -31,7 +31,7 @@ class Roofline:
     flop_rate: float
 
     def best_seconds(self, work: Work) -> float:
-        """What the measured rates allow."""
+        """The least time that the measured rates allow."""
         fitting = [rate for size, rate in self.read_rates if work.num_bytes <= size]
         rate = fitting[0] if fitting else self.read_rates[-1][1]
         return max(work.num_bytes / rate, work.flops / self.flop_rate)

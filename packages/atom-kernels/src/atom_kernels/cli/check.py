@@ -17,7 +17,7 @@ from atom_kernels.platform import Platform
 
 @dataclass
 class _Tally:
-    """What came out for one backend of one operator."""
+    """The results of one backend of one operator."""
 
     passed: int = 0
     failed: int = 0
@@ -84,7 +84,7 @@ def _check(op: Op | Operator, platform: Platform, only_backend: str | None, *, v
 
 
 def _judge(case: ParityCase) -> tuple[str | None, float]:
-    """What is wrong, and how much of its tolerance the case took."""
+    """What is wrong, if anything, and the share of its tolerance that the case used."""
     with torch.inference_mode():
         try:
             actual, expected = case.run(), case.expected()

@@ -24,7 +24,7 @@ def run(ops: Sequence[Op | Operator], platform: Platform, *, is_simulated: bool 
 
 
 def describe_platform(platform: Platform, *, is_simulated: bool = False) -> list[str]:
-    """A few lines about the machine; of one that is not this one, only what follows from its name."""
+    """A few lines about the machine; for a simulated one, only what follows from its name."""
     if is_simulated:
         lines = [f"{platform.name} ({platform.vendor}, {platform.arch}), which need not be this machine"]
     else:

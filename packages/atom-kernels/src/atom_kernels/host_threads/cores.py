@@ -28,7 +28,7 @@ def cgroup_quota(membership: Path = _PROC_CGROUP, root: Path = _CGROUP_ROOT) -> 
 
 
 def _groups(membership: Path, root: Path) -> Iterator[Path]:
-    """The folder of each group that bounds CPU time, with those that it lies in: a quota holds for all below it."""
+    """The folder of each group that limits CPU time, and the folders above it: a quota holds for all groups below."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

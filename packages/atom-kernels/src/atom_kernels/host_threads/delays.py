@@ -16,7 +16,7 @@ class ThreadDelays:
         self._asked_ns = time.monotonic_ns()
 
     def share(self) -> float | None:
-        """The share in which threads had no core, of the time since the last call in which they wanted one.
+        """The share of time without a core, of the time since the last call in which threads wanted one.
 
         None where they wanted one for less than half of that time, or where the system does not count it.
         """

@@ -57,7 +57,7 @@ class OpenmpSpin:
 
 @cache
 def openmp_spin() -> OpenmpSpin | None:
-    """That of this process; None where torch's OpenMP is not GNU's, which alone has these rules."""
+    """The `OpenmpSpin` of this process; None where torch's OpenMP is not GNU's: no other runtime has these rules."""
     openmp = torch_openmp()
     # LLVM's and Intel's runtimes have GNU's entry points, too, and a function of their own besides.
     if openmp is None or not hasattr(openmp, "GOMP_parallel") or hasattr(openmp, "kmp_set_blocktime"):

@@ -18,14 +18,14 @@ from atom_kernels.host_threads.openmp_spin import openmp_spin
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
-# One busy program beside two threads that spin on two cores makes a third of their time waiting; alone it is under 2 %.
+# Two spinning threads on two cores wait for a third of their time beside one busy program, and under 2 % alone.
 BUSY_SHARE = 0.1
 # Looks in a row that must be calm before threads spin again; twice as many each time that this was too soon.
 FEWEST_CALM_LOOKS, MOST_CALM_LOOKS = 20, 640
 
 
 class Spin(Protocol):
-    """What `OpenmpSpin` is to a `WaitPolicy`."""
+    """What a `WaitPolicy` needs of an `OpenmpSpin`."""
 
     @property
     def is_short(self) -> bool: ...
@@ -91,7 +91,7 @@ class WaitPolicy:
 
 @cache
 def wait_policy() -> WaitPolicy | None:
-    """That of this process, whose OpenMP threads it is for.
+    """The `WaitPolicy` of this process's OpenMP threads.
 
     None where the OpenMP runtime has other rules, or where the environment says how threads wait
     (``OMP_WAIT_POLICY``, ``GOMP_SPINCOUNT``).

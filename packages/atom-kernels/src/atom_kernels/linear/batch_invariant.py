@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
+from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.launch import launch
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.operator import Backend
 from atom_kernels.settings import triton_interpret
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# Rows that a tile of that height serves, and what else the tile is; None is for all that are left.
+# The most rows that a tile serves (None: any number), and the tile.
 _TILES: tuple[tuple[int | None, dict[str, Any]], ...] = (
     (16, {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "num_warps": 4, "num_stages": 4}),
     (32, {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 128, "num_warps": 4, "num_stages": 4}),
@@ -29,9 +29,7 @@ _GROUP_N = 8
 def _supports(problem: LinearProblem, platform: Any) -> str | None:
     if not platform.batch_invariant:
         return "slower, and for those who ask for batch invariance"
-    if problem.dtype not in _DTYPES:
-        return f"written for float32, bfloat16 and float16, not {problem.dtype}"
-    return None
+    return why_not_dtype(problem.dtype, FLOATS)
 
 
 def why_not_cublas(problem: LinearProblem, platform: Any) -> str | None:

@@ -36,7 +36,7 @@ class LinearProblem:
 class FusedLinearProblem:
     """As `LinearProblem`, with its neighbors.
 
-    `gated`: the weight's first out_features rows give the gate, as many more give up, and silu(gate) * up is left.
+    `gated`: the weight's first out_features rows give the gate, as many more give up; the result is silu(gate) * up.
     """
 
     in_features: int

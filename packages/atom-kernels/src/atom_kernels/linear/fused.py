@@ -41,7 +41,7 @@ def _bind(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tens
 
 
 def _make_inputs(problem: FusedLinearProblem, num_rows: int, generator: torch.Generator) -> Any:
-    """Norm and residual by turns of the number of rows, so that each is seen alone, both and neither."""
+    """Norm and residual depend on the number of rows, so that cases have either, both and neither."""
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator).to(problem.dtype)
@@ -66,7 +66,7 @@ def _problems() -> tuple[FusedLinearProblem, ...]:
 
 
 def _tolerance(problem: FusedLinearProblem) -> Tolerance:
-    # Inputs of about 3 that need not be normed: 3 times what a linear may be off, and products of two under `gated`.
+    # Inputs are about 3 where no norm comes first: 3 times a linear's tolerance, and products of two if `gated`.
     return {
         torch.float32: Tolerance(1e-4, 3e-5),
         torch.bfloat16: Tolerance(0.15, 3e-2),

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend
@@ -26,12 +27,10 @@ _SIGNATURES = dict.fromkeys(_FUNCTIONS.values(), "pppplll") | {"has_linear_bf16"
 
 
 def _supports(problem: LinearProblem, platform: Any) -> str | None:
-    if (problem.dtype, problem.result_dtype) not in _FUNCTIONS:
-        return f"written for float32 and bfloat16, not {problem.dtype}"
     bfloat16 = problem.dtype == torch.bfloat16
     if problem.result_dtype == torch.bfloat16 and "amx_bf16" in platform.cpu_features:
         return "oneDNN's packed layout uses amx_bf16 and serves any number of rows from one copy"
-    reason = native_unavailable("linear")
+    reason = why_not_dtype(problem.dtype, (torch.float32, torch.bfloat16)) or native_unavailable("linear")
     if reason is None and bfloat16 and not load_native("linear", _SIGNATURES).has_linear_bf16():
         return "written for CPUs with avx512_bf16"
     return reason
@@ -48,7 +47,7 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
     weight, bias = weights["weight"].contiguous(), weights["bias"]
     bias = None if bias is None else bias.contiguous()
     k, n, dtype, result_dtype = problem.in_features, problem.out_features, problem.dtype, problem.result_dtype
-    # What never changes is converted for C once.
+    # Arguments that never change are converted for C once.
     weight_pointer, bias_pointer = c_void_p(weight.data_ptr()), c_void_p(None if bias is None else bias.data_ptr())
     c_k, c_n = c_int64(k), c_int64(n)
 

@@ -10,7 +10,7 @@ from atom_kernels.tuned import tuned_rows
 if TYPE_CHECKING:
     from atom_kernels.linear.contract import FusedLinearProblem
 
-# Rows that have a configuration each where none was tuned; from there on cuBLAS, whose blocks are of 64 rows and more.
+# Numbers of rows with a default configuration each. cuBLAS is faster for more: its blocks have 64 rows and up.
 _BUCKETS = (1, 16, 32)
 
 
@@ -22,7 +22,7 @@ class SkinnyConfig:
         block_m: rows: 1 does without tensor cores.
         num_warps, num_stages: of a program, and of its loads in flight.
         prefetch: steps whose weights a program asks for while the kernel before is still running.
-        norm_apart: a kernel of its own norms the rows before: every program norms all rows that it reads otherwise.
+        norm_apart: a kernel of its own norms the rows first. Otherwise every program norms all rows that it reads.
     """
 
     block_m: int
@@ -35,7 +35,7 @@ class SkinnyConfig:
     norm_apart: bool = False
 
     def launch(self) -> dict[str, Any]:
-        """As the kernel's constants."""
+        """The kernel's constants."""
         return {
             "BLOCK_M": self.block_m,
             "BLOCK_N": self.block_n,
@@ -48,14 +48,14 @@ class SkinnyConfig:
 
 
 def tuning_key(problem: FusedLinearProblem) -> str:
-    """What tuned configurations of a problem are filed under."""
+    """The key of a problem's tuned configurations."""
     gated = " gated" if problem.gated else ""
     to = f" to {problem.out_dtype}" if problem.out_dtype else ""
     return f"{problem.in_features}x{problem.out_features}{gated} {problem.dtype}{to}".replace("torch.", "")
 
 
 def skinny_configs(problem: FusedLinearProblem, device_name: str) -> dict[int, SkinnyConfig]:
-    """By the most rows that each serves, rising; past the last of them cuBLAS is faster, and for all where none is."""
+    """Configurations by the most rows that each serves, rising; for more rows (for all if empty) cuBLAS is faster."""
     tuned = tuned_rows("fused_linear", tuning_key(problem), device_name)
     if tuned is None:
         return {rows: default_config(problem, rows) for rows in _BUCKETS}
@@ -63,7 +63,7 @@ def skinny_configs(problem: FusedLinearProblem, device_name: str) -> dict[int, S
 
 
 def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:
-    """Small enough for any GPU; enough programs for a large one's memory, by blocks first and then by splits."""
+    """Small enough for any GPU, with enough programs for a large one: more blocks first, and then more splits."""
     if num_rows == 1:
         return SkinnyConfig(1, 4 if problem.gated else 8, 512, 1, 4, 1)
     block_m = 16 if num_rows <= 16 else 32
@@ -74,7 +74,7 @@ def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:
 
 
 def _splits(problem: FusedLinearProblem, block_n: int, block_k: int, *, programs: int, most: int) -> int:
-    """The least power of two that makes so many programs, at most `most`, and no more than there are steps."""
+    """The least power of two that gives `programs` programs; at most `most`, and no more than there are steps."""
     blocks, steps = -(-problem.out_features // block_n), -(-problem.in_features // block_k)
     split = 1
     while split < most and blocks * split < programs:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.activation import SILU_AND_MUL, GatedActivationProblem
+from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.launch import launch
 from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem
 from atom_kernels.linear.dense import OP
@@ -17,15 +18,11 @@ from atom_kernels.platform import detect_platform
 from atom_kernels.select import select
 from atom_kernels.settings import triton_interpret
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
 
 def _supports(problem: FusedLinearProblem, platform: Any) -> str | None:
-    if problem.dtype not in _DTYPES:
-        return f"written for float32, bfloat16 and float16, not {problem.dtype}"
     if platform.batch_invariant:
         return "a row's sums depend on how many rows there are"
-    return None
+    return why_not_dtype(problem.dtype, FLOATS)
 
 
 def _supports_skinny(problem: FusedLinearProblem, platform: Any) -> str | None:

@@ -31,9 +31,9 @@ _MORE_ROWS = (
     *((64, 64, 128, 8, 4), (128, 32, 64, 4, 4), (128, 64, 64, 8, 8), (128, 64, 128, 4, 3), (128, 64, 128, 4, 4)),
     (128, 128, 64, 8, 4),
 )
-# Rows that one block holds; those of more are normed apart.
+# The most rows of one block; more rows are normed by a kernel of their own.
 _NORMS_INSIDE = 32
-# Of a program's weights, asked for ahead: what all programs ask for together must stay in the L2 cache.
+# Bytes of weights that a program prefetches: those of all programs together must stay in the L2 cache.
 _AHEAD_BYTES = 32768
 # Programs below which a large GPU is not full, and above which splitting more cannot help.
 _FEWEST, _MOST = 90, 1300
@@ -81,7 +81,7 @@ def _splits(problem: FusedLinearProblem, row_blocks: int, block_n: int, block_k:
 
 
 class LinearSubject(Subject):
-    """Weights of one problem on the GPU, as many as keep each other out of the cache, seeded."""
+    """Copies of one problem's weights on the GPU, enough that none finds itself in the cache; seeded."""
 
     def __init__(self, problem: FusedLinearProblem) -> None:
         self._problem = problem

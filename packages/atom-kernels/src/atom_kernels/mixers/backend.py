@@ -25,12 +25,12 @@ class MixerProblem(Protocol):
 
     @property
     def dtype(self) -> str:
-        """Of inputs and outputs, by torch name."""
+        """The dtype of inputs and outputs, by torch name."""
         ...
 
     @property
-    def cache_dtype(self) -> str:
-        """Of what is cached."""
+    def kv_cache_dtype(self) -> str:
+        """The dtype of what is cached, by torch name."""
         ...
 
     @property
@@ -50,7 +50,7 @@ class MixerProblem(Protocol):
 
     @property
     def out_shape(self) -> tuple[int, ...]:
-        """Of one token's output."""
+        """The shape of one token's output."""
         ...
 
     @property

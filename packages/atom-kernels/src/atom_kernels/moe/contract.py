@@ -69,8 +69,6 @@ class ExpertsProblem:
     bias: both products of an expert have one.
     alpha, limit: swiglu_oai only.
     batch_invariant: the bits of a token's result depend on no other token.
-    absent_experts: some ids are -1, of experts that another rank holds; without it, AITER's kernels read past their
-        arrays for such an id.
     """
 
     num_experts: int
@@ -83,7 +81,6 @@ class ExpertsProblem:
     alpha: float = 1.702
     limit: float = 7.0
     batch_invariant: bool = False
-    absent_experts: bool = False
 
     def __post_init__(self) -> None:
         check_activation(self.activation)
@@ -95,8 +92,8 @@ def route(
     """The experts of each token and their weights -> (float32 [T, K], int32 [T, K]), the best expert first.
 
     All in float32; of equal scores the lower expert wins. A vendor's kernel may list the chosen in another order, which
-    changes nothing but the order of a sum. A softmax is as monotonous as its logits, so those choose
-    where nothing is added to the scores; with `renormalize` it equals a softmax over the chosen logits.
+    changes nothing but the order of a sum. A softmax keeps the order of its logits, so the logits choose where nothing
+    is added to the scores. With `renormalize` the weights equal a softmax over the chosen logits.
     Shazeer et al. 2017, https://arxiv.org/abs/1701.06538; groups: DeepSeek-V2, https://arxiv.org/abs/2405.04434
     ("group_limited_greedy": "max"); bias and sigmoid: DeepSeek-V3, https://arxiv.org/abs/2412.19437
     ("noaux_tc": "top2").
@@ -129,8 +126,8 @@ def experts(
     """The weighted sum of what the chosen experts make of each token, plus `base` if there is one -> [T, D].
 
     An expert is ``down(activation(gate(x), up(x)))``. Sums are float32; what is between two products is rounded to x's
-    dtype, as is the result. The experts of a token are added in the order of `ids_TK`, and the base at last; an id that
-    is no expert's (-1) adds nothing.
+    dtype, as is the result. The experts of a token are added in the order of `ids_TK`, and the base at last. An id of
+    -1 adds nothing; AITER's kernels do not take one.
 
     Args:
         problem: sizes and activation.

@@ -21,7 +21,8 @@ class GroupedExperts:
     def __init__(self, problem: ExpertsProblem, weights: Mapping[str, torch.Tensor | None]) -> None:
         # Triton is imported where a plan uses it, and only there.
         from atom_kernels.moe import triton_pairs, triton_rows
-        from atom_kernels.triton_support import dependent_launch, power_of_two
+        from atom_kernels.powers_of_two import power_of_two
+        from atom_kernels.triton_support import dependent_launch
 
         gate_up, down = weights["gate_up"], weights["down"]
         if gate_up is None or down is None:
@@ -45,7 +46,7 @@ class GroupedExperts:
         out_TD, count = torch.empty_like(x_TD), ids_TK.numel()
         if count == 0:
             return out_TD
-        # Places past the last expert's stay 0: rows that are computed by nobody, and read by nobody.
+        # Places past the last expert's rows stay 0: these rows are neither computed nor read.
         order, places = ids_TK.new_zeros(count), ids_TK.new_empty(count)
         starts = ids_TK.new_empty(problem.num_experts + 1)
         launch(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from atom_kernels.activation.names import Activation
+from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, check_experts_inputs
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend
@@ -24,21 +25,19 @@ _SIGNATURES = {
 }
 # Activations by the number that the C function knows them by.
 _ACTIVATIONS = {Activation.SILU: 0, Activation.SWIGLU_OAI: 1}
-# What the C function keeps of a token on the stack.
+# The C function keeps the scores of so many experts on the stack.
 _MAX_EXPERTS = 1024
 # As for linears: bfloat16 rows this long leave the caches once an expert has many of them.
 _LONG = 2048
 _FEW_ROWS = 32
-# Rows of each expert that pass at once, on average: weights are read often enough, and the space between stays small.
+# Rows of each expert in one pass, on average: weights are read few times, and the buffers between products stay small.
 _PASSING_ROWS, _PASSING_TOKENS = 64, 512
 
 
 def _route_supports(problem: RoutingProblem, platform: Any) -> str | None:
-    if problem.dtype not in _SUFFIXES:
-        return f"written for float32 and bfloat16, not {problem.dtype}"
     if problem.num_experts > _MAX_EXPERTS:
         return f"written for up to {_MAX_EXPERTS} experts"
-    return native_unavailable("moe")
+    return why_not_dtype(problem.dtype, _SUFFIXES) or native_unavailable("moe")
 
 
 def _route_bind(problem: RoutingProblem, weights: Any) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
@@ -78,11 +77,9 @@ ROUTE_BACKEND = Backend(
 
 
 def _experts_supports(problem: ExpertsProblem, platform: Any) -> str | None:
-    if problem.dtype not in _SUFFIXES:
-        return f"written for float32 and bfloat16, not {problem.dtype}"
     if problem.activation not in _ACTIVATIONS:
         return f"computes {' and '.join(_ACTIVATIONS)}, not {problem.activation}"
-    reason = native_unavailable("moe")
+    reason = why_not_dtype(problem.dtype, _SUFFIXES) or native_unavailable("moe")
     if reason is None and problem.dtype == torch.bfloat16 and not load_native("moe", _SIGNATURES).has_linear_bf16():
         return "written for CPUs with avx512_bf16"
     return reason
@@ -105,7 +102,7 @@ def _experts_bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.
         None if weights[name] is None else weights[name].contiguous()
         for name in ("gate_up", "down", "gate_up_bias", "down_bias")
     ]
-    # What never changes is converted for C once.
+    # Arguments that never change are converted for C once.
     pointers = tuple(c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in held)
     shape = (problem.num_experts, problem.top_k, problem.hidden_size, problem.intermediate_size)
     sizes = tuple(c_int64(size) for size in shape)

@@ -8,6 +8,7 @@ import torch
 
 from atom_kernels.aiter.moe import experts as aiter_experts
 from atom_kernels.aiter.moe import routing as aiter_routing
+from atom_kernels.dtypes import FLOATS
 from atom_kernels.moe import (
     grouped_backend,
     native,
@@ -17,8 +18,6 @@ from atom_kernels.moe import (
 from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, experts, route
 from atom_kernels.moe.sorted_rows import TORCH_BACKEND
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
-
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def _route_weights(problem: RoutingProblem) -> dict[str, WeightSpec]:
@@ -59,7 +58,7 @@ def _route_problems() -> tuple[RoutingProblem, ...]:
             "scaling_factor": 2.5,
         },
     )
-    return tuple(RoutingProblem(dtype=dtype, **rule) for rule in rules for dtype in _DTYPES)
+    return tuple(RoutingProblem(dtype=dtype, **rule) for rule in rules for dtype in FLOATS)
 
 
 def by_expert(routed: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -128,7 +127,7 @@ def _expert_weights(problem: ExpertsProblem) -> dict[str, WeightSpec]:
 
 
 def _expert_inputs(problem: ExpertsProblem, num_rows: int, generator: torch.Generator) -> Any:
-    """Experts as uneven as in life, the first ones chosen more often, some by nobody; a base for odd rows."""
+    """Uneven experts, as in real models: the first are chosen most, some never. Odd numbers of rows have a base."""
 
     def random(*shape: int, scale: float = 1.0) -> torch.Tensor:
         return (torch.randn(*shape, generator=generator) * scale).to(problem.dtype)
@@ -153,7 +152,7 @@ def _expert_problems() -> tuple[ExpertsProblem, ...]:
         ((3, 2, 2100, 48), {"activation": "swiglu_oai"}),
         ((9, 2, 128, 176), {}),
     )
-    return tuple(ExpertsProblem(*shape, dtype, **rule) for shape, rule in rules for dtype in _DTYPES)
+    return tuple(ExpertsProblem(*shape, dtype, **rule) for shape, rule in rules for dtype in FLOATS)
 
 
 def _expert_tolerance(problem: ExpertsProblem) -> Tolerance:

@@ -33,7 +33,7 @@ class TileConfig:
     num_stages: int = 4
 
     def launch(self) -> dict[str, Any]:
-        """As the kernel's constants."""
+        """The kernel's constants."""
         return {
             "BLOCK_M": self.block_m,
             "BLOCK_N": self.block_n,
@@ -47,24 +47,24 @@ class TileConfig:
 
 @dataclass(frozen=True)
 class ExpertsConfig:
-    """Both products."""
+    """The tiles of both products."""
 
     gate_up: TileConfig
     down: TileConfig
 
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> ExpertsConfig:
-        """As a file of tuned configurations holds it."""
+        """From the form in which a file of tuned configurations holds it."""
         return cls(TileConfig(**config["gate_up"]), TileConfig(**config["down"]))
 
 
 def tuning_key(problem: ExpertsProblem) -> str:
-    """What tuned configurations of a problem are filed under."""
+    """The key of a problem's tuned configurations."""
     sizes = f"{problem.num_experts}x{problem.top_k} experts {problem.hidden_size}x{problem.intermediate_size}"
     return f"{sizes} {problem.dtype}".replace("torch.", "")
 
 
-# Sums of a row are made in one order by tiles of one kind, however many rows there are.
+# One kind of tile adds up a row in one order, however many rows there are.
 _INVARIANT_TILE = TileConfig(block_m=32, block_n=64, block_k=64, swap=True)
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from atom_kernels.activation.triton_backend import why_not_in_triton
+from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.launch import launch
 from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
 from atom_kernels.moe.grouped_backend import why_not_grouped
@@ -16,7 +17,6 @@ from atom_kernels.operator import Backend
 from atom_kernels.platform import detect_platform
 from atom_kernels.settings import triton_interpret
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Every program adds up how many pairs each expert has.
 _MAX_EXPERTS = 1024
 _SORT_BLOCK, _COMBINE_BLOCK = 1024, 1024
@@ -45,7 +45,8 @@ class TritonExperts:
     ) -> None:
         # Triton is imported where a plan uses it, and only there.
         from atom_kernels.moe import triton_experts, triton_pairs, triton_rows
-        from atom_kernels.triton_support import dependent_launch, power_of_two
+        from atom_kernels.powers_of_two import power_of_two
+        from atom_kernels.triton_support import dependent_launch
 
         self._sort: Any = triton_pairs.sort_pairs_kernel
         self._product_kernel: Any = triton_experts.experts_kernel
@@ -117,7 +118,7 @@ class TritonExperts:
         reachable = min(problem.num_experts, pairs.count)
         if pairs.order is None:
             num_slots = reachable
-            # Two sizes and not one a batch size, each of which would be compiled.
+            # Only two sizes: each one is compiled.
             pairs_block = self._few_pairs if pairs.count > 64 else min(64, self._few_pairs)
         else:
             num_slots = (pairs.count + reachable * (tile.block_m - 1)) // tile.block_m
@@ -134,13 +135,11 @@ class TritonExperts:
 
 
 def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
-    if problem.dtype not in _DTYPES:
-        return f"written for float32, bfloat16 and float16, not {problem.dtype}"
     if problem.num_experts > _MAX_EXPERTS:
         return f"counts the pairs of up to {_MAX_EXPERTS} experts in registers, not {problem.num_experts}"
     if 2 * problem.intermediate_size * problem.hidden_size >= 2**31:
         return "addresses the weights of one expert by 32 bits"
-    return why_not_in_triton(problem.activation)
+    return why_not_dtype(problem.dtype, FLOATS) or why_not_in_triton(problem.activation)
 
 
 def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:

@@ -7,26 +7,25 @@ from typing import Any
 
 import torch
 
+from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.launch import launch
 from atom_kernels.moe.contract import RoutingProblem
 from atom_kernels.operator import Backend
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Scores of a token lie in the registers of one program.
 _MAX_EXPERTS = 1024
 
 
 def _supports(problem: RoutingProblem, platform: Any) -> str | None:
-    if problem.dtype not in _DTYPES:
-        return f"written for float32, bfloat16 and float16, not {problem.dtype}"
     if problem.num_experts > _MAX_EXPERTS:
         return f"holds the scores of up to {_MAX_EXPERTS} experts in registers, not {problem.num_experts}"
-    return None
+    return why_not_dtype(problem.dtype, FLOATS)
 
 
 def _bind(problem: RoutingProblem, weights: Any) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
     from atom_kernels.moe.triton_route import route_kernel
-    from atom_kernels.triton_support import dependent_launch, power_of_two
+    from atom_kernels.powers_of_two import power_of_two
+    from atom_kernels.triton_support import dependent_launch
 
     bias = weights.get("correction_bias")
     bias = None if bias is None else bias.contiguous()

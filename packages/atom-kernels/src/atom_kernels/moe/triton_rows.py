@@ -1,4 +1,4 @@
-"""What is done to rows between and after the products of experts, in Triton.
+"""The Triton kernels between and after the experts' products.
 
 A *pair* is a token and one of its experts; pair p belongs to token ``p // K``.
 """
@@ -57,7 +57,7 @@ def combine_kernel(
     BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """``out[t] = sum over k of weights[t, k] * (partial + bias) + base[t]``, in this order; strangers add nothing.
+    """``out[t] = sum over k of weights[t, k] * (partial + bias) + base[t]``, in this order; ids of no expert add 0.
 
     The partial result of pair ``t * K + k`` lies in its own row, or in row ``places[pair]``; bias is [E, WIDTH], and it
     and base may be None.

@@ -22,7 +22,7 @@ _MANY = (
     *((64, 128, 64, 4, 4), (64, 128, 128, 8, 3), (64, 256, 64, 8, 3), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3)),
     *((128, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3)),
 )
-# Sets of rows that calls take turns with, so that they reach other experts.
+# Sets of rows that calls use in turn, so that they reach other experts.
 _ROTATIONS = 4
 
 

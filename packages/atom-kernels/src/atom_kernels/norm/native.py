@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.norm.contract import RMSNormProblem
 from atom_kernels.operator import Backend
@@ -19,9 +20,7 @@ _SIGNATURES = {f"rms_norm_{suffix}": "pppllff" for suffix in _SUFFIXES.values()}
 
 
 def _supports(problem: RMSNormProblem, platform: Any) -> str | None:
-    if problem.dtype not in _SUFFIXES:
-        return f"written for float32 and bfloat16, not {problem.dtype}"
-    return native_unavailable("norm")
+    return why_not_dtype(problem.dtype, _SUFFIXES) or native_unavailable("norm")
 
 
 def _refuse(problem: RMSNormProblem, x: torch.Tensor) -> NoReturn:
@@ -34,7 +33,7 @@ def _bind_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[[torch.Ten
     function = getattr(load_native("norm", _SIGNATURES), f"rms_norm_{_SUFFIXES[problem.dtype]}")
     weight = weights["weight"].contiguous()
     size, dtype, empty_like = problem.hidden_size, problem.dtype, torch.empty_like
-    # What never changes is converted for C once.
+    # Arguments that never change are converted for C once.
     weight_pointer, c_size = c_void_p(weight.data_ptr()), c_int64(size)
     eps, offset = c_float(problem.eps), c_float(problem.weight_offset)
 
@@ -54,7 +53,7 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
     function = getattr(load_native("norm", _SIGNATURES), f"add_rms_norm_{_SUFFIXES[problem.dtype]}")
     weight = weights["weight"].contiguous()
     size, dtype, empty_like = problem.hidden_size, problem.dtype, torch.empty_like
-    # What never changes is converted for C once.
+    # Arguments that never change are converted for C once.
     weight_pointer, c_size = c_void_p(weight.data_ptr()), c_int64(size)
     eps, offset = c_float(problem.eps), c_float(problem.weight_offset)
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.aiter import norm as aiter_norm
+from atom_kernels.dtypes import FLOATS
 from atom_kernels.norm import native, triton_backend
 from atom_kernels.norm.contract import LayerNormProblem, RMSNormProblem, add_rms_norm, layer_norm, rms_norm
 from atom_kernels.operator import Backend, Op, WeightSpec, Work
@@ -69,11 +70,10 @@ def _work(problem: Any, num_rows: int, *, tensors: int = 2) -> Work:
 
 _TORCH = "torch"
 _SIZES = (1, 7, 64, 576, 1000)
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def _rms_problems() -> tuple[RMSNormProblem, ...]:
-    plain = tuple(RMSNormProblem(size, dtype) for size in _SIZES for dtype in _DTYPES)
+    plain = tuple(RMSNormProblem(size, dtype) for size in _SIZES for dtype in FLOATS)
     return (*plain, RMSNormProblem(96, torch.bfloat16, 1e-5, 1.0), RMSNormProblem(33, torch.float32, 1e-5, 1.0))
 
 
@@ -142,7 +142,7 @@ LAYER_NORM = Op(
     parity_problems=lambda: tuple(
         LayerNormProblem(size, dtype, bias=bias, weight_offset=offset)
         for size, offset in ((7, 0.0), (64, 1.0), (64, 0.0), (1000, 0.0))
-        for dtype in _DTYPES
+        for dtype in FLOATS
         for bias in (True, False)
     ),
     examples=lambda: (LayerNormProblem(1024, torch.bfloat16),),

@@ -8,27 +8,26 @@ from typing import Any, NoReturn
 
 import torch
 
+from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.launch import launch
 from atom_kernels.norm.contract import RMSNormProblem
 from atom_kernels.operator import Backend
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # A row lies in the registers of one program.
 _MAX_SIZE = 32768
 
 
 def _supports(problem: RMSNormProblem, platform: Any) -> str | None:
-    if problem.dtype not in _DTYPES:
-        return f"written for float32, bfloat16 and float16, not {problem.dtype}"
     if problem.hidden_size > _MAX_SIZE:
         return f"holds a row of up to {_MAX_SIZE} elements in registers, not {problem.hidden_size}"
-    return None
+    return why_not_dtype(problem.dtype, FLOATS)
 
 
 @functools.cache
 def _launch_options(size: int) -> dict[str, Any]:
     """Elements and warps of one program, and how it is launched."""
-    from atom_kernels.triton_support import dependent_launch, power_of_two
+    from atom_kernels.powers_of_two import power_of_two
+    from atom_kernels.triton_support import dependent_launch
 
     block = power_of_two(size)
     return {"SIZE": size, "BLOCK": block, "num_warps": min(max(block // 512, 1), 16)} | dependent_launch()

@@ -17,8 +17,6 @@ class Collectives(Protocol):
     def size(self) -> int: ...
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor: ...
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor: ...
-    def reduce_scatter(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor: ...
-    def all_to_all(self, x: torch.Tensor) -> torch.Tensor: ...
 
 
 class SingleRank:
@@ -31,12 +29,6 @@ class SingleRank:
         return x
 
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
-        return x
-
-    def reduce_scatter(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
-        return x
-
-    def all_to_all(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
 

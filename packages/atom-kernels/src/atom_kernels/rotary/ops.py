@@ -1,4 +1,4 @@
-"""Rotation as an operator, for what does not rotate by itself as attention backends do."""
+"""Rotation as an operator, for callers other than attention backends, which rotate by themselves."""
 
 from __future__ import annotations
 

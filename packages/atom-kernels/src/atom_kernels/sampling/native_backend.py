@@ -34,7 +34,7 @@ def sample_by_native(
     if logits_BV.dtype is not torch.float32 or logits_BV.stride(1) != 1:
         logits_BV = logits_BV.float().contiguous()
     num_rows, vocab_size = logits_BV.shape
-    # Kept in a tuple until the call is over: a conversion may have made any of them anew.
+    # The tuple keeps them until the call is over: a conversion may have made a new tensor.
     rows = (
         _as(uniform_B, torch.float64),
         _as(temperature_B, torch.float32),

@@ -9,7 +9,6 @@ import torch
 from atom_kernels.aiter import sampling as aiter_sampling
 from atom_kernels.operator import Backend, Op, Tolerance, Work
 from atom_kernels.sampling import native_backend, triton_backend
-from atom_kernels.sampling.race import EXPONENTIAL_RACE
 from atom_kernels.sampling.reference import sample_reference
 from atom_kernels.sampling.sampler import sample
 from atom_kernels.sampling.torch_backend import sample_by_torch
@@ -89,4 +88,4 @@ SAMPLE = Op(
     work=lambda problem, num_rows: Work(num_rows * problem.vocab_size * 4),
 )
 
-OPS = (SAMPLE, EXPONENTIAL_RACE)
+OPS = (SAMPLE,)

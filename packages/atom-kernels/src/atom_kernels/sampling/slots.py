@@ -1,4 +1,4 @@
-"""`sample_slots`: tokens of requests whose parameters lie on the device, without a word from the host."""
+"""`sample_slots` draws tokens with parameters that lie on the device; the host is not waited for."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class _Cut:
 
     @classmethod
     def of(cls, num_rows: int, vocab_size: int) -> _Cut:
-        from atom_kernels.triton_support import power_of_two
+        from atom_kernels.powers_of_two import power_of_two
 
         return cls(vocab_size, min(_CHUNK, power_of_two(vocab_size)), _GROUP if num_rows >= _MANY_ROWS else 1)
 
@@ -85,7 +85,8 @@ class _Cut:
 
     def constants(self, *names: str) -> dict[str, Any]:
         """Those of a kernel by their names, and how it is launched."""
-        from atom_kernels.triton_support import dependent_launch, power_of_two
+        from atom_kernels.powers_of_two import power_of_two
+        from atom_kernels.triton_support import dependent_launch
 
         known = {"CHUNK": self.chunk, "CHUNKS": power_of_two(self.num_chunks), "GROUP": self.group}
         return {name: known[name] for name in names} | dependent_launch()

@@ -46,7 +46,7 @@ def chunk_kernel(
     logits_ptr, row_stride, slots_ptr, temperature_ptr, best_ptr, best_id_ptr, mass_ptr, vocab_size, num_chunks,
     CHUNK: tl.constexpr, GROUP: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Of each chunk: the highest logit, the lowest id that has it, and the sum of weights relative to it."""
+    """For each chunk: the highest logit, the lowest id that has it, and the sum of weights relative to it."""
     wait_for_inputs(DEPENDENT)
     row = tl.program_id(1)
     temperature = tl.load(temperature_ptr + slot_of(slots_ptr, row))

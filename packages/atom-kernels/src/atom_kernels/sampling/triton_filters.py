@@ -33,7 +33,7 @@ def pivot_kernel(
     slots_ptr, temperature_ptr, top_k_ptr, top_p_ptr, best_ptr, mass_ptr, row_best_ptr, total_ptr, pivot_ptr, sum_ptr,
     vocab_size, num_chunks, CHUNKS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Of each row the best logit and the weight of all; pivots [B, P], and zeros for the sums there.
+    """For each row: the best logit, the weight of all, pivots [P], and zeros for the sums there.
 
     Any pivots would do; few tokens should lie between two of them.
     """
@@ -79,7 +79,7 @@ def pivot_sum_kernel(
     pivot_ptr, sum_ptr, vocab_size, num_chunks,
     CHUNK: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """What reaches each pivot: the number of tokens (top-k), or their share of the weight (top-p)."""
+    """For each pivot, the tokens that reach it: their number (top-k), or their share of the weight (top-p)."""
     wait_for_inputs(DEPENDENT)
     row = tl.program_id(1)
     slot = slot_of(slots_ptr, row)
@@ -106,7 +106,7 @@ def pivot_sum_kernel(
 
 @triton.jit
 def _window(pivot_ptr, sum_ptr, row, num_chunks, top_k, top_p):
-    """The keys between which the threshold lies, the upper one excluded: of top-p alone, or else of top-k."""
+    """The keys between which the threshold of top-k lies (of top-p where top-k is not set), the upper one excluded."""
     places = row * PIVOTS + tl.arange(0, PIVOTS)
     keys = key_of(tl.load(pivot_ptr + places)).to(tl.int64)
     sums = tl.load(sum_ptr + places)
@@ -123,7 +123,7 @@ def window_kernel(
     pivot_ptr, sum_ptr, candidate_ptr, count_ptr, above_ptr, vocab_size, num_chunks,
     REGION: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Of each chunk the logits in the window, as many as its region takes, their number, and the weight above them."""
+    """For each chunk: the logits in the window (as many as its region holds), their number, the weight above them."""
     wait_for_inputs(DEPENDENT)
     row = tl.program_id(1)
     slot = slot_of(slots_ptr, row)
@@ -207,7 +207,7 @@ def _search(
         mass, count_low = _reaching(regions, stride, counts, low, upper, best, temperature, LANES)
         target = tl.where(top_k > 0, mass, total) * top_p.to(tl.float64) - above
         count_above = tl.zeros([], tl.int32)
-        # The largest key such that what reaches it weighs as much; with one token left, that is the last one kept.
+        # The largest key whose tokens weigh enough together. Where one token is left, it is the last one kept.
         while (low < last) & (count_low - count_above > 1):
             middle, step = _between(low, last, step), step + 1
             mass, count = _reaching(regions, stride, counts, middle, upper, best, temperature, LANES)

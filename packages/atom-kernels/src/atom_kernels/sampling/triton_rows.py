@@ -45,7 +45,7 @@ def load_chunk(logits_ptr, row, row_stride, chunk, vocab_size, CHUNK: tl.constex
 
 @triton.jit
 def load_of_chunks(pointer, row, num_chunks, other, CHUNKS: tl.constexpr):
-    """The numbers [C] that the programs of a row left."""
+    """The numbers [C] that the programs of a row stored."""
     chunks = tl.arange(0, CHUNKS)
     return tl.load(pointer + row.to(tl.int64) * num_chunks + chunks, mask=chunks < num_chunks, other=other)
 

@@ -1,5 +1,5 @@
 """Launch configurations found by ``python -m atom_kernels tune``, kept as data: nothing is tuned while serving."""
 
-from atom_kernels.tuned.store import TunedRow, pick_row, tuned_rows
+from atom_kernels.tuned.store import TunedRow, tuned_rows
 
-__all__ = ["TunedRow", "pick_row", "tuned_rows"]
+__all__ = ["TunedRow", "tuned_rows"]

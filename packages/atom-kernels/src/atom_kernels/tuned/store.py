@@ -28,9 +28,9 @@ class TunedRow:
 
 
 def tuned_rows(operator: str, key: str, device_name: str, folder: Path = FOLDER) -> tuple[TunedRow, ...] | None:
-    """What was found on that device for an operator and a key: () where a rival was always faster.
+    """What was tuned on that device for an operator and a key: () where a rival was always faster.
 
-    None where nobody has looked.
+    None where nobody tuned.
 
     Args:
         operator: its name, such as ``"moe_experts"``.
@@ -40,11 +40,6 @@ def tuned_rows(operator: str, key: str, device_name: str, folder: Path = FOLDER)
     """
     rows = _read(config_path(device_name, folder)).get("operators", {}).get(operator, {}).get(key)
     return None if rows is None else tuple(TunedRow(row["max_rows"], row["config"]) for row in rows)
-
-
-def pick_row(rows: Sequence[TunedRow], num_rows: int) -> TunedRow | None:
-    """The first row that serves a call of `num_rows` rows; None if none does."""
-    return next((row for row in rows if row.max_rows is None or num_rows <= row.max_rows), None)
 
 
 def config_path(device_name: str, folder: Path = FOLDER) -> Path:
@@ -69,7 +64,7 @@ def save_rows(
     found = [{"max_rows": row.max_rows, "config": dict(row.config)} for row in rows]
     filed = {**before, key: kept + found}
     if not filed[key] and tuned_from > 1:
-        # Nobody has looked at fewer rows.
+        # Fewer rows were never tuned.
         del filed[key]
     operators[operator] = dict(sorted(filed.items()))
     path.parent.mkdir(parents=True, exist_ok=True)

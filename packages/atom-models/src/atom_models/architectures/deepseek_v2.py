@@ -36,7 +36,7 @@ class DeepseekV2Config(FineGrainedMoEConfig):
 
     @property
     def head_size(self) -> int:
-        """What the table of angles is for: the rotated part of a head."""
+        """The size that the table of angles is for: the rotated part of a head."""
         return self.qk_rope_head_dim
 
     @property

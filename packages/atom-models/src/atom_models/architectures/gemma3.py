@@ -32,7 +32,7 @@ GLOBAL_ROPE_THETA, LOCAL_ROPE_THETA = 1_000_000.0, 10_000.0
 class Gemma3Config:
     """Fields of `config.json`, under their Hugging Face names. Absent ones are those of the published 4B model."""
 
-    # What `hidden_activation` was called before.
+    # The earlier name of `hidden_activation`.
     unread: ClassVar[tuple[str, ...]] = ("hidden_act",)
 
     hidden_size: int
@@ -63,7 +63,7 @@ class Gemma3Config:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Of each layer: five local ones, then a global one, where `layer_types` does not say otherwise."""
+        """The type of each layer: `layer_types`, or else five local ones and then a global one, in turn."""
         if self.layer_types is not None:
             return check_layer_types(self.layer_types, self.num_hidden_layers)
         pattern = self.sliding_window_pattern
@@ -81,7 +81,7 @@ class Gemma3Config:
 
 
 class Gemma3Norm(RMSNorm):
-    """Weights are stored less one."""
+    """An RMS norm whose weight is stored less one."""
 
     def __init__(self, size: int, config: Gemma3Config, context: BuildContext, *, prefix: str, feeds: Any = None):
         super().__init__(size, config.rms_norm_eps, context, prefix=prefix, feeds=feeds, weight_offset=1.0)

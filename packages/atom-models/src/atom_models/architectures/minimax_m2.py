@@ -30,8 +30,7 @@ from atom_models.layers import (
 class MiniMaxM2Config(LlamaConfig):
     """Fields of `config.json`; `intermediate_size` is that of one expert.
 
-    The file says more, of MiniMax's other models: layers of linear attention, weights of residuals, a shared expert.
-    """
+    The file also has fields of MiniMax's other models: linear attention, weights of residuals, a shared expert."""
 
     always: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "use_qk_norm": (True,),

@@ -11,7 +11,7 @@ from atom_models.build_context import BuildContext
 
 @dataclass(frozen=True)
 class MistralConfig(LlamaConfig):
-    """Fields of `config.json`. The first release has no `sliding_window`, and a window; later ones say null: none."""
+    """Fields of `config.json`. The first release has a window and no `sliding_window`; null in later ones is none."""
 
     sliding_window: int | None = field(default=4096, metadata={"null": None})
 

@@ -12,7 +12,7 @@ from atom_models.layers import MoE, RoutingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class MixtralConfig(MistralConfig):
-    """Fields of `config.json`; `intermediate_size` is that of one expert. No `sliding_window` is none."""
+    """Fields of `config.json`; `intermediate_size` is that of one expert. Without `sliding_window` all is seen."""
 
     sliding_window: int | None = None
 

@@ -19,7 +19,7 @@ from atom_models.layers import Layer, LayerNorm, Residual, Rotary, UngatedMLP, m
 
 @dataclass(frozen=True)
 class NemotronConfig(LlamaConfig):
-    """Fields of `config.json`, under their Hugging Face names. Half of each head rotates where it does not say."""
+    """Fields of `config.json`, under their Hugging Face names. Half of each head rotates by default."""
 
     hidden_act: str = "relu2"
     rms_norm_eps: float = field(default=1e-5, metadata={"also": ("norm_eps",)})
@@ -30,7 +30,7 @@ class NemotronConfig(LlamaConfig):
 
 
 class NemotronNorm(LayerNorm):
-    """Weights are stored less one."""
+    """A layer norm whose weight is stored less one."""
 
     def __init__(self, config: NemotronConfig, context: BuildContext, *, prefix: str) -> None:
         super().__init__(config.hidden_size, config.rms_norm_eps, context, prefix=prefix, weight_offset=1.0)

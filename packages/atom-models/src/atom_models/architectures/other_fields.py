@@ -31,7 +31,7 @@ _WITHOUT_EFFECT = """
     router_z_loss_coef aux_loss_alpha seq_aux pretraining_tp ep_size unsloth_version unsloth_fixed
     use_flash_attn use_flash_attention _flash_attn_2_enabled is_llama_config transformers.js_config
 """
-# Parts of other models. By name, the values with which they change nothing; null is always one.
+# Fields of other models, with the values with which they change nothing; null is always one.
 _CHANGES_RESULTS: Mapping[str, tuple[Any, ...]] = {
     "alibi": (False,),
     "attention_chunk_size": (),
@@ -70,7 +70,7 @@ _CHANGES_RESULTS: Mapping[str, tuple[Any, ...]] = {
     "use_qk_norm": (False,),
     "zero_centered_gamma": (False,),
 }
-# The same of `rope_parameters`. Sections of a rotation differ for images alone.
+# The same for `rope_parameters`. Sections of a rotation differ for images alone.
 _ROPE_CHANGES_RESULTS: Mapping[str, tuple[Any, ...]] = {
     "llama_4_scaling_beta": (),
     "long_mscale": (),
@@ -100,7 +100,7 @@ def refuse_other_models(cls: type[Any], config: Mapping[str, Any]) -> None:
 
 
 def unknown_fields(cls: type[Any], config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of fields that are set, and of which nobody here knows whether they change the results of `cls`'s model."""
+    """Names of fields that are set and unknown here: they may change the results of `cls`'s model."""
     known = {*_READ_ELSEWHERE.split(), *_WITHOUT_EFFECT.split()} | _CHANGES_RESULTS.keys() | _own_fields(cls)
     known |= _always(cls).keys() | {name for each in cls.__mro__ for name in vars(each).get("unread", ())}
     unknown = [name for name, value in config.items() if value and name not in known]
@@ -139,7 +139,7 @@ def _own_fields(cls: type[Any]) -> frozenset[str]:
 
 
 def _always(cls: type[Any]) -> dict[str, tuple[Any, ...]]:
-    """By field, the values that a class allows; what it says itself goes before what it inherits."""
+    """The values that a class allows, by field; its own go before those that it inherits."""
     merged: dict[str, tuple[Any, ...]] = {}
     for each in reversed(cls.__mro__):
         merged |= vars(each).get("always", {})

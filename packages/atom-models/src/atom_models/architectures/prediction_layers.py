@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# How many there are, as different publishers spell it.
+# The fields that give their number, as different publishers spell them.
 _COUNTS = ("num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules")
 
 

@@ -1,4 +1,4 @@
-"""Qwen3: Yang et al. 2025, https://arxiv.org/abs/2505.09388. Qwen2 with norms of queries and keys for its biases."""
+"""Qwen3: Yang et al. 2025, https://arxiv.org/abs/2505.09388. Qwen2 with QK norms in place of biases."""
 
 from __future__ import annotations
 

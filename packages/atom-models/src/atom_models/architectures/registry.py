@@ -138,7 +138,7 @@ def check_architecture(name: str, config: Mapping[str, Any] | None = None) -> No
 
 
 def _stem(name: str) -> str:
-    """A name without what most have in common."""
+    """A name without the endings that most names share."""
     return re.sub(r"(For[A-Z].*|LMHeadModel|Model)$", "", name).lower()
 
 

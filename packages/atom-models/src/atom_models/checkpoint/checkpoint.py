@@ -71,7 +71,7 @@ class Checkpoint:
 
     @cached_property
     def has_head(self) -> bool:
-        """Whether hidden states become logits: not in a decoder that was saved by itself, with no table to share."""
+        """Whether hidden states become logits: not in a decoder that was saved without a head and shares no table."""
         if self.format == "gguf" or self.text_config.get("tie_word_embeddings"):
             return True
         names = weight_names(self.path)

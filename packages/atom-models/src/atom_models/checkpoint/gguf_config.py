@@ -29,7 +29,7 @@ def gguf_config(file: GGUFFile) -> tuple[dict[str, Any], dict[str, Any]]:
     config["rope_parameters"] = rope_parameters(header, config)
     tokens, generation = special_tokens(file)
     if unread := header.unread():
-        logger.warning("%s: nothing here knows these keys, and they have no effect: %s", file.path, ", ".join(unread))
+        logger.warning("%s: these keys are unknown and have no effect: %s", file.path, ", ".join(unread))
     present = {field: value for field, value in config.items() if value is not None}
     return {**present, **tokens}, generation
 

@@ -1,4 +1,4 @@
-"""A GGUF header as an architecture reads it: numbers under its own prefix, checked; and which keys nobody read."""
+"""A GGUF header as an architecture reads it: checked numbers under its own prefix, and the keys that were not read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GGUFHeader:
         return self.file.metadata.get(f"{self.architecture}.{key}", default)
 
     def number(self, key: str, default: Any = None) -> Any:
-        """An integer or a float; floats are the decimals that somebody wrote, such as 1e-05 for 9.99999974e-06.
+        """An integer or a float; a float is its shortest decimal, such as 1e-05 for 9.99999974e-06.
 
         Raises:
             CheckpointError: the value is no number, or there is neither one nor a default.
@@ -57,7 +57,7 @@ class GGUFHeader:
         """How a router makes scores: "softmax" or "sigmoid".
 
         Raises:
-            CheckpointError: it is done in another way.
+            CheckpointError: the header names another way.
         """
         code = self.get("expert_gating_func")
         if code is None:

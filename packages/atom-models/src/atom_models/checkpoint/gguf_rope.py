@@ -13,7 +13,7 @@ _YARN = {"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow", "yarn_att
 
 
 def rope_parameters(header: GGUFHeader, config: dict[str, Any]) -> dict[str, Any]:
-    """`rope_parameters` of a config whose other fields are there; what it has of them is kept.
+    """`rope_parameters` for a config that has its other fields; parameters that it already has are kept.
 
     Raises:
         CheckpointError: the header names a scaling that nothing here computes.

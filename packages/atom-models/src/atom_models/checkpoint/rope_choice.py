@@ -1,4 +1,4 @@
-"""What the length that is served decides about the rotation, in a line for people. Torch-free."""
+"""A line that tells how the length served decides about the rotation. Torch-free."""
 
 from __future__ import annotations
 

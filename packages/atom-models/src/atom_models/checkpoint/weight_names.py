@@ -12,7 +12,7 @@ DECODER_PREFIX = "model."
 
 
 def weight_names(folder: Path) -> frozenset[str]:
-    """Names of all tensors, by the index or by the files; none where no weights can be read, which the loader tells."""
+    """Names of all tensors, from the index or the files; none where none can be read, which the loader reports."""
     from safetensors import SafetensorError, safe_open
 
     try:

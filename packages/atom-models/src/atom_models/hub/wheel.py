@@ -22,7 +22,7 @@ _CHUNK = 1 << 20
 
 
 def cached_file(model: KnownModel) -> Path | None:
-    """The model's file in the cache, or None. A file of another size is none: it is fetched anew."""
+    """The model's file in the cache, or None. A file of another size does not count."""
     path = _place(model)
     return path if path.is_file() and path.stat().st_size == model.file_size else None
 
@@ -34,7 +34,7 @@ def fetch(model: KnownModel) -> Path:
     it is whole and its hash is right.
 
     Raises:
-        ModelNotFoundError: it is neither in the cache nor to be had, or what came is not what it should be.
+        ModelNotFoundError: it is not in the cache and cannot be downloaded, or what was downloaded is another file.
     """
     found = cached_file(model)
     if found:

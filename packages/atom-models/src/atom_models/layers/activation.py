@@ -31,7 +31,7 @@ _ACTIVATIONS = {
     "relu": Activation.RELU,
     "relu2": Activation.RELU2,
 }
-# Those that have an operator with a gate, and how gelu is computed there.
+# Activations that have an operator with a gate, and how gelu is computed there.
 _GATED = {
     Activation.SILU: (SILU_AND_MUL, "none"),
     Activation.GELU: (GELU_AND_MUL, "none"),
@@ -65,7 +65,7 @@ class UngatedActivation(Layer):
 class GatedActivation(Layer):
     """``act(gate) * up`` of ``[T, 2 * intermediate_size]``, gate first -> ``[T, intermediate_size]``.
 
-    Where `after`, the linear that gives gate and up, can end with the activation itself, there is nothing left to do.
+    Where the linear `after`, which gives gate and up, can end with the activation, this layer does nothing.
     """
 
     def __init__(

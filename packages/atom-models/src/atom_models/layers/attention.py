@@ -55,7 +55,7 @@ class Attention(Mixer):
             head_dim=head_dim,
             scale=head_dim**-0.5 if scale is None else scale,
             dtype=context.dtype_name,
-            cache_dtype=context.kv_cache_dtype,
+            kv_cache_dtype=context.kv_cache_dtype,
             block_size=context.block_size,
             sliding_window=sliding_window,
             has_sinks=sinks,

@@ -41,9 +41,9 @@ class _Piece:
 class Experts(Layer):
     """``forward(x [T, D], weights [T, K], ids [T, K], base [T, D] or None) -> [T, D]``: the chosen experts' sum.
 
-    Ranks share the intermediate size of every expert; the caller adds up their results. A base is added to them. The
-    checkpoint may hold each expert by itself (``<prefix>.0.gate_proj.weight`` or ``<prefix>.0.w1.weight``) or all of
-    them in one tensor (``<prefix>.gate_up_proj``), which `choose_names` finds out.
+    Ranks share the intermediate size of every expert; the caller adds up their results. A base is added to the result.
+    The checkpoint may hold each expert by itself (``<prefix>.0.gate_proj.weight`` or ``<prefix>.0.w1.weight``) or all
+    of them in one tensor (``<prefix>.gate_up_proj``), which `choose_names` finds out.
 
     Args:
         bias: both products have one.
@@ -94,12 +94,12 @@ class Experts(Layer):
 
     @property
     def num_idle_weights(self) -> int:
-        """Of the experts that one token does not choose; biases aside."""
+        """Weights of the experts that one token does not choose; biases aside."""
         return self._weights_of_one * (self.problem.num_experts - self.problem.top_k)
 
     @property
     def num_active_weights(self) -> int:
-        """Of the experts that one token chooses; biases aside."""
+        """Weights of the experts that one token chooses; biases aside."""
         return self._weights_of_one * self.problem.top_k
 
     @property

@@ -90,7 +90,7 @@ class MLAAttention(Layer):
             v_head_dim=v_head_dim,
             scale=scale,
             dtype=context.dtype_name,
-            cache_dtype=context.kv_cache_dtype,
+            kv_cache_dtype=context.kv_cache_dtype,
             block_size=context.block_size,
         )
         self.attn = LatentAttention(

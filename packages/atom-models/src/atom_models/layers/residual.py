@@ -40,7 +40,7 @@ class Residual:
         self._total, self._term = total, term
 
     def plus(self, term: torch.Tensor | Unsummed) -> Residual:
-        """One term more. It is no ``+``, since torch.compile takes every ``+`` with a tensor for one of tensors."""
+        """Adds a term. It is not ``+``: torch.compile takes every ``+`` with a tensor for an addition of tensors."""
         return Residual(self.tensor(), term)
 
     def tensor(self) -> torch.Tensor:
@@ -61,5 +61,5 @@ class Residual:
 
 
 def summed(x: torch.Tensor | Unsummed | Residual) -> torch.Tensor:
-    """The tensor that a norm is to norm, whichever way it comes."""
+    """The tensor behind x: itself, or what the residual or the layer's product adds up to."""
     return x if isinstance(x, torch.Tensor) else x.tensor()

@@ -70,5 +70,5 @@ def _read_bitsandbytes(config: Mapping[str, Any]) -> Quantization:
     return OneScheme("bitsandbytes", Int8Checkpoint(), skipped)
 
 
-# Of each name in `READABLE`.
+# A reader for each name in `READABLE`.
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Quantization]] = {"bitsandbytes int8": _read_bitsandbytes}

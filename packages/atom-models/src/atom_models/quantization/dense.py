@@ -30,7 +30,7 @@ class Dense:
     ignored_weights: tuple[str, ...] = ()
 
     def input_format(self, spec: LinearSpec) -> InputFormat:
-        """Before its norm where the linear's kernel norms by itself."""
+        """Activations before their norm, where the linear's kernel norms by itself."""
         plan = _fused_plan(spec)
         limit = None if plan is None else plan.rows[0].max_rows
         return DENSE_INPUT if limit is None else UnnormedInput(limit)

@@ -25,7 +25,7 @@ class CacheGroup:
     elements_per_token: int
 
     def tokens_kept(self, num_tokens: int, block_size: int) -> int:
-        """Of a request of `num_tokens`, those that take up cache: at most a window, and a block that it has begun."""
+        """Tokens of a request of `num_tokens` that take up cache: at most a window, and a block that it has begun."""
         return num_tokens if self.window is None else min(num_tokens, self.window + block_size)
 
 

@@ -27,7 +27,7 @@ class Placement:
     accelerator: Accelerator
     num_devices: int
     weight_format: str
-    cache_dtype: str
+    kv_cache_dtype: str
     weight_bytes: int
     cache_bytes: int
     longest_request: int
@@ -41,7 +41,7 @@ class Placement:
 
     def num_requests(self, context: int) -> int:
         """Requests of `context` tokens that fit at once."""
-        return max(0, self.cache_bytes) // self.share.kv_bytes(context, self.cache_dtype)
+        return max(0, self.cache_bytes) // self.share.kv_bytes(context, self.kv_cache_dtype)
 
 
 def place(
@@ -50,7 +50,7 @@ def place(
     num_devices: int,
     *,
     weight_format: str,
-    cache_dtype: str = "bfloat16",
+    kv_cache_dtype: str = "bfloat16",
     utilization: float = MEMORY_UTILIZATION,
 ) -> Placement | None:
     """How the model sits there; None where so many devices cannot share it evenly."""
@@ -61,10 +61,10 @@ def place(
     room = int(accelerator.memory_bytes * utilization) - weights
 
     def fits(num_tokens: int) -> bool:
-        return share.kv_bytes(num_tokens, cache_dtype) <= room
+        return share.kv_bytes(num_tokens, kv_cache_dtype) <= room
 
     low, high = 0, needs.max_model_len
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return Placement(accelerator, num_devices, weight_format, cache_dtype, weights, room, low, needs, share)
+    return Placement(accelerator, num_devices, weight_format, kv_cache_dtype, weights, room, low, needs, share)

@@ -27,9 +27,9 @@ class RankShare:
     weight_bytes: Mapping[str, int]
     cache_groups: tuple[CacheGroup, ...]
 
-    def kv_bytes(self, num_tokens: int, cache_dtype: str, *, block_size: int = DEFAULT_BLOCK_SIZE) -> int:
+    def kv_bytes(self, num_tokens: int, kv_cache_dtype: str, *, block_size: int = DEFAULT_BLOCK_SIZE) -> int:
         """Bytes of cache that a request of `num_tokens` takes on this rank."""
-        return _kv_bytes(self.cache_groups, num_tokens, cache_dtype, block_size)
+        return _kv_bytes(self.cache_groups, num_tokens, kv_cache_dtype, block_size)
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class ModelRequirements:
     cache_groups: tuple[CacheGroup, ...]
     kv_bytes_per_token: Mapping[str, int]
 
-    def kv_bytes(self, num_tokens: int, cache_dtype: str, *, block_size: int = DEFAULT_BLOCK_SIZE) -> int:
+    def kv_bytes(self, num_tokens: int, kv_cache_dtype: str, *, block_size: int = DEFAULT_BLOCK_SIZE) -> int:
         """Bytes of cache that a request of `num_tokens` takes, all of it on one device."""
-        return _kv_bytes(self.cache_groups, num_tokens, cache_dtype, block_size)
+        return _kv_bytes(self.cache_groups, num_tokens, kv_cache_dtype, block_size)
 
 
 def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
@@ -123,9 +123,9 @@ def _rank_share(checkpoint: Checkpoint, context: BuildContext, num_ranks: int) -
     return RankShare(weight_bytes, cache_groups(model))
 
 
-def _kv_bytes(groups: Sequence[CacheGroup], num_tokens: int, cache_dtype: str, block_size: int) -> int:
+def _kv_bytes(groups: Sequence[CacheGroup], num_tokens: int, kv_cache_dtype: str, block_size: int) -> int:
     kept = (group.tokens_kept(num_tokens, block_size) * group.elements_per_token for group in groups)
-    return sum(kept) * _CACHE_DTYPES[cache_dtype]
+    return sum(kept) * _CACHE_DTYPES[kv_cache_dtype]
 
 
 def _refusal(checkpoint: Checkpoint, context: BuildContext) -> str | None:

@@ -15,7 +15,7 @@ _FIELD_OF = {"text": "text", "thinking": "thinking"}
 
 
 class MessageWriter:
-    """Builds one message from parts, and tells of each.
+    """Builds one message from parts, and gives the events of each.
 
     Attributes:
         blocks: so far; the input of a call is an object once its block has ended.
@@ -43,7 +43,7 @@ class MessageWriter:
         }
 
     def start(self) -> bytes:
-        """The first event; with the first token it is known what the cache had, and clients count from it."""
+        """The first event. It comes with the first token, when cached tokens are known: clients count from it."""
         return _event("message_start", message=self.message([]))
 
     def take(self, parts: list[Part]) -> bytes:
@@ -119,7 +119,7 @@ class MessageWriter:
 
 
 def _input_of(arguments: str) -> dict[str, Any]:
-    """The input as an object; of a call that broke off, none."""
+    """The input as an object; empty for a call that broke off."""
     try:
         value = json.loads(arguments or "{}")
     except ValueError:

@@ -32,7 +32,7 @@ def event(chunk: Any) -> bytes:
 class EventStream(Response):
     """Sends `events` until they end or the client goes away, then closes `generation`.
 
-    An exception in `events` is told as an event of its own: by then the status has long been sent.
+    An exception in `events` becomes an event of its own: the status was sent long before.
 
     Args:
         end: comes last, whatever happened.

@@ -23,7 +23,7 @@ class TextWriter:
         self._tokenizer = tokenizer
         self._wants_logprobs = body.logprobs is not None
         self._spelling = by_id if body.return_tokens_as_token_ids else by_text
-        # Characters of the tokens that each choice has told the logprobs of.
+        # For each choice, the characters of the tokens whose logprobs were sent.
         self._offsets: dict[int, int] = {}
         self._started: set[int] = set()
 
@@ -52,7 +52,7 @@ class TextWriter:
         return written
 
     def news(self, index: int, output: RequestOutput) -> TextChoice | None:
-        """One sample's news; None where nothing of them is to be told."""
+        """One sample's news; None where there is nothing to send."""
         body = self._body
         choice = TextChoice(index, output.text_delta)
         is_first = index not in self._started

@@ -24,8 +24,8 @@ class ReplyReader:
 
     Args:
         parser: None where all text is content.
-        several: whether calls after the first count.
-        keeps_reasoning: whether it is told at all.
+        several: whether calls after the first are kept.
+        keeps_reasoning: whether reasoning is part of the answer.
         call_ids: makes the ids of calls.
         strays: special tokens that are no content, wherever they turn up.
 
@@ -52,7 +52,7 @@ class ReplyReader:
         self._strays = strays
 
     def take(self, text: str, num_tokens: int = 0, *, finished: bool = False) -> list[Part]:
-        """What new text of `num_tokens` tokens tells."""
+        """The parts of new text of `num_tokens` tokens."""
         parser = self._parser
         if parser is None:
             return [Part("content", text)] if text else []
@@ -86,7 +86,7 @@ def read_whole(reader: ReplyReader, pieces: Iterable[tuple[str, int]]) -> list[P
 
 
 def message_of(reader: ReplyReader, pieces: Iterable[tuple[str, int]]) -> Message:
-    """The message that a whole reply is."""
+    """The message that the parts of a whole reply make."""
     whole = assemble(read_whole(reader, pieces))
     calls = [
         ToolCall(id=reader.call_ids(name, number), type="function", function=FunctionCall(name, arguments))
@@ -122,7 +122,7 @@ class DeltaWriter:
         return self._reader.num_reasoning_tokens
 
     def deltas(self, text: str, num_tokens: int, finished: bool, always: bool) -> list[Delta]:
-        """What is new. `always`: one delta at least, for something that goes with it."""
+        """The deltas of new parts; with `always` at least one, for something that is sent along."""
         deltas = [self._delta(part) for part in self._reader.take(text, num_tokens, finished=finished)]
         return deltas or ([Delta(content="")] if always else [])
 

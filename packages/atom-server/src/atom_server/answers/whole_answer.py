@@ -12,7 +12,7 @@ from atom_server.generation.collect import Collected
 
 # Tokens and log-probabilities: so many are written in a millisecond or two, which is not worth a thread.
 MAX_AT_ONCE = 512
-# The encoder lets nobody else run until it is done: lists go through it in parts.
+# No other thread runs while the encoder works: lists are encoded in parts.
 _MAX_ITEMS = 128
 
 T = TypeVar("T")

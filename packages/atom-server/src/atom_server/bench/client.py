@@ -35,7 +35,7 @@ class Outcome:
     sent: float = 0.0
 
     def take(self, event: dict[str, Any], elapsed: float, gap: float) -> bool:
-        """Count an event that came `gap` seconds after the last text; whether it has text itself."""
+        """Count an event that came `gap` seconds after the last text; returns whether it has text itself."""
         if "error" in event:
             raise BenchError(str(event["error"]))
         if usage := event.get("usage"):
@@ -63,7 +63,7 @@ class Client:
         self._authorization = f"authorization: Bearer {api_key}\r\n" if api_key else ""
 
     async def stream(self, path: str, body: dict[str, Any]) -> Outcome:
-        """Send a request for a stream, and time what comes. Failures are told in the outcome."""
+        """Send a request for a stream, and time what comes. The outcome tells of failures."""
         outcome = Outcome()
         started = last = time.perf_counter()
         try:

@@ -1,4 +1,4 @@
-"""What a run amounts to, with the keys that the serving benchmarks of vLLM and ROCm/ATOM write."""
+"""The results of a run, under the keys that the serving benchmarks of vLLM and ROCm/ATOM write."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ class Workload:
         burstiness: 1 gives Poisson arrivals, less more bursty ones, more a more even flow (a gamma distribution).
         vocab_size: prompts are token ids below this; None makes them of words, about one token each.
         is_chat: prompts are messages.
-        samples: prompts of a dataset, in an order that the seed decides, again where they are too few; lengths and
-            prefix count for nothing then.
+        samples: prompts of a dataset, in an order that the seed decides, repeated where they are too few; lengths and
+            prefix have no effect then.
     """
 
     num_prompts: int

@@ -67,7 +67,7 @@ def decode_json_object(body: bytes) -> dict[str, Any]:
         APIError: 400 that says what is wrong and at which byte.
     """
     try:
-        # Hundreds of thousands of new lists would have the whole process looked through again and again.
+        # Hundreds of thousands of new lists would start the garbage collector again and again.
         with no_collection():
             value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

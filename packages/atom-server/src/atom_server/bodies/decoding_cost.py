@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from atom_server.errors import APIError
 
-# A body may hold as many. So many token ids take some 30 ms, and so many of anything else some 50.
+# The most values of a body. That many token ids are decoded in some 30 ms, and anything else in some 50.
 MAX_VALUES = 2**19
 _FEW = 1024  # of whatever holds the values
 # Each begins or follows a value. A name is made, hashed and filed: with its value it counts five times.
 _VALUE_MARKS = (b",", b":", b'":', b'":', b'":', b"[", b"{")
 _ESCAPES_LIKE_A_VALUE = 4
-# As many digits may be an integer beyond 64 bits. Python reads those in a time that grows with the square of their
-# length.
+# An integer of this many digits may exceed 64 bits. Python's time to read those grows with the square of their length.
 _LONG_NUMBER = b"0" * 20
 _VALUES_LIKE_A_LONG_NUMBER = 8
 _DIGITS_AS_ZEROS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))

@@ -11,7 +11,7 @@ _FREE_BYTES = 64 * 1024
 
 
 class BodyMemory:
-    """Refuses to go on reading a large body where all that are on their way are too large together.
+    """Refuses to go on reading a large body while all unfinished ones are too large together.
 
     Each body has a limit of its own; without one for all, a thousand clients could fill the memory with one each.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from atom_core.models import Architecture
 
-# Beside the number format of weights that this version does not read.
+# Shown beside a number format of weights that this version does not read.
 REFUSED = "refused"
 HELP = "list, download and find models"
 USAGE = "list | pull NAME | path NAME"

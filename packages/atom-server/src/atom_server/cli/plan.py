@@ -75,14 +75,14 @@ def run(args: argparse.Namespace) -> int:
             needs,
             accelerators,
             weights=args.weights or _published_size(needs),
-            cache_dtype=args.kv_cache_dtype or "auto",
+            kv_cache_dtype=args.kv_cache_dtype or "auto",
             contexts=[args.context] if args.context else _contexts(needs.max_model_len),
         )
         print("\n".join(lines))
         return 0 if fits else 1
     memory = args.memory or available_memory()
     context = args.context or needs.max_model_len
-    lines, fits = memory_lines(needs, context, args.requests, memory=memory, cache_dtype=args.kv_cache_dtype)
+    lines, fits = memory_lines(needs, context, args.requests, memory=memory, kv_cache_dtype=args.kv_cache_dtype)
     print("\n".join(lines))
     return 0 if fits or memory is None else 1
 

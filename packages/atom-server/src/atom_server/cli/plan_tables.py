@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from atom_core.models import Accelerator, ModelRequirements, Placement
 
-# As `--kv-cache-dtype` spells them -> as sizes are known; those that the engine takes, and the names of numbers.
+# The engine's words for `--kv-cache-dtype` -> the names by which sizes are known.
 _STORED_AS = {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 CACHE_DTYPES = ("auto", *_STORED_AS, "float32", "bfloat16", "float8_e4m3fn")
 
 
 def memory_lines(
-    needs: ModelRequirements, context: int, requests: int, *, memory: int | None, cache_dtype: str | None = None
+    needs: ModelRequirements, context: int, requests: int, *, memory: int | None, kv_cache_dtype: str | None = None
 ) -> tuple[list[str], bool]:
     """A table over the formats of weights and cache, and whether any of its rows fits.
 
     Args:
         context: tokens of each of `requests`.
         memory: bytes; None where it is unknown.
-        cache_dtype: as the engine spells it; None for a row of each.
+        kv_cache_dtype: as the engine spells it; None for a row of each.
     """
     rows = [("weights", "", "KV cache", "per token", "planned", "in all", "fits", "requests that fit")]
     any_fits = False
     for weight_format, weight_bytes in needs.weight_bytes.items():
-        for stored in [_stored(cache_dtype, weight_format)] if cache_dtype else needs.kv_bytes_per_token:
+        for stored in [_stored(kv_cache_dtype, weight_format)] if kv_cache_dtype else needs.kv_bytes_per_token:
             per_token, each = needs.kv_bytes_per_token[stored], needs.kv_bytes(context, stored)
             total = weight_bytes + requests * each
             fits = memory is not None and total <= memory
@@ -49,14 +49,14 @@ def accelerator_lines(
     accelerators: Sequence[Accelerator],
     *,
     weights: str,
-    cache_dtype: str,
+    kv_cache_dtype: str,
     contexts: Sequence[int],
 ) -> tuple[list[str], bool]:
     """A row for each accelerator and number of them that holds the model, and whether there is any.
 
     Args:
         weights: their number format.
-        cache_dtype: that of the cache, as the engine spells it.
+        kv_cache_dtype: that of the cache, as the engine spells it.
         contexts: lengths of requests, a column each with how many fit at once.
 
     Raises:
@@ -65,21 +65,22 @@ def accelerator_lines(
     from atom_core.models import DEVICE_COUNTS, place
 
     _check("--weights", weights, needs.weight_bytes)
-    cache_dtype = _stored(cache_dtype, weights)
+    kv_cache_dtype = _stored(kv_cache_dtype, weights)
     per_request = [f"requests of {context}" for context in contexts]
     rows = [("accelerator", "memory", "devices", "weights each", "room each", "longest request", *per_request)]
     too_small: list[str] = []
     for accelerator in accelerators:
         tried = [
-            place(needs, accelerator, count, weight_format=weights, cache_dtype=cache_dtype) for count in DEVICE_COUNTS
+            place(needs, accelerator, count, weight_format=weights, kv_cache_dtype=kv_cache_dtype)
+            for count in DEVICE_COUNTS
         ]
         fitting = [placement for placement in tried if placement is not None and placement.fits]
         rows += [_row(placement, contexts) for placement in fitting]
         if not fitting:
             too_small.append(accelerator.name)
     lines = [
-        f"weights {weights}, {_size(needs.weight_bytes[weights])}; KV cache {cache_dtype}, "
-        f"{_size(needs.kv_bytes_per_token[cache_dtype])} a token",
+        f"weights {weights}, {_size(needs.weight_bytes[weights])}; KV cache {kv_cache_dtype}, "
+        f"{_size(needs.kv_bytes_per_token[kv_cache_dtype])} a token",
         "",
     ]
     if len(rows) > 1:
@@ -108,7 +109,7 @@ def _row(placement: Placement, contexts: Sequence[int]) -> tuple[str, ...]:
 
 
 def _remarks(needs: ModelRequirements, formats: Collection[str]) -> list[str]:
-    """What rows do not say by themselves: which of `formats` come out of this checkpoint."""
+    """Remarks below the rows: which of `formats` this checkpoint gives."""
     if needs.published_format is None:
         return []
     others = ", ".join(name for name in formats if name != needs.published_format)
@@ -118,11 +119,11 @@ def _remarks(needs: ModelRequirements, formats: Collection[str]) -> list[str]:
     return lines
 
 
-def _stored(cache_dtype: str, weight_format: str) -> str:
-    """What the cache holds; "auto" is what is computed in: bfloat16, but for weights in float32."""
-    if cache_dtype == "auto":
+def _stored(kv_cache_dtype: str, weight_format: str) -> str:
+    """What the cache holds; "auto" is the dtype of activations: float32 for weights in float32, else bfloat16."""
+    if kv_cache_dtype == "auto":
         return "float32" if weight_format == "float32" else "bfloat16"
-    return _STORED_AS.get(cache_dtype, cache_dtype)
+    return _STORED_AS.get(kv_cache_dtype, kv_cache_dtype)
 
 
 def _check(flag: str, value: str, allowed: Collection[str]) -> None:

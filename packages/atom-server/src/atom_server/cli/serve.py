@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes or the engine dies."""
     started = time.time()
     options = ServerOptions.from_cli_args(args)
-    # Whoever shares a server must not be able to steer whose cached blocks they hit: hashes are keyed here.
+    # Clients of one server must not be able to choose whose cached blocks they hit: hashes are keyed here.
     args.prefix_hash = args.prefix_hash or "sha256"
     engine_args = EngineArgs.from_cli_args(args, leave_out=_SERVERS_OWN)
 

@@ -30,7 +30,7 @@ class Generation:
         id: of the answer, e.g. "cmpl-5f2c...".
         prompts, model, created: for the answer.
         num_prompt_tokens: of all prompts, each counted once.
-        num_reasoning_tokens: of the tokens so far; whoever reads the text tells.
+        num_reasoning_tokens: of the tokens so far; set by whoever reads the text.
     """
 
     def __init__(self, state: ServerState, id: str, model: str, prompts: Sequence[PromptTokens], n: int) -> None:

@@ -34,7 +34,7 @@ _LETTERS = string.ascii_letters + string.digits
 
 @dataclass(frozen=True)
 class ReplyPlan:
-    """For the engine, and for what it answers.
+    """What the engine generates a reply by, and what reads it.
 
     Attributes:
         params: with the grammar of the reply, and the special tokens that its reader needs.
@@ -84,7 +84,7 @@ def plan_reply(state: ServerState, body: ChatCompletionRequest, prompt: PromptTo
         return ReplyPlan(params, ReplyReader)
     text = prompt.text or ""
     constraint = reply_constraint(body, output, text)
-    # A grammar that cannot be put behind thinking is all that there is.
+    # A grammar that cannot follow thinking is taken alone.
     asked = body.constraint()
     reads_reasoning = asked is None or constraint != asked
     # A template knows from the prompt what is continued.
@@ -113,7 +113,7 @@ def _thinking_budget(body: ChatCompletionRequest, output: OutputFormat, prompt: 
     if body.thinking_token_budget is None or output.reasoning is None:
         return None
     begin, end = output.reasoning
-    # Where no mark begins it, it is always open, and what would begin it is never looked at.
+    # Reasoning that no mark begins is always open, and its beginning is never looked for.
     return ThinkingBudget(body.thinking_token_budget, begin or end, end, is_open=output.is_thinking(prompt))
 
 

@@ -12,7 +12,7 @@ _CLOSES = {"{": "}", "[": "]"}
 
 
 class BareKeysBody:
-    """Reads ``{city:<escape>Paris<escape>,days:3}``; JSON, which is much the same, too.
+    """Reads ``{city:<escape>Paris<escape>,days:3}``, and JSON, which is much the same.
 
     Args:
         quote: what begins and ends a string.
@@ -31,7 +31,7 @@ class BareKeysBody:
         self._string: JsonValue | None = None
 
     def feed(self, text: str) -> list[Part]:
-        """What is certain now."""
+        """Take text; return the parts that are certain now."""
         self.rest += text
         news = ""
         while self.rest and not self.done:

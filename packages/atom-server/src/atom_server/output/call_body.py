@@ -21,7 +21,7 @@ class CallBody(Protocol):
     rest: str
 
     def feed(self, text: str) -> list[Part]:
-        """What is certain now."""
+        """Take text; return the parts that are certain now."""
         ...
 
 
@@ -34,7 +34,7 @@ class ObjectBody:
         self._object = CallObject(name_key, arguments_keys)
 
     def feed(self, text: str) -> list[Part]:
-        """What is certain now."""
+        """Take text; return the parts that are certain now."""
         parts: list[Part] = []
         for position, character in enumerate(text):
             try:
@@ -58,7 +58,7 @@ class ListBody:
         self._object: ObjectBody | None = None
 
     def feed(self, text: str) -> list[Part]:
-        """What is certain now."""
+        """Take text; return the parts that are certain now."""
         parts: list[Part] = []
         while text and not self.done:
             if self._object is None:
@@ -88,7 +88,7 @@ class JsonBody:
         self._value: JsonValue | None = None
 
     def feed(self, text: str) -> list[Part]:
-        """What is certain now."""
+        """Take text; return the parts that are certain now."""
         for position, character in enumerate(text):
             if self._value is None:
                 self._value = JsonValue(character)

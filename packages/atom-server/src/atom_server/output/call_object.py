@@ -60,7 +60,7 @@ class CallObject:
         self._has_arguments = False
 
     def feed(self, character: str) -> list[Part]:
-        """What one more character tells; nothing after `done`.
+        """The parts that one more character makes certain; none after `done`.
 
         Raises:
             ValueError: this is no such object.

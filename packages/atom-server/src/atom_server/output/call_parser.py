@@ -39,7 +39,7 @@ class CallParser(SteppingParser):
         super().__init__("content")
 
     def finish(self) -> list[Part]:
-        """What was held back."""
+        """Return the parts that were held back."""
         rest, self._rest = self._rest, ""
         return self._content(rest) if self._state == "content" else []
 

@@ -31,7 +31,7 @@ class HarmonyParser(SteppingParser):
 
     @property
     def is_reasoning(self) -> bool:
-        """Whether the text has come to stand inside the reasoning."""
+        """Whether the text so far ends inside the reasoning."""
         return self._state == "body" and self._kind == "reasoning"
 
     def finish(self) -> list[Part]:

@@ -128,7 +128,7 @@ NOTATIONS: dict[str, CallNotation] = {
     ),
 }  # fmt: skip
 
-# The first whose every text a chat template holds is the template's; GPT-OSS has channels, see `harmony.py`.
+# A chat template uses the first one all of whose texts it holds; GPT-OSS has channels, see `harmony.py`.
 _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("harmony", ("<|channel|>", "<|message|>")),
     ("kimi", ("<|tool_calls_section_begin|>",)),

@@ -59,11 +59,11 @@ class OutputFormat:
         reasoning: str = "auto",
         declared: Any = None,
     ) -> OutputFormat:
-        """From a chat template's source and the tokenizer's special tokens; names other than "auto" are taken.
+        """From a chat template's source and the tokenizer's special tokens; names other than "auto" win.
 
         Args:
-            declared: the checkpoint's response template, which says more than all signs; not more than those names,
-                and not for GPT-OSS, whose messages it cannot hold a model to.
+            declared: the checkpoint's response template. It goes before what the chat template shows, but not before
+                those names, and not for GPT-OSS, whose messages it cannot enforce.
         """
         is_auto = (calls, reasoning) == ("auto", "auto")
         calls = format_of(template) if calls == "auto" else calls

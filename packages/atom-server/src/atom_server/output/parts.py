@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 
 
 class Part(NamedTuple):
-    """News. A "name" begins a call; "arguments" (JSON text) belong to the call begun last."""
+    """A piece of the answer. A "name" begins a call; "arguments" (JSON text) belong to the call begun last."""
 
     kind: Literal["content", "reasoning", "name", "arguments"]
     text: str
@@ -19,7 +19,7 @@ class Parser(Protocol):
     """Takes text in pieces. What it emits in all does not depend on where the pieces were cut."""
 
     def feed(self, text: str) -> list[Part]:
-        """What is certain now."""
+        """Take text; return the parts that are certain now."""
         ...
 
     def finish(self) -> list[Part]:
@@ -28,7 +28,7 @@ class Parser(Protocol):
 
     @property
     def is_reasoning(self) -> bool:
-        """Whether the text has come to stand inside the reasoning."""
+        """Whether the text so far ends inside the reasoning."""
         ...
 
 
@@ -40,7 +40,7 @@ class SteppingParser(ABC):
         self._rest = ""
 
     def feed(self, text: str) -> list[Part]:
-        """What is certain now."""
+        """Take text; return the parts that are certain now."""
         self._rest += text
         parts: list[Part] = []
         while self._rest:

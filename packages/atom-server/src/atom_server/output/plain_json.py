@@ -23,7 +23,7 @@ class JsonParser:
         self._call = CallObject()
 
     def feed(self, text: str) -> list[Part]:
-        """What is certain now."""
+        """Take text; return the parts that are certain now."""
         if self._state == "content":
             return as_parts("content", [text])
         parts: list[Part] = []
@@ -34,7 +34,7 @@ class JsonParser:
         return parts
 
     def finish(self) -> list[Part]:
-        """What was held back."""
+        """Return the parts that were held back."""
         held, self._held = self._held, ""
         return as_parts("content", [held]) if self._state == "start" else []
 

@@ -24,11 +24,11 @@ class ReasoningParser:
 
     @property
     def is_reasoning(self) -> bool:
-        """Whether the text has come to stand inside the reasoning."""
+        """Whether the text so far ends inside the reasoning."""
         return self._state == "reasoning"
 
     def feed(self, text: str) -> list[Part]:
-        """What is certain now."""
+        """Take text; return the parts that are certain now."""
         self._rest += text
         if self._state == "start":
             stripped = self._rest.lstrip()
@@ -49,7 +49,7 @@ class ReasoningParser:
         return parts + (self._inner.feed(text) if self._inner else as_parts("content", [text]))
 
     def finish(self) -> list[Part]:
-        """What was held back."""
+        """Return the parts that were held back."""
         rest, self._rest = self._rest, ""
         if self._state == "reasoning":
             return as_parts("reasoning", [rest])

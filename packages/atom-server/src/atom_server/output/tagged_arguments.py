@@ -44,7 +44,7 @@ class TaggedArguments:
         self._is_first = True
 
     def feed(self, text: str) -> list[Part]:
-        """What is certain now."""
+        """Take text; return the parts that are certain now."""
         self.rest += text
         news = "{" if self._is_first else ""
         self._is_first = False

@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from atom_core import SamplingParams
-from atom_server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, GenerationRequest
+from atom_core.engine.validation import MAX_LOGPROBS
+from atom_server.schemas.sampling import MAX_TOKENS, GenerationRequest
 from atom_server.schemas.tools import MAX_TOOLS, AllowedToolsChoice, NamedToolChoice, Tool, ToolChoice
 
 MAX_MESSAGES = 4096
@@ -143,7 +144,7 @@ class ChatCompletionRequest(GenerationRequest):
         return choice not in (None, "none", "auto")
 
     def without_effect(self, params: SamplingParams) -> list[str]:
-        """Fields that say something, and change nothing for this model: `params` are what came of them."""
+        """Fields that are set and change nothing for this model; `params` are made of this request."""
         is_lost = self.thinking_token_budget is not None and params.thinking_budget is None
         return ["thinking_token_budget"] if is_lost else []
 

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from atom_core.engine.validation import MAX_LOGPROBS
 from atom_server.schemas.model_request import MAX_INTEGER
-from atom_server.schemas.sampling import MAX_LOGPROBS, GenerationRequest
+from atom_server.schemas.sampling import GenerationRequest
 
 MAX_PROMPTS = 2048
 

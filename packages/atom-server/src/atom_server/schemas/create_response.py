@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
 
+from atom_core.engine.validation import MAX_LOGPROBS
 from atom_server.bodies.body import parse_object
 from atom_server.errors import unsupported
 from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest
 from atom_server.schemas.model_request import at_most
 from atom_server.schemas.response_items import Item, chat_messages, typed_items
-from atom_server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS
+from atom_server.schemas.sampling import MAX_TOKENS
 from atom_server.schemas.tools import MAX_TOOLS, FunctionDefinition, FunctionName, kind_of_choice
 
 LOGPROBS = "message.output_text.logprobs"

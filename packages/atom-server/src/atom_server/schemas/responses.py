@@ -1,6 +1,6 @@
 """What the server answers, as msgspec structs: encoded once for each token, so cheap ones.
 
-What comes once for each token is kept from the garbage collector: it would go through hundreds of thousands at once.
+Structs of single tokens are not tracked by the garbage collector: it would go through hundreds of thousands at once.
 
 Fields that are UNSET are left out. `finish_reason` is OpenAI's: "stop", "length" or "tool_calls".
 """

@@ -8,18 +8,21 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from atom_core import SamplingParams, StructuredOutputParams
+from atom_core.engine.validation import (
+    MAX_BAD_WORD_LENGTH,
+    MAX_BAD_WORDS,
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROB_TOKENS,
+    MAX_LOGPROBS,
+    MAX_STOP_LENGTH,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKENS,
+)
 from atom_server.errors import unsupported
 from atom_server.schemas.model_request import MAX_INTEGER, PromptRequest, as_list, at_most
 from atom_server.schemas.structured import ResponseFormat, StructuredOutputs
 from atom_server.schemas.unsupported import refuse_unsupported
 
-MAX_LOGPROBS = 20
-MAX_LOGPROB_TOKENS = 128
-MAX_STOP_STRINGS = 16
-MAX_STOP_LENGTH = 256
-MAX_STOP_TOKENS = 128
-MAX_BIASES = 1024
-MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH = 128, 256
 MAX_TOKENS = MAX_INTEGER
 # The most that --max-num-seqs can be: no engine runs more at once.
 MAX_SAMPLES = 65_536
@@ -36,7 +39,6 @@ def _integer_keys(value: Any) -> Any:
         raise ValueError("the keys must be token ids") from None
 
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0, allow_inf_nan=False)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)]
@@ -80,7 +82,7 @@ class GenerationRequest(PromptRequest):
     frequency_penalty: Penalty = 0.0
     repetition_penalty: Annotated[float, Field(gt=0.0, le=100.0, allow_inf_nan=False)] = 1.0
     logit_bias: Annotated[
-        dict[int, Bias], Field(max_length=MAX_BIASES), BeforeValidator(_integer_keys), at_most(MAX_BIASES)
+        dict[int, Bias], Field(max_length=MAX_LOGIT_BIAS), BeforeValidator(_integer_keys), at_most(MAX_LOGIT_BIAS)
     ] = Field({}, description="Token id -> number added to its logit.")
     allowed_token_ids: (
         Annotated[list[TokenId], Field(fail_fast=True, min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None

@@ -7,10 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from atom_core import StructuredOutputParams
-
-# The engine has the last word on sizes; these keep a request's error near its field.
-MAX_CHOICES = 1024
-MAX_GRAMMAR_LENGTH = 65_536
+from atom_core.structured_output.grammar import MAX_BYTES, MAX_CHOICES
 
 
 class JsonSchemaFormat(BaseModel):
@@ -63,16 +60,14 @@ class StructuredOutputs(BaseModel):
 
     json_: dict[str, Any] | bool | str | None = Field(None, alias="json", description="A JSON schema, or its text.")
     json_object: bool | None = Field(None, description="Any JSON object.")
-    regex: Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_LENGTH)] | None = None
+    regex: Annotated[str, Field(min_length=1, max_length=MAX_BYTES)] | None = None
     choice: (
         Annotated[
             list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True, min_length=1, max_length=MAX_CHOICES)
         ]
         | None
     ) = None
-    grammar: Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_LENGTH)] | None = Field(
-        None, description="GBNF or Lark."
-    )
+    grammar: Annotated[str, Field(min_length=1, max_length=MAX_BYTES)] | None = Field(None, description="GBNF or Lark.")
     structural_tag: dict[str, Any] | str | None = None
 
     @model_validator(mode="after")

@@ -30,7 +30,7 @@ def load_engine_model(config: EngineConfig) -> EngineModel:
         platform=replace(detect_platform(), batch_invariant=config.compile.batch_invariant),
         dtype=getattr(torch, config.model.dtype),
         device=torch.device(config.device),
-        cache_dtype=config.cache.dtype,
+        kv_cache_dtype=config.cache.kv_cache_dtype,
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len,
     )

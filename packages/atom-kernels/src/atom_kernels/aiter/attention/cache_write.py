@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_kernels.aiter.attention.head_steps import HeadSteps
-from atom_kernels.aiter.attention.limits import is_power_of_two
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.tables import no_rotation, rotary_halves, rotary_rows, unit_scale
+from atom_kernels.powers_of_two import is_power_of_two
 from atom_kernels.settings import fuse_norm_rope_cache
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
     from atom_kernels.protocols import CacheLayout, Caches
 
-# Of key heads, which are a power of two, in the kernel for norms, rotation and the write.
+# The most key heads, a power of two, of the kernel for norms, rotation and the write.
 _MAX_KEY_HEADS = 32
 
 
@@ -48,7 +48,7 @@ class CacheWriter:
         self._has_scales = layout.name == "shuffled_scaled"
         self._is_shuffled = self._has_scales or layout.name == "shuffled"
         self._is_strided = any(tensor.strides is not None for tensor in layout.tensors)
-        self._is_float8 = problem.cache_dtype != problem.dtype
+        self._is_float8 = problem.kv_cache_dtype != problem.dtype
         self._stored_as = "fp8" if self._is_float8 else "auto"
         self._heads = HeadSteps()
 
@@ -137,7 +137,7 @@ class CacheWriter:
         # The release on PyPI writes shuffled keys, but no shuffled values; none takes the scales of tokens.
         if self._has_scales or (self._is_shuffled and library().api.release == "pypi"):
             return False
-        stored = problem.cache_dtype == "bfloat16" or self._is_float8
+        stored = problem.kv_cache_dtype == "bfloat16" or self._is_float8
         return stored and is_power_of_two(problem.head_dim) and is_power_of_two(problem.block_size)
 
     def _rotate_store(
@@ -168,7 +168,7 @@ class CacheWriter:
     # --- the write ----------------------------------------------------------------------------------------------------
 
     def _store(self, tokens: NewTokens, caches: Caches) -> None:
-        if self._is_strided:  # the kernel that reads strides of blocks rotates; here by nothing
+        if self._is_strided:  # the kernel that reads strides of blocks also rotates; these angles turn nothing
             halves = no_rotation(self.problem.head_dim // 2, tokens.q.device)
             self._rotate_store(tokens, caches, torch.zeros_like(tokens.slots), halves, is_neox=True)
             return

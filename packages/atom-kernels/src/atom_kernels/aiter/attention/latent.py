@@ -1,4 +1,4 @@
-"""Latent attention on AITER: queries absorb what makes keys of latents, and look at the cache as it lies.
+"""Latent attention on AITER: queries absorb the weights that make keys, and attend to the cached latents.
 
 Decodes go through the persistent `mla_decode_fwd`, chunks of prompts through `mla_prefill_fwd`. New
 prompts need no cache: their keys and values are expanded for `flash_attn_varlen_func`.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MULTIPLE_HEADS = 16
 _PAGED = ("q", "kv_buffer", "o", "qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_lens")
-# What says how work is split: as decodes take it, and by the names that it is made under.
+# The buffers that say how work is split, by the names of `mla_decode_fwd` and by those that they are made under.
 _SPLIT = {
     "work_meta_data": "work_metadata_ptrs",
     "work_indptr": "work_indptr",
@@ -48,9 +48,9 @@ class AiterMlaWeights:
     """For each head.
 
     Attributes:
-        absorb: ``[H, C, N]``, a query's unrotated part to what it looks for in latents.
+        absorb: ``[H, C, N]``, maps a query's unrotated part to the space of latents.
         expand: ``[H, N, C]`` and ``[H, V, C]`` side by side as ``[H * (N + V), C]``, as checkpoints have them.
-        value: ``[H, V, C]``, a latent to its value.
+        value: ``[H, V, C]``, maps a latent to its value.
     """
 
     absorb: torch.Tensor
@@ -92,7 +92,7 @@ class AiterMla(MixerRunner):
         out_THV = q_THD.new_zeros((*q_THD.shape[:2], self.problem.v_head_dim))
         if not count:
             return out_THV
-        # What is new needs no latents from the cache.
+        # New prompts need no latents from the cache.
         first = metadata.first_row if metadata.prompts_are_new else count
         step = _Step(q_THD, kv_TL, metadata.step.slots, weights, caches[0], metadata, prologue)
         if first:
@@ -116,10 +116,10 @@ class AiterMla(MixerRunner):
         return self._multiply(found_HTC, step.weights.value).transpose(0, 1)
 
     def _place(self, step: _Step) -> torch.Tensor:
-        """Latents to the cache; queries ``[T, P, L]`` that look for them."""
+        """Write latents to the cache; absorbed queries ``[T, P, L]``."""
         problem, heads, nope = self.problem, self.problem.num_heads, self.problem.qk_nope_head_dim
         latent_TC, key_TE = self._prologue.normed(step.kv, step.prologue)
-        # Whatever lies in heads that pad: nobody looks at what they find.
+        # Heads of padding may hold anything: nobody reads their results.
         query_TPL = step.q.new_empty((step.q.shape[0], self._heads, problem.latent_dim))
         absorbed_HTC = self._multiply(step.q[..., :nope].transpose(0, 1), step.weights.absorb)
         self._prologue.place(
@@ -193,7 +193,7 @@ class AiterMla(MixerRunner):
 
 @dataclass(frozen=True)
 class _Step:
-    """What the layer was given, of some rows of the step."""
+    """The layer's inputs for some rows of the step."""
 
     q: torch.Tensor
     kv: torch.Tensor

@@ -26,8 +26,8 @@ _NEEDED = (
 def supports(problem: MlaProblem, platform: Platform) -> str | None:
     if problem.dtype != "bfloat16":
         return f"its kernels of latent attention compute in bfloat16, not in {problem.dtype}"
-    if problem.cache_dtype != "bfloat16":
-        return f"mla_prefill_fwd reads latents in bfloat16, not in {problem.cache_dtype}"
+    if problem.kv_cache_dtype != "bfloat16":
+        return f"mla_prefill_fwd reads latents in bfloat16, not in {problem.kv_cache_dtype}"
     if (problem.kv_lora_rank, problem.qk_rope_head_dim) != (_RANK, _ROPE):
         given = f"{problem.kv_lora_rank} + {problem.qk_rope_head_dim}"
         return f"mla_decode_fwd is written for latents of {_RANK} + {_ROPE} elements, not {given}"

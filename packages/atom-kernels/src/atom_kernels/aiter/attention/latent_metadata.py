@@ -60,7 +60,7 @@ class LatentMetadata:
     """One step.
 
     Attributes:
-        first_row: that is none of a decode.
+        first_row: the first that belongs to no decode.
         prompt_starts: int32, first row of each other request, counted from there.
         prompts_are_new: there are others, and nothing of them was cached before.
         prompts: pages of the other requests; None for none, and for new ones.
@@ -105,7 +105,7 @@ class LatentSteps:
 
     def _split(self, step: UnifiedMetadata, count: int, max_queries: int) -> DecodeWork:
         seq_lens = step.seq_lens[:count]
-        # Requests of nothing, which pad a batch, have undefined blocks.
+        # Empty requests, which pad a batch, have undefined blocks.
         table = torch.where(seq_lens.unsqueeze(1) > 0, step.block_table[:count], 0)
         pages = list_tokens(table, seq_lens.clamp(min=1), self._block_size, step.max_seq_len)
         starts, is_padding = step.query_start_loc[: count + 1], None

@@ -4,7 +4,6 @@ An element takes ``16 / itemsize`` of its kind to fill 16 bytes, which is called
 
 - keys, packed: ``[B, K, D/X, S, X]``: pieces of X elements of a head, token by token;
 - values, shuffled: ``[B, K, S/X, D, X]``: for each element of a head, X tokens side by side;
-- values, transposed: ``[B, K, D, S]``: for each element of a head, all tokens of the block;
 - NHD, ours: ``[B, S, K, D]``.
 
 Shapes: B blocks, S tokens of a block, K key/value heads, D head_dim.
@@ -31,10 +30,10 @@ def vector_width(dtype: str | torch.dtype) -> int:
 
 def why_not_shuffled(problem: AttentionProblem) -> str | None:
     """Why blocks of this problem cannot be cut into vectors, None if they can."""
-    width = vector_width(problem.cache_dtype)
+    width = vector_width(problem.kv_cache_dtype)
     if problem.head_dim % width or problem.block_size % width:
         return (
-            f"packs {width} elements of {problem.cache_dtype}: head_dim {problem.head_dim} and blocks of "
+            f"packs {width} elements of {problem.kv_cache_dtype}: head_dim {problem.head_dim} and blocks of "
             f"{problem.block_size} are not both multiples of that"
         )
     return None
@@ -42,10 +41,10 @@ def why_not_shuffled(problem: AttentionProblem) -> str | None:
 
 def shuffled_layout(problem: AttentionProblem) -> CacheLayout:
     """Packed keys and shuffled values, as AITER's assembly kernels read them ("ASM layout")."""
-    width, heads = vector_width(problem.cache_dtype), problem.num_kv_heads
+    width, heads = vector_width(problem.kv_cache_dtype), problem.num_kv_heads
     keys = (heads, problem.head_dim // width, problem.block_size, width)
     values = (heads, problem.block_size // width, problem.head_dim, width)
-    tensors = (CacheTensor("key", keys, problem.cache_dtype), CacheTensor("value", values, problem.cache_dtype))
+    tensors = (CacheTensor("key", keys, problem.kv_cache_dtype), CacheTensor("value", values, problem.kv_cache_dtype))
     return CacheLayout("shuffled", problem.block_size, tensors)
 
 
@@ -77,16 +76,6 @@ def shuffle_values(values_BSKD: torch.Tensor) -> torch.Tensor:
 def unshuffle_values(shuffled: torch.Tensor) -> torch.Tensor:
     """Shuffled values to NHD."""
     return shuffled.permute(0, 2, 4, 1, 3).flatten(1, 2).contiguous()
-
-
-def transpose_values(values_BSKD: torch.Tensor) -> torch.Tensor:
-    """NHD to transposed values."""
-    return values_BSKD.permute(0, 2, 3, 1).contiguous()
-
-
-def restore_values(transposed: torch.Tensor) -> torch.Tensor:
-    """Transposed values to NHD."""
-    return transposed.permute(0, 3, 1, 2).contiguous()
 
 
 def quantize_rows(rows: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from atom_kernels.aiter.attention.layouts import why_not_shuffled
+from atom_kernels.powers_of_two import is_power_of_two
 
 if TYPE_CHECKING:
     from atom_kernels.aiter.api import AiterApi
@@ -42,10 +43,10 @@ def why_not_any(problem: AttentionProblem, platform: Platform) -> str | None:
     """Reasons that hold for every kernel."""
     if problem.dtype not in DTYPES:
         return f"computes in {' and '.join(DTYPES)}, not in {problem.dtype}"
-    if problem.cache_dtype not in (problem.dtype, platform.float8):
+    if problem.kv_cache_dtype not in (problem.dtype, platform.float8):
         return (
             f"reads a cache of {problem.dtype}, or of {platform.float8} on {platform.arch}, not of "
-            f"{problem.cache_dtype}"
+            f"{problem.kv_cache_dtype}"
         )
     if problem.batch_invariant or platform.batch_invariant:
         return "shares work out by the batch, so a row's bits depend on the others"
@@ -58,7 +59,7 @@ def why_not_assembly(problem: AttentionProblem, platform: Platform) -> str | Non
     reason = _why_not_decoded(problem) or why_not_shuffled(problem) or api.why_not("pa_fwd_asm")
     if reason is not None:
         return reason
-    if problem.cache_dtype != problem.dtype:
+    if problem.kv_cache_dtype != problem.dtype:
         return api.why_not("reshape_and_cache_with_pertoken_quant") or api.why_not("flash_attn_varlen_func")
     return api.why_not("mha_batch_prefill_func", "kv_last_page_lens") or api.why_not("reshape_and_cache")
 
@@ -102,7 +103,3 @@ def takes_queries(problem: AttentionProblem, max_queries: int) -> bool:
         return True
     group = problem.group_size
     return group <= ASSEMBLY_QUERY_GROUP and group * max_queries <= ASSEMBLY_ROWS
-
-
-def is_power_of_two(number: int) -> bool:
-    return number > 0 and number & (number - 1) == 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atom_kernels.aiter.attention.layouts import scaled_layout, shuffled_layout
-from atom_kernels.aiter.attention.limits import is_power_of_two, why_not_any, why_not_assembly, why_not_unified
+from atom_kernels.aiter.attention.limits import why_not_any, why_not_assembly, why_not_unified
 from atom_kernels.mixers.backend import MixerBackend
+from atom_kernels.powers_of_two import is_power_of_two
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from atom_kernels.protocols import CacheLayout
 
 NAME = "aiter"
-# By the layout that they read; blocks of other strides are as NHD.
+# Kernels by the layout that they read; blocks of other strides count as NHD.
 _NHD = ("unified_attention", "flash_attn_varlen_func")
 KERNELS = {
     "shuffled": ("pa_fwd_asm", "mha_batch_prefill_func"),
@@ -36,14 +37,14 @@ def supports(problem: AttentionProblem, platform: Platform) -> str | None:
 
 def layouts(problem: AttentionProblem, platform: Platform) -> tuple[CacheLayout, ...]:
     """What it reads, best first."""
-    layout_of = shuffled_layout if problem.cache_dtype == problem.dtype else scaled_layout
+    layout_of = shuffled_layout if problem.kv_cache_dtype == problem.dtype else scaled_layout
     shuffled = (layout_of(problem),) if why_not_assembly(problem, platform) is None else ()
     nhd = (problem.layout,) if why_not_unified(problem, platform) is None else ()
     return shuffled + nhd
 
 
 def passed_over(problem: AttentionProblem, platform: Platform, layout: CacheLayout) -> tuple[tuple[str, str], ...]:
-    """Why the assembly is not taken where it is not."""
+    """Why the assembly is not taken, where another kernel is."""
     if layout.name in SHUFFLED:
         return ()
     reason = why_not_assembly(problem, platform) or f"the host wants {layout.name} blocks"
@@ -55,7 +56,7 @@ def why_not_strided(problem: AttentionProblem, platform: Platform) -> str | None
     reason = why_not_unified(problem, platform)
     if reason is None and not is_power_of_two(problem.head_dim):
         reason = f"writes blocks of other strides for head_dim of powers of two, not {problem.head_dim}"
-    if reason is None and problem.cache_dtype == "float16":
+    if reason is None and problem.kv_cache_dtype == "float16":
         reason = "writes blocks of other strides in bfloat16 and float8, not in float16"
     return reason
 

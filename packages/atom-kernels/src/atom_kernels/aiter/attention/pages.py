@@ -33,13 +33,13 @@ def list_pages(block_table: torch.Tensor, seq_lens: torch.Tensor, block_size: in
 
     Args:
         block_table: int32 ``[R, W]``, entries past a request's end undefined.
-        seq_lens: int32 ``[R]``, 0 for a request of nothing.
+        seq_lens: int32 ``[R]``, 0 for an empty request.
         block_size: tokens of a block.
         max_seq_len: known on the host, at least the largest of `seq_lens`.
     """
     width = min(block_table.shape[1], -(-max_seq_len // block_size))
     counts = (seq_lens + (block_size - 1)) // block_size
-    # A request of nothing has a last page that is as good as full, of no pages.
+    # An empty request has no pages; its last one counts as full.
     last_page_lens = (seq_lens - 1) % block_size + 1
     return _gather(block_table[:, :width], counts, last_page_lens)
 

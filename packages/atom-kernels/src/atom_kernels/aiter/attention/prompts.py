@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NewPrompts:
-    """By `flash_attn_varlen_func`, over the keys and values of this step."""
+    """New prompts by `flash_attn_varlen_func`, over the keys and values of this step."""
 
     def __init__(self, problem: AttentionProblem) -> None:
         self.problem = problem
@@ -45,7 +45,7 @@ class NewPrompts:
 
 
 class PagedPrompts:
-    """By `mha_batch_prefill_func`, in the cache's own dtype."""
+    """Prompts by `mha_batch_prefill_func`, in the cache's own dtype."""
 
     def __init__(self, problem: AttentionProblem) -> None:
         self.problem = problem
@@ -84,10 +84,10 @@ class PagedPrompts:
 
 
 class GatheredPrompts:
-    """By `flash_attn_varlen_func`, over a copy of the cached tokens in which each has its scale.
+    """Prompts by `flash_attn_varlen_func`, over a copy of the cached tokens, multiplied by their scales.
 
-    The copy has room for as many tokens as the prompts of a step see, as far as the host knows: in a graph, which is
-    captured for any, it would be too many.
+    The copy has room for as many tokens as the prompts of a step see, as far as the host knows: a graph, which is
+    captured for any lengths, would need too many.
     """
 
     def __init__(self, problem: AttentionProblem) -> None:

@@ -1,4 +1,4 @@
-"""Attention over shuffled blocks: decodes by AITER's assembly, `pa_fwd_asm`, chunks of prompts as `prompts` has it.
+"""Attention over shuffled blocks: decodes by AITER's assembly, `pa_fwd_asm`, chunks of prompts by `prompts`.
 
 Float8 is cached with a scale for each token and head, which these kernels of the assembly want.
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShuffledMetadata:
-    """One step: decodes first, then what has more queries.
+    """One step: decodes first, then requests of more queries.
 
     Attributes:
         num_decodes: requests for `pa_fwd_asm`; `max_decode_len` queries each at most.

@@ -68,7 +68,7 @@ def step_metadata(geometry: BatchGeometry) -> UnifiedMetadata:
 def leading_decodes(geometry: BatchGeometry, step: UnifiedMetadata, *, takes_queries: bool) -> int:
     """How many leading requests go through a kernel for decodes, so that the host knows which row the others begin at.
 
-    Requests of one token each are as many rows. Where a request may have several, only steps without others will do.
+    Requests of one token each are as many rows. Where a request may have several, the step must have no other requests.
 
     Args:
         geometry: of the step.
@@ -89,7 +89,7 @@ class AiterUnifiedAttention(MixerRunner):
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
         self.problem = problem
         self._writer = CacheWriter(problem, layout)
-        self._is_float8 = problem.cache_dtype != problem.dtype
+        self._is_float8 = problem.kv_cache_dtype != problem.dtype
 
     def build_metadata(self, geometry: BatchGeometry) -> UnifiedMetadata:
         return step_metadata(geometry)
@@ -140,7 +140,7 @@ class AiterUnifiedAttention(MixerRunner):
             "k_descale", "v_descale", "sinks",
             softmax_scale=problem.scale,
             causal=True,
-            # It adds one to the first, and takes zero for none.
+            # AITER adds one to the first, and takes zero for no window.
             window_size=(-1, -1) if window is None else (window - 1, 0),
             softcap=problem.soft_cap or 0.0,
             q_descale=None,

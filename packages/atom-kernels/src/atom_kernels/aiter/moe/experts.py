@@ -1,9 +1,9 @@
 """Experts on AITER: `fused_moe` with weights in bfloat16 or float16, which Composable Kernel's two products compute.
 
-Of what `fused_moe` can do, that path takes silu (and gelu) alone: it reads no biases and no padded sizes, and it
-computes AITER's swiglu as a gelu, without a word. GPT-OSS in bfloat16 therefore goes on to the next backend; its
-swiglu, biases and interleaved gates are AITER's for MXFP4 weights. Shared experts are an MLP of their own, whose
-result is the base that is added here: AITER takes them into the call for MXFP4 weights only.
+That path of `fused_moe` computes silu (and gelu) only: it ignores biases and padded sizes, and silently computes
+AITER's swiglu as a gelu. GPT-OSS in bfloat16 therefore goes on to the next backend: AITER has its swiglu, biases and
+interleaved gates for MXFP4 weights only. Shared experts are an MLP of their own, whose result is the base that is added
+here: AITER takes them into the call for MXFP4 weights only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
 
 
 def padded_size(problem: ExpertsProblem) -> int:
-    """The intermediate size up to whole tiles: rows of zeros in gate and up, and columns in down, change nothing."""
+    """The intermediate size in whole tiles: rows and columns of zeros change nothing."""
     return -(-problem.intermediate_size // _TILE) * _TILE
 
 
@@ -59,7 +59,6 @@ def _packed_bytes(problem: ExpertsProblem, source_bytes: int) -> int:
 
 def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
     aiter = library()
-    device = weights["gate_up"].device
     compute = aiter.bind(
         "fused_moe",
         "hidden_states",
@@ -67,7 +66,7 @@ def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
         "topk_ids",
         w1=weights["gate_up"],
         w2=weights["down"],
-        expert_mask=_mask(problem.num_experts, device) if problem.absent_experts else None,
+        expert_mask=None,
         activation=aiter.enum("ActivationType", "Silu"),
         quant_type=aiter.enum("QuantType", "No"),
     )
@@ -78,28 +77,10 @@ def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
         check_experts_inputs(problem, x_TD, weights_TK, ids_TK, base_TD)
         if x_TD.shape[0] == 0:
             return torch.empty_like(x_TD)
-        if problem.absent_experts:
-            weights_TK, ids_TK = _with_fake_expert(problem.num_experts, weights_TK, ids_TK)
         out_TD = compute(x_TD.contiguous(), weights_TK.contiguous(), ids_TK.contiguous())
         return out_TD if base_TD is None else out_TD.add_(base_TD)
 
     return run
-
-
-def _mask(num_experts: int, device: torch.device) -> torch.Tensor:
-    """int32 [E + 1]: the experts that are here, and after them one that never is."""
-    mask = torch.ones(num_experts + 1, dtype=torch.int32, device=device)
-    mask[num_experts:] = 0
-    return mask
-
-
-def _with_fake_expert(
-    num_experts: int, weights_TK: torch.Tensor, ids_TK: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids of the fake expert for those that are absent, and one such column more: with a mask AITER looks up its tuned
-    kernels by one chosen expert less, since its callers keep such a column."""
-    ids = torch.nn.functional.pad(ids_TK, (0, 1), value=-1)
-    return torch.nn.functional.pad(weights_TK, (0, 1)), ids.masked_fill_(ids < 0, num_experts)
 
 
 EXPERTS_BACKEND = Backend(

@@ -1,7 +1,7 @@
 """Routing on AITER: softmax of all experts, best groups by their best expert, and DeepSeek-V3's biased groups.
 
-AITER has one function for each. Limits are those of its kernels (csrc/kernels/topk_softmax_kernels.cu and
-topk_softmax_kernels_group.cu), where some shapes outside of them would be computed wrong without a word.
+AITER has one function for each. The limits are those of its kernels (csrc/kernels/topk_softmax_kernels.cu and
+topk_softmax_kernels_group.cu), which compute some shapes beyond them wrong without an error.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Any
 import torch
 
 from atom_kernels.aiter.library import library
+from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.moe.contract import RoutingProblem
 from atom_kernels.operator import Backend
+from atom_kernels.powers_of_two import is_power_of_two
 
 Kernel = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# A lane of a wavefront keeps each of the chosen.
+# Each chosen expert is kept by one lane of a wavefront.
 _MOST_CHOSEN = 64
 _GROUPS = (1, 2, 4, 8)
-# Above 212 rows a compute unit `biased_grouped_topk` goes on with another kernel; 32 is the smallest partition.
+# Above 212 rows a compute unit `biased_grouped_topk` takes another kernel; the smallest partition has 32 units.
 _ROWS_OF_ONE_KERNEL = 212 * 32
 _EXPERTS_OF_A_THREAD = 32
 
@@ -57,9 +58,7 @@ def _biased_supports(problem: RoutingProblem, platform: Any) -> str | None:
 
 
 def _why_not(problem: RoutingProblem, platform: Any, function: str) -> str | None:
-    if problem.dtype not in _DTYPES:
-        return f"written for float32, bfloat16 and float16, not {problem.dtype}"
-    return platform.aiter.why_not(function)
+    return why_not_dtype(problem.dtype, FLOATS) or platform.aiter.why_not(function)
 
 
 def _why_not_these_groups(problem: RoutingProblem) -> str | None:
@@ -78,7 +77,7 @@ def _limits_groups(problem: RoutingProblem) -> bool:
 
 
 def _groups(problem: RoutingProblem) -> tuple[int, int]:
-    """Groups, and how many of them count; without a choice of groups all experts are one."""
+    """The number of groups, and how many of them are chosen; all experts are one group where no groups are chosen."""
     return (problem.num_groups, problem.top_groups) if _limits_groups(problem) else (1, 1)
 
 
@@ -88,11 +87,11 @@ def _vector(num_experts: int) -> int:
 
 
 def _biased_rows(problem: RoutingProblem, platform: Any) -> int | None:
-    """The kernel for very many rows takes powers of two, and small groups."""
+    """Rows up to which results are right: the kernel for very many rows takes powers of two, and small groups."""
     num_experts, group_size = problem.num_experts, problem.num_experts // _groups(problem)[0]
-    if num_experts & (num_experts - 1) == 0 and group_size <= _EXPERTS_OF_A_THREAD:
+    if is_power_of_two(num_experts) and group_size <= _EXPERTS_OF_A_THREAD:
         return None
-    # From git on, large groups stay with the first kernel.
+    # In sources from git, large groups stay with the first kernel.
     if group_size > _EXPERTS_OF_A_THREAD and platform.aiter.release == "git":
         return None
     return _ROWS_OF_ONE_KERNEL
@@ -149,7 +148,7 @@ def _biased_bind(problem: RoutingProblem, weights: Any) -> Kernel:
     bias_E = weights["correction_bias"].contiguous()
 
     def fill(logits_TE: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor) -> None:
-        # The bias is read as the logits' dtype, and in bfloat16 it would lose what it is there for.
+        # The kernel reads the bias in the logits' dtype; rounded to bfloat16 it would be of no use.
         choose(logits_TE.float(), bias_E, weights_TK, ids_TK)
 
     return _kernel(problem, fill)

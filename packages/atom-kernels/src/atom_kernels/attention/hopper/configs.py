@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atom_kernels.platform import detect_platform
+from atom_kernels.powers_of_two import is_power_of_two
 from atom_kernels.settings import triton_interpret
 from atom_kernels.tuned.store import triton_release
 
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
 
 # Gluon is experimental: what it offers is spelled so in these releases.
 _RELEASES = ("3.6",)
-# Of the 50 MB of an H100's L2 cache, for keys and values that all programs read.
+# Bytes of an H100's 50 MB of L2 cache, for keys and values that all programs read.
 _L2_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class HopperConfig:
-    """Of `hopper_prefill_kernel`.
+    """How `hopper_prefill_kernel` is launched.
 
     Attributes:
         block_n: keys of a tile.
@@ -46,9 +47,9 @@ def hopper_config(problem: AttentionProblem) -> HopperConfig | None:
     """None where `prefill_kernel` attends to all prompts."""
     if detect_platform().arch != "sm_90" or triton_interpret() or triton_release() not in _RELEASES:
         return None
-    tiles = problem.head_dim in (64, 128) and _is_power_of_two(problem.group_size) and problem.group_size <= 64
-    pages = _is_power_of_two(problem.block_size) and problem.block_size >= 8
-    halves = problem.dtype in ("bfloat16", "float16") and problem.cache_dtype == problem.dtype
+    tiles = problem.head_dim in (64, 128) and is_power_of_two(problem.group_size) and problem.group_size <= 64
+    pages = is_power_of_two(problem.block_size) and problem.block_size >= 8
+    halves = problem.dtype in ("bfloat16", "float16") and problem.kv_cache_dtype == problem.dtype
     plain = problem.sliding_window is None and problem.soft_cap is None and not problem.batch_invariant
     if not (tiles and pages and halves and plain):
         return None
@@ -56,12 +57,8 @@ def hopper_config(problem: AttentionProblem) -> HopperConfig | None:
     return HopperConfig() if problem.head_dim == 128 else HopperConfig(stages=3, least_tokens=2048)
 
 
-def _is_power_of_two(number: int) -> bool:
-    return number & (number - 1) == 0
-
-
 def heads_at_a_time(num_kv_heads: int, head_bytes: int) -> int:
-    """Key heads whose tiles are taken in turn, a divisor of their number: most tiles to choose from, in the L2 cache.
+    """Key heads whose tiles are taken in turn, a divisor of their number: as many as the L2 cache has room for.
 
     Args:
         head_bytes: of the keys and values of the longest request in one head.

@@ -20,7 +20,7 @@ from atom_kernels.launch import launch
 _CHUNK = 64
 # Warpgroups that multiply, and query rows of each.
 _PARTS, _ROWS = 2, 64
-# Of a multiprocessor: all warpgroups begin with as many, the one that loads included.
+# Registers of a multiprocessor: all warpgroups begin with equally many, the one that loads included.
 _REGISTERS = 65536
 _QUERIES = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=3)
 _ROWS_OF_CACHE = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
@@ -39,7 +39,7 @@ class CacheRows:
     head_columns: int
 
     def describe(self, cache: torch.Tensor, page: int) -> TensorDescriptor:
-        """For copies of `page` rows."""
+        """The descriptor for copies of `page` rows."""
         shape = [self.num_rows, self.num_columns]
         return TensorDescriptor(cache, shape, [self.row_stride, 1], [page, _CHUNK], _ROWS_OF_CACHE)
 

@@ -47,7 +47,7 @@ def load_keys(
                     _copy_queries(q_desc, start + first_query, kv_head * GROUP, queries, turn, GROUP)
             count += num_tiles
             turn += 1
-        # No sooner: who takes work early keeps it from others that are done before.
+        # Not earlier: a program that takes work ahead keeps it from others that finish first.
         taken = gl.atomic_add(counter_ptr, 1, sem="relaxed")
         if taken == num_items - 1:
             # The last of all leaves the counter as it was found.
@@ -116,7 +116,7 @@ def _copy_pages(desc, rows, column, ring, at, PAGE: gl.constexpr):
 
 @gluon.jit
 def _copy_queries(desc, token, head, queries, turn, GROUP: gl.constexpr):
-    """Rows of each warpgroup, once it is done with those before."""
+    """The query rows of each warpgroup, once it is done with the earlier ones."""
     q_smem, full, empty = queries
     PARTS: gl.constexpr = q_smem.shape[0]
     PART_T: gl.constexpr = ROWS // GROUP

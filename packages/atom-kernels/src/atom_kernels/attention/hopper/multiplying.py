@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from atom_kernels.attention.hopper.loading import CHUNK, ROWS
 from atom_kernels.attention.hopper.work import hear
 
-# Of rows that have seen no key yet: finite, so that no infinities are subtracted, and below any score.
+# The highest score of rows that have seen no key yet: below any other, and finite, so that differences are.
 _NOTHING = gl.constexpr(-1.0e30)
 _LOG2_E = gl.constexpr(1.4426950408889634)
 
@@ -122,7 +122,7 @@ def _fold_tile(q, o, weights, best, total, last_seen, first, scale, keys, values
     s = warpgroup_mma_wait(1, deps=[s])
     _release(keys, at)
     next_weights, shrink, best, total = _weights(s, best, total, last_seen, first, scale, MASKED)
-    # It has arrived long ago: but this branches, and else ptxas would wait for the sums before the softmax.
+    # It arrived long ago. But taking it branches: done earlier, ptxas would wait for the sums before the softmax.
     _take(values, at - 1)
     o = warpgroup_mma_wait(0, deps=[o])
     _release(values, at - 1)
@@ -132,7 +132,7 @@ def _fold_tile(q, o, weights, best, total, last_seen, first, scale, keys, values
 
 @gluon.jit
 def _weights(s, best, total, last_seen, first, scale, MASKED: gl.constexpr):
-    """Of raw scores: weights ``[M, N]``, by what earlier sums shrink, the highest scores and totals of weights."""
+    """From raw scores: weights ``[M, N]``, factors for earlier sums, the highest scores and totals of weights."""
     if MASKED:
         keys = first + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
         s = gl.where(keys[None, :] <= last_seen[:, None], s, _NOTHING)
@@ -146,7 +146,7 @@ def _weights(s, best, total, last_seen, first, scale, MASKED: gl.constexpr):
 
 @gluon.jit
 def _last_factor(best, total, sink_ptrs, HAS_SINKS: gl.constexpr):
-    """What sums are multiplied by in the end; rows that saw no key become zeros."""
+    """The last factor of the sums; rows that saw no key become zeros."""
     if HAS_SINKS:
         sink = gl.load(sink_ptrs).to(gl.float32) * _LOG2_E
         higher = gl.maximum(best, sink)
@@ -178,7 +178,7 @@ def _blank_rows(values, at, present, PAGE: gl.constexpr):
 def _store_rows(
     out_ptr, o, staged, part, kv_head, token, num_queries, NUM_HEADS: gl.constexpr, GROUP: gl.constexpr
 ):  # fmt: skip
-    """Outputs ``[M, D]`` of those queries of the tile that there are, through shared memory: rows are written whole."""
+    """Outputs ``[M, D]`` of the tile's queries within the request, through shared memory: rows are written whole."""
     HEAD_DIM: gl.constexpr = o.shape[1]
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // HEAD_DIM, HEAD_DIM // 8], [4, 1], [1, 0])
     staged.store(o)

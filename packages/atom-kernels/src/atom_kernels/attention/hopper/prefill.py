@@ -37,7 +37,7 @@ def hopper_prefill_kernel(
     Args:
         q_desc: of queries ``[T, H, D]``, for copies of a warpgroup's.
         k_desc, v_desc: of the rows of the cache, as `CacheRows` has them.
-        counter_ptr: of items taken besides the first of each program; 0 before and after.
+        counter_ptr: counts the items taken besides the first of each program; 0 before and after.
         num_tiles, num_items: of a key head, and of all.
         band: key heads whose tiles are taken in turn; it divides their number.
         absent_row: the first that the cache does not have.
@@ -57,7 +57,7 @@ def hopper_prefill_kernel(
     keys = (k_smem, _barriers(STAGES, 1), _barriers(STAGES, PARTS))
     values = (v_smem, _barriers(STAGES, 1), _barriers(STAGES, PARTS))
     mail = (words, _barriers(2, 1), _barriers(2, PARTS + 1))
-    # What is passed to warps has a type, which None has not.
+    # None cannot be passed to warps, since it has no type.
     HAS_SINKS: gl.constexpr = sinks_ptr is not None
     tensors = (out_ptr, sinks_ptr if HAS_SINKS else out_ptr, o_smem)
     chunks = (query_start_loc_ptr, seq_lens_ptr, num_requests, num_tiles, band)
@@ -83,7 +83,7 @@ def hopper_prefill_kernel(
 
 @gluon.jit
 def _barriers(number: gl.constexpr, count: gl.constexpr):
-    """In shared memory, each for `count` arrivals."""
+    """Barriers in shared memory, each for `count` arrivals."""
     barriers = gl.allocate_shared_memory(gl.int64, [number, 1], mbarrier.MBarrierLayout())
     for index in gl.static_range(number):
         mbarrier.init(barriers.index(index), count=count)

@@ -7,7 +7,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 _WORDS = gl.constexpr(8)
-# Looked at together, by one warp. Their number must not make Triton compile again.
+# Requests that one warp looks at together. A constant, so that Triton does not compile for each number of them.
 _REQUESTS = gl.constexpr(128)
 
 
@@ -38,7 +38,7 @@ def find_tile(item, chunks, BLOCK_T: gl.constexpr):
 
 @gluon.jit
 def tell(mail, turn, kv_head, request, start, num_queries, length, first_query, num_tiles):
-    """The other warps what their next tile of queries is, and its tiles of keys; none is the end."""
+    """Tell the other warps their next tile of queries and its tiles of keys; no tiles mean the end."""
     words, told, heard = mail
     slot = turn % words.shape[0]
     at = gl.arange(0, _WORDS, gl.BlockedLayout([_WORDS], [32], [1], [0]))
@@ -51,7 +51,7 @@ def tell(mail, turn, kv_head, request, start, num_queries, length, first_query, 
 
 @gluon.jit
 def hear(mail, turn, WARPS: gl.constexpr):
-    """What `tell` told, in a partition of so many warps."""
+    """What `tell` sent, read in a partition of WARPS warps."""
     words, told, heard = mail
     slot = turn % words.shape[0]
     mbarrier.wait(told.index(slot), (turn // words.shape[0]) & 1)

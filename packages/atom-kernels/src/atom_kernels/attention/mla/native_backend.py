@@ -41,8 +41,8 @@ def supports(problem: MlaProblem, platform: Platform) -> str | None:
     reason = unavailable(problem.dtype)
     if reason is not None:
         return reason
-    if problem.cache_dtype != problem.dtype:
-        return f"reads the cache in place, so its dtype must be {problem.dtype}, not {problem.cache_dtype}"
+    if problem.kv_cache_dtype != problem.dtype:
+        return f"reads the cache in place, so its dtype must be {problem.dtype}, not {problem.kv_cache_dtype}"
     for name in ("latent_dim", "query_dim"):
         size = getattr(problem, name)
         if size % 2 or size > _MAX_DIM:
@@ -55,8 +55,8 @@ class NativeMlaWeights:
     """For each head.
 
     Attributes:
-        absorb: ``[H, C, N]``: a query's unrotated part to what it looks for in latents.
-        key, value: ``[H, N, C]`` and ``[H, V, C]`` views: a latent to its key and value.
+        absorb: ``[H, C, N]``: maps a query's unrotated part to the space of latents.
+        key, value: ``[H, N, C]`` and ``[H, V, C]`` views: map a latent to its key and value.
     """
 
     absorb: torch.Tensor
@@ -188,7 +188,7 @@ class NativeMla(MixerRunner):
 
 @dataclass(frozen=True)
 class _Step:
-    """What the layer was given."""
+    """The layer's inputs."""
 
     q: torch.Tensor
     weights: NativeMlaWeights
@@ -211,7 +211,7 @@ class _Merged:
         self._log_sums = torch.empty(0)
 
     def add(self, part: Part, log_sums: torch.Tensor) -> None:
-        """Takes in what the kernel left of a piece in `out`; after the last piece `out` holds the whole result."""
+        """Takes in the kernel's result for a piece, in `out`; after the last piece `out` holds the whole result."""
         if not self._values.numel():
             self._values = torch.empty(self._out.shape)
             self._log_sums = torch.empty(self._out.shape[:2])

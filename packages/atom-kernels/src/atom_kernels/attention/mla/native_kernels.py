@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.attention.native_backend import LIBRARIES, SIGNATURE, NativeLayer
+from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.native import load_native, native_unavailable
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ _SIGNATURES = {
 
 def unavailable(dtype: str) -> str | None:
     """None if the kernels of a dtype run on this machine, else the reason."""
-    if dtype not in _SUFFIXES:
-        return f"written for {' and '.join(_SUFFIXES)}, not for {dtype}"
-    reason = native_unavailable(LIBRARIES[dtype]) or native_unavailable("mla")
+    reason = why_not_dtype(dtype, _SUFFIXES) or native_unavailable(LIBRARIES[dtype]) or native_unavailable("mla")
     if reason is None and dtype == "bfloat16" and not load_native("mla", {"has_mla_bf16": "->l"}).has_mla_bf16():
         return "written for CPUs with avx512_bf16"
     return reason
@@ -63,7 +62,7 @@ class MlaKernels:
         self._attention = load_native(LIBRARIES[problem.dtype], SIGNATURE).attention
 
     def prologue(self, prologue: MlaPrologue | None) -> Prologue:
-        """Checked: the kernels take pointers at their word, and a wrong dtype would be read as garbage."""
+        """Checks everything: the kernels only see pointers, and would read a wrong dtype as garbage."""
         if prologue is None:
             return Prologue()
         norm, positions, cos_sin = prologue.norm_weight, prologue.positions, prologue.cos_sin_cache

@@ -28,7 +28,7 @@ class MlaProblem:
         v_head_dim: elements of one head's value, and of its output.
         scale: factor on ``q @ k``, usually ``(qk_nope_head_dim + qk_rope_head_dim) ** -0.5``.
         dtype: of queries, new latents, weights and the output, by torch name.
-        cache_dtype: of cached latents.
+        kv_cache_dtype: of cached latents.
         block_size: tokens of one cache block.
     """
 
@@ -39,7 +39,7 @@ class MlaProblem:
     v_head_dim: int
     scale: float
     dtype: str
-    cache_dtype: str
+    kv_cache_dtype: str
     block_size: int
     name: ClassVar[str] = "latent_attention"
 
@@ -51,7 +51,7 @@ class MlaProblem:
             raise ValueError(
                 f"MlaProblem.qk_rope_head_dim is {self.qk_rope_head_dim}; pairs are rotated: it must be even"
             )
-        for name in ("dtype", "cache_dtype"):
+        for name in ("dtype", "kv_cache_dtype"):
             if getattr(self, name) not in DTYPE_BYTES:
                 raise ValueError(f"MlaProblem.{name} is {getattr(self, name)!r}; give one of {', '.join(DTYPE_BYTES)}")
 
@@ -72,14 +72,14 @@ class MlaProblem:
 
     @property
     def out_shape(self) -> tuple[int, int]:
-        """Of one token's output."""
+        """The shape of one token's output."""
         return self.num_heads, self.v_head_dim
 
     @property
     def layout(self) -> CacheLayout:
         """Latents token by token: physically adjacent blocks are one run of tokens."""
         shape = (self.block_size, self.latent_dim)
-        return CacheLayout("latent", self.block_size, (CacheTensor("latent", shape, self.cache_dtype),))
+        return CacheLayout("latent", self.block_size, (CacheTensor("latent", shape, self.kv_cache_dtype),))
 
     @property
     def weights(self) -> dict[str, WeightSpec]:

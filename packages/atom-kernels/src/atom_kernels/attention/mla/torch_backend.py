@@ -1,7 +1,7 @@
 """Latent attention by torch operators: whole prompts with expanded keys and values, the rest absorbed.
 
-Absorbed means that a query takes up what would make keys of latents, and so looks at the latents themselves: all heads
-share one key and value head, which is the cache as it lies, without a copy of adjacent blocks.
+Absorbed means that a query is multiplied by the weights that would make keys of latents, and attends to the latents
+themselves: all heads share one key and value head, which is the cache itself, without a copy of adjacent blocks.
 
 Shapes: T tokens, H heads, D query_dim, N qk_nope_head_dim, V v_head_dim, C kv_lora_rank, L latent_dim.
 """
@@ -45,7 +45,7 @@ class TorchMlaMetadata:
 
 @dataclass(frozen=True)
 class TorchMlaWeights:
-    """Views of what makes keys ``[H, N, C]`` and values ``[H, V, C]`` from a latent."""
+    """Views of the weights that make keys ``[H, N, C]`` and values ``[H, V, C]`` from a latent."""
 
     key: torch.Tensor
     value: torch.Tensor
@@ -128,7 +128,7 @@ def _absorbed(problem: MlaProblem) -> AttentionProblem:
         head_dim=problem.latent_dim,
         scale=problem.scale,
         dtype=problem.dtype,
-        cache_dtype=problem.cache_dtype,
+        kv_cache_dtype=problem.kv_cache_dtype,
         block_size=problem.block_size,
     )
 

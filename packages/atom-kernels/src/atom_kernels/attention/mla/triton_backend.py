@@ -1,7 +1,7 @@
 """Latent attention by Triton: absorbed over the cached latents, or expanded for a step that is one whole prompt.
 
-Absorbed, queries take up what makes keys of latents: ordinary attention with one key head, whose values are the first
-parts of its keys. Expanded, every head has keys and values of its own, a third as long.
+Absorbed, queries are multiplied by the weights that make keys of latents: ordinary attention with one key head, whose
+values are the first parts of its keys. Expanded, every head has keys and values of its own, a third as long.
 
 Shapes: T tokens, H heads, N qk_nope_head_dim, E qk_rope_head_dim, D = N + E, V v_head_dim, C kv_lora_rank, L = C + E.
 """
@@ -20,10 +20,10 @@ from atom_kernels.attention.triton.configs import (
     expanded_prefill_config,
     latent_decode_config,
     latent_prefill_config,
-    next_power_of_two,
 )
 from atom_kernels.launch import launch
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
+from atom_kernels.powers_of_two import power_of_two
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
@@ -36,12 +36,12 @@ _MAX_RANK = 512
 _MAX_GROUP = 64
 # A block this long holds any prompt.
 _ENDLESS = 1 << 30
-# Tokens that are worth expanding.
+# The fewest tokens that are worth expanding.
 _LEAST_EXPANDED = 64
 
 
 def supports(problem: MlaProblem, platform: Platform) -> str | None:
-    reason = why_not_dtypes(problem.dtype, problem.cache_dtype, platform)
+    reason = why_not_dtypes(problem.dtype, problem.kv_cache_dtype, platform)
     if reason is None and problem.kv_lora_rank > _MAX_RANK:
         reason = f"written for kv_lora_rank up to {_MAX_RANK}, not {problem.kv_lora_rank}"
     if reason is None and platform.batch_invariant:
@@ -51,7 +51,7 @@ def supports(problem: MlaProblem, platform: Platform) -> str | None:
 
 @dataclass(frozen=True)
 class TritonMlaMetadata:
-    """Of one step: over the cached latents, and, if it is one whole prompt, over its expanded keys and values."""
+    """One step's, over the cached latents, and for one whole prompt over its expanded keys and values."""
 
     paged: TritonMetadata
     whole: TritonMetadata | None
@@ -59,7 +59,7 @@ class TritonMlaMetadata:
 
 @dataclass(frozen=True)
 class _Step:
-    """What the layer was given, without padding."""
+    """The layer's inputs, without padding."""
 
     q: torch.Tensor
     kv: torch.Tensor
@@ -107,7 +107,7 @@ class TritonMla(MixerRunner):
             decode=latent_decode_config(problem, group),
             prefill=expanded_prefill_config(problem),
         )
-        self._may_expand = problem.qk_nope_head_dim == problem.v_head_dim and problem.cache_dtype == problem.dtype
+        self._may_expand = problem.qk_nope_head_dim == problem.v_head_dim and problem.kv_cache_dtype == problem.dtype
 
     def prepare(self, weights: Mapping[str, torch.Tensor]) -> TorchMlaWeights:
         return split_kv_b(self.problem, weights["kv_b"])
@@ -177,8 +177,8 @@ class TritonMla(MixerRunner):
         if prologue is not None:
             positions, cos_sin, norm = prologue.positions, prologue.cos_sin_cache, prologue.norm_weight
         query = q_THD.new_empty((*q_THD.shape[:2], width + problem.qk_rope_head_dim))
-        block_e = next_power_of_two(problem.qk_rope_head_dim)
-        block_h = min(next_power_of_two(problem.num_heads), max(1, 1024 // block_e))
+        block_e = power_of_two(problem.qk_rope_head_dim)
+        block_h = min(power_of_two(problem.num_heads), max(1, 1024 // block_e))
         launch(
             self._prologue_kernel, (q_THD.shape[0], -(-problem.num_heads // block_h) + 1),
             q_THD, step.kv, query, cache, step.metadata.paged.slot_mapping, positions, cos_sin, norm,
@@ -192,9 +192,9 @@ class TritonMla(MixerRunner):
             ROTATE=cos_sin is not None,
             INTERLEAVED=prologue is not None and prologue.interleaved,
             BLOCK_SIZE=problem.block_size,
-            SATURATE=problem.cache_dtype == FLOAT8,
+            SATURATE=problem.kv_cache_dtype == FLOAT8,
             BLOCK_H=block_h,
-            BLOCK_C=next_power_of_two(problem.kv_lora_rank),
+            BLOCK_C=power_of_two(problem.kv_lora_rank),
             BLOCK_E=block_e,
             num_warps=4,
             **self._dependent_launch(),

@@ -1,4 +1,4 @@
-"""Products of each head's rows with its own weight in Triton: few tokens, so that it is the weights that are read.
+"""Products of each head's rows with its own weight in Triton: for few tokens, where reading the weights takes the time.
 
 Shapes: T tokens, H heads, K inputs and N outputs of a head.
 """
@@ -12,8 +12,9 @@ import triton
 import triton.language as tl
 
 from atom_kernels.launch import launch
+from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.settings import triton_interpret
-from atom_kernels.triton_support import dependent_launch, power_of_two, wait_for_inputs
+from atom_kernels.triton_support import dependent_launch, wait_for_inputs
 
 # Tokens up to which this is faster than torch's batched product.
 MAX_TOKENS = 32

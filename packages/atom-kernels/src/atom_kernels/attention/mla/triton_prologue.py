@@ -29,7 +29,7 @@ def latent_prologue_kernel(
     num_parts: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H
     rotary_dim: tl.constexpr = ROPE_DIM if ROTATE else 0
     behind = tl.arange(0, BLOCK_E)
-    # Known before any layer began.
+    # Written before the step's first layer.
     cos, sin = load_angles(positions_ptr, cos_sin_ptr, token, rotary_dim, INTERLEAVED, BLOCK_E)
     slot = tl.load(slot_mapping_ptr + token)
     wait_for_inputs(DEPENDENT)

@@ -26,7 +26,7 @@ _DECODES = (
 
 
 class LatentSubject(Subject):
-    """Caches and queries of one problem, as many as keep each other out of a GPU's cache, seeded.
+    """Copies of one problem's caches and queries, enough that none stays in a GPU's cache; seeded.
 
     Args:
         problem: the layer.
@@ -61,7 +61,7 @@ class LatentSubject(Subject):
         q = random(num_rows, problem.num_heads, problem.latent_dim, dtype=problem.dtype)
         block = (num_blocks, problem.block_size, 1, problem.latent_dim)
         copies = num_copies(problem.layout.block_bytes * num_blocks, most=8)
-        return [partial(attend, random(*block, dtype=problem.cache_dtype)) for _ in range(copies)]
+        return [partial(attend, random(*block, dtype=problem.kv_cache_dtype)) for _ in range(copies)]
 
     def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
         return {part: dict(config) for part, config in best.items()}

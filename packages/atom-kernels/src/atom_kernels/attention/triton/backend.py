@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.attention.hopper.configs import hopper_config
-from atom_kernels.attention.triton.configs import decode_config, next_power_of_two, prefill_config
+from atom_kernels.attention.triton.configs import decode_config, prefill_config
 from atom_kernels.launch import launch
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner, reads_any_strides
+from atom_kernels.powers_of_two import power_of_two
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
@@ -26,19 +27,19 @@ _MAX_HEAD_DIM = 256
 
 
 def supports(problem: AttentionProblem, platform: Platform) -> str | None:
-    reason = why_not_dtypes(problem.dtype, problem.cache_dtype, platform)
+    reason = why_not_dtypes(problem.dtype, problem.kv_cache_dtype, platform)
     if reason is None and problem.head_dim > _MAX_HEAD_DIM:
         reason = f"written for head_dim up to {_MAX_HEAD_DIM}, not {problem.head_dim}"
     return reason
 
 
-def why_not_dtypes(dtype: str, cache_dtype: str, platform: Platform) -> str | None:
-    """Why the kernels cannot compute in `dtype` over a cache of `cache_dtype`, None if they can."""
+def why_not_dtypes(dtype: str, kv_cache_dtype: str, platform: Platform) -> str | None:
+    """Why the kernels cannot compute in `dtype` over a cache of `kv_cache_dtype`, None if they can."""
     if dtype not in _DTYPES:
         return f"computes in {', '.join(_DTYPES)}, not in {dtype}"
-    if cache_dtype not in (dtype, FLOAT8):
-        return f"reads a cache of {dtype} or {FLOAT8}, not of {cache_dtype}"
-    if cache_dtype == FLOAT8 and not _has_float8(platform):
+    if kv_cache_dtype not in (dtype, FLOAT8):
+        return f"reads a cache of {dtype} or {FLOAT8}, not of {kv_cache_dtype}"
+    if kv_cache_dtype == FLOAT8 and not _has_float8(platform):
         return f"{FLOAT8} needs an NVIDIA GPU of sm_89 or later, this is {platform.arch}"
     return None
 
@@ -119,8 +120,8 @@ class TritonAttention(MixerRunner):
             q_norm, k_norm = prologue.q_norm_weight, prologue.k_norm_weight
         write_q = cos_sin is not None or q_norm is not None
         q_out = torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device) if write_q else q_THD
-        block_d = max(16, next_power_of_two(problem.head_dim))
-        block_h = min(next_power_of_two(max(problem.num_heads, problem.num_kv_heads)), max(1, 1024 // block_d))
+        block_d = max(16, power_of_two(problem.head_dim))
+        block_h = min(power_of_two(max(problem.num_heads, problem.num_kv_heads)), max(1, 1024 // block_d))
         parts = -(-problem.num_kv_heads // block_h) + (-(-problem.num_heads // block_h) if write_q else 0)
         launch(
             self._prologue_kernel, (metadata.num_tokens, parts),
@@ -134,7 +135,7 @@ class TritonAttention(MixerRunner):
             BLOCK_SIZE=self.layout.block_size,
             INTERLEAVED=prologue is not None and prologue.interleaved,
             WRITE_Q=write_q,
-            SATURATE=problem.cache_dtype == FLOAT8,
+            SATURATE=problem.kv_cache_dtype == FLOAT8,
             BLOCK_H=block_h,
             BLOCK_D=block_d,
             num_warps=4 if block_h * block_d >= 1024 else 2,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.platform import detect_platform
+from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.protocols.kv_cache import DTYPE_BYTES
 from atom_kernels.settings import triton_interpret
 from atom_kernels.triton_limits import fitting
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem
     from atom_kernels.attention.problem import AttentionProblem
 
-# Of keys and of values each that are on the way at a time for one pipeline stage, in bytes.
+# Bytes of keys, and of values, that one pipeline stage loads.
 _TILE_BYTES = 16384
 # Few, so that in tests programs have several requests, and requests several programs.
 _INTERPRETED_PROGRAMS = 12
@@ -25,13 +26,13 @@ _INTERPRETED_PROGRAMS = 12
 
 @dataclass(frozen=True)
 class DecodeConfig:
-    """Of `decode_kernel`.
+    """How `decode_kernel` is launched.
 
     Attributes:
         block_n: keys of a tile.
         programs: on each multiprocessor at a time.
         prefetch: tiles that a program asks for while the kernel before it still runs.
-        parts: that columns of queries and keys are multiplied in, see `triton_tile`.
+        parts: that columns of queries and keys are multiplied in, see `tile`.
     """
 
     block_n: int
@@ -44,7 +45,7 @@ class DecodeConfig:
 
 @dataclass(frozen=True)
 class PrefillConfig:
-    """Of `prefill_kernel`: query rows (tokens x heads of a group) and keys of a tile."""
+    """How `prefill_kernel` is launched: query rows (tokens x heads of a group) and keys of a tile."""
 
     block_m: int
     block_n: int
@@ -55,7 +56,7 @@ class PrefillConfig:
 def decode_config(problem: AttentionProblem) -> DecodeConfig:
     if triton_interpret():
         return DecodeConfig(block_n=32, programs=1, num_warps=4, num_stages=2)
-    tile = _TILE_BYTES // (next_power_of_two(problem.head_dim) * DTYPE_BYTES[problem.cache_dtype])
+    tile = _TILE_BYTES // (power_of_two(problem.head_dim) * DTYPE_BYTES[problem.kv_cache_dtype])
     wide = problem.dtype == "float32"
     config = DecodeConfig(min(max(tile, 16), 128), programs=2, num_warps=4, num_stages=2 if wide else 3)
     config = replace(config, **_tuned("paged_attention", tuning_key(problem), "decode"))
@@ -86,7 +87,7 @@ def latent_decode_config(problem: MlaProblem, group: int) -> DecodeConfig:
         # Queries of many heads leave room for fewer stages.
         config = DecodeConfig(block_n=64, programs=1, num_warps=8, num_stages=2)
     config = replace(config, **_tuned("latent_attention", latent_tuning_key(problem), "decode"))
-    latent = problem.latent_dim * DTYPE_BYTES[problem.cache_dtype]
+    latent = problem.latent_dim * DTYPE_BYTES[problem.kv_cache_dtype]
     return fitting(config, "block_n", lambda config: config.block_n * latent)
 
 
@@ -96,7 +97,7 @@ def latent_prefill_config(problem: MlaProblem) -> PrefillConfig:
     wide = problem.dtype == "float32"
     config = PrefillConfig(32, 16, num_warps=8, num_stages=2) if wide else PrefillConfig(64, 64, 8, 2)
     config = replace(config, **_tuned("latent_attention", latent_tuning_key(problem), "prefill"))
-    return _fitting_prefill(config, problem.latent_dim * DTYPE_BYTES[problem.cache_dtype])
+    return _fitting_prefill(config, problem.latent_dim * DTYPE_BYTES[problem.kv_cache_dtype])
 
 
 def expanded_prefill_config(problem: MlaProblem) -> PrefillConfig:
@@ -110,8 +111,8 @@ def expanded_prefill_config(problem: MlaProblem) -> PrefillConfig:
 
 
 def _token_bytes(problem: AttentionProblem) -> int:
-    """Of a token's key and value in one head, as tiles hold them."""
-    return 2 * next_power_of_two(problem.head_dim) * DTYPE_BYTES[problem.cache_dtype]
+    """Bytes of a token's key and value in one head, as tiles hold them."""
+    return 2 * power_of_two(problem.head_dim) * DTYPE_BYTES[problem.kv_cache_dtype]
 
 
 def _fitting_prefill(config: PrefillConfig, token_bytes: int) -> PrefillConfig:
@@ -120,13 +121,13 @@ def _fitting_prefill(config: PrefillConfig, token_bytes: int) -> PrefillConfig:
 
 
 def tuning_key(problem: AttentionProblem) -> str:
-    """What configurations are filed under."""
-    return f"group={problem.group_size} head_dim={problem.head_dim} {problem.dtype} cache={problem.cache_dtype}"
+    """The key of a problem's configurations."""
+    return f"group={problem.group_size} head_dim={problem.head_dim} {problem.dtype} cache={problem.kv_cache_dtype}"
 
 
 def latent_tuning_key(problem: MlaProblem) -> str:
-    """What configurations of latent attention are filed under."""
-    return f"heads={problem.num_heads} latent={problem.latent_dim} {problem.dtype} cache={problem.cache_dtype}"
+    """The same for latent attention."""
+    return f"heads={problem.num_heads} latent={problem.latent_dim} {problem.dtype} cache={problem.kv_cache_dtype}"
 
 
 def num_programs(config: DecodeConfig, device: torch.device) -> int:
@@ -134,11 +135,6 @@ def num_programs(config: DecodeConfig, device: torch.device) -> int:
     if device.type != "cuda":
         return _INTERPRETED_PROGRAMS
     return config.programs * torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def next_power_of_two(number: int) -> int:
-    """The least power of two that is not less; the one of `triton_support` where Triton may be missing."""
-    return 1 << (number - 1).bit_length()
 
 
 def _tuned(operator: str, key: str, part: str) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Attention of few query tokens over pages in Triton: each program takes a range of tiles, see `triton_schedule`.
+"""Attention of few query tokens over pages in Triton: each program takes a range of tiles, see `schedule`.
 
 Shapes: T tokens, H query heads, K key/value heads, D head_dim; M query rows (tokens x heads of a group), N keys of a
 tile, P rows kept of a piece, C pieces merged at a time.
@@ -51,7 +51,7 @@ def decode_kernel(
     v_cache_ptr += kv_head * HEAD_STRIDE
     m = tl.arange(0, BLOCK_M)
     heads = kv_head * GROUP + m % GROUP
-    # Who reads what was settled before any layer began, see `triton_schedule`: this does not wait for inputs.
+    # The ranges were written before the step's first layer (see `schedule`): these loads need not wait for inputs.
     range_at = ranges_ptr + piece_range * RANGE_FIELDS
     first_key = tl.load(range_at + 1)
     tiles_left = tl.load(range_at + 2)
@@ -137,7 +137,7 @@ def _prefetch_keys(
     nth = tl.arange(0, triton.next_power_of_2(KEYS))
     n = first_key + nth
     column = n // BLOCK_SIZE
-    # Read whether its keys are there or not: what says so is still on its way.
+    # Loaded whether its keys exist or not: the lengths that tell are still on their way.
     block_ids = tl.load(table + column, mask=(nth < KEYS) & (column < table_width), other=0)
     present = (nth < KEYS) & (n < end) & (column < table_width)
     rows = block_ids.to(tl.int64) * BLOCK_STRIDE + n % BLOCK_SIZE * TOKEN_STRIDE
@@ -189,7 +189,7 @@ def _merge(
         slots = 2 * pieces + (pieces == first_range).to(tl.int32)
         rows = (slots * num_kv_heads + kv_head).to(tl.int64)[:, None] * BLOCK_P + p[None, :]
         inside = (pieces <= last_range)[:, None] & present[None, :]
-        # Past the cache of this multiprocessor, which others' stores do not reach.
+        # These loads bypass this multiprocessor's own cache, which does not see the stores of others.
         piece_best = tl.load(stats_ptr + rows * 2, mask=inside, other=NOTHING, cache_modifier=".cg")
         piece_total = tl.load(stats_ptr + rows * 2 + 1, mask=inside, other=0.0, cache_modifier=".cg")
         piece_sums = tl.load(

@@ -16,18 +16,19 @@ from atom_kernels.attention.triton.decode import decode_kernel, merge_kernel
 from atom_kernels.attention.triton.prefill import prefill_kernel
 from atom_kernels.attention.triton.shares import DecodeShares, DecodeSharing
 from atom_kernels.launch import launch
+from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.settings import triton_interpret
-from atom_kernels.triton_support import dependent_launch, power_of_two
+from atom_kernels.triton_support import dependent_launch
 
 if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry
 
-# In search of the prompt of a tile. It is a number of its own: the prompts' would have Triton compile for each.
+# Prompts looked at together in search of a tile's. A constant: Triton would compile for each number of prompts.
 _REQUESTS_AT_ONCE = 256
 _LOG2_E = 1.4426950408889634
 # Elements of all pieces' rows that a program merges at a time.
 _MERGED_ELEMENTS = 8192
-# Of one piece, up to which the program that stores the last one merges all.
+# Elements of a piece up to which the program that stores the last piece merges all.
 _MAX_PIECE_ELEMENTS = 4096
 
 
@@ -129,7 +130,7 @@ class PagedKernels:
             out_THD: contiguous.
         """
         rules = self._rules | {
-            # Of a cache that is one block the stride means nothing, and may change from step to step.
+            # The stride of a cache of one block means nothing, and may change from step to step.
             "BLOCK_STRIDE": k_cache.stride(0) if k_cache.shape[0] > 1 else 0,
             "TOKEN_STRIDE": k_cache.stride(1),
             "HEAD_STRIDE": 0 if self.latent else k_cache.stride(2),
@@ -151,7 +152,7 @@ class PagedKernels:
 
     @property
     def _factors(self) -> tuple[float, float]:
-        """Of a score before and after its soft cap; then it is in base 2."""
+        """The factors of a score before and after its soft cap; then it is in base 2."""
         if self.soft_cap is None:
             return self.scale * _LOG2_E, 1.0
         return self.scale / self.soft_cap, self.soft_cap * _LOG2_E
@@ -195,7 +196,7 @@ class PagedKernels:
             **merging,
             BLOCK_M=max(16, shares.rows),
             BLOCK_N=self.decode.block_n,
-            # Products of fewer columns there are not.
+            # A product has at least 16 columns.
             PARTS=min(self.decode.parts, block_d // 16),
             MERGE=merge,
             PREFETCH=self.decode.prefetch,
@@ -205,7 +206,7 @@ class PagedKernels:
         )  # fmt: skip
         if not merge:
             *_, sinks, out_THD = tensors
-            # What requests of equal length have each: with few registers, all programs wait beside those that decode.
+            # As many pieces as requests of equal length have: programs of few registers fit beside those that decode.
             pieces = power_of_two(max(shares.num_ranges // metadata.num_decodes, 2))
             merging["BLOCK_C"] = min(merging["BLOCK_C"], pieces)
             launch(
@@ -237,7 +238,7 @@ class PagedKernels:
                 return
         block_m = max(self.prefill.block_m, power_of_two(self.group))
         block_t = block_m // self.group
-        # Decodes may be padding of no token: all tokens may be of prompts.
+        # Decodes may be padding without a token: then all tokens are of prompts.
         tiles = metadata.num_tokens // block_t + metadata.num_prefills
         launch(
             prefill_kernel, (self._num_groups, tiles),
@@ -249,7 +250,7 @@ class PagedKernels:
             BLOCK_T=block_t,
             BLOCK_M=block_m,
             BLOCK_N=self.prefill.block_n,
-            # Rows enough to fill the time.
+            # There are rows enough to fill the time.
             PARTS=1,
             num_warps=self.prefill.num_warps,
             num_stages=self.prefill.num_stages,

@@ -28,7 +28,7 @@ def prologue_kernel(
     part = tl.program_id(1)
     num_q_parts: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H if WRITE_Q else 0
     columns = tl.arange(0, BLOCK_D)
-    # Known before any layer began.
+    # Written before the step's first layer.
     cos, sin = load_angles(positions_ptr, cos_sin_ptr, token, ROTARY_DIM, INTERLEAVED, BLOCK_D)
     slot = tl.load(slot_mapping_ptr + token)
     wait_for_inputs(DEPENDENT)

@@ -7,8 +7,8 @@ range gets longer, it does: a program then has one piece, and there are fewer to
 What a range holds of one request is a piece of it; where a request has several pieces, the last program to finish one
 merges them. Every request has at least one tile.
 
-Layers read all this before they wait for the kernel in front of them, so these kernels let none start early; see
-`triton_support`.
+Layers read all this before they wait for the kernel in front of them, so no kernel may start before these have ended:
+see `triton_support`.
 """
 
 from __future__ import annotations

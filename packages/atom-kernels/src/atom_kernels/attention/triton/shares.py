@@ -1,4 +1,4 @@
-"""The shares of a step's decodes on the host: buffers, and the launch that fills them; see `triton_schedule`."""
+"""The shares of a step's decodes on the host: buffers, and the launch that fills them; see `schedule`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from atom_kernels.attention.triton.configs import DecodeConfig, num_programs
 from atom_kernels.attention.triton.schedule import share_apart, share_evenly
 from atom_kernels.launch import launch
-from atom_kernels.triton_support import power_of_two
+from atom_kernels.powers_of_two import power_of_two
 
-# Of a request whose result must not depend on its neighbors.
+# The ranges of a request whose result must not depend on its neighbors.
 _OWN_RANGES = 16
 _BLOCK_J, _BLOCK_R = 32, 256
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Of rows that have seen no key yet: finite, so that no infinities are subtracted, and below any score.
+# The highest score of rows that have seen no key yet: below any other, and finite, so that differences are.
 NOTHING = tl.constexpr(-1.0e30)
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -57,7 +57,7 @@ def load_queries(
 
 @triton.jit
 def no_sums(BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, PARTS: tl.constexpr):
-    """Of values, before the first tile: parts ``[M, W]``."""
+    """Sums of values before the first tile: parts ``[M, W]``."""
     sums = ()
     for _ in tl.static_range(PARTS):
         sums += (tl.zeros([BLOCK_M, BLOCK_D // PARTS], tl.float32),)
@@ -165,7 +165,7 @@ def attend_tile(
 
 @triton.jit
 def row_factors(best, total, sinks_ptr, heads, inside):
-    """What sums are multiplied by in the end ``[M]``: those of rows that saw no key are zeros, and remain so."""
+    """The last factors of the sums ``[M]``; those of rows that saw no key are zeros, and remain so."""
     shrink = 1.0
     if sinks_ptr is not None:
         sink = tl.load(sinks_ptr + heads, mask=inside, other=0.0).to(tl.float32) * LOG2_E

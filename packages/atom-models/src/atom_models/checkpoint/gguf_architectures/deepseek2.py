@@ -40,7 +40,7 @@ def _config(header: GGUFHeader) -> dict[str, Any]:
 
 
 def _temperature(header: GGUFHeader) -> dict[str, Any]:
-    """YaRN's: a tenth of what the config says. The converter drops `mscale`; published models have both alike."""
+    """YaRN's factors: the header has a tenth of the config's. It drops `mscale`; published models have both alike."""
     multiplier = header.optional_number("rope.scaling.yarn_log_multiplier")
     if multiplier is None:
         return {}
@@ -59,7 +59,7 @@ DEEPSEEK2 = GGUFArchitecture(
         "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
         "attn_kv_a_norm": "self_attn.kv_a_layernorm",
         "attn_kv_b": "self_attn.kv_b_proj",
-        # Since 2025-04 that one is in two halves; the other is attn_v_b.
+        # Since 2025-04 attn_kv_b is stored in two halves: attn_k_b and attn_v_b.
         "attn_k_b": "self_attn.kv_b_proj",
         "attn_output": "self_attn.o_proj",
         "ffn_norm": "post_attention_layernorm",

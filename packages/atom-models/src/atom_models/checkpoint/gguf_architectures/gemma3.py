@@ -25,7 +25,7 @@ def _config(header: GGUFHeader) -> dict[str, Any]:
         "hidden_act": None,
         "hidden_activation": "gelu_pytorch_tanh",
         "head_dim": head_dim,
-        # The largest model scales by the width of a head as it would be, not as it is.
+        # The largest model scales by hidden size over heads, which is not its width of a head.
         "query_pre_attn_scalar": header.number("embedding_length") // heads if layers == _LAYERS_OF_27B else head_dim,
         "sliding_window": window,
         "layer_types": _layer_types(header, layers) if window else [FULL] * layers,
@@ -36,7 +36,7 @@ def _config(header: GGUFHeader) -> dict[str, Any]:
 
 
 def _layer_types(header: GGUFHeader, num_layers: int) -> list[str]:
-    """Of each layer: every sixth is a full one, or as the header says (a number, or a flag for each layer)."""
+    """The type of each layer: every sixth is full, or as the header says (a number, or a flag for each layer)."""
     pattern = header.get(key := "attention.sliding_window_pattern", _PATTERN)
     if isinstance(pattern, list):
         return [SLIDING if slides else FULL for slides in pattern]

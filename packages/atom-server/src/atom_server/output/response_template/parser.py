@@ -61,11 +61,11 @@ class TemplateParser:
 
     @property
     def is_reasoning(self) -> bool:
-        """Whether the text has come to stand inside the reasoning."""
+        """Whether the text so far ends inside the reasoning."""
         return self._field is not None and self._field.kind == "reasoning"
 
     def feed(self, text: str) -> list[Part]:
-        """What is certain now."""
+        """Take text; return the parts that are certain now."""
         self._text += text
         parts = self._read(at_end=False)
         if self._place > _MOST_KEPT:
@@ -220,5 +220,5 @@ class TemplateParser:
                 yield mark, field, is_begin
 
     def _is_again(self, found: Span, field: Field) -> bool:
-        """A mark without a text is found once in a place."""
+        """A mark of no length is found only once at a place."""
         return found.is_empty and (found.start, field.name) == self._empty_match

@@ -36,12 +36,6 @@ def pieces_of(pattern: str) -> list[Piece] | None:
     return _joined([piece for piece in pieces if not isinstance(piece, _Any)])
 
 
-def text_of(pattern: str) -> str | None:
-    """The text of a pattern without groups."""
-    pieces = pieces_of(pattern)
-    return pieces[0] if pieces is not None and len(pieces) == 1 and isinstance(pieces[0], str) else None
-
-
 def _joined(pieces: list[Piece]) -> list[Piece]:
     result: list[Piece] = []
     for piece in pieces:

@@ -20,11 +20,11 @@ class Region(Protocol):
     """Takes the text of one field."""
 
     def feed(self, text: str) -> list[Part]:
-        """What is certain now."""
+        """Take text; return the parts that are certain now."""
         ...
 
     def close(self) -> list[Part]:
-        """What was held back."""
+        """Return the parts that were held back."""
         ...
 
 
@@ -67,7 +67,7 @@ class TextRegion:
         return [Part(self._kind, told)]
 
     def forget(self) -> None:
-        """Nothing so far was of the answer."""
+        """What came so far is not part of the answer."""
         self._lead = self._space = ""
 
     def close(self) -> list[Part]:
