@@ -78,7 +78,7 @@ def test_a_decode_beyond_the_window_equals_the_whole(family, tmp_path):
 def test_layers_ask_for_a_cache_of_their_window(tmp_path):
     problems = [layer.problem for layer in layers_of(make_tiny("gemma3", tmp_path))]
     assert [problem.sliding_window for problem in problems] == [13, 13, None, 13]
-    assert {problem.layout.elements_per_token for problem in problems} == {2 * 1 * 24}
+    assert {problem.layout.block_bytes for problem in problems} == {2 * 16 * 1 * 24 * 4}
 
 
 def test_an_older_gemma_config_means_the_same(tmp_path):

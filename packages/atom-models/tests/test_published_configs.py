@@ -225,6 +225,19 @@ def test_layers_with_a_window_stop_growing_behind_it():
     assert needs.kv_bytes(50_000, "bfloat16") == (50_000 * 12 + (128 + 16) * 12) * per_layer
 
 
+def test_a_cache_has_the_bytes_of_the_layout_that_each_accelerator_chooses():
+    """AMD's kernels keep a scale of four bytes beside each float8 key and value of a head."""
+    needs, (heads, head_dim, layers) = needs_of("llama-3.1-8b"), (8, 128, 32)
+    by_name = {accelerator.name: accelerator.platform for accelerator in ACCELERATORS}
+    share = needs.on_rank(8)
+    assert share is not None
+    each = {name: share.kv_bytes(1, "float8_e4m3fn", platform) for name, platform in by_name.items()}
+    plain, with_scales = layers * 2 * heads // 8 * head_dim, layers * 2 * heads // 8 * (head_dim + 4)
+    amd = dict.fromkeys(("MI300X", "MI300A", "MI355X"), with_scales)
+    assert each == {**amd, "H100": plain, "H200": plain}
+    assert {share.kv_bytes(1, "bfloat16", platform) for platform in by_name.values()} == {2 * plain}
+
+
 def test_heads_that_devices_cannot_share_are_not_placed():
     needs = needs_of("llama-3.1-8b")
     assert place(needs, ACCELERATORS[0], 3, weight_format="bfloat16") is None

@@ -123,6 +123,18 @@ class Platform:
         platform = platform_from_facts(facts)
         return platform if device == "cuda" else _on_the_host(platform)
 
+    @staticmethod
+    def nvidia(arch: str) -> Platform:
+        """An NVIDIA machine that need not be this one; `arch` is such as "sm_90"."""
+        facts = Facts(
+            torch_build="cuda",
+            num_devices=1,
+            device_name=f"NVIDIA {arch}",
+            device_arch=arch,
+            triton_version="simulated",
+        )
+        return platform_from_facts(facts)
+
     @property
     def float8(self) -> str:
         """The e4m3 format of its instructions: CDNA 3 has one of its own, with 240 as the largest value."""

@@ -55,11 +55,6 @@ class CacheLayout:
         """Bytes that one block of one layer takes."""
         return sum(tensor.num_bytes for tensor in self.tensors)
 
-    @property
-    def elements_per_token(self) -> int:
-        """Numbers that are cached for a token."""
-        return sum(math.prod(tensor.shape) for tensor in self.tensors) // self.block_size
-
     def allocate(self, num_blocks: int, device: str | torch.device = "cpu") -> Caches:
         """Zeroed tensors ``[num_blocks, *shape]``, one for each entry of `tensors`."""
         import torch

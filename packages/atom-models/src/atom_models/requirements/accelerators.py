@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atom_kernels.platform import Platform
 from atom_models.checkpoint import CheckpointError
 
 _GB = 10**9
@@ -15,15 +16,21 @@ class Accelerator:
 
     name: str
     vendor: str
+    arch: str
     memory_bytes: int
+
+    @property
+    def platform(self) -> Platform:
+        """What layers select their kernels and layouts for there."""
+        return Platform.rocm(self.arch) if self.vendor == "amd" else Platform.nvidia(self.arch)
 
 
 ACCELERATORS = (
-    Accelerator("MI300X", "amd", 192 * _GB),
-    Accelerator("MI300A", "amd", 128 * _GB),
-    Accelerator("MI355X", "amd", 288 * _GB),
-    Accelerator("H100", "nvidia", 80 * _GB),
-    Accelerator("H200", "nvidia", 141 * _GB),
+    Accelerator("MI300X", "amd", "gfx942", 192 * _GB),
+    Accelerator("MI300A", "amd", "gfx942", 128 * _GB),
+    Accelerator("MI355X", "amd", "gfx950", 288 * _GB),
+    Accelerator("H100", "nvidia", "sm_90", 80 * _GB),
+    Accelerator("H200", "nvidia", "sm_90", 141 * _GB),
 )
 
 

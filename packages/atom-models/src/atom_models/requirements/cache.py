@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
+from atom_kernels.mixers import select_mixer
+from atom_kernels.platform import Platform
 from atom_kernels.protocols import CacheLayout
 from atom_models.model import mixer_layers
+
+CACHE_DTYPES = ("float32", "bfloat16", "float8_e4m3fn")
 
 
 @dataclass(frozen=True)
@@ -17,24 +25,35 @@ class CacheGroup:
     Attributes:
         window: tokens that stay cached; None keeps all.
         num_layers: in the group.
-        elements_per_token: numbers cached for a token, over all layers of the group, on one rank.
+        problems: what the layers are, on one rank, each with how many layers are like it.
     """
 
     window: int | None
     num_layers: int
-    elements_per_token: int
+    problems: Mapping[Any, int]
 
     def tokens_kept(self, num_tokens: int, block_size: int) -> int:
         """Tokens of a request of `num_tokens` that take up cache: at most a window, and a block that it has begun."""
         return num_tokens if self.window is None else min(num_tokens, self.window + block_size)
 
+    def bytes_per_token(self, kv_cache_dtype: str, platform: Platform) -> int:
+        """Bytes of one token in all layers of the group, in the layouts that `platform` chooses."""
+        layouts = ((_layout(problem, kv_cache_dtype, platform), count) for problem, count in self.problems.items())
+        return sum(layout.block_bytes * count // layout.block_size for layout, count in layouts)
+
 
 def cache_groups(model: nn.Module) -> tuple[CacheGroup, ...]:
     """The groups of one rank's model, the one that keeps everything first."""
-    groups: dict[int | None, list[CacheLayout]] = {}
+    groups: dict[int | None, Counter[Any]] = {}
     for layer in mixer_layers(model).values():
-        groups.setdefault(layer.problem.sliding_window, []).append(layer.problem.layout)
+        groups.setdefault(layer.problem.sliding_window, Counter())[layer.problem] += 1
     return tuple(
-        CacheGroup(window, len(layouts), sum(layout.elements_per_token for layout in layouts))
-        for window, layouts in sorted(groups.items(), key=lambda item: item[0] or 0)
+        CacheGroup(window, problems.total(), problems)
+        for window, problems in sorted(groups.items(), key=lambda item: item[0] or 0)
     )
+
+
+@functools.cache
+def _layout(problem: Any, kv_cache_dtype: str, platform: Platform) -> CacheLayout:
+    stored = platform.float8 if kv_cache_dtype == "float8_e4m3fn" else kv_cache_dtype
+    return select_mixer(replace(problem, kv_cache_dtype=stored), platform).layout

@@ -41,7 +41,8 @@ class Placement:
 
     def num_requests(self, context: int) -> int:
         """Requests of `context` tokens that fit at once."""
-        return max(0, self.cache_bytes) // self.share.kv_bytes(context, self.kv_cache_dtype)
+        each = self.share.kv_bytes(context, self.kv_cache_dtype, self.accelerator.platform)
+        return max(0, self.cache_bytes) // each
 
 
 def place(
@@ -60,8 +61,10 @@ def place(
     weights = share.weight_bytes[weight_format]
     room = int(accelerator.memory_bytes * utilization) - weights
 
+    platform = accelerator.platform
+
     def fits(num_tokens: int) -> bool:
-        return share.kv_bytes(num_tokens, kv_cache_dtype) <= room
+        return share.kv_bytes(num_tokens, kv_cache_dtype, platform) <= room
 
     low, high = 0, needs.max_model_len
     while low < high:

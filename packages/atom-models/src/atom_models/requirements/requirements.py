@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 
+from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.protocols.collectives import SingleRank
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import PublishedFormat, published_format
 from atom_models.model import build_model, config_warnings, construct_model
-from atom_models.requirements.cache import CacheGroup, cache_groups
+from atom_models.requirements.cache import CACHE_DTYPES, CacheGroup, cache_groups
 from atom_models.requirements.parameters import Count, count_parameters
 
-_CACHE_DTYPES = {"float32": 4, "bfloat16": 2, "float8_e4m3fn": 1}
-DEFAULT_BLOCK_SIZE = 16
+BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,13 @@ class RankShare:
     weight_bytes: Mapping[str, int]
     cache_groups: tuple[CacheGroup, ...]
 
-    def kv_bytes(self, num_tokens: int, kv_cache_dtype: str, *, block_size: int = DEFAULT_BLOCK_SIZE) -> int:
-        """Bytes of cache that a request of `num_tokens` takes on this rank."""
-        return _kv_bytes(self.cache_groups, num_tokens, kv_cache_dtype, block_size)
+    def kv_bytes(self, num_tokens: int, kv_cache_dtype: str, platform: Platform | None = None) -> int:
+        """Bytes of cache that a request of `num_tokens` takes on this rank; on this machine, unless on `platform`."""
+        platform = platform or detect_platform()
+        return sum(
+            group.tokens_kept(num_tokens, BLOCK_SIZE) * group.bytes_per_token(kv_cache_dtype, platform)
+            for group in self.cache_groups
+        )
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class ModelRequirements:
         num_parameters: tied embeddings counted once; layers that are not loaded are not counted.
         num_active_parameters: of these, what one token passes through; fewer in mixtures of experts.
         num_linear_parameters: of these, what "int8" quantizes (no embedding, head or routed expert).
-        num_layers, num_attention_layers: in all, and with a cache.
+        num_layers: that have a cache.
         max_model_len: longest context in tokens.
         weight_bytes: by number format. "int8" leaves all but the linears in bfloat16, and is there for models without
             experts; the published format is there if the checkpoint is quantized and its size follows from the config.
@@ -50,7 +54,7 @@ class ModelRequirements:
         warnings: what an engine logs about the config.
         on_rank: number of tensor-parallel ranks -> what each holds; None where they cannot share the model.
         cache_groups: layers by the tokens that they keep.
-        kv_bytes_per_token: over all layers, by dtype of the cache, of a request within every window.
+        kv_bytes_per_token: over all layers on this machine, by dtype of the cache, of a request within every window.
     """
 
     architecture: str
@@ -58,7 +62,6 @@ class ModelRequirements:
     num_active_parameters: int
     num_linear_parameters: int
     num_layers: int
-    num_attention_layers: int
     max_model_len: int
     weight_bytes: Mapping[str, int]
     published_format: str | None
@@ -68,9 +71,9 @@ class ModelRequirements:
     cache_groups: tuple[CacheGroup, ...]
     kv_bytes_per_token: Mapping[str, int]
 
-    def kv_bytes(self, num_tokens: int, kv_cache_dtype: str, *, block_size: int = DEFAULT_BLOCK_SIZE) -> int:
-        """Bytes of cache that a request of `num_tokens` takes, all of it on one device."""
-        return _kv_bytes(self.cache_groups, num_tokens, kv_cache_dtype, block_size)
+    def kv_bytes(self, num_tokens: int, kv_cache_dtype: str) -> int:
+        """Bytes of cache that a request of `num_tokens` takes, all of it on this machine."""
+        return RankShare(self.weight_bytes, self.cache_groups).kv_bytes(num_tokens, kv_cache_dtype)
 
 
 def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
@@ -81,10 +84,9 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
         CheckpointError: the config lacks a field, contradicts itself, or asks for what is not implemented.
     """
     # Tables of angles are not counted, and need not be long.
-    context = BuildContext(dtype=torch.bfloat16, max_model_len=DEFAULT_BLOCK_SIZE)
+    context = BuildContext(dtype=torch.bfloat16, max_model_len=BLOCK_SIZE)
     model = construct_model(checkpoint, context)
     count, groups = count_parameters(model), cache_groups(model)
-    cached = sum(group.elements_per_token for group in groups)
     published = published_format(checkpoint.config)
     whole = RankShare(_weight_bytes(count, published), groups)
     return ModelRequirements(
@@ -92,8 +94,7 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
         num_parameters=count.parameters,
         num_active_parameters=count.parameters - count.idle,
         num_linear_parameters=count.linear,
-        num_layers=int(checkpoint.text_config["num_hidden_layers"]),
-        num_attention_layers=sum(group.num_layers for group in groups),
+        num_layers=sum(group.num_layers for group in groups),
         max_model_len=checkpoint.max_model_len,
         weight_bytes=whole.weight_bytes,
         published_format=None if published is None else published.name,
@@ -103,7 +104,7 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
             lambda num_ranks: whole if num_ranks == 1 else _rank_share(checkpoint, context, num_ranks)
         ),
         cache_groups=groups,
-        kv_bytes_per_token={name: cached * itemsize for name, itemsize in _CACHE_DTYPES.items()},
+        kv_bytes_per_token={name: whole.kv_bytes(1, name) for name in CACHE_DTYPES},
     )
 
 
@@ -121,11 +122,6 @@ def _rank_share(checkpoint: Checkpoint, context: BuildContext, num_ranks: int) -
         return None
     weight_bytes = _weight_bytes(count_parameters(model), published_format(checkpoint.config))
     return RankShare(weight_bytes, cache_groups(model))
-
-
-def _kv_bytes(groups: Sequence[CacheGroup], num_tokens: int, kv_cache_dtype: str, block_size: int) -> int:
-    kept = (group.tokens_kept(num_tokens, block_size) * group.elements_per_token for group in groups)
-    return sum(kept) * _CACHE_DTYPES[kv_cache_dtype]
 
 
 def _refusal(checkpoint: Checkpoint, context: BuildContext) -> str | None:
