@@ -62,5 +62,12 @@ def test_a_mismatch_is_found_and_said(actual, words):
     assert words in mismatch(actual, torch.tensor([1.0, 2.0]), Tolerance(0.1, 0.0))
 
 
+def test_infinities_agree_with_their_like_alone():
+    infinite = torch.tensor([float("-inf"), 1.0])
+    assert mismatch(infinite, infinite.clone(), Tolerance(0, 0)) is None
+    assert mismatch(torch.tensor([0.0, 1.0]), infinite, Tolerance(0.1, 0.1)) is not None
+    assert mismatch(infinite, torch.tensor([0.0, 1.0]), Tolerance(0.1, 0.1)) is not None
+
+
 def test_equal_results_are_no_mismatch():
     assert mismatch(torch.tensor([1.0, 2.05]), torch.tensor([1.0, 2.0]), Tolerance(0.1, 0.0)) is None

@@ -18,7 +18,8 @@ OP_MODULES = (
     "atom_kernels.embedding",
     "atom_kernels.attention.ops",
     "atom_kernels.attention.mla.ops",
-    "atom_kernels.sampling.ops",
+    "atom_kernels.sampling",
+    "atom_kernels.step_inputs",
 )
 
 

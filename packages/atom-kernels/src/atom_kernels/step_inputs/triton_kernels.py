@@ -1,4 +1,4 @@
-"""Triton kernels that change the tables of requests, and build a step's inputs from them, on the device.
+"""Triton kernels that change the tables of requests, and build a step's inputs from them.
 
 Shapes: R requests, T tokens, G groups of layers, n rows that sample.
 """
