@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from atom_kernels.cases import bench_cases, explain, mismatch, parity_cases
-from atom_kernels.operator import Op, Tolerance
+from atom_kernels.operator import Backend, Op, Tolerance
 from atom_kernels.platform import detect_platform
 from atom_kernels.registry import all_ops
 from atom_kernels.select import select
@@ -46,6 +48,17 @@ def test_every_opaque_op_agrees_with_its_fake(name):
         weights, inputs = op.make_inputs(problem, 5, torch.Generator().manual_seed(0))
         bound = select(op, problem).prepare(weights)
         torch.library.opcheck(bound.opaque_op, (bound.handle, *inputs), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_a_backend_that_writes_the_wrong_thing_in_place_is_found():
+    backend = Backend(
+        name="torch",
+        implementation="bans everything",
+        supports=lambda problem, platform: None,
+        bind=lambda problem, weights: lambda logits, words: logits.fill_(float("-inf")),
+    )
+    case = next(iter(parity_cases(replace(OPS["ban_tokens"], backends=(backend,)), detect_platform())))
+    assert mismatch(case.run(), case.expected(), case.tolerance) is not None
 
 
 @pytest.mark.parametrize(
