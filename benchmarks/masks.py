@@ -108,7 +108,7 @@ class _Libraries:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         from atom_core import StructuredOutputParams
         from atom_core.structured_output import Compilers
-        from atom_core.structured_output.choice import has_xgrammar
+        from atom_core.structured_output.constraints.choice import has_xgrammar
 
         self._tokenizer, self._vocab_size, self._eos_token_ids = tokenizer, vocab_size, eos_token_ids
         self._compilers = Compilers(tokenizer, vocab_size, eos_token_ids)
@@ -120,7 +120,7 @@ class _Libraries:
         """A result for each library that takes the constraint, printed as it comes."""
         from atom_core import StructuredOutputParams
         from atom_core.structured_output import GrammarError, Matcher
-        from atom_core.structured_output.choice import choose
+        from atom_core.structured_output.constraints.choice import choose
 
         params = StructuredOutputParams(**constraint)
         (chosen, *_), _ = choose(params, "auto", "xgrammar" in self._names)

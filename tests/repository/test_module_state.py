@@ -26,7 +26,7 @@ STATE = {
 
 # Functions whose answers are kept: each gives the same answer for the same arguments as long as the process lives.
 CACHES = {
-    "atom_core/structured_output/llguidance_backend.py: _bytes": "The bytes of each token of a tokenizer.",
+    "atom_core/structured_output/llguidance/backend.py: _bytes": "The bytes of each token of a tokenizer.",
     "atom_kernels/aiter/api.py: _by_name": "Functions of an API by their names.",
     "atom_kernels/aiter/api.py: known_api": "What a release of AITER offers, from a file of ours.",
     "atom_kernels/aiter/library.py: _library_of": "What the imported AITER offers, read from its sources.",

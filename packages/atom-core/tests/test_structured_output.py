@@ -19,7 +19,6 @@ from atom_core import InvalidRequestError, SamplingParams, StructuredOutputParam
 from atom_core.engine.input_processor import InputProcessor
 from atom_core.engine.validation import RequestLimits
 from atom_core.structured_output import GrammarCompiler, GrammarError
-from atom_core.structured_output.checking import check_grammar
 from atom_core.structured_output.compiler import (
     DEADLINE_SECONDS,
     NUM_THREADS,
@@ -27,6 +26,7 @@ from atom_core.structured_output.compiler import (
     Compilation,
     CompilerBusyError,
 )
+from atom_core.structured_output.constraints.checking import check_grammar
 from atom_models import load_model
 from grammars import (
     BACKENDS,

@@ -36,7 +36,7 @@ from atom_core.engine.wire import (
     Shutdown,
 )
 from atom_core.messages import Pooling, SamplingParams, StepStats, Submission
-from atom_core.structured_output.choice import BackendSetting
+from atom_core.structured_output.constraints.choice import BackendSetting
 from atom_core.tokenization import TextThreads, Tokenizer
 
 logger = logging.getLogger(__name__)

@@ -26,10 +26,10 @@ from atom_core.engine.validation import (
     num_logprobs,
 )
 from atom_core.messages import Pooling, Prompt, SamplingParams, Submission
-from atom_core.structured_output.checking import check_grammar
-from atom_core.structured_output.choice import BackendSetting
 from atom_core.structured_output.compiler import CompilerBusyError, GrammarCompiler
-from atom_core.structured_output.grammar import GrammarError
+from atom_core.structured_output.constraints.checking import check_grammar
+from atom_core.structured_output.constraints.choice import BackendSetting
+from atom_core.structured_output.constraints.grammar import GrammarError
 from atom_core.tokenization import Tokenizer, bad_words_token_ids
 
 # Below this a temperature divides logits into infinities; it is greedy in all but name.

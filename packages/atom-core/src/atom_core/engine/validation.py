@@ -10,7 +10,7 @@ from typing import Any
 
 from atom_core.engine.errors import InvalidRequestError
 from atom_core.messages import SamplingParams, ThinkingBudget
-from atom_core.structured_output.grammar import GrammarError, check_limits
+from atom_core.structured_output.constraints.grammar import GrammarError, check_limits
 
 MAX_LOGPROBS = 20
 MAX_LOGPROB_TOKENS = 128

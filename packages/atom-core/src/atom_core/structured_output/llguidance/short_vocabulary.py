@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from atom_core.structured_output.library_tokenizer import make_tokenizer
+from atom_core.structured_output.llguidance.library_tokenizer import make_tokenizer
 from atom_core.structured_output.vocabulary import Vocabulary
 
 # In memory for each; a mask is 6 kB for 49,152 tokens.

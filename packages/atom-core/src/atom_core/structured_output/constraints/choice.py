@@ -1,7 +1,7 @@
 """Which backend follows a constraint, and why.
 
 llguidance takes a keyword at its word or refuses it; xgrammar leaves out what it does not know. So xgrammar gets only
-what it was seen to enforce (`xgrammar_limits`), and by default only what it is quick at.
+what it was seen to enforce (`xgrammar.limits`), and by default only what it is quick at.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from typing import Literal
 
 from atom_core.messages import StructuredOutputParams
-from atom_core.structured_output.grammar import GrammarError, json_value, kind_of
-from atom_core.structured_output.structural_tag import format_of
-from atom_core.structured_output.xgrammar_limits import why_slow, why_wrong
+from atom_core.structured_output.constraints.grammar import GrammarError, json_value, kind_of
+from atom_core.structured_output.constraints.structural_tag import format_of
+from atom_core.structured_output.xgrammar.limits import why_slow, why_wrong
 
 BackendSetting = Literal["auto", "xgrammar", "llguidance"]
 INSTALL = "pip install 'xgrammar>=0.2.8'"

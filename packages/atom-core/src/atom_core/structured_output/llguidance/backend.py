@@ -16,12 +16,12 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from atom_core.messages import StructuredOutputParams
 from atom_core.structured_output.backend import Grammar
-from atom_core.structured_output.grammar import GrammarError, json_value, kind_of, one_line
-from atom_core.structured_output.lark import Split, json_of, lark_of
-from atom_core.structured_output.library_tokenizer import NUM_BYTES, make_tokenizer, tokenizer_of_bytes
-from atom_core.structured_output.short_parser import ShortGrammar, ShortVocabularies
-from atom_core.structured_output.slices import slices_of
-from atom_core.structured_output.structural_tag import format_of
+from atom_core.structured_output.constraints.grammar import GrammarError, json_value, kind_of, one_line
+from atom_core.structured_output.constraints.structural_tag import format_of
+from atom_core.structured_output.llguidance.lark import Split, json_of, lark_of
+from atom_core.structured_output.llguidance.library_tokenizer import NUM_BYTES, make_tokenizer, tokenizer_of_bytes
+from atom_core.structured_output.llguidance.short_parser import ShortGrammar, ShortVocabularies
+from atom_core.structured_output.llguidance.slices import slices_of
 from atom_core.structured_output.vocabulary import Vocabulary
 
 # A state of the lexer takes 1 to 2 kB.

@@ -15,10 +15,10 @@ import xgrammar
 
 from atom_core.messages import StructuredOutputParams
 from atom_core.structured_output.bits import one_token
-from atom_core.structured_output.grammar import GrammarError, json_value, kind_of, one_line
-from atom_core.structured_output.structural_tag import format_of
+from atom_core.structured_output.constraints.grammar import GrammarError, json_value, kind_of, one_line
+from atom_core.structured_output.constraints.structural_tag import format_of
 from atom_core.structured_output.vocabulary import Vocabulary
-from atom_core.structured_output.xgrammar_tags import xgrammar_format
+from atom_core.structured_output.xgrammar.tags import xgrammar_format
 
 # Characters of text without a choice that are taken into tokens at once.
 LONGEST_RUN = 2_000

@@ -8,8 +8,8 @@ from typing import Any
 
 import llguidance
 
-from atom_core.structured_output import structural_tag as st
-from atom_core.structured_output.grammar import GrammarError
+from atom_core.structured_output.constraints import structural_tag as st
+from atom_core.structured_output.constraints.grammar import GrammarError
 
 # One layout, that of Python's json.dumps: free white space would let a model emit blanks without end.
 JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}

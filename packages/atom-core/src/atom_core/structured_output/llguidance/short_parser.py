@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from atom_core.structured_output.alphabet import UnknownNotationError, same_characters, sets_of_lark, sets_of_pattern
 from atom_core.structured_output.backend import Grammar, Parser
-from atom_core.structured_output.short_vocabulary import ShortVocabulary
+from atom_core.structured_output.llguidance.alphabet import (
+    UnknownNotationError,
+    same_characters,
+    sets_of_lark,
+    sets_of_pattern,
+)
+from atom_core.structured_output.llguidance.short_vocabulary import ShortVocabulary
 from atom_core.structured_output.vocabulary import Vocabulary
 
 # Making one takes 20 ms for 50,000 tokens, during which other threads hardly run: so there is an end to it.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from atom_core.messages import StructuredOutputParams
-from atom_core.structured_output import structural_tag as st
-from atom_core.structured_output.grammar import json_value, kind_of
+from atom_core.structured_output.constraints import structural_tag as st
+from atom_core.structured_output.constraints.grammar import json_value, kind_of
 
 ANNOTATIONS = {"$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples"} | {
     "deprecated",

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from atom_core.structured_output.grammar import MAX_TAGS, GrammarError
+from atom_core.structured_output.constraints.grammar import MAX_TAGS, GrammarError
 
 
 class _Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):

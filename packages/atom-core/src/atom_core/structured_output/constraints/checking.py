@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atom_core.messages import StructuredOutputParams
-from atom_core.structured_output.choice import BackendSetting, choose, has_xgrammar
+from atom_core.structured_output.constraints.choice import BackendSetting, choose, has_xgrammar
 
 
 def check_grammar(params: StructuredOutputParams, setting: BackendSetting = "auto") -> None:
@@ -14,6 +14,6 @@ def check_grammar(params: StructuredOutputParams, setting: BackendSetting = "aut
     """
     names, _ = choose(params, setting, has_xgrammar())
     if "llguidance" in names:
-        from atom_core.structured_output.llguidance_backend import check
+        from atom_core.structured_output.llguidance.backend import check
 
         check(params)

@@ -8,7 +8,7 @@ from typing import Any
 
 import xgrammar
 
-from atom_core.structured_output import structural_tag as st
+from atom_core.structured_output.constraints import structural_tag as st
 
 
 def xgrammar_format(format_: st.Format, split: Callable[[str], list[str | int]]) -> dict[str, Any]:

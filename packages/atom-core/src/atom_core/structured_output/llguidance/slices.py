@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from atom_core.messages import StructuredOutputParams
-from atom_core.structured_output.grammar import json_value, kind_of
+from atom_core.structured_output.constraints.grammar import json_value, kind_of
 
 # A class of characters with a bound on its repeats.
 REPEATED_CLASS = re.compile(r"(\[(?:\\.|[^\]\\])+\]|\\[dswDSW])\{(?:\d*,)?(\d+)\}")
