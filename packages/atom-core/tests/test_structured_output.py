@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from atom_core import InvalidRequestError, SamplingParams, StructuredOutputParams
-from atom_core.engine.input_processor import InputProcessor
-from atom_core.engine.validation import RequestLimits
+from atom_core.engine.inputs.input_processor import InputProcessor
+from atom_core.engine.inputs.validation import RequestLimits
 from atom_core.structured_output import GrammarCompiler, GrammarError
 from atom_core.structured_output.compiler import (
     DEADLINE_SECONDS,

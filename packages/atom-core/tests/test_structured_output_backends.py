@@ -121,7 +121,7 @@ def test_asking_for_xgrammar_where_it_is_missing_is_refused(tiny_llama, monkeypa
 
 def test_taking_requests_in_imports_neither_xgrammar_nor_torch():
     code = (
-        "import sys; from atom_core.engine.input_processor import InputProcessor;"
+        "import sys; from atom_core.engine.inputs.input_processor import InputProcessor;"
         "from atom_core import StructuredOutputParams;"
         "from atom_core.structured_output.constraints.checking import check_grammar;"
         "check_grammar(StructuredOutputParams(json={'type': 'object'}));"

@@ -12,9 +12,9 @@ from pathlib import Path
 import zmq
 
 from atom_core.config.engine_args import EngineArgs
-from atom_core.engine.engine_process import EngineProcess
 from atom_core.engine.errors import InvalidRequestError
-from atom_core.engine.wire import ENCODER, FROM_ENGINE, FromEngine, ToEngine, news_address, request_address
+from atom_core.engine.process.engine_process import EngineProcess
+from atom_core.engine.process.wire import ENCODER, FROM_ENGINE, FromEngine, ToEngine, news_address, request_address
 
 logger = logging.getLogger(__name__)
 

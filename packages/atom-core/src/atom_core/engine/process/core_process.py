@@ -1,4 +1,4 @@
-"""The engine's own process: ``python -m atom_core.engine.core_process``, started by `AsyncEngine`.
+"""The engine's own process: ``python -m atom_core.engine.process.core_process``, started by `AsyncEngine`.
 
 It reads one `Launch` as a line of JSON from standard input, which stays open for as long as the parent lives.
 """
@@ -23,8 +23,8 @@ import zmq
 from atom_core import settings
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.errors import ProfilerError
-from atom_core.engine.news_slices import slices_of
-from atom_core.engine.wire import (
+from atom_core.engine.process.news_slices import slices_of
+from atom_core.engine.process.wire import (
     ENCODER,
     TO_ENGINE,
     AbortRequests,

@@ -17,7 +17,7 @@ import msgspec
 
 from atom_core import settings
 from atom_core.config.engine_args import EngineArgs
-from atom_core.engine.wire import Launch
+from atom_core.engine.process.wire import Launch
 
 
 class EngineProcess:
@@ -35,7 +35,7 @@ class EngineProcess:
     def spawn(self, model_path: Path, on_exit: Callable[[], None]) -> None:
         """Start the process; `on_exit` is called from a thread when it has ended, for whatever reason."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "atom_core.engine.core_process"],
+            [sys.executable, "-m", "atom_core.engine.process.core_process"],
             stdin=subprocess.PIPE,
             env=settings.child_environment(self._args.num_threads),
         )

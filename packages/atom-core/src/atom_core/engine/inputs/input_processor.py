@@ -13,7 +13,7 @@ from typing import get_args
 import msgspec
 
 from atom_core.engine.errors import InvalidRequestError
-from atom_core.engine.validation import (
+from atom_core.engine.inputs.validation import (
     RequestLimits,
     check_cache_salt,
     check_lengths,

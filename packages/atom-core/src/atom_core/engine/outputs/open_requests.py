@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from weakref import ref
 
-from atom_core.engine.output_processor import OutputProcessor
-from atom_core.engine.request_stream import RequestStream
+from atom_core.engine.outputs.output_processor import OutputProcessor
+from atom_core.engine.outputs.request_stream import RequestStream
 from atom_core.messages import EngineOutput, FinishReason, RequestOutput, Submission
 from atom_core.tokenization import Tokenizer
 
