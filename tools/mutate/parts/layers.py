@@ -50,6 +50,8 @@ LAYERS = Part(
     files={
         f"{_MODELS}/layers/*.py": _TESTS,
         f"{_MODELS}/architectures/*.py": _TESTS,
+        f"{_MODELS}/config/*.py": _TESTS,
+        f"{_MODELS}/decoder/*.py": _TESTS,
     },
     operators=GENERAL_OPERATORS,
     harmless=HARMLESS,

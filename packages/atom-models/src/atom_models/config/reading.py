@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from atom_models.architectures.other_fields import refuse_other_models
 from atom_models.checkpoint.errors import CheckpointError
+from atom_models.config.other_fields import refuse_other_models
 
 T = TypeVar("T")
 _POSITIVE = ("_size", "num_", "head_dim", "max_position")

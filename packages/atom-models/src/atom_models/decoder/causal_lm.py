@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from atom_models.architectures.config import read_config
 from atom_models.build_context import BuildContext
+from atom_models.config.reading import read_config
 from atom_models.layers import LMHead, Residual, VocabularyEmbedding
 
 
