@@ -10,7 +10,7 @@ import torch
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadataBuilder
 
 from atom_kernels.protocols import BatchGeometry
-from atom_vllm.kernels import AtomKernels
+from atom_vllm.mixers.kernels import AtomKernels
 
 
 class Plan(Protocol):

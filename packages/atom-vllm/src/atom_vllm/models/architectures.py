@@ -27,5 +27,5 @@ def has_experts(architecture: str) -> bool:
 
 
 def wrapper_name(architecture: str) -> str:
-    """What the class that vLLM gets is called in `atom_vllm.model_wrapper`."""
+    """What the class that vLLM gets is called in `atom_vllm.models.model_wrapper`."""
     return f"ATOM{'MoE' if has_experts(architecture) else ''}_{architecture}"

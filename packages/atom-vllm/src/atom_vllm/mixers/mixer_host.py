@@ -14,7 +14,7 @@ from atom_kernels.attention.mla import MlaProblem
 from atom_kernels.mixers import MixerPlan, MixerProblem
 from atom_models import BuildContext, mixer_layers
 from atom_vllm import compat
-from atom_vllm.kernels import AtomKernels
+from atom_vllm.mixers.kernels import AtomKernels
 
 
 class VllmHost:
@@ -85,7 +85,7 @@ def mixer_host_factory(vllm_config: Any) -> Callable[[Any, str, BuildContext], V
 
 
 def _latent_host(problem: MlaProblem, layer_name: str, vllm_config: Any) -> VllmHost:
-    from atom_vllm.latent_attention import LatentLayer
+    from atom_vllm.mixers.latent_attention import LatentLayer
 
     layer = LatentLayer(problem, layer_name, vllm_config)
     return VllmHost(layer, problem, layer.impl.take_weights, is_direct=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from atom_kernels.attention import AttentionProblem
 from atom_kernels.mixers import UnsupportedMixerError
 from atom_kernels.platform import detect_platform
-from atom_vllm.cache_view import plan_over_view
+from atom_vllm.mixers.cache_view import plan_over_view
 
 # As `--kv-cache-dtype` spells it.
 DENSE_CACHES = ("auto", "float32", "float16", "bfloat16")

@@ -18,12 +18,13 @@ from torch import nn
 
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, build_model, load_dummy_weights, load_named_weights
-from atom_vllm import compat, features, load_order
-from atom_vllm.architectures import has_experts, overridden, wrapper_name
-from atom_vllm.collectives import tensor_parallel
-from atom_vllm.compiled import compiled
+from atom_vllm import compat, features
 from atom_vllm.engine_settings import checkpoint_of, translate
-from atom_vllm.mixer_host import connect_layers, mixer_host_factory
+from atom_vllm.mixers.mixer_host import connect_layers, mixer_host_factory
+from atom_vllm.models import load_order
+from atom_vllm.models.architectures import has_experts, overridden, wrapper_name
+from atom_vllm.models.collectives import tensor_parallel
+from atom_vllm.models.compiled import compiled
 
 logger = logging.getLogger("vllm.atom")
 

@@ -21,8 +21,8 @@ from vllm.v1.kv_cache_interface import MLAAttentionSpec
 from atom_kernels.attention.mla import MlaProblem
 from atom_kernels.mixers import MixerPlan, select_mixer
 from atom_kernels.protocols import Caches
-from atom_vllm.attention import AtomAttentionBackend
-from atom_vllm.kernels import AtomKernels
+from atom_vllm.mixers.attention import AtomAttentionBackend
+from atom_vllm.mixers.kernels import AtomKernels
 
 
 @lru_cache(maxsize=16)

@@ -15,10 +15,10 @@ from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, MultipleO
 from atom_kernels.attention import AttentionProblem
 from atom_kernels.mixers import MixerPlan
 from atom_kernels.protocols import Caches
-from atom_vllm.cache_dtypes import FLOAT8_CACHES, stored_dtype
-from atom_vllm.cache_view import Strides, plan_over_view, split_view
-from atom_vllm.kernels import AtomKernels
-from atom_vllm.metadata import AtomMetadata, AtomMetadataBuilder
+from atom_vllm.mixers.cache_dtypes import FLOAT8_CACHES, stored_dtype
+from atom_vllm.mixers.cache_view import Strides, plan_over_view, split_view
+from atom_vllm.mixers.kernels import AtomKernels
+from atom_vllm.mixers.metadata import AtomMetadata, AtomMetadataBuilder
 
 
 class AtomAttentionBackend(AttentionBackend):
