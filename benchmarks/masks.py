@@ -108,7 +108,7 @@ class _Libraries:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         from atom_core import StructuredOutputParams
         from atom_core.structured_output import Compilers
-        from atom_core.structured_output.choice import has_xgrammar
+        from atom_core.structured_output.constraints.choice import has_xgrammar
 
         self._tokenizer, self._vocab_size, self._eos_token_ids = tokenizer, vocab_size, eos_token_ids
         self._compilers = Compilers(tokenizer, vocab_size, eos_token_ids)
@@ -120,7 +120,7 @@ class _Libraries:
         """A result for each library that takes the constraint, printed as it comes."""
         from atom_core import StructuredOutputParams
         from atom_core.structured_output import GrammarError, Matcher
-        from atom_core.structured_output.choice import choose
+        from atom_core.structured_output.constraints.choice import choose
 
         params = StructuredOutputParams(**constraint)
         (chosen, *_), _ = choose(params, "auto", "xgrammar" in self._names)
@@ -180,9 +180,16 @@ def use_masks(logits: Any) -> float:
     """Milliseconds that the sampler takes to apply a batch of masks."""
     import numpy as np
 
-    from atom_core.worker.sampling.token_masks import ban_tokens
+    from atom_core.worker.sampling.token_masks import words_of_masks
+    from atom_kernels.sampling import BAN_TOKENS, BanProblem
+    from atom_kernels.select import select
 
     num_rows, vocab_size = logits.shape
     source = np.random.default_rng(0)  # bits in a pattern would be foretold by the processor
     masks = list(source.integers(-(2**31), 2**31, (num_rows, -(-vocab_size // 32)), dtype=np.int32))
-    return 1e3 * statistics.median(take_turn(lambda: ban_tokens(logits, masks), 2, 20))
+    ban_tokens = select(BAN_TOKENS, BanProblem(vocab_size)).prepare()
+
+    def apply() -> None:
+        ban_tokens(logits, words_of_masks(masks, vocab_size, logits.device))
+
+    return 1e3 * statistics.median(take_turn(apply, 2, 20))

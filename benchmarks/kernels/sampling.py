@@ -8,7 +8,8 @@ import torch
 
 from atom_kernels.graph_timing import num_copies
 from atom_kernels.operator import Work
-from atom_kernels.sampling import SamplingTables, sample_slots
+from atom_kernels.sampling import SAMPLE_SLOTS, SamplingTables, SlotSamplingProblem
+from atom_kernels.select import select
 from benchmarks.kernels.case import Call, KernelCase, Sides, random
 from benchmarks.kernels.shapes import ModelShape
 
@@ -41,9 +42,9 @@ def _case(model: str, vocab_size: int, kind: str, num_rows: int) -> KernelCase:
             seed=slots.clone(),
             sample_index=torch.zeros_like(slots),
         )
-        filters = top_k > 0 or top_p < 1
+        sample_slots = select(SAMPLE_SLOTS, SlotSamplingProblem(vocab_size, top_k > 0 or top_p < 1)).prepare()
         logits = [random(num_rows, vocab_size, scale=3, dtype=torch.float32) for _ in range(num_copies(work.num_bytes))]
-        ours: list[Call] = [lambda x=x: sample_slots(x, tables, slots, slots, filters=filters) for x in logits]
+        ours: list[Call] = [lambda x=x: sample_slots(x, slots, slots, *tables) for x in logits]
         return Sides("sample_slots", ours, [lambda x=x: _plain(x, temperature, top_k, top_p) for x in logits])
 
     return KernelCase("sample", model, f"{kind}, vocabulary {vocab_size}, rows {num_rows}", work, build)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from atom_core.structured_output import compiler, grammar, short_parser
+from atom_core.structured_output import compiler
+from atom_core.structured_output.constraints import grammar
+from atom_core.structured_output.llguidance import short_parser
 from atom_server.output.enforcement import MAX_CALLS
 from atom_server.output.notation import FORMATS
 from atom_server.responses.store import MAX_RESPONSES

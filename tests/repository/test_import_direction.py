@@ -41,6 +41,17 @@ def test_nobody_imports_upwards(package: str):
     assert found == []
 
 
+@pytest.mark.parametrize("package", sorted(set(MAY_IMPORT) - {"atom_kernels"}))
+def test_kernels_in_triton_are_in_atom_kernels_alone(package: str):
+    found = [
+        f"{short(file)}:{line} imports {module}"
+        for file in source_files(package)
+        for module, line in imported_modules(file)
+        if module.split(".")[0] == "triton"
+    ]
+    assert found == []
+
+
 def test_packages_do_not_import_tests_or_benchmarks():
     found = [
         f"{short(file)}:{line} imports {module}"

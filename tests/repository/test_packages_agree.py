@@ -9,7 +9,7 @@ from importlib.metadata import packages_distributions
 import pytest
 from packaging.requirements import Requirement
 
-from atom_core.structured_output.choice import INSTALL
+from atom_core.structured_output.constraints.choice import INSTALL
 from source_tree import MAY_IMPORT, ROOT, imported_modules, product_files, project, short, source_files
 
 # Vendors' libraries, each imported lazily where it is found to be installed.

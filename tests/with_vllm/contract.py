@@ -25,8 +25,9 @@ def findings() -> dict[str, Any]:
     from vllm.plugins import load_general_plugins
     from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionMetadataBuilder
 
-    from atom_vllm import attention, compat, latent_attention, metadata, platform
-    from atom_vllm.architectures import overridden, wrapper_name
+    from atom_vllm import compat, platform
+    from atom_vllm.mixers import attention, latent_attention, metadata
+    from atom_vllm.models.architectures import overridden, wrapper_name
 
     ours, base = type(current_platform).__mro__[:2]
     classes = (attention.AtomAttentionBackend, attention.AtomAttention, metadata.AtomMetadataBuilder)

@@ -43,7 +43,7 @@ def ours(run_jobs, tiny) -> dict[str, Outcome]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_generates_what_stock_vllm_or_our_own_engine_does(tiny, stock, ours, family: str) -> None:
     assert ours[family].error is None, ours[family].log[-4000:]
-    assert "to vLLM with atom_vllm.model_wrapper:ATOM" in ours[family].log
+    assert "to vLLM with atom_vllm.models.model_wrapper:ATOM" in ours[family].log
     theirs = stock[family]
     if theirs.error is None:
         assert ours[family].tokens == theirs.tokens

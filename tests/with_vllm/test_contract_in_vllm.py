@@ -36,8 +36,8 @@ def test_the_doctor_says_what_vllm_would_run(vllm_python: str, tiny) -> None:
     assert said["plugin"] == "active"
     assert said["platform"] == "atom_vllm.platform.AtomCpuPlatform over CpuPlatform"
     assert said["architecture"] == "LlamaForCausalLM"
-    assert said["model"] == "atom_vllm.model_wrapper:ATOMForCausalLM"
-    assert said["attention"] == "atom_vllm.attention.AtomAttentionBackend"
+    assert said["model"] == "atom_vllm.models.model_wrapper:ATOMForCausalLM"
+    assert said["attention"] == "atom_vllm.mixers.attention.AtomAttentionBackend"
     assert ["max_model_len", "256"] in [line.split() for line in done.stdout.splitlines()]
 
 

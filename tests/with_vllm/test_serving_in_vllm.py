@@ -71,7 +71,7 @@ def client(served: tuple[str, Path]) -> Iterator[openai.OpenAI]:
 
 def test_the_server_runs_our_model_with_our_attention(served) -> None:
     log = served[1].read_text()
-    assert "Register model LlamaForCausalLM to vLLM with atom_vllm.model_wrapper:ATOMForCausalLM" in log
+    assert "Register model LlamaForCausalLM to vLLM with atom_vllm.models.model_wrapper:ATOMForCausalLM" in log
     assert "Use atom attention backend" in log
 
 

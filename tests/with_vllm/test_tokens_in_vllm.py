@@ -10,7 +10,7 @@ from atom_core import LLMEngine, SamplingParams
 from tests.with_vllm.conftest import ATTENTION_OURS, IN_PROCESS, STOCK
 from tests.with_vllm.generate import prompts
 
-MODELS_OURS = "Register model LlamaForCausalLM to vLLM with atom_vllm.model_wrapper:ATOMForCausalLM"
+MODELS_OURS = "Register model LlamaForCausalLM to vLLM with atom_vllm.models.model_wrapper:ATOMForCausalLM"
 
 pytestmark = pytest.mark.slow
 

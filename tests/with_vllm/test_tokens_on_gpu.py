@@ -97,7 +97,7 @@ def test_graphs_and_either_runner_change_nothing(outcomes, runner: str, part: st
     assert ours.error is None, ours.log[-4000:]
     assert ours.tokens == stock.tokens
     assert any(ATTENTION_OURS in outcome.log for outcome in process.values()) is (part != "models")
-    assert ("to vLLM with atom_vllm.model_wrapper:ATOM" in ours.log) is (part != "attention")
+    assert ("to vLLM with atom_vllm.models.model_wrapper:ATOM" in ours.log) is (part != "attention")
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
@@ -107,7 +107,7 @@ def test_kernels_of_sixteen_bits_generate_what_vllms_do(outcomes, case: str, run
     theirs, ours = outcomes["stock"][case], outcomes[f"{runner}, both"][case]
     assert theirs.error is None, theirs.log[-4000:]
     assert ours.error is None, ours.log[-4000:]
-    assert "to vLLM with atom_vllm.model_wrapper:ATOM" in ours.log
+    assert "to vLLM with atom_vllm.models.model_wrapper:ATOM" in ours.log
     apart = []
     for own, stock in zip(steps_of(ours), steps_of(theirs), strict=True):
         for (token, logprob), (their_token, their_logprob) in zip(own, stock, strict=True):

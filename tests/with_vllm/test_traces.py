@@ -27,7 +27,7 @@ def test_paths_and_the_list_of_plugins_are_not_ours(line: str):
     [
         "INFO Use atom attention backend",
         "INFO atom-vllm 0.1.0 is active in vLLM 0.27.1: 12 architectures",
-        "DEBUG Register model LlamaForCausalLM to vLLM with atom_vllm.model_wrapper:ATOM_LlamaForCausalLM",
+        "DEBUG Register model LlamaForCausalLM to vLLM with atom_vllm.models.model_wrapper:ATOM_LlamaForCausalLM",
         "INFO model class ATOMForCausalLM from /home/me/vllm",
     ],
 )

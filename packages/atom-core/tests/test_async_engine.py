@@ -30,7 +30,7 @@ from atom_core import (
     StepStats,
     StructuredOutputParams,
 )
-from atom_core.engine.wire import Pulse, news_address, request_address
+from atom_core.engine.process.wire import Pulse, news_address, request_address
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atom_core import InvalidRequestError, SamplingParams
-from atom_core.engine.input_processor import InputProcessor
-from atom_core.engine.validation import RequestLimits
+from atom_core.engine.inputs.input_processor import InputProcessor
+from atom_core.engine.inputs.validation import RequestLimits
 
 LIMITS = RequestLimits(max_model_len=64, vocab_size=100, max_num_seqs=8)
 PROMPT = [1, 2, 3]

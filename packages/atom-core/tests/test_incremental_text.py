@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
 from atom_core import SamplingParams
-from atom_core.engine.output_processor import OutputProcessor
+from atom_core.engine.outputs.output_processor import OutputProcessor
 from atom_core.messages import EngineOutput, EngineRequest, TokenLogprobs
 from atom_core.tokenization import IncrementalDetokenizer, StopStringMatcher, Tokenizer
 from tokenizer_kinds import make_bert, make_llama, make_unigram

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from atom_core import StructuredOutputParams
 from atom_core.log_lines import LineFormatter, in_log
 from atom_core.structured_output import Compilers
-from atom_core.structured_output.choice import choose
+from atom_core.structured_output.constraints.choice import choose
 
 HOSTILE = "a\nINFO forged\r\n\x1b[2J\x00\u2028\u202e\x85b"
 

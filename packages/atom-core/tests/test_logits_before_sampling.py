@@ -13,8 +13,9 @@ from atom_core.messages import NewRequest, SamplingParams, ScheduledRequest, Sch
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.extras import SamplingExtras
-from atom_core.worker.sampling.sampler import sample_step
+from atom_core.worker.sampling.sampler import Sampler
 from atom_core.worker.steps.batch import StepRows, build_input
+from atom_kernels.sampling import penalize
 
 VOCAB_SIZE, EOS = 8, 7
 LOGITS = [0.5, 1.0, -1.0, 2.0, -2.0, 3.0, 0.25, 0.0]
@@ -34,7 +35,7 @@ def processed(prompt: Sequence[int], output: Sequence[int] = (), *, logits: Sequ
     extras = SamplingExtras.of(request, VOCAB_SIZE, "cpu")
     assert extras is not None
     row = torch.tensor(logits)
-    extras.process(row, torch.tensor(request.token_ids, dtype=torch.int32))
+    extras.process(row, torch.tensor(request.token_ids, dtype=torch.int32), penalize)
     return row.tolist()
 
 
@@ -52,7 +53,7 @@ def sampled(request: NewRequest, *, logits: Sequence[float] = LOGITS, allowed: S
     states.update(step)
     masks = None if allowed is None else {"r": np.array([sum(1 << token for token in allowed)], dtype=np.int32)}
     batch = build_input(StepRows.of(step, states.slots), tables, 4)
-    [token] = sample_step(step, batch, torch.tensor([logits]), states=states, masks=masks).token_ids.tolist()
+    [token] = Sampler(states).sample_step(step, batch, torch.tensor([logits]), masks).token_ids.tolist()
     assert states.history[states.slots["r"], length] == token
     return token
 

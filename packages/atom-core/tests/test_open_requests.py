@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from atom_core import SamplingParams
-from atom_core.engine.input_processor import InputProcessor
-from atom_core.engine.news_slices import MAX_NUMBERS, MAX_OUTPUTS, slices_of
-from atom_core.engine.open_requests import OpenRequests
-from atom_core.engine.output_processor import OutputProcessor
-from atom_core.engine.request_stream import MAX_NEWS_IN_A_ROW
-from atom_core.engine.validation import RequestLimits
-from atom_core.engine.wire import ENCODER, AddRequests
+from atom_core.engine.inputs.input_processor import InputProcessor
+from atom_core.engine.inputs.validation import RequestLimits
+from atom_core.engine.outputs.open_requests import OpenRequests
+from atom_core.engine.outputs.output_processor import OutputProcessor
+from atom_core.engine.outputs.request_stream import MAX_NEWS_IN_A_ROW
+from atom_core.engine.process.news_slices import MAX_NUMBERS, MAX_OUTPUTS, slices_of
+from atom_core.engine.process.wire import ENCODER, AddRequests
 from atom_core.garbage import no_collection
 from atom_core.kv_cache import KVCacheConfig
 from atom_core.messages import EngineOutput, Submission, TokenLogprobs

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from atom_core import SamplingParams
-from atom_core.engine.output_processor import OutputProcessor
+from atom_core.engine.outputs.output_processor import OutputProcessor
 from atom_core.messages import EngineOutput, EngineRequest, RequestOutput, TokenLogprobs
 from atom_core.tokenization import Tokenizer
 

@@ -13,11 +13,16 @@ import numpy as np
 import pytest
 
 from atom_core import StructuredOutputParams
-from atom_core.structured_output import short_parser
-from atom_core.structured_output.alphabet import UnknownNotationError, same_characters, sets_of_lark, sets_of_pattern
 from atom_core.structured_output.backend import Parser
-from atom_core.structured_output.llguidance_backend import LLGuidanceBackend
-from atom_core.structured_output.short_parser import ShortGrammar
+from atom_core.structured_output.llguidance import short_parser
+from atom_core.structured_output.llguidance.alphabet import (
+    UnknownNotationError,
+    same_characters,
+    sets_of_lark,
+    sets_of_pattern,
+)
+from atom_core.structured_output.llguidance.backend import LLGuidanceBackend
+from atom_core.structured_output.llguidance.short_parser import ShortGrammar
 from atom_core.structured_output.vocabulary import Vocabulary
 
 LOWER = string.ascii_lowercase

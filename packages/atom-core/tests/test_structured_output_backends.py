@@ -21,10 +21,10 @@ from atom_core.config.sections import StructuredOutputConfig
 from atom_core.messages import EngineRequest
 from atom_core.structured_output import Compilers, ConstrainedRequests, GrammarCompiler, GrammarError
 from atom_core.structured_output.bits import one_token, only_token
-from atom_core.structured_output.choice import choose
 from atom_core.structured_output.compiler import DEADLINE_SECONDS, NUM_THREADS, QUEUE_SECONDS
-from atom_core.structured_output.llguidance_backend import LLGuidanceBackend
-from atom_core.structured_output.slices import slices_of
+from atom_core.structured_output.constraints.choice import choose
+from atom_core.structured_output.llguidance.backend import LLGuidanceBackend
+from atom_core.structured_output.llguidance.slices import slices_of
 from atom_core.structured_output.vocabulary import Vocabulary
 from grammars import BACKENDS, PERSON, PLACE, PROMPT, make_matcher, make_params, run, unpacked
 
@@ -114,16 +114,16 @@ def test_without_xgrammar_everything_goes_to_llguidance():
 
 
 def test_asking_for_xgrammar_where_it_is_missing_is_refused(tiny_llama, monkeypatch):
-    monkeypatch.setattr("atom_core.structured_output.choice.has_xgrammar", lambda: False)
+    monkeypatch.setattr("atom_core.structured_output.constraints.choice.has_xgrammar", lambda: False)
     with pytest.raises(ConfigError, match=re.escape("pip install 'xgrammar>=0.2.8'")):
         LLMEngine(str(tiny_llama), structured_output_backend="xgrammar", num_kv_blocks=16)
 
 
 def test_taking_requests_in_imports_neither_xgrammar_nor_torch():
     code = (
-        "import sys; from atom_core.engine.input_processor import InputProcessor;"
+        "import sys; from atom_core.engine.inputs.input_processor import InputProcessor;"
         "from atom_core import StructuredOutputParams;"
-        "from atom_core.structured_output.checking import check_grammar;"
+        "from atom_core.structured_output.constraints.checking import check_grammar;"
         "check_grammar(StructuredOutputParams(json={'type': 'object'}));"
         "print([name for name in ('xgrammar', 'torch', 'transformers') if name in sys.modules])"
     )

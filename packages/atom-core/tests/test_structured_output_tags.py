@@ -8,9 +8,9 @@ import pytest
 
 from atom_core import InvalidRequestError, StructuredOutputParams
 from atom_core.structured_output import GrammarError
-from atom_core.structured_output.checking import check_grammar
-from atom_core.structured_output.choice import choose
-from atom_core.structured_output.structural_tag import AnyText, TriggeredTags, format_of
+from atom_core.structured_output.constraints.checking import check_grammar
+from atom_core.structured_output.constraints.choice import choose
+from atom_core.structured_output.constraints.structural_tag import AnyText, TriggeredTags, format_of
 from grammars import BACKENDS, make_matcher, make_params, run, unpacked
 
 NUMBER = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from atom_core.worker.sampling.token_masks import ban_tokens
+from atom_core.worker.sampling.token_masks import words_of_masks
+from atom_kernels.sampling import BAN_TOKENS, BanProblem
+from atom_kernels.select import select
+
+
+def ban_tokens(logits, masks):
+    """As the sampler does."""
+    vocab_size = logits.shape[1]
+    select(BAN_TOKENS, BanProblem(vocab_size))(logits, words_of_masks(masks, vocab_size, logits.device))
 
 
 @pytest.mark.parametrize("vocab_size", [1, 7, 32, 77, 1000, 4096])

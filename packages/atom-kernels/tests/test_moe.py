@@ -7,7 +7,8 @@ import torch
 
 from atom_kernels.activation import Activation
 from atom_kernels.cases import mismatch
-from atom_kernels.moe import MOE_EXPERTS, MOE_ROUTE, ExpertsProblem, RoutingProblem
+from atom_kernels.moe import ExpertsProblem, RoutingProblem
+from atom_kernels.moe.ops import MOE_EXPERTS, MOE_ROUTE
 from atom_kernels.platform import detect_platform
 from atom_kernels.select import plan_with, select
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from atom_kernels.cases import bench_cases, explain, mismatch, parity_cases
-from atom_kernels.operator import Op, Tolerance
+from atom_kernels.operator import Backend, Op, Tolerance
 from atom_kernels.platform import detect_platform
 from atom_kernels.registry import all_ops
 from atom_kernels.select import select
@@ -48,6 +50,17 @@ def test_every_opaque_op_agrees_with_its_fake(name):
         torch.library.opcheck(bound.opaque_op, (bound.handle, *inputs), test_utils=("test_schema", "test_faketensor"))
 
 
+def test_a_backend_that_writes_the_wrong_thing_in_place_is_found():
+    backend = Backend(
+        name="torch",
+        implementation="bans everything",
+        supports=lambda problem, platform: None,
+        bind=lambda problem, weights: lambda logits, words: logits.fill_(float("-inf")),
+    )
+    case = next(iter(parity_cases(replace(OPS["ban_tokens"], backends=(backend,)), detect_platform())))
+    assert mismatch(case.run(), case.expected(), case.tolerance) is not None
+
+
 @pytest.mark.parametrize(
     ("actual", "words"),
     [
@@ -60,6 +73,13 @@ def test_every_opaque_op_agrees_with_its_fake(name):
 )
 def test_a_mismatch_is_found_and_said(actual, words):
     assert words in mismatch(actual, torch.tensor([1.0, 2.0]), Tolerance(0.1, 0.0))
+
+
+def test_infinities_agree_with_their_like_alone():
+    infinite = torch.tensor([float("-inf"), 1.0])
+    assert mismatch(infinite, infinite.clone(), Tolerance(0, 0)) is None
+    assert mismatch(torch.tensor([0.0, 1.0]), infinite, Tolerance(0.1, 0.1)) is not None
+    assert mismatch(infinite, torch.tensor([0.0, 1.0]), Tolerance(0.1, 0.1)) is not None
 
 
 def test_equal_results_are_no_mismatch():

@@ -8,20 +8,24 @@ import pytest
 import torch
 
 from atom_kernels.sampling import (
+    PHILOX_UNIFORM,
+    SAMPLE,
+    SAMPLE_SLOTS,
+    PhiloxProblem,
+    SamplingProblem,
     SamplingTables,
+    SlotSamplingProblem,
     native_backend,
     philox_uniform,
     philox_uniform_host,
     sample,
-    sample_reference,
-    sample_slots,
     token_logprobs,
     torch_backend,
 )
-from atom_kernels.sampling.ops import SAMPLE, SamplingProblem
-from atom_kernels.sampling.philox import philox_by_torch, philox_rounds
+from atom_kernels.sampling.philox import philox_rounds
+from atom_kernels.select import select
 
-SAMPLERS = {"torch": torch_backend.sample_by_torch, "reference": sample_reference}
+SAMPLERS = {"torch": torch_backend.sample_by_torch, "reference": sample}
 if native_backend.unavailable() is None:
     SAMPLERS["native"] = native_backend.sample_by_native
 every_sampler = pytest.mark.parametrize("draw", SAMPLERS.values(), ids=SAMPLERS)
@@ -71,8 +75,8 @@ def test_random_numbers_are_the_same_on_the_host_in_torch_and_in_c():
     samples = torch.randint(0, 2**40, (200,), generator=generator)
     positions = torch.arange(200) * 10**8
     host = [philox_uniform_host(*row) for row in zip(seeds.tolist(), samples.tolist(), positions.tolist(), strict=True)]
-    assert philox_by_torch(seeds, samples, positions).tolist() == host
     assert philox_uniform(seeds, samples, positions).tolist() == host
+    assert select(PHILOX_UNIFORM, PhiloxProblem())(seeds, samples, positions).tolist() == host
     if native_backend.unavailable() is None:
         assert native_backend.philox_by_native(seeds, samples, positions).tolist() == host
 
@@ -223,7 +227,7 @@ def test_the_work_of_a_draw_is_to_read_its_numbers_once():
 def test_the_contract_refuses_columns_of_different_lengths():
     rows = torch.zeros(2)
     with pytest.raises(ValueError):
-        sample_reference(torch.zeros(2, 5), torch.zeros(1, dtype=torch.float64), rows, rows.long(), rows, rows)
+        sample(torch.zeros(2, 5), torch.zeros(1, dtype=torch.float64), rows, rows.long(), rows, rows)
 
 
 # --- properties ------------------------------------------------------------------------------------------------------
@@ -267,11 +271,16 @@ def test_other_strides_and_number_formats_draw_the_same_tokens(draw):
 
 def test_numbers_and_tokens_are_the_same_without_native_kernels(monkeypatch):
     batch, rows = make_batch(), torch.arange(24)
-    tokens, numbers = sample(*batch), philox_uniform(rows, rows, rows)
+
+    def draw():
+        return select(SAMPLE, SamplingProblem(3000))(*batch), select(PHILOX_UNIFORM, PhiloxProblem())(rows, rows, rows)
+
+    tokens, numbers = draw()
     monkeypatch.setenv("ATOM_DISABLE_NATIVE", "1")
     native_backend._functions.cache_clear()  # as in a process that has not loaded them
-    assert torch.equal(sample(*batch), tokens)
-    assert torch.equal(philox_uniform(rows, rows, rows), numbers)
+    again, numbers_again = draw()
+    assert torch.equal(again, tokens)
+    assert torch.equal(numbers_again, numbers)
 
 
 @every_sampler
@@ -280,7 +289,7 @@ def test_drawn_tokens_follow_the_distribution(draw):
     num_draws = 20000
     positions = torch.arange(num_draws)
     uniform = philox_uniform(torch.full_like(positions, 7), torch.zeros_like(positions), positions)
-    if draw is sample_reference:
+    if draw is sample:
         num_draws, uniform = 4000, uniform[:4000]
     tokens = torch.tensor(draw_with(draw, probabilities.log(), uniform))
     counts = torch.bincount(tokens, minlength=8).double()
@@ -299,7 +308,7 @@ def test_a_seed_gives_the_same_tokens_again_and_another_seed_gives_others():
     def draw(seed):
         uniform = philox_uniform(torch.full_like(positions, seed), torch.zeros_like(positions), positions)
         rest = (torch.ones(64), torch.zeros(64, dtype=torch.int64), torch.ones(64), torch.zeros(64))
-        return sample(logits, uniform, *rest)
+        return select(SAMPLE, SamplingProblem(1000))(logits, uniform, *rest)
 
     assert torch.equal(draw(1), draw(1))
     assert (draw(1) != draw(2)).sum() > 50
@@ -315,7 +324,8 @@ def test_each_position_of_each_sample_has_the_random_number_of_its_own():
     slots = torch.arange(4).repeat(len(positions))
     places = torch.tensor(positions).repeat_interleave(4)
     for filters in (False, True):
-        drawn = sample_slots(torch.zeros(len(slots), 1000), tables, slots, places, filters=filters).tolist()
+        plan = select(SAMPLE_SLOTS, SlotSamplingProblem(1000, filters))
+        drawn = plan(torch.zeros(len(slots), 1000), slots, places, *tables).tolist()
         # Among 1000 equals, the number says directly which one.
         assert drawn == [
             int(1000 * philox_uniform_host(seeds[slot], samples[slot], place))
@@ -332,7 +342,8 @@ def test_rows_find_their_parameters_by_slot_and_leave_filters_aside_that_nobody_
     positions = torch.arange(60)
 
     def drawn(slot, *, filters):
-        return set(sample_slots(logits, tables, torch.full((60,), slot), positions, filters=filters).tolist())
+        plan = select(SAMPLE_SLOTS, SlotSamplingProblem(50, filters))
+        return set(plan(logits, torch.full((60,), slot), positions, *tables).tolist())
 
     assert len(drawn(0, filters=True)) > 20
     assert drawn(1, filters=True) == drawn(1, filters=False) == {49}

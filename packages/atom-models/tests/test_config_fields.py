@@ -15,8 +15,8 @@ import torch
 import transformers
 
 from atom_models import architectures, load_model
-from atom_models.architectures.config import read_config
 from atom_models.architectures.fine_grained_moe import FineGrainedMoEConfig
+from atom_models.config.reading import read_config
 from tiny_architectures import FAMILIES, make_tiny, reference_model
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

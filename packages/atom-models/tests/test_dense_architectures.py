@@ -11,9 +11,9 @@ import torch
 import transformers
 
 from atom_models import CheckpointError, load_model, mixer_layers
-from atom_models.architectures.config import read_config
 from atom_models.architectures.gemma3 import Gemma3Config
 from atom_models.architectures.qwen2 import Qwen2Config
+from atom_models.config.reading import read_config
 from atom_models.paged_run import PagedRun, SequenceStep
 from tiny_architectures import make_tiny, reference_model
 

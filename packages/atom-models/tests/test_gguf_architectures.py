@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from atom_models import CheckpointError, load_model, model_requirements, open_checkpoint
 from atom_models.architectures import find_architecture
-from atom_models.architectures.other_fields import unknown_fields
 from atom_models.checkpoint.gguf_architectures import gguf_architectures
 from atom_models.checkpoint.gguf_header import shortest_decimal
+from atom_models.config.other_fields import unknown_fields
 from atom_models.weights.gguf_source import open_gguf
 from converted_gguf import ARCHITECTURES, write_gguf
 from tiny_architectures import FAMILIES as RECIPES

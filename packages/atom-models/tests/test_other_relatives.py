@@ -10,10 +10,10 @@ import torch
 import transformers
 
 from atom_models import BuildContext, LoadedModel, load_weights, open_checkpoint
-from atom_models.architectures.causal_lm import Decoder, DecoderForCausalLM
-from atom_models.architectures.config import read_config
 from atom_models.architectures.llama import LlamaAttention, LlamaConfig
 from atom_models.architectures.nemotron import NemotronConfig
+from atom_models.config.reading import read_config
+from atom_models.decoder.causal_lm import Decoder, DecoderForCausalLM
 from atom_models.layers import (
     GatedActivation,
     Layer,

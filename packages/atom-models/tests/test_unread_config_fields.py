@@ -12,10 +12,10 @@ import torch
 import transformers
 
 from atom_models import BuildContext, CheckpointError, build_model, open_checkpoint, supported_architectures
-from atom_models.architectures.config import read_config
-from atom_models.architectures.other_fields import refuse_other_models, unknown_fields
 from atom_models.architectures.registry import find_architecture
 from atom_models.checkpoint import normalize_config
+from atom_models.config.other_fields import refuse_other_models, unknown_fields
+from atom_models.config.reading import read_config
 from published_configs import FOLDER, NAMES
 from tiny_architectures import FAMILIES
 from tiny_models import make_tiny_llama

@@ -176,7 +176,7 @@ def test_a_document_that_does_not_fit_beside_the_query_is_told_before_anything_r
 
 
 def test_bad_words_are_tokenized_once_for_all_prompts(server, monkeypatch):
-    from atom_core.engine import input_processor
+    from atom_core.engine.inputs import input_processor
 
     calls = []
     find = input_processor.bad_words_token_ids

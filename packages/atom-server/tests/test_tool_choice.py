@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError
 
-from atom_core.structured_output.checking import check_grammar
+from atom_core.structured_output.constraints.checking import check_grammar
 from atom_server.output import enforcement
 from atom_server.output.enforcement import MAX_CALLS, as_constraint, required_calls
 from atom_server.output.notation import NOTATIONS

@@ -56,8 +56,8 @@ def expected(step: Any) -> torch.Tensor:
 @pytest.mark.parametrize("gap", [0, 48])
 def test_a_layer_attends_in_vllms_cache_wherever_its_pages_lie(step: Any, expected: torch.Tensor, gap: int) -> None:
     with stub_vllm():
-        from atom_vllm.attention import AtomAttention
-        from atom_vllm.metadata import AtomMetadata, geometry_of
+        from atom_vllm.mixers.attention import AtomAttention
+        from atom_vllm.mixers.metadata import AtomMetadata, geometry_of
 
         impl = AtomAttention(6, 32, 0.2, 2)
         cache = pack(*step.caches, gap=gap)
@@ -74,8 +74,8 @@ def test_raw_queries_of_traced_models_come_with_positions_and_go_through_the_lay
     step: Any, expected: torch.Tensor
 ) -> None:
     with stub_vllm():
-        from atom_vllm.attention import AtomAttention
-        from atom_vllm.metadata import AtomMetadata, geometry_of
+        from atom_vllm.mixers.attention import AtomAttention
+        from atom_vllm.mixers.metadata import AtomMetadata, geometry_of
 
         impl, cache = AtomAttention(6, 32, 0.2, 2), pack(*step.caches)
         metadata = AtomMetadata(geometry_of(described(step.geometry)))
@@ -92,7 +92,7 @@ def test_raw_queries_of_traced_models_come_with_positions_and_go_through_the_lay
 
 def test_memory_is_measured_without_metadata(step: Any) -> None:
     with stub_vllm():
-        from atom_vllm.attention import AtomAttention
+        from atom_vllm.mixers.attention import AtomAttention
 
         output = torch.full((4, 6 * 32), torch.nan)
         AtomAttention(6, 32, 0.2, 2).forward(None, *step.inputs, torch.empty(0), None, output)
@@ -109,7 +109,7 @@ def test_memory_is_measured_without_metadata(step: Any) -> None:
 )
 def test_a_layer_that_asks_for_more_is_refused_with_a_way_out(refused: dict[str, Any], message: str) -> None:
     with stub_vllm():
-        from atom_vllm.attention import AtomAttention
+        from atom_vllm.mixers.attention import AtomAttention
 
         with pytest.raises(NotImplementedError, match=message + ": set ATOM_DISABLE_VLLM_PLUGIN_ATTENTION=1"):
             AtomAttention(6, 32, 0.2, 2, **refused)
@@ -117,7 +117,7 @@ def test_a_layer_that_asks_for_more_is_refused_with_a_way_out(refused: dict[str,
 
 def test_decodes_in_front_are_counted_on_the_host(step: Any) -> None:
     with stub_vllm():
-        from atom_vllm.metadata import geometry_of
+        from atom_vllm.mixers.metadata import geometry_of
 
         geometry = geometry_of(described(step.geometry))
         assert (geometry.num_decodes, geometry.num_reqs, geometry.num_tokens) == (2, 4, 40)
@@ -129,8 +129,8 @@ def test_decodes_in_front_are_counted_on_the_host(step: Any) -> None:
 @pytest.mark.parametrize(("capturable", "support"), [(True, "UNIFORM_SINGLE_TOKEN_DECODE"), (False, "NEVER")])
 def test_whole_graphs_are_offered_where_every_kernel_may_be_captured(capturable: bool, support: str) -> None:
     with stub_vllm():
-        from atom_vllm.kernels import AtomKernels
-        from atom_vllm.metadata import AtomMetadataBuilder
+        from atom_vllm.mixers.kernels import AtomKernels
+        from atom_vllm.mixers.metadata import AtomMetadataBuilder
 
         class Kernels(AtomKernels):
             def plan_for(self, block_size: int) -> Any:

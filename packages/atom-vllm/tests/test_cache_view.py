@@ -8,7 +8,7 @@ import torch
 from atom_kernels.attention import AttentionProblem
 from atom_kernels.attention.cases import make_step
 from atom_kernels.mixers import select_mixer
-from atom_vllm.cache_view import packed_layout, plan_over_view, split_view
+from atom_vllm.mixers.cache_view import packed_layout, plan_over_view, split_view
 
 REQUESTS = ((1, 1), (1, 64), (1, 257), (3, 130), (20, 20), (90, 150))
 

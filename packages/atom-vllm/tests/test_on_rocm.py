@@ -37,7 +37,7 @@ def layer(**fields: Any) -> Any:
 def test_it_stays_a_rocm_platform_with_our_attention(ours: Any) -> None:
     assert ours._enum == "RocmPlatform"
     chosen = ours.get_attn_backend_cls(None, attn_selector_config=layer(), num_heads=32)
-    assert chosen == "atom_vllm.attention.AtomAttentionBackend"
+    assert chosen == "atom_vllm.mixers.attention.AtomAttentionBackend"
 
 
 def test_latent_attention_of_vllms_own_models_stays_vllms(ours: Any) -> None:
@@ -51,8 +51,8 @@ def test_switched_off_it_is_vllms_own(ours: Any, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("cache", ["auto", "fp8"])
 def test_kernels_for_gpus_are_planned_over_vllms_cache(ours: Any, cache: str) -> None:
-    from atom_vllm.cache_dtypes import stored_dtype
-    from atom_vllm.cache_view import plan_over_view
+    from atom_vllm.mixers.cache_dtypes import stored_dtype
+    from atom_vllm.mixers.cache_view import plan_over_view
 
     problem = AttentionProblem(
         num_heads=32,

@@ -46,7 +46,7 @@ def test_the_platform_is_vllms_own_but_for_attention() -> None:
         assert ours._enum == "CpuPlatform"
         assert [member for member in vars(ours) if not member.startswith("__")] == ["get_attn_backend_cls"]
         chosen = ours.get_attn_backend_cls(None, attn_selector_config=selector(), num_heads=4)
-        assert chosen == "atom_vllm.attention.AtomAttentionBackend"
+        assert chosen == "atom_vllm.mixers.attention.AtomAttentionBackend"
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_models_that_both_have_are_registered_by_name_as_often_as_vllm_likes() -
         register().register_model()
         register().register_model()
         assert stub.registered == {
-            "DeepseekV3ForCausalLM": "atom_vllm.model_wrapper:ATOMMoE_DeepseekV3ForCausalLM",
-            "LlamaForCausalLM": "atom_vllm.model_wrapper:ATOM_LlamaForCausalLM",
+            "DeepseekV3ForCausalLM": "atom_vllm.models.model_wrapper:ATOMMoE_DeepseekV3ForCausalLM",
+            "LlamaForCausalLM": "atom_vllm.models.model_wrapper:ATOM_LlamaForCausalLM",
         }
 
 

@@ -8,6 +8,7 @@ from tools.mutate.parts.part import Harmless, Part
 _MODELS = "atom-models/src/atom_models"
 _TESTS = (
     "atom-models/tests/test_layers.py",
+    "atom-models/tests/test_attention_layers.py",
     "atom-models/tests/test_moe_layers.py",
     "atom-models/tests/test_layers_with_experts.py",
     "atom-models/tests/test_latent_attention_layers.py",
@@ -50,6 +51,8 @@ LAYERS = Part(
     files={
         f"{_MODELS}/layers/*.py": _TESTS,
         f"{_MODELS}/architectures/*.py": _TESTS,
+        f"{_MODELS}/config/*.py": _TESTS,
+        f"{_MODELS}/decoder/*.py": _TESTS,
     },
     operators=GENERAL_OPERATORS,
     harmless=HARMLESS,

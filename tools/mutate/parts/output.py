@@ -56,7 +56,7 @@ OUTPUT = Part(
     files={
         f"{_CORE}/tokenization/stop_strings.py": _TEXT_TESTS,
         f"{_CORE}/tokenization/detokenizer.py": _TEXT_TESTS,
-        f"{_CORE}/engine/output_processor.py": _TEXT_TESTS,
+        f"{_CORE}/engine/outputs/output_processor.py": _TEXT_TESTS,
         f"{_SERVER}/output/**/*.py": _PARSER_TESTS,
         f"{_SERVER}/answers/logprobs.py": _WRITER_TESTS,
         f"{_SERVER}/answers/streaming.py": _WRITER_TESTS,

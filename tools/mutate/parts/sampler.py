@@ -15,7 +15,6 @@ _WORKER_TESTS = (
 )
 
 _EXAMPLES = "numbers that `check` and `bench` try: others do as well"
-_ON_A_GPU = "only a GPU comes here: tests marked gpu look at it"
 _NAMES = "names of what comes out as a mapping"
 _ANY_PIVOTS = "any pivots would do: they make the search short and decide nothing"
 _HOW_SOON = "any key between ends the search: how soon is its speed alone"
@@ -23,35 +22,11 @@ HARMLESS: Harmless = {
     ("sampling/ops.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("sampling/ops.py: turns", "*", "*"): _EXAMPLES,
     ("sampling/ops.py: _parity_problems", "*", "*"): _EXAMPLES,
-    ("sampling/sampler.py: sample", 'logits_BV.device.type == "cuda"', "*"): _ON_A_GPU,
-    (
-        "sampling/sampler.py: sample",
-        "return triton_backend.sample_by_triton(logits_BV, uniform_B, temperature_B, top_k_B, top_p_B, min_p_B)",
-        "*",
-    ): _ON_A_GPU,
-    (
-        "sampling/sampler.py: sample",
-        'logits_BV.device.type == "cpu"',
-        'logits_BV.device.type != "cpu"',
-    ): "on a CPU the same tokens, only later; " + _ON_A_GPU,
-    ("sampling/sampler.py: sample", '"cuda"', "*"): _ON_A_GPU,
-    ("sampling/sampler.py: sample", 'logits_BV.device.type == "cuda" and triton_backend.unavailable() is None', "*"): (
-        _ON_A_GPU
-    ),
-    (
-        "sampling/sampler.py: sample",
-        "triton_backend.unavailable() is None",
-        "triton_backend.unavailable() is not None",
-    ): _ON_A_GPU,
-    ("sampling/slots.py: sample_slots", '"cuda"', "*"): _ON_A_GPU,
-    ("sampling/slots.py: sample_slots", "logits_nV, tables", "*"): _ON_A_GPU,
-    ("sampling/slots.py: sample_slots", "tables, slots_n", "*"): _ON_A_GPU,
-    ("sampling/slots.py: sample_slots", "slots_n, positions_n", "*"): _ON_A_GPU,
-    (
-        "sampling/slots.py: sample_slots",
-        "return triton_backend.sample_slots_by_triton(logits_nV, tables, slots_n, positions_n, filters=filters)",
-        "pass",
-    ): _ON_A_GPU,
+    ("sampling/ops.py: _make_slot_inputs", "*", "*"): _EXAMPLES,
+    ("sampling/ops.py: _make_counters", "*", "*"): _EXAMPLES,
+    ("masks.py: _make_inputs", "*", "*"): _EXAMPLES,
+    ("penalties.py: _make_inputs", "*", "*"): _EXAMPLES,
+    ("logprobs.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("triton_filters.py: pivot_kernel", "best - bests", "best + bests"): _ANY_PIVOTS,
     ("triton_filters.py: pivot_kernel", 'bests > float("-inf")', "*"): _ANY_PIVOTS,
     ("triton_filters.py: pivot_kernel", 'bests < float("inf")', "*"): _ANY_PIVOTS,
@@ -101,7 +76,6 @@ HARMLESS: Harmless = {
     ("triton_backend.py", '"CHUNK", "GROUP"', "*"): _NAMES,
     ("triton_backend.py", '"CHUNK", "CHUNKS"', "*"): _NAMES,
     ("triton_backend.py", '"CHUNKS", "GROUP"', "*"): _NAMES,
-    ("sampling/slots.py: sample_slots", 'logits_nV.device.type == "cuda"', "*"): _ON_A_GPU,
     (
         "torch_backend.py: sample_by_torch",
         "return logits_BV.argmax(dim=-1)",
@@ -112,12 +86,15 @@ HARMLESS: Harmless = {
 SAMPLER = Part(
     name="sampler",
     files={
+        f"{_KERNELS}/triton_masks.py": ("atom-kernels/tests/triton_kernels/test_triton_masks.py",),
         f"{_KERNELS}/triton_*.py": ("atom-kernels/tests/triton_kernels/test_triton_sampling.py",),
+        f"{_KERNELS}/penalties.py": ("atom-core/tests/test_logits_before_sampling.py",),
+        f"{_KERNELS}/masks.py": ("atom-core/tests/test_token_masks.py",),
         f"{_KERNELS}/*.py": ("atom-kernels/tests/test_sampling.py",),
         f"{_WORKER}/sampler.py": _WORKER_TESTS,
         f"{_WORKER}/extras.py": _WORKER_TESTS,
         f"{_WORKER}/logprobs.py": _WORKER_TESTS,
-        f"{_WORKER}/token_masks.py": (*_WORKER_TESTS, "atom-core/tests/triton_kernels/test_triton_masks.py"),
+        f"{_WORKER}/token_masks.py": _WORKER_TESTS,
     },
     operators=GENERAL_OPERATORS,
     harmless=HARMLESS,

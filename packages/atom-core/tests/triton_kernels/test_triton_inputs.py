@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 
 import pytest
@@ -13,12 +12,12 @@ from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
+from atom_core.worker.sampling.sampler import Sampler
 from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
 from atom_core.worker.steps.device_inputs import DeviceInputs
-from atom_core.worker.steps.triton_inputs import build_inputs_kernel, write_words_kernel
 from atom_kernels.platform import detect_platform
-from atom_kernels.sampling import philox_uniform_host
-from atom_kernels.sampling.triton_backend import sample_slots_by_triton
+from atom_kernels.sampling import SAMPLE_SLOTS, SlotSamplingProblem, philox_uniform_host
+from atom_kernels.select import select
 
 DEVICE = detect_platform().device
 BLOCK_SIZE, MAX_NUM_SEQS, MAX_MODEL_LEN, NUM_GROUPS = 4, 6, 700, 2
@@ -181,16 +180,14 @@ def test_sampling_parameters_reach_the_tables_of_the_device():
 
 
 def test_a_greedy_and_a_random_draw_by_the_tables_are_those_of_the_host():
-    from atom_core.worker.sampling.sampler import draw, sample_step
-
     sides = Sides()
     new = [new_request("a", 3, temperature=0.0), new_request("b", 2, temperature=0.9, top_k=5, seed=11)]
     scheduled = [entry(r.request_id, 0, len(r.token_ids), blocks=blocks_of(4, 9)) for r in new]
     host, device = sides.build(scheduled, new)
     logits = torch.randn(2, 100, generator=torch.Generator().manual_seed(1))
     step = SchedulerOutput(0, scheduled, [], [])
-    expected = sample_step(step, host, logits.clone(), states=sides.host).token_ids
-    found = draw(logits.to(DEVICE), sides.device, device.sample_slots, device.sample_positions, filters=True)
+    expected = Sampler(sides.host).sample_step(step, host, logits.clone()).token_ids
+    found = Sampler(sides.device).draw(logits.to(DEVICE), device.sample_slots, device.sample_positions, filters=True)
     assert found.tolist() == expected.tolist()
     for name, position in (("a", 3), ("b", 2)):
         slot = sides.host.slots[name]
@@ -204,21 +201,12 @@ def test_each_token_is_drawn_by_the_random_number_of_its_own_position():
     scheduled = [entry(name, 0, length, blocks=blocks_of(16, 9)) for name, length in lengths.items()]
     for step in range(6):
         _, device = sides.build(scheduled, new if step == 0 else None)
-        drawn = sample_slots_by_triton(
-            torch.zeros(2, 1000, device=DEVICE),
-            sides.tables.sampling,
-            device.sample_slots,
-            device.sample_positions,
-            filters=False,
+        rows = (device.sample_slots, device.sample_positions)
+        drawn = select(SAMPLE_SLOTS, SlotSamplingProblem(1000, filters=False))(
+            torch.zeros(2, 1000, device=DEVICE), *rows, *sides.tables.sampling
         )
         # Among 1000 equals, the number says directly which one.
         assert drawn.tolist() == [
             int(1000 * philox_uniform_host(seeds[name], 0, length + step)) for name, length in lengths.items()
         ]
         scheduled = [entry(name, length + step, 1) for name, length in lengths.items()]
-
-
-@pytest.mark.parametrize("kernel", [write_words_kernel, build_inputs_kernel])
-def test_no_layer_starts_before_the_inputs_are_built(kernel) -> None:
-    """Layers read lengths, tables, slots and positions without waiting; see `atom_kernels.triton_support`."""
-    assert "DEPENDENT" not in inspect.signature(kernel.fn).parameters

@@ -163,6 +163,8 @@ class Op:
         examples: problems of real models, for `explain` and `bench`.
         tolerance: ``problem -> Tolerance`` against the reference computed in float32 (or in the problem's dtype).
         work: ``(problem, num_rows) -> Work``.
+        written: places among the inputs of those that a call writes, in place: these are its outputs, and it returns
+            nothing.
         comparable: ``outputs -> outputs`` that are equal where both are right: an order that is free becomes one.
     """
 
@@ -179,6 +181,7 @@ class Op:
     work: Callable[[Any, int], Work]
     weights: Callable[[Any], Mapping[str, WeightSpec]] = no_weights
     parity_rows: tuple[int, ...] = field(default=(1, 2, 5, 17, 67))
+    written: tuple[int, ...] = ()
     comparable: Callable[[Any], Any] = as_they_are
 
     def source_bytes(self, problem: Any) -> int:

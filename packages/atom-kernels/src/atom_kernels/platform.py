@@ -18,8 +18,8 @@ from atom_kernels.aiter.api import AiterApi, known_api
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.sources import DISTRIBUTION, AiterUnusableError, installed_version
 from atom_kernels.host_threads import usable_cores
+from atom_kernels.host_threads.probing import run_apart
 from atom_kernels.operator import BACKEND_ORDER
-from atom_kernels.probing import run_apart
 
 # The architectures that AITER has kernels for, and the GPU that names a simulated platform of each.
 AITER_ARCHES = {"gfx942": "AMD Instinct MI300X", "gfx950": "AMD Instinct MI355X"}

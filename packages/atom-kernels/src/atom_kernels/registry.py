@@ -14,11 +14,12 @@ OP_MODULES = (
     "atom_kernels.rotary",
     "atom_kernels.activation",
     "atom_kernels.linear",
-    "atom_kernels.moe",
+    "atom_kernels.moe.ops",
     "atom_kernels.embedding",
     "atom_kernels.attention.ops",
     "atom_kernels.attention.mla.ops",
-    "atom_kernels.sampling.ops",
+    "atom_kernels.sampling",
+    "atom_kernels.step_inputs",
 )
 
 

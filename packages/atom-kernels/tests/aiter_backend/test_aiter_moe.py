@@ -7,7 +7,8 @@ import torch
 
 from amd_machine import amd_machine
 from atom_kernels.cases import mismatch
-from atom_kernels.moe import MOE_EXPERTS, MOE_ROUTE, ExpertsProblem, RoutingProblem
+from atom_kernels.moe import ExpertsProblem, RoutingProblem
+from atom_kernels.moe.ops import MOE_EXPERTS, MOE_ROUTE
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import Platform
 from atom_kernels.select import select

@@ -8,8 +8,14 @@ import torch
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import detect_platform
-from atom_kernels.sampling import SamplingTables, philox_uniform, philox_uniform_host, sample, sample_reference
-from atom_kernels.sampling.ops import SAMPLE, SamplingProblem
+from atom_kernels.sampling import (
+    SAMPLE,
+    SamplingProblem,
+    SamplingTables,
+    philox_uniform_host,
+    sample,
+    sample_slots,
+)
 from atom_kernels.sampling.triton_backend import philox_by_triton, sample_by_triton, sample_slots_by_triton
 
 DEVICE = detect_platform().device
@@ -24,7 +30,7 @@ def draw(logits, *, uniform=0.5, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         *(torch.tensor([value]) for value in (temperature, top_k, top_p, min_p)),
     )
     token = sample_by_triton(*(row.to(DEVICE) for row in rows)).item()
-    assert token == sample_reference(*rows).item()
+    assert token == sample(*rows).item()
     return token
 
 
@@ -75,7 +81,7 @@ def draw_last_kept(logits, temperature, top_p):
     uniform, none = torch.full((len(logits),), 1 - 2**-53, dtype=torch.float64), torch.zeros(len(logits))
     rows = (logits, uniform, temperature, none.long(), top_p, none)
     token_ids = sample_by_triton(*(row.to(DEVICE) for row in rows)).tolist()
-    assert token_ids == sample_reference(*rows).tolist()
+    assert token_ids == sample(*rows).tolist()
     return token_ids
 
 
@@ -128,7 +134,7 @@ def test_each_position_of_each_sample_has_the_random_number_of_its_own():
     tables = SamplingTables(*(column.to(DEVICE) for column in columns))
     slots, places = torch.arange(4).repeat(len(positions)), torch.tensor(positions).repeat_interleave(4)
     logits = torch.zeros(len(slots), 1000, device=DEVICE)
-    drawn = sample_slots_by_triton(logits, tables, slots.to(DEVICE), places.to(DEVICE), filters=False)
+    drawn = sample_slots_by_triton(logits, slots.to(DEVICE), places.to(DEVICE), *tables, filters=False)
     # Among 1000 equals, the number says directly which one.
     assert drawn.tolist() == [
         int(1000 * philox_uniform_host(seeds[slot], samples[slot], place))
@@ -158,16 +164,9 @@ def check_slots(num_rows, vocab_size, *, filters):
     slots = torch.randperm(num_rows + 3, generator=generator)[:num_rows].int()
     positions = torch.randint(0, 2**31 - 1, (num_rows,), generator=generator)
     logits = torch.randn(num_rows, vocab_size, generator=generator) * 3
-    mine = {name: getattr(tables, name)[slots] for name in vars(tables)}
-    if not filters:
-        mine |= {"top_k": torch.zeros(num_rows), "top_p": torch.ones(num_rows), "min_p": torch.zeros(num_rows)}
-    uniform = philox_uniform(mine["seed"], mine["sample_index"], positions)
-    expected = sample(
-        logits, uniform, mine["temperature"], mine["top_k"].long(), mine["top_p"], mine["min_p"]
-    )  # fmt: skip
-    there = SamplingTables(**{name: table.to(DEVICE) for name, table in vars(tables).items()})
-    rows = (x.to(DEVICE) for x in (slots, positions))
-    assert sample_slots_by_triton(logits.to(DEVICE), there, *rows, filters=filters).tolist() == expected.tolist()
+    rows = (logits, slots, positions, *tables)
+    expected = sample_slots(*rows, filters=filters)
+    assert sample_slots_by_triton(*(x.to(DEVICE) for x in rows), filters=filters).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("filters", [False, True])

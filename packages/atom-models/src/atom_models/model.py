@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from atom_models.architectures.other_fields import unknown_fields
 from atom_models.architectures.registry import check_architecture, find_architecture
 from atom_models.checkpoint import CheckpointError
+from atom_models.config.other_fields import unknown_fields
 from atom_models.layers import Experts, Mixer
 from atom_models.quantization import UNQUANTIZED, choose_quantization
 

@@ -13,8 +13,8 @@ OLDEST, FIRST_UNKNOWN = Version("0.26"), Version("0.33")
 # What is in this package for older versions only, and the first version that does without. Once `OLDEST` has come
 # there, a test fails until it is gone.
 SHIMS = {
-    "atom_vllm.attention:AtomAttentionBackend.get_kv_cache_shape": Version("0.29"),
-    "atom_vllm.latent_attention:AtomLatentBackend.get_kv_cache_shape": Version("0.29"),
+    "atom_vllm.mixers.attention:AtomAttentionBackend.get_kv_cache_shape": Version("0.29"),
+    "atom_vllm.mixers.latent_attention:AtomLatentBackend.get_kv_cache_shape": Version("0.29"),
     "atom_vllm.compat:calculates_scales": Version("0.32"),
 }
 # Builds of vLLM for other devices are distributions of their own with the same import name.

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from atom_vllm import compat, features, platform
-from atom_vllm.architectures import has_experts, overridden
+from atom_vllm.models.architectures import has_experts, overridden
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Decision:
     def model(self) -> str:
         """The wrapper of ours that runs it."""
         kind = "ATOMMoEForCausalLM" if has_experts(self.architecture) else "ATOMForCausalLM"
-        return f"atom_vllm.model_wrapper:{kind}"
+        return f"atom_vllm.models.model_wrapper:{kind}"
 
 
 def decide(vllm_config: Any) -> Decision:
@@ -47,7 +47,7 @@ def decide(vllm_config: Any) -> Decision:
     else:
         model_reason = "it is not among ATOM's, or ATOM_VLLM_ARCHITECTURES leaves it out"
     if model.use_mla and model_reason is None:
-        from atom_vllm.latent_attention import AtomLatentBackend as backend
+        from atom_vllm.mixers.latent_attention import AtomLatentBackend as backend
 
         return Decision(architecture, None, None, f"{backend.__module__}.{backend.__name__}")
     reason, name = _backend(vllm_config)

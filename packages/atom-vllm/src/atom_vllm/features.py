@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from atom_vllm import settings
-from atom_vllm.cache_dtypes import DENSE_CACHES, FLOAT8_CACHES
+from atom_vllm.mixers.cache_dtypes import DENSE_CACHES, FLOAT8_CACHES
 
 
 def why_not_ours(vllm_config: Any) -> str | None:

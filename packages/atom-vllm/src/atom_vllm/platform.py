@@ -7,11 +7,12 @@ import importlib
 import logging
 from typing import Any
 
-from atom_vllm import cache_dtypes, settings
+from atom_vllm import settings
+from atom_vllm.mixers import cache_dtypes
 
 logger = logging.getLogger("vllm.atom")
 
-BACKEND = "atom_vllm.attention.AtomAttentionBackend"
+BACKEND = "atom_vllm.mixers.attention.AtomAttentionBackend"
 # vLLM's own platform -> the name of ours over it.
 NAMES = {
     "vllm.platforms.cpu.CpuPlatform": "AtomCpuPlatform",

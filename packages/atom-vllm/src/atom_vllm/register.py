@@ -48,13 +48,13 @@ def register_model() -> None:
         return logger.warning("atom-vllm keeps out: %s; ATOM_VLLM_FORCE=1 tries all the same", reason)
     from vllm import ModelRegistry
 
-    from atom_vllm.architectures import overridden, wrapper_name
+    from atom_vllm.models.architectures import overridden, wrapper_name
 
     names = overridden()
     for architecture in names:
-        ModelRegistry.register_model(architecture, f"atom_vllm.model_wrapper:{wrapper_name(architecture)}")
+        ModelRegistry.register_model(architecture, f"atom_vllm.models.model_wrapper:{wrapper_name(architecture)}")
         logger.debug(
-            "Register model %s to vLLM with atom_vllm.model_wrapper:%s", architecture, wrapper_name(architecture)
+            "Register model %s to vLLM with atom_vllm.models.model_wrapper:%s", architecture, wrapper_name(architecture)
         )
     for line in known_variables.warnings():
         logger.warning("%s", line)

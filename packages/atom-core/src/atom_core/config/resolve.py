@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
     from atom_core.config.sections import GraphMode
     from atom_core.scheduler import SchedulerConfig
-    from atom_core.structured_output.choice import BackendSetting
+    from atom_core.structured_output.constraints.choice import BackendSetting
     from atom_kernels.platform import Platform
     from atom_models import Checkpoint
 
@@ -84,7 +84,7 @@ def _model(args: EngineArgs, checkpoint: Checkpoint, platform: Platform, choices
 
 
 def _backend(args: EngineArgs) -> BackendSetting:
-    from atom_core.structured_output.choice import INSTALL, has_xgrammar
+    from atom_core.structured_output.constraints.choice import INSTALL, has_xgrammar
 
     if args.structured_output_backend == "llguidance":
         return "llguidance"

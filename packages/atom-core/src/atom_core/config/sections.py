@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from atom_core.kv_cache.config import PrefixHash
     from atom_core.scheduler import SchedulerConfig
-    from atom_core.structured_output.choice import BackendSetting
+    from atom_core.structured_output.constraints.choice import BackendSetting
 
 
 GraphMode = Literal["none", "piecewise", "full", "full-and-piecewise"]

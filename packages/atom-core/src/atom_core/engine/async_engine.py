@@ -15,15 +15,14 @@ import msgspec
 
 from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.embedding_model import EmbeddingModel
-from atom_core.engine.engine_link import EngineLink
 from atom_core.engine.errors import EngineDeadError, EngineStartError, InvalidRequestError, ProfilerError
 from atom_core.engine.info import EngineInfo
-from atom_core.engine.input_processor import InputProcessor
-from atom_core.engine.open_requests import OpenRequests
-from atom_core.engine.request_stream import RequestStream
-from atom_core.engine.startup import open_model, open_tokenizer
-from atom_core.engine.validation import RequestLimits
-from atom_core.engine.wire import (
+from atom_core.engine.inputs.input_processor import InputProcessor
+from atom_core.engine.inputs.validation import RequestLimits
+from atom_core.engine.outputs.open_requests import OpenRequests
+from atom_core.engine.outputs.request_stream import RequestStream
+from atom_core.engine.process.engine_link import EngineLink
+from atom_core.engine.process.wire import (
     AbortRequests,
     AddRequests,
     Failed,
@@ -35,8 +34,9 @@ from atom_core.engine.wire import (
     Reply,
     Shutdown,
 )
+from atom_core.engine.startup import open_model, open_tokenizer
 from atom_core.messages import Pooling, SamplingParams, StepStats, Submission
-from atom_core.structured_output.choice import BackendSetting
+from atom_core.structured_output.constraints.choice import BackendSetting
 from atom_core.tokenization import TextThreads, Tokenizer
 
 logger = logging.getLogger(__name__)

@@ -10,15 +10,15 @@ from typing import Any
 from tqdm import tqdm
 
 from atom_core.config.engine_args import EngineArgs
-from atom_core.engine.completion import Completion
 from atom_core.engine.embedding_model import EmbeddingModel
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.errors import EngineDeadError, InvalidRequestError
 from atom_core.engine.info import EngineInfo
-from atom_core.engine.input_processor import InputProcessor
-from atom_core.engine.output_processor import OutputProcessor
+from atom_core.engine.inputs.input_processor import InputProcessor
+from atom_core.engine.inputs.validation import RequestLimits
+from atom_core.engine.outputs.completion import Completion
+from atom_core.engine.outputs.output_processor import OutputProcessor
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
-from atom_core.engine.validation import RequestLimits
 from atom_core.messages import Pooling, RequestOutput, SamplingParams, StepStats, Submission
 from atom_core.tokenization import Tokenizer
 

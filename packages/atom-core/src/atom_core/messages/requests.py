@@ -18,8 +18,9 @@ class StructuredOutputParams(msgspec.Struct, frozen=True, omit_defaults=True):
         choice: the output is one of these texts.
         grammar: a context-free grammar, in GBNF ("root ::= ...") or Lark ("start: ...").
         structural_tag: free text, texts, JSON and tags put together: ``{"type": "structural_tag", "format": {...}}``
-            (see `atom_core.structured_output.structural_tag`), or ``{"structures": [{"begin", "schema", "end"}],
-            "triggers": [...]}``: where a trigger has been written, one of the structures that begin with it follows.
+            (see `atom_core.structured_output.constraints.structural_tag`), or
+            ``{"structures": [{"begin", "schema", "end"}], "triggers": [...]}``: where a trigger has been written, one
+            of the structures that begin with it follows.
     """
 
     json: Any = None

@@ -1,6 +1,6 @@
 """Structured output: grammars that a request's text must follow, as masks over the vocabulary.
 
-Two libraries do the parsing, each in one file behind the protocols of `backend`; `choice` says which one, and why.
+Two libraries do the parsing, each in a folder behind the protocols of `backend`; `constraints` says which one, and why.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from atom_core.structured_output.compiler import GrammarCompiler
     from atom_core.structured_output.compilers import Compilers
     from atom_core.structured_output.constrained_requests import ConstrainedRequests
-    from atom_core.structured_output.grammar import GrammarError, check_limits
+    from atom_core.structured_output.constraints.grammar import GrammarError, check_limits
     from atom_core.structured_output.matcher import Matcher
 
 _HOMES = {
     "Compilers": "compilers",
     "ConstrainedRequests": "constrained_requests",
     "GrammarCompiler": "compiler",
-    "GrammarError": "grammar",
+    "GrammarError": "constraints.grammar",
     "Matcher": "matcher",
-    "check_limits": "grammar",
+    "check_limits": "constraints.grammar",
 }
 
 __all__ = ["Compilers", "ConstrainedRequests", "GrammarCompiler", "GrammarError", "Matcher", "check_limits"]

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from atom_core.messages import StructuredOutputParams
-from atom_core.structured_output.grammar import GrammarError, kind_of
+from atom_core.structured_output.constraints.grammar import GrammarError, kind_of
 
 # The work on one grammar, and the wait until a thread takes it up.
 DEADLINE_SECONDS = 5.0

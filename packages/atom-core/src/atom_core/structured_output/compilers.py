@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from atom_core.messages import StructuredOutputParams
 from atom_core.structured_output.backend import Backend, Grammar
-from atom_core.structured_output.choice import BackendSetting, choose, has_xgrammar
 from atom_core.structured_output.compiler import Compilation, GrammarCompiler
-from atom_core.structured_output.grammar import kind_of
-from atom_core.structured_output.llguidance_backend import LLGuidanceBackend
+from atom_core.structured_output.constraints.choice import BackendSetting, choose, has_xgrammar
+from atom_core.structured_output.constraints.grammar import kind_of
+from atom_core.structured_output.llguidance.backend import LLGuidanceBackend
 from atom_core.structured_output.vocabulary import Vocabulary
 from atom_core.tokenization import Tokenizer
 
@@ -56,7 +56,7 @@ class Compilers:
     def choose(self, params: StructuredOutputParams) -> tuple[str, ...]:
         """Backends to try for a constraint, in this order (see `choice.choose`); each reason is logged once."""
         names, why = choose(params, self._setting, self._has_xgrammar)
-        told = (kind_of(params), names[0], why)  # as many as there are objections in `xgrammar_limits`
+        told = (kind_of(params), names[0], why)  # as many as there are objections in `xgrammar.limits`
         if told not in self._told:
             self._told.add(told)
             logger.info("structured output: %s goes to %s: %s", *told)
@@ -78,7 +78,7 @@ class Compilers:
     def _compile_with_xgrammar(self, params: StructuredOutputParams) -> Grammar:
         with self._lock:
             if self._xgrammar is None:
-                from atom_core.structured_output.xgrammar_backend import XGrammarBackend
+                from atom_core.structured_output.xgrammar.backend import XGrammarBackend
 
                 self._xgrammar = XGrammarBackend(self.vocabulary, self._eos_token_ids)
         return self._xgrammar.compile(params)

@@ -19,9 +19,8 @@ from atom_core.worker.model.loading_with_cache import LoadModel, LoadReport, loa
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
-from atom_core.worker.sampling.logprobs import prompt_logprobs_of_step
 from atom_core.worker.sampling.pooling import Pooler, with_embeddings
-from atom_core.worker.sampling.sampler import report, sample_step
+from atom_core.worker.sampling.sampler import Sampler, report
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_core.worker.steps.device_steps import DeviceSteps
 from atom_core.worker.steps.host_steps import HostSteps
@@ -85,7 +84,7 @@ class ModelRunner:
             # OpenMP counts threads for each thread that starts work, so this must happen in the worker's own.
             torch.set_num_threads(config.parallel.num_threads)
         self._model, loaded = load_with_cache(config, self._load_model)
-        self._states, self._steps = self._make_steps(loaded)
+        self._states, self._sampler, self._steps = self._make_steps(loaded)
         return RunnerInfo(
             num_blocks=loaded.size.num_blocks,
             windows=loaded.pages.windows,
@@ -120,7 +119,7 @@ class ModelRunner:
             ids = None if masks else self._steps.replay_sampler(forward.batch)
             if ids is not None:
                 return deliver(ids, lambda token_ids: forward.report(token_ids, {}))
-            sampled = sample_step(forward.step, forward.batch, forward.logits_nV, states=self._states, masks=masks)
+            sampled = self._sampler.sample_step(forward.step, forward.batch, forward.logits_nV, masks)
             return deliver(sampled.token_ids, lambda token_ids: forward.report(token_ids, sampled.logprobs))
 
     @torch.inference_mode()
@@ -147,14 +146,14 @@ class ModelRunner:
     def _run_layers(self, step: SchedulerOutput, batch: ModelInput) -> Forward:
         hidden_TD = self._steps.hidden_states(batch)
         pooled = self._pooler.pool(step, batch, hidden_TD)
-        prompt_logprobs = prompt_logprobs_of_step(batch, hidden_TD, self._states, self._model.compute_logits)
+        prompt_logprobs = self._sampler.judge.judge_prompts(batch, hidden_TD, self._states, self._model.compute_logits)
         rows_nD = batch.of_sampling_rows(hidden_TD)
         logits_nV = self._model.compute_logits(rows_nD) if len(batch.rows.sampling) else rows_nD
         vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
         return Forward(step, batch, logits_nV, prompt_logprobs, vectors)
 
-    def _make_steps(self, loaded: LoadReport) -> tuple[RequestStates, Steps]:
-        """What is kept of requests, and how this device takes steps over it."""
+    def _make_steps(self, loaded: LoadReport) -> tuple[RequestStates, Sampler, Steps]:
+        """What is kept of requests, what samples them, and how this device takes steps over them."""
         config, model = self._config, self._model
         max_num_seqs, max_model_len = config.scheduler.max_num_seqs, loaded.size.max_model_len
         num_groups, block_size = len(loaded.pages.groups), config.cache.block_size
@@ -169,19 +168,22 @@ class ModelRunner:
         capture = self._capture if config.device == "cpu" else self._capture or CudaCapture()
         if capture is None:
             on_host = HostTables(max_num_seqs, max_model_len, **size)
-            return make_states(on_host), HostSteps(model, on_host, block_size)
+            states = make_states(on_host)
+            return states, Sampler(states), HostSteps(model, on_host, block_size)
         tables = DeviceTables(max_num_seqs, max_model_len, device=config.device, **size)
         states = make_states(tables)
+        sampler = Sampler(states)
         steps = DeviceSteps(
             config,
             model,
             states,
+            sampler,
             tables,
             max_model_len=max_model_len,
             weights_per_token=loaded.weights_per_token,
             capture=capture,
         )
-        return states, steps
+        return states, sampler, steps
 
 
 def _step_name(rows: StepRows) -> str:

@@ -15,7 +15,7 @@ from atom_kernels.aiter.library import library
 from atom_kernels.operator import Backend
 
 if TYPE_CHECKING:
-    from atom_kernels.sampling.ops import SamplingProblem
+    from atom_kernels.sampling.contract import SamplingProblem
 
 # Logits that a lane reads at once, zeros past the end of a row among them (csrc/kernels/sample_kernels.cu).
 _VECTOR = 16

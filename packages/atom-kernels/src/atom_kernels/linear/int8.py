@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from atom_kernels.host_threads.probing import run_apart
 from atom_kernels.linear.contract import Int8LinearProblem, linear_int8, quantize_int8
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
-from atom_kernels.probing import run_apart
 
 # Past this many rows the packed product, which is bound by arithmetic, loses to a dense one.
 _FEW_ROWS = 4

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from atom_kernels.host_threads.probing import run_apart
 from atom_kernels.linear.contract import LinearProblem, linear
 from atom_kernels.operator import Backend, Layout
-from atom_kernels.probing import run_apart
 
 
 def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None]:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+
+from atom_kernels.operator import Backend, Op, Tolerance, Work
+
+
+@dataclass(frozen=True)
+class LogprobsProblem:
+    """Logits are ``[B, vocab_size]`` of any float dtype."""
+
+    vocab_size: int
 
 
 class TokenLogprobs(NamedTuple):
@@ -35,3 +45,44 @@ def token_logprobs(logits_BV: torch.Tensor, token_ids_B: torch.Tensor, num_top: 
     rank_B = (logprobs_BV > chosen_B1).sum(dim=-1) + 1
     top = torch.topk(logprobs_BV, num_top, dim=-1)
     return TokenLogprobs(chosen_B1.squeeze(1), rank_B, top.values, top.indices)
+
+
+def _make_inputs(problem: LogprobsProblem, num_rows: int, generator: torch.Generator) -> tuple[dict, tuple]:
+    logits = torch.randn(num_rows, problem.vocab_size, generator=generator) * 3
+    token_ids = torch.randint(0, problem.vocab_size, (num_rows,), generator=generator)
+    return {}, (logits, token_ids, min(5, problem.vocab_size))
+
+
+def _fake(
+    problem: LogprobsProblem, logits_BV: torch.Tensor, token_ids_B: torch.Tensor, num_top: int
+) -> tuple[torch.Tensor, ...]:
+    rows, best = (logits_BV.shape[0],), (logits_BV.shape[0], num_top)
+    new = logits_BV.new_empty
+    return (
+        new(rows, dtype=torch.float32),
+        new(rows, dtype=torch.int64),
+        new(best, dtype=torch.float32),
+        new(best, dtype=torch.int64),
+    )
+
+
+TOKEN_LOGPROBS = Op(
+    name="token_logprobs",
+    contract=token_logprobs,
+    reference=lambda problem, weights, *inputs: token_logprobs(*inputs),
+    schema="(Tensor logits, Tensor token_ids, int num_top) -> (Tensor, Tensor, Tensor, Tensor)",
+    fake=_fake,
+    backends=(
+        Backend(
+            name="torch",
+            implementation="torch log_softmax, topk",
+            supports=lambda problem, platform: None,
+            bind=lambda problem, weights: token_logprobs,
+        ),
+    ),
+    make_inputs=_make_inputs,
+    parity_problems=lambda: tuple(LogprobsProblem(size) for size in (1, 7, 1000)),
+    examples=lambda: (LogprobsProblem(151936),),
+    tolerance=lambda problem: Tolerance(atol=1e-5, rtol=1e-5),
+    work=lambda problem, num_rows: Work(num_rows * problem.vocab_size * 4),
+)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from atom_kernels.aiter import sampling as aiter_sampling
 from atom_kernels.operator import Backend, Op, Tolerance, Work
-from atom_kernels.sampling import native_backend, triton_backend
-from atom_kernels.sampling.reference import sample_reference
-from atom_kernels.sampling.sampler import sample
-from atom_kernels.sampling.torch_backend import sample_by_torch
+from atom_kernels.sampling import native_backend, torch_backend, triton_backend
+from atom_kernels.sampling.contract import (
+    SamplingProblem,
+    SamplingTables,
+    SlotSamplingProblem,
+    sample,
+    sample_slots,
+)
+from atom_kernels.sampling.logprobs import TOKEN_LOGPROBS
+from atom_kernels.sampling.masks import BAN_TOKENS
+from atom_kernels.sampling.penalties import PENALIZE
+from atom_kernels.sampling.philox import PhiloxProblem, philox_uniform
 
 
-@dataclass(frozen=True)
-class SamplingProblem:
-    """Attributes:
-    vocab_size: V; logits are float32 [B, V].
-    greedy: all temperatures are 0.
-    """
+def _always(problem: object, platform: object) -> None:
+    return None
 
-    vocab_size: int
-    greedy: bool = False
+
+def _where_c_compiles(problem: object, platform: object) -> str | None:
+    return native_backend.unavailable()
 
 
 def _make_inputs(
@@ -56,7 +61,7 @@ def _parity_problems() -> tuple[SamplingProblem, ...]:
 SAMPLE = Op(
     name="sample",
     contract=sample,
-    reference=lambda problem, weights, *inputs: sample_reference(*inputs),
+    reference=lambda problem, weights, *inputs: sample(*inputs),
     schema="(Tensor logits, Tensor uniform, Tensor temperature, Tensor top_k, Tensor top_p, Tensor min_p) -> Tensor",
     fake=lambda problem, logits, *rest: logits.new_empty(logits.shape[0], dtype=torch.int64),
     backends=(
@@ -64,20 +69,20 @@ SAMPLE = Op(
         Backend(
             name="triton",
             implementation="Triton, thresholds by pivots",
-            supports=lambda problem, platform: None,
+            supports=_always,
             bind=lambda problem, weights: triton_backend.sample_by_triton,
         ),
         Backend(
             name="native",
             implementation="C, thresholds from histograms",
-            supports=lambda problem, platform: native_backend.unavailable(),
+            supports=_where_c_compiles,
             bind=lambda problem, weights: native_backend.sample_by_native,
         ),
         Backend(
             name="torch",
             implementation="torch top-k of candidates",
-            supports=lambda problem, platform: None,
-            bind=lambda problem, weights: sample_by_torch,
+            supports=_always,
+            bind=lambda problem, weights: torch_backend.sample_by_torch,
         ),
     ),
     make_inputs=_make_inputs,
@@ -88,4 +93,104 @@ SAMPLE = Op(
     work=lambda problem, num_rows: Work(num_rows * problem.vocab_size * 4),
 )
 
-OPS = (SAMPLE,)
+
+def _make_slot_inputs(
+    problem: SlotSamplingProblem, num_rows: int, generator: torch.Generator
+) -> tuple[dict[str, torch.Tensor], tuple[torch.Tensor, ...]]:
+    """The rows of `_make_inputs` in slots of any order, some of which nobody uses."""
+    num_slots = num_rows + 3
+    _, (logits, _, temperature, top_k, top_p, min_p) = _make_inputs(
+        SamplingProblem(problem.vocab_size), num_slots, generator
+    )
+    tables = SamplingTables(
+        temperature,
+        top_k.int(),
+        top_p,
+        min_p,
+        seed=torch.randint(-(2**63), 2**63 - 1, (num_slots,), generator=generator),
+        sample_index=torch.randint(0, 5, (num_slots,), generator=generator),
+    )
+    slots = torch.randperm(num_slots, generator=generator)[:num_rows]
+    positions = torch.randint(0, 2**31 - 1, (num_rows,), generator=generator)
+    return {}, (logits[:num_rows], slots, positions, *tables)
+
+
+SAMPLE_SLOTS = Op(
+    name="sample_slots",
+    contract=sample_slots,
+    reference=lambda problem, weights, *inputs: sample_slots(*inputs, filters=problem.filters),
+    schema="(Tensor logits, Tensor slots, Tensor positions, Tensor temperature, Tensor top_k, Tensor top_p, "
+    "Tensor min_p, Tensor seed, Tensor sample_index) -> Tensor",
+    fake=lambda problem, logits, *rest: logits.new_empty(logits.shape[0], dtype=torch.int64),
+    backends=(
+        Backend(
+            name="triton",
+            implementation="Triton, parameters and random numbers by slot",
+            supports=_always,
+            bind=lambda problem, weights: partial(triton_backend.sample_slots_by_triton, filters=problem.filters),
+        ),
+        Backend(
+            name="native",
+            implementation="C, for gathered rows",
+            supports=_where_c_compiles,
+            bind=lambda problem, weights: partial(native_backend.sample_slots_by_native, filters=problem.filters),
+        ),
+        Backend(
+            name="torch",
+            implementation="torch, for gathered rows",
+            supports=_always,
+            bind=lambda problem, weights: partial(torch_backend.sample_slots_by_torch, filters=problem.filters),
+        ),
+    ),
+    make_inputs=_make_slot_inputs,
+    parity_problems=lambda: tuple(
+        SlotSamplingProblem(size, filters) for size in (2, 17, 5003) for filters in (False, True)
+    ),
+    examples=lambda: tuple(SlotSamplingProblem(49152, filters) for filters in (False, True)),
+    # Tokens: they are equal or wrong.
+    tolerance=lambda problem: Tolerance(atol=0, rtol=0),
+    work=lambda problem, num_rows: Work(num_rows * problem.vocab_size * 4),
+)
+
+
+def _make_counters(problem: PhiloxProblem, num_rows: int, generator: torch.Generator) -> tuple[dict, tuple]:
+    seeds = torch.randint(-(2**63), 2**63 - 1, (num_rows,), generator=generator)
+    samples, positions = (torch.randint(0, 2**40, (num_rows,), generator=generator) for _ in range(2))
+    return {}, (seeds, samples, positions)
+
+
+PHILOX_UNIFORM = Op(
+    name="philox_uniform",
+    contract=philox_uniform,
+    reference=lambda problem, weights, *inputs: philox_uniform(*inputs),
+    schema="(Tensor seed, Tensor sample_index, Tensor position) -> Tensor",
+    fake=lambda problem, seed, *rest: seed.new_empty(seed.shape, dtype=torch.float64),
+    backends=(
+        Backend(
+            name="triton",
+            implementation="Triton philox",
+            supports=_always,
+            bind=lambda problem, weights: triton_backend.philox_by_triton,
+        ),
+        Backend(
+            name="native",
+            implementation="C",
+            supports=_where_c_compiles,
+            bind=lambda problem, weights: native_backend.philox_by_native,
+        ),
+        Backend(
+            name="torch",
+            implementation="torch int64",
+            supports=_always,
+            bind=lambda problem, weights: philox_uniform,
+        ),
+    ),
+    make_inputs=_make_counters,
+    parity_problems=lambda: (PhiloxProblem(),),
+    examples=lambda: (PhiloxProblem(),),
+    # The same bits everywhere.
+    tolerance=lambda problem: Tolerance(atol=0, rtol=0),
+    work=lambda problem, num_rows: Work(num_rows * 4 * problem.dtype.itemsize),
+)
+
+OPS = (SAMPLE, SAMPLE_SLOTS, PHILOX_UNIFORM, BAN_TOKENS, PENALIZE, TOKEN_LOGPROBS)

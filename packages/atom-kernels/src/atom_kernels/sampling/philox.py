@@ -5,14 +5,21 @@ Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
 
-from atom_kernels.sampling import native_backend, triton_backend
+import torch
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class PhiloxProblem:
+    """`dtype` is of the numbers."""
+
+    dtype: torch.dtype = torch.float64
 
 
 def philox_uniform(seed_B: torch.Tensor, sample_index_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
@@ -26,15 +33,6 @@ def philox_uniform(seed_B: torch.Tensor, sample_index_B: torch.Tensor, position_
     Returns:
         float64 ``[B]`` with 53 random bits.
     """
-    if seed_B.device.type == "cpu" and native_backend.unavailable() is None:
-        return native_backend.philox_by_native(seed_B, sample_index_B, position_B)
-    if seed_B.device.type == "cuda" and triton_backend.unavailable() is None:
-        return triton_backend.philox_by_triton(seed_B, sample_index_B, position_B)
-    return philox_by_torch(seed_B, sample_index_B, position_B)
-
-
-def philox_by_torch(seed_B: torch.Tensor, sample_index_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
-    """`philox_uniform` in int64 operations, on any device."""
     seed, sample, position = (x.to(torch.int64) for x in (seed_B, sample_index_B, position_B))
     counter = [position & _MASK, _high(position), sample & _MASK, _high(sample)]
     key = [seed & _MASK, _high(seed)]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from atom_kernels.launch import launch
-from atom_kernels.platform import detect_platform
-
-if TYPE_CHECKING:
-    from atom_kernels.sampling.slots import SamplingTables
+from atom_kernels.sampling.contract import SamplingTables
 
 # Logits of one program.
 _CHUNK = 1024
@@ -20,11 +17,6 @@ _CHUNK = 1024
 _GROUP, _MANY_ROWS = 4, 32
 # Candidates that a chunk may hand on to the search of a threshold.
 _REGION = 256
-
-
-def unavailable() -> str | None:
-    """None if the kernels can be used here, else the reason in one line."""
-    return detect_platform().why_not("triton")
 
 
 def sample_by_triton(
@@ -46,18 +38,14 @@ def sample_by_triton(
 
 
 def sample_slots_by_triton(
-    logits_nV: torch.Tensor,
-    tables: SamplingTables,
-    slots_n: torch.Tensor,
-    positions_n: torch.Tensor,
-    *,
-    filters: bool,
+    logits_BV: torch.Tensor, slots_B: torch.Tensor, positions_B: torch.Tensor, *tables_S: torch.Tensor, filters: bool
 ) -> torch.Tensor:
     """`sample_slots`: the kernels read the tables and make the random numbers."""
+    tables = SamplingTables(*tables_S)
     return _draw(
-        logits_nV,
-        (slots_n, tables.temperature, tables.top_k, tables.top_p, tables.min_p),
-        (None, tables.seed, tables.sample_index, positions_n),
+        logits_BV,
+        (slots_B, tables.temperature, tables.top_k, tables.top_p, tables.min_p),
+        (None, tables.seed, tables.sample_index, positions_B),
         filters=filters,
     )
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from atom_models.architectures.llama import LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM, LlamaMLP
-from atom_models.architectures.prediction_layers import prediction_layer_prefixes
 from atom_models.build_context import BuildContext
+from atom_models.config.prediction_layers import prediction_layer_prefixes
 from atom_models.layers import MoE, RoutingConfig, SharedExpertsConfig
 
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from atom_models.architectures.causal_lm import Decoder, DecoderForCausalLM
-from atom_models.architectures.layer_types import FULL, SLIDING, check_layer_types
 from atom_models.build_context import BuildContext
+from atom_models.checkpoint.layer_types import FULL, SLIDING, check_layer_types
+from atom_models.decoder.causal_lm import Decoder, DecoderForCausalLM
 from atom_models.layers import (
     Attention,
     GatedActivation,

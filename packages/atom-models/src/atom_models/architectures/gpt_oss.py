@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from atom_models.architectures.layer_types import FULL, SLIDING, check_layer_types
 from atom_models.architectures.llama import LlamaAttention, LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM
 from atom_models.build_context import BuildContext
+from atom_models.checkpoint.layer_types import FULL, SLIDING, check_layer_types
 from atom_models.layers import (
     MoE,
     RoutingConfig,

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from atom_models.architectures.causal_lm import Decoder, DecoderForCausalLM
 from atom_models.build_context import BuildContext
+from atom_models.decoder.causal_lm import Decoder, DecoderForCausalLM
 from atom_models.layers import (
     Attention,
     GatedActivation,

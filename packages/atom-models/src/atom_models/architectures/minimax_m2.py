@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import torch
 
 from atom_models.architectures.llama import LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM
-from atom_models.architectures.prediction_layers import prediction_layer_prefixes
 from atom_models.build_context import BuildContext
+from atom_models.config.prediction_layers import prediction_layer_prefixes
 from atom_models.layers import (
     Attention,
     Layer,

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from atom_models.architectures.causal_lm import Decoder, DecoderForCausalLM
 from atom_models.architectures.llama import LlamaAttention, LlamaConfig
 from atom_models.build_context import BuildContext
+from atom_models.decoder.causal_lm import Decoder, DecoderForCausalLM
 from atom_models.layers import Layer, LayerNorm, Residual, Rotary, UngatedMLP, make_rotary
 
 

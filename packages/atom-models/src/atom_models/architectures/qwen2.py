@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from atom_models.architectures.layer_types import FULL, SLIDING, check_layer_types
 from atom_models.architectures.llama import LlamaAttention, LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM
 from atom_models.build_context import BuildContext
+from atom_models.checkpoint.layer_types import FULL, SLIDING, check_layer_types
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from atom_models.architectures.features import (
 from atom_models.checkpoint.quantization_config import READABLE
 
 if TYPE_CHECKING:
-    from atom_models.architectures.protocol import CausalLM
+    from atom_models.decoder.protocol import CausalLM
 
 
 @dataclass(frozen=True)

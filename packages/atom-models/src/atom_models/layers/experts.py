@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_kernels.activation import check_activation
-from atom_kernels.moe import MOE_EXPERTS, ExpertsProblem
+from atom_kernels.moe import ExpertsProblem
+from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.select import select
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import ExpectedWeight, check_shape, not_loaded

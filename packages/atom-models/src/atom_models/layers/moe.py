@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from atom_kernels.moe import MOE_ROUTE, RoutingProblem
+from atom_kernels.moe import RoutingProblem
+from atom_kernels.moe.ops import MOE_ROUTE
 from atom_kernels.select import select
 from atom_models.layers.activation import GatedActivation
 from atom_models.layers.experts import Experts

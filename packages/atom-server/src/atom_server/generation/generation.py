@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from starlette.requests import Request
 
 from atom_core import EngineDeadError, InvalidRequestError, RequestOutput, SamplingParams
-from atom_core.engine.request_stream import RequestStream
+from atom_core.engine.outputs.request_stream import RequestStream
 from atom_core.messages import Pooling
 from atom_server.bodies.client_names import SAME, Names, renamed
 from atom_server.errors import APIError, engine_dead, shutting_down

@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 
 from starlette.requests import Request
 
-from atom_core.engine.validation import prompt_too_long
+from atom_core.engine.inputs.validation import prompt_too_long
 from atom_core.tokenization import TextThreads, TooManyTokensError
 from atom_server.errors import APIError
 from atom_server.generation.disconnect import until_disconnect

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from atom_core import SamplingParams
-from atom_core.engine.validation import prompt_too_long
+from atom_core.engine.inputs.validation import prompt_too_long
 from atom_server.bodies.body import read_request
 from atom_server.errors import APIError
 from atom_server.generation.collect import collect

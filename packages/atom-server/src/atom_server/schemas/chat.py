@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from atom_core import SamplingParams
-from atom_core.engine.validation import MAX_LOGPROBS
+from atom_core.engine.inputs.validation import MAX_LOGPROBS
 from atom_server.schemas.sampling import MAX_TOKENS, GenerationRequest
 from atom_server.schemas.tools import MAX_TOOLS, AllowedToolsChoice, NamedToolChoice, Tool, ToolChoice
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from atom_core.engine.validation import MAX_LOGPROBS
+from atom_core.engine.inputs.validation import MAX_LOGPROBS
 from atom_server.schemas.model_request import MAX_INTEGER
 from atom_server.schemas.sampling import GenerationRequest
 

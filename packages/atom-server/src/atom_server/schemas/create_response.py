@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
 
-from atom_core.engine.validation import MAX_LOGPROBS
+from atom_core.engine.inputs.validation import MAX_LOGPROBS
 from atom_server.bodies.body import parse_object
 from atom_server.errors import unsupported
 from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from atom_core import SamplingParams, StructuredOutputParams
-from atom_core.engine.validation import (
+from atom_core.engine.inputs.validation import (
     MAX_BAD_WORD_LENGTH,
     MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from atom_core import StructuredOutputParams
-from atom_core.structured_output.grammar import MAX_BYTES, MAX_CHOICES
+from atom_core.structured_output.constraints.grammar import MAX_BYTES, MAX_CHOICES
 
 
 class JsonSchemaFormat(BaseModel):

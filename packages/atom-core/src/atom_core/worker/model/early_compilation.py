@@ -16,8 +16,7 @@ from atom_core.worker.graphs.shapes import PROMPT_REQS, GraphShape
 from atom_core.worker.model.dummy_steps import largest_step, run_step
 from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.requests.device_tables import DeviceTables
-from atom_core.worker.requests.states import RequestStates
-from atom_core.worker.sampling.sampler import draw
+from atom_core.worker.sampling.sampler import Sampler
 from atom_core.worker.steps.batch import NO_ROWS
 from atom_core.worker.steps.device_inputs import DeviceInputs
 from atom_kernels.compile_ahead import compile_ahead
@@ -45,18 +44,19 @@ class EarlyCompilation:
     """Compiles what an engine's steps launch on a GPU.
 
     Args:
-        config, model, states, tables, inputs: the engine's own. None of them is changed while requests run.
+        config, model, sampler, tables, inputs: the engine's own. None of them is changed while requests run.
     """
 
     def __init__(
         self,
         config: EngineConfig,
         model: EngineModel,
-        states: RequestStates,
+        sampler: Sampler,
         tables: DeviceTables,
         inputs: DeviceInputs,
     ) -> None:
-        self._config, self._model, self._states, self._tables, self._inputs = config, model, states, tables, inputs
+        self._config, self._model, self._sampler = config, model, sampler
+        self._tables, self._inputs = tables, inputs
         self._has_decodes = False
 
     def compile_ends(self) -> None:
@@ -87,9 +87,9 @@ class EarlyCompilation:
 
     def _draw_for_padding(self, *, filters: bool) -> None:
         for num_rows in (1, PROMPT_REQS):
-            logits_nV = torch.zeros(num_rows, self._states.vocab_size, device=self._inputs.device)
+            logits_nV = torch.zeros(num_rows, self._config.model.vocab_size, device=self._inputs.device)
             slots_n = torch.full((num_rows,), self._tables.padding_slot, device=self._inputs.device)
-            draw(logits_nV, self._states, slots_n, torch.zeros_like(slots_n), filters=filters)
+            self._sampler.draw(logits_nV, slots_n, torch.zeros_like(slots_n), filters=filters)
 
 
 def _compile(config: EngineConfig, run: Callable[[], Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -72,15 +73,23 @@ class SamplingExtras:
     def has_penalty(self) -> bool:
         return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
 
-    def process(self, logits_V: torch.Tensor, history: torch.Tensor) -> None:
+    def process(self, logits_V: torch.Tensor, history: torch.Tensor, penalize: Callable[..., None]) -> None:
         """Change one row of float32 logits in place; `history` holds the request's tokens so far, prompt first.
 
+        `penalize` is the operator of that name.
         The bias comes before the penalties, as in vLLM and transformers: a repetition penalty scales the sum.
         """
         if self.bias_ids is not None and self.bias_values is not None:
             logits_V[self.bias_ids] += self.bias_values
         if self.has_penalty:
-            self._penalize(logits_V, history)
+            penalize(
+                logits_V,
+                history,
+                self.num_prompt_tokens,
+                self.presence_penalty,
+                self.frequency_penalty,
+                self.repetition_penalty,
+            )
         if self.allowed_ids is not None:
             allowed = logits_V[self.allowed_ids]
             logits_V.fill_(float("-inf"))
@@ -89,16 +98,6 @@ class SamplingExtras:
             self._ban_words(logits_V, history[self.num_prompt_tokens :])
         if self.banned_ids is not None and len(history) - self.num_prompt_tokens < self.min_tokens:
             self._ban(logits_V, self.banned_ids)
-
-    def _penalize(self, logits_V: torch.Tensor, history: torch.Tensor) -> None:
-        if self.repetition_penalty != 1:
-            seen = history.long().unique()
-            values = logits_V[seen]
-            logits_V[seen] = torch.where(values > 0, values / self.repetition_penalty, values * self.repetition_penalty)
-        output = history[self.num_prompt_tokens :]
-        if len(output) and (self.presence_penalty != 0 or self.frequency_penalty != 0):
-            ids, counts = output.long().unique(return_counts=True)
-            logits_V[ids] -= self.frequency_penalty * counts + self.presence_penalty
 
     def _ban_words(self, logits_V: torch.Tensor, output: torch.Tensor) -> None:
         longest = max(len(word) for word in self.bad_words)

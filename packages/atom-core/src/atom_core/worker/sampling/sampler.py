@@ -11,10 +11,18 @@ import torch
 from atom_core.messages import ModelOutput, RequestStepOutput, SchedulerOutput, TokenLogprobs
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.extras import SamplingExtras
-from atom_core.worker.sampling.logprobs import judge_token
-from atom_core.worker.sampling.token_masks import ban_tokens
+from atom_core.worker.sampling.logprobs import TokenJudge
+from atom_core.worker.sampling.token_masks import words_of_masks
 from atom_core.worker.steps.batch import ModelInput
-from atom_kernels.sampling import sample_slots
+from atom_kernels.sampling import (
+    BAN_TOKENS,
+    PENALIZE,
+    SAMPLE_SLOTS,
+    BanProblem,
+    PenaltyProblem,
+    SlotSamplingProblem,
+)
+from atom_kernels.select import select
 
 
 @dataclass(frozen=True)
@@ -25,73 +33,94 @@ class Sampled:
     logprobs: Mapping[int, TokenLogprobs]
 
 
-def sample_step(
-    step: SchedulerOutput,
-    batch: ModelInput,
-    logits_nV: torch.Tensor,
-    *,
-    states: RequestStates,
-    masks: Mapping[str, np.ndarray] | None = None,
-) -> Sampled:
-    """Sample the rows of `batch` that do, and append the tokens to the histories.
+class Sampler:
+    """Samples the rows of steps, and appends the tokens to the histories.
 
     Args:
-        logits_nV: float32 ``[n, vocab]``, one row for each request that samples; changed in place.
-        masks: by request id, the tokens that a grammar allows (see `atom_core.executor.protocol.Masks`).
+        states: of the requests.
+
+    Attributes:
+        judge: says what the model thought of tokens.
     """
-    if not len(batch.rows.sampling):
-        return Sampled(torch.empty(0, dtype=torch.int64), {})
-    raw = _process(step, batch, logits_nV, states=states, masks=masks)
-    filters = bool(states.filters[batch.rows.sampled_slots].any())
-    sampled = draw(logits_nV, states, batch.sample_slots, batch.sample_positions, filters=filters)
-    logprobs = {row: judge_token(logits_V, sampled[row : row + 1], extras) for row, (extras, logits_V) in raw.items()}
-    return Sampled(sampled, logprobs)
 
+    def __init__(self, states: RequestStates) -> None:
+        self._states, vocab_size = states, states.vocab_size
+        self._draw = {
+            filters: select(SAMPLE_SLOTS, SlotSamplingProblem(vocab_size, filters)).prepare()
+            for filters in (False, True)
+        }
+        self._ban_tokens = select(BAN_TOKENS, BanProblem(vocab_size)).prepare()
+        self._penalize = select(PENALIZE, PenaltyProblem(vocab_size)).prepare()
+        self.judge = TokenJudge(vocab_size)
 
-def _process(
-    step: SchedulerOutput,
-    batch: ModelInput,
-    logits_nV: torch.Tensor,
-    *,
-    states: RequestStates,
-    masks: Mapping[str, np.ndarray] | None,
-) -> dict[int, tuple[SamplingExtras, torch.Tensor]]:
-    """Masks, biases and penalties, in place; rows that report logprobs keep a copy of what the model said.
+    def sample_step(
+        self,
+        step: SchedulerOutput,
+        batch: ModelInput,
+        logits_nV: torch.Tensor,
+        masks: Mapping[str, np.ndarray] | None = None,
+    ) -> Sampled:
+        """Sample the rows of `batch` that do.
 
-    Masks come first: what bans tokens after them leaves at least one of those that a grammar allows.
-    """
-    rows = batch.rows
-    extras = [states.extras[slot] for slot in rows.sampled_slots.tolist()]
-    raw = {
-        row: (found, logits_nV[row].clone())
-        for row, found in enumerate(extras)
-        if found is not None and found.logprobs is not None
-    }
-    if masks:
-        request_ids = [step.scheduled[index].request_id for index in rows.sampling.tolist()]
-        ban_tokens(logits_nV, [masks.get(request_id) for request_id in request_ids])
-    for row, found in enumerate(extras):
-        if found is not None:
-            history = states.history[int(rows.sampled_slots[row]), : int(rows.sampled_positions[row])]
-            found.process(logits_nV[row], history)
-    return raw
+        Args:
+            logits_nV: float32 ``[n, vocab]``, one row for each request that samples; changed in place.
+            masks: by request id, the tokens that a grammar allows (see `atom_core.executor.protocol.Masks`).
+        """
+        if not len(batch.rows.sampling):
+            return Sampled(torch.empty(0, dtype=torch.int64), {})
+        raw = self._process(step, batch, logits_nV, masks)
+        filters = bool(self._states.filters[batch.rows.sampled_slots].any())
+        sampled = self.draw(logits_nV, batch.sample_slots, batch.sample_positions, filters=filters)
+        logprobs = {
+            row: self.judge.judge_token(logits_V, sampled[row : row + 1], extras)
+            for row, (extras, logits_V) in raw.items()
+        }
+        return Sampled(sampled, logprobs)
 
+    def draw(
+        self, logits_nV: torch.Tensor, slots_n: torch.Tensor, positions_n: torch.Tensor, *, filters: bool
+    ) -> torch.Tensor:
+        """Draw a token for each row by the parameters of its slot, and append it there; can be captured on a GPU.
 
-def draw(
-    logits_nV: torch.Tensor, states: RequestStates, slots_n: torch.Tensor, positions_n: torch.Tensor, *, filters: bool
-) -> torch.Tensor:
-    """Draw a token for each row by the parameters of its slot, and append it there; can be captured on a GPU.
+        Args:
+            slots_n, positions_n: int64 on the device, rows of the states, and where the tokens will stand.
+            filters: a row leaves tokens out by top-k, top-p or min-p.
 
-    Args:
-        slots_n, positions_n: int64 on the device, rows of the states, and where the tokens will stand.
-        filters: a row leaves tokens out by top-k, top-p or min-p.
+        Returns:
+            int64 ``[n]``.
+        """
+        draw = self._draw[filters]
+        ids = draw(logits_nV, slots_n, positions_n, *self._states.sampling)
+        self._states.history[slots_n, positions_n] = ids.int()
+        return ids
 
-    Returns:
-        int64 ``[n]``.
-    """
-    ids = sample_slots(logits_nV, states.sampling, slots_n, positions_n, filters=filters)
-    states.history[slots_n, positions_n] = ids.int()
-    return ids
+    def _process(
+        self,
+        step: SchedulerOutput,
+        batch: ModelInput,
+        logits_nV: torch.Tensor,
+        masks: Mapping[str, np.ndarray] | None,
+    ) -> dict[int, tuple[SamplingExtras, torch.Tensor]]:
+        """Masks, biases and penalties, in place; rows that report logprobs keep a copy of what the model said.
+
+        Masks come first: what bans tokens after them leaves at least one of those that a grammar allows.
+        """
+        rows, states = batch.rows, self._states
+        extras = [states.extras[slot] for slot in rows.sampled_slots.tolist()]
+        raw = {
+            row: (found, logits_nV[row].clone())
+            for row, found in enumerate(extras)
+            if found is not None and found.logprobs is not None
+        }
+        if masks:
+            request_ids = [step.scheduled[index].request_id for index in rows.sampling.tolist()]
+            words = words_of_masks([masks.get(name) for name in request_ids], logits_nV.shape[1], logits_nV.device)
+            self._ban_tokens(logits_nV, words)
+        for row, found in enumerate(extras):
+            if found is not None:
+                history = states.history[int(rows.sampled_slots[row]), : int(rows.sampled_positions[row])]
+                found.process(logits_nV[row], history, self._penalize)
+        return raw
 
 
 def report(

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.steps.batch import ModelInput, StepRows
-from atom_kernels.launch import launch
 from atom_kernels.protocols import BatchGeometry
+from atom_kernels.select import select
+from atom_kernels.step_inputs import BUILD_STEP_INPUTS, WRITE_TABLES, StepInputsProblem, TableWritesProblem
 
-# Tokens and blocks that a program takes at a time.
-BLOCK = 256
 NUM_FIELDS = 6
 
 
@@ -31,14 +28,11 @@ class DeviceInputs:
     """
 
     def __init__(self, tables: DeviceTables, *, block_size: int, max_num_seqs: int, max_num_tokens: int) -> None:
-        # Triton is imported where it runs, and only there.
-        from atom_core.worker.steps.triton_inputs import build_inputs_kernel, write_words_kernel
-
-        self._build_inputs_kernel: Any = build_inputs_kernel
-        self._write_words_kernel: Any = write_words_kernel
         self._tables, self.block_size = tables, block_size
         self.device = device = tables.words.device
         num_groups, _, max_blocks = tables.block_tables.shape
+        self._write_tables = select(WRITE_TABLES, TableWritesProblem()).prepare()
+        self._build = select(BUILD_STEP_INPUTS, StepInputsProblem(block_size, num_groups)).prepare()
 
         def buffer(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -80,20 +74,19 @@ class DeviceInputs:
         if self.device.type == "cuda":
             upload = upload.pin_memory()
         upload = upload.to(self.device, non_blocking=True)
-        after_writes = 2 * writes.size
+        for_writes, for_fields, for_values = upload.split([2 * writes.size, fields.size, values.size])
         if len(writes):
-            launch(
-                self._write_words_kernel,
-                (len(writes),),
-                self._tables.words,
-                upload[:after_writes].view(torch.int64),
-                upload[after_writes + fields.size :],
-                BLOCK=BLOCK,
-            )
-        self._launch(upload[after_writes:], rows.num_reqs, fields.shape[1], int(fields[2].max()))
+            self._write_tables(self._tables.words, for_writes.view(torch.int64).view(-1, 3), for_values)
+        self._build(
+            for_fields.view(fields.shape), rows.num_reqs, int(fields[2].max()),
+            self._tables.history, self._tables.block_tables,
+            self._input_ids, self._positions, self._slot_mapping,
+            self._query_start_loc, self._seq_lens, self._block_table,
+            self._last_tokens, self._sample_slots, self._sample_positions,
+        )  # fmt: skip
 
     def _fields(self, rows: StepRows, shape: GraphShape | None) -> np.ndarray:
-        """Int32 ``[NUM_FIELDS, requests]``, as `build_inputs_kernel` reads them."""
+        """Int32 ``[NUM_FIELDS, requests]``, as `build_step_inputs` reads them."""
         num_reqs = rows.num_reqs
         fields = np.zeros((NUM_FIELDS, num_reqs if shape is None else shape.num_reqs), dtype=np.int32)
         slots, starts, lengths, firsts, sample_rows, sample_slots = fields
@@ -111,21 +104,6 @@ class DeviceInputs:
         if shape is not None:
             sample_rows[sample_rows < 0] = np.arange(len(rows.sampling), shape.num_reqs)
         return fields
-
-    def _launch(self, fields: torch.Tensor, num_reqs: int, num_rows: int, longest: int) -> None:
-        tables = self._tables
-        launch(
-            self._build_inputs_kernel, (num_rows, -(-longest // BLOCK)),
-            fields, num_reqs, num_rows, num_rows,
-            tables.history, tables.history.stride(0),
-            tables.block_tables, *tables.block_tables.stride()[:2],
-            self._input_ids, self._positions, self._slot_mapping, self._slot_mapping.stride(0),
-            self._query_start_loc, self._seq_lens, self._block_table, *self._block_table.stride()[:2],
-            self._last_tokens, self._sample_slots, self._sample_positions,
-            BLOCK_SIZE=self.block_size,
-            NUM_GROUPS=tables.block_tables.shape[0],
-            BLOCK=BLOCK,
-        )  # fmt: skip
 
     def tokens(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and positions, int64 ``[num_tokens]`` each."""

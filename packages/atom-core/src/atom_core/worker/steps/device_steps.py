@@ -18,7 +18,7 @@ from atom_core.worker.model.early_compilation import EarlyCompilation
 from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.states import RequestStates
-from atom_core.worker.sampling.sampler import draw
+from atom_core.worker.sampling.sampler import Sampler
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_core.worker.steps.device_inputs import DeviceInputs
 
@@ -32,6 +32,7 @@ class DeviceSteps:
         config: of the engine.
         model: what runs.
         states, tables: of the requests.
+        sampler: draws over the states.
         max_model_len: of a request.
         weights_per_token: that each is multiplied by, about.
         capture: makes graphs.
@@ -45,6 +46,7 @@ class DeviceSteps:
         config: EngineConfig,
         model: EngineModel,
         states: RequestStates,
+        sampler: Sampler,
         tables: DeviceTables,
         *,
         max_model_len: int,
@@ -61,7 +63,7 @@ class DeviceSteps:
             max_num_seqs=max(max_num_seqs + 1, PROMPT_REQS),
             max_num_tokens=max(max_num_tokens, max_num_seqs),
         )
-        self._compilation = EarlyCompilation(config, model, states, tables, self._inputs)
+        self._compilation = EarlyCompilation(config, model, sampler, tables, self._inputs)
         self._compilation.compile_ends()
         plan = plan_graphs(config, model, weights_per_token)
         self.choices = plan.choices
@@ -74,7 +76,7 @@ class DeviceSteps:
                 self._inputs,
                 # Not a method: graphs that held their holder would keep the model until garbage is collected.
                 run_model=partial(_logits, model),
-                draw=lambda logits, slots, positions, filters: draw(logits, states, slots, positions, filters=filters),
+                draw=lambda logits, slots, positions, filters: sampler.draw(logits, slots, positions, filters=filters),
                 shapes=plan.shapes,
                 max_seq_len=max_model_len,
                 capture=capture,

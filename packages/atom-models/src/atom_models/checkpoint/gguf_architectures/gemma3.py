@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from atom_models.architectures.layer_types import FULL, SLIDING
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.checkpoint.gguf_architectures.architecture import ATTENTION, HEAD_NORMS, MLP, GGUFArchitecture
 from atom_models.checkpoint.gguf_header import GGUFHeader
+from atom_models.checkpoint.layer_types import FULL, SLIDING
 
 # Facts of the published models that the converter leaves out.
 _PATTERN = 6

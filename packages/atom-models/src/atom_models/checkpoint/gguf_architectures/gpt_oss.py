@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from atom_models.architectures.layer_types import FULL, SLIDING
 from atom_models.checkpoint.gguf_architectures.architecture import ATTENTION, EXPERTS, GGUFArchitecture
 from atom_models.checkpoint.gguf_header import GGUFHeader
+from atom_models.checkpoint.layer_types import FULL, SLIDING
 
 
 def _config(header: GGUFHeader) -> dict[str, Any]:

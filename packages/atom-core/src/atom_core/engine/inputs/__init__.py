@@ -1,0 +1,1 @@
+"""From what callers send to what the engine can take as it is."""

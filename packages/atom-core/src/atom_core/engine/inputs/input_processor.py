@@ -1,0 +1,205 @@
+"""`InputProcessor`: a caller's prompts and parameters become a `Submission` that the engine can take as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import get_args
+
+import msgspec
+
+from atom_core.engine.errors import InvalidRequestError
+from atom_core.engine.inputs.validation import (
+    RequestLimits,
+    check_cache_salt,
+    check_lengths,
+    check_num_logprobs,
+    check_priority,
+    check_prompt,
+    check_sampling_params,
+    check_structured_outputs,
+    check_thinking_budget,
+    num_logprobs,
+)
+from atom_core.messages import Pooling, Prompt, SamplingParams, Submission
+from atom_core.structured_output.compiler import CompilerBusyError, GrammarCompiler
+from atom_core.structured_output.constraints.checking import check_grammar
+from atom_core.structured_output.constraints.choice import BackendSetting
+from atom_core.structured_output.constraints.grammar import GrammarError
+from atom_core.tokenization import Tokenizer, bad_words_token_ids
+
+# Below this a temperature divides logits into infinities; it is greedy in all but name.
+LEAST_TEMPERATURE = 1e-5
+
+
+class InputProcessor:
+    """Checks requests, fills in what they leave open, and names them: ids are the engine's own and never come again.
+
+    Args:
+        limits: what a request may ask.
+        eos_token_ids: tokens that end a sequence unless a request ignores them.
+        seed: base of the seeds drawn for requests without one; None is random.
+        tokenizer: turns bad words into token ids; None refuses them, and grammars.
+        grammar_backend: the engine's `structured_output_backend`: a grammar that it cannot follow is refused here.
+    """
+
+    def __init__(
+        self,
+        limits: RequestLimits,
+        *,
+        eos_token_ids: Sequence[int],
+        seed: int | None = None,
+        tokenizer: Tokenizer | None = None,
+        grammar_backend: BackendSetting = "auto",
+    ) -> None:
+        self.limits = limits
+        self._tokenizer = tokenizer
+        self._grammars = GrammarCompiler(partial(check_grammar, setting=grammar_backend))
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._random = random.Random(seed)
+        self._ids = itertools.count()
+
+    def validate(self, params: SamplingParams) -> None:
+        """Raise InvalidRequestError where `process` would for parameters, whatever the prompt."""
+        check_sampling_params(params, self.limits)
+        self.validate_constraint(params)
+        if params.bad_words and self._tokenizer is None:
+            raise InvalidRequestError("bad_words need a tokenizer, and skip_tokenizer_init left it out", "bad_words")
+
+    def validate_constraint(self, params: SamplingParams) -> None:
+        """Raise InvalidRequestError for a constraint that is refused without compiling it, as `check_grammar` does."""
+        has_eos, has_tokenizer = bool(self._eos_token_ids), self._tokenizer is not None
+        check_structured_outputs(params, has_eos=has_eos, has_tokenizer=has_tokenizer)
+        check_thinking_budget(params, has_tokenizer=has_tokenizer)
+
+    def check_grammar(self, params: SamplingParams) -> None:
+        """Compile the grammar of `params`, if it has one: blocks, for no longer than a few seconds.
+
+        Raises:
+            InvalidRequestError: the grammar is not sound, or took too long; with code "queue_full" so many others are
+                being compiled that it has to be tried again later.
+        """
+        if params.structured_outputs is not None:
+            with _told_of_grammars():
+                self._grammars.check(params.structured_outputs)
+
+    async def check_grammar_async(self, params: SamplingParams) -> None:
+        """The same for a coroutine: its event loop goes on."""
+        if params.structured_outputs is not None:
+            with _told_of_grammars():
+                await self._grammars.check_async(params.structured_outputs)
+
+    def with_bad_words(self, params: SamplingParams) -> SamplingParams:
+        """`params` with the token ids of their bad words, which `process` then need not find for each prompt.
+
+        Raises:
+            InvalidRequestError: a parameter that no prompt can go with.
+        """
+        check_sampling_params(params, self.limits)
+        if not params.bad_words or self._tokenizer is None:
+            return params
+        token_ids = bad_words_token_ids(self._tokenizer, params.bad_words)
+        return msgspec.structs.replace(params, bad_words_token_ids=token_ids)
+
+    def process(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> Submission:
+        """Check prompts that share their parameters, and resolve what they leave open.
+
+        What they share is gone through once, however many prompts there are: lists of parameters may be long.
+
+        Raises:
+            InvalidRequestError: one of them cannot be served.
+        """
+        self.validate(params)
+        check_priority(priority)
+        check_cache_salt(cache_salt)
+        checked = [self._check_prompt(prompt, params) for prompt in prompts]
+        return Submission(
+            prompts=[self._prompt(prompt, params) for prompt in checked],
+            sampling_params=self._resolve(params),
+            eos_token_ids=() if params.ignore_eos and params.structured_outputs is None else self._eos_token_ids,
+            arrival_time=time.monotonic(),
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+
+    def check_num_logprobs(self, submission: Submission) -> None:
+        """Raise InvalidRequestError where its prompts together ask for more log-probabilities than one request may."""
+        params = submission.sampling_params
+        counts = (num_logprobs(params, self.limits, num_prompt_tokens=len(p.token_ids)) for p in submission.prompts)
+        check_num_logprobs(sum(counts), self.limits)
+
+    def process_embedding(
+        self, prompts: Sequence[Sequence[int]], pooling: Pooling, *, priority: int = 0, cache_salt: str = ""
+    ) -> Submission:
+        """Check prompts whose embeddings are asked for.
+
+        Raises:
+            InvalidRequestError: one of them cannot be served.
+        """
+        check_priority(priority)
+        check_cache_salt(cache_salt)
+        if pooling not in get_args(Pooling):
+            allowed = ", ".join(map(repr, get_args(Pooling)))
+            raise InvalidRequestError(f"pooling is {pooling!r}; it must be one of {allowed}", "pooling")
+        params = SamplingParams(seed=0, max_tokens=0)
+        checked = [self._check_prompt(prompt, params) for prompt in prompts]
+        return Submission(
+            prompts=[self._prompt(prompt, params) for prompt in checked],
+            sampling_params=params,
+            kind="embed",
+            arrival_time=time.monotonic(),
+            priority=priority,
+            cache_salt=cache_salt,
+            pooling=pooling,
+        )
+
+    def _check_prompt(self, token_ids: Sequence[int], params: SamplingParams) -> list[int]:
+        check_prompt(token_ids, self.limits)
+        check_lengths(params, self.limits, num_prompt_tokens=len(token_ids))
+        check_num_logprobs(num_logprobs(params, self.limits, num_prompt_tokens=len(token_ids)), self.limits)
+        return list(token_ids)
+
+    def _prompt(self, token_ids: list[int], params: SamplingParams) -> Prompt:
+        room = self.limits.max_model_len - len(token_ids)
+        return Prompt(
+            request_id=str(next(self._ids)),
+            token_ids=token_ids,
+            seed=self._random.getrandbits(63) if params.seed is None else params.seed,
+            max_tokens=room if params.max_tokens is None else params.max_tokens,
+        )
+
+    def _resolve(self, params: SamplingParams) -> SamplingParams:
+        greedy = params.temperature < LEAST_TEMPERATURE
+        bad_words = None
+        if params.bad_words and self._tokenizer is not None:
+            bad_words = params.bad_words_token_ids or bad_words_token_ids(self._tokenizer, params.bad_words)
+        return msgspec.structs.replace(
+            params,
+            temperature=0.0 if greedy else float(params.temperature),
+            top_k=-1 if params.top_k in (0, -1) or params.top_k >= self.limits.vocab_size else params.top_k,
+            top_p=float(params.top_p),
+            bad_words_token_ids=bad_words,
+        )
+
+
+@contextlib.contextmanager
+def _told_of_grammars() -> Iterator[None]:
+    """Turn what is wrong with a grammar into InvalidRequestError."""
+    name = "structured_outputs"
+    try:
+        yield
+    except GrammarError as error:
+        raise InvalidRequestError(f"{name}: {error}", name, "invalid_grammar") from None
+    except CompilerBusyError as error:
+        raise InvalidRequestError(f"{name}: {error}", name, "queue_full") from None

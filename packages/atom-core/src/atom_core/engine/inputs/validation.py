@@ -1,0 +1,240 @@
+"""Checks everything that a client can send, before the engine sees it: nothing admitted can make the engine raise."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atom_core.engine.errors import InvalidRequestError
+from atom_core.messages import SamplingParams, ThinkingBudget
+from atom_core.structured_output.constraints.grammar import GrammarError, check_limits
+
+MAX_LOGPROBS = 20
+MAX_LOGPROB_TOKENS = 128
+MAX_STOP_STRINGS, MAX_STOP_LENGTH = 16, 256
+MAX_LOGIT_BIAS = 1024
+MAX_STOP_TOKENS = 128
+MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH = 128, 256
+CACHE_SALT = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """What a request may ask of this engine; `can_generate` is false of models that only embed."""
+
+    max_model_len: int
+    vocab_size: int
+    max_num_seqs: int
+    max_request_logprobs: int = 2**21
+    can_generate: bool = True
+
+
+def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
+    """Raise InvalidRequestError unless `token_ids` is a prompt that leaves room for one token."""
+    if isinstance(token_ids, str | bytes) or not isinstance(token_ids, Sequence):
+        raise InvalidRequestError(f"prompt is a {type(token_ids).__name__}; token ids are a list of integers", "prompt")
+    if not token_ids:
+        raise InvalidRequestError("prompt is empty; it must hold at least one token", "prompt", "empty_prompt")
+    if len(token_ids) >= limits.max_model_len:
+        raise prompt_too_long(len(token_ids), limits.max_model_len)
+    vocab_size = limits.vocab_size
+    # Prompts are long: the wrong token is only searched for where there is one.
+    if set(map(type, token_ids)) == {int} and min(token_ids) >= 0 and max(token_ids) < vocab_size:
+        return
+    for token_id in token_ids:
+        if type(token_id) is not int or not 0 <= token_id < vocab_size:
+            raise InvalidRequestError(
+                f"prompt holds {token_id!r}; token ids are integers from 0 to {vocab_size - 1}",
+                "prompt",
+                "invalid_token_id",
+            )
+
+
+def prompt_too_long(num_tokens: int, max_model_len: int, param: str = "prompt") -> InvalidRequestError:
+    """What to say of a prompt that leaves no room for a token; `param` is where it came from."""
+    message = (
+        f"prompt has {num_tokens} tokens; this model's context is {max_model_len} tokens, prompt and output together: "
+        f"send at most {max_model_len - 1}"
+    )
+    return InvalidRequestError(message, param, "context_length_exceeded")
+
+
+def check_sampling_params(params: SamplingParams, limits: RequestLimits) -> None:
+    """Raise InvalidRequestError for the first parameter that cannot be, naming it and what was allowed."""
+    if not limits.can_generate:
+        raise InvalidRequestError(
+            "this model cannot generate: its checkpoint holds a decoder without a head; it makes embeddings", "model"
+        )
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequestError(f"sampling_params is a {type(params).__name__}; it must be SamplingParams")
+    _number("temperature", params.temperature, 0, None)
+    _integer("top_k", params.top_k, -1, None)
+    _number("top_p", params.top_p, 0, 1, above_minimum=True)
+    _number("min_p", params.min_p, 0, 1)
+    _number("presence_penalty", params.presence_penalty, -2, 2)
+    _number("frequency_penalty", params.frequency_penalty, -2, 2)
+    _number("repetition_penalty", params.repetition_penalty, 0, 100, above_minimum=True)
+    _integer("n", params.n, 1, limits.max_num_seqs)
+    if params.seed is not None:
+        _integer("seed", params.seed, -(2**63), 2**63 - 1)
+    for name in ("logprobs", "prompt_logprobs"):
+        if (value := getattr(params, name)) is not None:
+            _integer(name, value, 0, MAX_LOGPROBS)
+    for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+        if not isinstance(value := getattr(params, name), bool):
+            raise InvalidRequestError(f"{name} is {value!r}; it must be true or false", name, "invalid_type")
+    if params.max_tokens is not None:
+        _integer("max_tokens", params.max_tokens, 0, None)
+    _check_texts("stop", params.stop_strings, MAX_STOP_STRINGS, MAX_STOP_LENGTH)
+    _check_texts("bad_words", params.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH)
+    _token_ids("stop_token_ids", params.stop_token_ids, limits, MAX_STOP_TOKENS)
+    _token_ids("logprob_token_ids", params.logprob_token_ids, limits, MAX_LOGPROB_TOKENS)
+    if params.logprob_token_ids is not None and params.logprobs is None:
+        raise InvalidRequestError("logprob_token_ids need logprobs", "logprob_token_ids")
+    _token_ids("kept_special_token_ids", params.kept_special_token_ids, limits, MAX_STOP_TOKENS)
+    _token_ids("allowed_token_ids", params.allowed_token_ids, limits, limits.vocab_size)
+    if params.allowed_token_ids is not None and not params.allowed_token_ids:
+        raise InvalidRequestError(
+            "allowed_token_ids is empty; leave it out, or name at least one token", "allowed_token_ids"
+        )
+    _check_logit_bias(params.logit_bias, limits)
+
+
+def check_lengths(params: SamplingParams, limits: RequestLimits, *, num_prompt_tokens: int) -> None:
+    """Raise InvalidRequestError unless what is to be generated fits the context behind a prompt."""
+    room = limits.max_model_len - num_prompt_tokens
+    if params.max_tokens is not None and params.max_tokens > room:
+        raise InvalidRequestError(
+            f"max_tokens is {_shown(params.max_tokens)} and the prompt has {num_prompt_tokens} tokens; this model's "
+            f"context is {limits.max_model_len} tokens, prompt and output together: ask for at most {room}",
+            "max_tokens",
+            "context_length_exceeded",
+        )
+    _integer("min_tokens", params.min_tokens, 0, room if params.max_tokens is None else params.max_tokens)
+
+
+def num_logprobs(params: SamplingParams, limits: RequestLimits, *, num_prompt_tokens: int) -> int:
+    """Log-probabilities that may come of all samples of a prompt: those of chosen tokens and of others beside them."""
+    num_output_tokens = limits.max_model_len - num_prompt_tokens if params.max_tokens is None else params.max_tokens
+    of_prompt = 0 if params.prompt_logprobs is None else num_prompt_tokens * (1 + params.prompt_logprobs)
+    num_top = max(params.logprobs or 0, len(params.logprob_token_ids or ()))
+    of_output = 0 if params.logprobs is None else num_output_tokens * (1 + num_top)
+    return params.n * (of_prompt + of_output)
+
+
+def check_num_logprobs(count: int, limits: RequestLimits) -> None:
+    """Raise InvalidRequestError where a request asks for more log-probabilities than may be kept for it."""
+    if count > limits.max_request_logprobs:
+        raise InvalidRequestError(
+            f"this request asks for up to {count} log-probabilities, over all samples and tokens; at most "
+            f"{limits.max_request_logprobs} are kept (max_request_logprobs): ask for fewer of each token, for fewer "
+            "samples or prompts, or for a smaller max_tokens",
+            "logprobs",
+        )
+
+
+def check_thinking_budget(params: SamplingParams, *, has_tokenizer: bool) -> None:
+    """Raise InvalidRequestError unless a thinking budget, if any, has a length and marks."""
+    budget, name = params.thinking_budget, "thinking_budget"
+    if budget is None:
+        return
+    if not isinstance(budget, ThinkingBudget):
+        raise InvalidRequestError(f"{name} is a {type(budget).__name__}; it must be ThinkingBudget", name)
+    _integer(name, budget.max_tokens, 0, None)
+    _check_texts(name, [budget.begin, budget.end], 2, MAX_STOP_LENGTH)
+    if not has_tokenizer:
+        raise InvalidRequestError(f"{name} needs a tokenizer, and skip_tokenizer_init left it out", name)
+
+
+def check_structured_outputs(params: SamplingParams, *, has_eos: bool, has_tokenizer: bool) -> None:
+    """Raise InvalidRequestError unless a constraint, if any, is one that this engine can take up."""
+    if params.structured_outputs is None:
+        return
+    name = "structured_outputs"
+    try:
+        check_limits(params.structured_outputs)
+    except GrammarError as error:
+        raise InvalidRequestError(f"{name}: {error}", name) from None
+    if params.allowed_token_ids is not None:
+        raise InvalidRequestError(f"allowed_token_ids and {name} exclude each other: leave one out", name)
+    if not has_tokenizer:
+        raise InvalidRequestError(f"{name} needs a tokenizer, and skip_tokenizer_init left it out", name)
+    if not has_eos:
+        raise InvalidRequestError(f"{name} needs a model with an end-of-sequence token; this one names none", name)
+
+
+def check_cache_salt(cache_salt: str) -> None:
+    """Raise InvalidRequestError unless `cache_salt` is empty or a short plain word."""
+    if not isinstance(cache_salt, str) or (cache_salt and not CACHE_SALT.fullmatch(cache_salt)):
+        raise InvalidRequestError("cache_salt must be 1 to 64 of the characters A-Z a-z 0-9 _ . -", "cache_salt")
+
+
+def check_priority(priority: int) -> None:
+    """Raise InvalidRequestError unless `priority` is an integer of 32 bits; lower runs first."""
+    _integer("priority", priority, -(2**31), 2**31 - 1)
+
+
+def _check_texts(name: str, texts: Any, most: int, longest: int) -> None:
+    if texts is None:
+        return
+    allowed = f"a list of at most {most} texts of 1 to {longest} characters"
+    if not isinstance(texts, list | tuple) or len(texts) > most:
+        raise InvalidRequestError(f"{name} must be {allowed}", name)
+    for text in texts:
+        if not isinstance(text, str) or not 1 <= len(text) <= longest:
+            raise InvalidRequestError(f"{name} holds {_shown(text)}; it must be {allowed}", name)
+
+
+def _check_logit_bias(logit_bias: Any, limits: RequestLimits) -> None:
+    if logit_bias is None:
+        return
+    if not isinstance(logit_bias, dict) or len(logit_bias) > MAX_LOGIT_BIAS:
+        raise InvalidRequestError(f"logit_bias must be an object of at most {MAX_LOGIT_BIAS} token ids", "logit_bias")
+    _token_ids("logit_bias", list(logit_bias), limits, MAX_LOGIT_BIAS)
+    for bias in logit_bias.values():
+        _number("logit_bias", bias, -100, 100)
+
+
+def _token_ids(name: str, token_ids: Any, limits: RequestLimits, most: int) -> None:
+    if token_ids is None:
+        return
+    if not isinstance(token_ids, list | tuple) or len(token_ids) > most:
+        raise InvalidRequestError(f"{name} must be a list of at most {most} token ids", name)
+    for token_id in token_ids:
+        if type(token_id) is not int or not 0 <= token_id < limits.vocab_size:
+            raise InvalidRequestError(
+                f"{name} holds {_shown(token_id)}; token ids are integers from 0 to {limits.vocab_size - 1}",
+                name,
+                "invalid_token_id",
+            )
+
+
+def _integer(name: str, value: Any, minimum: int, maximum: int | None) -> None:
+    allowed = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequestError(f"{name} is {_shown(value)}; it must be an integer {allowed}", name, "invalid_type")
+    if value < minimum or (maximum is not None and value > maximum) or abs(value) > 2**63:
+        raise InvalidRequestError(f"{name} is {_shown(value)}; it must be an integer {allowed}", name)
+
+
+def _number(name: str, value: Any, minimum: float, maximum: float | None, *, above_minimum: bool = False) -> None:
+    least = f"above {minimum}" if above_minimum else f"at least {minimum}"
+    allowed = least if maximum is None else f"{least} and at most {maximum}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequestError(f"{name} is {_shown(value)}; it must be a number {allowed}", name, "invalid_type")
+    is_finite = math.isfinite(value) if isinstance(value, float) else abs(value) < 2**63
+    too_low = value <= minimum if above_minimum else value < minimum
+    if not is_finite or too_low or (maximum is not None and value > maximum):
+        raise InvalidRequestError(f"{name} is {_shown(value)}; it must be a finite number {allowed}", name)
+
+
+def _shown(value: Any) -> str:
+    """A client's value in a message: never long."""
+    try:
+        text = repr(value)
+    except Exception:  # a huge integer does not print
+        text = f"a {type(value).__name__} that is too long to print"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,1 @@
+"""From the news of the scheduler to the text that callers get."""

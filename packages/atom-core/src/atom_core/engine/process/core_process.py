@@ -1,0 +1,220 @@
+"""The engine's own process: ``python -m atom_core.engine.process.core_process``, started by `AsyncEngine`.
+
+It reads one `Launch` as a line of JSON from standard input, which stays open for as long as the parent lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import queue
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+
+import msgspec
+import zmq
+
+from atom_core import settings
+from atom_core.engine.engine_core import EngineCore
+from atom_core.engine.errors import ProfilerError
+from atom_core.engine.process.news_slices import slices_of
+from atom_core.engine.process.wire import (
+    ENCODER,
+    TO_ENGINE,
+    AbortRequests,
+    AddRequests,
+    Failed,
+    FromEngine,
+    Launch,
+    News,
+    Profile,
+    Pulse,
+    Ready,
+    Reply,
+    Shutdown,
+    ToEngine,
+    news_address,
+    request_address,
+)
+from atom_core.log_lines import LineFormatter
+
+logger = logging.getLogger(__name__)
+
+PULSE_SECONDS = 0.5
+
+
+def main() -> int:
+    """Start the engine, serve until told to stop; 0 after a shutdown, 1 after a failure."""
+    # Signals reach the whole group: the parent drains, and then ends this process.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.SIG_IGN)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=settings.log_level(), handlers=[handler])
+    launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
+    threading.Thread(target=_die_with_parent, args=(launch.folder,), daemon=True).start()
+    context = zmq.Context()
+    sender = _Sender(context, news_address(launch.folder))
+    try:
+        core = _start_core(launch)
+    except Exception as error:
+        sender.send(Failed(_cause(error)))
+        _close(context, sender)
+        return 1
+    # What a start makes is never garbage, and a full collection over it would stop steps for 0.2 s. This is done only
+    # here, where the process is ours, and not in a program that holds an engine.
+    gc.freeze()
+    try:
+        sender.send(Ready(core.info))
+        _EngineLoop(core, context, sender, launch.folder).run()
+    except Exception as error:
+        logger.exception("the engine died")
+        sender.send(Failed(_cause(error)))
+        return 1
+    finally:
+        _close(context, sender)
+        core.close()
+    return 0
+
+
+def _start_core(launch: Launch) -> EngineCore:
+    from atom_core.config import EngineArgs
+    from atom_core.engine.startup import resolve
+    from atom_models import open_checkpoint
+
+    args = EngineArgs.from_keywords(**launch.settings)
+    started = time.perf_counter()
+    config = resolve(args, open_checkpoint(launch.model_path))
+    resolved = time.perf_counter() - started
+    core = EngineCore(config)
+    core.info.timings.update({"import torch, probe the machine": resolved})
+    return core
+
+
+class _EngineLoop:
+    """Takes messages, steps, sends news."""
+
+    def __init__(self, core: EngineCore, context: zmq.Context, sender: _Sender, folder: str) -> None:
+        self._core = core
+        self._context = context
+        self._sender = sender
+        self._inbox: queue.SimpleQueue[ToEngine | msgspec.DecodeError] = queue.SimpleQueue()
+        self._running = True
+        self._last_step: float | None = None  # None while idle
+        for target in (self._receive, self._beat):
+            threading.Thread(target=target, args=(folder,), daemon=True).start()
+
+    def run(self) -> None:
+        """Run until a `Shutdown` comes; an exception means that the engine is dead."""
+        core = self._core
+        while self._running:
+            if not core.has_unfinished():
+                self._last_step = None
+                while self._inbox.empty() and self._core.prepare():
+                    pass
+                self._handle(self._inbox.get())
+                self._last_step = time.monotonic()
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._handle(self._inbox.get_nowait())
+            if core.has_unfinished() and self._running:
+                news = core.step()
+                self._last_step = time.monotonic()
+                for part in slices_of(news):
+                    self._sender.send(News(part, core.stats()))
+
+    def _handle(self, message: ToEngine | msgspec.DecodeError) -> None:
+        match message:
+            case AddRequests(submission):
+                for sample in submission.samples():
+                    self._core.add_request(sample)
+            case AbortRequests(request_ids):
+                self._core.abort(request_ids)
+            case Profile(call_id, start):
+                self._sender.send(Reply(call_id, self._profile(start)))
+            case Shutdown():
+                self._running = False
+            case msgspec.DecodeError() as error:
+                # Nobody knows whose request it was, so its caller would wait for ever.
+                raise error
+
+    def _profile(self, start: bool) -> str | None:
+        try:
+            self._core.start_profile() if start else self._core.stop_profile()
+        except ProfilerError as error:
+            return str(error)
+        except Exception as error:
+            logger.exception("profiling failed")
+            return f"profiling failed: {type(error).__name__}: {error}"
+        return None
+
+    def _receive(self, folder: str) -> None:
+        socket = self._context.socket(zmq.PULL)
+        socket.set_hwm(0)
+        socket.bind(request_address(folder))
+        with contextlib.suppress(zmq.ContextTerminated), contextlib.closing(socket):
+            while True:
+                data = socket.recv()
+                try:
+                    self._inbox.put(TO_ENGINE.decode(data))
+                except msgspec.DecodeError as error:
+                    self._inbox.put(error)
+
+    def _beat(self, folder: str) -> None:
+        with contextlib.suppress(zmq.ZMQError):
+            sender = _Sender(self._context, news_address(folder))
+            while True:
+                last = self._last_step
+                sender.send(Pulse(0.0 if last is None else time.monotonic() - last, self._core.stats()))
+                time.sleep(PULSE_SECONDS)
+
+
+class _Sender:
+    """One socket to the API process; each thread has its own."""
+
+    def __init__(self, context: zmq.Context, address: str) -> None:
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.set_hwm(0)
+        self._socket.linger = 1000
+        self._socket.connect(address)
+
+    def send(self, message: FromEngine) -> None:
+        self._socket.send(ENCODER.encode(message))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _close(context: zmq.Context, sender: _Sender) -> None:
+    """Let the last message out. The context is left to the end of the process: other threads still use it."""
+    sender.close()
+    time.sleep(0.1)
+
+
+def _die_with_parent(folder: str) -> None:
+    """Standard input ends when the parent does, however it ends: leave nothing behind."""
+    while sys.stdin.buffer.read(4096):
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+def _cause(error: BaseException) -> str:
+    """One line for errors that explain themselves, a traceback before it for the others; the cause is the last line."""
+    last = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ValueError | OSError | ImportError | MemoryError) and type(error) is not ValueError:
+        return last
+    lines = traceback.format_exception(error)
+    return "".join(lines[:-1]) + f"{type(error).__name__}: {last}"
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # threads that wait on sockets must not keep the process

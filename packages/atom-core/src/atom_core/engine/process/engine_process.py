@@ -1,0 +1,89 @@
+"""`EngineProcess`: starts the engine's process, watches it, and ends it. Torch-free."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from atom_core import settings
+from atom_core.config.engine_args import EngineArgs
+from atom_core.engine.process.wire import Launch
+
+
+class EngineProcess:
+    """The child, and the private folder with the sockets between us.
+
+    Attributes:
+        folder: readable by this user only; removed by `stop`.
+    """
+
+    def __init__(self, args: EngineArgs) -> None:
+        self.folder = tempfile.mkdtemp(prefix="atom-")  # mode 0700
+        self._args = args
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def spawn(self, model_path: Path, on_exit: Callable[[], None]) -> None:
+        """Start the process; `on_exit` is called from a thread when it has ended, for whatever reason."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "atom_core.engine.process.core_process"],
+            stdin=subprocess.PIPE,
+            env=settings.child_environment(self._args.num_threads),
+        )
+        launch = Launch(dataclasses.asdict(self._args), str(model_path), self.folder)
+        # The pipe stays open as long as this process lives: when it closes, the child ends.
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(msgspec.json.encode(launch) + b"\n")
+                process.stdin.flush()
+        self._process = process
+
+        def watch() -> None:
+            process.wait()
+            on_exit()
+
+        threading.Thread(target=watch, name="engine-watch", daemon=True).start()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the engine's process; None before it starts."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def describe_exit(self) -> str:
+        """How the process ended, in words."""
+        code = None if self._process is None else self._process.poll()
+        if code is None:
+            return "the engine's process is running"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                name = signal.Signals(-code).name
+                memory = " (out of memory?)" if name == "SIGKILL" else ""
+                return f"the engine's process was ended by {name}{memory}"
+        return f"the engine's process ended with code {code}"
+
+    def stop(self, grace: float) -> None:
+        """Wait `grace` seconds for the process to end, then kill it; remove the folder. Blocks."""
+        process = self._process
+        if process is not None:
+            try:
+                process.wait(grace)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
+        shutil.rmtree(self.folder, ignore_errors=True)

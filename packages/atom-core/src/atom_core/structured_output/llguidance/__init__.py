@@ -1,0 +1,1 @@
+"""llguidance as a backend: constraints in its notation, and vocabularies as it takes them."""

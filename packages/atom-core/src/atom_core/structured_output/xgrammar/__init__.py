@@ -1,0 +1,1 @@
+"""xgrammar as a backend: constraints in its notation, and what it enforces."""

@@ -1,0 +1,88 @@
+"""What every decoder-only model has around its layers, and the one loop over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from atom_models.build_context import BuildContext
+from atom_models.config.reading import read_config
+from atom_models.layers import LMHead, Residual, VocabularyEmbedding
+
+
+class DecoderForCausalLM(nn.Module):
+    """An embedding and layers as `model`, and a head over the vocabulary; models name their config and `make_model`."""
+
+    config_class: type[Any]
+
+    def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
+        super().__init__()
+        self.config = read_config(self.config_class, config)
+        self.model = self.make_model(self.config, context)
+        self.lm_head = LMHead(
+            self.config.hidden_size,
+            self.config.vocab_size,
+            context,
+            tied_to=self.model.embed_tokens if self.config.tie_word_embeddings else None,
+        )
+
+    def make_model(self, config: Any, context: BuildContext) -> Decoder:
+        """The embedding, the layers and the last norm."""
+        raise NotImplementedError
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.model.embed(input_ids)
+
+    def forward(
+        self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
+    ) -> Any:
+        return self.model(input_ids, positions, inputs_embeds)
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.lm_head(hidden_states)
+
+
+class Decoder(nn.Module):
+    """Token ids to hidden states: each layer adds to the residual, which begins as the embedding and is normed at last.
+
+    Args:
+        layers: called as ``layer(positions, residual) -> residual``, see `Residual`.
+        norm: the last one, ``norm(residual) -> hidden_states``.
+        embed_scale: factor on embeddings; None leaves them as they are.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        context: BuildContext,
+        *,
+        layers: Iterable[nn.Module],
+        norm: nn.Module,
+        embed_scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.embed_tokens = VocabularyEmbedding(
+            config.vocab_size, config.hidden_size, context, prefix="model.embed_tokens"
+        )
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+        self._embed_scale, self._aux_layer_ids = embed_scale, context.aux_hidden_states
+
+    def embed(self, input_ids: torch.Tensor | None) -> torch.Tensor:
+        embeds = self.embed_tokens(input_ids)
+        return embeds if self._embed_scale is None else embeds * self._embed_scale
+
+    def forward(
+        self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
+    ) -> Any:
+        residual = Residual(self.embed(input_ids) if inputs_embeds is None else inputs_embeds)
+        aux = []
+        for layer_id, layer in enumerate(self.layers):
+            residual = layer(positions, residual)
+            if layer_id in self._aux_layer_ids:
+                aux.append(residual)
+        hidden_states = self.norm(residual)
+        return (hidden_states, [each.tensor() for each in aux]) if self._aux_layer_ids else hidden_states

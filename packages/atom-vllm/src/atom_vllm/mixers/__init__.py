@@ -1,0 +1,1 @@
+"""vLLM's attention layers and caches over our kernels."""

@@ -1,0 +1,31 @@
+"""Which of vLLM's architectures are ours inside it, and the names of their wrappers."""
+
+from __future__ import annotations
+
+from atom_models import supported_architectures
+from atom_vllm import compat, settings
+
+# Those whose layers are mixtures of experts go by another wrapper, as users of ROCm/ATOM know it.
+_EXPERTS = ("Moe", "Mixtral", "Deepseek", "GptOss", "MiniMax")
+
+
+def overridden() -> tuple[str, ...]:
+    """Architectures that vLLM has, that we have, and that the user allows; sorted."""
+    allowed = settings.allowed_architectures()
+    names = [name for name in supported_architectures() if compat.own_class(name) is not None]
+    if allowed is not None:
+        unknown = sorted(allowed - set(names))
+        if unknown:
+            raise ValueError(f"ATOM_VLLM_ARCHITECTURES names {unknown[0]}; there are {', '.join(sorted(names))}")
+        names = [name for name in names if name in allowed]
+    return tuple(sorted(names))
+
+
+def has_experts(architecture: str) -> bool:
+    """Whether layers of this architecture are mixtures of experts."""
+    return any(part in architecture for part in _EXPERTS)
+
+
+def wrapper_name(architecture: str) -> str:
+    """What the class that vLLM gets is called in `atom_vllm.models.model_wrapper`."""
+    return f"ATOM{'MoE' if has_experts(architecture) else ''}_{architecture}"

@@ -1,0 +1,119 @@
+"""Our models as vLLM wants models: thin wrappers that build, load and run them.
+
+For each architecture vLLM's registry gets a class that is made here on demand: a subclass of vLLM's own class, so that
+vLLM reads that one's features from it. Making an instance gives our wrapper, or, for what our models do not have,
+vLLM's own model, just as if we were not here.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from atom_kernels.platform import detect_platform
+from atom_models import BuildContext, build_model, load_dummy_weights, load_named_weights
+from atom_vllm import compat, features
+from atom_vllm.engine_settings import checkpoint_of, translate
+from atom_vllm.mixers.mixer_host import connect_layers, mixer_host_factory
+from atom_vllm.models import load_order
+from atom_vllm.models.architectures import has_experts, overridden, wrapper_name
+from atom_vllm.models.collectives import tensor_parallel
+from atom_vllm.models.compiled import compiled
+
+logger = logging.getLogger("vllm.atom")
+
+
+class ATOMModelBase(nn.Module):
+    """A model of `atom_models` behind vLLM's interface for text generation.
+
+    Attributes:
+        settings: vLLM's, as they were translated.
+    """
+
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        super().__init__()
+        collectives = tensor_parallel()
+        self.settings = translate(vllm_config)
+        self.vllm_config = vllm_config
+        self.config = vllm_config.model_config.hf_config
+        self._checkpoint = checkpoint_of(vllm_config)
+        context = BuildContext(
+            platform=detect_platform(),
+            dtype=vllm_config.model_config.dtype,
+            device=vllm_config.device_config.device,
+            collectives=collectives,
+            mixer_host=mixer_host_factory(vllm_config),
+            block_size=self.settings.block_size,
+            max_model_len=self.settings.max_model_len,
+        )
+        self.model: Any = build_model(self._checkpoint, context)
+        connect_layers(self.model, vllm_config)
+        self._decode = compiled(self.model, vllm_config)
+        if vllm_config.load_config.load_format == "dummy":
+            load_dummy_weights(self.model, self._checkpoint, device=vllm_config.device_config.device)
+            load_order.mark(vllm_config)
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.model.embed_input_ids(input_ids)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,
+        positions: torch.Tensor,
+        intermediate_tensors: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **_: Any,
+    ) -> torch.Tensor:
+        return self._decode(input_ids, positions, inputs_embeds)
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.model.compute_logits(hidden_states)
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Load from the tensors that vLLM gives, wherever they come from.
+
+        Raises:
+            CheckpointError: they do not fit the model; it names the first ones.
+        """
+        loaded = load_named_weights(self.model, load_order.note_order(weights), self._checkpoint.path)
+        load_order.mark(self.vllm_config)
+        return loaded
+
+
+class ATOMForCausalLM(ATOMModelBase):
+    """Dense models."""
+
+
+class ATOMMoEForCausalLM(ATOMModelBase):
+    """Mixtures of experts."""
+
+
+@functools.cache
+def _make_class(architecture: str) -> type:
+    module, name = compat.own_class(architecture) or ("", "")
+    own: Any = getattr(importlib.import_module(module), name)
+    ours = ATOMMoEForCausalLM if has_experts(architecture) else ATOMForCausalLM
+
+    def choose(cls: Any, *, vllm_config: Any, prefix: str = "", **keywords: Any) -> Any:
+        reason = features.why_not_ours(vllm_config)
+        if reason is not None:
+            logger.info("atom-vllm: %s is vLLM's own, because %s", architecture, reason)
+            return own.__new__(cls)
+        logger.info("Register model %s to vLLM with %s:%s", architecture, __name__, ours.__name__)
+        return ours(vllm_config=vllm_config, prefix=prefix)
+
+    members = {"__module__": __name__, "__doc__": f"`{name}` or ours, whichever can serve.", "__new__": choose}
+    return type(wrapper_name(architecture), (own,), members)
+
+
+def __getattr__(name: str) -> type:
+    found = next((entry for entry in overridden() if wrapper_name(entry) == name), None)
+    if found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _make_class(found)
