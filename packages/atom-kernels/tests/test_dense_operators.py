@@ -7,18 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom_kernels.activation import (
-    SILU_AND_MUL,
-    GatedActivationProblem,
-    gelu_and_mul,
-    silu_and_mul,
-    swiglu_oai_and_mul,
-)
+from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem, gated_activation
 from atom_kernels.cases import mismatch
 from atom_kernels.embedding import embedding
 from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem, linear_int8, quantize_int8
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem, add_rms_norm, layer_norm, rms_norm
-from atom_kernels.platform import Facts, detect_platform, platform_from_facts
+from atom_kernels.platform import Facts, Platform, detect_platform, platform_from_facts
 from atom_kernels.select import plan_with, select
 
 
@@ -103,7 +97,7 @@ def native_kernels():
     linear = LinearProblem(64, 32, torch.bfloat16)
     candidates = [
         (RMS_NORM, norm, {"weight": weight}, 32),
-        (SILU_AND_MUL, GatedActivationProblem(32, torch.bfloat16), {}, 64),
+        (GATED_ACTIVATION, GatedActivationProblem(32, torch.bfloat16, Activation.SILU), {}, 64),
         (OP, linear, {"weight": torch.ones(32, 64, dtype=torch.bfloat16)}, 64),
     ]
     return [
@@ -126,23 +120,44 @@ def test_c_kernels_refuse_what_they_were_not_planned_for():
 def test_silu_is_right_at_the_ends_of_the_number_line():
     gates = torch.tensor([-3e38, -1000.0, -88.0, -20.0, 0.0, 20.0, 88.0, 1000.0, float("nan")])
     x = torch.cat((gates, torch.ones(9))).view(1, 18)
-    expected = silu_and_mul(x)
-    for kernel in each_backend(SILU_AND_MUL, GatedActivationProblem(9, torch.float32), {}):
+    expected = gated_activation(x, Activation.SILU)
+    for kernel in each_backend(GATED_ACTIVATION, GatedActivationProblem(9, torch.float32, Activation.SILU), {}):
         assert torch.allclose(kernel(x), expected, rtol=1e-5, atol=1e-30, equal_nan=True)
 
 
 def test_gates_come_first_in_silu_and_gelu():
     x = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
     silu, gelu = torch.nn.functional.silu, torch.nn.functional.gelu
-    assert torch.allclose(silu_and_mul(x), silu(x[:, :2]) * x[:, 2:])
-    assert torch.allclose(gelu_and_mul(x, "tanh"), gelu(x[:, :2], approximate="tanh") * x[:, 2:])
+    assert torch.allclose(gated_activation(x, Activation.SILU), silu(x[:, :2]) * x[:, 2:])
+    assert torch.allclose(gated_activation(x, Activation.GELU_TANH), gelu(x[:, :2], approximate="tanh") * x[:, 2:])
+
+
+@pytest.mark.parametrize("name", ["relu6", "swiglu"])
+def test_an_activation_that_nobody_knows_is_refused_by_name(name):
+    with pytest.raises(
+        ValueError, match=f"activation is '{name}'; supported: silu, gelu, gelu_tanh, relu, relu2, swig"
+    ):
+        GatedActivationProblem(8, torch.float32, name)
+
+
+@pytest.mark.parametrize("name", Activation)
+def test_a_backend_computes_an_activation_or_names_it_when_it_refuses(name):
+    problem = GatedActivationProblem(64, torch.bfloat16, name)
+    platform = Platform.rocm("gfx942", device="cpu")
+    refused = {
+        backend.name: reason for backend in GATED_ACTIVATION.backends if (reason := backend.supports(problem, platform))
+    }
+    served = {"aiter": ("silu", "gelu", "gelu_tanh", "swiglu_oai"), "native": ("silu",)}
+    for backend, names in served.items():
+        assert ("not " + name in refused.get(backend, "")) == (name not in names)
+    assert not {"triton", "torch"} & set(refused)
 
 
 def test_gates_are_interleaved_and_clamped_in_swiglu_oai():
     x = torch.tensor([[1.0, 2.0, 100.0, -100.0]])
     sigmoid = torch.tensor([1.702, 1.702 * 7]).sigmoid().tolist()
     expected = [1.0 * sigmoid[0] * (2.0 + 1), 7.0 * sigmoid[1] * (-7.0 + 1)]
-    assert swiglu_oai_and_mul(x)[0].tolist() == pytest.approx(expected)
+    assert gated_activation(x, Activation.SWIGLU_OAI)[0].tolist() == pytest.approx(expected)
 
 
 def test_ids_outside_a_slice_of_the_vocabulary_give_zeros():
