@@ -11,7 +11,16 @@ from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivatio
 from atom_kernels.cases import mismatch
 from atom_kernels.embedding import embedding
 from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem, linear_int8, quantize_int8
-from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem, add_rms_norm, layer_norm, rms_norm
+from atom_kernels.norm import (
+    ADD_RMS_NORM,
+    LAYER_NORM,
+    RMS_NORM,
+    LayerNormProblem,
+    RMSNormProblem,
+    add_rms_norm,
+    layer_norm,
+    rms_norm,
+)
 from atom_kernels.platform import Facts, Platform, detect_platform, platform_from_facts
 from atom_kernels.select import plan_with, select
 
@@ -36,6 +45,15 @@ def bind_norms(op=RMS_NORM):
     return each_backend(op, NORM, {"weight": torch.ones(32, dtype=torch.bfloat16)})
 
 
+def bind_norms_of_one_input():
+    """Every implementation of the RMS norm and of the layer norm, for rows of 32 in bfloat16."""
+    weight, bias = torch.linspace(0.5, 1.5, 32).bfloat16(), torch.linspace(-1, 1, 32).bfloat16()
+    with_bias, without = (LayerNormProblem(32, torch.bfloat16, 1e-5, has_bias, 1.0) for has_bias in (True, False))
+    layer_norms = each_backend(LAYER_NORM, with_bias, {"weight": weight, "bias": bias})
+    layer_norms += each_backend(LAYER_NORM, without, {"weight": weight})
+    return bind_norms() + layer_norms
+
+
 def test_a_row_of_ones_has_rms_one():
     assert torch.allclose(rms_norm(torch.ones(1, 8), torch.full((8,), 2.0), 0.0), torch.full((1, 8), 2.0))
 
@@ -56,6 +74,14 @@ def test_layer_norm_agrees_with_torch():
     assert torch.allclose(layer_norm(x, weight, bias, 1e-5), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("mean", [0.0, 1000.0, -3e4])
+def test_rows_far_from_zero_keep_their_deviations_in_a_layer_norm(mean):
+    x = mean + torch.arange(48.0).repeat(3, 1)
+    expected = layer_norm(x.double() - mean, torch.ones(48), None, 1e-5)
+    for kernel in each_backend(LAYER_NORM, LayerNormProblem(48, torch.float32, bias=False), {"weight": torch.ones(48)}):
+        assert torch.allclose(kernel(x).double(), expected.double(), atol=2e-3)
+
+
 def test_the_residual_carried_on_is_what_was_normed():
     x, residual, weight = (torch.randn(3, 8).bfloat16(), torch.randn(3, 8).bfloat16(), torch.ones(8).bfloat16())
     normed, new_residual = add_rms_norm(x, residual, weight, 1e-6)
@@ -74,19 +100,19 @@ def test_norms_leave_their_inputs_as_they_are():
 
 def test_norms_take_rows_that_are_not_adjacent():
     wide = torch.randn(5, 48).bfloat16()
-    for norm in bind_norms():
+    for norm in bind_norms_of_one_input():
         assert torch.equal(norm(wide[:, :32]), norm(wide[:, :32].contiguous()))
 
 
 def test_norms_take_heads_as_further_rows():
     x = torch.randn(5, 3, 32).bfloat16()
-    for norm in bind_norms():
+    for norm in bind_norms_of_one_input():
         assert torch.equal(norm(x).view(15, 32), norm(x.view(15, 32)))
 
 
 @pytest.mark.parametrize("num_rows", [0, 1])
 def test_norms_take_no_rows_at_all(num_rows):
-    for norm in bind_norms():
+    for norm in bind_norms_of_one_input():
         assert norm(torch.ones(num_rows, 32).bfloat16()).shape == (num_rows, 32)
 
 
@@ -97,6 +123,7 @@ def native_kernels():
     linear = LinearProblem(64, 32, torch.bfloat16)
     candidates = [
         (RMS_NORM, norm, {"weight": weight}, 32),
+        (LAYER_NORM, LayerNormProblem(32, torch.bfloat16, bias=False, weight_offset=1.0), {"weight": weight}, 32),
         (GATED_ACTIVATION, GatedActivationProblem(32, torch.bfloat16, Activation.SILU), {}, 64),
         (OP, linear, {"weight": torch.ones(32, 64, dtype=torch.bfloat16)}, 64),
     ]

@@ -7,12 +7,12 @@ import torch
 
 from atom_kernels.activation import UNGATED, Activation, ActivationProblem, GatedActivationProblem
 from atom_kernels.cases import mismatch, parity_cases
-from atom_kernels.norm import RMSNormProblem
+from atom_kernels.norm import LayerNormProblem, RMSNormProblem
 from atom_kernels.platform import detect_platform
 from atom_kernels.registry import all_ops
 from atom_kernels.select import select
 
-NAMES = ("rms_norm", "add_rms_norm", "activation", "gated_activation")
+NAMES = ("rms_norm", "add_rms_norm", "layer_norm", "activation", "gated_activation")
 # The interpreter computes with numpy, which says where exp() leaves float32: sigmoid is 0 there, as it should be.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
 
@@ -45,6 +45,8 @@ def test_no_rows_and_strided_rows_are_served(name):
 
 def problems_on_a_gpu(name, size):
     """Those of an operator over rows of a size, in bfloat16."""
+    if name == "layer_norm":
+        return [LayerNormProblem(size, torch.bfloat16, bias=bias) for bias in (True, False)]
     if "norm" in name:
         return [RMSNormProblem(size, torch.bfloat16)]
     if name == "activation":
