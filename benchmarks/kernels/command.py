@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ROWS = (1, 32, 128, 2048)
 # Operators whose cases say by their label alone what they are.
-NAMED_BY_SIZE = ("rms_norm", "add_rms_norm", "silu_and_mul", "sample")
+NAMED_BY_SIZE = ("rms_norm", "add_rms_norm", "gated_activation", "sample")
 # Bytes that torch may hold for reuse before a case: giving memory back and asking for it again takes time.
 MOST_RESERVED = 32 << 30
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.nn.functional as F
 
-from atom_kernels.activation import SILU_AND_MUL, GatedActivationProblem
+from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem
 from atom_kernels.graph_timing import num_copies
 from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem, LinearProblem
 from atom_kernels.linear import OP as LINEAR
@@ -31,9 +31,9 @@ def cases(model: str, shape: ModelShape, rows: tuple[int, ...]) -> Iterator[Kern
             lambda count=count: (random(count, hidden), random(count, hidden)),
         )
         if size := shape.intermediate_size:
-            gated = GatedActivationProblem(size, DTYPE)
+            gated = GatedActivationProblem(size, DTYPE, Activation.SILU)
             yield operator_case(
-                *(SILU_AND_MUL, gated, count, model, f"{size}"),
+                *(GATED_ACTIVATION, gated, count, model, f"{size}"),
                 lambda count=count, size=size: (random(count, 2 * size),),
             )
         for name, (inputs, outputs, bias) in shape.linears.items():

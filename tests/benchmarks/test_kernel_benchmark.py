@@ -40,9 +40,9 @@ def test_every_model_is_measured_in_every_operator_that_it_has_and_no_case_twice
     cases = [(case.operator, case.model, case.label) for case in kernels.all_cases(list(MODELS), (1, 32))]
     assert len(set(cases)) == len(cases)
     operators = {model: {operator for operator, other, _ in cases if other == model} for model in MODELS}
-    dense = {"attention", "rms_norm", "add_rms_norm", "silu_and_mul", "linear", "sample"}
+    dense = {"attention", "rms_norm", "add_rms_norm", "gated_activation", "linear", "sample"}
     assert operators["Qwen3-0.6B"] == dense
-    assert operators["gpt-oss-20b"] == dense - {"silu_and_mul"} | {"moe_route", "moe_experts"}
+    assert operators["gpt-oss-20b"] == dense - {"gated_activation"} | {"moe_route", "moe_experts"}
     # The same vocabulary as that of the smaller one.
     assert operators["Qwen3-8B"] == dense - {"sample"}
     assert "latent_attention" in operators["DeepSeek-V2-Lite"]

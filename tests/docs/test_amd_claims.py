@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from atom_kernels.activation import SILU_AND_MUL, SWIGLU_OAI_AND_MUL, GatedActivationProblem
+from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem
 from atom_kernels.attention import AttentionProblem
 from atom_kernels.attention.mla import MlaProblem
 from atom_kernels.linear import OP as LINEAR
@@ -98,9 +98,13 @@ def test_attention_in_float32_is_tritons(platform: Platform):
 
 
 def test_gated_activations_are_aiters_but_for_that_of_gpt_oss(platform: Platform):
-    problem = GatedActivationProblem(2880, torch.bfloat16)
-    for op, backend in ((SILU_AND_MUL, "aiter"), (SWIGLU_OAI_AND_MUL, "triton")):
-        assert [row.backend for row in select(op, problem, platform).rows] == [backend]
+    for activation, backend in (
+        (Activation.SILU, "aiter"),
+        (Activation.GELU, "aiter"),
+        (Activation.SWIGLU_OAI, "triton"),
+    ):
+        problem = GatedActivationProblem(2880, torch.bfloat16, activation)
+        assert [row.backend for row in select(GATED_ACTIVATION, problem, platform).rows] == [backend]
 
 
 def test_the_release_on_pypi_lacks_what_the_page_says():

@@ -192,6 +192,9 @@ def writes_to_imported_modules(file: Path) -> Iterator[ast.AST]:
     imports = (node for node in nodes(file) if isinstance(node, ast.Import))
     modules = {(alias.asname or alias.name).split(".")[0] for node in imports for alias in node.names}
     for node in nodes(file) if modules else ():
-        stores = isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del))
-        if stores and root(node) in modules:
+        if (
+            isinstance(node, (ast.Attribute, ast.Subscript))
+            and not isinstance(node.ctx, ast.Load)
+            and root(node) in modules
+        ):
             yield node

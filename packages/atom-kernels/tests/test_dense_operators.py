@@ -7,18 +7,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom_kernels.activation import (
-    SILU_AND_MUL,
-    GatedActivationProblem,
-    gelu_and_mul,
-    silu_and_mul,
-    swiglu_oai_and_mul,
-)
+from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem, gated_activation
 from atom_kernels.cases import mismatch
 from atom_kernels.embedding import embedding
 from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem, linear_int8, quantize_int8
-from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem, add_rms_norm, layer_norm, rms_norm
-from atom_kernels.platform import Facts, detect_platform, platform_from_facts
+from atom_kernels.norm import (
+    ADD_RMS_NORM,
+    LAYER_NORM,
+    RMS_NORM,
+    LayerNormProblem,
+    RMSNormProblem,
+    add_rms_norm,
+    layer_norm,
+    rms_norm,
+)
+from atom_kernels.platform import Facts, Platform, detect_platform, platform_from_facts
 from atom_kernels.select import plan_with, select
 
 
@@ -42,6 +45,15 @@ def bind_norms(op=RMS_NORM):
     return each_backend(op, NORM, {"weight": torch.ones(32, dtype=torch.bfloat16)})
 
 
+def bind_norms_of_one_input():
+    """Every implementation of the RMS norm and of the layer norm, for rows of 32 in bfloat16."""
+    weight, bias = torch.linspace(0.5, 1.5, 32).bfloat16(), torch.linspace(-1, 1, 32).bfloat16()
+    with_bias, without = (LayerNormProblem(32, torch.bfloat16, 1e-5, has_bias, 1.0) for has_bias in (True, False))
+    layer_norms = each_backend(LAYER_NORM, with_bias, {"weight": weight, "bias": bias})
+    layer_norms += each_backend(LAYER_NORM, without, {"weight": weight})
+    return bind_norms() + layer_norms
+
+
 def test_a_row_of_ones_has_rms_one():
     assert torch.allclose(rms_norm(torch.ones(1, 8), torch.full((8,), 2.0), 0.0), torch.full((1, 8), 2.0))
 
@@ -62,6 +74,14 @@ def test_layer_norm_agrees_with_torch():
     assert torch.allclose(layer_norm(x, weight, bias, 1e-5), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("mean", [0.0, 1000.0, -3e4])
+def test_rows_far_from_zero_keep_their_deviations_in_a_layer_norm(mean):
+    x = mean + torch.arange(48.0).repeat(3, 1)
+    expected = layer_norm(x.double() - mean, torch.ones(48), None, 1e-5)
+    for kernel in each_backend(LAYER_NORM, LayerNormProblem(48, torch.float32, bias=False), {"weight": torch.ones(48)}):
+        assert torch.allclose(kernel(x).double(), expected.double(), atol=2e-3)
+
+
 def test_the_residual_carried_on_is_what_was_normed():
     x, residual, weight = (torch.randn(3, 8).bfloat16(), torch.randn(3, 8).bfloat16(), torch.ones(8).bfloat16())
     normed, new_residual = add_rms_norm(x, residual, weight, 1e-6)
@@ -80,19 +100,19 @@ def test_norms_leave_their_inputs_as_they_are():
 
 def test_norms_take_rows_that_are_not_adjacent():
     wide = torch.randn(5, 48).bfloat16()
-    for norm in bind_norms():
+    for norm in bind_norms_of_one_input():
         assert torch.equal(norm(wide[:, :32]), norm(wide[:, :32].contiguous()))
 
 
 def test_norms_take_heads_as_further_rows():
     x = torch.randn(5, 3, 32).bfloat16()
-    for norm in bind_norms():
+    for norm in bind_norms_of_one_input():
         assert torch.equal(norm(x).view(15, 32), norm(x.view(15, 32)))
 
 
 @pytest.mark.parametrize("num_rows", [0, 1])
 def test_norms_take_no_rows_at_all(num_rows):
-    for norm in bind_norms():
+    for norm in bind_norms_of_one_input():
         assert norm(torch.ones(num_rows, 32).bfloat16()).shape == (num_rows, 32)
 
 
@@ -103,7 +123,8 @@ def native_kernels():
     linear = LinearProblem(64, 32, torch.bfloat16)
     candidates = [
         (RMS_NORM, norm, {"weight": weight}, 32),
-        (SILU_AND_MUL, GatedActivationProblem(32, torch.bfloat16), {}, 64),
+        (LAYER_NORM, LayerNormProblem(32, torch.bfloat16, bias=False, weight_offset=1.0), {"weight": weight}, 32),
+        (GATED_ACTIVATION, GatedActivationProblem(32, torch.bfloat16, Activation.SILU), {}, 64),
         (OP, linear, {"weight": torch.ones(32, 64, dtype=torch.bfloat16)}, 64),
     ]
     return [
@@ -126,23 +147,44 @@ def test_c_kernels_refuse_what_they_were_not_planned_for():
 def test_silu_is_right_at_the_ends_of_the_number_line():
     gates = torch.tensor([-3e38, -1000.0, -88.0, -20.0, 0.0, 20.0, 88.0, 1000.0, float("nan")])
     x = torch.cat((gates, torch.ones(9))).view(1, 18)
-    expected = silu_and_mul(x)
-    for kernel in each_backend(SILU_AND_MUL, GatedActivationProblem(9, torch.float32), {}):
+    expected = gated_activation(x, Activation.SILU)
+    for kernel in each_backend(GATED_ACTIVATION, GatedActivationProblem(9, torch.float32, Activation.SILU), {}):
         assert torch.allclose(kernel(x), expected, rtol=1e-5, atol=1e-30, equal_nan=True)
 
 
 def test_gates_come_first_in_silu_and_gelu():
     x = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
     silu, gelu = torch.nn.functional.silu, torch.nn.functional.gelu
-    assert torch.allclose(silu_and_mul(x), silu(x[:, :2]) * x[:, 2:])
-    assert torch.allclose(gelu_and_mul(x, "tanh"), gelu(x[:, :2], approximate="tanh") * x[:, 2:])
+    assert torch.allclose(gated_activation(x, Activation.SILU), silu(x[:, :2]) * x[:, 2:])
+    assert torch.allclose(gated_activation(x, Activation.GELU_TANH), gelu(x[:, :2], approximate="tanh") * x[:, 2:])
+
+
+@pytest.mark.parametrize("name", ["relu6", "swiglu"])
+def test_an_activation_that_nobody_knows_is_refused_by_name(name):
+    with pytest.raises(
+        ValueError, match=f"activation is '{name}'; supported: silu, gelu, gelu_tanh, relu, relu2, swig"
+    ):
+        GatedActivationProblem(8, torch.float32, name)
+
+
+@pytest.mark.parametrize("name", Activation)
+def test_a_backend_computes_an_activation_or_names_it_when_it_refuses(name):
+    problem = GatedActivationProblem(64, torch.bfloat16, name)
+    platform = Platform.rocm("gfx942", device="cpu")
+    refused = {
+        backend.name: reason for backend in GATED_ACTIVATION.backends if (reason := backend.supports(problem, platform))
+    }
+    served = {"aiter": ("silu", "gelu", "gelu_tanh", "swiglu_oai"), "native": ("silu",)}
+    for backend, names in served.items():
+        assert ("not " + name in refused.get(backend, "")) == (name not in names)
+    assert not {"triton", "torch"} & set(refused)
 
 
 def test_gates_are_interleaved_and_clamped_in_swiglu_oai():
     x = torch.tensor([[1.0, 2.0, 100.0, -100.0]])
     sigmoid = torch.tensor([1.702, 1.702 * 7]).sigmoid().tolist()
     expected = [1.0 * sigmoid[0] * (2.0 + 1), 7.0 * sigmoid[1] * (-7.0 + 1)]
-    assert swiglu_oai_and_mul(x)[0].tolist() == pytest.approx(expected)
+    assert gated_activation(x, Activation.SWIGLU_OAI)[0].tolist() == pytest.approx(expected)
 
 
 def test_ids_outside_a_slice_of_the_vocabulary_give_zeros():

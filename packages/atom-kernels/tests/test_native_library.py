@@ -40,6 +40,12 @@ def test_a_compiler_that_fails_is_a_reason_and_not_an_exception(tmp_path):
     assert "cannot compile probe.c" in reason
 
 
+@needs_compiler
+@pytest.mark.parametrize("name", sorted(source.stem for source in compiler.SOURCES.glob("*.c")))
+def test_every_source_of_ours_compiles(name):
+    assert native_unavailable(name) is None
+
+
 def test_disabled_native_kernels_are_not_loaded(monkeypatch):
     monkeypatch.setenv("ATOM_DISABLE_NATIVE", "1")
     assert native_unavailable() == "disabled by ATOM_DISABLE_NATIVE"

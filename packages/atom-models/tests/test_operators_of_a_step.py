@@ -13,7 +13,7 @@ from atom_models.paged_run import PagedRun, SequenceStep
 from tiny_architectures import families
 
 ATTENTION, LATENT_ATTENTION = "linear paged_attention linear", "linear rms_norm linear latent_attention linear"
-MLP = "linear silu_and_mul linear"
+MLP = "linear gated_activation linear"
 EXPERTS, SHARED_EXPERTS = "linear moe_route moe_experts", f"linear moe_route {MLP} moe_experts"
 
 # The halves of each family's layers, attention and what follows it.
@@ -21,7 +21,7 @@ HALVES = {
     **dict.fromkeys(("llama", "llama-3.1", "mistral", "mistral-full"), (ATTENTION, MLP) * 2),
     **dict.fromkeys(("qwen2", "qwen2-window", "qwen3"), (ATTENTION, MLP) * 2),
     "nemotron": (ATTENTION, "linear activation linear") * 2,
-    "gemma3": ("linear paged_attention linear rms_norm", "linear gelu_and_mul linear rms_norm") * 4,
+    "gemma3": ("linear paged_attention linear rms_norm", "linear gated_activation linear rms_norm") * 4,
     "qwen3_moe": (ATTENTION, EXPERTS) * 2,
     "qwen3_moe-mixed": (ATTENTION, MLP, ATTENTION, EXPERTS, *(ATTENTION, MLP) * 2),
     "mixtral": (ATTENTION, EXPERTS) * 2,

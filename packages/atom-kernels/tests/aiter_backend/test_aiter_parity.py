@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from amd_machine import amd_machine
-from atom_kernels.activation import SILU_AND_MUL, SWIGLU_OAI_AND_MUL, GatedActivationProblem
+from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem
 from atom_kernels.aiter.batched_gemm import bind_batched_gemm
 from atom_kernels.aiter.tables import cos_sin_tables
 from atom_kernels.cases import mismatch, parity_cases
@@ -26,10 +26,9 @@ from atom_kernels.select import select
 
 MACHINES = [("gfx942", "git"), ("gfx950", "git"), ("gfx942", "pypi"), ("gfx950", "pypi")]
 OPERATORS = {
-    "rms_norm", "add_rms_norm", "layer_norm", "silu_and_mul", "gelu_and_mul", "swiglu_oai_and_mul", "linear",
-    "fused_linear", "apply_rotary", "sample",
+    "rms_norm", "add_rms_norm", "layer_norm", "gated_activation", "linear", "fused_linear", "apply_rotary", "sample",
 }  # fmt: skip
-ONLY_FROM_GIT = {"swiglu_oai_and_mul", "sample"}
+ONLY_FROM_GIT = {"sample"}
 HALF, FLOAT = torch.bfloat16, torch.float32
 
 
@@ -107,9 +106,13 @@ def test_a_shuffled_weight_is_the_only_copy_and_one_that_aiter_recognizes(monkey
         (ADD_RMS_NORM, RMSNormProblem(64, HALF, weight_offset=0.5), "adds 1 to the weight or nothing"),
         (RMS_NORM, RMSNormProblem(64, torch.float64), "not torch.float64"),
         (LAYER_NORM, LayerNormProblem(64, FLOAT), "bfloat16 and float16, not torch.float32"),
-        (SILU_AND_MUL, GatedActivationProblem(1001, HALF), "past the end of a row of 1001"),
-        (SILU_AND_MUL, GatedActivationProblem(7, HALF), "past the end of a row of 7"),
-        (SWIGLU_OAI_AND_MUL, GatedActivationProblem(64, HALF, limit=10.0), "limit 7 are built in, not 1.702 and 10"),
+        (GATED_ACTIVATION, GatedActivationProblem(1001, HALF, Activation.SILU), "past the end of a row of 1001"),
+        (GATED_ACTIVATION, GatedActivationProblem(7, HALF, Activation.SILU), "past the end of a row of 7"),
+        (
+            GATED_ACTIVATION,
+            GatedActivationProblem(64, HALF, Activation.SWIGLU_OAI, limit=10.0),
+            "limit 7 are built in, not 1.702 and 10",
+        ),
         (LINEAR, LinearProblem(64, 64, FLOAT), "bfloat16 and float16, not torch.float32"),
         (LINEAR, LinearProblem(64, 64, HALF, out_dtype=FLOAT), "rounds to torch.bfloat16 before torch.float32"),
         (LINEAR, LinearProblem(64, 64, HALF), "ATOM_AITER_SHUFFLE_LINEAR=1 asks for it"),
@@ -131,12 +134,12 @@ def test_what_a_kernel_cannot_do_goes_to_the_next_backend_with_a_reason(op, prob
     [
         (RMS_NORM, RMSNormProblem(64, FLOAT), "the release on PyPI"),
         (ADD_RMS_NORM, RMSNormProblem(64, HALF, weight_offset=1.0), "takes no gemma_norm"),
-        (SILU_AND_MUL, GatedActivationProblem(64, FLOAT), "takes bfloat16, float16, not"),
-        (SILU_AND_MUL, GatedActivationProblem(150, HALF), None),
-        (SILU_AND_MUL, GatedActivationProblem(1000, HALF), None),
-        (SILU_AND_MUL, GatedActivationProblem(7, HALF), None),
-        (SILU_AND_MUL, GatedActivationProblem(151, HALF), "writes 2 elements at once"),
-        (SWIGLU_OAI_AND_MUL, GatedActivationProblem(64, HALF), "has no swiglu_and_mul"),
+        (GATED_ACTIVATION, GatedActivationProblem(64, FLOAT, Activation.SILU), "takes bfloat16, float16, not"),
+        (GATED_ACTIVATION, GatedActivationProblem(150, HALF, Activation.SILU), None),
+        (GATED_ACTIVATION, GatedActivationProblem(1000, HALF, Activation.SILU), None),
+        (GATED_ACTIVATION, GatedActivationProblem(7, HALF, Activation.SILU), None),
+        (GATED_ACTIVATION, GatedActivationProblem(151, HALF, Activation.SILU), "writes 2 elements at once"),
+        (GATED_ACTIVATION, GatedActivationProblem(64, HALF, Activation.SWIGLU_OAI), "has no swiglu_and_mul"),
         (SAMPLE, SamplingProblem(1024, greedy=True), "default stream"),
     ],
 )
@@ -148,8 +151,8 @@ def test_what_the_release_on_pypi_lacks_is_a_reason(op, problem, words):
 
 @pytest.mark.parametrize("size", [2, 64, 150, 1000])
 def test_rows_that_end_with_a_vector_are_taken(size):
-    problem = GatedActivationProblem(size, HALF)
-    assert select(SILU_AND_MUL, problem, Platform.rocm("gfx942")).rows[0].backend == "aiter"
+    problem = GatedActivationProblem(size, HALF, Activation.SILU)
+    assert select(GATED_ACTIVATION, problem, Platform.rocm("gfx942")).rows[0].backend == "aiter"
 
 
 def test_nothing_that_depends_on_the_number_of_rows_serves_batch_invariance():
@@ -159,9 +162,9 @@ def test_nothing_that_depends_on_the_number_of_rows_serves_batch_invariance():
 
 
 def test_the_swiglu_of_gpt_oss_is_left_to_triton_where_there_is_one():
-    problem = GatedActivationProblem(64, HALF)
-    assert select(SWIGLU_OAI_AND_MUL, problem, Platform.rocm("gfx942")).rows[0].backend == "triton"
-    assert select(SWIGLU_OAI_AND_MUL, problem, Platform.rocm("gfx942", device="cpu")).rows[0].backend == "aiter"
+    problem = GatedActivationProblem(64, HALF, Activation.SWIGLU_OAI)
+    assert select(GATED_ACTIVATION, problem, Platform.rocm("gfx942")).rows[0].backend == "triton"
+    assert select(GATED_ACTIVATION, problem, Platform.rocm("gfx942", device="cpu")).rows[0].backend == "aiter"
 
 
 @pytest.mark.parametrize("release", ["git", "pypi"])
@@ -171,7 +174,7 @@ def test_the_swiglu_of_gpt_oss_is_left_to_triton_where_there_is_one():
         (RMS_NORM, RMSNormProblem(64, HALF), [(2, 3, 64)]),
         (ADD_RMS_NORM, RMSNormProblem(64, HALF), [(2, 3, 64), (2, 3, 64)]),
         (LAYER_NORM, LayerNormProblem(64, HALF), [(2, 3, 64)]),
-        (SILU_AND_MUL, GatedActivationProblem(64, HALF), [(2, 3, 128)]),
+        (GATED_ACTIVATION, GatedActivationProblem(64, HALF, Activation.SILU), [(2, 3, 128)]),
         (LINEAR, LinearProblem(64, 48, HALF, True), [(2, 3, 64)]),
     ],
 )
@@ -191,7 +194,7 @@ def test_inputs_may_have_more_dimensions_be_slices_or_have_no_rows(op, problem, 
     ("op", "problem", "width"),
     [
         (RMS_NORM, RMSNormProblem(64, HALF), 32),
-        (SILU_AND_MUL, GatedActivationProblem(64, HALF), 64),
+        (GATED_ACTIVATION, GatedActivationProblem(64, HALF, Activation.SILU), 64),
         (LINEAR, LinearProblem(64, 48, HALF), 32),
     ],
 )

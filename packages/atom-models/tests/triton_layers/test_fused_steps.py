@@ -28,7 +28,7 @@ CASES = {
     "LlamaForCausalLM": ({}, f"{ATTENTION} {MLP} {ATTENTION} {MLP} rms_norm"),
     "Gemma3ForCausalLM": (
         {"sliding_window": 8},
-        " ".join(map(NORMED_TWICE.format, (ATTENTION, "fused_linear gelu_and_mul fused_linear") * 2)),
+        " ".join(map(NORMED_TWICE.format, (ATTENTION, "fused_linear gated_activation fused_linear") * 2)),
     ),
     # Experts add the residual, and take no input that is yet to be normed.
     "Qwen3MoeForCausalLM": (

@@ -5,19 +5,15 @@ from atom_kernels.activation.contract import (
     GatedActivationProblem,
     activation,
     gated,
-    gelu_and_mul,
-    silu_and_mul,
-    swiglu_oai_and_mul,
+    gated_activation,
 )
 from atom_kernels.activation.names import UNGATED, Activation, check_activation
-from atom_kernels.activation.ops import ACTIVATION, GELU_AND_MUL, OPS, SILU_AND_MUL, SWIGLU_OAI_AND_MUL
+from atom_kernels.activation.ops import ACTIVATION, GATED_ACTIVATION, OPS
 
 __all__ = [
     "ACTIVATION",
-    "GELU_AND_MUL",
+    "GATED_ACTIVATION",
     "OPS",
-    "SILU_AND_MUL",
-    "SWIGLU_OAI_AND_MUL",
     "UNGATED",
     "Activation",
     "ActivationProblem",
@@ -25,7 +21,5 @@ __all__ = [
     "activation",
     "check_activation",
     "gated",
-    "gelu_and_mul",
-    "silu_and_mul",
-    "swiglu_oai_and_mul",
+    "gated_activation",
 ]

@@ -14,19 +14,26 @@ class GatedActivationProblem:
     """Attributes:
     intermediate_size: I; inputs are [T, 2I], outputs [T, I].
     dtype: of both.
-    approximate: gelu only: "none" (erf) or "tanh".
+    activation: of the gate; backends refuse what they do not compute.
     alpha, limit: swiglu_oai only.
     """
 
     intermediate_size: int
     dtype: torch.dtype
-    approximate: str = "none"
+    activation: Activation
     alpha: float = 1.702
     limit: float = 7.0
 
     def __post_init__(self) -> None:
-        if self.approximate not in ("none", "tanh"):
-            raise ValueError(f"approximate is {self.approximate!r}; supported: none, tanh")
+        check_activation(self.activation)
+
+    def check_input(self, x: torch.Tensor) -> None:
+        """Raises TypeError for an input of another width or dtype."""
+        if x.dtype is not self.dtype or x.shape[-1] != 2 * self.intermediate_size:
+            raise TypeError(
+                f"gated_activation was planned for [..., {2 * self.intermediate_size}] {self.dtype}, "
+                f"got {list(x.shape)} {x.dtype}"
+            )
 
 
 @dataclass(frozen=True)
@@ -56,37 +63,28 @@ def activation(x: torch.Tensor, name: Activation) -> torch.Tensor:
 def gated(
     name: Activation, gate: torch.Tensor, up: torch.Tensor, *, alpha: float = 1.702, limit: float = 7.0
 ) -> torch.Tensor:
-    """``activation(gate) * up`` of float32 tensors; `alpha` and `limit` are those of swiglu_oai."""
+    """``activation(gate) * up`` of float32 tensors.
+
+    swiglu_oai is ``gate * sigmoid(alpha * gate) * (up + 1)``, where `limit` bounds the gate from above and up on both
+    sides.
+    """
     if name == Activation.SWIGLU_OAI:
         gate, up = gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
         return gate * torch.sigmoid(alpha * gate) * (up + 1)
     return _activate(gate, name) * up
 
 
-def silu_and_mul(x_T2I: torch.Tensor) -> torch.Tensor:
-    """``silu(gate) * up`` where gate is the first half of the last dimension; float32 inside, rounded once.
+def gated_activation(
+    x_T2I: torch.Tensor, name: Activation, *, alpha: float = 1.702, limit: float = 7.0
+) -> torch.Tensor:
+    """``activation(gate) * up`` of the halves of the last dimension; float32 inside, rounded once.
 
-    Shazeer 2020, "GLU Variants Improve Transformer", https://arxiv.org/abs/2002.05202.
-    """
-    gate, up = x_T2I.float().chunk(2, dim=-1)
-    return gated(Activation.SILU, gate, up).to(x_T2I.dtype)
-
-
-def gelu_and_mul(x_T2I: torch.Tensor, approximate: str = "none") -> torch.Tensor:
-    """``gelu(gate) * up`` where gate is the first half; `approximate` is "none" (erf) or "tanh"."""
-    gate, up = x_T2I.float().chunk(2, dim=-1)
-    name = Activation.GELU_TANH if approximate == "tanh" else Activation.GELU
-    return gated(name, gate, up).to(x_T2I.dtype)
-
-
-def swiglu_oai_and_mul(x_T2I: torch.Tensor, *, alpha: float = 1.702, limit: float = 7.0) -> torch.Tensor:
-    """``gate * sigmoid(alpha * gate) * (up + 1)``, gate clamped from above and up on both sides by `limit`.
-
-    Gate and up are interleaved: even and odd elements of the last dimension.
-    OpenAI 2025, gpt-oss reference implementation, https://github.com/openai/gpt-oss (torch/model.py, swiglu).
+    Shazeer 2020, "GLU Variants Improve Transformer", https://arxiv.org/abs/2002.05202. In swiglu_oai gate and up are
+    interleaved, as even and odd elements: OpenAI 2025, https://github.com/openai/gpt-oss (torch/model.py, swiglu).
     """
     x = x_T2I.float()
-    return gated(Activation.SWIGLU_OAI, x[..., ::2], x[..., 1::2], alpha=alpha, limit=limit).to(x_T2I.dtype)
+    gate, up = (x[..., ::2], x[..., 1::2]) if name == Activation.SWIGLU_OAI else x.chunk(2, dim=-1)
+    return gated(name, gate, up, alpha=alpha, limit=limit).to(x_T2I.dtype)
 
 
 def _activate(x: torch.Tensor, name: Activation) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""silu_and_mul in C: one pass, float32 inside, rows split over threads."""
+"""The gated silu in C: one pass, float32 inside, rows split over threads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from atom_kernels.activation.contract import GatedActivationProblem
+from atom_kernels.activation.names import Activation
 from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend
@@ -18,16 +19,17 @@ _SIGNATURES = {f"silu_and_mul_{suffix}": "ppll" for suffix in _SUFFIXES.values()
 
 
 def _supports(problem: GatedActivationProblem, platform: Any) -> str | None:
+    if problem.activation != Activation.SILU:
+        return f"computes silu, not {problem.activation}"
     return why_not_dtype(problem.dtype, _SUFFIXES) or native_unavailable("activation")
 
 
 def _bind(problem: GatedActivationProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     function = getattr(load_native("activation", _SIGNATURES), f"silu_and_mul_{_SUFFIXES[problem.dtype]}")
-    size, dtype, c_size = problem.intermediate_size, problem.dtype, c_int64(problem.intermediate_size)
+    size, c_size = problem.intermediate_size, c_int64(problem.intermediate_size)
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype is not dtype or x.shape[-1] != 2 * size:
-            raise TypeError(f"silu_and_mul was planned for [..., {2 * size}] {dtype}, got {list(x.shape)} {x.dtype}")
+        problem.check_input(x)
         if not x.is_contiguous():
             x = x.contiguous()
         num_rows = x.numel() // (2 * size)
@@ -38,4 +40,4 @@ def _bind(problem: GatedActivationProblem, weights: Any) -> Callable[[torch.Tens
     return run
 
 
-SILU_AND_MUL_BACKEND = Backend(name="native", implementation="C silu_and_mul", supports=_supports, bind=_bind)
+GATED_BACKEND = Backend(name="native", implementation="C silu_and_mul", supports=_supports, bind=_bind)

@@ -27,41 +27,27 @@ def why_not_in_triton(activation: str) -> str | None:
 
 
 def _supports(problem: ActivationProblem | GatedActivationProblem, platform: Any) -> str | None:
-    return why_not_dtype(problem.dtype, FLOATS)
+    return why_not_dtype(problem.dtype, FLOATS) or why_not_in_triton(problem.activation)
 
 
-def _supports_ungated(problem: ActivationProblem, platform: Any) -> str | None:
-    return why_not_in_triton(problem.activation) or _supports(problem, platform)
-
-
-def triton_activation(kind: str) -> Backend:
-    """The backend of one operator; kind is "silu", "gelu" or "swiglu_oai"."""
-
-    def bind(problem: GatedActivationProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-        return _bind(problem, "gelu_tanh" if kind == "gelu" and problem.approximate == "tanh" else kind)
-
-    return Backend(name="triton", implementation=f"Triton {kind}_and_mul", supports=_supports, bind=bind)
-
-
-def _bind(problem: GatedActivationProblem, kind: str) -> Callable[[torch.Tensor], torch.Tensor]:
+def _bind_gated(problem: GatedActivationProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     from atom_kernels.activation.triton_kernels import gated_activation_kernel
     from atom_kernels.powers_of_two import power_of_two
     from atom_kernels.triton_support import dependent_launch
 
-    size, dtype = problem.intermediate_size, problem.dtype
+    size, name = problem.intermediate_size, str(problem.activation)
     block = min(_BLOCK, power_of_two(size))
     num_blocks, options = -(-size // block), dependent_launch()
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype is not dtype or x.shape[-1] != 2 * size:
-            raise TypeError(f"{kind}_and_mul was planned for [..., {2 * size}] {dtype}, got {list(x.shape)} {x.dtype}")
+        problem.check_input(x)
         x = x.contiguous()
         out = x.new_empty((*x.shape[:-1], size))
         num_rows = x.numel() // (2 * size)
         if num_rows:
             launch(
                 gated_activation_kernel, (num_rows, num_blocks), x, out, problem.alpha, problem.limit,
-                SIZE=size, ACTIVATION=kind, BLOCK=block, **options,
+                SIZE=size, ACTIVATION=name, BLOCK=block, **options,
             )  # fmt: skip
         return out
 
@@ -86,6 +72,5 @@ def _bind_ungated(problem: ActivationProblem, weights: Any) -> Callable[[torch.T
     return run
 
 
-ACTIVATION_BACKEND = Backend(
-    name="triton", implementation="Triton activation", supports=_supports_ungated, bind=_bind_ungated
-)
+ACTIVATION_BACKEND = Backend(name="triton", implementation="Triton activation", supports=_supports, bind=_bind_ungated)
+GATED_BACKEND = Backend(name="triton", implementation="Triton gated activation", supports=_supports, bind=_bind_gated)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atom_kernels.activation.names import Activation
 from atom_kernels.aiter.library import library
 from atom_kernels.operator import Backend
 
@@ -18,39 +19,27 @@ _HALVES = (torch.bfloat16, torch.float16)
 # Elements that a lane takes at once, at most (csrc/kernels/activation_kernels.cu).
 _WIDEST = 8
 _FUNCTIONS = {
-    "silu": "silu_and_mul",
-    "gelu": "gelu_and_mul",
-    "gelu_tanh": "gelu_tanh_and_mul",
-    "swiglu_oai": "swiglu_and_mul",
+    Activation.SILU: "silu_and_mul",
+    Activation.GELU: "gelu_and_mul",
+    Activation.GELU_TANH: "gelu_tanh_and_mul",
+    Activation.SWIGLU_OAI: "swiglu_and_mul",
 }
 # What swiglu_and_mul has built in.
 _ALPHA, _LIMIT = 1.702, 7.0
 
 
-def aiter_activation(kind: str) -> Backend:
-    """The backend of one operator; kind is "silu", "gelu" or "swiglu_oai"."""
-    return Backend(
-        name="aiter",
-        implementation=f"AITER {_FUNCTIONS[kind]}",
-        supports=lambda problem, platform: _why_not(kind, problem, platform),
-        bind=lambda problem, weights: _bind(kind, problem),
-    )
-
-
-def _function(kind: str, problem: GatedActivationProblem) -> str:
-    return _FUNCTIONS["gelu_tanh" if kind == "gelu" and problem.approximate == "tanh" else kind]
-
-
-def _why_not(kind: str, problem: GatedActivationProblem, platform: Platform) -> str | None:
+def _supports(problem: GatedActivationProblem, platform: Platform) -> str | None:
     if platform.aiter is None:
         return "no AITER"
+    if problem.activation not in _FUNCTIONS:
+        return f"computes {', '.join(_FUNCTIONS)}, not {problem.activation}"
     is_pypi = platform.aiter.release == "pypi"
     if problem.dtype not in (_HALVES if is_pypi else (*_HALVES, torch.float32)):
         return f"takes bfloat16, float16{'' if is_pypi else ' and float32'}, not {problem.dtype}"
     return (
-        platform.aiter.why_not(_function(kind, problem))
+        platform.aiter.why_not(_FUNCTIONS[problem.activation])
         or _why_not_size(problem, is_pypi)
-        or (_why_not_interleaved(problem, platform) if kind == "swiglu_oai" else None)
+        or (_why_not_interleaved(problem, platform) if problem.activation == Activation.SWIGLU_OAI else None)
     )
 
 
@@ -69,13 +58,12 @@ def _why_not_interleaved(problem: GatedActivationProblem, platform: Platform) ->
     return None
 
 
-def _bind(kind: str, problem: GatedActivationProblem) -> Callable[[torch.Tensor], torch.Tensor]:
-    size, dtype, is_interleaved = problem.intermediate_size, problem.dtype, kind == "swiglu_oai"
-    activate = library().bind(_function(kind, problem), "out", "input")
+def _bind(problem: GatedActivationProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    size, is_interleaved = problem.intermediate_size, problem.activation == Activation.SWIGLU_OAI
+    activate = library().bind(_FUNCTIONS[problem.activation], "out", "input")
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype is not dtype or x.shape[-1] != 2 * size:
-            raise TypeError(f"{kind}_and_mul was planned for [..., {2 * size}] {dtype}, got {list(x.shape)} {x.dtype}")
+        problem.check_input(x)
         halves = torch.cat((x[..., ::2], x[..., 1::2]), dim=-1) if is_interleaved else x.contiguous()
         out = x.new_empty((*x.shape[:-1], size))
         if out.numel():
@@ -83,3 +71,6 @@ def _bind(kind: str, problem: GatedActivationProblem) -> Callable[[torch.Tensor]
         return out
 
     return run
+
+
+GATED_BACKEND = Backend(name="aiter", implementation="AITER gated activation", supports=_supports, bind=_bind)

@@ -75,7 +75,7 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
 
 def _bind_fused(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
     """The operators one after the other, each as it is planned by itself."""
-    from atom_kernels.activation import SILU_AND_MUL, GatedActivationProblem
+    from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem
     from atom_kernels.linear.contract import LinearProblem
     from atom_kernels.norm import rms_norm
     from atom_kernels.select import select
@@ -83,7 +83,8 @@ def _bind_fused(problem: FusedLinearProblem, weights: Any) -> Callable[..., torc
     multiply = _bind(LinearProblem(problem.in_features, problem.weight_rows, problem.dtype, problem.bias), weights)
     activate = None
     if problem.gated:
-        activate = select(SILU_AND_MUL, GatedActivationProblem(problem.out_features, problem.dtype)).prepare()
+        gated = GatedActivationProblem(problem.out_features, problem.dtype, Activation.SILU)
+        activate = select(GATED_ACTIVATION, gated).prepare()
 
     def run(
         x: torch.Tensor,

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from atom_kernels.activation.contract import silu_and_mul
+from atom_kernels.activation.contract import gated_activation
+from atom_kernels.activation.names import Activation
 from atom_kernels.norm.contract import rms_norm
 
 
@@ -90,7 +91,7 @@ def fused_linear(
 ) -> torch.Tensor:
     """A linear with what stands before and after it: ``residual + act(rms_norm(x) @ weight.T + bias)``.
 
-    The norm (`rms_norm`; without `norm_weight_K` there is none), the activation (`silu_and_mul`, if `gated`) and the
+    The norm (`rms_norm`; without `norm_weight_K` there is none), the activation (the gated silu, if `gated`) and the
     residual may each be left out. Rounded once to `out_dtype`, by default x's, at the end.
     """
     x = x_TK.float()
@@ -98,7 +99,7 @@ def fused_linear(
         x = rms_norm(x, norm_weight_K, eps, weight_offset=norm_offset)
     out = linear(x, weight_NK, bias_N)
     if gated:
-        out = silu_and_mul(out)
+        out = gated_activation(out, Activation.SILU)
     return (out if residual_TN is None else out + residual_TN.float()).to(out_dtype or x_TK.dtype)
 
 

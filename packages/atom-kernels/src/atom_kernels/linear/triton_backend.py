@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.activation import SILU_AND_MUL, GatedActivationProblem
+from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem
 from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.launch import launch
 from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem
@@ -128,8 +128,8 @@ def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., t
     linear = select(OP, product).prepare(weights)
     activate = None
     if problem.gated:
-        activation = GatedActivationProblem(problem.out_features, problem.dtype)
-        activate = select(SILU_AND_MUL, activation, only_backend="triton").prepare()
+        gated = GatedActivationProblem(problem.out_features, problem.dtype, Activation.SILU)
+        activate = select(GATED_ACTIVATION, gated, only_backend="triton").prepare()
 
     def run(
         x: torch.Tensor,

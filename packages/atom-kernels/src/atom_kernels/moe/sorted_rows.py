@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.activation import SILU_AND_MUL, GatedActivationProblem
+from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem
 from atom_kernels.moe.contract import ExpertsProblem, activation_of
 from atom_kernels.operator import Backend
 from atom_kernels.select import select
@@ -53,9 +53,10 @@ def _segments(flat_ids: torch.Tensor, num_experts: int) -> Iterator[tuple[int, s
 
 def fast_activation(problem: ExpertsProblem) -> Callable[[torch.Tensor], torch.Tensor]:
     """The best kernel here for the activation between the products."""
-    if problem.activation == "silu":
-        return select(SILU_AND_MUL, GatedActivationProblem(problem.intermediate_size, problem.dtype)).prepare()
-    return activation_of(problem)
+    if problem.activation == Activation.SWIGLU_OAI:  # the operator takes it interleaved
+        return activation_of(problem)
+    gated = GatedActivationProblem(problem.intermediate_size, problem.dtype, problem.activation)
+    return select(GATED_ACTIVATION, gated).prepare()
 
 
 def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:

@@ -1,4 +1,4 @@
-/* RMS norm, and residual add + RMS norm, over rows of bfloat16 or float32; float32 inside. */
+/* RMS norm, residual add + RMS norm, and layer norm, over rows of bfloat16 or float32; float32 inside. */
 #include "vector.h"
 
 /* Below this many elements a second thread costs more than it gives. */
@@ -58,5 +58,57 @@ typedef float f32;
         }                                                                                                          \
     }
 
+/* Deviations are taken from the mean, as the contract has them, and not from a difference of two large sums. Two sums
+   at a time: each addition waits for the one before. */
+#define DEFINE_LAYER_NORM(T)                                                                                       \
+    INLINE float sum_##T(const T *x, int64_t size) {                                                               \
+        vf even = vf_set(0.0f), odd = vf_set(0.0f);                                                                \
+        int64_t i = 0;                                                                                             \
+        for (; i + 2 * VL <= size; i += 2 * VL) {                                                                  \
+            even += vf_load_##T(x + i);                                                                            \
+            odd += vf_load_##T(x + i + VL);                                                                        \
+        }                                                                                                          \
+        float sum = vf_hsum(even + odd);                                                                           \
+        for (; i < size; i++) sum += T##_to_float(x[i]);                                                           \
+        return sum;                                                                                                \
+    }                                                                                                              \
+                                                                                                                   \
+    INLINE float sum_of_deviations_##T(const T *x, int64_t size, float mean) {                                     \
+        vf even = vf_set(0.0f), odd = vf_set(0.0f);                                                                \
+        int64_t i = 0;                                                                                             \
+        for (; i + 2 * VL <= size; i += 2 * VL) {                                                                  \
+            vf left = vf_load_##T(x + i) - mean, right = vf_load_##T(x + i + VL) - mean;                           \
+            even += left * left;                                                                                   \
+            odd += right * right;                                                                                  \
+        }                                                                                                          \
+        float sum = vf_hsum(even + odd);                                                                           \
+        for (; i < size; i++) sum += (T##_to_float(x[i]) - mean) * (T##_to_float(x[i]) - mean);                    \
+        return sum;                                                                                                \
+    }                                                                                                              \
+                                                                                                                   \
+    /* `bias` may be NULL. */                                                                                      \
+    void layer_norm_##T(const T *x, const float *weight, const float *bias, T *out, int64_t rows, int64_t size,    \
+                        float eps) {                                                                               \
+        _Pragma("omp parallel for schedule(static) if (rows > 1 && rows * size > PARALLEL_ELEMENTS)")              \
+        for (int64_t row = 0; row < rows; row++) {                                                                 \
+            const T *from = x + row * size;                                                                        \
+            T *to = out + row * size;                                                                              \
+            float mean = sum_##T(from, size) / (float)size;                                                        \
+            float scale = 1.0f / sqrtf(sum_of_deviations_##T(from, size, mean) / (float)size + eps);               \
+            int64_t i = 0;                                                                                         \
+            for (; i + VL <= size; i += VL) {                                                                      \
+                vf v = (vf_load_##T(from + i) - mean) * scale * vf_load(weight + i);                               \
+                if (bias) v += vf_load(bias + i);                                                                  \
+                vf_store_##T(to + i, v);                                                                           \
+            }                                                                                                      \
+            for (; i < size; i++) {                                                                                \
+                float v = (T##_to_float(from[i]) - mean) * scale * weight[i];                                      \
+                to[i] = float_to_##T(bias ? v + bias[i] : v);                                                      \
+            }                                                                                                      \
+        }                                                                                                          \
+    }
+
 DEFINE_NORMS(bf16)
 DEFINE_NORMS(f32)
+DEFINE_LAYER_NORM(bf16)
+DEFINE_LAYER_NORM(f32)

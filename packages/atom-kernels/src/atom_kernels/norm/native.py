@@ -1,4 +1,4 @@
-"""RMS norms in C: one pass for the sum of squares, one to write; float32 inside, rows split over threads."""
+"""Norms in C: a pass for each sum over a row, one to write; float32 inside, rows split over threads."""
 
 from __future__ import annotations
 
@@ -10,22 +10,31 @@ import torch
 
 from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.native import load_native, native_unavailable
-from atom_kernels.norm.contract import RMSNormProblem
+from atom_kernels.norm.contract import LayerNormProblem, RMSNormProblem
 from atom_kernels.operator import Backend
 
 _SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
-_SIGNATURES = {f"rms_norm_{suffix}": "pppllff" for suffix in _SUFFIXES.values()} | {
-    f"add_rms_norm_{suffix}": "pppppllff" for suffix in _SUFFIXES.values()
-}
+_SIGNATURES = (
+    {f"rms_norm_{suffix}": "pppllff" for suffix in _SUFFIXES.values()}
+    | {f"add_rms_norm_{suffix}": "pppppllff" for suffix in _SUFFIXES.values()}
+    | {f"layer_norm_{suffix}": "ppppllf" for suffix in _SUFFIXES.values()}
+)
 
 
-def _supports(problem: RMSNormProblem, platform: Any) -> str | None:
+def _supports(problem: RMSNormProblem | LayerNormProblem, platform: Any) -> str | None:
     return why_not_dtype(problem.dtype, _SUFFIXES) or native_unavailable("norm")
 
 
-def _refuse(problem: RMSNormProblem, x: torch.Tensor) -> NoReturn:
+def _supports_layer_norm(problem: LayerNormProblem, platform: Any) -> str | None:
+    if problem.dtype is torch.bfloat16 and not problem.weight_offset:
+        return "torch's own is quicker in bfloat16 where nothing is added to the weight"
+    return _supports(problem, platform)
+
+
+def _refuse(problem: RMSNormProblem | LayerNormProblem, x: torch.Tensor) -> NoReturn:
+    name = "rms_norm" if isinstance(problem, RMSNormProblem) else "layer_norm"
     raise TypeError(
-        f"rms_norm was planned for [..., {problem.hidden_size}] {problem.dtype}, got {list(x.shape)} {x.dtype}"
+        f"{name} was planned for [..., {problem.hidden_size}] {problem.dtype}, got {list(x.shape)} {x.dtype}"
     )
 
 
@@ -78,7 +87,32 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
     return run
 
 
+def _bind_layer_norm(problem: LayerNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    function = getattr(load_native("norm", _SIGNATURES), f"layer_norm_{_SUFFIXES[problem.dtype]}")
+    bias = weights.get("bias")
+    # In float32 with the offset added, once: what a row reads beside itself.
+    weight = weights["weight"].float().contiguous() + problem.weight_offset
+    bias = None if bias is None else bias.float().contiguous()
+    size, dtype, empty_like = problem.hidden_size, problem.dtype, torch.empty_like
+    weight_pointer, bias_pointer = c_void_p(weight.data_ptr()), c_void_p(None if bias is None else bias.data_ptr())
+    c_size, eps = c_int64(size), c_float(problem.eps)
+
+    def run(x: torch.Tensor, _keep_alive: tuple[Any, ...] = (weight, bias)) -> torch.Tensor:
+        if x.dtype is not dtype or x.shape[-1] != size:
+            _refuse(problem, x)
+        if not x.is_contiguous():
+            x = x.contiguous()
+        out = empty_like(x)
+        function(x.data_ptr(), weight_pointer, bias_pointer, out.data_ptr(), x.numel() // size, c_size, eps)
+        return out
+
+    return run
+
+
 RMS_NORM_BACKEND = Backend(name="native", implementation="C rms_norm", supports=_supports, bind=_bind_rms_norm)
 ADD_RMS_NORM_BACKEND = Backend(
     name="native", implementation="C add_rms_norm", supports=_supports, bind=_bind_add_rms_norm
+)
+LAYER_NORM_BACKEND = Backend(
+    name="native", implementation="C layer_norm", supports=_supports_layer_norm, bind=_bind_layer_norm
 )

@@ -135,17 +135,22 @@ LAYER_NORM = Op(
     fake=lambda problem, x_TD: torch.empty_like(x_TD),
     backends=(
         aiter_norm.LAYER_NORM_BACKEND,
+        triton_backend.LAYER_NORM_BACKEND,
+        native.LAYER_NORM_BACKEND,
         Backend(name=_TORCH, implementation="torch layer_norm", supports=_always, bind=_bind_layer_norm),
     ),
     weights=_layer_norm_weights,
     make_inputs=_make_inputs,
     parity_problems=lambda: tuple(
         LayerNormProblem(size, dtype, bias=bias, weight_offset=offset)
-        for size, offset in ((7, 0.0), (64, 1.0), (64, 0.0), (1000, 0.0))
+        for size, offset in ((7, 0.0), (64, 1.0), (64, 0.0), (1000, 0.0), (1001, 1.0))
         for dtype in FLOATS
         for bias in (True, False)
     ),
-    examples=lambda: (LayerNormProblem(1024, torch.bfloat16),),
+    examples=lambda: (
+        LayerNormProblem(1024, torch.bfloat16),
+        LayerNormProblem(4096, torch.bfloat16, weight_offset=1.0),
+    ),
     tolerance=lambda problem: elementwise_tolerance(problem.dtype),
     work=_work,
 )

@@ -1,4 +1,4 @@
-"""RMS norms through Triton, as backends of their operators."""
+"""Norms through Triton, as backends of their operators."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.launch import launch
-from atom_kernels.norm.contract import RMSNormProblem
+from atom_kernels.norm.contract import LayerNormProblem, RMSNormProblem
 from atom_kernels.operator import Backend
 
 # A row lies in the registers of one program.
 _MAX_SIZE = 32768
 
 
-def _supports(problem: RMSNormProblem, platform: Any) -> str | None:
+def _supports(problem: RMSNormProblem | LayerNormProblem, platform: Any) -> str | None:
     if problem.hidden_size > _MAX_SIZE:
         return f"holds a row of up to {_MAX_SIZE} elements in registers, not {problem.hidden_size}"
     return why_not_dtype(problem.dtype, FLOATS)
@@ -33,9 +33,10 @@ def _launch_options(size: int) -> dict[str, Any]:
     return {"SIZE": size, "BLOCK": block, "num_warps": min(max(block // 512, 1), 16)} | dependent_launch()
 
 
-def _refuse(problem: RMSNormProblem, x: torch.Tensor) -> NoReturn:
+def _refuse(problem: RMSNormProblem | LayerNormProblem, x: torch.Tensor) -> NoReturn:
+    name = "rms_norm" if isinstance(problem, RMSNormProblem) else "layer_norm"
     raise TypeError(
-        f"rms_norm was planned for [..., {problem.hidden_size}] {problem.dtype}, got {list(x.shape)} {x.dtype}"
+        f"{name} was planned for [..., {problem.hidden_size}] {problem.dtype}, got {list(x.shape)} {x.dtype}"
     )
 
 
@@ -85,7 +86,30 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
     return run
 
 
+def _bind_layer_norm(problem: LayerNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    from atom_kernels.norm.triton_kernels import layer_norm_kernel
+
+    weight, bias = weights["weight"].contiguous(), weights.get("bias")
+    bias = None if bias is None else bias.contiguous()
+    size, dtype, eps, offset = problem.hidden_size, problem.dtype, problem.eps, problem.weight_offset
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not dtype or x.shape[-1] != size:
+            _refuse(problem, x)
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        num_rows = x.numel() // size
+        if num_rows:
+            launch(layer_norm_kernel, (num_rows,), x, weight, bias, out, eps, offset, **_launch_options(size))
+        return out
+
+    return run
+
+
 RMS_NORM_BACKEND = Backend(name="triton", implementation="Triton rms_norm", supports=_supports, bind=_bind_rms_norm)
 ADD_RMS_NORM_BACKEND = Backend(
     name="triton", implementation="Triton add_rms_norm", supports=_supports, bind=_bind_add_rms_norm
+)
+LAYER_NORM_BACKEND = Backend(
+    name="triton", implementation="Triton layer_norm", supports=_supports, bind=_bind_layer_norm
 )

@@ -1,4 +1,4 @@
-"""RMS norm and residual add + RMS norm in Triton: one program a row, the row held in registers."""
+"""RMS norm, residual add + RMS norm, and layer norm in Triton: one program a row, the row held in registers."""
 
 from __future__ import annotations
 
@@ -40,3 +40,22 @@ def add_rms_norm_kernel(
     total = rounded.to(tl.float32)
     scale = 1.0 / tl.sqrt(tl.sum(total * total, axis=0) / SIZE + eps)
     tl.store(out_ptr + row + columns, (total * scale * weight).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def layer_norm_kernel(
+    x_ptr, weight_ptr, bias_ptr, out_ptr, eps, offset,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """Without a bias, `bias_ptr` is None."""
+    row = tl.program_id(0).to(tl.int64) * SIZE
+    columns = tl.arange(0, BLOCK)
+    inside = columns < SIZE
+    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32) + offset
+    wait_for_inputs(DEPENDENT)
+    x = tl.load(x_ptr + row + columns, mask=inside, other=0.0).to(tl.float32)
+    centered = tl.where(inside, x - tl.sum(x, axis=0) / SIZE, 0.0)
+    out = centered / tl.sqrt(tl.sum(centered * centered, axis=0) / SIZE + eps) * weight
+    if bias_ptr is not None:
+        out += tl.load(bias_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_ptr + row + columns, out.to(out_ptr.dtype.element_ty), mask=inside)

@@ -9,8 +9,7 @@ import torch
 
 from atom_kernels.activation import (
     ACTIVATION,
-    GELU_AND_MUL,
-    SILU_AND_MUL,
+    GATED_ACTIVATION,
     Activation,
     ActivationProblem,
     GatedActivationProblem,
@@ -30,12 +29,6 @@ _ACTIVATIONS = {
     "gelu_pytorch_tanh": Activation.GELU_TANH,
     "relu": Activation.RELU,
     "relu2": Activation.RELU2,
-}
-# Activations that have an operator with a gate, and how gelu is computed there.
-_GATED = {
-    Activation.SILU: (SILU_AND_MUL, "none"),
-    Activation.GELU: (GELU_AND_MUL, "none"),
-    Activation.GELU_TANH: (GELU_AND_MUL, "tanh"),
 }
 
 
@@ -72,15 +65,10 @@ class GatedActivation(Layer):
         self, hidden_act: str, intermediate_size: int, context: BuildContext, *, after: Linear | None = None
     ) -> None:
         super().__init__()
-        activation = activation_named(hidden_act)
-        if activation not in _GATED:
-            names = [name for name, known in _ACTIVATIONS.items() if known in _GATED]
-            raise ValueError(f"hidden_act is {hidden_act!r}; supported with a gate: {', '.join(names)}")
-        op, approximate = _GATED[activation]
-        problem = GatedActivationProblem(intermediate_size, context.dtype, approximate=approximate)
+        problem = GatedActivationProblem(intermediate_size, context.dtype, activation_named(hidden_act))
         self._apply_to: Callable[[torch.Tensor], torch.Tensor] | None = None
-        if op is not SILU_AND_MUL or after is None or not after.end_with_silu_and_mul():
-            self._apply_to = select(op, problem, context.platform).prepare()
+        if problem.activation is not Activation.SILU or after is None or not after.end_with_silu_and_mul():
+            self._apply_to = select(GATED_ACTIVATION, problem, context.platform).prepare()
 
     def forward(self, gate_up: torch.Tensor) -> torch.Tensor:
         return gate_up if self._apply_to is None else self._apply_to(gate_up)
