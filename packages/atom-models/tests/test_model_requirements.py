@@ -71,7 +71,7 @@ def assert_needs_are_those_of_the_built_model(checkpoint):
     assert needs.weight_bytes["float32"] == 4 * parameters
     assert needs.weight_bytes["bfloat16"] == 2 * parameters
     caches = mixer_layers(model).values()
-    assert needs.num_attention_layers == len(caches)
+    assert sum(group.num_layers for group in needs.cache_groups) == len(caches)
     assert needs.kv_bytes_per_token["float32"] == 4 * sum(elements_per_token(layer.problem) for layer in caches)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.operator import Backend
 
@@ -42,13 +43,12 @@ def _function(kind: str, problem: GatedActivationProblem) -> str:
 
 
 def _why_not(kind: str, problem: GatedActivationProblem, platform: Platform) -> str | None:
-    if platform.aiter is None:
-        return "no AITER"
-    is_pypi = platform.aiter.release == "pypi"
+    api = api_of(platform)
+    is_pypi = api.release == "pypi"
     if problem.dtype not in (_HALVES if is_pypi else (*_HALVES, torch.float32)):
         return f"takes bfloat16, float16{'' if is_pypi else ' and float32'}, not {problem.dtype}"
     return (
-        platform.aiter.why_not(_function(kind, problem))
+        api.why_not(_function(kind, problem))
         or _why_not_size(problem, is_pypi)
         or (_why_not_interleaved(problem, platform) if kind == "swiglu_oai" else None)
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.tables import cos_sin_tables
 from atom_kernels.operator import Backend, Tolerance
@@ -20,13 +21,11 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def _supports(problem: RotaryProblem, platform: Platform) -> str | None:
-    if platform.aiter is None:
-        return "no AITER"
     if problem.dtype not in _DTYPES:
         return f"rotates bfloat16, float16 and float32, not {problem.dtype}"
     if problem.mrope_section:
         return "takes one position a token, not three"
-    return platform.aiter.why_not("rope_cached_positions_2c_fwd_inplace")
+    return api_of(platform).why_not("rope_cached_positions_2c_fwd_inplace")
 
 
 def _bind(problem: RotaryProblem, weights: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:

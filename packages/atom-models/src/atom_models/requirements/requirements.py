@@ -41,7 +41,7 @@ class ModelRequirements:
         num_parameters: tied embeddings counted once; layers that are not loaded are not counted.
         num_active_parameters: of these, what one token passes through; fewer in mixtures of experts.
         num_linear_parameters: of these, what "int8" quantizes (no embedding, head or routed expert).
-        num_layers, num_attention_layers: in all, and with a cache.
+        num_layers: decoder layers.
         max_model_len: longest context in tokens.
         weight_bytes: by number format. "int8" leaves all but the linears in bfloat16, and is there for models without
             experts; the published format is there if the checkpoint is quantized and its size follows from the config.
@@ -58,7 +58,6 @@ class ModelRequirements:
     num_active_parameters: int
     num_linear_parameters: int
     num_layers: int
-    num_attention_layers: int
     max_model_len: int
     weight_bytes: Mapping[str, int]
     published_format: str | None
@@ -93,7 +92,6 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
         num_active_parameters=count.parameters - count.idle,
         num_linear_parameters=count.linear,
         num_layers=int(checkpoint.text_config["num_hidden_layers"]),
-        num_attention_layers=sum(group.num_layers for group in groups),
         max_model_len=checkpoint.max_model_len,
         weight_bytes=whole.weight_bytes,
         published_format=None if published is None else published.name,
