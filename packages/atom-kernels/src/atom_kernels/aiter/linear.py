@@ -39,7 +39,7 @@ def _supports_shuffled(problem: LinearProblem, platform: Platform) -> str | None
     if api_of(platform).release == "pypi":
         return "the tuned GEMM of the release on PyPI takes weights as they are"
     if not aiter_shuffles_linears():
-        return "nobody has measured that a shuffled weight is faster; ATOM_AITER_SHUFFLE_LINEAR=1 asks for it"
+        return "no measurement shows that a shuffled weight is faster; ATOM_AITER_SHUFFLE_LINEAR=1 asks for it"
     inputs, outputs = problem.in_features, problem.out_features
     is_cut = not (inputs % _ASSEMBLY_TILE or outputs % _ASSEMBLY_TILE)
     if platform.arch == "gfx950" and (problem.dtype is not torch.bfloat16 or not is_cut):

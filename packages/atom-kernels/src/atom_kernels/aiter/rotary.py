@@ -50,7 +50,7 @@ def _bind(problem: RotaryProblem, weights: Any) -> Callable[..., tuple[torch.Ten
 
 
 def _tolerance(problem: RotaryProblem) -> Tolerance:
-    """Angles are rounded to the dtype, which our contract leaves in float32: an error of up to 2 parts in 2^p."""
+    """AITER rounds angles to the dtype, where our contract keeps float32: an error of up to 2 parts in 2^p."""
     return {
         torch.float32: Tolerance(1e-5, 1e-5),
         torch.float16: Tolerance(5e-3, 2e-3),
