@@ -1,7 +1,7 @@
 """Compiles the Triton kernels of a step side by side before it runs, instead of one by one while it does.
 
-A step is called once with its launches left out: each only tells what is to be compiled, which threads do meanwhile
-(`triton.AsyncCompileMode`). Where Triton's cache has all, that costs a call of the step.
+A step is called once with its launches left out: each one only names its kernel, which threads compile meanwhile
+(`triton.AsyncCompileMode`). Where Triton's cache has all kernels, this costs one call of the step.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from atom_kernels.settings import triton_interpret
 
 logger = logging.getLogger(__name__)
 
-# Of engines that start in threads beside each other.
+# Engines may start in threads beside each other: one at a time compiles.
 _one_at_a_time = threading.Lock()
 
 _UNFILLED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
 
 def compile_ahead(work: Callable[[], Any]) -> None:
-    """Make ready whatever kernels of Triton `work` launches, without launching them; returns when all are.
+    """Compile the Triton kernels that `work` launches, without launching them; returns when all are ready.
 
-    What else it does happens, on zeros where kernels would have written: it must not care for values, nor write what
-    anybody needs. Does nothing where there is no NVIDIA GPU. Failures are left for the launch that meets them again.
+    The rest of `work` runs, on zeros where kernels would have written: it must not depend on values, nor overwrite what
+    is needed later. Does nothing where there is no NVIDIA GPU. Failures are left for the launch that meets them again.
 
     Args:
         work: called once, in this thread.
@@ -50,7 +50,7 @@ def compile_ahead(work: Callable[[], Any]) -> None:
         with AsyncCompileMode(threads, ignore_errors=True) as compiling, launches_go_to(_prepare), FilledTensors():
             try:
                 work()
-            except Exception as error:  # the step itself will tell, if it fails as well
+            except Exception as error:  # the step itself reports it, if it fails there too
                 logger.debug("not all kernels were compiled ahead: %s: %s", type(error).__name__, error)
         list(threads.map(_load, [found.kernel for found in compiling.future_kernels.values()]))
 
@@ -61,12 +61,12 @@ def _prepare(kernel: Any, grid: Any, *arguments: Any, **options: Any) -> None:
 
     found = kernel.run(*arguments, grid=grid, warmup=True, **options)
     if isinstance(found, FutureKernel):
-        # Known at once: to find out again what it is takes as long as a launch in each of a model's layers.
+        # The result is settled at once: finding it again in each of a model's layers takes as long as a launch.
         found.finalize_compile(found)
 
 
 class FilledTensors(TorchFunctionMode):
-    """Zeros in tensors that are made empty: kernels that are left out fill none, and others take some for indices."""
+    """Fills empty tensors with zeros: kernels that are left out write nothing, and torch takes values for indices."""
 
     # Not a dispatch mode: those import torch's compiler, for seconds.
     def __torch_function__(
@@ -77,8 +77,8 @@ class FilledTensors(TorchFunctionMode):
 
 
 def _load(kernel: Any) -> None:
-    """Onto the device, and compile what launches it: else its first launch does."""
+    """Load a kernel onto the device and compile its launcher, which else its first launch would do."""
     try:
         _ = kernel and kernel.run
-    except Exception as error:  # too large for the device, which the launch will tell
+    except Exception as error:  # too large for the device, which its launch will report
         logger.debug("not loaded ahead: %s", error)

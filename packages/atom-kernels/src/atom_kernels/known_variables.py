@@ -58,7 +58,7 @@ _LONGEST = 80
 
 
 def warnings(names: Iterable[str] | None = None) -> list[str]:
-    """A line for each variable of the environment (or of `names`) that nobody knows, with the nearest that is known."""
+    """A line for each variable of the environment (or of `names`) that is unknown, with the nearest known one."""
     found = sorted(set(atom_variables() if names is None else names) - READ - OF_NO_EFFECT)
     lines = [_warning(name) for name in found[:_MOST_LINES]]
     if len(found) > _MOST_LINES:

@@ -1,7 +1,6 @@
-"""`launch`: the one door through which our Triton kernels are launched.
+"""`launch`: the one function that launches our Triton kernels.
 
-Who wants to prepare or record launches instead asks here, for one thread, and leaves Triton's classes as they are.
-"""
+Code that prepares or records launches instead says so here, for its own thread; Triton's classes stay as they are."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from atom_kernels.platform import Platform
 
 
-# Backends that anybody may still write for an operator, so that `explain` names them as missing; oneDNN is as it is.
+# Backends of our own: `explain` names those that an operator lacks, since they may still be written.
 _OURS_TO_WRITE = ("aiter", "triton", "native")
 
 

@@ -59,7 +59,7 @@ def construct_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
 
 
 def config_warnings(model: nn.Module, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """A line for each field of the config that is set and that nobody here knows."""
+    """A line for each field of the config that is set and unknown here."""
     unknown = unknown_fields(type(model.config), checkpoint.text_config)
     return tuple(
         f"{checkpoint.path}: config.json sets {name}, which {checkpoint.architecture} here does not know: ignored, and "

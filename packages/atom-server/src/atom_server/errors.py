@@ -85,7 +85,7 @@ class APIError(Exception):
 
 
 def engine_dead(reason: object) -> APIError:
-    """The engine no longer works: nobody can be served until the server is started again."""
+    """The engine no longer works: no request can be served until the server is started again."""
     return APIError(503, f"the engine stopped working: {reason}", code="engine_dead", headers=RETRY_AFTER)
 
 

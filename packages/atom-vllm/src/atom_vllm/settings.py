@@ -18,7 +18,7 @@ def is_attention_disabled() -> bool:
 
 
 def is_forced() -> bool:
-    """``ATOM_VLLM_FORCE``: run with versions of vLLM that nobody has tried."""
+    """``ATOM_VLLM_FORCE``: run with versions of vLLM that were not tried."""
     return _switch("ATOM_VLLM_FORCE")
 
 

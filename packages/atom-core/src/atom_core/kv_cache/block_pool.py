@@ -76,8 +76,7 @@ class BlockPool:
         """Give up one hold of each block of a table; its last blocks will be evicted before its first.
 
         Raises:
-            ValueError: a block that nobody holds.
-        """
+            ValueError: a block that is not held."""
         vacated: list[int] = []
         for block_id in reversed(block_ids):
             holders = self._num_holders[block_id] - 1
@@ -156,7 +155,7 @@ class BlockPool:
         return self._vacant.add(block_id, block_id + 1)
 
     def _vacate(self, block_ids: list[int]) -> None:
-        """Blocks that nobody holds and no prefix names become vacant, whole runs at a time."""
+        """Blocks that are neither held nor named by a prefix become vacant, whole runs at a time."""
         block_ids.sort()
         start = 0
         for i, block_id in enumerate(block_ids, 1):

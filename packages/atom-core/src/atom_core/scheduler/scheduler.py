@@ -23,7 +23,7 @@ class Scheduler:
     A caller adds requests, then calls `schedule` and `update` in turns, or, with `async_scheduling`, schedules further
     steps before the former ones are reported; reports come in the order of the steps. Running decodes go first, then
     prompts by (priority, arrival). The first request in that order is never preempted, so every request finishes
-    once those before it have: within one priority nobody waits for later arrivals.
+    once those before it have: within one priority no request waits for later arrivals.
 
     Args:
         config: limits of steps and requests.
@@ -141,7 +141,7 @@ class Scheduler:
         return len(self._in_flight)
 
     def stats(self) -> StepStats:
-        """Counts as they stand. Blocks are free once nobody holds them, cached or not."""
+        """Counts as they stand. Blocks are free once they are not held, cached or not."""
         return StepStats(
             num_running=len(self._book.running),
             num_waiting=len(self._book.waiting),
@@ -215,7 +215,7 @@ class Scheduler:
                     continue  # preempted for one before it
             elif head is None:
                 break
-            # A preempted request comes back when its tokens in flight have arrived; until then nobody overtakes it.
+            # A preempted request comes back when its tokens in flight have arrived; until then none overtakes it.
             elif head.num_steps_in_flight == 0 and self._book.admit(head):
                 request = head
                 self._delay.admitted()

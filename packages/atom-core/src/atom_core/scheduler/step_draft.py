@@ -12,8 +12,7 @@ class StepDraft:
     Attributes:
         requests, num_new_tokens: parallel, in batch order.
         num_missing_blocks: blocks that decodes of this step are to get as soon as others return them.
-        num_ending_blocks: blocks of requests that steps in flight will end; None until somebody asks.
-    """
+        num_ending_blocks: blocks of requests that steps in flight will end; None until they are asked for."""
 
     def __init__(self, step_id: int, budget: int) -> None:
         self.step_id = step_id

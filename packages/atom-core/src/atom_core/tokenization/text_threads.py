@@ -38,7 +38,7 @@ class TooManyTokensError(ValueError):
 class TextThreads:
     """Runs what takes long with text, for the coroutines of one event loop.
 
-    Short pieces and long texts have threads of their own, so nobody with a short text waits for a long one. Each call
+    Short pieces and long texts have threads of their own, so short texts never wait for long ones. Each call
     has one piece in work at a time, so several calls take turns. A call that is cancelled begins no other piece.
 
     Args:

@@ -82,10 +82,6 @@ class Tokenizer:
         return self.special_tokens.get("eos_token")
 
     @property
-    def bos_token_id(self) -> int | None:
-        return self.token_to_id(self.bos_token) if self.bos_token else None
-
-    @property
     def eos_token_id(self) -> int | None:
         return self.token_to_id(self.eos_token) if self.eos_token else None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_kernels.activation.names import Activation
+from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.operator import Backend
 
@@ -29,15 +30,14 @@ _ALPHA, _LIMIT = 1.702, 7.0
 
 
 def _supports(problem: GatedActivationProblem, platform: Platform) -> str | None:
-    if platform.aiter is None:
-        return "no AITER"
+    api = api_of(platform)
     if problem.activation not in _FUNCTIONS:
         return f"computes {', '.join(_FUNCTIONS)}, not {problem.activation}"
-    is_pypi = platform.aiter.release == "pypi"
+    is_pypi = api.release == "pypi"
     if problem.dtype not in (_HALVES if is_pypi else (*_HALVES, torch.float32)):
         return f"takes bfloat16, float16{'' if is_pypi else ' and float32'}, not {problem.dtype}"
     return (
-        platform.aiter.why_not(_FUNCTIONS[problem.activation])
+        api.why_not(_FUNCTIONS[problem.activation])
         or _why_not_size(problem, is_pypi)
         or (_why_not_interleaved(problem, platform) if problem.activation == Activation.SWIGLU_OAI else None)
     )

@@ -6,9 +6,12 @@ import functools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from atom_kernels.aiter.functions import FUNCTIONS
+
+if TYPE_CHECKING:
+    from atom_kernels.platform import Platform
 
 # The releases that we know: sources of v0.1.17 and later, and the only release on PyPI.
 RELEASES = ("git", "pypi")
@@ -60,6 +63,17 @@ class AiterApi:
         function = FUNCTIONS[name]
         missing = [wanted for wanted in (*function.uses, *parameters) if not function.spelled(wanted, known)]
         return f"{name} of amd-aiter {self.version} takes no {', '.join(missing)}" if missing else None
+
+
+def api_of(platform: Platform) -> AiterApi:
+    """What the platform's AITER offers.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if platform.aiter is None:
+        raise ValueError(f"{platform.name} has no AITER")
+    return platform.aiter
 
 
 @functools.cache

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.operator import Backend, Layout, Tolerance
 from atom_kernels.settings import aiter_shuffles_linears
@@ -22,32 +23,30 @@ _ASSEMBLY_TILE = 64
 
 
 def _supports(problem: LinearProblem | FusedLinearProblem, platform: Platform) -> str | None:
-    if platform.aiter is None:
-        return "no AITER"
     if problem.dtype not in _HALVES:
         return f"the tuned GEMM is for bfloat16 and float16, not {problem.dtype}"
     if problem.result_dtype != problem.dtype:
         return f"rounds to {problem.dtype} before {problem.result_dtype} where no kernel was tuned for the shape"
     if platform.batch_invariant:
         return "its kernel, and so a row's sums, are chosen by the number of rows"
-    return platform.aiter.why_not("tgemm.mm")
+    return api_of(platform).why_not("tgemm.mm")
 
 
 def _supports_shuffled(problem: LinearProblem, platform: Platform) -> str | None:
     reason = _supports(problem, platform)
-    if reason is not None or platform.aiter is None:
+    if reason is not None:
         return reason
-    if platform.aiter.release == "pypi":
+    if api_of(platform).release == "pypi":
         return "the tuned GEMM of the release on PyPI takes weights as they are"
     if not aiter_shuffles_linears():
-        return "nobody has measured that a shuffled weight is faster; ATOM_AITER_SHUFFLE_LINEAR=1 asks for it"
+        return "no measurement shows that a shuffled weight is faster; ATOM_AITER_SHUFFLE_LINEAR=1 asks for it"
     inputs, outputs = problem.in_features, problem.out_features
     is_cut = not (inputs % _ASSEMBLY_TILE or outputs % _ASSEMBLY_TILE)
     if platform.arch == "gfx950" and (problem.dtype is not torch.bfloat16 or not is_cut):
         return f"on gfx950 shuffled weights are bfloat16 in tiles of {_ASSEMBLY_TILE}, not {outputs} x {inputs}"
     if outputs % 16 or inputs % 32:
         return f"only weights of 16 x 32 tiles can be shuffled, not {outputs} x {inputs}"
-    return platform.aiter.why_not("shuffle_weight")
+    return api_of(platform).why_not("shuffle_weight")
 
 
 def _shuffle(problem: LinearProblem, weights: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.operator import Backend, Tolerance
 
@@ -21,39 +22,30 @@ def _why_not_dtype(dtype: torch.dtype, platform: Platform) -> str | None:
     if dtype in _HALVES:
         return None
     if dtype is torch.float32:
-        return "norms of the release on PyPI are written for bfloat16 and float16" if _is_pypi(platform) else None
+        is_pypi = api_of(platform).release == "pypi"
+        return "norms of the release on PyPI are written for bfloat16 and float16" if is_pypi else None
     return f"norms are written for bfloat16, float16 and float32, not {dtype}"
 
 
-def _is_pypi(platform: Platform) -> bool:
-    return platform.aiter is not None and platform.aiter.release == "pypi"
-
-
 def _supports_rms_norm(problem: RMSNormProblem, platform: Platform) -> str | None:
-    if platform.aiter is None:
-        return "no AITER"
     if problem.weight_offset:
         return f"rmsnorm2d_fwd multiplies with the weight as it is, not with weight + {problem.weight_offset:g}"
-    return _why_not_dtype(problem.dtype, platform) or platform.aiter.why_not("rmsnorm2d_fwd")
+    return _why_not_dtype(problem.dtype, platform) or api_of(platform).why_not("rmsnorm2d_fwd")
 
 
 def _supports_add_rms_norm(problem: RMSNormProblem, platform: Platform) -> str | None:
-    if platform.aiter is None:
-        return "no AITER"
     if problem.weight_offset not in (0.0, 1.0):
         return f"rmsnorm2d_fwd_with_add adds 1 to the weight or nothing, not {problem.weight_offset:g}"
     gemma = ("gemma_norm",) if problem.weight_offset else ()
-    return _why_not_dtype(problem.dtype, platform) or platform.aiter.why_not("rmsnorm2d_fwd_with_add", *gemma)
+    return _why_not_dtype(problem.dtype, platform) or api_of(platform).why_not("rmsnorm2d_fwd_with_add", *gemma)
 
 
 def _supports_layer_norm(problem: LayerNormProblem, platform: Platform) -> str | None:
-    if platform.aiter is None:
-        return "no AITER"
     if problem.dtype not in _HALVES:
         return f"layernorm2d_fwd is written for bfloat16 and float16, not {problem.dtype}"
     if problem.weight_offset:
         return f"layernorm2d_fwd multiplies with the weight as it is, not with weight + {problem.weight_offset:g}"
-    return platform.aiter.why_not("layernorm2d_fwd")
+    return api_of(platform).why_not("layernorm2d_fwd")
 
 
 def rows_of(x: torch.Tensor, size: int, dtype: torch.dtype, name: str) -> torch.Tensor:

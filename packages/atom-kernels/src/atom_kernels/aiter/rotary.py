@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.tables import cos_sin_tables
 from atom_kernels.operator import Backend, Tolerance
@@ -20,13 +21,11 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def _supports(problem: RotaryProblem, platform: Platform) -> str | None:
-    if platform.aiter is None:
-        return "no AITER"
     if problem.dtype not in _DTYPES:
         return f"rotates bfloat16, float16 and float32, not {problem.dtype}"
     if problem.mrope_section:
         return "takes one position a token, not three"
-    return platform.aiter.why_not("rope_cached_positions_2c_fwd_inplace")
+    return api_of(platform).why_not("rope_cached_positions_2c_fwd_inplace")
 
 
 def _bind(problem: RotaryProblem, weights: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
@@ -51,7 +50,7 @@ def _bind(problem: RotaryProblem, weights: Any) -> Callable[..., tuple[torch.Ten
 
 
 def _tolerance(problem: RotaryProblem) -> Tolerance:
-    """Angles are rounded to the dtype, which our contract leaves in float32: an error of up to 2 parts in 2^p."""
+    """AITER rounds angles to the dtype, where our contract keeps float32: an error of up to 2 parts in 2^p."""
     return {
         torch.float32: Tolerance(1e-5, 1e-5),
         torch.float16: Tolerance(5e-3, 2e-3),

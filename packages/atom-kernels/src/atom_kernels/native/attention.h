@@ -273,7 +273,7 @@ static void find_places(const Span *s, int64_t start, Places *places) {
 }
 
 /* Pointers to one head of a tile's keys or values. Unseen ones point to zeros: what lies in the cache past a request's
- * end is anybody's, and blocks that a window has left may be gone. */
+ * end may be anything, and blocks that a window has left may be gone. */
 INLINE void tile_rows(const element *head, const Places *places, const element **rows) {
     static const element zeros[MAX_HEAD_DIM];
     for (int i = places->first; i < places->last; i++) rows[i] = head + places->offset[i];

@@ -10,7 +10,7 @@
 /* Rows of weight that pass in one go: as many as leave room in an L2. */
 #define PANEL_BYTES 262144
 #define PANEL_ROWS 128
-/* Of a row, so that four of x and four of weight fit into an L1. */
+/* Bytes of a row, so that four rows of x and four of weight fit into an L1. */
 #define CHUNK_BYTES 4096
 /* Below this many products a second thread costs more than it gives. */
 #define PARALLEL_ELEMENTS 65536

@@ -77,7 +77,7 @@ static void route(float *row, const float *bias, float *weights, int32_t *ids, i
     float scores[PADDED], choice[PADDED], sum = 1e-20f;
     for (int64_t i = 0; i < VL; i++) row[count + i] = TAKEN;
     score(row, scores, count, sigmoid);
-    /* A softmax is as monotonous as its logits, of which fewer are equal. */
+    /* A softmax keeps the order of its logits, of which fewer are equal. */
     const float *by = !bias && !sigmoid && group_best == 1 ? row : scores;
     for (int64_t e = 0; e < count; e++) {
         float value = bias ? by[e] + bias[e] : by[e];

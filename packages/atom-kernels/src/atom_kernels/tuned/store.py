@@ -30,7 +30,7 @@ class TunedRow:
 def tuned_rows(operator: str, key: str, device_name: str, folder: Path = FOLDER) -> tuple[TunedRow, ...] | None:
     """What was tuned on that device for an operator and a key: () where a rival was always faster.
 
-    None where nobody tuned.
+    None where nothing was tuned.
 
     Args:
         operator: its name, such as ``"moe_experts"``.

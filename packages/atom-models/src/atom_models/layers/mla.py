@@ -111,7 +111,7 @@ class LatentAttention(Mixer):
     """``forward(q, kv, positions) -> [T, num_heads * v_head_dim]``, causal, over everything cached so far.
 
     q is ``[T, num_heads * query_dim]``, kv ``[T, latent_dim]``, both raw. It holds ``<parent>.kv_b_proj``, which turns
-    latents into keys and values, in the form that its kernel wants: queries may take up one half of it instead
+    latents into keys and values, in the form that its kernel wants: queries may be multiplied by one half of it instead
     (absorbed), so it never is a linear of its own.
 
     Args:

@@ -21,7 +21,7 @@ class Count:
         linear: matrices of linear layers but the head and routers: what "int8" quantizes.
         linear_outputs: output channels of those.
         experts: matrices of routed experts.
-        idle: of the experts, those that a token passes by, with their biases.
+        idle: weights of experts that a token does not choose, with their biases.
     """
 
     parameters: int = 0

@@ -54,7 +54,7 @@ def place(
     kv_cache_dtype: str = "bfloat16",
     utilization: float = MEMORY_UTILIZATION,
 ) -> Placement | None:
-    """How the model sits there; None where so many devices cannot share it evenly."""
+    """The model on these devices; None where they cannot share it evenly."""
     share = needs.on_rank(num_devices)
     if share is None:
         return None

@@ -62,7 +62,7 @@ class EventStream(Response):
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
-        """As usual, but without a content-length: nobody knows it yet."""
+        """As usual, but without a content-length: it is not known yet."""
         super().init_headers(headers)
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
 

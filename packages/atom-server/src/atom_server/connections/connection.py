@@ -126,7 +126,7 @@ class Connection(HttpToolsProtocol):
         if self._num_fields > self._limits.num_fields:
             message = f"the request has more than {self._limits.num_fields} headers"
             self._stop(APIError(431, message, code="headers_too_large"))
-        if self._arriving is Arriving.HEAD:  # trailers are of no use to anybody here
+        if self._arriving is Arriving.HEAD:  # trailers are not used here
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -205,7 +205,7 @@ class Connection(HttpToolsProtocol):
     # Refusals.
 
     def _is_sending(self) -> bool:
-        """Whether bytes of the client may be on their way that nobody will look at."""
+        """Whether bytes of the client may be on their way that will not be read."""
         return self._arriving is not Arriving.NOTHING or self._refusal is not None
 
     def _stop(self, error: APIError) -> None:

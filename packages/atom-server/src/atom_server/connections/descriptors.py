@@ -1,4 +1,4 @@
-"""File descriptors: each connection takes one, and a process that has none left can accept nobody."""
+"""File descriptors: each connection takes one, and a process that has none left can accept no client."""
 
 from __future__ import annotations
 

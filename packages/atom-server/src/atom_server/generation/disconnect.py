@@ -18,8 +18,7 @@ async def until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Await `work`, whose request body has been read; cancel it when the client disconnects.
 
     Raises:
-        APIError: with status 499, which nobody will see but the log.
-    """
+        APIError: with status 499, which only the log will show."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(disconnected(request.receive))
     try:

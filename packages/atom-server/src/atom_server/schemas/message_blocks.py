@@ -37,7 +37,7 @@ class ThinkingBlock(BaseModel):
 
 
 class RedactedThinkingBlock(BaseModel):
-    """Thinking that nobody here can read; left out."""
+    """Thinking that cannot be read here; left out."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 

@@ -50,7 +50,7 @@ class DeviceMemory:
 
 
 def count_weights_per_token(config: EngineConfig, model: EngineModel) -> int:
-    """How many weights each token is multiplied by, about, told of a device that holds nothing but weights."""
+    """About how many weights each token is multiplied by; the device must hold nothing but weights."""
     return torch.cuda.memory_allocated() // getattr(torch, config.model.dtype).itemsize - model.num_idle_weights
 
 
@@ -78,7 +78,7 @@ def measure_memory(config: EngineConfig, model: EngineModel, pages: CachePages, 
 
 
 def give_memory_back() -> None:
-    """Return to the device what nobody holds any more; compiled models are garbage that has to be collected first."""
+    """Return unused memory to the device; compiled models have to be collected as garbage first."""
     if torch.cuda.is_initialized():
         gc.collect()
         torch.cuda.empty_cache()

@@ -25,7 +25,7 @@ from typing import Any
 from atom_core.kv_cache import Window
 from atom_kernels.protocols import CacheLayout
 
-# A further group is taken for this much less of a page unused.
+# A further group is worth this share of a page that it keeps from being unused.
 GROUP_COST = 0.02
 WEIGHT_WITHOUT_WINDOW = 2
 
@@ -85,7 +85,7 @@ def plan_pages(mixers: Mapping[str, Any], max_model_len: int) -> CachePages:
 
 
 def _num_places(num_layers: Mapping[Window, int]) -> int:
-    """Layers in a group, where each kind has so many."""
+    """The layers of a group, given how many each kind has."""
 
     def cost(num_places: int) -> float:
         unused, num_groups = 0.0, 0

@@ -77,7 +77,7 @@ def size_cache(
         )
     if capacity < max_model_len:
         choices.append(
-            f"max_model_len = {capacity}: the KV cache holds no longer request (the model takes {max_model_len})"
+            f"max_model_len = {capacity}: the most that the KV cache can hold (the model takes {max_model_len})"
         )
     return CacheSize(num_blocks, min(max_model_len, capacity), tuple(choices))
 

@@ -57,7 +57,7 @@ class CudaCapture:
         work()  # compiles kernels and makes workspaces, which cannot be done in a capture
         torch.cuda.synchronize()
         parts = Parts(self._begin, unowned)
-        # An engine that is gone has graphs, and to destroy one may fail a capture.
+        # A closed engine may still have graphs, and destroying one makes a capture fail.
         with torch.cuda.stream(self._stream), no_collection():
             output = parts.record(work, in_pieces=in_pieces)
         return CapturedGraphs(parts.replays, output)
@@ -124,5 +124,5 @@ class _Memory:
 
 
 def _free_memory() -> int:
-    """Bytes that nobody has taken on the device; 0 without one."""
+    """Free bytes of the device; 0 without one."""
     return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 0

@@ -10,7 +10,7 @@ from atom_core.worker.steps.batch import StepRows
 
 # Requests of a captured batch with prompts in it.
 PROMPT_REQS = 16
-# So many tokens times weights an H100 computes in 25 ms. Launching 36 layers takes a host 14 to 40 ms.
+# An H100 computes this many tokens times weights in 25 ms. Launching 36 layers takes a host 14 to 40 ms.
 LAUNCH_BOUND = 1e13
 # Beyond so many tokens, a step is captured in pieces only: the host has time enough to call attention.
 MOST_WHOLE = 2048

@@ -27,7 +27,7 @@ class StepGraphs:
     Args:
         inputs: builds the batches.
         run_model, draw: what is captured.
-        shapes: of the batches. Every row of them samples; those not asked to do it into the row for padding.
+        shapes: of the batches. Every row of them samples: rows that need not, into the row for padding.
         max_seq_len: of a request, ever: graphs hold for every length.
         capture: makes the graphs.
     """

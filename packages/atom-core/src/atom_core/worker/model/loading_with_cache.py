@@ -23,7 +23,7 @@ class LoadReport:
     Attributes:
         pages: how the model's layers share the cache.
         size: of the cache.
-        weights_per_token: that each token is multiplied by, about; 0 on a CPU, where nobody asks.
+        weights_per_token: about how many each token is multiplied by; 0 on a CPU, which does not need it.
         timings: seconds of each phase, by name.
         choices: a line for each value that was chosen for the user.
     """

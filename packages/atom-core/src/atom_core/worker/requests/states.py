@@ -10,7 +10,7 @@ from atom_core.worker.sampling.extras import SamplingExtras
 
 
 class RequestStates:
-    """Who has which slot, and what is known of them: in the tables what steps read, here what only the host asks for.
+    """The slot and the state of each request: the tables have what steps read, this what only the host needs.
 
     Block tables are filled as far as `num_blocks` of each row; entries behind a group's window mean nothing.
 

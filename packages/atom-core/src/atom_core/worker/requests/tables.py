@@ -34,7 +34,7 @@ class RequestTables(Protocol):
     sampling: SamplingTables
 
     def write(self, name: str, index: Sequence[int], values: Any) -> None:
-        """Have `values` stand in the table `name` from `index` on, along its last dimension, when the next step runs.
+        """Put `values` into the table `name` from `index` on, along its last dimension, before the next step runs.
 
         Args:
             name: ``history``, ``block_tables`` (``[num_groups, num_rows, max_blocks]``), or a parameter of sampling.

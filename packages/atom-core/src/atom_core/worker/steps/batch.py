@@ -111,7 +111,7 @@ class ModelInput:
         return self.geometries[0]
 
     def of_sampling_rows(self, hidden_TD: torch.Tensor) -> torch.Tensor:
-        """``[n, D]`` of the tokens that are sampled after."""
+        """The rows ``[n, D]`` after which a token is sampled."""
         return hidden_TD if self.last_tokens is None else hidden_TD[self.last_tokens]
 
 

@@ -23,7 +23,7 @@ class Steps(Protocol):
         """The batch of a step, after the tables were written.
 
         Args:
-            needs_hidden_states: somebody wants more of it than the logits of the rows that sample.
+            needs_hidden_states: more of it is needed than the logits of the rows that sample.
         """
         ...
 

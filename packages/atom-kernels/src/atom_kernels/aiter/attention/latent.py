@@ -119,7 +119,7 @@ class AiterMla(MixerRunner):
         """Write latents to the cache; absorbed queries ``[T, P, L]``."""
         problem, heads, nope = self.problem, self.problem.num_heads, self.problem.qk_nope_head_dim
         latent_TC, key_TE = self._prologue.normed(step.kv, step.prologue)
-        # Heads of padding may hold anything: nobody reads their results.
+        # Heads of padding may hold anything: their results are not read.
         query_TPL = step.q.new_empty((step.q.shape[0], self._heads, problem.latent_dim))
         absorbed_HTC = self._multiply(step.q[..., :nope].transpose(0, 1), step.weights.absorb)
         self._prologue.place(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atom_kernels.aiter.attention.limits import api_of
+from atom_kernels.aiter.api import api_of
 from atom_kernels.mixers.backend import MixerBackend
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.attention.layouts import why_not_shuffled
 from atom_kernels.powers_of_two import is_power_of_two
 
 if TYPE_CHECKING:
-    from atom_kernels.aiter.api import AiterApi
     from atom_kernels.attention.problem import AttentionProblem
     from atom_kernels.platform import Platform
 
@@ -26,17 +26,6 @@ ASSEMBLY_QUERY_GROUP = 8
 ASSEMBLY_ROWS = 16
 UNIFIED_HEAD_DIM = 256
 UNIFIED_BLOCK = 16
-
-
-def api_of(platform: Platform) -> AiterApi:
-    """What the platform's AITER offers.
-
-    Raises:
-        ValueError: it has none.
-    """
-    if platform.aiter is None:
-        raise ValueError(f"{platform.name} has no AITER")
-    return platform.aiter
 
 
 def why_not_any(problem: AttentionProblem, platform: Platform) -> str | None:

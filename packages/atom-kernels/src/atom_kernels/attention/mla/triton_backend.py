@@ -16,11 +16,7 @@ import torch
 
 from atom_kernels.attention.mla.torch_backend import TorchMlaWeights, split_kv_b
 from atom_kernels.attention.triton.backend import FLOAT8, why_not_dtypes
-from atom_kernels.attention.triton.configs import (
-    expanded_prefill_config,
-    latent_decode_config,
-    latent_prefill_config,
-)
+from atom_kernels.attention.triton.configs import expanded_prefill_config, latent_decode_config, latent_prefill_config
 from atom_kernels.launch import launch
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 from atom_kernels.powers_of_two import power_of_two

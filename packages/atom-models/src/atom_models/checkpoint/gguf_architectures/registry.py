@@ -37,8 +37,7 @@ def find_gguf_architecture(file: GGUFFile) -> GGUFArchitecture:
     """The table for a file.
 
     Raises:
-        CheckpointError: nobody has written one for its architecture.
-    """
+        CheckpointError: there is none for its architecture."""
     name = file.metadata.get("general.architecture")
     if name not in _ARCHITECTURES:
         raise CheckpointError(
