@@ -56,7 +56,7 @@ def test_windows_are_those_of_the_built_model(tiny_family, family):
 
 
 def elements_per_token(problem):
-    """Of keys and values, or of a latent with its rotated key."""
+    """Elements of keys and values, or of a latent with its rotated key."""
     if isinstance(problem, MlaProblem):
         return problem.kv_lora_rank + problem.qk_rope_head_dim
     return 2 * problem.num_kv_heads * problem.head_dim

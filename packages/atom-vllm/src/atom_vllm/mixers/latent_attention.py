@@ -58,7 +58,7 @@ class LatentKernels(AtomKernels, AttentionImpl[Any]):
         self.problem = problem
 
     def take_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Of our model's layer."""
+        """The weights of our model's layer, packed by its kernel."""
         self.weights = plan_latent(self.problem).prepare(weights)
 
     def plan_for(self, block_size: int) -> MixerPlan:
