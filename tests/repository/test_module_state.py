@@ -46,6 +46,7 @@ CACHES = {
     "atom_kernels/triton_support.py: has_dependent_launch": "Whether this GPU starts kernels early.",
     "atom_kernels/tuned/store.py: _read": "A file of launch configurations.",
     "atom_kernels/tuned/store.py: triton_release": "The version of Triton.",
+    "atom_models/requirements/cache.py: _layout": "The layout of a problem's cache on a platform.",
     "atom_vllm/mixers/cache_view.py: _plan": "The plan of a problem on a platform.",
     "atom_vllm/mixers/latent_attention.py: plan_latent": "The plan of a problem.",
     "atom_vllm/models/model_wrapper.py: _make_class": "vLLM's class of an architecture, as vLLM gets it from us.",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from atom_kernels.activation.names import Activation
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.operator import Backend
+from atom_kernels.powers_of_two import power_of_two
 
 if TYPE_CHECKING:
     from atom_kernels.activation.contract import GatedActivationProblem
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 _HALVES = (torch.bfloat16, torch.float16)
 # Elements that a lane takes at once, at most (csrc/kernels/activation_kernels.cu).
 _WIDEST = 8
+# By the values of `Activation`, whose package imports this module.
 _FUNCTIONS = {
-    Activation.SILU: "silu_and_mul",
-    Activation.GELU: "gelu_and_mul",
-    Activation.GELU_TANH: "gelu_tanh_and_mul",
-    Activation.SWIGLU_OAI: "swiglu_and_mul",
+    "silu": "silu_and_mul",
+    "gelu": "gelu_and_mul",
+    "gelu_tanh": "gelu_tanh_and_mul",
+    "swiglu_oai": "swiglu_and_mul",
 }
-# What swiglu_and_mul has built in.
+# swiglu_and_mul has these built in.
 _ALPHA, _LIMIT = 1.702, 7.0
 
 
@@ -39,14 +40,14 @@ def _supports(problem: GatedActivationProblem, platform: Platform) -> str | None
     return (
         api.why_not(_FUNCTIONS[problem.activation])
         or _why_not_size(problem, is_pypi)
-        or (_why_not_interleaved(problem, platform) if problem.activation == Activation.SWIGLU_OAI else None)
+        or (_why_not_interleaved(problem, platform) if problem.activation == "swiglu_oai" else None)
     )
 
 
 def _why_not_size(problem: GatedActivationProblem, is_pypi: bool) -> str | None:
-    """Rows are written in whole vectors, which nothing stops at the end of a row (git's only at the next 4 bytes)."""
+    """Rows are written in whole vectors, which may pass the end of a row (in sources from git, its next 4 bytes)."""
     size = problem.intermediate_size
-    vector = min(_WIDEST, max(1 if is_pypi else 2, 1 << max(size // 64 - 1, 0).bit_length()))
+    vector = min(_WIDEST, max(1 if is_pypi else 2, power_of_two(size // 64)))
     return f"writes {vector} elements at once, and so past the end of a row of {size}" if size % vector else None
 
 
@@ -59,7 +60,7 @@ def _why_not_interleaved(problem: GatedActivationProblem, platform: Platform) ->
 
 
 def _bind(problem: GatedActivationProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    size, is_interleaved = problem.intermediate_size, problem.activation == Activation.SWIGLU_OAI
+    size, is_interleaved = problem.intermediate_size, problem.activation == "swiglu_oai"
     activate = library().bind(_FUNCTIONS[problem.activation], "out", "input")
 
     def run(x: torch.Tensor) -> torch.Tensor:
