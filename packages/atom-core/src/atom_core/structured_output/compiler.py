@@ -22,7 +22,7 @@ QUEUE_SECONDS = 20.0
 MAX_GRAMMARS = 256
 MAX_BYTES = 256 << 20
 NUM_THREADS = 2
-# How often somebody who waits looks at the clock.
+# How often a waiting caller looks at the clock.
 _LOOK_SECONDS = 0.5
 
 
@@ -35,8 +35,7 @@ class Compilation:
 
     Attributes:
         grammar: what comes of it; fails with what the work raises, GrammarError as a rule.
-        num_waiting: those who want it.
-    """
+        num_waiting: callers that wait for it."""
 
     def __init__(self, params: StructuredOutputParams, clock: Callable[[], float]) -> None:
         self.grammar: Future[Any] = Future()
@@ -51,7 +50,7 @@ class Compilation:
         return self.grammar.result(seconds)
 
     def overdue(self) -> GrammarError | CompilerBusyError | None:
-        """Why nobody should wait any longer: the work takes too long, or has not begun for too long."""
+        """Why callers should stop waiting: the work takes too long, or has not begun for too long."""
         now = self._clock()
         if self.grammar.done():
             return None
@@ -62,7 +61,7 @@ class Compilation:
         return None
 
     def run(self, compile_grammar: Callable[[StructuredOutputParams], Any]) -> None:
-        """Do the work, unless nobody waits for it any more."""
+        """Do the work, unless no caller waits for it any more."""
         if not self.grammar.set_running_or_notify_cancel():
             return
         self._begun = self._clock()
@@ -98,7 +97,7 @@ class GrammarCompiler:
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="grammar")
 
     def submit(self, params: StructuredOutputParams) -> Compilation:
-        """The compilation of `params`, begun now or before. Who stops waiting for it says `leave`."""
+        """The compilation of `params`, begun now or before. A caller that stops waiting calls `leave`."""
         key = _key(params)
         with self._lock:
             compilation = self._compilations.get(key)
@@ -112,7 +111,7 @@ class GrammarCompiler:
         return compilation
 
     def leave(self, compilation: Compilation) -> None:
-        """Somebody no longer waits; what nobody waits for is not begun."""
+        """A caller no longer waits; work that no caller waits for is not begun."""
         with self._lock:
             compilation.num_waiting -= 1
             if compilation.num_waiting == 0 and compilation.grammar.cancel():
@@ -123,7 +122,7 @@ class GrammarCompiler:
 
         Raises:
             GrammarError: it is not sound, or not within `DEADLINE_SECONDS` of work.
-            CompilerBusyError: nobody began to work on it within `QUEUE_SECONDS`.
+            CompilerBusyError: work on it did not begin within `QUEUE_SECONDS`.
         """
         with self._awaited(params) as compilation:
             while not compilation.grammar.done():

@@ -67,7 +67,7 @@ class Compilers:
         return self._compilers[backend].submit(params)
 
     def leave(self, backend: str, compilation: Compilation) -> None:
-        """Somebody no longer waits for what `submit` gave."""
+        """A caller no longer waits for what `submit` gave."""
         self._compilers[backend].leave(compilation)
 
     def close(self) -> None:

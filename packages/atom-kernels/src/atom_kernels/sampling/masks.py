@@ -110,7 +110,7 @@ BAN_TOKENS = Op(
     make_inputs=_make_inputs,
     parity_problems=lambda: tuple(BanProblem(size) for size in (1, 7, 32, 33, 1000, 5003)),
     examples=lambda: (BanProblem(151936),),
-    # Logits stay or go: there is nothing between.
+    # Logits stay as they are or become -inf: results are equal or wrong.
     tolerance=lambda problem: Tolerance(atol=0, rtol=0),
     work=lambda problem, num_rows: Work(4 * num_rows * (2 * problem.vocab_size + problem.num_words)),
 )

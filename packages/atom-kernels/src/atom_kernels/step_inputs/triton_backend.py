@@ -1,7 +1,6 @@
 """The tables of requests and a step's inputs through Triton, a launch each.
 
-No layer starts before they are done: these kernels let none start early (see `atom_kernels.triton_support`).
-"""
+No kernel behind them starts before they have ended: they are launched plainly (see `atom_kernels.triton_support`)."""
 
 from __future__ import annotations
 

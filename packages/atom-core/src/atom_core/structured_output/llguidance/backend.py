@@ -26,7 +26,7 @@ from atom_core.structured_output.vocabulary import Vocabulary
 
 # A state of the lexer takes 1 to 2 kB.
 MAX_LEXER_STATES = 50_000
-# Tokenizers with slices of their own. Making one stops all threads for a tenth of a second, so there is an end to it.
+# Tokenizers with slices of their own. Making one stops all threads for a tenth of a second, so their number is limited.
 MAX_SLICED = 8
 # Where in a grammar, and its lines.
 _PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")

@@ -16,7 +16,7 @@ from atom_core.structured_output.llguidance.alphabet import (
 from atom_core.structured_output.llguidance.short_vocabulary import ShortVocabulary
 from atom_core.structured_output.vocabulary import Vocabulary
 
-# Making one takes 20 ms for 50,000 tokens, during which other threads hardly run: so there is an end to it.
+# Making one takes 20 ms for 50,000 tokens, during which other threads hardly run: so their number is limited.
 MAX_VOCABULARIES = 32
 # A short vocabulary with more than this share of all tokens saves too little.
 LARGEST_SHARE = 0.25
