@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.nn.functional as F
 
-from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem
+from atom_kernels.activation import Activation, GatedActivationProblem
+from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.graph_timing import num_copies
 from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem, LinearProblem
 from atom_kernels.linear import OP as LINEAR

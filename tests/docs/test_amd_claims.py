@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem
+from atom_kernels.activation import Activation, GatedActivationProblem
+from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.attention import AttentionProblem
 from atom_kernels.attention.mla import MlaProblem
 from atom_kernels.linear import OP as LINEAR

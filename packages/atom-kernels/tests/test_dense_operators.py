@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem, gated_activation
+from atom_kernels.activation import Activation, GatedActivationProblem, gated_activation
+from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.cases import mismatch
 from atom_kernels.embedding import embedding
 from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem, linear_int8, quantize_int8

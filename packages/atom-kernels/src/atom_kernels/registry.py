@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 OP_MODULES = (
     "atom_kernels.norm",
     "atom_kernels.rotary",
-    "atom_kernels.activation",
+    "atom_kernels.activation.ops",
     "atom_kernels.linear",
     "atom_kernels.moe.ops",
     "atom_kernels.embedding",

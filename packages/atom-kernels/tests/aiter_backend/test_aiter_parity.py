@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from amd_machine import amd_machine
-from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem
+from atom_kernels.activation import Activation, GatedActivationProblem
+from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.aiter.batched_gemm import bind_batched_gemm
 from atom_kernels.aiter.tables import cos_sin_tables
 from atom_kernels.cases import mismatch, parity_cases

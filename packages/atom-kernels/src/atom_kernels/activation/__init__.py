@@ -1,4 +1,7 @@
-"""Activations of an MLP: of one value, or of a gate times its partner."""
+"""Activations of an MLP: of one value, or of a gate times its partner.
+
+The operators are in `atom_kernels.activation.ops`: AITER's adapters, which those import, take the names from here.
+"""
 
 from atom_kernels.activation.contract import (
     ActivationProblem,
@@ -8,12 +11,8 @@ from atom_kernels.activation.contract import (
     gated_activation,
 )
 from atom_kernels.activation.names import UNGATED, Activation, check_activation
-from atom_kernels.activation.ops import ACTIVATION, GATED_ACTIVATION, OPS
 
 __all__ = [
-    "ACTIVATION",
-    "GATED_ACTIVATION",
-    "OPS",
     "UNGATED",
     "Activation",
     "ActivationProblem",

@@ -74,7 +74,8 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
 
 def _bind_fused(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
     """The operators one after the other, each as it is planned by itself."""
-    from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem
+    from atom_kernels.activation import Activation, GatedActivationProblem
+    from atom_kernels.activation.ops import GATED_ACTIVATION
     from atom_kernels.linear.contract import LinearProblem
     from atom_kernels.norm import rms_norm
     from atom_kernels.select import select

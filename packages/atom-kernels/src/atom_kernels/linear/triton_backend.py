@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem
+from atom_kernels.activation import Activation, GatedActivationProblem
+from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.launch import launch
 from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from atom_kernels.activation import GATED_ACTIVATION, Activation, GatedActivationProblem
+from atom_kernels.activation import Activation, GatedActivationProblem
+from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.moe.contract import ExpertsProblem, activation_of
 from atom_kernels.operator import Backend
 from atom_kernels.select import select

@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.activation import (
-    ACTIVATION,
-    GATED_ACTIVATION,
-    Activation,
-    ActivationProblem,
-    GatedActivationProblem,
-)
+from atom_kernels.activation import Activation, ActivationProblem, GatedActivationProblem
+from atom_kernels.activation.ops import ACTIVATION, GATED_ACTIVATION
 from atom_kernels.select import select
 from atom_models.layers.layer import Layer
 

@@ -11,13 +11,12 @@ from atom_core.worker.steps.batch import ModelInput, StepRows
 
 
 class Steps(Protocol):
-    """Builds batches and runs them.
+    """Builds batches and runs them."""
 
-    Attributes:
-        choices: a line for each value that was chosen for the user.
-    """
-
-    choices: Sequence[str]
+    @property
+    def choices(self) -> Sequence[str]:
+        """A line for each value that was chosen for the user."""
+        ...
 
     def build(self, rows: StepRows, *, needs_hidden_states: bool) -> ModelInput:
         """The batch of a step, after the tables were written.
