@@ -39,7 +39,7 @@ _TESTS_OF: dict[str, tuple[str, ...]] = {
         "cache_write",
         "attention",
     ),
-    "attention/tables.py": (
+    "tables.py": (
         "cache_write",
         "attention",
         "latent",
