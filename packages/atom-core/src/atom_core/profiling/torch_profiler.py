@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +28,18 @@ class TorchProfiler:
     """Records what the thread that calls `start` and `stop` runs between them.
 
     Traces are written to ``{directory}/rank_{rank}/*.pt.trace.json.gz``, for TensorBoard and chrome://tracing.
+
+    Attributes:
+        mark: ``with mark(name)`` names what runs inside, in a trace that is being recorded with `mark_trace`.
     """
+
+    mark: Callable[[str], AbstractContextManager[Any]]
 
     def __init__(self, config: ProfilerConfig, rank: int = 0) -> None:
         self._config = config
         self._rank = rank
         self._profile: torch.profiler.profile | None = None
+        self.mark = nullcontext
 
     def start(self) -> None:
         """Begin a trace.
@@ -61,6 +67,8 @@ class TorchProfiler:
         )
         profile.start()
         self._profile = profile
+        if self._config.mark_trace:
+            self.mark = torch.profiler.record_function
 
     def stop(self) -> Path:
         """End the trace, write it, and return its file.
@@ -72,7 +80,7 @@ class TorchProfiler:
             raise ProfilerError(
                 NO_DIRECTORY if self._config.directory is None else "no profile is being recorded: start one first"
             )
-        profile, self._profile = self._profile, None
+        profile, self._profile, self.mark = self._profile, None, nullcontext
         profile.stop()
         stem = self.folder / f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}.pt.trace.json"
         profile.export_chrome_trace(str(stem))
@@ -86,14 +94,3 @@ class TorchProfiler:
     def folder(self) -> Path:
         """Where this rank's traces go."""
         return Path(self._config.directory or ".") / f"rank_{self._rank}"
-
-    @contextlib.contextmanager
-    def mark(self, name: str) -> Iterator[Any]:
-        """Name what runs inside, in the trace, where `mark_trace` is on."""
-        if self._profile is None or not self._config.mark_trace:
-            yield
-            return
-        import torch
-
-        with torch.profiler.record_function(name):
-            yield

@@ -19,8 +19,6 @@ class AdmissionDelay:
 
     def is_over(self, head: Request | None, is_idle: bool) -> bool:
         """Asked once a step: whether `head` may be let in; always where the engine is idle."""
-        if self._factor == 0.0:
-            return True
         now = self._clock()
         if self._last_step_admitted:
             self._last_duration = now - self._last_step_time

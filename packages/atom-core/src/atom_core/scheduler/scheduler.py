@@ -44,7 +44,8 @@ class Scheduler:
         self._clock = clock
         self._cache = PagedCache(cache, hasher, max_step_tokens=config.max_num_batched_tokens)
         self._book = RequestBook(self._cache)
-        self._delay = AdmissionDelay(config.scheduler_delay_factor, clock)
+        factor = config.scheduler_delay_factor
+        self._delay = AdmissionDelay(factor, clock) if factor else None
         self._in_flight: deque[tuple[int, list[Request]]] = deque()
         self._num_steps = 0
         self._share = max(1, int(config.max_num_batched_tokens * config.long_prefill_share))
@@ -204,7 +205,7 @@ class Scheduler:
     def _schedule_prefills(self, step: StepDraft, partial_prefills: list[Request]) -> None:
         """Prompts in order of their keys, begun or waiting, until budget, places or blocks run out."""
         waiting, running = self._book.waiting, self._book.running
-        may_admit = self._delay.is_over(waiting.peek(), not running)
+        may_admit = self._delay is None or self._delay.is_over(waiting.peek(), not running)
         limit = self._share if len(partial_prefills) + len(waiting) > 1 else step.budget
         begun = deque(partial_prefills)
         while step.budget > 0:
@@ -218,7 +219,8 @@ class Scheduler:
             # A preempted request comes back when its tokens in flight have arrived; until then none overtakes it.
             elif head.num_steps_in_flight == 0 and self._book.admit(head):
                 request = head
-                self._delay.admitted()
+                if self._delay is not None:
+                    self._delay.admitted()
             else:
                 may_admit = False
                 continue

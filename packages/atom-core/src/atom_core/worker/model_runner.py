@@ -49,7 +49,7 @@ class Forward:
     def report(self, token_ids: list[int], logprobs: Mapping[int, TokenLogprobs]) -> ModelOutput:
         """What came out of it."""
         output = report(self.step, self.batch, token_ids, logprobs=logprobs, prompt_logprobs=self.prompt_logprobs)
-        return with_embeddings(output, self.vectors)
+        return with_embeddings(output, self.vectors) if self.vectors else output
 
 
 class ModelRunner:
@@ -74,6 +74,7 @@ class ModelRunner:
         self._capture = capture
         self._profiler = TorchProfiler(config.profiler, rank)
         self._pooler = Pooler()
+        self._embeds = False
         self._forward: Forward | None = None
 
     @torch.inference_mode()
@@ -98,16 +99,19 @@ class ModelRunner:
     def forward(self, step: SchedulerOutput) -> None:
         """Compute the step's tokens and the logits of the rows that sample; `sample` must follow."""
         self._states.update(step)
-        self._pooler.update(step)
+        if step.new_requests or step.dropped_request_ids:
+            self._embeds = self._pooler.update(step)
         rows = StepRows.of(step, self._states.slots)
-        batch = self._steps.build(rows, needs_hidden_states=self._needs_hidden_states(rows))
+        judges = self._judges_prompts(rows)
+        batch = self._steps.build(rows, needs_hidden_states=judges or self._embeds)
         if self._config.device == "cpu":
             adapt_waiting()
         with self._profiler.mark(_step_name(rows)):
             logits_nV = self._steps.replay_model(batch)
-            self._forward = (
-                self._run_layers(step, batch) if logits_nV is None else Forward(step, batch, logits_nV, {}, {})
-            )
+            if logits_nV is None:
+                self._forward = self._run_layers(step, batch, judges=judges)
+            else:
+                self._forward = Forward(step, batch, logits_nV, {}, {})
 
     @torch.inference_mode()
     def sample(self, masks: Masks | None = None) -> PendingOutput:
@@ -135,20 +139,21 @@ class ModelRunner:
         """End the trace and write it."""
         logger.info("wrote the trace %s", self._profiler.stop())
 
-    def _needs_hidden_states(self, rows: StepRows) -> bool:
-        """Whether somebody wants more of a step than the logits of the rows that sample."""
+    def _judges_prompts(self, rows: StepRows) -> bool:
+        """Whether a request of the step wants to know how likely the tokens of its prompt are."""
         extras = self._states.extras
-        judged = any(
+        return any(
             (found := extras[slot]) is not None and found.prompt_logprobs is not None for slot in rows.slots.tolist()
         )
-        return judged or self._pooler.is_open
 
-    def _run_layers(self, step: SchedulerOutput, batch: ModelInput) -> Forward:
-        hidden_TD = self._steps.hidden_states(batch)
-        pooled = self._pooler.pool(step, batch, hidden_TD)
-        prompt_logprobs = self._sampler.judge.judge_prompts(batch, hidden_TD, self._states, self._model.compute_logits)
+    def _run_layers(self, step: SchedulerOutput, batch: ModelInput, *, judges: bool) -> Forward:
+        hidden_TD, compute_logits = self._steps.hidden_states(batch), self._model.compute_logits
+        pooled = self._pooler.pool(step, batch, hidden_TD) if self._embeds else {}
+        prompt_logprobs = (
+            self._sampler.judge.judge_prompts(batch, hidden_TD, self._states, compute_logits) if judges else {}
+        )
         rows_nD = batch.of_sampling_rows(hidden_TD)
-        logits_nV = self._model.compute_logits(rows_nD) if len(batch.rows.sampling) else rows_nD
+        logits_nV = compute_logits(rows_nD) if len(batch.rows.sampling) else rows_nD
         vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
         return Forward(step, batch, logits_nV, prompt_logprobs, vectors)
 

@@ -27,9 +27,11 @@ def _supports(problem: GatedActivationProblem, platform: Any) -> str | None:
 def _bind(problem: GatedActivationProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     function = getattr(load_native("activation", _SIGNATURES), f"silu_and_mul_{_SUFFIXES[problem.dtype]}")
     size, c_size = problem.intermediate_size, c_int64(problem.intermediate_size)
+    dtype, width = problem.dtype, 2 * size
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        problem.check_input(x)
+        if x.dtype is not dtype or x.shape[-1] != width:
+            problem.check_input(x)
         if not x.is_contiguous():
             x = x.contiguous()
         num_rows = x.numel() // (2 * size)

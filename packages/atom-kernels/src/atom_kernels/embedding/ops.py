@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,8 +39,7 @@ def embedding(ids_T: torch.Tensor, table_VD: torch.Tensor, *, first_id: int | No
 def _bind(problem: EmbeddingProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     table, first_id = weights["weight"], problem.first_id
     if first_id is None:
-        lookup = torch.nn.functional.embedding
-        return lambda ids_T: lookup(ids_T, table)
+        return partial(torch.nn.functional.embedding, weight=table)
     return lambda ids_T: embedding(ids_T, table, first_id=first_id)
 
 

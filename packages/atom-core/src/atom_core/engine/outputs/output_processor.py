@@ -109,8 +109,10 @@ class _Sample:
         self.caller_id = request.caller_id
         self._request = request
         self._tokenizer = tokenizer
-        self._matcher = StopStringMatcher(
-            params.stop_strings or (), include_stop_string=params.include_stop_str_in_output
+        self._matcher = (
+            StopStringMatcher(params.stop_strings, include_stop_string=params.include_stop_str_in_output)
+            if params.stop_strings
+            else None
         )
         self._index = request.sample_index
         self._keeps_stop = params.include_stop_str_in_output
@@ -127,10 +129,10 @@ class _Sample:
         self._num_cached_tokens = max(self._num_cached_tokens, news.num_cached_tokens)
         text, used = self._take_tokens(news)
         reason, stop_reason = news.finish_reason, news.stop_reason
-        if reason is not None and self._matcher.matched is None:
+        if reason is not None and self._matched is None:
             text += self._flush()
-        if self._matcher.matched is not None:
-            reason, stop_reason = "stop", self._matcher.matched
+        if self._matched is not None:
+            reason, stop_reason = "stop", self._matched
         logprobs = None if news.logprobs is None else [self._with_text(entry) for entry in news.logprobs[:used]]
         prompt_logprobs = (
             None if news.prompt_logprobs is None else [self._with_text(entry) for entry in news.prompt_logprobs]
@@ -171,6 +173,11 @@ class _Sample:
             error=error,
         )
 
+    @property
+    def _matched(self) -> str | None:
+        """The stop string that ended the text."""
+        return None if self._matcher is None else self._matcher.matched
+
     @cached_property
     def _detokenizer(self) -> IncrementalDetokenizer | None:
         """Made with the first news: thousands of samples may be opened at once, and not all get to run."""
@@ -193,20 +200,25 @@ class _Sample:
             if self._detokenizer is None or (ends_at_stop_token and used == len(news.new_token_ids)):
                 continue
             piece = self._detokenizer.add(token_id)
-            if self._num_tokens <= self._min_tokens:
+            if self._matcher is None:
+                text += piece
+            elif self._num_tokens <= self._min_tokens:
                 text += self._matcher.skip(piece)
-                continue
-            text += self._matcher.add(piece)
-            if self._matcher.matched is not None:
-                return text, used
+            else:
+                text += self._matcher.add(piece)
+                if self._matched is not None:
+                    return text, used
         return text, len(news.new_token_ids)
 
     def _flush(self) -> str:
         """Text still held when a sample ends."""
         if self._detokenizer is None:
             return ""
-        text = self._matcher.add(self._detokenizer.flush())
-        return text if self._matcher.matched is not None else text + self._matcher.flush()
+        text = self._detokenizer.flush()
+        if self._matcher is None:
+            return text
+        text = self._matcher.add(text)
+        return text if self._matched is not None else text + self._matcher.flush()
 
     def _with_text(self, entry: TokenLogprobs) -> CompletionLogprobs:
         text = self._tokenizer.id_to_text if self._tokenizer is not None else lambda token_id: ""

@@ -79,5 +79,5 @@ class EngineModel:
         """The metadata of a batch by layer name; layers of one plan share theirs."""
         metadata: dict[str, Any] = {}
         for plan, group, names in self.plans:
-            metadata.update(dict.fromkeys(names, plan.build_metadata(geometries[group])))
+            metadata.update(dict.fromkeys(names, plan.runner.build_metadata(geometries[group])))
         return metadata

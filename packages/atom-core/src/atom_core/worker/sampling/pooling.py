@@ -21,24 +21,18 @@ class Pooler:
         self._open: dict[str, tuple[Pooling, int]] = {}
         self._sums: dict[str, torch.Tensor] = {}
 
-    @property
-    def is_open(self) -> bool:
-        """Whether any request that was taken in has pooling."""
-        return bool(self._open)
-
-    def update(self, step: SchedulerOutput) -> None:
-        """Forget the requests that `step` drops, and take in those that are new."""
+    def update(self, step: SchedulerOutput) -> bool:
+        """Forget the requests that `step` drops and take in new ones; whether any that is left has pooling."""
         for request_id in step.dropped_request_ids:
             self._open.pop(request_id, None)
             self._sums.pop(request_id, None)
         for request in step.new_requests:
             if request.pooling is not None:
                 self._open[request.request_id] = (request.pooling, request.num_prompt_tokens)
+        return bool(self._open)
 
     def pool(self, step: SchedulerOutput, batch: ModelInput, hidden_TD: torch.Tensor) -> dict[int, torch.Tensor]:
         """Take a step's hidden states, after `update`: float32 ``[D]`` for each prompt that it completes, by index."""
-        if not self._open:
-            return {}
         pooled: dict[int, torch.Tensor] = {}
         for index, scheduled in enumerate(step.scheduled):
             pooling, num_prompt_tokens = self._open.get(scheduled.request_id, (None, 0))
@@ -64,8 +58,6 @@ class Pooler:
 
 def with_embeddings(output: ModelOutput, vectors: Mapping[int, list[float]]) -> ModelOutput:
     """`output` with the vectors of the prompts that its step completed, by index in the batch."""
-    if not vectors:
-        return output
     requests = list(output.requests)
     for index, vector in vectors.items():
         requests[index] = msgspec.structs.replace(requests[index], embedding=vector)
