@@ -70,7 +70,7 @@ class Attention(Mixer):
         self._sinks: torch.Tensor | None = None
         self._context = context
 
-    def mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         num_tokens = q.shape[0]
         heads = (
             q.view(num_tokens, *self._q_shape),

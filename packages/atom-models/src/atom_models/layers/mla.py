@@ -139,7 +139,7 @@ class LatentAttention(Mixer):
         self._check_scheme()
         self._loaded: torch.Tensor | None = None
 
-    def mix(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def mix(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         norm, rotary = self.norm, self._rotary
         prologue = MlaPrologue(
             positions,
