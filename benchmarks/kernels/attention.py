@@ -15,11 +15,11 @@ from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
 from atom_kernels.attention.mla.tuning import LatentSubject
 from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
 from atom_kernels.attention.triton.configs import latent_decode_config
-from atom_kernels.graph_timing import num_copies
 from atom_kernels.mixers import select_mixer
 from atom_kernels.mixers.cases import make_geometry
 from atom_kernels.operator import Work
 from atom_kernels.protocols import BatchGeometry
+from atom_kernels.tuned.graph_timing import num_copies
 from benchmarks.kernels.case import Call, KernelCase, Sides, random
 from benchmarks.kernels.plain_attention import plain_absorbed, plain_attention, plain_latent
 from benchmarks.kernels.shapes import ModelShape

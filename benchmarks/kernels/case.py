@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from atom_kernels.graph_timing import num_copies
 from atom_kernels.operator import Op, Work
 from atom_kernels.plan import Plan, PlanRow
 from atom_kernels.select import select
+from atom_kernels.tuned.graph_timing import num_copies
 
 DTYPE = torch.bfloat16
 Call = Callable[[], Any]

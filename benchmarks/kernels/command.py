@@ -96,7 +96,7 @@ def measure(case: KernelCase, ceilings: Ceilings) -> dict[str, Any]:
     """One case as JSON values; a kernel that cannot run is a finding, and the others still are measured."""
     import torch
 
-    from atom_kernels.graph_timing import graph_seconds
+    from atom_kernels.tuned.graph_timing import graph_seconds
 
     result = {"operator": case.operator, "model": case.model, "case": case.label}
     try:
@@ -122,7 +122,7 @@ def _time_torch(calls: Sequence[Call] | None) -> dict[str, Any]:
     """What torch takes; where it needs more memory than there is, that is a finding too."""
     import torch
 
-    from atom_kernels.graph_timing import graph_seconds
+    from atom_kernels.tuned.graph_timing import graph_seconds
 
     try:
         return {"torch_us": round(1e6 * graph_seconds(calls), 2) if calls else None}

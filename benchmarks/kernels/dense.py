@@ -9,11 +9,11 @@ import torch.nn.functional as F
 
 from atom_kernels.activation import Activation, GatedActivationProblem
 from atom_kernels.activation.ops import GATED_ACTIVATION
-from atom_kernels.graph_timing import num_copies
 from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem, LinearProblem
 from atom_kernels.linear import OP as LINEAR
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
 from atom_kernels.select import select
+from atom_kernels.tuned.graph_timing import num_copies
 from benchmarks.kernels.case import DTYPE, Call, KernelCase, Sides, bind, operator_case, random, serving_row
 from benchmarks.kernels.shapes import ModelShape
 

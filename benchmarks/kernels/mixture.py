@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 
 from atom_kernels.activation import Activation
-from atom_kernels.graph_timing import num_copies
 from atom_kernels.moe import ExpertsProblem, RoutingProblem
 from atom_kernels.moe.ops import MOE_EXPERTS, MOE_ROUTE
 from atom_kernels.select import select
+from atom_kernels.tuned.graph_timing import num_copies
 from benchmarks.kernels.case import DTYPE, KernelCase, Sides, bind, operator_case, random, serving_row
 from benchmarks.kernels.shapes import ModelShape
 

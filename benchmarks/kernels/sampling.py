@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import torch
 
-from atom_kernels.graph_timing import num_copies
 from atom_kernels.operator import Work
 from atom_kernels.sampling import SAMPLE_SLOTS, SamplingTables, SlotSamplingProblem
 from atom_kernels.select import select
+from atom_kernels.tuned.graph_timing import num_copies
 from benchmarks.kernels.case import Call, KernelCase, Sides, random
 from benchmarks.kernels.shapes import ModelShape
 

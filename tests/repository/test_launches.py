@@ -1,4 +1,4 @@
-"""Every launch of a Triton kernel goes through `atom_kernels.launch`, which knows when kernels are prepared instead."""
+"""Every launch of a Triton kernel goes through `atom_kernels.triton.launch`, which may prepare kernels instead."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from source_tree import MAY_IMPORT, package_folder, product_files, short, source_files, tree
 
-DOOR = package_folder("atom_kernels") / "src/atom_kernels/launch.py"
+DOOR = package_folder("atom_kernels") / "src/atom_kernels/triton/launch.py"
 # It has the kernel prepare what `launch` was called with.
 MAY_RUN_KERNELS = {DOOR, DOOR.with_name("compile_ahead.py")}
 FILES = [file for package in MAY_IMPORT for file in source_files(package)]

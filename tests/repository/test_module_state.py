@@ -12,8 +12,8 @@ from source_tree import MAY_IMPORT, ROOT, source_files, tree
 # State that decides what happens next.
 STATE = {
     "atom_kernels/aiter/tables.py: _made": "Forms of a rotary table that AITER wants; they go with their table.",
-    "atom_kernels/compile_ahead.py: _one_at_a_time": "Triton's mode of compiling in threads is one for the process.",
-    "atom_kernels/launch.py: _instead": "What a thread wants done instead of its launches; each thread has its own.",
+    "atom_kernels/triton/compile_ahead.py: _one_at_a_time": "Triton's mode of compiling in threads is the process's.",
+    "atom_kernels/triton/launch.py: _instead": "What a thread wants done instead of its launches; one for each.",
     "atom_kernels/opaque.py: _library": "torch knows operators by name for the whole process.",
     "atom_kernels/opaque.py: _registered": "Operators that torch knows already: to define one twice is an error.",
     "atom_kernels/plan.py: _handles": "Compiled graphs name plans by number; entries go with their plans.",
@@ -43,7 +43,7 @@ CACHES = {
     "atom_kernels/norm/triton_backend.py: _launch_options": "Warps for a row of so many elements on this GPU.",
     "atom_kernels/platform.py: _probe_once": "This machine.",
     "atom_kernels/sampling/native_backend.py: _functions": "Functions of the compiled library.",
-    "atom_kernels/triton_support.py: has_dependent_launch": "Whether this GPU starts kernels early.",
+    "atom_kernels/triton/support.py: has_dependent_launch": "Whether this GPU starts kernels early.",
     "atom_kernels/tuned/store.py: _read": "A file of launch configurations.",
     "atom_kernels/tuned/store.py: triton_release": "The version of Triton.",
     "atom_models/requirements/cache.py: _layout": "The layout of a problem's cache on a platform.",

@@ -23,10 +23,10 @@ from triton.runtime.jit import JITFunction
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.cases import bench_cases
-from atom_kernels.launch import launches_go_to
 from atom_kernels.mixers import select_mixer
 from atom_kernels.platform import AITER_ARCHES, Facts, Platform, platform_from_facts, use_platform
 from atom_kernels.registry import all_ops
+from atom_kernels.triton.launch import launches_go_to
 
 _TARGETS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from atom_kernels.compile_ahead import FilledTensors, compile_ahead
 from atom_kernels.platform import Facts, Platform, platform_from_facts, use_platform
+from atom_kernels.triton.compile_ahead import FilledTensors, compile_ahead
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 _SUPPORT = Path(__file__).parents[3] / "tests/support"
@@ -24,7 +24,7 @@ import threading
 import torch
 import triton
 from triton.runtime import driver
-from atom_kernels.compile_ahead import compile_ahead
+from atom_kernels.triton.compile_ahead import compile_ahead
 from atom_kernels.norm.triton_backend import rms_norm_by_triton
 from atom_kernels.platform import use_platform
 import gpu_launches

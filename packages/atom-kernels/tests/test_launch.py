@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from atom_kernels.launch import launch, launches_go_to
+from atom_kernels.triton.launch import launch, launches_go_to
 
 
 class Kernel:

@@ -12,12 +12,12 @@ from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.triton import launch as triton_launch
 from atom_kernels.cases import mismatch
-from atom_kernels.launch import launches_go_to
 from atom_kernels.mixers import select_mixer
 from atom_kernels.mixers.cases import MixerStep
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import detect_platform
 from atom_kernels.settings import triton_interpret
+from atom_kernels.triton.launch import launches_go_to
 
 TOLERANCES = {"float32": Tolerance(2e-5, 2e-5), "bfloat16": Tolerance(2e-2, 2e-2)}
 # Decodes around the borders of blocks, tiles and splits; a short query; a prompt; chunks behind a prefix.

@@ -87,5 +87,5 @@ def test_requests_that_are_more_than_ranges_share_them():
 
 @pytest.mark.parametrize("kernel", [share_evenly, share_apart])
 def test_no_layer_starts_before_it_is_settled_who_reads_what(kernel):
-    """Layers read it without waiting: `triton_support` says why they may."""
+    """Layers read it without waiting: `atom_kernels.triton.support` says why they may."""
     assert "DEPENDENT" not in inspect.signature(kernel.fn).parameters

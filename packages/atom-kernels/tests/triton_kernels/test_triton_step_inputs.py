@@ -25,5 +25,5 @@ def test_odd_batches_are_written_as_by_the_contract(op):
 
 @pytest.mark.parametrize("kernel", [write_words_kernel, build_inputs_kernel])
 def test_no_layer_starts_before_the_inputs_are_built(kernel) -> None:
-    """Layers read lengths, tables, slots and positions without waiting; see `atom_kernels.triton_support`."""
+    """Layers read lengths, tables, slots and positions without waiting; see `atom_kernels.triton.support`."""
     assert "DEPENDENT" not in inspect.signature(kernel.fn).parameters

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from atom_kernels import triton_support
 from atom_kernels.platform import detect_platform
+from atom_kernels.triton import support as triton_support
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import torch
 from atom_kernels.activation.contract import ActivationProblem, GatedActivationProblem
 from atom_kernels.activation.names import Activation
 from atom_kernels.dtypes import FLOATS, why_not_dtype
-from atom_kernels.launch import launch
 from atom_kernels.operator import Backend
+from atom_kernels.triton.launch import launch
 
 # What `triton_kernels.gated` and `activated` compute.
 _ACTIVATIONS = (
@@ -33,7 +33,7 @@ def _supports(problem: ActivationProblem | GatedActivationProblem, platform: Any
 def _bind_gated(problem: GatedActivationProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     from atom_kernels.activation.triton_kernels import gated_activation_kernel
     from atom_kernels.powers_of_two import power_of_two
-    from atom_kernels.triton_support import dependent_launch
+    from atom_kernels.triton.support import dependent_launch
 
     size, name = problem.intermediate_size, str(problem.activation)
     block = min(_BLOCK, power_of_two(size))
@@ -56,7 +56,7 @@ def _bind_gated(problem: GatedActivationProblem, weights: Any) -> Callable[[torc
 
 def _bind_ungated(problem: ActivationProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     from atom_kernels.activation.triton_kernels import activation_kernel
-    from atom_kernels.triton_support import dependent_launch
+    from atom_kernels.triton.support import dependent_launch
 
     name, dtype, options = str(problem.activation), problem.dtype, dependent_launch()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.triton_support import wait_for_inputs
+from atom_kernels.triton.support import wait_for_inputs
 
 
 @triton.jit

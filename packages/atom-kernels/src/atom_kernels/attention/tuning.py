@@ -12,8 +12,8 @@ import torch
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.problem import AttentionProblem
 from atom_kernels.attention.triton.configs import DecodeConfig, PrefillConfig, tuning_key
-from atom_kernels.graph_timing import num_copies
 from atom_kernels.mixers.cases import make_geometry, moved
+from atom_kernels.tuned.graph_timing import num_copies
 from atom_kernels.tuned.tuner import Subject
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from atom_kernels.dtypes import FLOATS, why_not_dtype
-from atom_kernels.launch import launch
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.operator import Backend
 from atom_kernels.settings import triton_interpret
+from atom_kernels.triton.launch import launch
 
 # The most rows that a tile serves (None: any number), and the tile.
 _TILES: tuple[tuple[int | None, dict[str, Any]], ...] = (

@@ -10,7 +10,6 @@ import torch
 from atom_kernels.activation import Activation, GatedActivationProblem
 from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.dtypes import FLOATS, why_not_dtype
-from atom_kernels.launch import launch
 from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem
 from atom_kernels.linear.dense import OP
 from atom_kernels.linear.skinny_configs import SkinnyConfig, skinny_configs
@@ -18,6 +17,7 @@ from atom_kernels.operator import Backend
 from atom_kernels.platform import detect_platform
 from atom_kernels.select import select
 from atom_kernels.settings import triton_interpret
+from atom_kernels.triton.launch import launch
 
 
 def _supports(problem: FusedLinearProblem, platform: Any) -> str | None:
@@ -59,7 +59,7 @@ class SkinnyLinear:
     """
 
     def __init__(self, problem: FusedLinearProblem, weights: Any, config: SkinnyConfig, num_rows: int = 1) -> None:
-        from atom_kernels.triton_support import dependent_launch
+        from atom_kernels.triton.support import dependent_launch
 
         self._problem, self._config = problem, config
         self._weight, self._bias = weights["weight"].contiguous(), weights["bias"]

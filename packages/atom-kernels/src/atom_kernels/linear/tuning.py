@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from atom_kernels.graph_timing import num_copies
 from atom_kernels.linear.contract import FusedLinearProblem
 from atom_kernels.linear.skinny_configs import SkinnyConfig, tuning_key
 from atom_kernels.linear.triton_backend import COMPOSED_BACKEND, SkinnyLinear
+from atom_kernels.tuned.graph_timing import num_copies
 from atom_kernels.tuned.tuner import Subject
 
 # block_n, block_k, num_warps

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from atom_kernels.activation.triton_backend import why_not_in_triton
-from atom_kernels.launch import launch
 from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
 from atom_kernels.operator import Backend
+from atom_kernels.triton.launch import launch
 
 _SORT_BLOCK, _ACTIVATION_BLOCK, _COMBINE_BLOCK = 4096, 1024, 1024
 
@@ -22,7 +22,7 @@ class GroupedExperts:
         # Triton is imported where a plan uses it, and only there.
         from atom_kernels.moe import triton_pairs, triton_rows
         from atom_kernels.powers_of_two import power_of_two
-        from atom_kernels.triton_support import dependent_launch
+        from atom_kernels.triton.support import dependent_launch
 
         gate_up, down = weights["gate_up"], weights["down"]
         if gate_up is None or down is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atom_kernels.moe.contract import ExpertsProblem
-from atom_kernels.triton_limits import fitting
+from atom_kernels.triton.limits import fitting
 from atom_kernels.tuned import tuned_rows
 
 # Up to this many pairs of a token and an expert, programs find their pairs themselves.

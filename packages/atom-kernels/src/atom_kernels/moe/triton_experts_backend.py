@@ -9,13 +9,13 @@ import torch
 
 from atom_kernels.activation.triton_backend import why_not_in_triton
 from atom_kernels.dtypes import FLOATS, why_not_dtype
-from atom_kernels.launch import launch
 from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
 from atom_kernels.moe.grouped_backend import why_not_grouped
 from atom_kernels.moe.triton_configs import FEW_PAIRS, ExpertsConfig, ExpertsConfigs, TileConfig
 from atom_kernels.operator import Backend
 from atom_kernels.platform import detect_platform
 from atom_kernels.settings import triton_interpret
+from atom_kernels.triton.launch import launch
 
 # Every program adds up how many pairs each expert has.
 _MAX_EXPERTS = 1024
@@ -46,7 +46,7 @@ class TritonExperts:
         # Triton is imported where a plan uses it, and only there.
         from atom_kernels.moe import triton_experts, triton_pairs, triton_rows
         from atom_kernels.powers_of_two import power_of_two
-        from atom_kernels.triton_support import dependent_launch
+        from atom_kernels.triton.support import dependent_launch
 
         self._sort: Any = triton_pairs.sort_pairs_kernel
         self._product_kernel: Any = triton_experts.experts_kernel

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from atom_kernels.dtypes import FLOATS, why_not_dtype
-from atom_kernels.launch import launch
 from atom_kernels.moe.contract import RoutingProblem
 from atom_kernels.operator import Backend
+from atom_kernels.triton.launch import launch
 
 # Scores of a token lie in the registers of one program.
 _MAX_EXPERTS = 1024
@@ -25,7 +25,7 @@ def _supports(problem: RoutingProblem, platform: Any) -> str | None:
 def _bind(problem: RoutingProblem, weights: Any) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
     from atom_kernels.moe.triton_route import route_kernel
     from atom_kernels.powers_of_two import power_of_two
-    from atom_kernels.triton_support import dependent_launch
+    from atom_kernels.triton.support import dependent_launch
 
     bias = weights.get("correction_bias")
     bias = None if bias is None else bias.contiguous()

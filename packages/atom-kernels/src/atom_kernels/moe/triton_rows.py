@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from atom_kernels.activation.triton_kernels import gated
-from atom_kernels.triton_support import wait_for_inputs
+from atom_kernels.triton.support import wait_for_inputs
 
 
 @triton.jit

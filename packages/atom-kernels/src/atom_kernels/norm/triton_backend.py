@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import torch
 
 from atom_kernels.dtypes import FLOATS, why_not_dtype
-from atom_kernels.launch import launch
 from atom_kernels.norm.contract import LayerNormProblem, RMSNormProblem
 from atom_kernels.operator import Backend
+from atom_kernels.triton.launch import launch
 
 # A row lies in the registers of one program.
 _MAX_SIZE = 32768
@@ -27,7 +27,7 @@ def _supports(problem: RMSNormProblem | LayerNormProblem, platform: Any) -> str 
 def _launch_options(size: int) -> dict[str, Any]:
     """Elements and warps of one program, and how it is launched."""
     from atom_kernels.powers_of_two import power_of_two
-    from atom_kernels.triton_support import dependent_launch
+    from atom_kernels.triton.support import dependent_launch
 
     block = power_of_two(size)
     return {"SIZE": size, "BLOCK": block, "num_warps": min(max(block // 512, 1), 16)} | dependent_launch()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from atom_kernels.launch import launch
 from atom_kernels.operator import Backend, Op, Tolerance, Work
+from atom_kernels.triton.launch import launch
 
 # Tokens of one program.
 _BLOCK = 4096

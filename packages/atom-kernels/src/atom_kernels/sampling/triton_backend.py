@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from atom_kernels.launch import launch
 from atom_kernels.sampling.contract import SamplingTables
+from atom_kernels.triton.launch import launch
 
 # Logits of one program.
 _CHUNK = 1024
@@ -74,7 +74,7 @@ class _Cut:
     def constants(self, *names: str) -> dict[str, Any]:
         """Those of a kernel by their names, and how it is launched."""
         from atom_kernels.powers_of_two import power_of_two
-        from atom_kernels.triton_support import dependent_launch
+        from atom_kernels.triton.support import dependent_launch
 
         known = {"CHUNK": self.chunk, "CHUNKS": power_of_two(self.num_chunks), "GROUP": self.group}
         return {name: known[name] for name in names} | dependent_launch()

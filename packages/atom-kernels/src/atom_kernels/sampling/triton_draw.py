@@ -16,7 +16,7 @@ from atom_kernels.sampling.triton_rows import (
     slot_of,
     weights_of,
 )
-from atom_kernels.triton_support import wait_for_inputs
+from atom_kernels.triton.support import wait_for_inputs
 
 
 @triton.jit(do_not_specialize=["num_rows"])

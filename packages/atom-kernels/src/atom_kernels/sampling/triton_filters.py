@@ -20,7 +20,7 @@ from atom_kernels.sampling.triton_rows import (
     slot_of,
     weights_of,
 )
-from atom_kernels.triton_support import wait_for_inputs
+from atom_kernels.triton.support import wait_for_inputs
 
 PIVOTS = tl.constexpr(16)
 # Sums at the pivots are in float32 and in any order: what lies this close to a target counts as not decided.

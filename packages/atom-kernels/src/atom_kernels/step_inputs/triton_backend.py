@@ -1,12 +1,12 @@
 """The tables of requests and a step's inputs through Triton, a launch each.
 
-No kernel behind them starts before they have ended: they are launched plainly (see `atom_kernels.triton_support`)."""
+No kernel behind them starts before they have ended: they are launched plainly (see `atom_kernels.triton.support`)."""
 
 from __future__ import annotations
 
 import torch
 
-from atom_kernels.launch import launch
+from atom_kernels.triton.launch import launch
 
 # Tokens, blocks and words that a program takes at a time.
 _BLOCK = 256

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from atom_kernels.graph_timing import graph_seconds
+from atom_kernels.tuned.graph_timing import graph_seconds
 from atom_kernels.tuned.store import TunedRow
 
 Config = Mapping[str, Any]

@@ -19,7 +19,7 @@ from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.sampling.sampler import Sampler
 from atom_core.worker.steps.batch import NO_ROWS
 from atom_core.worker.steps.device_inputs import DeviceInputs
-from atom_kernels.compile_ahead import compile_ahead
+from atom_kernels.triton.compile_ahead import compile_ahead
 
 # Rows from which on linears and experts have other kernels.
 ROWS_TOLD_APART = (1, 16, 32, 64, 128)

@@ -14,7 +14,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from atom_kernels.attention.hopper.configs import HopperConfig
 from atom_kernels.attention.hopper.prefill import hopper_prefill_kernel
-from atom_kernels.launch import launch
+from atom_kernels.triton.launch import launch
 
 # Elements of 16 bits that a copy takes of each row: as wide as shared memory is swizzled, 128 bytes.
 _CHUNK = 64

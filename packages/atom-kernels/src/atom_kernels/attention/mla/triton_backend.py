@@ -17,9 +17,9 @@ import torch
 from atom_kernels.attention.mla.torch_backend import TorchMlaWeights, split_kv_b
 from atom_kernels.attention.triton.backend import FLOAT8, why_not_dtypes
 from atom_kernels.attention.triton.configs import expanded_prefill_config, latent_decode_config, latent_prefill_config
-from atom_kernels.launch import launch
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 from atom_kernels.powers_of_two import power_of_two
+from atom_kernels.triton.launch import launch
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
@@ -73,7 +73,7 @@ class TritonMla(MixerRunner):
         from atom_kernels.attention.mla.triton_products import head_products
         from atom_kernels.attention.mla.triton_prologue import latent_prologue_kernel
         from atom_kernels.attention.triton.launch import PagedKernels
-        from atom_kernels.triton_support import dependent_launch
+        from atom_kernels.triton.support import dependent_launch
 
         self.problem = problem
         self._dtype = getattr(torch, problem.dtype)

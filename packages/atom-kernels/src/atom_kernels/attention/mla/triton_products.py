@@ -11,10 +11,10 @@ import torch
 import triton
 import triton.language as tl
 
-from atom_kernels.launch import launch
 from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.settings import triton_interpret
-from atom_kernels.triton_support import dependent_launch, wait_for_inputs
+from atom_kernels.triton.launch import launch
+from atom_kernels.triton.support import dependent_launch, wait_for_inputs
 
 # Tokens up to which this is faster than torch's batched product.
 MAX_TOKENS = 32

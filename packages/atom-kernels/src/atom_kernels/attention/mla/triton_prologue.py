@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from atom_kernels.attention.triton.prologue import load_angles, norm_and_rotate
-from atom_kernels.triton_support import wait_for_inputs
+from atom_kernels.triton.support import wait_for_inputs
 
 
 @triton.jit

@@ -12,8 +12,8 @@ import torch
 from atom_kernels.attention.mla.cases import make_problem
 from atom_kernels.attention.mla.problem import MlaProblem
 from atom_kernels.attention.triton.configs import DecodeConfig, latent_tuning_key
-from atom_kernels.graph_timing import num_copies
 from atom_kernels.mixers.cases import make_geometry, moved
+from atom_kernels.tuned.graph_timing import num_copies
 from atom_kernels.tuned.tuner import Subject
 
 # block_n, programs, num_warps, num_stages, prefetch, parts. One program of three stages of 32 keys is not among them:

@@ -11,9 +11,9 @@ import torch
 
 from atom_kernels.attention.hopper.configs import hopper_config
 from atom_kernels.attention.triton.configs import decode_config, prefill_config
-from atom_kernels.launch import launch
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner, reads_any_strides
 from atom_kernels.powers_of_two import power_of_two
+from atom_kernels.triton.launch import launch
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
@@ -57,7 +57,7 @@ class TritonAttention(MixerRunner):
         # Triton is imported where a plan uses it, and only there.
         from atom_kernels.attention.triton.launch import PagedKernels
         from atom_kernels.attention.triton.prologue import prologue_kernel
-        from atom_kernels.triton_support import dependent_launch
+        from atom_kernels.triton.support import dependent_launch
 
         self.problem = problem
         self.layout = layout

@@ -11,7 +11,7 @@ from atom_kernels.platform import detect_platform
 from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.protocols.kv_cache import DTYPE_BYTES
 from atom_kernels.settings import triton_interpret
-from atom_kernels.triton_limits import fitting
+from atom_kernels.triton.limits import fitting
 from atom_kernels.tuned import tuned_rows
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from atom_kernels.attention.triton.tile import (
     store_rows,
     visible_keys,
 )
-from atom_kernels.triton_support import prefetch_to_l2, wait_for_inputs
+from atom_kernels.triton.support import prefetch_to_l2, wait_for_inputs
 
 
 # What changes from step to step must not make Triton compile again.

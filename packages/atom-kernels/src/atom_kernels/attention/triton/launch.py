@@ -15,10 +15,10 @@ from atom_kernels.attention.triton.configs import DecodeConfig, PrefillConfig
 from atom_kernels.attention.triton.decode import decode_kernel, merge_kernel
 from atom_kernels.attention.triton.prefill import prefill_kernel
 from atom_kernels.attention.triton.shares import DecodeShares, DecodeSharing
-from atom_kernels.launch import launch
 from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.settings import triton_interpret
-from atom_kernels.triton_support import dependent_launch
+from atom_kernels.triton.launch import launch
+from atom_kernels.triton.support import dependent_launch
 
 if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry

@@ -8,7 +8,7 @@ What a range holds of one request is a piece of it; where a request has several 
 merges them. Every request has at least one tile.
 
 Layers read all this before they wait for the kernel in front of them, so no kernel may start before these have ended:
-see `triton_support`.
+see `atom_kernels.triton.support`.
 """
 
 from __future__ import annotations

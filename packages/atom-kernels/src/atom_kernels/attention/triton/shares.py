@@ -8,8 +8,8 @@ import torch
 
 from atom_kernels.attention.triton.configs import DecodeConfig, num_programs
 from atom_kernels.attention.triton.schedule import share_apart, share_evenly
-from atom_kernels.launch import launch
 from atom_kernels.powers_of_two import power_of_two
+from atom_kernels.triton.launch import launch
 
 # The ranges of a request whose result must not depend on its neighbors.
 _OWN_RANGES = 16

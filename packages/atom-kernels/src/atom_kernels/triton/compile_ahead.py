@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from atom_kernels.launch import launches_go_to
 from atom_kernels.platform import detect_platform
 from atom_kernels.settings import triton_interpret
+from atom_kernels.triton.launch import launches_go_to
 
 logger = logging.getLogger(__name__)
 
