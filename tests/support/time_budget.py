@@ -8,10 +8,10 @@ import pytest
 
 # Caps that leave room; all parts together take less than fifteen minutes on a quiet machine.
 MINUTES = {
-    "packages/atom-kernels": 5,
+    "packages/atom-kernels": 6,
     "packages/atom-models": 2.5,
     "packages/atom-core": 4,
-    "packages/atom-server": 5,
+    "packages/atom-server": 4,
     "packages/atom-vllm": 1,
     "tests": 3,
 }
