@@ -9,11 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from atom_models.architectures.fine_grained_moe import (
-    FineGrainedMoEConfig,
-    FineGrainedMoEDecoderLayer,
-    FineGrainedMoEForCausalLM,
-)
+from atom_models.architectures.fine_grained_moe import FineGrainedMoEConfig
+from atom_models.architectures.llama import LlamaDecoderLayer, LlamaForCausalLM
 from atom_models.build_context import BuildContext
 from atom_models.layers import MLAAttention, Rotary, RoutingConfig, mla_scale
 
@@ -54,12 +51,13 @@ class DeepseekV2Config(FineGrainedMoEConfig):
         )
 
 
-class DeepseekV2DecoderLayer(FineGrainedMoEDecoderLayer):
+class DeepseekV2DecoderLayer(LlamaDecoderLayer):
     def make_attention(
-        self, config: DeepseekV2Config, context: BuildContext, *, layer_id: int, rotary: Rotary, **rest: Any
+        self, config: DeepseekV2Config, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary
     ) -> MLAAttention:
         return MLAAttention(
             context,
+            prefix=prefix,
             hidden_size=config.hidden_size,
             num_heads=config.num_attention_heads,
             q_lora_rank=config.q_lora_rank,
@@ -70,10 +68,9 @@ class DeepseekV2DecoderLayer(FineGrainedMoEDecoderLayer):
             scale=mla_scale(config.qk_nope_head_dim + config.qk_rope_head_dim, config.rope_parameters),
             rotary=replace(rotary, interleaved=config.rope_interleave),
             bias=config.attention_bias,
-            **rest,
         )
 
 
-class DeepseekV2ForCausalLM(FineGrainedMoEForCausalLM):
+class DeepseekV2ForCausalLM(LlamaForCausalLM):
     config_class = DeepseekV2Config
     decoder_layer = DeepseekV2DecoderLayer

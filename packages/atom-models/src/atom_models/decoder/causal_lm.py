@@ -9,18 +9,23 @@ import torch
 from torch import nn
 
 from atom_models.build_context import BuildContext
+from atom_models.config.prediction_layers import prediction_layer_prefixes
 from atom_models.config.reading import read_config
 from atom_models.layers import LMHead, Residual, VocabularyEmbedding
 
 
 class DecoderForCausalLM(nn.Module):
-    """An embedding and layers as `model`, and a head over the vocabulary; models name their config and `make_model`."""
+    """An embedding and layers as `model`, and a head over the vocabulary; models name their config and `make_model`.
+
+    Layers of the checkpoint that predict further tokens, behind the last one, are left unread.
+    """
 
     config_class: type[Any]
 
     def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
         super().__init__()
         self.config = read_config(self.config_class, config)
+        self.ignored_prefixes = prediction_layer_prefixes(config)
         self.model = self.make_model(self.config, context)
         self.lm_head = LMHead(
             self.config.hidden_size,

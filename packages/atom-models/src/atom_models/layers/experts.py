@@ -14,10 +14,11 @@ from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.select import select
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import ExpectedWeight, check_shape, not_loaded
-from atom_models.quantization import DENSE_INPUT, Dense
+from atom_models.quantization import Dense
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
+    from atom_models.layers.moe_config import MoEConfig
 
 # Names of gate, up and down where each expert is stored by itself.
 _EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
@@ -27,8 +28,7 @@ _EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 class _Piece:
     """A tensor of the checkpoint and where it goes: rows of a slot, of one expert or of all.
 
-    `columns` says that ranks share its last dimension; `transposed` that inputs come before outputs, `interleaved` that
-    rows of gate and up take turns.
+    `transposed` says that inputs come before outputs, `interleaved` that rows of gate and up take turns.
     """
 
     slot: str
@@ -45,43 +45,21 @@ class Experts(Layer):
     Ranks share the intermediate size of every expert; the caller adds up their results. A base is added to the result.
     The checkpoint may hold each expert by itself (``<prefix>.0.gate_proj.weight`` or ``<prefix>.0.w1.weight``) or all
     of them in one tensor (``<prefix>.gate_up_proj``), which `choose_names` finds out.
-
-    Args:
-        bias: both products have one.
-        fused_transposed: fused tensors are [E, inputs, outputs] with rows of gate and up taking turns (GPT-OSS)
-            instead of [E, outputs, inputs] with all of gate first.
     """
 
     ignored_weights: frozenset[str] = frozenset()
 
-    def __init__(
-        self,
-        num_experts: int,
-        top_k: int,
-        hidden_size: int,
-        intermediate_size: int,
-        *,
-        context: BuildContext,
-        prefix: str,
-        activation: str = "silu",
-        bias: bool = False,
-        fused_transposed: bool = False,
-        alpha: float = 1.702,
-        limit: float = 7.0,
-    ) -> None:
+    def __init__(self, config: MoEConfig, context: BuildContext, *, prefix: str) -> None:
         super().__init__()
         self.prefix = prefix
-        self.input_format = DENSE_INPUT
-        self._context, self._ranks = context, context.collectives
-        self._size, self._hidden_size, self._num_experts = intermediate_size, hidden_size, num_experts
-        self._local_size = context.split(intermediate_size, f"{prefix}: intermediate_size of an expert")
-        self._bias, self._fused_transposed = bias, fused_transposed
+        self._config, self._context, self._ranks = config, context, context.collectives
+        self._local_size = context.split(config.intermediate_size, f"{prefix}: intermediate_size of an expert")
         scheme = context.quantization.scheme_for(f"{prefix}.0.gate_proj")
         if not isinstance(scheme, Dense):
             raise ValueError(f"{prefix}: experts cannot be held as {scheme.name} yet; leave them out of quantization")
         self.problem = ExpertsProblem(
-            *(num_experts, top_k, hidden_size, self._local_size, context.dtype),
-            *(check_activation(activation), bias, alpha, limit),
+            *(config.num_experts, config.top_k, config.hidden_size, self._local_size, context.dtype),
+            *(check_activation(config.hidden_act), config.expert_bias, config.swiglu_alpha, config.swiglu_limit),
             batch_invariant=context.platform.batch_invariant,
         )
         self._tensors: dict[str, torch.Tensor] = {}
@@ -141,34 +119,37 @@ class Experts(Layer):
     def _pieces(self) -> dict[str, _Piece]:
         """Listed when first asked for: there may be a thousand, and a model that is only counted needs none."""
         if self._chosen_pieces is None:
-            fused = self._fused_transposed
+            fused = self._config.fused_transposed
             self._chosen_pieces = self._fused_pieces() if fused else self._single_pieces(_EXPERT_NAMES[0])
         return self._chosen_pieces
 
     def _single_pieces(self, names: tuple[str, str, str]) -> dict[str, _Piece]:
         gate, up, down = names
-        outer, inner = (self._size, self._hidden_size), (self._hidden_size, self._size)
+        config = self._config
+        outer, inner = (config.intermediate_size, config.hidden_size), (config.hidden_size, config.intermediate_size)
         pieces = {}
-        for expert in range(self._num_experts):
+        for expert in range(config.num_experts):
             start = f"{self.prefix}.{expert}"
             pieces[f"{start}.{gate}.weight"] = _Piece("gate_up", outer, expert, "gate")
             pieces[f"{start}.{up}.weight"] = _Piece("gate_up", outer, expert, "up")
             pieces[f"{start}.{down}.weight"] = _Piece("down", inner, expert, "down")
-            if self._bias:
+            if config.expert_bias:
                 pieces[f"{start}.{gate}.bias"] = _Piece("gate_up_bias", outer[:1], expert, "gate")
                 pieces[f"{start}.{up}.bias"] = _Piece("gate_up_bias", outer[:1], expert, "up")
                 pieces[f"{start}.{down}.bias"] = _Piece("down_bias", inner[:1], expert, "down_bias")
         return pieces
 
     def _fused_pieces(self) -> dict[str, _Piece]:
-        count, hidden, size, turned = self._num_experts, self._hidden_size, self._size, self._fused_transposed
+        config = self._config
+        count, hidden, size = config.num_experts, config.hidden_size, config.intermediate_size
+        turned = config.fused_transposed
         up_shape = (count, hidden, 2 * size) if turned else (count, 2 * size, hidden)
         down_shape = (count, size, hidden) if turned else (count, hidden, size)
         pieces = {
             f"{self.prefix}.gate_up_proj": _Piece("gate_up", up_shape, None, "both", turned, turned),
             f"{self.prefix}.down_proj": _Piece("down", down_shape, None, "down", turned),
         }
-        if self._bias:
+        if config.expert_bias:
             pieces[f"{self.prefix}.gate_up_proj_bias"] = _Piece(
                 "gate_up_bias", (count, 2 * size), None, "both", False, turned
             )
@@ -180,7 +161,8 @@ class Experts(Layer):
             return [(piece.part, tensor)]
         if piece.interleaved:
             return [("gate", tensor[:, 0::2]), ("up", tensor[:, 1::2])]
-        return [("gate", tensor[:, : self._size]), ("up", tensor[:, self._size :])]
+        size = self._config.intermediate_size
+        return [("gate", tensor[:, :size]), ("up", tensor[:, size:])]
 
     def _copy(self, source: torch.Tensor, target: torch.Tensor, part: str) -> None:
         """This rank's share of a part; dimension 0 are experts."""
