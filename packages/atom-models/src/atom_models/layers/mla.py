@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,6 @@ import torch
 from atom_kernels.attention.mla import MlaProblem, MlaPrologue
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear import ColumnParallelLinear, Linear, RowParallelLinear, Shard
-from atom_models.layers.loadable import ExpectedWeight, check_shape
 from atom_models.layers.mixer import Mixer
 from atom_models.layers.norm import RMSNorm
 from atom_models.quantization import LinearSpec
@@ -121,7 +121,7 @@ class LatentAttention(Mixer):
         norm: of latents, before they are cached.
     """
 
-    ignored_weights: frozenset[str] = frozenset()
+    weight_names = MappingProxyType({"kv_b": "kv_b_proj.weight"})
 
     def __init__(
         self, problem: MlaProblem, *, context: BuildContext, prefix: str, rotary: Rotary, norm: RMSNorm
@@ -130,14 +130,10 @@ class LatentAttention(Mixer):
             turned = f"{rotary.cos_sin_cache.shape[1]} of {problem.qk_rope_head_dim}"
             raise ValueError(f"{prefix}: {turned} rotary elements would turn; latent attention turns all of them")
         super().__init__(problem, prefix=prefix, context=context)
-        self._context = context
         self._q_shape = (problem.num_heads, problem.query_dim)
         self._rotary = rotary
         self.norm = norm
-        self._weight_name = f"{prefix.rpartition('.')[0]}.kv_b_proj.weight"
-        self._local_shape = problem.weights["kv_b"].shape
         self._check_scheme()
-        self._loaded: torch.Tensor | None = None
 
     def mix(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         norm, rotary = self.norm, self._rotary
@@ -150,28 +146,11 @@ class LatentAttention(Mixer):
         )
         return self._host.mix((q.view(q.shape[0], *self._q_shape), kv), prologue).view(q.shape[0], -1)
 
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
-        rows, rank = self._local_shape
-        return {self._weight_name: ExpectedWeight((rows * self._context.collectives.size, rank), self._context.dtype)}
-
-    def shapes_on_rank(self) -> list[tuple[int, ...]]:
-        return [self._local_shape]
-
-    def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        check_shape(name, tensor, self.expected_weights()[name])
-        rows, rank = self._local_shape[0], self._context.collectives.rank
-        part = tensor[rank * rows : (rank + 1) * rows]
-        self._loaded = part.to(device=self._context.device, dtype=self._context.dtype, copy=True)
-
-    def finish(self) -> None:
-        if self._loaded is not None:
-            self._host.take_weights({"kv_b": self._loaded})
-            self._loaded = None
-
     def _check_scheme(self) -> None:
-        name, context = self._weight_name.removesuffix(".weight"), self._context
+        (name,), context = self.expected_weights(), self._context
+        name = name.removesuffix(".weight")
         scheme = context.quantization.scheme_for(name)
-        rows, rank = self._local_shape
+        rows, rank = self.problem.weights["kv_b"].shape
         slots = scheme.create_weights(LinearSpec(rank, rows, context.dtype, False, context.platform))
         if set(slots) != {"weight"} or slots["weight"].dtype != context.dtype:
             raise ValueError(f"{name} cannot be held as {scheme.name} yet; leave it out of quantization")

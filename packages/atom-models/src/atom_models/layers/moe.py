@@ -15,8 +15,9 @@ from atom_models.layers.activation import GatedActivation
 from atom_models.layers.experts import Experts
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear import Linear, MergedColumnParallelLinear, ReplicatedLinear, Shard
-from atom_models.layers.loadable import ExpectedWeight, check_shape, not_loaded
+from atom_models.layers.loadable import not_loaded
 from atom_models.layers.residual import Unsummed
+from atom_models.layers.weighted_layer import WeightedLayer
 from atom_models.quantization import DENSE_INPUT, UNQUANTIZED
 
 if TYPE_CHECKING:
@@ -24,13 +25,11 @@ if TYPE_CHECKING:
     from atom_models.layers.moe_config import MoEConfig, SharedExpertsConfig
 
 
-class Router(Layer):
+class Router(WeightedLayer):
     """``forward(x [T, D]) -> (weights float32 [T, K], ids int32 [T, K])``. Never quantized, the same on every rank."""
 
-    ignored_weights: frozenset[str] = frozenset()
-
     def __init__(self, config: MoEConfig, context: BuildContext, *, prefix: str) -> None:
-        super().__init__()
+        super().__init__(context)
         routing = config.routing
         dtype = torch.float32 if routing.float32 else context.dtype
         self.linear = ReplicatedLinear(
@@ -52,26 +51,16 @@ class Router(Layer):
             group_score=routing.group_score,
             scaling_factor=routing.scaling_factor,
         )
-        self._context = context
         self._dtype = dtype
-        self._bias_name = f"{prefix}.{routing.correction_bias}" if routing.correction_bias else None
-        self._bias: torch.Tensor | None = None
+        if routing.correction_bias is not None:
+            name, shape = f"{prefix}.{routing.correction_bias}", (config.num_experts,)
+            self.expect(name, shape, slot="correction_bias", dtype=torch.float32)
         self._route: Callable[[torch.Tensor], Any] = not_loaded(prefix)
 
     def forward(self, x: torch.Tensor) -> Any:
         return self._route(self.linear(x.to(self._dtype)))
 
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
-        if self._bias_name is None:
-            return {}
-        return {self._bias_name: ExpectedWeight((self.problem.num_experts,), torch.float32)}
-
-    def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        check_shape(name, tensor, self.expected_weights()[name])
-        self._bias = tensor.to(device=self._context.device, dtype=torch.float32, copy=True)
-
-    def finish(self) -> None:
-        weights = {} if self._bias is None else {"correction_bias": self._bias}
+    def pack(self, weights: dict[str, torch.Tensor]) -> None:
         self._route = select(MOE_ROUTE, self.problem, self._context.platform).prepare(weights)
 
 
