@@ -29,7 +29,7 @@ from atom_models.architectures.features import (
 from atom_models.checkpoint.quantization_config import READABLE
 
 if TYPE_CHECKING:
-    from atom_models.decoder.protocol import CausalLM
+    from atom_models.decoder.causal_lm import DecoderForCausalLM
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _stem(name: str) -> str:
     return re.sub(r"(For[A-Z].*|LMHeadModel|Model)$", "", name).lower()
 
 
-def find_architecture(name: str) -> type[CausalLM]:
+def find_architecture(name: str) -> type[DecoderForCausalLM]:
     """The class of an architecture.
 
     Raises:

@@ -17,7 +17,8 @@ from atom_models.layers import LMHead, Residual, VocabularyEmbedding
 class DecoderForCausalLM(nn.Module):
     """An embedding and layers as `model`, and a head over the vocabulary; models name their config and `make_model`.
 
-    Layers of the checkpoint that predict further tokens, behind the last one, are left unread.
+    Layers of the checkpoint that predict further tokens, behind the last one, are left unread. T: tokens of all
+    requests of a step, one after the other; D: hidden size.
     """
 
     config_class: type[Any]
@@ -39,14 +40,20 @@ class DecoderForCausalLM(nn.Module):
         raise NotImplementedError
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """int [T] -> [T, D]."""
         return self.model.embed(input_ids)
 
     def forward(
         self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
     ) -> Any:
+        """Hidden states [T, D] after the last norm; positions are int64 [T] or [3, T].
+
+        With `aux_hidden_states` in the build context: (hidden states, list of [T, D] after each of those layers).
+        """
         return self.model(input_ids, positions, inputs_embeds)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """[n, D] of any rows -> float32 [n, vocabulary]."""
         return self.lm_head(hidden_states)
 
 

@@ -17,7 +17,7 @@ from atom_models.layers.linear import (
 )
 from atom_models.layers.loadable import ExpectedWeight, Loadable
 from atom_models.layers.mixer import Mixer
-from atom_models.layers.mla import LatentAttention, MLAAttention, mla_scale
+from atom_models.layers.mla import LatentAttention, mla_scale
 from atom_models.layers.moe import MoE
 from atom_models.layers.moe_config import MoEConfig, RoutingConfig, SharedExpertsConfig
 from atom_models.layers.norm import RMSNorm
@@ -38,7 +38,6 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "Loadable",
-    "MLAAttention",
     "MergedColumnParallelLinear",
     "Mixer",
     "MoE",
