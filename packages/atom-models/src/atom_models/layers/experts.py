@@ -26,17 +26,16 @@ _EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 
 @dataclass(frozen=True)
 class _Piece:
-    """A tensor of the checkpoint and where it goes: rows of a slot, of one expert or of all.
+    """A tensor of the checkpoint, and where it goes in a slot: to one expert or to all, to gate or up or both.
 
-    `transposed` says that inputs come before outputs, `interleaved` that rows of gate and up take turns.
+    `turned` says that inputs come before outputs, and that rows of gate and up take turns.
     """
 
     slot: str
     shape: tuple[int, ...]
     expert: int | None = None
-    part: str = "both"
-    transposed: bool = False
-    interleaved: bool = False
+    half: int | None = None
+    turned: bool = False
 
 
 class Experts(Layer):
@@ -101,15 +100,20 @@ class Experts(Layer):
         return [spec.shape for spec in MOE_EXPERTS.weights(self.problem).values() if not spec.optional]
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        piece = self._pieces[name]
+        piece, size, rank = self._pieces[name], self._config.intermediate_size, self._ranks.rank
         check_shape(name, tensor, ExpectedWeight(piece.shape, self._context.dtype))
-        if piece.transposed:
-            tensor = tensor.transpose(1, 2)
-        target = self._tensor(piece.slot)
-        if piece.expert is not None:
-            tensor, target = tensor[None], target[piece.expert : piece.expert + 1]
-        for part, source in self._parts(piece, tensor):
-            self._copy(source, target, part)
+        source, target = tensor if piece.expert is None else tensor[None], self._tensor(piece.slot)[_at(piece.expert)]
+        if piece.turned and source.ndim == 3:
+            source = source.transpose(1, 2)
+        here = slice(rank * self._local_size, (rank + 1) * self._local_size)
+        if piece.slot in ("gate_up", "gate_up_bias"):
+            pairs = source.unflatten(1, (size, 2)).transpose(1, 2) if piece.turned else source.unflatten(1, (-1, size))
+            target.unflatten(1, (2, -1))[:, _at(piece.half)].copy_(pairs[:, :, here])
+        elif piece.slot == "down":
+            target.copy_(source[:, :, here])
+        elif rank == 0:
+            # The sum over ranks holds it once.
+            target.copy_(source)
 
     def finish(self) -> None:
         tensors, self._tensors = self._tensors, {}
@@ -130,13 +134,13 @@ class Experts(Layer):
         pieces = {}
         for expert in range(config.num_experts):
             start = f"{self.prefix}.{expert}"
-            pieces[f"{start}.{gate}.weight"] = _Piece("gate_up", outer, expert, "gate")
-            pieces[f"{start}.{up}.weight"] = _Piece("gate_up", outer, expert, "up")
-            pieces[f"{start}.{down}.weight"] = _Piece("down", inner, expert, "down")
+            pieces[f"{start}.{gate}.weight"] = _Piece("gate_up", outer, expert, 0)
+            pieces[f"{start}.{up}.weight"] = _Piece("gate_up", outer, expert, 1)
+            pieces[f"{start}.{down}.weight"] = _Piece("down", inner, expert)
             if config.expert_bias:
-                pieces[f"{start}.{gate}.bias"] = _Piece("gate_up_bias", outer[:1], expert, "gate")
-                pieces[f"{start}.{up}.bias"] = _Piece("gate_up_bias", outer[:1], expert, "up")
-                pieces[f"{start}.{down}.bias"] = _Piece("down_bias", inner[:1], expert, "down_bias")
+                pieces[f"{start}.{gate}.bias"] = _Piece("gate_up_bias", outer[:1], expert, 0)
+                pieces[f"{start}.{up}.bias"] = _Piece("gate_up_bias", outer[:1], expert, 1)
+                pieces[f"{start}.{down}.bias"] = _Piece("down_bias", inner[:1], expert)
         return pieces
 
     def _fused_pieces(self) -> dict[str, _Piece]:
@@ -146,38 +150,21 @@ class Experts(Layer):
         up_shape = (count, hidden, 2 * size) if turned else (count, 2 * size, hidden)
         down_shape = (count, size, hidden) if turned else (count, hidden, size)
         pieces = {
-            f"{self.prefix}.gate_up_proj": _Piece("gate_up", up_shape, None, "both", turned, turned),
-            f"{self.prefix}.down_proj": _Piece("down", down_shape, None, "down", turned),
+            f"{self.prefix}.gate_up_proj": _Piece("gate_up", up_shape, turned=turned),
+            f"{self.prefix}.down_proj": _Piece("down", down_shape, turned=turned),
         }
         if config.expert_bias:
-            pieces[f"{self.prefix}.gate_up_proj_bias"] = _Piece(
-                "gate_up_bias", (count, 2 * size), None, "both", False, turned
-            )
-            pieces[f"{self.prefix}.down_proj_bias"] = _Piece("down_bias", (count, hidden), None, "down_bias")
+            pieces[f"{self.prefix}.gate_up_proj_bias"] = _Piece("gate_up_bias", (count, 2 * size), turned=turned)
+            pieces[f"{self.prefix}.down_proj_bias"] = _Piece("down_bias", (count, hidden))
         return pieces
-
-    def _parts(self, piece: _Piece, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        if piece.part != "both":
-            return [(piece.part, tensor)]
-        if piece.interleaved:
-            return [("gate", tensor[:, 0::2]), ("up", tensor[:, 1::2])]
-        size = self._config.intermediate_size
-        return [("gate", tensor[:, :size]), ("up", tensor[:, size:])]
-
-    def _copy(self, source: torch.Tensor, target: torch.Tensor, part: str) -> None:
-        """This rank's share of a part; dimension 0 are experts."""
-        size, rank = self._local_size, self._ranks.rank
-        if part in ("gate", "up"):
-            first = 0 if part == "gate" else size
-            target[:, first : first + size].copy_(source[:, rank * size : (rank + 1) * size])
-        elif part == "down":
-            target.copy_(source[:, :, rank * size : (rank + 1) * size])
-        elif rank == 0:
-            # The sum over ranks holds it once.
-            target.copy_(source)
 
     def _tensor(self, slot: str) -> torch.Tensor:
         if slot not in self._tensors:
             spec: Any = MOE_EXPERTS.weights(self.problem)[slot]
             self._tensors[slot] = torch.zeros(spec.shape, dtype=spec.dtype, device=self._context.device)
         return self._tensors[slot]
+
+
+def _at(index: int | None) -> slice:
+    """One place of a dimension that stays, or all of it."""
+    return slice(None) if index is None else slice(index, index + 1)
