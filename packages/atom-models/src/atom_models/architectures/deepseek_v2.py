@@ -94,11 +94,11 @@ class DeepseekV2Attention(Layer):
         if q_rank is None:
             query = Shard("q_proj", num_heads * query_dim, context.collectives.size)
         else:
-            query = Shard("q_a_proj", q_rank, 1)
+            query = Shard("q_a_proj", q_rank)
         # What input_layernorm feeds: queries or their latents, and the latents of keys and values.
         self.qkv_proj = Linear(
             hidden_size,
-            (query, Shard("kv_a_proj_with_mqa", latent_dim, 1)),
+            (query, Shard("kv_a_proj_with_mqa", latent_dim)),
             context,
             prefix=f"{prefix}.qkv_a_proj",
             bias=config.attention_bias,

@@ -30,7 +30,7 @@ class Shard:
 
     name: str
     out_features: int
-    num_pieces: int
+    num_pieces: int = 1
 
     @property
     def features_on_rank(self) -> int:
@@ -52,13 +52,14 @@ class Linear(Layer):
 
     Neighboring shards with equal schemes are stacked and run as one plan; others are plans of their own, and their
     outputs are concatenated. `split_input` cuts the weights along their inputs instead; then the bias belongs to
-    rank 0 alone, so that the sum over ranks holds it once.
+    rank 0 alone, so that the sum over ranks holds it once. A number in the place of shards is one linear, of the
+    layer's own name.
     """
 
     def __init__(
         self,
         in_features: int,
-        shards: Sequence[Shard],
+        outputs: Sequence[Shard] | int,
         context: BuildContext,
         *,
         prefix: str,
@@ -67,6 +68,8 @@ class Linear(Layer):
         out_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        parent, _, own_name = prefix.rpartition(".")
+        shards = (Shard(own_name, outputs),) if isinstance(outputs, int) else outputs
         self._ranks = context.collectives
         self._split_input = split_input
         self._local_in = context.split(in_features, f"{prefix}: in_features") if split_input else in_features
@@ -75,7 +78,6 @@ class Linear(Layer):
         self._bias_elsewhere = bias and not self._has_bias
         self._parts: list[SchemeWeights] = []
         self._placements: dict[str, _Placement] = {}
-        parent = prefix.rpartition(".")[0]
         names = [f"{parent}.{shard.name}" if parent else shard.name for shard in shards]
         schemes = [context.quantization.scheme_for(name) for name in names]
         first = 0
@@ -177,12 +179,6 @@ class Linear(Layer):
 class ReplicatedLinear(Linear):
     """The whole linear on every rank."""
 
-    def __init__(
-        self, in_features: int, out_features: int, context: BuildContext, *, prefix: str, bias: bool = False
-    ) -> None:
-        shard = Shard(prefix.rpartition(".")[2], out_features, 1)
-        super().__init__(in_features, (shard,), context, prefix=prefix, bias=bias)
-
 
 class MergedColumnParallelLinear(Linear):
     """Several linears of one input, stacked: each rank holds its share of the outputs of each.
@@ -261,16 +257,9 @@ class RowParallelLinear(Linear):
     """
 
     def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        context: BuildContext,
-        *,
-        prefix: str,
-        bias: bool = False,
+        self, in_features: int, out_features: int, context: BuildContext, *, prefix: str, bias: bool = False
     ) -> None:
-        shard = Shard(prefix.rpartition(".")[2], out_features, 1)
-        super().__init__(in_features, (shard,), context, prefix=prefix, bias=bias, split_input=True)
+        super().__init__(in_features, out_features, context, prefix=prefix, bias=bias, split_input=True)
 
     def forward(self, x: torch.Tensor) -> Any:
         if self._ranks.size > 1:

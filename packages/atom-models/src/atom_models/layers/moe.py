@@ -14,7 +14,7 @@ from atom_kernels.select import select
 from atom_models.layers.activation import GatedActivation
 from atom_models.layers.experts import Experts
 from atom_models.layers.layer import Layer
-from atom_models.layers.linear import Linear, MergedColumnParallelLinear, ReplicatedLinear, Shard
+from atom_models.layers.linear import Linear, MergedColumnParallelLinear, ReplicatedLinear
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.residual import Unsummed
 from atom_models.layers.weighted_layer import WeightedLayer
@@ -112,9 +112,7 @@ class SharedExperts(Layer):
         size_here = self.gate_up_proj.out_features // 2
         self.act = GatedActivation(config.hidden_act, size_here, context, after=self.gate_up_proj)
         # Not a RowParallelLinear: the sum over ranks comes later, together with that of the routed experts.
-        self.down_proj = Linear(
-            size, (Shard("down_proj", hidden_size, 1),), context, prefix=f"{name}.down_proj", split_input=True
-        )
+        self.down_proj = Linear(size, hidden_size, context, prefix=f"{name}.down_proj", split_input=True)
         self.gate = None
         if shared.gate is not None:
             dense = replace(context, quantization=UNQUANTIZED)

@@ -45,27 +45,16 @@ class WeightSlot:
     input_dim: int | None = None
 
 
-class InputFormat(Protocol):
-    """The form in which a scheme wants its activations: a tensor, or values with scales."""
+@dataclass(frozen=True)
+class InputFormat:
+    """The form in which a scheme wants its activations: as they are, or as others say, such as values with scales."""
 
-    @property
-    def name(self) -> str: ...
     def encode(self, x_TD: torch.Tensor) -> Any:
         """Bring a plain tensor to this form; the unfused reference of norms that emit it directly."""
-        ...
-
-
-@dataclass(frozen=True)
-class DenseInput:
-    """Activations as they are."""
-
-    name: str = "dense"
-
-    def encode(self, x_TD: torch.Tensor) -> torch.Tensor:
         return x_TD
 
 
-DENSE_INPUT = DenseInput()
+DENSE_INPUT = InputFormat()
 
 
 class Unnormed(NamedTuple):
@@ -78,17 +67,13 @@ class Unnormed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class UnnormedInput:
+class UnnormedInput(InputFormat):
     """Up to `max_rows` rows it pays to leave the norm to the linear, as `Unnormed`, and to let it add the residual.
 
     A plain tensor is taken as it is.
     """
 
     max_rows: int
-    name: str = "unnormed"
-
-    def encode(self, x_TD: torch.Tensor) -> torch.Tensor:
-        return x_TD
 
 
 @dataclass(frozen=True)
