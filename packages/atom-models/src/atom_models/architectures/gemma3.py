@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from atom_models.architectures.llama import LlamaAttention, LlamaConfig, LlamaMLP
+from atom_models.architectures.llama import LlamaAttention, LlamaConfig, LlamaMLP, llama_norm
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint.layer_types import FULL, SLIDING, check_layer_types
 from atom_models.decoder.causal_lm import Decoder, DecoderForCausalLM
@@ -84,12 +84,6 @@ class Gemma3Config(LlamaConfig):
         return {"rope_theta": self.rope_local_base_freq}
 
 
-def gemma3_norm(config: Gemma3Config, context: BuildContext, *, prefix: str, feeds: Any = None) -> RMSNorm:
-    """An RMS norm over hidden states whose weight is stored less one."""
-    size, eps, offset = config.hidden_size, config.rms_norm_eps, config.norm_offset
-    return RMSNorm(size, eps, context, prefix=prefix, feeds=feeds, weight_offset=offset)
-
-
 class Gemma3DecoderLayer(Layer):
     """Norms before and after both halves; what a half adds to the residual is normed."""
 
@@ -99,7 +93,7 @@ class Gemma3DecoderLayer(Layer):
         super().__init__()
 
         def norm(name: str, feeds: Any = None) -> RMSNorm:
-            return gemma3_norm(config, context, prefix=f"{prefix}.{name}", feeds=feeds)
+            return llama_norm(config, context, prefix=f"{prefix}.{name}", feeds=feeds)
 
         self.self_attn = LlamaAttention(config, context, layer_id=layer_id, prefix=f"{prefix}.self_attn", rotary=rotary)
         self.mlp = LlamaMLP(config, context, prefix=f"{prefix}.mlp")
@@ -131,7 +125,7 @@ class Gemma3ForCausalLM(DecoderForCausalLM):
             )
             for layer_id, layer_type in enumerate(config.types)
         ]
-        norm = gemma3_norm(config, context, prefix="model.norm")
+        norm = llama_norm(config, context, prefix="model.norm")
         # Rounded to the model's dtype, as in training.
         embed_scale = torch.tensor(config.hidden_size**0.5, dtype=context.dtype).item()
         return Decoder(config, context, layers=layers, norm=norm, embed_scale=embed_scale)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -24,6 +24,9 @@ from atom_models.layers import (
     RowParallelLinear,
     make_rotary,
 )
+
+if TYPE_CHECKING:
+    from atom_models.layers.norm import TakesFormat
 
 
 @dataclass(frozen=True)
@@ -100,18 +103,28 @@ class LlamaConfig:
         return None
 
 
+def llama_norm(
+    config: LlamaConfig,
+    context: BuildContext,
+    *,
+    prefix: str,
+    size: int | None = None,
+    feeds: TakesFormat | None = None,
+) -> RMSNorm:
+    """A norm over `size` elements, or over hidden states."""
+    size, eps, offset = size or config.hidden_size, config.rms_norm_eps, config.norm_offset
+    return RMSNorm(size, eps, context, prefix=prefix, feeds=feeds, weight_offset=offset)
+
+
 class LlamaAttention(Layer):
     def __init__(
         self, config: LlamaConfig, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary | None
     ) -> None:
         super().__init__()
-
-        def head_norm(name: str) -> RMSNorm | None:
-            if not config.has_head_norms:
-                return None
-            size, eps, offset = config.head_size, config.rms_norm_eps, config.norm_offset
-            return RMSNorm(size, eps, context, prefix=f"{prefix}.{name}", weight_offset=offset)
-
+        q_norm = k_norm = None
+        if config.has_head_norms:
+            q_norm = llama_norm(config, context, prefix=f"{prefix}.q_norm", size=config.head_size)
+            k_norm = llama_norm(config, context, prefix=f"{prefix}.k_norm", size=config.head_size)
         self.qkv_proj = QKVParallelLinear(
             config.hidden_size,
             head_dim=config.head_size,
@@ -128,8 +141,8 @@ class LlamaAttention(Layer):
             context=context,
             prefix=f"{prefix}.attn",
             rotary=rotary,
-            q_norm=head_norm("q_norm"),
-            k_norm=head_norm("k_norm"),
+            q_norm=q_norm,
+            k_norm=k_norm,
             scale=config.attention_scale,
             sliding_window=config.window_of(layer_id),
             sinks=config.has_sinks,
@@ -176,7 +189,6 @@ class LlamaDecoderLayer(Layer):
         self, config: LlamaConfig, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary
     ) -> None:
         super().__init__()
-        size, eps = config.hidden_size, config.rms_norm_eps
         self.self_attn = self.make_attention(
             config, context, layer_id=layer_id, prefix=f"{prefix}.self_attn", rotary=rotary
         )
@@ -185,11 +197,11 @@ class LlamaDecoderLayer(Layer):
             self.mlp = LlamaMLP(config, context, prefix=f"{prefix}.mlp")
         else:
             self.mlp = MoE(experts, context, prefix=f"{prefix}.{experts.name}")
-        self.input_layernorm = RMSNorm(
-            size, eps, context, prefix=f"{prefix}.input_layernorm", feeds=self.self_attn.qkv_proj
+        self.input_layernorm = llama_norm(
+            config, context, prefix=f"{prefix}.input_layernorm", feeds=self.self_attn.qkv_proj
         )
-        self.post_attention_layernorm = RMSNorm(
-            size, eps, context, prefix=f"{prefix}.post_attention_layernorm", feeds=self.mlp
+        self.post_attention_layernorm = llama_norm(
+            config, context, prefix=f"{prefix}.post_attention_layernorm", feeds=self.mlp
         )
 
     def make_attention(self, config: Any, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary) -> Any:
@@ -218,4 +230,4 @@ class LlamaForCausalLM(DecoderForCausalLM):
 
     def make_norm(self, config: Any, context: BuildContext, *, prefix: str) -> Layer:
         """The last norm; relatives make theirs."""
-        return RMSNorm(config.hidden_size, config.rms_norm_eps, context, prefix=prefix)
+        return llama_norm(config, context, prefix=prefix)

@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from atom_models.build_context import BuildContext
-from atom_models.config.prediction_layers import prediction_layer_prefixes
 from atom_models.config.reading import read_config
 from atom_models.layers import LMHead, Residual, VocabularyEmbedding
+
+# The fields that give the number of layers that predict further tokens, as different publishers spell them.
+_COUNTS = ("num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules")
 
 
 class DecoderForCausalLM(nn.Module):
@@ -26,7 +28,7 @@ class DecoderForCausalLM(nn.Module):
     def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
         super().__init__()
         self.config = read_config(self.config_class, config)
-        self.ignored_prefixes = prediction_layer_prefixes(config)
+        self.ignored_prefixes = _prediction_layers(config)
         self.model = self.make_model(self.config, context)
         self.lm_head = LMHead(
             self.config.hidden_size,
@@ -98,3 +100,10 @@ class Decoder(nn.Module):
                 aux.append(residual)
         hidden_states = self.norm(residual)
         return (hidden_states, [each.tensor() for each in aux]) if self._aux_layer_ids else hidden_states
+
+
+def _prediction_layers(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the names of weights of layers behind the last one start with."""
+    count = max(int(config.get(name) or 0) for name in _COUNTS)
+    first = int(config["num_hidden_layers"])
+    return tuple(f"model.layers.{first + index}." for index in range(count))
