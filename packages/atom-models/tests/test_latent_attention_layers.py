@@ -11,8 +11,9 @@ import torch
 
 from atom_kernels.attention.mla import apply_mla_prologue
 from atom_models import BuildContext, load_model, mixer_layers
+from atom_models.architectures.deepseek_v2 import DeepseekV2Attention, DeepseekV2Config
 from atom_models.forward_context import ForwardContext, set_forward_context
-from atom_models.layers import LatentAttention, Loadable, MLAAttention, make_rotary, mla_scale
+from atom_models.layers import LatentAttention, Loadable, make_rotary, mla_scale
 from atom_models.paged_run import PagedRun, SequenceStep
 from atom_models.quantization import choose_quantization
 from tiny_architectures import make_tiny
@@ -23,7 +24,15 @@ SIZES: dict[str, Any] = {
     "qk_nope_head_dim": 8,
     "qk_rope_head_dim": 4,
     "v_head_dim": 6,
-    "scale": 12**-0.5,
+}
+# What of a model's config this layer does not read.
+OTHERS: dict[str, Any] = {
+    "vocab_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "n_routed_experts": 2,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 8,
 }
 
 
@@ -31,14 +40,13 @@ def make_context(**overrides: Any) -> BuildContext:
     return BuildContext(dtype=torch.float32, **overrides)
 
 
-def make_layer(context: BuildContext | None = None, *, rotary_dim: int = 4, **overrides: Any) -> MLAAttention:
+def make_layer(context: BuildContext | None = None, *, rotary_dim: int = 4, **overrides: Any) -> DeepseekV2Attention:
     context = context or make_context()
-    layer = MLAAttention(
+    layer = DeepseekV2Attention(
+        DeepseekV2Config(hidden_size=32, num_attention_heads=4, **(OTHERS | SIZES | overrides)),
         context,
+        layer_id=0,
         prefix="model.layers.0.self_attn",
-        hidden_size=32,
-        num_heads=4,
-        **(SIZES | overrides),
         rotary=make_rotary({"rope_type": "default"}, rotary_dim, 64, context=context, interleaved=True),
     )
     for module in layer.modules():
@@ -54,12 +62,12 @@ def fill(layer: Loadable) -> None:
     layer.finish()
 
 
-def names_of(layer: MLAAttention) -> set[str]:
+def names_of(layer: DeepseekV2Attention) -> set[str]:
     owners = [module for module in layer.modules() if isinstance(module, Loadable)]
     return {name.rpartition("self_attn.")[2] for owner in owners for name in owner.expected_weights()}
 
 
-def run(layer: MLAAttention, hidden_states: torch.Tensor, *, between_graphs: Any = None) -> torch.Tensor:
+def run(layer: DeepseekV2Attention, hidden_states: torch.Tensor, *, between_graphs: Any = None) -> torch.Tensor:
     paged, count = PagedRun(layer, 4), hidden_states.shape[0]
     geometry = paged._geometry([SequenceStep([0] * count, 0, range(4))])
     plan = layer.attn.plan
@@ -77,7 +85,7 @@ def test_weights_have_the_names_of_published_checkpoints():
     assert names_of(make_layer()) == common | low_rank
     assert names_of(make_layer(q_lora_rank=None)) == common | {"q_proj.weight"}
     biases = {"q_a_proj.bias", "kv_a_proj_with_mqa.bias", "o_proj.bias"}
-    assert names_of(make_layer(bias=True)) == common | low_rank | biases
+    assert names_of(make_layer(attention_bias=True)) == common | low_rank | biases
 
 
 def test_what_it_caches_is_one_latent_a_token():
@@ -139,7 +147,7 @@ def test_a_part_that_only_turns_in_part_is_refused():
 
 def test_biases_without_a_low_rank_of_queries_are_refused():
     with pytest.raises(ValueError, match="attention_bias needs q_lora_rank"):
-        make_layer(q_lora_rank=None, bias=True)
+        make_layer(q_lora_rank=None, attention_bias=True)
 
 
 def test_what_makes_keys_and_values_stays_dense_when_linears_are_quantized_on_loading():

@@ -22,7 +22,7 @@ from atom_models.layers import (
     Unsummed,
     VocabularyEmbedding,
 )
-from atom_models.quantization import Dense, OneScheme
+from atom_models.quantization import Dense, InputFormat, OneScheme
 from single_layers import close, fill, make_context
 
 
@@ -136,10 +136,8 @@ def test_a_norm_is_the_reference_norm(offset):
 
 
 @dataclass(frozen=True)
-class PerToken:
+class PerToken(InputFormat):
     """Values in int8 with a scale for each token."""
-
-    name: str = "per-token-int8"
 
     def encode(self, x_TD):
         scale = x_TD.abs().amax(-1, keepdim=True).clamp(min=1e-9) / 127

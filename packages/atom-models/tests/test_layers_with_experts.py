@@ -16,7 +16,7 @@ SIZES = {
 
 
 def layers_with_experts(config) -> list[int]:
-    return [layer_id for layer_id in range(6) if config.has_experts(layer_id)]
+    return [layer_id for layer_id in range(6) if config.experts_of(layer_id) is not None]
 
 
 def test_qwen_counts_its_steps_from_one_and_leaves_out_layers_by_name():

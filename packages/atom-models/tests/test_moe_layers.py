@@ -10,7 +10,7 @@ import torch
 
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, num_idle_weights
-from atom_models.layers import Experts, MoE, Residual, RMSNorm, RoutingConfig, SharedExpertsConfig
+from atom_models.layers import Experts, MoE, MoEConfig, Residual, RMSNorm, RoutingConfig, SharedExpertsConfig
 from atom_models.quantization import choose_quantization
 from atom_models.weights import load_dummy_weights
 
@@ -18,9 +18,12 @@ E, K, D, I = 4, 2, 16, 6  # noqa: E741
 
 
 def make_moe(**overrides):
-    options = {"num_experts": E, "top_k": K, "hidden_size": D, "intermediate_size": I, "routing": RoutingConfig()}
     context = overrides.pop("context", BuildContext())
-    return MoE(context, "m", **(options | overrides))
+    return MoE(MoEConfig(E, K, D, I, **overrides), context, prefix="m")
+
+
+def make_experts(**options):
+    return Experts(MoEConfig(E, K, D, I, **options), BuildContext(), prefix="m.experts")
 
 
 def make_weights(bias=False):
@@ -59,7 +62,7 @@ def interleaved_tensors(weights):
 
 
 def load_experts(tensors, **options):
-    layer = Experts(E, K, D, I, context=BuildContext(), prefix="m.experts", **options)
+    layer = make_experts(**options)
     layer.choose_names(tensors)
     assert sorted(layer.expected_weights()) == sorted(tensors)
     for name, tensor in tensors.items():
@@ -92,9 +95,9 @@ def expected_output(weights, x, gates, ids):
     [
         (single_tensors, {}, False),
         (lambda w: single_tensors(w, "w1", "w3", "w2"), {}, False),
-        (single_tensors, {"bias": True}, True),
+        (single_tensors, {"expert_bias": True}, True),
         (fused_tensors, {}, False),
-        (interleaved_tensors, {"bias": True, "fused_transposed": True}, True),
+        (interleaved_tensors, {"expert_bias": True, "fused_transposed": True}, True),
     ],
     ids=["gate_proj", "w1", "biases", "fused", "interleaved"],
 )
@@ -105,13 +108,13 @@ def test_experts_are_the_same_under_every_name(store, options, bias):
 
 
 def test_a_checkpoint_without_experts_is_expected_to_name_each():
-    layer = Experts(E, K, D, I, context=BuildContext(), prefix="m.experts")
+    layer = make_experts()
     layer.choose_names({"something.else"})
     assert "m.experts.3.down_proj.weight" in layer.expected_weights()
 
 
 def test_a_tensor_of_another_shape_is_refused_by_name():
-    layer = Experts(E, K, D, I, context=BuildContext(), prefix="m.experts")
+    layer = make_experts()
     with pytest.raises(ValueError, match=r"m\.experts\.0\.up_proj\.weight is \[16, 6\]"):
         layer.load_shard("m.experts.0.up_proj.weight", torch.zeros(D, I))
 

@@ -105,12 +105,12 @@ class CohereConfig(LlamaConfig):
 class CohereDecoderLayer(Layer):
     """Attention and MLP read the same normed input, and both are added to the residual."""
 
-    def __init__(self, config, context, *, prefix, rotary):
+    def __init__(self, config, context, *, layer_id, prefix, rotary):
         super().__init__()
         self.input_layernorm = LayerNorm(
             config.hidden_size, config.rms_norm_eps, context, prefix=f"{prefix}.input_layernorm", bias=False
         )
-        self.self_attn = LlamaAttention(config, context, prefix=f"{prefix}.self_attn", rotary=rotary)
+        self.self_attn = LlamaAttention(config, context, layer_id=layer_id, prefix=f"{prefix}.self_attn", rotary=rotary)
         size = config.intermediate_size
         shards = {"gate_proj": size, "up_proj": size}
         self.gate_up_proj = MergedColumnParallelLinear(
@@ -133,7 +133,7 @@ class CohereForCausalLM(DecoderForCausalLM):
             config.rope_parameters, config.head_size, config.max_position_embeddings, context=context, interleaved=True
         )
         layers = [
-            CohereDecoderLayer(config, context, prefix=f"model.layers.{layer_id}", rotary=rotary)
+            CohereDecoderLayer(config, context, layer_id=layer_id, prefix=f"model.layers.{layer_id}", rotary=rotary)
             for layer_id in range(config.num_hidden_layers)
         ]
         norm = LayerNorm(config.hidden_size, config.rms_norm_eps, context, prefix="model.norm", bias=False)

@@ -53,8 +53,6 @@ def construct_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
         model = model_class(config, context)
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.path}: {error}") from None
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"{model_class.__name__} is no torch module")
     return model.eval()
 
 

@@ -9,13 +9,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from atom_models.architectures.fine_grained_moe import (
-    FineGrainedMoEConfig,
-    FineGrainedMoEDecoderLayer,
-    FineGrainedMoEForCausalLM,
-)
+import torch
+
+from atom_kernels.attention.mla import MlaProblem
+from atom_models.architectures.fine_grained_moe import FineGrainedMoEConfig
+from atom_models.architectures.llama import LlamaDecoderLayer, LlamaForCausalLM
 from atom_models.build_context import BuildContext
-from atom_models.layers import MLAAttention, Rotary, RoutingConfig, mla_scale
+from atom_models.layers import (
+    ColumnParallelLinear,
+    LatentAttention,
+    Layer,
+    Linear,
+    RMSNorm,
+    Rotary,
+    RoutingConfig,
+    RowParallelLinear,
+    Shard,
+    mla_scale,
+)
+
+# The norms of latents have this one in every published model, whatever their config says of the other norms.
+_NORM_EPS = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,26 +68,71 @@ class DeepseekV2Config(FineGrainedMoEConfig):
         )
 
 
-class DeepseekV2DecoderLayer(FineGrainedMoEDecoderLayer):
-    def make_attention(
-        self, config: DeepseekV2Config, context: BuildContext, *, layer_id: int, rotary: Rotary, **rest: Any
-    ) -> MLAAttention:
-        return MLAAttention(
-            context,
-            hidden_size=config.hidden_size,
-            num_heads=config.num_attention_heads,
-            q_lora_rank=config.q_lora_rank,
+class DeepseekV2Attention(Layer):
+    """Ranks share the heads; latents are every rank's own. Queries have a latent where `q_lora_rank` is given."""
+
+    def __init__(
+        self, config: DeepseekV2Config, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary
+    ) -> None:
+        super().__init__()
+        hidden_size, num_heads, q_rank = config.hidden_size, config.num_attention_heads, config.q_lora_rank
+        if config.attention_bias and q_rank is None:
+            raise ValueError(f"{prefix}: attention_bias needs q_lora_rank: no published model is without")
+        query_dim = config.qk_nope_head_dim + config.qk_rope_head_dim
+        latent_dim = config.kv_lora_rank + config.qk_rope_head_dim
+        problem = MlaProblem(
+            num_heads=context.split(num_heads, f"{prefix}: num_attention_heads"),
             kv_lora_rank=config.kv_lora_rank,
             qk_nope_head_dim=config.qk_nope_head_dim,
             qk_rope_head_dim=config.qk_rope_head_dim,
             v_head_dim=config.v_head_dim,
-            scale=mla_scale(config.qk_nope_head_dim + config.qk_rope_head_dim, config.rope_parameters),
-            rotary=replace(rotary, interleaved=config.rope_interleave),
+            scale=mla_scale(query_dim, config.rope_parameters),
+            dtype=context.dtype_name,
+            kv_cache_dtype=context.kv_cache_dtype,
+            block_size=context.block_size,
+        )
+        if q_rank is None:
+            query = Shard("q_proj", num_heads * query_dim, context.collectives.size)
+        else:
+            query = Shard("q_a_proj", q_rank)
+        # What input_layernorm feeds: queries or their latents, and the latents of keys and values.
+        self.qkv_proj = Linear(
+            hidden_size,
+            (query, Shard("kv_a_proj_with_mqa", latent_dim)),
+            context,
+            prefix=f"{prefix}.qkv_a_proj",
             bias=config.attention_bias,
-            **rest,
+        )
+        self._sizes = [self.qkv_proj.out_features - latent_dim, latent_dim]
+        self.q_a_layernorm = self.q_b_proj = None
+        if q_rank is not None:
+            self.q_b_proj = ColumnParallelLinear(q_rank, num_heads * query_dim, context, prefix=f"{prefix}.q_b_proj")
+            self.q_a_layernorm = RMSNorm(
+                q_rank, _NORM_EPS, context, prefix=f"{prefix}.q_a_layernorm", feeds=self.q_b_proj
+            )
+        self.attn = LatentAttention(
+            problem,
+            context=context,
+            prefix=f"{prefix}.attn",
+            rotary=replace(rotary, interleaved=config.rope_interleave),
+            norm=RMSNorm(config.kv_lora_rank, _NORM_EPS, context, prefix=f"{prefix}.kv_a_layernorm"),
+        )
+        self.o_proj = RowParallelLinear(
+            num_heads * config.v_head_dim, hidden_size, context, prefix=f"{prefix}.o_proj", bias=config.attention_bias
         )
 
+    def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
+        q, kv = self.qkv_proj(hidden_states).split(self._sizes, dim=-1)
+        if self.q_b_proj is not None and self.q_a_layernorm is not None:
+            q = self.q_b_proj(self.q_a_layernorm(q))
+        return self.o_proj(self.attn(q, kv, positions))
 
-class DeepseekV2ForCausalLM(FineGrainedMoEForCausalLM):
+
+class DeepseekV2DecoderLayer(LlamaDecoderLayer):
+    def make_attention(self, config: DeepseekV2Config, context: BuildContext, **rest: Any) -> DeepseekV2Attention:
+        return DeepseekV2Attention(config, context, **rest)
+
+
+class DeepseekV2ForCausalLM(LlamaForCausalLM):
     config_class = DeepseekV2Config
     decoder_layer = DeepseekV2DecoderLayer

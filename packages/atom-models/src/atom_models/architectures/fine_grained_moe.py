@@ -5,14 +5,10 @@ DeepSeekMoE: Dai et al. 2024, https://arxiv.org/abs/2401.06066.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from atom_models.architectures.llama import LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM, LlamaMLP
-from atom_models.build_context import BuildContext
-from atom_models.config.prediction_layers import prediction_layer_prefixes
-from atom_models.layers import MoE, RoutingConfig, SharedExpertsConfig
+from atom_models.architectures.llama import LlamaConfig
+from atom_models.layers import MoEConfig, RoutingConfig, SharedExpertsConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +33,20 @@ class FineGrainedMoEConfig(LlamaConfig):
     def has_experts(self, layer_id: int) -> bool:
         return layer_id >= self.first_k_dense_replace and layer_id % self.moe_layer_freq == 0
 
+    def experts_of(self, layer_id: int) -> MoEConfig | None:
+        if not self.has_experts(layer_id):
+            return None
+        shared = SharedExpertsConfig(self.moe_intermediate_size * self.n_shared_experts)
+        return MoEConfig(
+            num_experts=self.n_routed_experts,
+            top_k=self.num_experts_per_tok,
+            hidden_size=self.hidden_size,
+            intermediate_size=self.moe_intermediate_size,
+            hidden_act=self.activation,
+            routing=self.routing,
+            shared_experts=shared if self.n_shared_experts else None,
+        )
+
 
 def biased_sigmoid_routing(config: FineGrainedMoEConfig) -> RoutingConfig:
     """Sigmoid scores, groups of experts judged by their best two, and a bias that balances the load: DeepSeek-V3's."""
@@ -50,31 +60,3 @@ def biased_sigmoid_routing(config: FineGrainedMoEConfig) -> RoutingConfig:
         correction_bias="gate.e_score_correction_bias",
         float32=True,
     )
-
-
-class FineGrainedMoEDecoderLayer(LlamaDecoderLayer):
-    def make_mlp(
-        self, config: FineGrainedMoEConfig, context: BuildContext, *, layer_id: int, prefix: str
-    ) -> MoE | LlamaMLP:
-        if not config.has_experts(layer_id):
-            return LlamaMLP(config, context, prefix=f"{prefix}.mlp")
-        shared = SharedExpertsConfig(config.moe_intermediate_size * config.n_shared_experts)
-        return MoE(
-            context,
-            f"{prefix}.mlp",
-            num_experts=config.n_routed_experts,
-            top_k=config.num_experts_per_tok,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.moe_intermediate_size,
-            hidden_act=config.hidden_act,
-            routing=config.routing,
-            shared_experts=shared if config.n_shared_experts else None,
-        )
-
-
-class FineGrainedMoEForCausalLM(LlamaForCausalLM):
-    """Layers of the checkpoint that predict further tokens, behind the last one, are left unread."""
-
-    def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
-        super().__init__(config, context)
-        self.ignored_prefixes = prediction_layer_prefixes(config)

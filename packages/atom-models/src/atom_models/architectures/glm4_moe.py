@@ -10,13 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atom_models.architectures.fine_grained_moe import (
-    FineGrainedMoEConfig,
-    FineGrainedMoEDecoderLayer,
-    FineGrainedMoEForCausalLM,
-)
-from atom_models.architectures.llama import LlamaAttention
-from atom_models.build_context import BuildContext
+from atom_models.architectures.fine_grained_moe import FineGrainedMoEConfig
+from atom_models.architectures.llama import LlamaForCausalLM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +24,14 @@ class Glm4MoeConfig(FineGrainedMoEConfig):
     first_k_dense_replace: int = 1
     use_qk_norm: bool = False
 
+    @property
+    def output_bias(self) -> bool:
+        return False
 
-class Glm4MoeDecoderLayer(FineGrainedMoEDecoderLayer):
-    def make_attention(
-        self, config: Glm4MoeConfig, context: BuildContext, *, layer_id: int, **rest: Any
-    ) -> LlamaAttention:
-        return LlamaAttention(config, context, output_bias=False, head_norms=config.use_qk_norm, **rest)
+    @property
+    def has_head_norms(self) -> bool:
+        return self.use_qk_norm
 
 
-class Glm4MoeForCausalLM(FineGrainedMoEForCausalLM):
+class Glm4MoeForCausalLM(LlamaForCausalLM):
     config_class = Glm4MoeConfig
-    decoder_layer = Glm4MoeDecoderLayer

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from atom_models.architectures.llama import LlamaAttention, LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM
-from atom_models.build_context import BuildContext
+from atom_models.architectures.llama import LlamaConfig, LlamaForCausalLM
 from atom_models.checkpoint.layer_types import FULL, SLIDING, check_layer_types
-from atom_models.layers import (
-    MoE,
-    RoutingConfig,
-)
+from atom_models.layers import MoEConfig, RoutingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +21,7 @@ class GptOssConfig(LlamaConfig):
 
     # The same as the rotation's original_max_position_embeddings.
     unread: ClassVar[tuple[str, ...]] = ("initial_context_length",)
+    has_sinks: ClassVar[bool] = True
 
     num_local_experts: int
     num_experts_per_tok: int = field(default=4, metadata={"also": ("experts_per_token",)})
@@ -36,30 +33,20 @@ class GptOssConfig(LlamaConfig):
     rms_norm_eps: float = 1e-5
 
     def window_of(self, layer_id: int) -> int | None:
-        """Tokens that a query of this layer sees, itself included; None is all."""
         types = self.layer_types or [(SLIDING, FULL)[index % 2] for index in range(self.num_hidden_layers)]
         return self.sliding_window if check_layer_types(types, self.num_hidden_layers)[layer_id] == SLIDING else None
 
-
-class GptOssDecoderLayer(LlamaDecoderLayer):
-    def make_attention(
-        self, config: GptOssConfig, context: BuildContext, *, layer_id: int, **rest: Any
-    ) -> LlamaAttention:
-        return LlamaAttention(config, context, sliding_window=config.window_of(layer_id), sinks=True, **rest)
-
-    def make_mlp(self, config: GptOssConfig, context: BuildContext, *, layer_id: int, prefix: str) -> MoE:
-        return MoE(
-            context,
-            f"{prefix}.mlp",
-            num_experts=config.num_local_experts,
-            top_k=config.num_experts_per_tok,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
+    def experts_of(self, layer_id: int) -> MoEConfig:
+        return MoEConfig(
+            num_experts=self.num_local_experts,
+            top_k=self.num_experts_per_tok,
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
             # The published model takes the softmax of the chosen logits: the same as renormalizing that of all.
             routing=RoutingConfig(renormalize=True, linear="router", linear_bias=True),
             hidden_act="swiglu_oai",
-            swiglu_alpha=config.swiglu_alpha,
-            swiglu_limit=config.swiglu_limit,
+            swiglu_alpha=self.swiglu_alpha,
+            swiglu_limit=self.swiglu_limit,
             expert_bias=True,
             fused_transposed=True,
         )
@@ -67,4 +54,3 @@ class GptOssDecoderLayer(LlamaDecoderLayer):
 
 class GptOssForCausalLM(LlamaForCausalLM):
     config_class = GptOssConfig
-    decoder_layer = GptOssDecoderLayer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -15,6 +15,8 @@ from atom_models.layers import (
     GatedActivation,
     Layer,
     MergedColumnParallelLinear,
+    MoE,
+    MoEConfig,
     QKVParallelLinear,
     Residual,
     RMSNorm,
@@ -23,10 +25,13 @@ from atom_models.layers import (
     make_rotary,
 )
 
+if TYPE_CHECKING:
+    from atom_models.layers.norm import TakesFormat
+
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """Fields of `config.json`, under their Hugging Face names."""
+    """Fields of `config.json`, under their Hugging Face names. Relatives state in properties what they do otherwise."""
 
     vocab_size: int
     hidden_size: int
@@ -43,6 +48,11 @@ class LlamaConfig:
     tie_word_embeddings: bool = False
     rope_parameters: Mapping[str, Any] = field(default_factory=dict)
 
+    # Added to the weights of norms, for models that store them less one.
+    norm_offset: ClassVar[float] = 0.0
+    # Each head has a learned logit that takes part in the softmax and has no value.
+    has_sinks: ClassVar[bool] = False
+
     @property
     def kv_heads(self) -> int:
         return self.num_key_value_heads or self.num_attention_heads
@@ -51,24 +61,70 @@ class LlamaConfig:
     def head_size(self) -> int:
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
+    @property
+    def rope(self) -> Mapping[str, Any]:
+        """Parameters of the rotation."""
+        return self.rope_parameters
+
+    @property
+    def qkv_bias(self) -> bool:
+        return self.attention_bias
+
+    @property
+    def output_bias(self) -> bool:
+        return self.attention_bias
+
+    @property
+    def has_head_norms(self) -> bool:
+        """Whether each head of q and k is normed before it rotates."""
+        return False
+
+    @property
+    def attention_scale(self) -> float | None:
+        """The factor on ``q @ k``; None is ``head_size ** -0.5``."""
+        return None
+
+    @property
+    def soft_cap(self) -> float | None:
+        """The bound of attention scores, see `Attention`."""
+        return None
+
+    @property
+    def activation(self) -> str:
+        """The Hugging Face name of the activation in MLPs and experts."""
+        return self.hidden_act
+
+    def window_of(self, layer_id: int) -> int | None:
+        """Tokens that a query of this layer sees, itself included; None is all."""
+        return None
+
+    def experts_of(self, layer_id: int) -> MoEConfig | None:
+        """The mixture of experts in this layer; None where it has an MLP."""
+        return None
+
+
+def llama_norm(
+    config: LlamaConfig,
+    context: BuildContext,
+    *,
+    prefix: str,
+    size: int | None = None,
+    feeds: TakesFormat | None = None,
+) -> RMSNorm:
+    """A norm over `size` elements, or over hidden states."""
+    size, eps, offset = size or config.hidden_size, config.rms_norm_eps, config.norm_offset
+    return RMSNorm(size, eps, context, prefix=prefix, feeds=feeds, weight_offset=offset)
+
 
 class LlamaAttention(Layer):
-    """Relatives state what they do otherwise: biases in other places, head norms, a sliding window, sinks."""
-
     def __init__(
-        self,
-        config: LlamaConfig,
-        context: BuildContext,
-        *,
-        prefix: str,
-        rotary: Rotary | None,
-        qkv_bias: bool | None = None,
-        output_bias: bool | None = None,
-        head_norms: bool = False,
-        sliding_window: int | None = None,
-        sinks: bool = False,
+        self, config: LlamaConfig, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary | None
     ) -> None:
         super().__init__()
+        q_norm = k_norm = None
+        if config.has_head_norms:
+            q_norm = llama_norm(config, context, prefix=f"{prefix}.q_norm", size=config.head_size)
+            k_norm = llama_norm(config, context, prefix=f"{prefix}.k_norm", size=config.head_size)
         self.qkv_proj = QKVParallelLinear(
             config.hidden_size,
             head_dim=config.head_size,
@@ -76,12 +132,8 @@ class LlamaAttention(Layer):
             num_kv_heads=config.kv_heads,
             context=context,
             prefix=f"{prefix}.qkv_proj",
-            bias=config.attention_bias if qkv_bias is None else qkv_bias,
+            bias=config.qkv_bias,
         )
-        q_norm = k_norm = None
-        if head_norms:
-            q_norm = RMSNorm(config.head_size, config.rms_norm_eps, context, prefix=f"{prefix}.q_norm")
-            k_norm = RMSNorm(config.head_size, config.rms_norm_eps, context, prefix=f"{prefix}.k_norm")
         self.attn = Attention(
             self.qkv_proj.num_heads,
             self.qkv_proj.num_kv_heads,
@@ -91,15 +143,17 @@ class LlamaAttention(Layer):
             rotary=rotary,
             q_norm=q_norm,
             k_norm=k_norm,
-            sliding_window=sliding_window,
-            sinks=sinks,
+            scale=config.attention_scale,
+            sliding_window=config.window_of(layer_id),
+            sinks=config.has_sinks,
+            soft_cap=config.soft_cap,
         )
         self.o_proj = RowParallelLinear(
             config.num_attention_heads * config.head_size,
             config.hidden_size,
             context,
             prefix=f"{prefix}.o_proj",
-            bias=config.attention_bias if output_bias is None else output_bias,
+            bias=config.output_bias,
         )
 
     def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
@@ -120,7 +174,7 @@ class LlamaMLP(Layer):
         )
         self.input_format = self.gate_up_proj.input_format
         self.act = GatedActivation(
-            config.hidden_act, self.gate_up_proj.out_features // 2, context, after=self.gate_up_proj
+            config.activation, self.gate_up_proj.out_features // 2, context, after=self.gate_up_proj
         )
         self.down_proj = RowParallelLinear(
             size, config.hidden_size, context, prefix=f"{prefix}.down_proj", bias=config.mlp_bias
@@ -135,25 +189,24 @@ class LlamaDecoderLayer(Layer):
         self, config: LlamaConfig, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary
     ) -> None:
         super().__init__()
-        size, eps = config.hidden_size, config.rms_norm_eps
         self.self_attn = self.make_attention(
             config, context, layer_id=layer_id, prefix=f"{prefix}.self_attn", rotary=rotary
         )
-        self.mlp = self.make_mlp(config, context, layer_id=layer_id, prefix=prefix)
-        self.input_layernorm = RMSNorm(
-            size, eps, context, prefix=f"{prefix}.input_layernorm", feeds=self.self_attn.qkv_proj
+        experts = config.experts_of(layer_id)
+        if experts is None:
+            self.mlp = LlamaMLP(config, context, prefix=f"{prefix}.mlp")
+        else:
+            self.mlp = MoE(experts, context, prefix=f"{prefix}.{experts.name}")
+        self.input_layernorm = llama_norm(
+            config, context, prefix=f"{prefix}.input_layernorm", feeds=self.self_attn.qkv_proj
         )
-        self.post_attention_layernorm = RMSNorm(
-            size, eps, context, prefix=f"{prefix}.post_attention_layernorm", feeds=self.mlp
+        self.post_attention_layernorm = llama_norm(
+            config, context, prefix=f"{prefix}.post_attention_layernorm", feeds=self.mlp
         )
 
-    def make_attention(self, config: Any, context: BuildContext, *, layer_id: int, **rest: Any) -> Any:
+    def make_attention(self, config: Any, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary) -> Any:
         """The attention of layer `layer_id`; relatives make theirs."""
-        return LlamaAttention(config, context, **rest)
-
-    def make_mlp(self, config: Any, context: BuildContext, *, layer_id: int, prefix: str) -> Any:
-        """What follows attention in layer `layer_id`, whose name is `prefix`; relatives make theirs."""
-        return LlamaMLP(config, context, prefix=f"{prefix}.mlp")
+        return LlamaAttention(config, context, layer_id=layer_id, prefix=prefix, rotary=rotary)
 
     def forward(self, positions: torch.Tensor, residual: Residual) -> Residual:
         residual = residual.plus(self.self_attn(positions, self.input_layernorm(residual)))
@@ -161,17 +214,20 @@ class LlamaDecoderLayer(Layer):
 
 
 class LlamaForCausalLM(DecoderForCausalLM):
-    """Relatives name their config and their decoder layer."""
+    """Relatives name their config, and their decoder layer where it is another."""
 
     config_class: type[LlamaConfig] = LlamaConfig
-    decoder_layer: Callable[..., LlamaDecoderLayer] = LlamaDecoderLayer
+    decoder_layer: Callable[..., Layer] = LlamaDecoderLayer
 
     def make_model(self, config: LlamaConfig, context: BuildContext) -> Decoder:
-        rotary = make_rotary(config.rope_parameters, config.head_size, config.max_position_embeddings, context=context)
+        rotary = make_rotary(config.rope, config.head_size, config.max_position_embeddings, context=context)
         make_layer = type(self).decoder_layer
         layers = [
             make_layer(config, context, layer_id=layer_id, prefix=f"model.layers.{layer_id}", rotary=rotary)
             for layer_id in range(config.num_hidden_layers)
         ]
-        norm = RMSNorm(config.hidden_size, config.rms_norm_eps, context, prefix="model.norm")
-        return Decoder(config, context, layers=layers, norm=norm)
+        return Decoder(config, context, layers=layers, norm=self.make_norm(config, context, prefix="model.norm"))
+
+    def make_norm(self, config: Any, context: BuildContext, *, prefix: str) -> Layer:
+        """The last norm; relatives make theirs."""
+        return llama_norm(config, context, prefix=prefix)

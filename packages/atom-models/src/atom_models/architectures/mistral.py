@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from atom_models.architectures.llama import LlamaAttention, LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM
-from atom_models.build_context import BuildContext
+from atom_models.architectures.llama import LlamaConfig, LlamaForCausalLM
 
 
 @dataclass(frozen=True)
@@ -15,14 +13,9 @@ class MistralConfig(LlamaConfig):
 
     sliding_window: int | None = field(default=4096, metadata={"null": None})
 
-
-class MistralDecoderLayer(LlamaDecoderLayer):
-    def make_attention(
-        self, config: MistralConfig, context: BuildContext, *, layer_id: int, **rest: Any
-    ) -> LlamaAttention:
-        return LlamaAttention(config, context, sliding_window=config.sliding_window, **rest)
+    def window_of(self, layer_id: int) -> int | None:
+        return self.sliding_window
 
 
 class MistralForCausalLM(LlamaForCausalLM):
     config_class = MistralConfig
-    decoder_layer = MistralDecoderLayer

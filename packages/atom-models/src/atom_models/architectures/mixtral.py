@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atom_models.architectures.llama import LlamaForCausalLM
-from atom_models.architectures.mistral import MistralConfig, MistralDecoderLayer
-from atom_models.build_context import BuildContext
-from atom_models.layers import MoE, RoutingConfig
+from atom_models.architectures.mistral import MistralConfig
+from atom_models.layers import MoEConfig, RoutingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,21 +18,17 @@ class MixtralConfig(MistralConfig):
     num_local_experts: int
     num_experts_per_tok: int = 2
 
-
-class MixtralDecoderLayer(MistralDecoderLayer):
-    def make_mlp(self, config: MixtralConfig, context: BuildContext, *, layer_id: int, prefix: str) -> MoE:
-        return MoE(
-            context,
-            f"{prefix}.block_sparse_moe",
-            num_experts=config.num_local_experts,
-            top_k=config.num_experts_per_tok,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            hidden_act=config.hidden_act,
+    def experts_of(self, layer_id: int) -> MoEConfig:
+        return MoEConfig(
+            num_experts=self.num_local_experts,
+            top_k=self.num_experts_per_tok,
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            hidden_act=self.activation,
             routing=RoutingConfig(renormalize=True),
+            name="block_sparse_moe",
         )
 
 
 class MixtralForCausalLM(LlamaForCausalLM):
     config_class = MixtralConfig
-    decoder_layer = MixtralDecoderLayer

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from atom_models.architectures.llama import LlamaAttention, LlamaConfig
+from atom_models.architectures.llama import LlamaAttention, LlamaConfig, LlamaForCausalLM
 from atom_models.build_context import BuildContext
-from atom_models.decoder.causal_lm import Decoder, DecoderForCausalLM
-from atom_models.layers import Layer, LayerNorm, Residual, Rotary, UngatedMLP, make_rotary
+from atom_models.layers import Layer, LayerNorm, Residual, Rotary, UngatedMLP
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,12 @@ class NemotronNorm(LayerNorm):
 
 
 class NemotronDecoderLayer(Layer):
-    def __init__(self, config: NemotronConfig, context: BuildContext, *, prefix: str, rotary: Rotary) -> None:
+    def __init__(
+        self, config: NemotronConfig, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary
+    ) -> None:
         super().__init__()
         self.input_layernorm = NemotronNorm(config, context, prefix=f"{prefix}.input_layernorm")
-        self.self_attn = LlamaAttention(config, context, prefix=f"{prefix}.self_attn", rotary=rotary)
+        self.self_attn = LlamaAttention(config, context, layer_id=layer_id, prefix=f"{prefix}.self_attn", rotary=rotary)
         self.post_attention_layernorm = NemotronNorm(config, context, prefix=f"{prefix}.post_attention_layernorm")
         self.mlp = UngatedMLP(
             config.hidden_size,
@@ -56,13 +57,9 @@ class NemotronDecoderLayer(Layer):
         return residual.plus(self.mlp(self.post_attention_layernorm(residual)))
 
 
-class NemotronForCausalLM(DecoderForCausalLM):
+class NemotronForCausalLM(LlamaForCausalLM):
     config_class = NemotronConfig
+    decoder_layer = NemotronDecoderLayer
 
-    def make_model(self, config: NemotronConfig, context: BuildContext) -> Decoder:
-        rotary = make_rotary(config.rope, config.head_size, config.max_position_embeddings, context=context)
-        layers = [
-            NemotronDecoderLayer(config, context, prefix=f"model.layers.{layer_id}", rotary=rotary)
-            for layer_id in range(config.num_hidden_layers)
-        ]
-        return Decoder(config, context, layers=layers, norm=NemotronNorm(config, context, prefix="model.norm"))
+    def make_norm(self, config: NemotronConfig, context: BuildContext, *, prefix: str) -> NemotronNorm:
+        return NemotronNorm(config, context, prefix=prefix)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from atom_models.architectures.llama import LlamaAttention, LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM
-from atom_models.build_context import BuildContext
+from atom_models.architectures.llama import LlamaConfig, LlamaForCausalLM
 from atom_models.checkpoint.layer_types import FULL, SLIDING, check_layer_types
 
 
@@ -21,8 +19,11 @@ class Qwen2Config(LlamaConfig):
     max_window_layers: int = 28
     layer_types: Sequence[str] | None = None
 
+    @property
+    def qkv_bias(self) -> bool:
+        return True
+
     def window_of(self, layer_id: int) -> int | None:
-        """Tokens that a query of this layer sees, itself included; None is all."""
         return self.sliding_window if self._types[layer_id] == SLIDING else None
 
     @cached_property
@@ -35,13 +36,5 @@ class Qwen2Config(LlamaConfig):
         return tuple(SLIDING if layer_id >= self.max_window_layers else FULL for layer_id in range(num_layers))
 
 
-class Qwen2DecoderLayer(LlamaDecoderLayer):
-    def make_attention(
-        self, config: Qwen2Config, context: BuildContext, *, layer_id: int, **rest: Any
-    ) -> LlamaAttention:
-        return LlamaAttention(config, context, qkv_bias=True, sliding_window=config.window_of(layer_id), **rest)
-
-
 class Qwen2ForCausalLM(LlamaForCausalLM):
     config_class = Qwen2Config
-    decoder_layer = Qwen2DecoderLayer

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atom_models.architectures.llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM
+from atom_models.architectures.llama import LlamaForCausalLM
 from atom_models.architectures.qwen2 import Qwen2Config
-from atom_models.build_context import BuildContext
 
 
 @dataclass(frozen=True)
@@ -19,14 +18,14 @@ class Qwen3Config(Qwen2Config):
 
     head_dim: int | None = 128
 
+    @property
+    def qkv_bias(self) -> bool:
+        return self.attention_bias
 
-class Qwen3DecoderLayer(LlamaDecoderLayer):
-    def make_attention(
-        self, config: Qwen3Config, context: BuildContext, *, layer_id: int, **rest: Any
-    ) -> LlamaAttention:
-        return LlamaAttention(config, context, head_norms=True, sliding_window=config.window_of(layer_id), **rest)
+    @property
+    def has_head_norms(self) -> bool:
+        return True
 
 
 class Qwen3ForCausalLM(LlamaForCausalLM):
     config_class = Qwen3Config
-    decoder_layer = Qwen3DecoderLayer

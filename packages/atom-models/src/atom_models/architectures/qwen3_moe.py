@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from atom_models.architectures.llama import LlamaForCausalLM, LlamaMLP
-from atom_models.architectures.qwen3 import Qwen3Config, Qwen3DecoderLayer
-from atom_models.build_context import BuildContext
-from atom_models.layers import MoE, RoutingConfig
+from atom_models.architectures.llama import LlamaForCausalLM
+from atom_models.architectures.qwen3 import Qwen3Config
+from atom_models.layers import MoEConfig, RoutingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,30 +23,22 @@ class Qwen3MoeConfig(Qwen3Config):
     mlp_only_layers: Sequence[int] = ()
     head_dim: int | None = None
 
-    def has_experts(self, layer_id: int) -> bool:
-        return layer_id not in self.mlp_only_layers and (layer_id + 1) % self.decoder_sparse_step == 0
+    def experts_of(self, layer_id: int) -> MoEConfig | None:
+        if layer_id in self.mlp_only_layers or (layer_id + 1) % self.decoder_sparse_step:
+            return None
+        return MoEConfig(
+            num_experts=self.num_experts,
+            top_k=self.num_experts_per_tok,
+            hidden_size=self.hidden_size,
+            intermediate_size=self.moe_intermediate_size,
+            hidden_act=self.activation,
+            routing=RoutingConfig(renormalize=self.norm_topk_prob),
+        )
 
     def window_of(self, layer_id: int) -> int | None:
         """Unlike in Qwen3, all layers have the window or none."""
         return self.sliding_window if self.use_sliding_window else None
 
 
-class Qwen3MoeDecoderLayer(Qwen3DecoderLayer):
-    def make_mlp(self, config: Qwen3MoeConfig, context: BuildContext, *, layer_id: int, prefix: str) -> MoE | LlamaMLP:
-        if not config.has_experts(layer_id):
-            return LlamaMLP(config, context, prefix=f"{prefix}.mlp")
-        return MoE(
-            context,
-            f"{prefix}.mlp",
-            num_experts=config.num_experts,
-            top_k=config.num_experts_per_tok,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.moe_intermediate_size,
-            hidden_act=config.hidden_act,
-            routing=RoutingConfig(renormalize=config.norm_topk_prob),
-        )
-
-
 class Qwen3MoeForCausalLM(LlamaForCausalLM):
     config_class = Qwen3MoeConfig
-    decoder_layer = Qwen3MoeDecoderLayer

@@ -9,27 +9,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atom_models.architectures.features import (
-    CORRECTION_BIAS,
-    EXPERT_BIAS,
-    FOUR_NORMS,
-    GROUPED_ROUTING,
-    LATENT_ATTENTION,
-    LAYER_NORM,
-    MIXTURE_OF_EXPERTS,
-    PREDICTION_LAYERS,
-    QK_NORM,
-    QKV_BIAS,
-    SHARED_EXPERTS,
-    SINKS,
-    SLIDING_WINDOW,
-    UNGATED_MLP,
-    WIDE_QK_NORM,
-)
 from atom_models.checkpoint.quantization_config import READABLE
 
 if TYPE_CHECKING:
-    from atom_models.decoder.protocol import CausalLM
+    from atom_models.decoder.causal_lm import DecoderForCausalLM
+
+# What architectures do beyond Llama, in the words that lists show.
+
+# q, k and v have biases (with a field attention_bias: if it is true), the output projection has none.
+QKV_BIAS = "QKV bias"
+# Each head of q and k is normed; WIDE: all heads of one as a whole.
+QK_NORM = "QK norm"
+WIDE_QK_NORM = "QK norm over all heads"
+# Layers may see a window of tokens only: which, the config says.
+SLIDING_WINDOW = "sliding window"
+SINKS = "attention sinks"
+# Norms before and after both halves of a layer.
+FOUR_NORMS = "norms around each half"
+# Norms subtract the mean, and have biases.
+LAYER_NORM = "layer norm"
+# MLPs have two linears with an activation between them.
+UNGATED_MLP = "MLP without a gate"
+# Keys and values are cached as one latent vector.
+LATENT_ATTENTION = "latent attention"
+MIXTURE_OF_EXPERTS = "mixture of experts"
+# Routers have a weight for each expert that chooses and does not weigh.
+CORRECTION_BIAS = "biased choice of experts"
+GROUPED_ROUTING = "grouped routing"
+SHARED_EXPERTS = "shared experts"
+# Biases in the router and in each expert.
+EXPERT_BIAS = "expert biases"
+# Layers for multi-token prediction may be in the checkpoint: they are not loaded.
+PREDICTION_LAYERS = "prediction layers skipped"
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,7 @@ class Architecture:
     Attributes:
         module: of this package; it defines a class of the architecture's name.
         models: published models that are of it, for lists.
-        features: see `features`, for lists.
+        features: the words above, for lists.
         published_as: number format of the weights that their publishers give out, as `PublishedFormat.name` spells it.
     """
 
@@ -142,7 +153,7 @@ def _stem(name: str) -> str:
     return re.sub(r"(For[A-Z].*|LMHeadModel|Model)$", "", name).lower()
 
 
-def find_architecture(name: str) -> type[CausalLM]:
+def find_architecture(name: str) -> type[DecoderForCausalLM]:
     """The class of an architecture.
 
     Raises:

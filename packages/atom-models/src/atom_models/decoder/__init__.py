@@ -1,1 +1,1 @@
-"""What every decoder-only model has around its layers, and what hosts may ask of it."""
+"""What every decoder-only model has around its layers."""

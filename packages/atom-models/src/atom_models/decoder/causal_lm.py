@@ -12,15 +12,23 @@ from atom_models.build_context import BuildContext
 from atom_models.config.reading import read_config
 from atom_models.layers import LMHead, Residual, VocabularyEmbedding
 
+# The fields that give the number of layers that predict further tokens, as different publishers spell them.
+_COUNTS = ("num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules")
+
 
 class DecoderForCausalLM(nn.Module):
-    """An embedding and layers as `model`, and a head over the vocabulary; models name their config and `make_model`."""
+    """An embedding and layers as `model`, and a head over the vocabulary; models name their config and `make_model`.
+
+    Layers of the checkpoint that predict further tokens, behind the last one, are left unread. T: tokens of all
+    requests of a step, one after the other; D: hidden size.
+    """
 
     config_class: type[Any]
 
     def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
         super().__init__()
         self.config = read_config(self.config_class, config)
+        self.ignored_prefixes = _prediction_layers(config)
         self.model = self.make_model(self.config, context)
         self.lm_head = LMHead(
             self.config.hidden_size,
@@ -34,14 +42,20 @@ class DecoderForCausalLM(nn.Module):
         raise NotImplementedError
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """int [T] -> [T, D]."""
         return self.model.embed(input_ids)
 
     def forward(
         self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
     ) -> Any:
+        """Hidden states [T, D] after the last norm; positions are int64 [T] or [3, T].
+
+        With `aux_hidden_states` in the build context: (hidden states, list of [T, D] after each of those layers).
+        """
         return self.model(input_ids, positions, inputs_embeds)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """[n, D] of any rows -> float32 [n, vocabulary]."""
         return self.lm_head(hidden_states)
 
 
@@ -86,3 +100,10 @@ class Decoder(nn.Module):
                 aux.append(residual)
         hidden_states = self.norm(residual)
         return (hidden_states, [each.tensor() for each in aux]) if self._aux_layer_ids else hidden_states
+
+
+def _prediction_layers(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the names of weights of layers behind the last one start with."""
+    count = max(int(config.get(name) or 0) for name in _COUNTS)
+    first = int(config["num_hidden_layers"])
+    return tuple(f"model.layers.{first + index}." for index in range(count))

@@ -34,28 +34,23 @@ def fetch(name: str, revision: str | None, *, only_config: bool = False) -> Path
     wanted = CONFIGS if only_config else ALLOWED
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=[*wanted], ignore_patterns=[*IGNORED]))
-    except errors.GatedRepoError as error:
-        raise _failure(
-            name, "access to it must be granted", "accept its terms on its page and set HF_TOKEN", error
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise _failure(
-            name, f"it has no revision {revision!r}", "leave --revision away or name another", error
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise _failure(
-            name,
-            "Hugging Face has no such public model, and no folder of that name is here",
-            "check the spelling, or set HF_TOKEN",
-            error,
-        ) from error
     except Exception as error:  # network clients differ between versions of huggingface_hub, and so do their errors
-        raise _failure(
-            name,
-            "it is not on this machine and Hugging Face cannot be reached",
-            "connect to the network, or give --model a local folder or .gguf file",
-            error,
-        ) from error
+        known = (
+            (errors.GatedRepoError, "access to it must be granted", "accept its terms on its page and set HF_TOKEN"),
+            (errors.RevisionNotFoundError, f"it has no revision {revision!r}", "leave --revision away or name another"),
+            (
+                errors.RepositoryNotFoundError,
+                "Hugging Face has no such public model, and no folder of that name is here",
+                "check the spelling, or set HF_TOKEN",
+            ),
+            (
+                Exception,
+                "it is not on this machine and Hugging Face cannot be reached",
+                "connect to the network, or give --model a local folder or .gguf file",
+            ),
+        )
+        reason, advice = next((reason, advice) for kind, reason, advice in known if isinstance(error, kind))
+        raise _failure(name, reason, advice, error) from error
 
 
 def find(name: str, revision: str | None = None) -> Path | None:

@@ -17,8 +17,9 @@ from atom_models.layers.linear import (
 )
 from atom_models.layers.loadable import ExpectedWeight, Loadable
 from atom_models.layers.mixer import Mixer
-from atom_models.layers.mla import LatentAttention, MLAAttention, mla_scale
-from atom_models.layers.moe import MoE, RoutingConfig, SharedExpertsConfig
+from atom_models.layers.mla import LatentAttention, mla_scale
+from atom_models.layers.moe import MoE
+from atom_models.layers.moe_config import MoEConfig, RoutingConfig, SharedExpertsConfig
 from atom_models.layers.norm import RMSNorm
 from atom_models.layers.residual import Residual, Unsummed, summed
 from atom_models.layers.rotary import Rotary, make_rotary
@@ -37,10 +38,10 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "Loadable",
-    "MLAAttention",
     "MergedColumnParallelLinear",
     "Mixer",
     "MoE",
+    "MoEConfig",
     "QKVParallelLinear",
     "RMSNorm",
     "ReplicatedLinear",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.attention import AttentionProblem, AttentionPrologue
-from atom_models.layers.loadable import ExpectedWeight, check_shape
 from atom_models.layers.mixer import Mixer
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ class Attention(Mixer):
         sinks: the layer has a learned sink logit for each head, stored as ``<parent>.sinks``.
         soft_cap: scores become ``soft_cap * tanh(score / soft_cap)``.
     """
-
-    ignored_weights: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -66,9 +63,6 @@ class Attention(Mixer):
         self._q_shape, self._kv_shape = (num_heads, head_dim), (num_kv_heads, head_dim)
         self._rotary = rotary
         self.q_norm, self.k_norm = q_norm, k_norm
-        self._sinks_name = f"{prefix.rpartition('.')[0]}.sinks" if sinks else None
-        self._sinks: torch.Tensor | None = None
-        self._context = context
 
     def mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         num_tokens = q.shape[0]
@@ -91,23 +85,3 @@ class Attention(Mixer):
             k_norm_weight=k_norm.effective_weight if k_norm is not None else None,
             norm_eps=q_norm.eps if q_norm is not None else k_norm.eps if k_norm is not None else 1e-6,
         )
-
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
-        if self._sinks_name is None:
-            return {}
-        heads = self._q_shape[0] * self._context.collectives.size
-        return {self._sinks_name: ExpectedWeight((heads,), self._context.dtype)}
-
-    def shapes_on_rank(self) -> list[tuple[int, ...]]:
-        return [self._q_shape[:1]] if self._sinks_name else []
-
-    def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        check_shape(name, tensor, self.expected_weights()[name])
-        heads, rank = self._q_shape[0], self._context.collectives.rank
-        part = tensor[rank * heads : (rank + 1) * heads]
-        self._sinks = part.to(device=self._context.device, dtype=self._context.dtype, copy=True)
-
-    def finish(self) -> None:
-        if self._sinks is not None:
-            self._host.take_weights({"sinks": self._sinks})
-            self._sinks = None

@@ -14,10 +14,11 @@ from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.select import select
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import ExpectedWeight, check_shape, not_loaded
-from atom_models.quantization import DENSE_INPUT, Dense
+from atom_models.quantization import Dense
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
+    from atom_models.layers.moe_config import MoEConfig
 
 # Names of gate, up and down where each expert is stored by itself.
 _EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
@@ -25,18 +26,16 @@ _EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 
 @dataclass(frozen=True)
 class _Piece:
-    """A tensor of the checkpoint and where it goes: rows of a slot, of one expert or of all.
+    """A tensor of the checkpoint, and where it goes in a slot: to one expert or to all, to gate or up or both.
 
-    `columns` says that ranks share its last dimension; `transposed` that inputs come before outputs, `interleaved` that
-    rows of gate and up take turns.
+    `turned` says that inputs come before outputs, and that rows of gate and up take turns.
     """
 
     slot: str
     shape: tuple[int, ...]
     expert: int | None = None
-    part: str = "both"
-    transposed: bool = False
-    interleaved: bool = False
+    half: int | None = None
+    turned: bool = False
 
 
 class Experts(Layer):
@@ -45,43 +44,21 @@ class Experts(Layer):
     Ranks share the intermediate size of every expert; the caller adds up their results. A base is added to the result.
     The checkpoint may hold each expert by itself (``<prefix>.0.gate_proj.weight`` or ``<prefix>.0.w1.weight``) or all
     of them in one tensor (``<prefix>.gate_up_proj``), which `choose_names` finds out.
-
-    Args:
-        bias: both products have one.
-        fused_transposed: fused tensors are [E, inputs, outputs] with rows of gate and up taking turns (GPT-OSS)
-            instead of [E, outputs, inputs] with all of gate first.
     """
 
     ignored_weights: frozenset[str] = frozenset()
 
-    def __init__(
-        self,
-        num_experts: int,
-        top_k: int,
-        hidden_size: int,
-        intermediate_size: int,
-        *,
-        context: BuildContext,
-        prefix: str,
-        activation: str = "silu",
-        bias: bool = False,
-        fused_transposed: bool = False,
-        alpha: float = 1.702,
-        limit: float = 7.0,
-    ) -> None:
+    def __init__(self, config: MoEConfig, context: BuildContext, *, prefix: str) -> None:
         super().__init__()
         self.prefix = prefix
-        self.input_format = DENSE_INPUT
-        self._context, self._ranks = context, context.collectives
-        self._size, self._hidden_size, self._num_experts = intermediate_size, hidden_size, num_experts
-        self._local_size = context.split(intermediate_size, f"{prefix}: intermediate_size of an expert")
-        self._bias, self._fused_transposed = bias, fused_transposed
+        self._config, self._context, self._ranks = config, context, context.collectives
+        self._local_size = context.split(config.intermediate_size, f"{prefix}: intermediate_size of an expert")
         scheme = context.quantization.scheme_for(f"{prefix}.0.gate_proj")
         if not isinstance(scheme, Dense):
             raise ValueError(f"{prefix}: experts cannot be held as {scheme.name} yet; leave them out of quantization")
         self.problem = ExpertsProblem(
-            *(num_experts, top_k, hidden_size, self._local_size, context.dtype),
-            *(check_activation(activation), bias, alpha, limit),
+            *(config.num_experts, config.top_k, config.hidden_size, self._local_size, context.dtype),
+            *(check_activation(config.hidden_act), config.expert_bias, config.swiglu_alpha, config.swiglu_limit),
             batch_invariant=context.platform.batch_invariant,
         )
         self._tensors: dict[str, torch.Tensor] = {}
@@ -123,15 +100,20 @@ class Experts(Layer):
         return [spec.shape for spec in MOE_EXPERTS.weights(self.problem).values() if not spec.optional]
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        piece = self._pieces[name]
+        piece, size, rank = self._pieces[name], self._config.intermediate_size, self._ranks.rank
         check_shape(name, tensor, ExpectedWeight(piece.shape, self._context.dtype))
-        if piece.transposed:
-            tensor = tensor.transpose(1, 2)
-        target = self._tensor(piece.slot)
-        if piece.expert is not None:
-            tensor, target = tensor[None], target[piece.expert : piece.expert + 1]
-        for part, source in self._parts(piece, tensor):
-            self._copy(source, target, part)
+        source, target = tensor if piece.expert is None else tensor[None], self._tensor(piece.slot)[_at(piece.expert)]
+        if piece.turned and source.ndim == 3:
+            source = source.transpose(1, 2)
+        here = slice(rank * self._local_size, (rank + 1) * self._local_size)
+        if piece.slot in ("gate_up", "gate_up_bias"):
+            pairs = source.unflatten(1, (size, 2)).transpose(1, 2) if piece.turned else source.unflatten(1, (-1, size))
+            target.unflatten(1, (2, -1))[:, _at(piece.half)].copy_(pairs[:, :, here])
+        elif piece.slot == "down":
+            target.copy_(source[:, :, here])
+        elif rank == 0:
+            # The sum over ranks holds it once.
+            target.copy_(source)
 
     def finish(self) -> None:
         tensors, self._tensors = self._tensors, {}
@@ -141,61 +123,48 @@ class Experts(Layer):
     def _pieces(self) -> dict[str, _Piece]:
         """Listed when first asked for: there may be a thousand, and a model that is only counted needs none."""
         if self._chosen_pieces is None:
-            fused = self._fused_transposed
+            fused = self._config.fused_transposed
             self._chosen_pieces = self._fused_pieces() if fused else self._single_pieces(_EXPERT_NAMES[0])
         return self._chosen_pieces
 
     def _single_pieces(self, names: tuple[str, str, str]) -> dict[str, _Piece]:
         gate, up, down = names
-        outer, inner = (self._size, self._hidden_size), (self._hidden_size, self._size)
+        config = self._config
+        outer, inner = (config.intermediate_size, config.hidden_size), (config.hidden_size, config.intermediate_size)
         pieces = {}
-        for expert in range(self._num_experts):
+        for expert in range(config.num_experts):
             start = f"{self.prefix}.{expert}"
-            pieces[f"{start}.{gate}.weight"] = _Piece("gate_up", outer, expert, "gate")
-            pieces[f"{start}.{up}.weight"] = _Piece("gate_up", outer, expert, "up")
-            pieces[f"{start}.{down}.weight"] = _Piece("down", inner, expert, "down")
-            if self._bias:
-                pieces[f"{start}.{gate}.bias"] = _Piece("gate_up_bias", outer[:1], expert, "gate")
-                pieces[f"{start}.{up}.bias"] = _Piece("gate_up_bias", outer[:1], expert, "up")
-                pieces[f"{start}.{down}.bias"] = _Piece("down_bias", inner[:1], expert, "down_bias")
+            pieces[f"{start}.{gate}.weight"] = _Piece("gate_up", outer, expert, 0)
+            pieces[f"{start}.{up}.weight"] = _Piece("gate_up", outer, expert, 1)
+            pieces[f"{start}.{down}.weight"] = _Piece("down", inner, expert)
+            if config.expert_bias:
+                pieces[f"{start}.{gate}.bias"] = _Piece("gate_up_bias", outer[:1], expert, 0)
+                pieces[f"{start}.{up}.bias"] = _Piece("gate_up_bias", outer[:1], expert, 1)
+                pieces[f"{start}.{down}.bias"] = _Piece("down_bias", inner[:1], expert)
         return pieces
 
     def _fused_pieces(self) -> dict[str, _Piece]:
-        count, hidden, size, turned = self._num_experts, self._hidden_size, self._size, self._fused_transposed
+        config = self._config
+        count, hidden, size = config.num_experts, config.hidden_size, config.intermediate_size
+        turned = config.fused_transposed
         up_shape = (count, hidden, 2 * size) if turned else (count, 2 * size, hidden)
         down_shape = (count, size, hidden) if turned else (count, hidden, size)
         pieces = {
-            f"{self.prefix}.gate_up_proj": _Piece("gate_up", up_shape, None, "both", turned, turned),
-            f"{self.prefix}.down_proj": _Piece("down", down_shape, None, "down", turned),
+            f"{self.prefix}.gate_up_proj": _Piece("gate_up", up_shape, turned=turned),
+            f"{self.prefix}.down_proj": _Piece("down", down_shape, turned=turned),
         }
-        if self._bias:
-            pieces[f"{self.prefix}.gate_up_proj_bias"] = _Piece(
-                "gate_up_bias", (count, 2 * size), None, "both", False, turned
-            )
-            pieces[f"{self.prefix}.down_proj_bias"] = _Piece("down_bias", (count, hidden), None, "down_bias")
+        if config.expert_bias:
+            pieces[f"{self.prefix}.gate_up_proj_bias"] = _Piece("gate_up_bias", (count, 2 * size), turned=turned)
+            pieces[f"{self.prefix}.down_proj_bias"] = _Piece("down_bias", (count, hidden))
         return pieces
-
-    def _parts(self, piece: _Piece, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        if piece.part != "both":
-            return [(piece.part, tensor)]
-        if piece.interleaved:
-            return [("gate", tensor[:, 0::2]), ("up", tensor[:, 1::2])]
-        return [("gate", tensor[:, : self._size]), ("up", tensor[:, self._size :])]
-
-    def _copy(self, source: torch.Tensor, target: torch.Tensor, part: str) -> None:
-        """This rank's share of a part; dimension 0 are experts."""
-        size, rank = self._local_size, self._ranks.rank
-        if part in ("gate", "up"):
-            first = 0 if part == "gate" else size
-            target[:, first : first + size].copy_(source[:, rank * size : (rank + 1) * size])
-        elif part == "down":
-            target.copy_(source[:, :, rank * size : (rank + 1) * size])
-        elif rank == 0:
-            # The sum over ranks holds it once.
-            target.copy_(source)
 
     def _tensor(self, slot: str) -> torch.Tensor:
         if slot not in self._tensors:
             spec: Any = MOE_EXPERTS.weights(self.problem)[slot]
             self._tensors[slot] = torch.zeros(spec.shape, dtype=spec.dtype, device=self._context.device)
         return self._tensors[slot]
+
+
+def _at(index: int | None) -> slice:
+    """One place of a dimension that stays, or all of it."""
+    return slice(None) if index is None else slice(index, index + 1)

@@ -11,7 +11,7 @@ import torch
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import ExpectedWeight, SchemeWeights, check_shape, not_loaded
 from atom_models.layers.residual import Unsummed
-from atom_models.quantization import DENSE_INPUT, InputFormat, LinearSpec, UnnormedInput
+from atom_models.quantization import DENSE_INPUT, InputFormat, LinearScheme, LinearSpec, UnnormedInput
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -25,11 +25,16 @@ class Shard:
         name: last component of its name in the checkpoint, such as ``"q_proj"``.
         out_features: over all ranks.
         num_pieces: different equal pieces that the ranks hold of it; fewer than ranks where KV heads are repeated.
+            The last one is padded with zeros where they do not divide the outputs.
     """
 
     name: str
     out_features: int
-    num_pieces: int
+    num_pieces: int = 1
+
+    @property
+    def features_on_rank(self) -> int:
+        return -(-self.out_features // self.num_pieces)
 
 
 @dataclass(frozen=True)
@@ -47,29 +52,32 @@ class Linear(Layer):
 
     Neighboring shards with equal schemes are stacked and run as one plan; others are plans of their own, and their
     outputs are concatenated. `split_input` cuts the weights along their inputs instead; then the bias belongs to
-    rank 0 alone, so that the sum over ranks holds it once.
+    rank 0 alone, so that the sum over ranks holds it once. A number in the place of shards is one linear, of the
+    layer's own name.
     """
 
     def __init__(
         self,
         in_features: int,
-        shards: Sequence[Shard],
+        outputs: Sequence[Shard] | int,
         context: BuildContext,
         *,
         prefix: str,
         bias: bool = False,
         split_input: bool = False,
+        out_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        parent, _, own_name = prefix.rpartition(".")
+        shards = (Shard(own_name, outputs),) if isinstance(outputs, int) else outputs
         self._ranks = context.collectives
         self._split_input = split_input
         self._local_in = context.split(in_features, f"{prefix}: in_features") if split_input else in_features
-        self.out_features = sum(shard.out_features // shard.num_pieces for shard in shards)
+        self.out_features = sum(shard.features_on_rank for shard in shards)
         self._has_bias = bias and not (split_input and context.collectives.rank > 0)
         self._bias_elsewhere = bias and not self._has_bias
         self._parts: list[SchemeWeights] = []
         self._placements: dict[str, _Placement] = {}
-        parent = prefix.rpartition(".")[0]
         names = [f"{parent}.{shard.name}" if parent else shard.name for shard in shards]
         schemes = [context.quantization.scheme_for(name) for name in names]
         first = 0
@@ -77,7 +85,7 @@ class Linear(Layer):
             last = first + 1
             while last < len(shards) and schemes[last] == schemes[first]:
                 last += 1
-            self._add_part(names[first:last], shards[first:last], schemes[first], context)
+            self._add_part(names[first:last], shards[first:last], schemes[first], context, out_dtype)
             first = last
         self.ignored_weights = frozenset(
             f"{name}.{suffix}" for name, scheme in zip(names, schemes, strict=True) for suffix in scheme.ignored_weights
@@ -89,9 +97,16 @@ class Linear(Layer):
         self._max_rows_to_add = formats[0].max_rows if same and isinstance(formats[0], UnnormedInput) else 0
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
-    def _add_part(self, names: Sequence[str], shards: Sequence[Shard], scheme: Any, context: BuildContext) -> None:
-        sizes = [shard.out_features // shard.num_pieces for shard in shards]
-        spec = LinearSpec(self._local_in, sum(sizes), context.dtype, self._has_bias, context.platform)
+    def _add_part(
+        self,
+        names: Sequence[str],
+        shards: Sequence[Shard],
+        scheme: LinearScheme,
+        context: BuildContext,
+        out_dtype: torch.dtype | None,
+    ) -> None:
+        sizes = [shard.features_on_rank for shard in shards]
+        spec = LinearSpec(self._local_in, sum(sizes), context.dtype, self._has_bias, context.platform, out_dtype)
         part = SchemeWeights(scheme, spec, context.device)
         self._parts.append(part)
         start = 0
@@ -132,10 +147,10 @@ class Linear(Layer):
         if slot.output_dim is not None:
             rows = target.shape[slot.output_dim]
             per_output = rows / placement.part.spec.out_features
-            size = round(shard.out_features // shard.num_pieces * per_output)
-            target = target.narrow(slot.output_dim, round(placement.start * per_output), size)
-            piece = self._ranks.rank * shard.num_pieces // self._ranks.size
-            tensor = tensor.narrow(slot.output_dim, piece * size, size)
+            size = round(shard.features_on_rank * per_output)
+            first = self._ranks.rank * shard.num_pieces // self._ranks.size * size
+            tensor = tensor[(slice(None),) * slot.output_dim + (slice(first, first + size),)]
+            target = target.narrow(slot.output_dim, round(placement.start * per_output), tensor.shape[slot.output_dim])
         if self._split_input and slot.input_dim is not None:
             size = target.shape[slot.input_dim]
             tensor = tensor.narrow(slot.input_dim, self._ranks.rank * size, size)
@@ -163,12 +178,6 @@ class Linear(Layer):
 
 class ReplicatedLinear(Linear):
     """The whole linear on every rank."""
-
-    def __init__(
-        self, in_features: int, out_features: int, context: BuildContext, *, prefix: str, bias: bool = False
-    ) -> None:
-        shard = Shard(prefix.rpartition(".")[2], out_features, 1)
-        super().__init__(in_features, (shard,), context, prefix=prefix, bias=bias)
 
 
 class MergedColumnParallelLinear(Linear):
@@ -248,16 +257,9 @@ class RowParallelLinear(Linear):
     """
 
     def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        context: BuildContext,
-        *,
-        prefix: str,
-        bias: bool = False,
+        self, in_features: int, out_features: int, context: BuildContext, *, prefix: str, bias: bool = False
     ) -> None:
-        shard = Shard(prefix.rpartition(".")[2], out_features, 1)
-        super().__init__(in_features, (shard,), context, prefix=prefix, bias=bias, split_input=True)
+        super().__init__(in_features, out_features, context, prefix=prefix, bias=bias, split_input=True)
 
     def forward(self, x: torch.Tensor) -> Any:
         if self._ranks.size > 1:

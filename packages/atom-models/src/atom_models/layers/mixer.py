@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
 from atom_kernels.mixers import MixerPlan, MixerProblem, select_mixer
 from atom_models.forward_context import get_forward_context, mix_in_step
-from atom_models.layers.layer import Layer
+from atom_models.layers.weighted_layer import WeightedLayer
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -43,7 +43,7 @@ class MixerHost(Protocol):
         ...
 
 
-class Mixer(Layer):
+class Mixer(WeightedLayer):
     """``forward(*inputs) -> [T, out_features]``, raw inputs ``[T, ...]``, causal, over everything cached so far.
 
     Args:
@@ -54,13 +54,22 @@ class Mixer(Layer):
     Attributes:
         name: as `prefix`.
         problem: the same.
+        weight_names: what checkpoints call the problem's weights, after the name of the layer around this one, where
+            it is not the problem's word.
     """
 
+    weight_names: ClassVar[Mapping[str, str]] = {}
+
     def __init__(self, problem: MixerProblem, *, prefix: str, context: BuildContext) -> None:
-        super().__init__()
+        super().__init__(context)
         self.name, self.problem = prefix, problem
         self._host = context.mixer_host(problem, prefix, context)
         self._out_features = math.prod(problem.out_shape)
+        parent, num_ranks = prefix.rpartition(".")[0], context.collectives.size
+        for slot, spec in problem.weights.items():
+            shape = (spec.shape[0] * num_ranks, *spec.shape[1:])
+            name = self.weight_names.get(slot, slot)
+            self.expect(f"{parent}.{name}", shape, slot=slot, dtype=spec.dtype, num_pieces=num_ranks)
 
     @property
     def plan(self) -> MixerPlan | None:
@@ -71,6 +80,10 @@ class Mixer(Layer):
         if torch.compiler.is_compiling() and not self._host.traceable:
             return torch.ops.atom_models.mix(inputs, self.name, self._out_features)
         return self.mix(*inputs)
+
+    def pack(self, weights: dict[str, torch.Tensor]) -> None:
+        if weights:
+            self._host.take_weights(weights)
 
     @abstractmethod
     def mix(self, *inputs: torch.Tensor) -> torch.Tensor:

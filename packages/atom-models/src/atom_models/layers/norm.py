@@ -9,9 +9,9 @@ import torch
 
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
 from atom_kernels.select import select
-from atom_models.layers.layer import Layer
-from atom_models.layers.loadable import ExpectedWeight, check_shape, not_loaded
+from atom_models.layers.loadable import not_loaded
 from atom_models.layers.residual import Residual, Unsummed, summed
+from atom_models.layers.weighted_layer import WeightedLayer
 from atom_models.quantization import DENSE_INPUT, InputFormat, Unnormed, UnnormedInput
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class TakesFormat(Protocol):
     input_format: InputFormat
 
 
-class RMSNorm(Layer):
+class RMSNorm(WeightedLayer):
     """``forward(x) -> y``, where x is a tensor, the `Residual`, or what a layer left `Unsummed`.
 
     An addition to the residual that is still open is computed together with the norm. Where the consumer norms by
@@ -37,8 +37,6 @@ class RMSNorm(Layer):
         weight_offset: added to the weight, for models that store ``weight - 1``.
     """
 
-    ignored_weights: frozenset[str] = frozenset()
-
     def __init__(
         self,
         hidden_size: int,
@@ -49,13 +47,12 @@ class RMSNorm(Layer):
         feeds: TakesFormat | None = None,
         weight_offset: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(context)
         self.eps = eps
         self._name = f"{prefix}.weight"
+        self.expect(self._name, (hidden_size,))
         self._problem = RMSNormProblem(hidden_size, context.dtype, eps, weight_offset)
-        self._context = context
         self._format = feeds.input_format if feeds is not None else DENSE_INPUT
-        self._weight: torch.Tensor | None = None
         self._effective_weight: torch.Tensor | None = None
         self._norm: Callable[..., Any] = not_loaded(prefix)
         self._add_norm: Callable[..., Any] = not_loaded(prefix)
@@ -72,24 +69,17 @@ class RMSNorm(Layer):
             return x.normed(self._norm, self._add_norm)
         return self._norm(summed(x))
 
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
-        return {self._name: ExpectedWeight((self._problem.hidden_size,), self._problem.dtype)}
-
-    def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        check_shape(name, tensor, self.expected_weights()[name])
-        self._weight = tensor.to(device=self._context.device, dtype=self._problem.dtype, copy=True)
-
-    def finish(self) -> None:
-        offset = self._problem.weight_offset
-        self._effective_weight = self._weight + offset if offset and self._weight is not None else self._weight
-        weights, platform = {"weight": self._weight}, self._context.platform
+    def pack(self, weights: dict[str, torch.Tensor]) -> None:
+        weight, offset, platform = weights["weight"], self._problem.weight_offset, self._context.platform
+        self._effective_weight = weight + offset if offset else weight
         norm = select(RMS_NORM, self._problem, platform).prepare(weights)
         add_norm = select(ADD_RMS_NORM, self._problem, platform).prepare(weights)
         if self._format == DENSE_INPUT:
             self._norm, self._add_norm = norm, add_norm
             return
         if isinstance(self._format, UnnormedInput):
-            self._norm, self._add_norm = self._norm_many_rows(self._format.max_rows, norm), add_norm
+            how = (weight, self._problem.eps, offset)
+            self._norm, self._add_norm = _norm_many_rows(self._format.max_rows, norm, how), add_norm
             return
         encode = self._format.encode
 
@@ -99,11 +89,9 @@ class RMSNorm(Layer):
 
         self._norm, self._add_norm = lambda x: encode(norm(x)), add_norm_encoded
 
-    def _norm_many_rows(self, max_rows: int, norm: Callable[..., Any]) -> Callable[..., Any]:
-        """Up to `max_rows` rows go to the consumer as they are; where a residual is to be added, the norm is free."""
-        return lambda x: self._hand_on(x) if x.shape[0] <= max_rows else norm(x)
 
-    def _hand_on(self, x: torch.Tensor) -> Unnormed:
-        if self._weight is None:
-            raise RuntimeError(f"{self._name} is not loaded")
-        return Unnormed(x, self._weight, self._problem.eps, self._problem.weight_offset)
+def _norm_many_rows(
+    max_rows: int, norm: Callable[..., Any], how: tuple[torch.Tensor, float, float]
+) -> Callable[..., Any]:
+    """Up to `max_rows` rows go to the consumer as they are; where a residual is to be added, the norm is free."""
+    return lambda x: Unnormed(x, *how) if x.shape[0] <= max_rows else norm(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,29 +14,24 @@ from atom_kernels.select import select
 from atom_models.quantization.scheme import (
     DENSE_INPUT,
     InputFormat,
+    LinearScheme,
     LinearSpec,
     Unnormed,
     UnnormedInput,
-    WeightSlot,
-    dense_slots,
 )
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(LinearScheme):
     """Weights in the model's dtype, packed as the platform likes them."""
 
-    name: str = "dense"
-    ignored_weights: tuple[str, ...] = ()
+    name: ClassVar[str] = "dense"
 
     def input_format(self, spec: LinearSpec) -> InputFormat:
         """Activations before their norm, where the linear's kernel norms by itself."""
         plan = _fused_plan(spec)
         limit = None if plan is None else plan.rows[0].max_rows
         return DENSE_INPUT if limit is None else UnnormedInput(limit)
-
-    def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
-        return dense_slots(spec)
 
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
         fused = _fused_plan(spec)

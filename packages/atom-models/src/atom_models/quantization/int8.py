@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -12,21 +12,14 @@ from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProble
 from atom_kernels.operator import Layout
 from atom_kernels.plan import Plan, PlanRow
 from atom_kernels.select import select
-from atom_models.quantization.scheme import DENSE_INPUT, InputFormat, LinearSpec, WeightSlot, bias_slot, dense_slots
+from atom_models.quantization.scheme import LinearScheme, LinearSpec, WeightSlot, bias_slot
 
 
 @dataclass(frozen=True)
-class Int8WeightOnly:
+class Int8WeightOnly(LinearScheme):
     """Loads dense weights and rounds them to int8 once they are complete."""
 
-    name: str = "int8"
-    ignored_weights: tuple[str, ...] = ()
-
-    def input_format(self, spec: LinearSpec) -> InputFormat:
-        return DENSE_INPUT
-
-    def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
-        return dense_slots(spec)
+    name: ClassVar[str] = "int8"
 
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
         weight, scale = quantize_int8(weights["weight"])
@@ -34,20 +27,17 @@ class Int8WeightOnly:
 
 
 @dataclass(frozen=True)
-class Int8Checkpoint:
+class Int8Checkpoint(LinearScheme):
     """Weights that the checkpoint holds as int8, with the largest magnitude of each output channel as ``SCB``.
 
     The format of bitsandbytes (Dettmers et al. 2022, "LLM.int8()", https://arxiv.org/abs/2208.07339); activations are
     not quantized here.
     """
 
-    name: str = "int8-checkpoint"
-    ignored_weights: tuple[str, ...] = ("weight_format",)
+    name: ClassVar[str] = "int8-checkpoint"
+    ignored_weights: ClassVar[tuple[str, ...]] = ("weight_format",)
 
-    def input_format(self, spec: LinearSpec) -> InputFormat:
-        return DENSE_INPUT
-
-    def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
+    def create_weights(self, spec: LinearSpec) -> dict[str, WeightSlot]:
         return {
             "weight": WeightSlot((spec.out_features, spec.in_features), torch.int8, 0, 1),
             "SCB": WeightSlot((spec.out_features,), torch.float32),
@@ -59,21 +49,14 @@ class Int8Checkpoint:
 
 
 @dataclass(frozen=True)
-class Int8FewRows:
+class Int8FewRows(LinearScheme):
     """int8 for calls of few rows, which wait for memory; the dense weights for more, which wait for arithmetic.
 
     Holds both copies: 1.5 times the memory of bfloat16 alone.
     """
 
     max_rows: int = 4
-    name: str = "int8-few-rows"
-    ignored_weights: tuple[str, ...] = ()
-
-    def input_format(self, spec: LinearSpec) -> InputFormat:
-        return DENSE_INPUT
-
-    def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
-        return dense_slots(spec)
+    name: ClassVar[str] = "int8-few-rows"
 
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
         problem = LinearProblem(spec.in_features, spec.out_features, spec.dtype, spec.bias)

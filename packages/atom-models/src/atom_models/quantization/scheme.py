@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 
@@ -44,27 +45,16 @@ class WeightSlot:
     input_dim: int | None = None
 
 
-class InputFormat(Protocol):
-    """The form in which a scheme wants its activations: a tensor, or values with scales."""
+@dataclass(frozen=True)
+class InputFormat:
+    """The form in which a scheme wants its activations: as they are, or as others say, such as values with scales."""
 
-    @property
-    def name(self) -> str: ...
     def encode(self, x_TD: torch.Tensor) -> Any:
         """Bring a plain tensor to this form; the unfused reference of norms that emit it directly."""
-        ...
-
-
-@dataclass(frozen=True)
-class DenseInput:
-    """Activations as they are."""
-
-    name: str = "dense"
-
-    def encode(self, x_TD: torch.Tensor) -> torch.Tensor:
         return x_TD
 
 
-DENSE_INPUT = DenseInput()
+DENSE_INPUT = InputFormat()
 
 
 class Unnormed(NamedTuple):
@@ -77,37 +67,37 @@ class Unnormed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class UnnormedInput:
+class UnnormedInput(InputFormat):
     """Up to `max_rows` rows it pays to leave the norm to the linear, as `Unnormed`, and to let it add the residual.
 
     A plain tensor is taken as it is.
     """
 
     max_rows: int
-    name: str = "unnormed"
-
-    def encode(self, x_TD: torch.Tensor) -> torch.Tensor:
-        return x_TD
 
 
-class LinearScheme(Protocol):
-    """One way to hold the weights of a linear. Equal schemes may be stacked: implementations are frozen dataclasses."""
+@dataclass(frozen=True)
+class LinearScheme(ABC):
+    """One way to hold the weights of a linear. Equal schemes may be stacked: implementations are frozen dataclasses.
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def ignored_weights(self) -> tuple[str, ...]:
-        """Names that may follow the layer's in the checkpoint and are not needed."""
-        ...
+    Attributes:
+        name: what messages call it.
+        ignored_weights: names that may follow the layer's in the checkpoint and are not needed.
+    """
+
+    name: ClassVar[str]
+    ignored_weights: ClassVar[tuple[str, ...]] = ()
 
     def input_format(self, spec: LinearSpec) -> InputFormat:
-        """What the linear takes."""
-        ...
+        """What the linear takes: activations as they are, unless the scheme says otherwise."""
+        return DENSE_INPUT
 
-    def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
-        """The tensors to load, by the name that follows the layer's in the checkpoint."""
-        ...
+    def create_weights(self, spec: LinearSpec) -> dict[str, WeightSlot]:
+        """The tensors to load, by the name that follows the layer's in the checkpoint: the dense ones by default."""
+        slots = {"weight": WeightSlot((spec.out_features, spec.in_features), spec.dtype, 0, 1)}
+        return slots | bias_slot(spec)
 
+    @abstractmethod
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[Any], torch.Tensor]:
         """Pack or quantize what was loaded and return `apply`: activations in `input_format` -> output.
 
@@ -115,7 +105,6 @@ class LinearScheme(Protocol):
 
         Called once, after the last tensor came; the caller then drops `weights`.
         """
-        ...
 
 
 class Quantization(Protocol):
@@ -124,12 +113,6 @@ class Quantization(Protocol):
     @property
     def name(self) -> str: ...
     def scheme_for(self, layer_name: str) -> LinearScheme: ...
-
-
-def dense_slots(spec: LinearSpec) -> dict[str, WeightSlot]:
-    """A weight [out, in] in the model's dtype, and its bias if there is one."""
-    slots = {"weight": WeightSlot((spec.out_features, spec.in_features), spec.dtype, 0, 1)}
-    return slots | bias_slot(spec)
 
 
 def bias_slot(spec: LinearSpec) -> dict[str, WeightSlot]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from torch import nn
 
-from atom_models.layers import Experts, LatentAttention, Linear, Loadable
+from atom_models.layers import Experts, LatentAttention, Linear, LMHead, Loadable
 from atom_models.layers.loadable import SplitOverRanks
 from atom_models.layers.moe import Router
 
@@ -51,7 +51,7 @@ def _count(layer: Loadable, *, is_router: bool) -> Count:
         problem, matrices = layer.problem, layer.num_idle_weights + layer.num_active_weights
         idle = total // problem.num_experts * (problem.num_experts - problem.top_k)
         return Count(parameters=total, experts=matrices, idle=idle)
-    if is_router or not isinstance(layer, (Linear, LatentAttention)):
+    if is_router or isinstance(layer, LMHead) or not isinstance(layer, (Linear, LatentAttention)):
         return Count(parameters=total)
     matrices = [shape for shape in shapes if len(shape) == 2]
     return Count(

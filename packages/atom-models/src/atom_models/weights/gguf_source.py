@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -26,15 +27,12 @@ class GGUFSource:
 
     Attributes:
         architecture: how the converter wrote them.
-        num_layers: blocks from this one on predict further tokens, and are not read.
-        num_heads, num_kv_heads: for the order of rows.
+        config: the checkpoint's.
     """
 
     file: GGUFFile
     architecture: GGUFArchitecture
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
+    config: Mapping[str, Any]
 
     @property
     def num_bytes(self) -> int:
@@ -53,7 +51,8 @@ class GGUFSource:
 
     def _is_read(self, name: str) -> bool:
         block = _BLOCK_TENSOR.fullmatch(name)
-        if block is not None and int(block[1]) >= self.num_layers:
+        # Blocks behind the last layer predict further tokens.
+        if block is not None and int(block[1]) >= self.config["num_hidden_layers"]:
             return False
         # Read together with the other half.
         is_second_half = name.endswith(_VALUES_OF_LATENT) and _other_half(name) in self.file.tensors
@@ -82,9 +81,9 @@ class GGUFSource:
         if name.endswith(_KEYS_OF_LATENT):
             return join_latent_halves(values, self._values(self._tensor(_other_half(name))))
         if self.architecture.permutes_heads and ".attn_q." in name:
-            return unpermute_rows(values, self.num_heads)
+            return unpermute_rows(values, self.config["num_attention_heads"])
         if self.architecture.permutes_heads and ".attn_k." in name:
-            return unpermute_rows(values, self.num_kv_heads)
+            return unpermute_rows(values, self.config["num_key_value_heads"])
         if self.architecture.norm_offset and name.endswith("_norm.weight"):
             return values.float() - self.architecture.norm_offset
         return values
@@ -105,14 +104,7 @@ def open_gguf(checkpoint: Checkpoint) -> GGUFSource:
     """The weights of a checkpoint that `open_checkpoint` read from a GGUF file."""
     if checkpoint.gguf is None:
         raise CheckpointError(f"{checkpoint.path} is no GGUF file")
-    config = checkpoint.config
-    return GGUFSource(
-        checkpoint.gguf,
-        find_gguf_architecture(checkpoint.gguf),
-        num_layers=config["num_hidden_layers"],
-        num_heads=config["num_attention_heads"],
-        num_kv_heads=config["num_key_value_heads"],
-    )
+    return GGUFSource(checkpoint.gguf, find_gguf_architecture(checkpoint.gguf), checkpoint.config)
 
 
 def hugging_face_name(name: str, architecture: GGUFArchitecture) -> str:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from atom_models.checkpoint.gguf_architectures.architecture import (
+    CORRECTION_BIAS,
     EXPERTS,
     MLP,
     SHARED_EXPERTS,
     GGUFArchitecture,
 )
-from atom_models.checkpoint.gguf_architectures.fine_grained_moe import CORRECTION_BIAS, expert_fields
+from atom_models.checkpoint.gguf_architectures.fine_grained_moe import expert_fields
 from atom_models.checkpoint.gguf_header import GGUFHeader
 
 
-def _config(header: GGUFHeader) -> dict[str, Any]:
+def _fields(header: GGUFHeader) -> dict[str, Any]:
     heads, rope_dim = header.number("attention.head_count"), header.number("rope.dimension_count")
     # Files of before 2025-04 have the sizes of a head under the plain names; now those are of the latent.
     key_dim = header.number("attention.key_length_mla", header.get("attention.key_length"))
@@ -34,7 +35,7 @@ def _config(header: GGUFHeader) -> dict[str, Any]:
     }
     # Only some files name the scores; those of the third generation have a bias that helps to choose.
     if header.scoring("sigmoid" if header.has("exp_probs_b.bias") else "softmax") == "sigmoid":
-        return {**config, "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}
+        return config
     method = "group_limited_greedy" if experts["n_group"] > 1 else "greedy"
     return {**config, "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "topk_method": method}
 
@@ -49,7 +50,8 @@ def _temperature(header: GGUFHeader) -> dict[str, Any]:
 
 
 DEEPSEEK2 = GGUFArchitecture(
-    config=_config,
+    model_class="DeepseekV3ForCausalLM",
+    model_type="deepseek_v3",
     tensors={
         "attn_norm": "input_layernorm",
         "attn_q": "self_attn.q_proj",
@@ -68,4 +70,5 @@ DEEPSEEK2 = GGUFArchitecture(
         **SHARED_EXPERTS,
         **CORRECTION_BIAS,
     },
+    fields=_fields,
 )

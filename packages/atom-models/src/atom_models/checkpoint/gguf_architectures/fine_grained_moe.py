@@ -1,13 +1,19 @@
-"""What files of DeepSeek, GLM and relatives say about their experts."""
+"""What files of DeepSeek, GLM and relatives say about their experts; and `glm4moe`: GLM-4.5 and its successors."""
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
+from atom_models.checkpoint.gguf_architectures.architecture import (
+    ATTENTION,
+    CORRECTION_BIAS,
+    EXPERTS,
+    HEAD_NORMS,
+    MLP,
+    SHARED_EXPERTS,
+    GGUFArchitecture,
+)
 from atom_models.checkpoint.gguf_header import GGUFHeader
-
-CORRECTION_BIAS = MappingProxyType({"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"})
 
 
 def expert_fields(header: GGUFHeader, *, normalized: bool) -> dict[str, Any]:
@@ -28,3 +34,23 @@ def expert_fields(header: GGUFHeader, *, normalized: bool) -> dict[str, Any]:
         "routed_scaling_factor": header.number("expert_weights_scale", 1.0),
         "norm_topk_prob": bool(header.get("expert_weights_norm", normalized)),
     }
+
+
+GLM4MOE = GGUFArchitecture(
+    model_class="Glm4MoeForCausalLM",
+    model_type="glm4_moe",
+    tensors={
+        **ATTENTION,
+        **HEAD_NORMS,
+        **MLP,
+        **EXPERTS,
+        **SHARED_EXPERTS,
+        **CORRECTION_BIAS,
+        "post_attention_norm": "post_attention_layernorm",
+    },
+    scoring="sigmoid",
+    fields=lambda header: {
+        "use_qk_norm": header.has("attn_q_norm.weight"),
+        **expert_fields(header, normalized=True),
+    },
+)

@@ -15,13 +15,11 @@ _LAYERS_OF_27B = 62
 _GLOBAL_ROPE_THETA, _LOCAL_ROPE_THETA = 1_000_000.0, 10_000.0
 
 
-def _config(header: GGUFHeader) -> dict[str, Any]:
+def _fields(header: GGUFHeader) -> dict[str, Any]:
     layers, heads = header.number("block_count"), header.number("attention.head_count")
     head_dim = header.number("attention.key_length", 256)
     window = header.optional_number("attention.sliding_window")
     return {
-        "architectures": ["Gemma3ForCausalLM"],
-        "model_type": "gemma3_text",
         "hidden_act": None,
         "hidden_activation": "gelu_pytorch_tanh",
         "head_dim": head_dim,
@@ -46,7 +44,8 @@ def _layer_types(header: GGUFHeader, num_layers: int) -> list[str]:
 
 
 GEMMA3 = GGUFArchitecture(
-    config=_config,
+    model_class="Gemma3ForCausalLM",
+    model_type="gemma3_text",
     tensors={
         **ATTENTION,
         **HEAD_NORMS,
@@ -55,5 +54,6 @@ GEMMA3 = GGUFArchitecture(
         "ffn_norm": "pre_feedforward_layernorm",
         "post_ffw_norm": "post_feedforward_layernorm",
     },
+    fields=_fields,
     norm_offset=1.0,
 )

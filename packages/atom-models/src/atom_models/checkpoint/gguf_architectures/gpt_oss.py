@@ -9,17 +9,9 @@ from atom_models.checkpoint.gguf_header import GGUFHeader
 from atom_models.checkpoint.layer_types import FULL, SLIDING
 
 
-def _config(header: GGUFHeader) -> dict[str, Any]:
-    header.require_scoring("softmax")
+def _fields(header: GGUFHeader) -> dict[str, Any]:
     return {
-        "architectures": ["GptOssForCausalLM"],
-        "model_type": "gpt_oss",
         "intermediate_size": header.number("expert_feed_forward_length", header.get("feed_forward_length")),
-        **header.numbers(
-            num_local_experts="expert_count",
-            num_experts_per_tok="expert_used_count",
-            sliding_window="attention.sliding_window",
-        ),
         # Facts of both published models that the converter leaves out.
         "layer_types": [(SLIDING, FULL)[layer_id % 2] for layer_id in range(header.number("block_count"))],
         "rope_parameters": {"truncate": False},
@@ -27,7 +19,8 @@ def _config(header: GGUFHeader) -> dict[str, Any]:
 
 
 GPT_OSS = GGUFArchitecture(
-    config=_config,
+    model_class="GptOssForCausalLM",
+    model_type="gpt_oss",
     tensors={
         **ATTENTION,
         **EXPERTS,
@@ -35,4 +28,11 @@ GPT_OSS = GGUFArchitecture(
         "attn_sinks.weight": "self_attn.sinks",
         "ffn_gate_inp": "mlp.router",
     },
+    numbers={
+        "num_local_experts": "expert_count",
+        "num_experts_per_tok": "expert_used_count",
+        "sliding_window": "attention.sliding_window",
+    },
+    scoring="softmax",
+    fields=_fields,
 )

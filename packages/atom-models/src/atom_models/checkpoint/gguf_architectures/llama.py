@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from atom_models.checkpoint.gguf_architectures.architecture import ATTENTION, MLP, GGUFArchitecture
+from atom_models.checkpoint.gguf_architectures.architecture import (
+    ATTENTION,
+    BLOCK_SPARSE_EXPERTS,
+    MLP,
+    GGUFArchitecture,
+)
 from atom_models.checkpoint.gguf_header import GGUFHeader
 
-_GATE, _UP, _DOWN = (f"block_sparse_moe.experts.{{expert}}.{name}" for name in ("w1", "w3", "w2"))
 
-
-def _config(header: GGUFHeader) -> dict[str, Any]:
+def _fields(header: GGUFHeader) -> dict[str, Any]:
     if not header.get("expert_count"):
-        biases = {"mlp_bias": header.has("ffn_up.bias")}
-        return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **biases}
+        return {"mlp_bias": header.has("ffn_up.bias")}
     header.require_scoring("softmax")
     return {
         "architectures": ["MixtralForCausalLM"],
@@ -23,18 +25,15 @@ def _config(header: GGUFHeader) -> dict[str, Any]:
 
 
 LLAMA = GGUFArchitecture(
-    config=_config,
+    model_class="LlamaForCausalLM",
+    model_type="llama",
     tensors={
         **ATTENTION,
         **MLP,
-        "ffn_gate_inp": "block_sparse_moe.gate",
-        "ffn_gate_exps": _GATE,
-        "ffn_up_exps": _UP,
-        "ffn_down_exps": _DOWN,
+        **BLOCK_SPARSE_EXPERTS,
         # Files of before 2024-04 hold each expert by itself.
-        "ffn_gate.{expert}": _GATE,
-        "ffn_up.{expert}": _UP,
-        "ffn_down.{expert}": _DOWN,
+        **{f"ffn_{part}.{{expert}}": BLOCK_SPARSE_EXPERTS[f"ffn_{part}_exps"] for part in ("gate", "up", "down")},
     },
+    fields=_fields,
     permutes_heads=True,
 )

@@ -5,14 +5,12 @@ from __future__ import annotations
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.checkpoint.gguf_architectures.architecture import GGUFArchitecture
 from atom_models.checkpoint.gguf_architectures.deepseek2 import DEEPSEEK2
+from atom_models.checkpoint.gguf_architectures.fine_grained_moe import GLM4MOE
 from atom_models.checkpoint.gguf_architectures.gemma3 import GEMMA3
-from atom_models.checkpoint.gguf_architectures.glm4moe import GLM4MOE
 from atom_models.checkpoint.gguf_architectures.gpt_oss import GPT_OSS
 from atom_models.checkpoint.gguf_architectures.llama import LLAMA
 from atom_models.checkpoint.gguf_architectures.minimax_m2 import MINIMAX_M2
-from atom_models.checkpoint.gguf_architectures.qwen2 import QWEN2
-from atom_models.checkpoint.gguf_architectures.qwen3 import QWEN3
-from atom_models.checkpoint.gguf_architectures.qwen3moe import QWEN3MOE
+from atom_models.checkpoint.gguf_architectures.qwen import QWEN2, QWEN3, QWEN3MOE
 from atom_models.checkpoint.gguf_file import GGUFFile
 
 _ARCHITECTURES = {
