@@ -106,6 +106,16 @@ def test_a_part_of_a_matrix_equals_that_part_of_its_numbers(weight_format, rows,
     assert torch.equal(held.dequantize(parts, width), expected)
 
 
+@pytest.mark.parametrize(("offset", "most"), [(Offset.MINIMUM, 1 / 30), (Offset.ZERO_POINT, 6 / 30)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_offset_spares_codes_for_numbers_of_one_sign(offset, most, sign):
+    """A minimum uses all codes between the smallest and the largest number, a zero point those between zero and it."""
+    weight = sign * (5 + torch.rand(4, 64, generator=torch.Generator().manual_seed(0)))
+    weight_format = Integers(4, 32, offset)
+    error = (weight_format.dequantize(weight_format.quantize(weight), 64) - weight).abs().max()
+    assert most / 2 < error <= 1.01 * most
+
+
 def test_tiles_that_no_cut_goes_through_stay_whole():
     tiles = Float8(128, 128)
     assert format_of_cuts(tiles, [(0, 576)], (0, 320)) == tiles

@@ -87,12 +87,15 @@ class Integers:
                 return {"weight": codes.clamp_(-127, 127).to(torch.int8), "scale": scale}
             return {"weight": pack_nibbles(codes.clamp_(-8, 7).add_(8).to(torch.uint8)), "scale": scale}
         smallest, largest = smallest_and_largest(weight, scale_part)
-        scale = _divisor((largest - smallest) / 15, self.scale_dtype)
         if self.offset is Offset.MINIMUM:
             second, offset = "minimum", smallest.to(self.scale_dtype)
+            scale = _divisor((largest - smallest) / 15, self.scale_dtype)
             moved = weight.float() - spread(offset.float(), scale_part, *shape)
             codes = (moved / spread(scale.float(), scale_part, *shape)).round_()
         else:
+            # The zero point is a code, so zero lies among the numbers.
+            smallest, largest = smallest.clamp_(max=0), largest.clamp_(min=0)
+            scale = _divisor((largest - smallest) / 15, self.scale_dtype)
             second, offset = "zero_point", (-smallest / scale.float()).round_().clamp_(0, 15).to(torch.uint8)
             codes = (weight.float() / spread(scale.float(), scale_part, *shape)).round_()
             codes += spread(offset.float(), scale_part, *shape)
