@@ -230,7 +230,7 @@ def test_symmetric_gptq_means_8_whichever_way_it_is_written(word, zeros_less_one
     assert torch.equal(numbers(layout, tensors, 16, 64).half(), expected)
 
 
-@pytest.mark.parametrize("word", [0x66666666, 0x77777776])
+@pytest.mark.parametrize("word", [0x66666666, 0x67777777])
 def test_symmetric_gptq_with_other_zero_points_is_refused(word):
     tensors = {
         "qweight": words(8, 16),
@@ -241,15 +241,18 @@ def test_symmetric_gptq_with_other_zero_points_is_refused(word):
         numbers(GptqLayout(32, symmetric=True), tensors, 16, 64)
 
 
-def test_gptq_with_inputs_in_another_order_is_refused_by_name():
+@pytest.mark.parametrize("group", [32, None])
+def test_gptq_with_inputs_in_another_order_is_refused_by_name(group):
+    groups = 2 if group else 1
     tensors = {
         "qweight": words(8, 16),
-        "qzeros": words(2, 2),
-        "scales": scales(2, 16, dtype=F16),
-        "g_idx": torch.arange(64, dtype=torch.int32).flip(0) // 32,
+        "qzeros": words(groups, 2),
+        "scales": scales(groups, 16, dtype=F16),
+        "g_idx": torch.arange(64, dtype=torch.int32) // (group or 64),
     }
+    numbers(GptqLayout(group), tensors, 16, 64)
     with pytest.raises(CheckpointError, match="desc_act"):
-        numbers(GptqLayout(32), tensors, 16, 64)
+        numbers(GptqLayout(group), tensors | {"g_idx": 1 - tensors["g_idx"]}, 16, 64)
 
 
 def test_mxfp4_equals_compressed_tensors():
