@@ -14,6 +14,7 @@ from atom_models.quantization.layouts import (
     Float8Layout,
     GptqLayout,
     Int8Layout,
+    Mxfp4BlocksLayout,
     Mxfp4Layout,
     Nvfp4Layout,
     PackedInt4Layout,
@@ -81,7 +82,7 @@ TILES, TILES_INV = Float8Layout((128, 128)), Float8Layout((128, 128), "weight_sc
         (KIMI, {EXPERT: PackedInt4Layout(32), SHARED: None, Q: None, GATE: None, HEAD: None}),
         (compressed({"num_bits": 4, "type": "float", "group_size": 32}), {Q: Mxfp4Layout()}),
         (compressed({"num_bits": 4, "type": "float", "group_size": 16}), {Q: Nvfp4Layout()}),
-        (GPT_OSS, {"model.layers.3.mlp.experts": Mxfp4Layout("blocks", "scales"), Q: None, HEAD: None}),
+        (GPT_OSS, {"model.layers.3.mlp.experts": Mxfp4BlocksLayout(), Q: None, HEAD: None}),
         (AMD_R1, {EXPERT: Mxfp4Layout("weight"), SHARED: Mxfp4Layout("weight"), Q: None, ROUTER: None, HEAD: None}),
         (AMD_R1, {GATE: Mxfp4Layout("weight"), "model.layers.61.mlp.experts.7.up_proj": None}),
         (AWQ, {Q: AwqLayout(128), HEAD: None}),
@@ -126,30 +127,33 @@ def test_quark_gives_layers_of_a_pattern_their_own_layout():
         "layer_quant_config": {"*self_attn*": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}}},
     }
     published = read_published(given)
-    assert published.choose(Q).layout == Float8Layout(ignored=("output_scale",))
+    assert published.choose(Q).layout == Float8Layout(ignored=("input_scale", "output_scale"))
     assert published.choose(EXPERT).layout == Mxfp4Layout("weight")
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"quant_method": "hqq"}, "quant_method is 'hqq'; read are fp8, "),
-        (DEEPSEEK | {"weight_block_size": [128]}, r"fp8: weight_block_size is \[128\], .*two numbers"),
-        (DEEPSEEK | {"fmt": "e5m2"}, "fp8: fmt is 'e5m2'"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "is 'nf4'"),
-        (AWQ | {"bits": 8}, "awq: bits is 8, which is not read; read is 4"),
-        (AWQ | {"version": "gemv"}, "awq: version is 'gemv'"),
-        (GPTQ | {"bits": 3}, "gptq: bits is 3"),
-        (GPTQ | {"dynamic": {"-:.*": {}}}, "gptq: dynamic"),
-        (GPTQ | {"checkpoint_format": "gptq_p"}, "checkpoint_format is 'gptq_p'"),
-        (compressed(INT4 | {"num_bits": 3}), r"config_groups\.group_0\.weights is 'type int, num_bits 3"),
-        (compressed(INT4 | {"actorder": "group"}), r"config_groups\.group_0\.actorder is 'group'"),
+        ({"quant_method": "hqq"}, "quantized as hqq, which .* it reads fp8, "),
+        (DEEPSEEK | {"weight_block_size": [128]}, r"fp8 with weight_block_size \[128\], .*two numbers"),
+        (DEEPSEEK | {"fmt": "e5m2"}, "fp8 with fmt 'e5m2'"),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+            "with bnb_4bit_quant_type 'nf4'",
+        ),
+        (AWQ | {"bits": 8}, "awq with bits 8, which this version does not read; it reads 4"),
+        (AWQ | {"version": "gemv"}, "awq with version 'gemv'"),
+        (GPTQ | {"bits": 3}, "gptq with bits 3"),
+        (GPTQ | {"dynamic": {"-:.*": {}}}, "gptq with dynamic"),
+        (GPTQ | {"checkpoint_format": "gptq_p"}, "checkpoint_format 'gptq_p'"),
+        (compressed(INT4 | {"num_bits": 3}), r"config_groups\.group_0\.weights 'type int, num_bits 3"),
+        (compressed(INT4 | {"actorder": "group"}), r"config_groups\.group_0\.actorder 'group'"),
         (compressed(FLOAT | {"strategy": "block"}), r"config_groups\.group_0\.weights"),
-        ({"quant_method": "compressed-tensors", "config_groups": {}}, "config_groups is {}"),
+        ({"quant_method": "compressed-tensors", "config_groups": {}}, "config_groups {}"),
         (AMD_R1 | {"global_quant_config": {"weight": [FP4, FP4]}}, r"global_quant_config\.weight"),
         (AMD_R1 | {"global_quant_config": {"weight": FP4 | {"group_size": 16}}}, "'fp4 per_group'"),
         (AMD_R1 | {"layer_type_quant_config": {"Linear": {}}}, "layer_type_quant_config"),
-        ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, "quant_algo is 'FP8_PB_WO'.*NVFP4, FP8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, "quant_algo 'FP8_PB_WO'.*NVFP4, FP8"),
     ],
 )
 def test_what_is_not_read_is_named_with_what_is(given, message):

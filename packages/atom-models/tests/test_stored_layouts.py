@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from compressed_tensors.compressors import BaseCompressor
@@ -17,7 +19,6 @@ from atom_models.quantization.layouts import (
     Nvfp4Layout,
     PackedInt4Layout,
     StoredLayout,
-    check_tensors,
 )
 
 N, K = 192, 320
@@ -42,7 +43,10 @@ def words(*shape: int) -> torch.Tensor:
 
 
 def numbers(layout: StoredLayout, tensors: dict[str, torch.Tensor], rows: int = N, columns: int = K) -> torch.Tensor:
-    check_tensors("a.layer", layout, tensors, rows, columns)
+    expected = layout.expected(rows, columns)
+    assert {name for name in tensors if name not in layout.ignored} == set(expected)
+    for name, one in expected.items():
+        assert one.why_not(tensors[name].shape, tensors[name].dtype) is None
     parts = layout.to_parts(tensors, rows, columns)
     held = layout.weight_format.parts
     assert {name: (tensor.shape, tensor.dtype) for name, tensor in parts.items() if name in held} == {
@@ -113,17 +117,6 @@ def test_fp8_every_byte_is_the_number_that_torch_reads():
     assert torch.equal(ours.nan_to_num(7), (weight.float() * scale[:, None]).nan_to_num(7))
 
 
-def test_the_scale_of_activations_comes_along():
-    tensors = {
-        "weight": random(N, K).to(torch.float8_e4m3fn),
-        "weight_scale": scales(1, dtype=F32),
-        "input_scale": torch.tensor([0.25], dtype=BF16),
-    }
-    check_tensors("a", Float8Layout(), tensors, N, K)
-    input_scale = Float8Layout().to_parts(tensors, N, K)["input_scale"]
-    assert (input_scale.shape, input_scale.dtype, input_scale.item()) == ((), F32, 0.25)
-
-
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize(("shape", "strategy"), [((1,), "tensor"), ((N, 1), "channel")])
 def test_int8_equals_compressed_tensors(shape, strategy, dtype):
@@ -139,18 +132,6 @@ def test_int8_of_bitsandbytes_stores_the_largest_magnitude():
     tensors = {"weight": integers(-127, 128, N, K, dtype=torch.int8), "SCB": scales(N, dtype=F32)}
     expected = tensors["weight"].float() * (tensors["SCB"] / 127)[:, None]
     assert torch.equal(numbers(Int8Layout("SCB", 127.0), tensors), expected)
-
-
-def test_int8_with_zero_points_is_refused_by_name():
-    tensors = {
-        "weight": integers(-127, 128, N, K, dtype=torch.int8),
-        "weight_scale": scales(N, 1, dtype=F32),
-        "weight_zero_point": torch.zeros(N, 1, dtype=torch.int8),
-    }
-    numbers(Int8Layout(), tensors)
-    tensors["weight_zero_point"][3] = 1
-    with pytest.raises(CheckpointError, match="weights with zero points are not read"):
-        numbers(Int8Layout(), tensors)
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16])
@@ -241,18 +222,31 @@ def test_symmetric_gptq_with_other_zero_points_is_refused(word):
         numbers(GptqLayout(32, symmetric=True), tensors, 16, 64)
 
 
-@pytest.mark.parametrize("group", [32, None])
-def test_gptq_with_inputs_in_another_order_is_refused_by_name(group):
-    groups = 2 if group else 1
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_gptq_with_sorted_inputs_takes_each_inputs_scale_from_its_group(symmetric):
+    group_of_input = integers(0, 2, 64, dtype=torch.int32)
     tensors = {
         "qweight": words(8, 16),
-        "qzeros": words(groups, 2),
-        "scales": scales(groups, 16, dtype=F16),
-        "g_idx": torch.arange(64, dtype=torch.int32) // (group or 64),
+        "qzeros": torch.full((2, 2), 0x77777777, dtype=torch.int32) if symmetric else words(2, 2),
+        "scales": scales(2, 16, dtype=F16),
     }
-    numbers(GptqLayout(group), tensors, 16, 64)
-    with pytest.raises(CheckpointError, match="desc_act"):
-        numbers(GptqLayout(group), tensors | {"g_idx": 1 - tensors["g_idx"]}, 16, 64)
+    ours = numbers(GptqLayout(32, symmetric=symmetric, sorted_inputs=True), tensors | {"g_idx": group_of_input}, 16, 64)
+    for group in (0, 1):
+        # As if all inputs were of that group.
+        alone = {"qzeros": tensors["qzeros"][group:][:1], "scales": tensors["scales"][group:][:1]}
+        whole = gptq_by_hand(tensors | alone, 64, 1)
+        assert torch.equal(ours.half()[:, group_of_input == group], whole[:, group_of_input == group])
+
+
+def test_gptq_whose_inputs_name_no_group_is_refused():
+    tensors = {
+        "qweight": words(8, 16),
+        "qzeros": words(2, 2),
+        "scales": scales(2, 16, dtype=F16),
+        "g_idx": torch.full((64,), 2, dtype=torch.int32),
+    }
+    with pytest.raises(CheckpointError, match="names groups that have no scales"):
+        numbers(GptqLayout(32, sorted_inputs=True), tensors, 16, 64)
 
 
 def test_mxfp4_equals_compressed_tensors():
@@ -301,21 +295,22 @@ def test_nvfp4_of_modelopt_multiplies():
     assert torch.equal(ours, values[codes & 7] * (1 - 2 * (codes >> 3)) * scale)
 
 
-def fp8_tensors() -> dict[str, torch.Tensor]:
-    return {"weight": random(N, K).to(torch.float8_e4m3fn), "weight_scale": scales(2, 3, dtype=F32)}
-
-
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("layout", "name", "shape", "dtype", "says"),
     [
-        ({"weight_scale": scales(1, 3, dtype=F32)}, r"a\.layer\.weight_scale of fp8 128x128 is \[1, 3\] .*\[2, 3\]"),
-        ({"weight": random(N, K)}, r"a\.layer\.weight of fp8 128x128 is torch\.float32"),
-        ({"weight_scale": None}, "fp8 128x128 also needs weight_scale"),
-        ({"g_idx": words(4)}, r"a\.layer\.g_idx is in the checkpoint, but fp8 128x128 has no such tensor"),
-        ({"weight_scale": torch.full((2, 3), torch.nan)}, "a scale is not a finite number"),
+        (Float8Layout((128, 128)), "weight_scale", (1, 3), F32, r"is \[1, 3\], but the config calls for \[2, 3\]"),
+        (Float8Layout((128, 128)), "weight", (N, K), F32, r"is torch\.float32, .* expects torch\.float8_e4m3fn"),
+        (Float8Layout(), "weight_scale", (7,), F32, r"is \[7\], .* calls for \[192, 1\] or \[\] or \[1\] or"),
+        (PackedInt4Layout(128), "weight_scale", (N, 5), BF16, r"is \[192, 5\], .* calls for \[192, 3\]"),
     ],
 )
-def test_tensors_that_do_not_belong_are_named(changed, message):
-    tensors = {name: tensor for name, tensor in (fp8_tensors() | changed).items() if tensor is not None}
-    with pytest.raises(CheckpointError, match=message):
+def test_a_tensor_that_does_not_belong_is_told_what_was_called_for(layout, name, shape, dtype, says):
+    expected = layout.expected(N, K)[name]
+    assert re.search(says, str(expected.why_not(shape, dtype)))
+    assert expected.why_not(expected.shape, expected.dtype) is None
+
+
+def test_scales_that_are_no_numbers_are_refused():
+    tensors = {"weight": random(N, K).to(torch.float8_e4m3fn), "weight_scale": torch.full((2, 3), torch.nan)}
+    with pytest.raises(CheckpointError, match="a scale is not a finite number"):
         numbers(Float8Layout((128, 128)), tensors)

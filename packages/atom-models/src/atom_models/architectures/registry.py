@@ -26,7 +26,6 @@ from atom_models.architectures.features import (
     UNGATED_MLP,
     WIDE_QK_NORM,
 )
-from atom_models.checkpoint.quantization_config import READABLE
 
 if TYPE_CHECKING:
     from atom_models.decoder.protocol import CausalLM
@@ -47,11 +46,6 @@ class Architecture:
     models: str
     features: tuple[str, ...] = ()
     published_as: str = "bfloat16"
-
-    @property
-    def are_weights_readable(self) -> bool:
-        """Whether the published weights load; else only weights of these models in other formats do."""
-        return self.published_as == "bfloat16" or self.published_as in READABLE
 
 
 _DEEPSEEK_V3_EXPERTS = (MIXTURE_OF_EXPERTS, GROUPED_ROUTING, CORRECTION_BIAS, SHARED_EXPERTS)

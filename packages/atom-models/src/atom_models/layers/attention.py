@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.attention import AttentionProblem, AttentionPrologue
-from atom_models.layers.loadable import ExpectedWeight, check_shape
+from atom_models.layers.loadable import check_shape
 from atom_models.layers.mixer import Mixer
+from atom_models.quantization import ExpectedWeight
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext

@@ -10,8 +10,11 @@ from torch import nn
 
 from atom_kernels.embedding import OP, EmbeddingProblem
 from atom_kernels.select import select
-from atom_models.layers.loadable import ExpectedWeight, SchemeWeights, check_shape, not_loaded
-from atom_models.quantization import LinearSpec
+from atom_models.layers.loadable import check_shape, not_loaded
+from atom_models.layers.matrices import StoredMatrix
+from atom_models.layers.scheme_weights import SchemeWeights
+from atom_models.quantization import ExpectedWeight, LinearSpec
+from atom_models.quantization.layouts import PlainLayout
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -80,16 +83,22 @@ class LMHead(nn.Module):
         self.vocab_size, self.hidden_size = vocab_size, hidden_size
         self._ranks, self._context, self._prefix = context.collectives, context, prefix
         self._rows = -(-vocab_size // self._ranks.size)
-        scheme = context.quantization.scheme_for(prefix)
+        quantization = context.quantization.for_layer(prefix, context.dtype)
+        first = min(self._ranks.rank * self._rows, vocab_size)
+        rows = (first, min(first + self._rows, vocab_size))
+        matrix = StoredMatrix(prefix, quantization.stored, (vocab_size, hidden_size), rows, (0, hidden_size))
         spec = LinearSpec(hidden_size, self._rows, context.dtype, False, context.platform, out_dtype=torch.float32)
-        self._weights = SchemeWeights(scheme, spec, context.device)
+        self._weights = SchemeWeights(quantization.scheme, spec, (matrix,), context.device)
         self._tied = tied_to is not None
         # Some checkpoints store the tied weight twice.
-        self.ignored_weights = frozenset({f"{prefix}.weight"} if self._tied else ())
+        ignored = ("weight",) if self._tied else quantization.stored.ignored
+        self.ignored_weights = frozenset(f"{prefix}.{suffix}" for suffix in ignored)
         self._project: Callable[[Any], torch.Tensor] = not_loaded(prefix)
         if tied_to is not None:
-            if set(self._weights.slots) != {"weight"}:
-                raise ValueError(f"{prefix} is tied to the embedding and cannot use the scheme {scheme.name}: skip it")
+            if quantization.stored != PlainLayout(context.dtype):
+                raise ValueError(
+                    f"{prefix} is tied to the embedding and cannot be stored as {quantization.stored.name}: skip it"
+                )
             tied_to.share_with(self)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -99,26 +108,13 @@ class LMHead(nn.Module):
         return logits.float()
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
-        if self._tied:
-            return {}
-        expected = {}
-        for slot_name, slot in self._weights.slots.items():
-            shape = list(slot.shape)
-            if slot.output_dim is not None:
-                shape[slot.output_dim] = self.vocab_size
-            expected[f"{self._prefix}.{slot_name}"] = ExpectedWeight(tuple(shape), slot.dtype)
-        return expected
+        return {} if self._tied else self._weights.matrices.expected_weights()
 
     def shapes_on_rank(self) -> list[tuple[int, ...]]:
-        return [] if self._tied else [slot.shape for slot in self._weights.slots.values()]
+        return [] if self._tied else self._weights.shapes()
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        check_shape(name, tensor, self.expected_weights()[name])
-        slot_name = name.removeprefix(self._prefix + ".")
-        target = self._weights.tensor(slot_name)
-        start = self._ranks.rank * self._rows if self._weights.slots[slot_name].output_dim == 0 else 0
-        part = tensor[start : start + target.shape[0]]
-        target[: part.shape[0]].copy_(part)
+        self._weights.matrices.load(name, tensor)
 
     def finish(self) -> None:
         if not self._tied:
@@ -126,8 +122,7 @@ class LMHead(nn.Module):
 
     def finish_with(self, table: torch.Tensor) -> None:
         """Uses this rank's rows of the tied embedding."""
-        self._weights.fill("weight", table)
-        self._project = self._weights.finish()
+        self._project = self._weights.finish(tied=table)
 
 
 def _rows_of_rank(tensor: torch.Tensor, rows: int, context: BuildContext) -> torch.Tensor:

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_models.layers.layer import Layer
-from atom_models.layers.loadable import ExpectedWeight, SchemeWeights, check_shape, not_loaded
+from atom_models.layers.loadable import check_shape, not_loaded
+from atom_models.layers.matrices import StoredMatrix
 from atom_models.layers.residual import Unsummed
-from atom_models.quantization import DENSE_INPUT, InputFormat, LinearSpec, UnnormedInput
+from atom_models.layers.scheme_weights import SchemeWeights
+from atom_models.quantization import (
+    DENSE_INPUT,
+    ExpectedWeight,
+    InputFormat,
+    LayerQuantization,
+    LinearSpec,
+    UnnormedInput,
+)
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -33,12 +42,12 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class _Placement:
-    """Where a shard's slot lies: rows ``[start, start + size)`` of a part, in units of its outputs."""
+class _BiasPlace:
+    """Where a shard's bias lies in that of its part, and which of the checkpoint's rows this rank holds."""
 
     part: SchemeWeights
-    slot: str
     start: int
+    rows: tuple[int, int]
     shard: Shard
 
 
@@ -64,23 +73,25 @@ class Linear(Layer):
         self._ranks = context.collectives
         self._split_input = split_input
         self._local_in = context.split(in_features, f"{prefix}: in_features") if split_input else in_features
+        self._in_features = in_features
         self.out_features = sum(shard.out_features // shard.num_pieces for shard in shards)
         self._has_bias = bias and not (split_input and context.collectives.rank > 0)
         self._bias_elsewhere = bias and not self._has_bias
         self._parts: list[SchemeWeights] = []
-        self._placements: dict[str, _Placement] = {}
+        self._owners: dict[str, SchemeWeights] = {}
+        self._biases: dict[str, _BiasPlace] = {}
         parent = prefix.rpartition(".")[0]
         names = [f"{parent}.{shard.name}" if parent else shard.name for shard in shards]
-        schemes = [context.quantization.scheme_for(name) for name in names]
+        found = [context.quantization.for_layer(name, context.dtype) for name in names]
         first = 0
         while first < len(shards):
             last = first + 1
-            while last < len(shards) and schemes[last] == schemes[first]:
+            while last < len(shards) and found[last] == found[first]:
                 last += 1
-            self._add_part(names[first:last], shards[first:last], schemes[first], context)
+            self._add_part(names[first:last], shards[first:last], found[first], context)
             first = last
         self.ignored_weights = frozenset(
-            f"{name}.{suffix}" for name, scheme in zip(names, schemes, strict=True) for suffix in scheme.ignored_weights
+            f"{name}.{suffix}" for name, one in zip(names, found, strict=True) for suffix in one.stored.ignored
         )
         formats = [part.input_format for part in self._parts]
         same = all(other == formats[0] for other in formats)
@@ -89,18 +100,30 @@ class Linear(Layer):
         self._max_rows_to_add = formats[0].max_rows if same and isinstance(formats[0], UnnormedInput) else 0
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
-    def _add_part(self, names: Sequence[str], shards: Sequence[Shard], scheme: Any, context: BuildContext) -> None:
-        sizes = [shard.out_features // shard.num_pieces for shard in shards]
-        spec = LinearSpec(self._local_in, sum(sizes), context.dtype, self._has_bias, context.platform)
-        part = SchemeWeights(scheme, spec, context.device)
+    def _add_part(
+        self, names: Sequence[str], shards: Sequence[Shard], quantization: LayerQuantization, context: BuildContext
+    ) -> None:
+        rank, num_ranks = self._ranks.rank, self._ranks.size
+        first_column = rank * self._local_in if self._split_input else 0
+        columns = (first_column, first_column + self._local_in)
+        spans = []
+        for shard in shards:
+            size, piece = shard.out_features // shard.num_pieces, rank * shard.num_pieces // num_ranks
+            spans.append((piece * size, (piece + 1) * size))
+        matrices = [
+            StoredMatrix(name, quantization.stored, (shard.out_features, self._in_features), rows, columns)
+            for name, shard, rows in zip(names, shards, spans, strict=True)
+        ]
+        num_outputs = sum(last - first for first, last in spans)
+        spec = LinearSpec(self._local_in, num_outputs, context.dtype, self._has_bias, context.platform)
+        part = SchemeWeights(quantization.scheme, spec, matrices, context.device)
         self._parts.append(part)
+        self._owners.update(dict.fromkeys(part.matrices.expected_weights(), part))
         start = 0
-        for name, shard, size in zip(names, shards, sizes, strict=True):
-            for slot in part.slots:
-                self._placements[f"{name}.{slot}"] = _Placement(part, slot, start, shard)
-            if self._bias_elsewhere:
-                self._placements[f"{name}.bias"] = _Placement(part, "bias", start, shard)
-            start += size
+        for name, shard, rows in zip(names, shards, spans, strict=True):
+            if self._has_bias or self._bias_elsewhere:
+                self._biases[f"{name}.bias"] = _BiasPlace(part, start, rows, shard)
+            start += rows[1] - rows[0]
 
     def forward(self, x: Any, base: torch.Tensor | None = None) -> torch.Tensor:
         """``x [T, in_features] -> [T, outputs]``, plus `base` if there is one."""
@@ -117,29 +140,23 @@ class Linear(Layer):
         return True
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
-        return {name: self._expected(placement) for name, placement in self._placements.items()}
+        expected = {name: weight for part in self._parts for name, weight in part.matrices.expected_weights().items()}
+        for name, place in self._biases.items():
+            expected[name] = ExpectedWeight((place.shard.out_features,), place.part.spec.dtype)
+        return expected
 
     def shapes_on_rank(self) -> list[tuple[int, ...]]:
-        return [slot.shape for part in self._parts for slot in part.slots.values()]
+        return [shape for part in self._parts for shape in part.shapes()]
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        placement = self._placements[name]
-        check_shape(name, tensor, self._expected(placement))
-        if placement.slot not in placement.part.slots:
+        if name in self._owners:
+            self._owners[name].matrices.load(name, tensor)
             return
-        slot, shard = placement.part.slots[placement.slot], placement.shard
-        target = placement.part.tensor(placement.slot)
-        if slot.output_dim is not None:
-            rows = target.shape[slot.output_dim]
-            per_output = rows / placement.part.spec.out_features
-            size = round(shard.out_features // shard.num_pieces * per_output)
-            target = target.narrow(slot.output_dim, round(placement.start * per_output), size)
-            piece = self._ranks.rank * shard.num_pieces // self._ranks.size
-            tensor = tensor.narrow(slot.output_dim, piece * size, size)
-        if self._split_input and slot.input_dim is not None:
-            size = target.shape[slot.input_dim]
-            tensor = tensor.narrow(slot.input_dim, self._ranks.rank * size, size)
-        target.copy_(tensor)
+        place = self._biases[name]
+        check_shape(name, tensor, ExpectedWeight((place.shard.out_features,), place.part.spec.dtype))
+        if self._has_bias:
+            first, last = place.rows
+            place.part.bias[place.start : place.start + last - first].copy_(tensor[first:last])
 
     def finish(self) -> None:
         applies = [part.finish() for part in self._parts]
@@ -147,18 +164,6 @@ class Linear(Layer):
             self._apply = applies[0]
         else:
             self._apply = lambda x: torch.cat([apply(x) for apply in applies], dim=-1)
-
-    def _expected(self, placement: _Placement) -> ExpectedWeight:
-        part, shard = placement.part, placement.shard
-        if placement.slot not in part.slots:
-            return ExpectedWeight((shard.out_features,), part.spec.dtype)
-        slot = part.slots[placement.slot]
-        shape = list(slot.shape)
-        if slot.output_dim is not None:
-            shape[slot.output_dim] = round(shape[slot.output_dim] * shard.out_features / part.spec.out_features)
-        if self._split_input and slot.input_dim is not None:
-            shape[slot.input_dim] *= self._ranks.size
-        return ExpectedWeight(tuple(shape), slot.dtype)
 
 
 class ReplicatedLinear(Linear):

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_kernels.attention.mla import MlaProblem, MlaPrologue
+from atom_kernels.formats import Plain
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear import ColumnParallelLinear, Linear, RowParallelLinear, Shard
-from atom_models.layers.loadable import ExpectedWeight, check_shape
+from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.mixer import Mixer
 from atom_models.layers.norm import RMSNorm
-from atom_models.quantization import LinearSpec
+from atom_models.quantization import ExpectedWeight
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -121,8 +122,6 @@ class LatentAttention(Mixer):
         norm: of latents, before they are cached.
     """
 
-    ignored_weights: frozenset[str] = frozenset()
-
     def __init__(
         self, problem: MlaProblem, *, context: BuildContext, prefix: str, rotary: Rotary, norm: RMSNorm
     ) -> None:
@@ -134,10 +133,13 @@ class LatentAttention(Mixer):
         self._q_shape = (problem.num_heads, problem.query_dim)
         self._rotary = rotary
         self.norm = norm
-        self._weight_name = f"{prefix.rpartition('.')[0]}.kv_b_proj.weight"
-        self._local_shape = problem.weights["kv_b"].shape
-        self._check_scheme()
-        self._loaded: torch.Tensor | None = None
+        rows, rank = problem.weights["kv_b"].shape
+        first, ranks = rows * context.collectives.rank, context.collectives.size
+        name = f"{prefix.rpartition('.')[0]}.kv_b_proj"
+        stored = context.quantization.for_layer(name, context.dtype).stored
+        matrix = StoredMatrix(name, stored, (rows * ranks, rank), (first, first + rows), (0, rank))
+        self._kv_b = MatrixStack((matrix,), context.device)
+        self.ignored_weights = frozenset(f"{name}.{suffix}" for suffix in stored.ignored)
 
     def mix(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         norm, rotary = self.norm, self._rotary
@@ -151,30 +153,22 @@ class LatentAttention(Mixer):
         return self._host.mix((q.view(q.shape[0], *self._q_shape), kv), prologue).view(q.shape[0], -1)
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
-        rows, rank = self._local_shape
-        return {self._weight_name: ExpectedWeight((rows * self._context.collectives.size, rank), self._context.dtype)}
+        return self._kv_b.expected_weights()
 
     def shapes_on_rank(self) -> list[tuple[int, ...]]:
-        return [self._local_shape]
+        return self._kv_b.shapes()
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        check_shape(name, tensor, self.expected_weights()[name])
-        rows, rank = self._local_shape[0], self._context.collectives.rank
-        part = tensor[rank * rows : (rank + 1) * rows]
-        self._loaded = part.to(device=self._context.device, dtype=self._context.dtype, copy=True)
+        self._kv_b.load(name, tensor)
 
     def finish(self) -> None:
-        if self._loaded is not None:
-            self._host.take_weights({"kv_b": self._loaded})
-            self._loaded = None
-
-    def _check_scheme(self) -> None:
-        name, context = self._weight_name.removesuffix(".weight"), self._context
-        scheme = context.quantization.scheme_for(name)
-        rows, rank = self._local_shape
-        slots = scheme.create_weights(LinearSpec(rank, rows, context.dtype, False, context.platform))
-        if set(slots) != {"weight"} or slots["weight"].dtype != context.dtype:
-            raise ValueError(f"{name} cannot be held as {scheme.name} yet; leave it out of quantization")
+        """Gives the kernel plain numbers, whatever the checkpoint has."""
+        tensors, stored = self._kv_b.take(), self._kv_b.weight_format
+        if tensors:
+            plain = Plain(self._context.dtype)
+            if stored != plain:
+                tensors = plain.quantize(stored.dequantize(tensors, self._kv_b.shape[1]))
+            self._host.take_weights({"kv_b": tensors["weight"]})
 
 
 def mla_scale(query_dim: int, rope_parameters: Mapping[str, Any]) -> float:

@@ -15,9 +15,9 @@ from atom_models.layers.activation import GatedActivation
 from atom_models.layers.experts import Experts
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear import Linear, MergedColumnParallelLinear, ReplicatedLinear, Shard
-from atom_models.layers.loadable import ExpectedWeight, check_shape, not_loaded
+from atom_models.layers.loadable import check_shape, not_loaded
 from atom_models.layers.residual import Unsummed
-from atom_models.quantization import DENSE_INPUT, UNQUANTIZED
+from atom_models.quantization import DENSE_INPUT, UNQUANTIZED, ExpectedWeight
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext

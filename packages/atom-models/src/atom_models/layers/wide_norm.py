@@ -10,7 +10,8 @@ import torch
 from atom_kernels.norm import RMS_NORM, RMSNormProblem
 from atom_kernels.select import select
 from atom_models.layers.layer import Layer
-from atom_models.layers.loadable import ExpectedWeight, check_shape, not_loaded
+from atom_models.layers.loadable import check_shape, not_loaded
+from atom_models.quantization import ExpectedWeight
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.formats import Plain, WeightFormat
 from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem, LinearProblem
 from atom_kernels.plan import Plan
 from atom_kernels.select import select
@@ -17,8 +18,6 @@ from atom_models.quantization.scheme import (
     LinearSpec,
     Unnormed,
     UnnormedInput,
-    WeightSlot,
-    dense_slots,
 )
 
 
@@ -27,16 +26,15 @@ class Dense:
     """Weights in the model's dtype, packed as the platform likes them."""
 
     name: str = "dense"
-    ignored_weights: tuple[str, ...] = ()
+
+    def weight_format(self, spec: LinearSpec) -> WeightFormat:
+        return Plain(spec.dtype)
 
     def input_format(self, spec: LinearSpec) -> InputFormat:
         """Activations before their norm, where the linear's kernel norms by itself."""
         plan = _fused_plan(spec)
         limit = None if plan is None else plan.rows[0].max_rows
         return DENSE_INPUT if limit is None else UnnormedInput(limit)
-
-    def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
-        return dense_slots(spec)
 
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
         fused = _fused_plan(spec)

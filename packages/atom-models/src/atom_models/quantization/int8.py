@@ -1,4 +1,4 @@
-"""Weight-only int8 with a scale for each output channel: quantized here, or read from a checkpoint."""
+"""Weight-only int8 with a scale for each output channel."""
 
 from __future__ import annotations
 
@@ -8,54 +8,28 @@ from typing import Any
 
 import torch
 
-from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem, quantize_int8
+from atom_kernels.formats import Integers, Plain, WeightFormat
+from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem
 from atom_kernels.operator import Layout
 from atom_kernels.plan import Plan, PlanRow
 from atom_kernels.select import select
-from atom_models.quantization.scheme import DENSE_INPUT, InputFormat, LinearSpec, WeightSlot, bias_slot, dense_slots
+from atom_models.quantization.scheme import DENSE_INPUT, InputFormat, LinearSpec
 
 
 @dataclass(frozen=True)
 class Int8WeightOnly:
-    """Loads dense weights and rounds them to int8 once they are complete."""
+    """int8 with a scale for each output; activations are not quantized."""
 
     name: str = "int8"
-    ignored_weights: tuple[str, ...] = ()
+
+    def weight_format(self, spec: LinearSpec) -> WeightFormat:
+        return Integers(8)
 
     def input_format(self, spec: LinearSpec) -> InputFormat:
         return DENSE_INPUT
 
-    def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
-        return dense_slots(spec)
-
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-        weight, scale = quantize_int8(weights["weight"])
-        return _int8_plan(spec).prepare({"weight": weight, "scale": scale, "bias": weights.get("bias")})
-
-
-@dataclass(frozen=True)
-class Int8Checkpoint:
-    """Weights that the checkpoint holds as int8, with the largest magnitude of each output channel as ``SCB``.
-
-    The format of bitsandbytes (Dettmers et al. 2022, "LLM.int8()", https://arxiv.org/abs/2208.07339); activations are
-    not quantized here.
-    """
-
-    name: str = "int8-checkpoint"
-    ignored_weights: tuple[str, ...] = ("weight_format",)
-
-    def input_format(self, spec: LinearSpec) -> InputFormat:
-        return DENSE_INPUT
-
-    def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
-        return {
-            "weight": WeightSlot((spec.out_features, spec.in_features), torch.int8, 0, 1),
-            "SCB": WeightSlot((spec.out_features,), torch.float32),
-        } | bias_slot(spec)
-
-    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-        scale = weights["SCB"] / 127.0
-        return _int8_plan(spec).prepare({"weight": weights["weight"], "scale": scale, "bias": weights.get("bias")})
+        return _int8_plan(spec).prepare(weights)
 
 
 @dataclass(frozen=True)
@@ -67,13 +41,12 @@ class Int8FewRows:
 
     max_rows: int = 4
     name: str = "int8-few-rows"
-    ignored_weights: tuple[str, ...] = ()
+
+    def weight_format(self, spec: LinearSpec) -> WeightFormat:
+        return Plain(spec.dtype)
 
     def input_format(self, spec: LinearSpec) -> InputFormat:
         return DENSE_INPUT
-
-    def create_weights(self, spec: LinearSpec) -> Mapping[str, WeightSlot]:
-        return dense_slots(spec)
 
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
         problem = LinearProblem(spec.in_features, spec.out_features, spec.dtype, spec.bias)
@@ -100,5 +73,4 @@ def _quantize(_: Any, weights: Mapping[str, torch.Tensor | None]) -> dict[str, t
     source = weights["weight"]
     if source is None:
         raise ValueError("int8: there is no weight to quantize")
-    weight, scale = quantize_int8(source)
-    return {"weight": weight, "scale": scale, "bias": weights["bias"]}
+    return {**Integers(8).quantize(source), "bias": weights["bias"]}

@@ -10,11 +10,12 @@ import torch
 from atom_kernels.formats import Integers, Offset, WeightFormat, pack_nibbles
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.quantization.layouts.integers import unpack_words
-from atom_models.quantization.layouts.stored import Expected, check_scales
+from atom_models.quantization.layouts.stored import ExpectedWeight, check_scales
 
 # Columns of the codes of a word, the lowest bits first.
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 _PLAIN_ORDER = tuple(range(8))
+_ALL_8_LESS_ONE = 0x77777777
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,18 @@ class AwqLayout:
     def weight_format(self) -> WeightFormat:
         return Integers(4, self.group, Offset.ZERO_POINT, torch.float16)
 
-    def expected(self, num_rows: int, num_columns: int) -> Mapping[str, Expected]:
+    def expected(self, num_rows: int, num_columns: int) -> Mapping[str, ExpectedWeight]:
         groups = self.weight_format.parts["scale"].shape(num_rows, num_columns)[1]
         return {
-            "qweight": Expected(((num_columns, num_rows // 8),), (torch.int32,)),
-            "qzeros": Expected(((groups, num_rows // 8),), (torch.int32,)),
-            "scales": Expected(((groups, num_rows),), (torch.float16,)),
+            "qweight": ExpectedWeight((num_columns, num_rows // 8), torch.int32),
+            "qzeros": ExpectedWeight((groups, num_rows // 8), torch.int32),
+            "scales": ExpectedWeight((groups, num_rows), torch.float16, dummy=0.01),
         }
 
     def to_parts(self, tensors: Mapping[str, torch.Tensor], num_rows: int, num_columns: int) -> dict[str, torch.Tensor]:
         return {
             "weight": pack_nibbles(unpack_words(tensors["qweight"], _AWQ_ORDER).t()),
-            "scale": check_scales(self.name, tensors["scales"]).t(),
+            "scale": check_scales(self.name, tensors["scales"]).half().t(),
             "zero_point": unpack_words(tensors["qzeros"], _AWQ_ORDER).t(),
         }
 
@@ -60,47 +61,51 @@ class GptqLayout:
     Attributes:
         zeros_less_one: zero points are stored less one, modulo 16 (``checkpoint_format`` "gptq"; "gptq_v2" does not).
         symmetric: all zero points are 8. Some writers name the one format and mean the other: then the words tell.
+        sorted_inputs: an input's group is what ``g_idx`` says (``desc_act``), so that each input has a scale of its own
+            here; else groups follow each other.
     """
 
     group: int | None = 128
     zeros_less_one: bool = True
     symmetric: bool = False
-    ignored: tuple[str, ...] = ()
+    sorted_inputs: bool = False
 
     @property
     def name(self) -> str:
-        return f"gptq {self.weight_format.name}"
+        sorting = " with sorted inputs" if self.sorted_inputs else ""
+        return f"gptq {Integers(4, self.group).name}{sorting}"
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        return () if self.sorted_inputs else ("g_idx",)
 
     @property
     def weight_format(self) -> WeightFormat:
         offset = Offset.NONE if self.symmetric else Offset.ZERO_POINT
-        return Integers(4, self.group, offset, torch.float16)
+        return Integers(4, 1 if self.sorted_inputs else self.group, offset, torch.float16)
 
-    def expected(self, num_rows: int, num_columns: int) -> Mapping[str, Expected]:
-        groups = self.weight_format.parts["scale"].shape(num_rows, num_columns)[1]
-        return {
-            "qweight": Expected(((num_columns // 8, num_rows),), (torch.int32,)),
-            "qzeros": Expected(((groups, num_rows // 8),), (torch.int32,)),
-            "scales": Expected(((groups, num_rows),), (torch.float16,)),
-            "g_idx": Expected(((num_columns,),), (torch.int32,), optional=True),
+    def expected(self, num_rows: int, num_columns: int) -> Mapping[str, ExpectedWeight]:
+        groups = -(-num_columns // (self.group or num_columns))
+        expected = {
+            "qweight": ExpectedWeight((num_columns // 8, num_rows), torch.int32),
+            "qzeros": ExpectedWeight((groups, num_rows // 8), torch.int32, dummy=_ALL_8_LESS_ONE),
+            "scales": ExpectedWeight((groups, num_rows), torch.float16, dummy=0.01),
         }
+        if self.sorted_inputs:
+            expected["g_idx"] = ExpectedWeight((num_columns,), torch.int32, dtypes=(torch.int64,), dummy=0)
+        return expected
 
     def to_parts(self, tensors: Mapping[str, torch.Tensor], num_rows: int, num_columns: int) -> dict[str, torch.Tensor]:
-        self._check_order(tensors.get("g_idx"), num_columns)
-        parts = {
-            "weight": pack_nibbles(unpack_words(tensors["qweight"].t(), _PLAIN_ORDER)),
-            "scale": check_scales(self.name, tensors["scales"]).t(),
-        }
-        zeros = unpack_words(tensors["qzeros"], _PLAIN_ORDER).t()
+        scale, zeros = tensors["scales"].half().t(), unpack_words(tensors["qzeros"], _PLAIN_ORDER).t()
+        check_scales(self.name, scale)
+        if self.sorted_inputs:
+            group_of_input = tensors["g_idx"].long()
+            if not bool(((group_of_input >= 0) & (group_of_input < scale.shape[1])).all()):
+                raise CheckpointError(f"{self.name}: g_idx names groups that have no scales")
+            scale, zeros = scale[:, group_of_input], zeros[:, group_of_input]
+        parts = {"weight": pack_nibbles(unpack_words(tensors["qweight"].t(), _PLAIN_ORDER)), "scale": scale}
         if not self.symmetric:
             return parts | {"zero_point": (zeros + 1) % 16 if self.zeros_less_one else zeros}
         if bool((zeros != zeros[0, 0]).any()) or int(zeros[0, 0]) not in (7, 8):
             raise CheckpointError(f"{self.name}: the config says symmetric, but zero points are stored that are not 8")
         return parts
-
-    def _check_order(self, group_of_input: torch.Tensor | None, num_columns: int) -> None:
-        in_order = torch.arange(num_columns) // (self.group or num_columns)
-        if group_of_input is not None and not torch.equal(group_of_input.long().cpu(), in_order):
-            raise CheckpointError(
-                f"{self.name}: inputs are sorted by activation (desc_act), which is not read; use a checkpoint without"
-            )

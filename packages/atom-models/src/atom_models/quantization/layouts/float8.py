@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from atom_kernels.formats import Float8, WeightFormat
-from atom_models.quantization.layouts.stored import Expected, check_scales, rows_of_scale
+from atom_models.quantization.layouts.stored import ExpectedWeight, check_scales, expected_scale, rows_of_scale
 
-_SCALES = (torch.float32, torch.bfloat16, torch.float16)
 # Scales that are powers of two may be stored as their exponents.
-_TILE_SCALES = (*_SCALES, torch.float8_e8m0fnu, torch.uint8)
+_EXPONENTS = (torch.float8_e8m0fnu, torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Float8Layout:
 
     tile: tuple[int, int] | None = None
     scale: str = "weight_scale"
-    ignored: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ("input_scale",)
 
     @property
     def name(self) -> str:
@@ -36,23 +35,19 @@ class Float8Layout:
     def weight_format(self) -> WeightFormat:
         return Float8() if self.tile is None else Float8(*self.tile)
 
-    def expected(self, num_rows: int, num_columns: int) -> Mapping[str, Expected]:
-        weight = Expected(((num_rows, num_columns),), (torch.float8_e4m3fn,))
+    def expected(self, num_rows: int, num_columns: int) -> Mapping[str, ExpectedWeight]:
+        weight = ExpectedWeight((num_rows, num_columns), torch.float8_e4m3fn)
         if self.tile is None:
-            scale = Expected(((), (1,), (1, 1), (num_rows,), (num_rows, 1)), _SCALES)
-            return {"weight": weight, self.scale: scale, "input_scale": Expected(((), (1,)), _SCALES, optional=True)}
+            return {"weight": weight, self.scale: expected_scale(num_rows)}
         grid = self.weight_format.parts["scale"].shape(num_rows, num_columns)
-        return {"weight": weight, self.scale: Expected((grid,), _TILE_SCALES)}
+        return {"weight": weight, self.scale: ExpectedWeight(grid, torch.float32, dtypes=_EXPONENTS, dummy=1.0)}
 
     def to_parts(self, tensors: Mapping[str, torch.Tensor], num_rows: int, num_columns: int) -> dict[str, torch.Tensor]:
         scale = tensors[self.scale]
         if scale.dtype is torch.uint8:
             scale = scale.view(torch.float8_e8m0fnu)
         scale = check_scales(self.name, scale)
-        parts = {
+        return {
             "weight": tensors["weight"],
             "scale": rows_of_scale(scale, num_rows) if self.tile is None else scale.float(),
         }
-        if "input_scale" in tensors:
-            parts["input_scale"] = tensors["input_scale"].float().reshape(())
-        return parts

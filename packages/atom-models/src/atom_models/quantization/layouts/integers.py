@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from atom_kernels.formats import Integers, Offset, WeightFormat
-from atom_models.checkpoint.errors import CheckpointError
-from atom_models.quantization.layouts.stored import Expected, check_scales, rows_of_scale
+from atom_models.quantization.layouts.stored import ExpectedWeight, check_scales, expected_scale, rows_of_scale
 
-_SCALES = (torch.float32, torch.bfloat16, torch.float16)
 # Codes in an int32.
 _CODES = 8
 
@@ -27,7 +25,7 @@ class Int8Layout:
 
     scale: str = "weight_scale"
     divisor: float = 1.0
-    ignored: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ("input_scale", "weight_zero_point")
 
     @property
     def name(self) -> str:
@@ -37,24 +35,13 @@ class Int8Layout:
     def weight_format(self) -> WeightFormat:
         return Integers(8)
 
-    def expected(self, num_rows: int, num_columns: int) -> Mapping[str, Expected]:
-        scale_shapes = ((), (1,), (1, 1), (num_rows,), (num_rows, 1))
-        return {
-            "weight": Expected(((num_rows, num_columns),), (torch.int8,)),
-            self.scale: Expected(scale_shapes, _SCALES),
-            "weight_zero_point": Expected(scale_shapes, (torch.int8,), optional=True),
-            "input_scale": Expected(((), (1,)), _SCALES, optional=True),
-        }
+    def expected(self, num_rows: int, num_columns: int) -> Mapping[str, ExpectedWeight]:
+        weight = ExpectedWeight((num_rows, num_columns), torch.int8)
+        return {"weight": weight, self.scale: expected_scale(num_rows)}
 
     def to_parts(self, tensors: Mapping[str, torch.Tensor], num_rows: int, num_columns: int) -> dict[str, torch.Tensor]:
-        zero_point = tensors.get("weight_zero_point")
-        if zero_point is not None and bool(zero_point.any()):
-            raise CheckpointError(f"{self.name}: weights with zero points are not read; export symmetric ones")
-        scale = rows_of_scale(check_scales(self.name, tensors[self.scale]), num_rows) / self.divisor
-        parts = {"weight": tensors["weight"], "scale": scale}
-        if "input_scale" in tensors:
-            parts["input_scale"] = tensors["input_scale"].float().reshape(())
-        return parts
+        scale = check_scales(self.name, tensors[self.scale])
+        return {"weight": tensors["weight"], "scale": rows_of_scale(scale, num_rows) / self.divisor}
 
 
 @dataclass(frozen=True)
@@ -64,12 +51,12 @@ class PackedInt4Layout:
     Attributes:
         group: inputs that share a scale; None is a whole row.
         zero_points: there are some, packed along the outputs.
-        scale_dtype: as the checkpoint has it; it is kept.
+        scale_dtype: in which scales are held, whatever the checkpoint has.
     """
 
     group: int | None = 128
     zero_points: bool = False
-    scale_dtype: torch.dtype = torch.bfloat16
+    scale_dtype: torch.dtype = torch.float32
     ignored: tuple[str, ...] = ("weight_shape",)
 
     @property
@@ -80,15 +67,15 @@ class PackedInt4Layout:
     def weight_format(self) -> WeightFormat:
         return Integers(4, self.group, Offset.ZERO_POINT if self.zero_points else Offset.NONE, self.scale_dtype)
 
-    def expected(self, num_rows: int, num_columns: int) -> Mapping[str, Expected]:
+    def expected(self, num_rows: int, num_columns: int) -> Mapping[str, ExpectedWeight]:
         grid = self.weight_format.parts["scale"].shape(num_rows, num_columns)
-        scale_shapes = (grid,) if grid[1] > 1 else (grid, (num_rows,))
+        by_row = ((num_rows,),) if grid[1] == 1 else ()
         expected = {
-            "weight_packed": Expected(((num_rows, -(-num_columns // _CODES)),), (torch.int32,)),
-            "weight_scale": Expected(scale_shapes, (self.scale_dtype,)),
+            "weight_packed": ExpectedWeight((num_rows, -(-num_columns // _CODES)), torch.int32),
+            "weight_scale": ExpectedWeight(grid, self.scale_dtype, by_row, dummy=0.01),
         }
         if self.zero_points:
-            expected["weight_zero_point"] = Expected(((-(-num_rows // _CODES), grid[1]),), (torch.int32,))
+            expected["weight_zero_point"] = ExpectedWeight((-(-num_rows // _CODES), grid[1]), torch.int32)
         return expected
 
     def to_parts(self, tensors: Mapping[str, torch.Tensor], num_rows: int, num_columns: int) -> dict[str, torch.Tensor]:
@@ -96,7 +83,7 @@ class PackedInt4Layout:
         parts = {
             # Little-endian words: their bytes are two codes each, and the even column is low already.
             "weight": tensors["weight_packed"].contiguous().view(torch.uint8)[:, : -(-num_columns // 2)],
-            "scale": check_scales(self.name, tensors["weight_scale"]).reshape(grid),
+            "scale": check_scales(self.name, tensors["weight_scale"]).reshape(grid).to(self.scale_dtype),
         }
         if self.zero_points:
             parts["zero_point"] = unpack_words(tensors["weight_zero_point"].t(), range(_CODES)).t()[:num_rows]

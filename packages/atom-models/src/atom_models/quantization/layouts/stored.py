@@ -11,33 +11,34 @@ import torch
 from atom_kernels.formats import WeightFormat
 from atom_models.checkpoint.errors import CheckpointError
 
-
-class HasShape(Protocol):
-    """A tensor, or what a file's header says of one."""
-
-    @property
-    def dtype(self) -> torch.dtype: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
+# Plain numbers, which loading brings from any of these to what a layer wants.
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True)
-class Expected:
-    """A tensor of a layout: the shapes and dtypes that it may have.
+class ExpectedWeight:
+    """A tensor as the checkpoint holds it, before any rank takes its part.
 
-    A scale may be one number, a number a row, or a grid: each is a shape here.
+    Attributes:
+        shape, dtype: what it has as a rule; plain numbers may have any of `FLOATS`.
+        shapes, dtypes: what it may have instead: a scale may be one number, or a number a row.
+        dummy: fills it where a model gets random weights; None makes random numbers.
     """
 
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[torch.dtype, ...]
-    optional: bool = False
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[torch.dtype, ...] = ()
+    dummy: float | None = None
 
-    def why_not(self, given: HasShape) -> str | None:
-        if tuple(given.shape) not in self.shapes:
-            return f"{list(given.shape)} instead of {' or '.join(str(list(shape)) for shape in self.shapes)}"
-        if given.dtype not in self.dtypes:
-            return f"{given.dtype} instead of {' or '.join(map(str, self.dtypes))}"
-        return None
+    def why_not(self, shape: tuple[int, ...], dtype: torch.dtype) -> str | None:
+        """What is wrong with a tensor of that shape and dtype."""
+        shapes = (self.shape, *self.shapes)
+        if tuple(shape) not in shapes:
+            return f"is {list(shape)}, but the config calls for {' or '.join(str(list(one)) for one in shapes)}"
+        if dtype in (self.dtype, *self.dtypes) or (dtype in FLOATS and self.dtype in FLOATS):
+            return None
+        return f"is {dtype}, but its layer's scheme expects {' or '.join(map(str, (self.dtype, *self.dtypes)))}"
 
 
 class StoredLayout(Protocol):
@@ -61,10 +62,12 @@ class StoredLayout(Protocol):
         """Tensors that may be there and that nothing needs."""
         ...
 
-    def expected(self, num_rows: int, num_columns: int) -> Mapping[str, Expected]: ...
+    def expected(self, num_rows: int, num_columns: int) -> Mapping[str, ExpectedWeight]:
+        """All of them, by what follows the layer's name."""
+        ...
 
     def to_parts(self, tensors: Mapping[str, torch.Tensor], num_rows: int, num_columns: int) -> dict[str, torch.Tensor]:
-        """The tensors of `weight_format`, from all that were stored, whole; `check_tensors` has seen them.
+        """The tensors of `weight_format`, from all that were stored, whole.
 
         Raises:
             CheckpointError: their values cannot be held, such as scales that are NaN.
@@ -72,22 +75,9 @@ class StoredLayout(Protocol):
         ...
 
 
-def check_tensors(
-    name: str, layout: StoredLayout, given: Mapping[str, HasShape], num_rows: int, num_columns: int
-) -> None:
-    """Raise CheckpointError, naming the tensor, where a layer's tensors are not those of its layout."""
-    expected = layout.expected(num_rows, num_columns)
-    for suffix, tensor in given.items():
-        if suffix in layout.ignored:
-            continue
-        if suffix not in expected:
-            raise CheckpointError(f"{name}.{suffix} is in the checkpoint, but {layout.name} has no such tensor")
-        reason = expected[suffix].why_not(tensor)
-        if reason is not None:
-            raise CheckpointError(f"{name}.{suffix} of {layout.name} is {reason}")
-    missing = [suffix for suffix, one in expected.items() if not one.optional and suffix not in given]
-    if missing:
-        raise CheckpointError(f"{name}: {layout.name} also needs {', '.join(missing)}, not in the checkpoint")
+def expected_scale(num_rows: int) -> ExpectedWeight:
+    """A scale for a whole tensor, or one for each row."""
+    return ExpectedWeight((num_rows, 1), torch.float32, ((), (1,), (1, 1), (num_rows,)), dummy=1.0)
 
 
 def rows_of_scale(scale: torch.Tensor, num_rows: int) -> torch.Tensor:

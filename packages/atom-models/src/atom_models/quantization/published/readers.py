@@ -12,6 +12,7 @@ from atom_models.quantization.layouts import (
     Float8Layout,
     GptqLayout,
     Int8Layout,
+    Mxfp4BlocksLayout,
     Mxfp4Layout,
     Nvfp4Layout,
     PackedInt4Layout,
@@ -20,6 +21,7 @@ from atom_models.quantization.layouts import (
 from atom_models.quantization.published.names import Rule, by_component, by_glob, by_part, by_target, first_match
 
 Config = Mapping[str, Any]
+_INSTEAD = "Use the model's checkpoint in bfloat16 or a GGUF file of it"
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,12 @@ def read_published(given: Config) -> PublishedQuantization:
     Raises:
         UnsupportedQuantizationError: a method, or a field of one, that is not read here; it names the field.
     """
-    method = str(given.get("quant_method")).lower().replace("_", "-")
-    if method not in _READERS:
-        raise UnsupportedQuantizationError(f"quant_method is {method!r}; read are {', '.join(_READERS)}")
+    method = str(given.get("quant_method") if isinstance(given, Mapping) else given).lower().replace("_", "-")
+    if method not in _READERS or not isinstance(given, Mapping):
+        raise UnsupportedQuantizationError(
+            f"the checkpoint is quantized as {method}, which this version does not read; it reads "
+            f"{', '.join(_READERS)}. {_INSTEAD}"
+        )
     return _READERS[method](given)
 
 
@@ -87,7 +92,7 @@ def _read_fp8(given: Config) -> PublishedQuantization:
 def _read_fbgemm(given: Config) -> PublishedQuantization:
     skipped = tuple(given.get("modules_to_not_convert") or ())
     return PublishedQuantization(
-        "fbgemm-fp8", (((), Float8Layout(ignored=("input_scale_ub",))),), (*skipped, "lm_head")
+        "fbgemm-fp8", (((), Float8Layout(ignored=("input_scale", "input_scale_ub"))),), (*skipped, "lm_head")
     )
 
 
@@ -114,13 +119,15 @@ def _read_gptq(given: Config) -> PublishedQuantization:
     _require("gptq", given, "dynamic", ({}, None))
     _require("gptq", given, "checkpoint_format", ("gptq", "gptq_v2", None))
     zeros_less_one = given.get("checkpoint_format") != "gptq_v2"
-    layout = GptqLayout(_group(given.get("group_size")), zeros_less_one, bool(given.get("sym", True)))
+    layout = GptqLayout(
+        _group(given.get("group_size")), zeros_less_one, bool(given.get("sym", True)), bool(given.get("desc_act"))
+    )
     return PublishedQuantization("gptq", (((), layout),), () if given.get("lm_head") else ("lm_head",))
 
 
 def _read_mxfp4(given: Config) -> PublishedQuantization:
     skipped = tuple(given.get("modules_to_not_convert") or ())
-    return PublishedQuantization("mxfp4", (((), Mxfp4Layout("blocks", "scales")),), (*skipped, "lm_head"))
+    return PublishedQuantization("mxfp4", (((), Mxfp4BlocksLayout()),), (*skipped, "lm_head"))
 
 
 def _read_compressed_tensors(given: Config) -> PublishedQuantization:
@@ -150,7 +157,7 @@ def _compressed_layout(where: str, group: Config, form: str) -> StoredLayout | N
         case ("float", 8, "block") if _is_pair(weights.get("block_structure")):
             rows, columns = weights["block_structure"]
             return Float8Layout((rows, columns))
-        case ("int", 8, "tensor" | "channel") if form != "pack-quantized":
+        case ("int", 8, "tensor" | "channel") if form != "pack-quantized" and weights.get("symmetric", True):
             return Int8Layout()
         case ("int", 4, "group" | "channel"):
             if weights.get("actorder") not in (None, "weight", "static", False):
@@ -160,7 +167,9 @@ def _compressed_layout(where: str, group: Config, form: str) -> StoredLayout | N
             return Mxfp4Layout()
         case ("float", 4, _) if size == 16:
             return Nvfp4Layout()
-    found = ", ".join(f"{key} {weights.get(key)}" for key in ("type", "num_bits", "strategy", "group_size"))
+    found = ", ".join(
+        f"{key} {weights.get(key)}" for key in ("type", "num_bits", "strategy", "group_size", "symmetric")
+    )
     raise _unsupported("compressed-tensors", f"{where}.weights", found, "fp8, int8, int4, mxfp4 and nvfp4")
 
 
@@ -180,7 +189,7 @@ def _quark_layout(where: str, spec: Config) -> StoredLayout | None:
     if isinstance(weight, Mapping):
         match weight.get("dtype"), weight.get("qscheme"):
             case ("fp8_e4m3", "per_tensor" | "per_channel"):
-                return Float8Layout(ignored=("output_scale",))
+                return Float8Layout(ignored=("input_scale", "output_scale"))
             case ("int8", "per_tensor" | "per_channel"):
                 return Int8Layout()
             case ("fp4", "per_group") if weight.get("group_size") == 32 and weight.get("scale_format") == "e8m0":
@@ -220,7 +229,10 @@ def _require(method: str, given: Config, key: str, allowed: Sequence[Any], also:
 
 
 def _unsupported(method: str, field: str, value: Any, allowed: str) -> UnsupportedQuantizationError:
-    return UnsupportedQuantizationError(f"{method}: {field} is {value!r}, which is not read; read is {allowed}")
+    return UnsupportedQuantizationError(
+        f"the checkpoint is quantized as {method} with {field} {value!r}, which this version does not read; it reads "
+        f"{allowed}. {_INSTEAD}"
+    )
 
 
 _READERS: Mapping[str, Callable[[Config], PublishedQuantization]] = {
