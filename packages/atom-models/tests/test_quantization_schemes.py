@@ -183,6 +183,6 @@ def test_a_merged_layer_frees_its_sources_when_it_finishes():
     for name, expected in layer.expected_weights().items():
         layer.load_shard(name, torch.zeros(expected.shape))
     assert isinstance(layer, Linear)
-    assert layer._parts[0]._tensors
+    assert layer._parts[0].matrices._tensors
     layer.finish()
-    assert not layer._parts[0]._tensors
+    assert not layer._parts[0].matrices._tensors

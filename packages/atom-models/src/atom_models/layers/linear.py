@@ -131,6 +131,11 @@ class Linear(Layer):
             return self._apply(x)
         return self._apply(x, base) if x.shape[0] <= self._max_rows_to_add else self._apply(x) + base
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether any of its weights are held in another format than plain numbers."""
+        return any(part.is_quantized for part in self._parts)
+
     def end_with_silu_and_mul(self) -> bool:
         """Before loading: asks for ``silu(first half) * second half`` of the outputs; False if it cannot do that."""
         if len(self._parts) > 1 or not isinstance(self.input_format, UnnormedInput):

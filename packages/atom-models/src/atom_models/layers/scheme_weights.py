@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from atom_kernels.formats import Plain
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.quantization import DENSE_INPUT, InputFormat, LinearScheme, LinearSpec, UnnormedInput
 
@@ -35,6 +36,10 @@ class SchemeWeights:
     @property
     def input_format(self) -> InputFormat:
         return self.scheme.input_format(self.spec)
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.scheme.weight_format(self.spec) != Plain(self.spec.dtype)
 
     def shapes(self) -> list[tuple[int, ...]]:
         return self.matrices.shapes() + ([(self.spec.out_features,)] if self.spec.bias else [])
