@@ -108,6 +108,14 @@ def test_a_layer_that_the_config_leaves_out_and_the_file_holds_quantized_is_quan
     assert_equals_twin(quantized, twin)
 
 
+def test_scales_of_an_fp8_cache_are_passed_over_with_a_line(plain_llama: Path, tmp_path: Path, caplog):
+    quantized, twin = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tensors"])
+    names = ("self_attn.k_scale", "self_attn.v_proj.v_scale", "self_attn.q_proj.output_scale")
+    change(quantized, **{f"model.layers.0.{name}": torch.tensor(2.0) for name in names})
+    assert_equals_twin(quantized, twin)
+    assert f"{quantized} has 3 scales for an fp8 KV cache: not used, the scale is 1" in caplog.text
+
+
 def change(folder: Path, rename: dict[str, str | None] | None = None, **tensors: torch.Tensor) -> None:
     weights = load_file(folder / "model.safetensors") | tensors
     for old, new in (rename or {}).items():

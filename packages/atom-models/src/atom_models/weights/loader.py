@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 # Tables that old checkpoints stored although they follow from the config.
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached", ".masked_bias")
+# Scales of keys and values in a cache of eight bits, in the spellings of several quantizers.
+_CACHE_SCALES = (".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale", ".output_scale")
 _NAMES_SHOWN = 8
 
 
@@ -101,11 +103,14 @@ def _fill(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], where: 
     ignored_prefixes = tuple(prefix for module in model.modules() for prefix in getattr(module, "ignored_prefixes", ()))
     seen: set[str] = set()
     unexpected: list[str] = []
+    num_cache_scales = 0
     for name, tensor in tensors:
         layer = owners.get(name)
         if layer is None:
             known = name in ignored or name.endswith(_IGNORED_SUFFIXES) or name.startswith(ignored_prefixes)
-            if not known:
+            if not known and name.endswith(_CACHE_SCALES):
+                num_cache_scales += 1
+            elif not known:
                 unexpected.append(name)
             continue
         if name in seen:
@@ -115,6 +120,8 @@ def _fill(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], where: 
         outstanding[id(layer)] -= 1
         if not outstanding[id(layer)]:
             layer.finish()
+    if num_cache_scales:
+        logger.warning("%s has %d scales for an fp8 KV cache: not used, the scale is 1", where, num_cache_scales)
     missing = [name for name in owners if name not in seen]
     if missing or unexpected:
         parts = [_list("missing", missing), _list("unexpected", unexpected)]
