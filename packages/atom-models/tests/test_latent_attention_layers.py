@@ -156,12 +156,6 @@ def test_what_makes_keys_and_values_stays_dense_when_linears_are_quantized_on_lo
     torch.testing.assert_close(run(rounded, hidden_states), run(exact, hidden_states), atol=0.1, rtol=0.1)
 
 
-def test_what_makes_keys_and_values_cannot_be_stored_in_another_format():
-    stored = choose_quantization({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}})
-    with pytest.raises(ValueError, match=r"self_attn\.kv_b_proj cannot be held as .* leave it out of quantization"):
-        make_layer(make_context(quantization=stored))
-
-
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_rotary_parts_turn_as_the_config_says(tmp_path: Path, interleaved: bool):
     folder = make_tiny("deepseek_v3", tmp_path, rope_interleave=interleaved)

@@ -22,7 +22,8 @@ from atom_models.layers import (
     Unsummed,
     VocabularyEmbedding,
 )
-from atom_models.quantization import Dense, InputFormat, OneScheme
+from atom_models.quantization import Dense, InputFormat, LayerQuantization, OneScheme
+from atom_models.quantization.layouts import PlainLayout
 from single_layers import close, fill, make_context
 
 
@@ -66,8 +67,9 @@ class ByName:
     others: dict
     name: str = "by-name"
 
-    def scheme_for(self, layer_name):
-        return self.others.get(layer_name.rpartition(".")[2], Dense())
+    def for_layer(self, layer_name, dtype):
+        scheme = self.others.get(layer_name.rpartition(".")[2], Dense())
+        return LayerQuantization(PlainLayout(dtype), scheme)
 
 
 @pytest.mark.parametrize("special", ["gate", "mid", "up"])

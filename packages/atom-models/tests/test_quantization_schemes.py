@@ -15,13 +15,13 @@ from atom_models.layers import Linear, MergedColumnParallelLinear, ReplicatedLin
 from atom_models.quantization import (
     ONLINE,
     Dense,
-    Int8Checkpoint,
     Int8FewRows,
     Int8WeightOnly,
     OneScheme,
     UnsupportedQuantizationError,
     choose_quantization,
 )
+from atom_models.quantization.layouts import PlainLayout
 from tiny_models import make_tiny_llama
 
 
@@ -72,16 +72,20 @@ def test_a_model_quantized_on_loading_stays_near_the_dense_one(tiny_llama, quant
         assert (ours - exact).abs().mean() < 0.1 * exact.std()
 
 
+def scheme_for(quantization, name):
+    return quantization.for_layer(name, torch.bfloat16).scheme
+
+
 def test_the_head_stays_dense():
-    assert ONLINE["int8"].scheme_for("lm_head") == Dense()
-    assert ONLINE["int8"].scheme_for("model.layers.0.mlp.down_proj") == Int8WeightOnly()
+    assert scheme_for(ONLINE["int8"], "lm_head") == Dense()
+    assert scheme_for(ONLINE["int8"], "model.layers.0.mlp.down_proj") == Int8WeightOnly()
 
 
 def test_skipped_names_match_whole_components():
     choice = OneScheme("test", Int8WeightOnly(), ("layers.1", "o_proj"))
-    assert choice.scheme_for("model.layers.1.mlp.up_proj") == Dense()
-    assert choice.scheme_for("model.layers.11.mlp.up_proj") == Int8WeightOnly()
-    assert choice.scheme_for("model.layers.0.self_attn.o_proj") == Dense()
+    assert scheme_for(choice, "model.layers.1.mlp.up_proj") == Dense()
+    assert scheme_for(choice, "model.layers.11.mlp.up_proj") == Int8WeightOnly()
+    assert scheme_for(choice, "model.layers.0.self_attn.o_proj") == Dense()
 
 
 def make_int8_checkpoint(folder, skipped=("lm_head",)):
@@ -122,23 +126,23 @@ def test_a_checkpoint_of_int8_weights_equals_its_dense_twin(tmp_path, skipped):
 def test_shards_that_a_checkpoint_skips_stay_dense_within_a_merged_layer(tmp_path):
     model = load_model(make_int8_checkpoint(tmp_path, ("lm_head", "k_proj"))[0]).model
     parts = model.model.layers[0].self_attn.qkv_proj._parts
-    assert [part.scheme for part in parts] == [Int8Checkpoint(), Dense(), Int8Checkpoint()]
+    assert [part.scheme for part in parts] == [Int8WeightOnly(), Dense(), Int8WeightOnly()]
 
 
 @pytest.mark.parametrize(
     ("config", "requested", "says"),
     [
         (
-            {"quant_method": "gptq", "bits": 4},
+            {"quant_method": "gptq", "bits": 3},
             None,
-            "quantized as gptq int4, which this version does not read; .* bitsandbytes int8",
+            "quantized as gptq with bits 3, which this version does not read; it reads 4",
         ),
         ({}, None, "quantized as none"),
-        ("fp8", None, "quantized as fp8"),
+        ("fp8", None, "quantized as fp8, which"),
         (
             {"quant_method": "bitsandbytes", "load_in_4bit": True},
             None,
-            "as bitsandbytes fp4, .* in bfloat16 or a GGUF file",
+            "as bitsandbytes with bnb_4bit_quant_type 'fp4', .* in bfloat16 or a GGUF file",
         ),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8", "already"),
         (None, "int3", "unknown quantization 'int3'; dense weights can be loaded as none, int8, int8-few-rows"),
@@ -150,7 +154,8 @@ def test_unknown_quantization_is_refused_with_what_is_known(config, requested, s
 
 
 def test_nothing_asked_for_and_nothing_in_the_config_is_dense():
-    assert choose_quantization({}).scheme_for("any.name") == Dense()
+    found = choose_quantization({}).for_layer("any.name", torch.bfloat16)
+    assert (found.stored, found.scheme) == (PlainLayout(torch.bfloat16), Dense())
 
 
 def test_layers_know_no_scheme_by_name(tiny_llama):
@@ -178,6 +183,6 @@ def test_a_merged_layer_frees_its_sources_when_it_finishes():
     for name, expected in layer.expected_weights().items():
         layer.load_shard(name, torch.zeros(expected.shape))
     assert isinstance(layer, Linear)
-    assert layer._parts[0]._tensors
+    assert layer._parts[0].matrices._tensors
     layer.finish()
-    assert not layer._parts[0]._tensors
+    assert not layer._parts[0].matrices._tensors

@@ -25,8 +25,8 @@ from atom_models import (
     load_weights,
     open_checkpoint,
 )
-from atom_models.layers.loadable import ExpectedWeight
 from atom_models.paged_run import PagedRun, SequenceStep
+from atom_models.quantization import ExpectedWeight
 from tiny_models import make_tiny_llama, write_weights
 
 
@@ -243,7 +243,7 @@ def live_bytes(model):
         tensor.numel() * tensor.element_size()
         for module in model.modules()
         for part in getattr(module, "_parts", [])
-        for tensor in part._tensors.values()
+        for tensor in part.matrices._tensors.values()
     )
 
 

@@ -66,15 +66,17 @@ def test_what_fits_nowhere_ends_with_one(tmp_path: Path, capsys):
     assert "too large for 8 of H100" in text
 
 
-def test_published_formats_that_are_not_loaded_are_planned_and_said_so(tmp_path: Path, capsys):
+def test_published_formats_are_planned_as_they_are_held(tmp_path: Path, capsys):
     code, text = plan(capsys, "--model", write_published_config("gpt-oss-120b", tmp_path), "--on", "MI300X")
     assert code == 0
     assert "published as mxfp4" in text
     assert "18 layers keep the last 128 tokens only" in text
     assert "(5.7 B for each token)" in text
-    assert "mxfp4: sizes only, this version does not load it" in text
-    assert "refused: the checkpoint is quantized as mxfp4, which this version does not read" in text
+    assert "refused" not in text
+    assert rows_of(text, "MI300X")[0][2:4] == ["2", "108.8 GiB"]
+    _, text = plan(capsys, "--model", tmp_path, "--on", "MI300X", "--weights", "mxfp4")
     assert rows_of(text, "MI300X")[0][2:4] == ["1", "60.8 GiB"]
+    assert "mxfp4: the size of the files; this version holds these weights in bfloat16" in text
 
 
 def test_a_quantized_checkpoint_is_not_shown_as_a_dense_one(tmp_path: Path, capsys):
@@ -82,7 +84,8 @@ def test_a_quantized_checkpoint_is_not_shown_as_a_dense_one(tmp_path: Path, caps
     awq = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": awq}))
     _, text = plan(capsys, "--model", tmp_path, "--memory", "64GiB")
-    assert "published as awq int4\nrefused: the checkpoint is quantized as awq int4" in text
+    assert "published as awq int4\n" in text
+    assert "awq int4: the size of the files; this version holds these weights in bfloat16" in text
     assert "float32, bfloat16, int8: the same model from a checkpoint in bfloat16" in text
     assert re.search(r"^awq int4 +5\.3 GiB", text, re.MULTILINE)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"quant_method": "hqq"}}))

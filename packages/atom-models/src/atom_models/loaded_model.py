@@ -15,9 +15,8 @@ from atom_kernels.platform import detect_platform
 from atom_models.build_context import BuildContext
 from atom_models.cache_dtypes import stored_dtype
 from atom_models.checkpoint import Checkpoint, open_checkpoint
-from atom_models.model import build_model
+from atom_models.model import build_model, stored_quantization
 from atom_models.paged_run import PagedRun, SequenceStep
-from atom_models.quantization import choose_quantization
 from atom_models.weights import load_weights
 
 
@@ -118,7 +117,7 @@ def load_model(
         platform=platform,
         dtype=_torch_dtype(dtype or default_dtype(checkpoint, platform.preferred_dtype)),
         device=device or platform.device,
-        quantization=choose_quantization(checkpoint.config, quantization),
+        quantization=stored_quantization(checkpoint, quantization),
         kv_cache_dtype=stored,
         block_size=block_size,
         max_model_len=max_model_len,

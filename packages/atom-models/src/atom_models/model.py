@@ -13,10 +13,12 @@ from atom_models.checkpoint import CheckpointError
 from atom_models.config.other_fields import unknown_fields
 from atom_models.layers import Experts, Mixer
 from atom_models.quantization import UNQUANTIZED, choose_quantization
+from atom_models.weights.safetensors_source import read_headers
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
     from atom_models.checkpoint import Checkpoint
+    from atom_models.quantization import Quantization
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +34,23 @@ def build_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
     """
     if context.quantization is UNQUANTIZED:
         check_architecture(checkpoint.architecture, checkpoint.config)
-        context = replace(context, quantization=choose_quantization(checkpoint.config))
+        context = replace(context, quantization=stored_quantization(checkpoint))
     model = construct_model(checkpoint, context)
     for line in config_warnings(model, checkpoint):
         logger.warning("%s", line)
     return model
+
+
+def stored_quantization(checkpoint: Checkpoint, requested: str | None = None) -> Quantization:
+    """The checkpoint's quantization, as its config and the headers of its files say; or `requested`, of plain weights.
+
+    Raises:
+        UnsupportedQuantizationError: an unknown one, or a request on top of it.
+        CheckpointError: the files are damaged.
+    """
+    is_quantized = checkpoint.config.get("quantization_config") is not None and checkpoint.format == "safetensors"
+    headers = read_headers(checkpoint.path) if is_quantized else None
+    return choose_quantization(checkpoint.config, requested, headers)
 
 
 def construct_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:

@@ -46,12 +46,12 @@ def resolve(args: EngineArgs, checkpoint: Checkpoint) -> EngineConfig:
     from atom_core.config import resolve_config
     from atom_kernels.platform import detect_platform
     from atom_models.architectures.registry import UnsupportedArchitectureError, check_architecture
-    from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, check_quantization
+    from atom_models.quantization import UnsupportedQuantizationError, choose_quantization
 
     _tell_of_unread_variables()
     try:
         check_architecture(checkpoint.architecture, checkpoint.config)
-        check_quantization(checkpoint.config)
+        choose_quantization(checkpoint.config)
     except (UnsupportedArchitectureError, UnsupportedQuantizationError) as error:
         raise ConfigError(f"{args.model}: {error}") from None
     return resolve_config(args, checkpoint, detect_platform())

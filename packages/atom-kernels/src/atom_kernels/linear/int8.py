@@ -19,13 +19,13 @@ _FEW_ROWS = 4
 def _weights(problem: Int8LinearProblem) -> dict[str, WeightSpec]:
     return {
         "weight": WeightSpec((problem.out_features, problem.in_features), torch.int8),
-        "scale": WeightSpec((problem.out_features,), torch.float32),
+        "scale": WeightSpec((problem.out_features, 1), torch.float32),
         "bias": WeightSpec((problem.out_features,), problem.dtype, optional=not problem.bias),
     }
 
 
 def _bind_dequantize(problem: Int8LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    weight, scale, bias = weights["weight"], weights["scale"], weights["bias"]
+    weight, scale, bias = weights["weight"], weights["scale"].squeeze(1), weights["bias"]
 
     def run(x_TK: torch.Tensor) -> torch.Tensor:
         # int8 is exact in every float dtype, so scaling the result rounds less than scaling the weight.
@@ -36,7 +36,7 @@ def _bind_dequantize(problem: Int8LinearProblem, weights: Any) -> Callable[[torc
 
 
 def _bind_packed(problem: Int8LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    weight, scale, bias = weights["weight"].contiguous(), weights["scale"].to(problem.dtype), weights["bias"]
+    weight, scale, bias = weights["weight"].contiguous(), weights["scale"].squeeze(1).to(problem.dtype), weights["bias"]
     function = torch.ops.aten._weight_int8pack_mm.default
     if bias is None:
         return lambda x_TK: function(x_TK, weight, scale)
@@ -63,7 +63,7 @@ def _probe() -> str | None:
     weight, scale = quantize_int8(torch.randn(32, 64, generator=torch.Generator().manual_seed(0)))
     x = torch.ones(2, 64, dtype=torch.bfloat16)
     try:
-        actual = _bind_packed(problem, {"weight": weight, "scale": scale, "bias": None})(x)
+        actual = _bind_packed(problem, {"weight": weight, "scale": scale.unsqueeze(1), "bias": None})(x)
     except (RuntimeError, AttributeError, NotImplementedError) as error:
         return f"torch {torch.__version__} has no int8 product here: {str(error).splitlines()[0]}"
     if not torch.allclose(actual, linear_int8(x, weight, scale), atol=0.1, rtol=0.02):
@@ -76,7 +76,7 @@ def _make_inputs(problem: Int8LinearProblem, num_rows: int, generator: torch.Gen
     quantized, scale = quantize_int8(weight)
     bias = torch.randn(problem.out_features, generator=generator).to(problem.dtype) if problem.bias else None
     x = torch.randn(num_rows, problem.in_features, generator=generator).to(problem.dtype)
-    return {"weight": quantized, "scale": scale, "bias": bias}, (x,)
+    return {"weight": quantized, "scale": scale.unsqueeze(1), "bias": bias}, (x,)
 
 
 def _problems() -> tuple[Int8LinearProblem, ...]:
@@ -98,7 +98,9 @@ def _work(problem: Int8LinearProblem, num_rows: int) -> Work:
 OP = Op(
     name="linear_int8",
     contract=linear_int8,
-    reference=lambda problem, weights, x_TK: linear_int8(x_TK, weights["weight"], weights["scale"], weights["bias"]),
+    reference=lambda problem, weights, x_TK: linear_int8(
+        x_TK, weights["weight"], weights["scale"].squeeze(1), weights["bias"]
+    ),
     schema="(Tensor x) -> Tensor",
     fake=lambda problem, x_TK: x_TK.new_empty((*x_TK.shape[:-1], problem.out_features)),
     backends=(

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atom_models.checkpoint.quantization_config import READABLE
-
 if TYPE_CHECKING:
     from atom_models.decoder.causal_lm import DecoderForCausalLM
 
@@ -58,11 +56,6 @@ class Architecture:
     models: str
     features: tuple[str, ...] = ()
     published_as: str = "bfloat16"
-
-    @property
-    def are_weights_readable(self) -> bool:
-        """Whether the published weights load; else only weights of these models in other formats do."""
-        return self.published_as == "bfloat16" or self.published_as in READABLE
 
 
 _DEEPSEEK_V3_EXPERTS = (MIXTURE_OF_EXPERTS, GROUPED_ROUTING, CORRECTION_BIAS, SHARED_EXPERTS)

@@ -1,13 +1,10 @@
-"""What `quantization_config` says of a checkpoint's weights, and which of these formats are read. Torch-free."""
+"""What `quantization_config` says of the size of a checkpoint's weights. Torch-free."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-# What this version reads, as `PublishedFormat.name` spells it.
-READABLE = ("bitsandbytes int8",)
 
 # OCP Microscaling Formats 1.0: four bits a weight, and an exponent of eight for each 32.
 _MXFP4_BITS = 4 + 8 / 32
@@ -35,10 +32,6 @@ class PublishedFormat:
     bits: float | None
     experts_only: bool = False
 
-    @property
-    def is_readable(self) -> bool:
-        return self.name in READABLE
-
 
 def published_format(config: Mapping[str, Any]) -> PublishedFormat | None:
     """The format of a checkpoint with that (normalized) config; None where it is not quantized."""
@@ -50,16 +43,6 @@ def published_format(config: Mapping[str, Any]) -> PublishedFormat | None:
     method = str(given.get("quant_method")).lower().replace("_", "-")
     found = _METHODS.get(method, lambda _: PublishedFormat(method, None))(given)
     return found if _leaves_out_as_a_rule(given) or found.experts_only else PublishedFormat(found.name, None)
-
-
-def check_quantization(config: Mapping[str, Any]) -> None:
-    """Raise UnsupportedQuantizationError for a checkpoint whose weights this version does not read."""
-    found = published_format(config)
-    if found is not None and not found.is_readable:
-        raise UnsupportedQuantizationError(
-            f"the checkpoint is quantized as {found.name}, which this version does not read; of quantized checkpoints "
-            f"it reads {', '.join(READABLE)}. Use the model's checkpoint in bfloat16 or a GGUF file of it"
-        )
 
 
 def _fp8(given: Mapping[str, Any]) -> PublishedFormat:

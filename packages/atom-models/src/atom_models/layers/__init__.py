@@ -15,7 +15,7 @@ from atom_models.layers.linear import (
     RowParallelLinear,
     Shard,
 )
-from atom_models.layers.loadable import ExpectedWeight, Loadable
+from atom_models.layers.loadable import Loadable
 from atom_models.layers.mixer import Mixer
 from atom_models.layers.mla import LatentAttention, mla_scale
 from atom_models.layers.moe import MoE
@@ -25,6 +25,7 @@ from atom_models.layers.residual import Residual, Unsummed, summed
 from atom_models.layers.rotary import Rotary, make_rotary
 from atom_models.layers.ungated_mlp import UngatedMLP
 from atom_models.layers.wide_norm import WideRMSNorm
+from atom_models.quantization import ExpectedWeight
 
 __all__ = [
     "Attention",

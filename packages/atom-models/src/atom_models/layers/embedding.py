@@ -12,6 +12,8 @@ from atom_kernels.select import select
 from atom_models.layers.linear import Linear, Shard
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.weighted_layer import WeightedLayer
+from atom_models.quantization import ExpectedWeight
+from atom_models.quantization.layouts import PlainLayout
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -66,12 +68,11 @@ class LMHead(Linear):
         self._tied = tied_to is not None
         if tied_to is None:
             return
-        (part,) = self._parts
-        if set(part.slots) != {"weight"}:
-            raise ValueError(f"{prefix} is tied to the embedding and cannot use the scheme {part.scheme.name}: skip it")
+        stored = context.quantization.for_layer(prefix, context.dtype).stored
+        if stored != PlainLayout(context.dtype):
+            raise ValueError(f"{prefix} is tied to the embedding and cannot be stored as {stored.name}: skip it")
         # Some checkpoints store the tied weight twice.
-        self.ignored_weights = frozenset(self._placements)
-        self._placements.clear()
+        self.ignored_weights = frozenset(self._owners)
         tied_to.share_with(self)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -79,6 +80,9 @@ class LMHead(Linear):
         if self._ranks.size > 1:
             logits = self._ranks.all_gather(logits, dim=-1)[..., : self.vocab_size]
         return logits.float()
+
+    def expected_weights(self) -> dict[str, ExpectedWeight]:
+        return {} if self._tied else super().expected_weights()
 
     def shapes_on_rank(self) -> list[tuple[int, ...]]:
         return [] if self._tied else super().shapes_on_rank()
@@ -89,5 +93,4 @@ class LMHead(Linear):
 
     def finish_with(self, table: torch.Tensor) -> None:
         """Uses this rank's rows of the tied embedding."""
-        self._parts[0].fill("weight", table)
-        super().finish()
+        self._apply = self._parts[0].finish(tied=table)

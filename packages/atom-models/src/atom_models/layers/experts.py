@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +13,9 @@ from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.select import select
 from atom_models.layers.layer import Layer
-from atom_models.layers.loadable import ExpectedWeight, check_shape, not_loaded
-from atom_models.quantization import Dense
+from atom_models.layers.loadable import check_shape, not_loaded
+from atom_models.quantization import Dense, ExpectedWeight, StoredLayout
+from atom_models.quantization.layouts import PlainLayout
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -26,16 +27,37 @@ _EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 
 @dataclass(frozen=True)
 class _Piece:
-    """A tensor of the checkpoint, and where it goes in a slot: to one expert or to all, to gate or up or both.
+    """A matrix or bias of the checkpoint, and where it goes in a slot: to one expert or to all, to gate or up or both.
 
-    `turned` says that inputs come before outputs, and that rows of gate and up take turns.
+    Attributes:
+        layout: of the matrix; None for a bias.
+        shape: of the plain numbers, experts first where they are all in one.
+        turned: inputs come before outputs.
+        interleaved: rows of gate and up take turns.
     """
 
     slot: str
     shape: tuple[int, ...]
+    layout: StoredLayout | None = None
     expert: int | None = None
     half: int | None = None
     turned: bool = False
+    interleaved: bool = False
+
+    def expected(self, dtype: torch.dtype) -> dict[str, ExpectedWeight]:
+        """Its tensors, by what the layout calls them."""
+        if self.layout is None or isinstance(self.layout, PlainLayout):
+            return {"weight": ExpectedWeight(self.shape, dtype)}
+        *experts, rows, columns = self.shape
+        tensors = self.layout.expected(rows, columns)
+        return {suffix: replace(one, shape=(*experts, *one.shape)) for suffix, one in tensors.items()}
+
+    def plain(self, stored: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The numbers of one expert, outputs first."""
+        if self.layout is None or isinstance(self.layout, PlainLayout):
+            return stored["weight"].t() if self.turned else stored["weight"]
+        rows, columns = self.shape[-2:]
+        return self.layout.weight_format.dequantize(self.layout.to_parts(stored, rows, columns), columns)
 
 
 class Experts(Layer):
@@ -46,23 +68,24 @@ class Experts(Layer):
     of them in one tensor (``<prefix>.gate_up_proj``), which `choose_names` finds out.
     """
 
-    ignored_weights: frozenset[str] = frozenset()
-
     def __init__(self, config: MoEConfig, context: BuildContext, *, prefix: str) -> None:
         super().__init__()
         self.prefix = prefix
         self._config, self._context, self._ranks = config, context, context.collectives
         self._local_size = context.split(config.intermediate_size, f"{prefix}: intermediate_size of an expert")
-        scheme = context.quantization.scheme_for(f"{prefix}.0.gate_proj")
-        if not isinstance(scheme, Dense):
-            raise ValueError(f"{prefix}: experts cannot be held as {scheme.name} yet; leave them out of quantization")
+        found = context.quantization.for_layer(f"{prefix}.0.gate_proj", context.dtype)
+        if isinstance(found.stored, PlainLayout) and not isinstance(found.scheme, Dense):
+            name = found.scheme.name
+            raise ValueError(f"{prefix}: experts cannot be held as {name} yet; leave them out of quantization")
         self.problem = ExpertsProblem(
             *(config.num_experts, config.top_k, config.hidden_size, self._local_size, context.dtype),
             *(check_activation(config.hidden_act), config.expert_bias, config.swiglu_alpha, config.swiglu_limit),
             batch_invariant=context.platform.batch_invariant,
         )
         self._tensors: dict[str, torch.Tensor] = {}
-        self._chosen_pieces: dict[str, _Piece] | None = None
+        # What has come of matrices that are not complete.
+        self._waiting: dict[_Piece, dict[str, torch.Tensor]] = {}
+        self._chosen_pieces: dict[str, tuple[_Piece, str]] | None = None
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
     def forward(
@@ -86,31 +109,52 @@ class Experts(Layer):
 
     def choose_names(self, available: Collection[str]) -> None:
         """Expects the names that a checkpoint with those tensors uses."""
-        if f"{self.prefix}.gate_up_proj" in available:
+        if not {f"{self.prefix}.gate_up_proj", f"{self.prefix}.gate_up_proj_blocks"}.isdisjoint(available):
             self._chosen_pieces = self._fused_pieces()
             return
         for names in _EXPERT_NAMES:
-            if f"{self.prefix}.0.{names[0]}.weight" in available:
+            start = f"{self.prefix}.0.{names[0]}."
+            if any(name.startswith(start) for name in available):
                 self._chosen_pieces = self._single_pieces(names)
 
+    @property
+    def ignored_weights(self) -> frozenset[str]:
+        layers = {name.removesuffix(f".{suffix}"): piece.layout for name, (piece, suffix) in self._pieces.items()}
+        return frozenset(f"{layer}.{suffix}" for layer, layout in layers.items() if layout for suffix in layout.ignored)
+
     def expected_weights(self) -> dict[str, ExpectedWeight]:
-        return {name: ExpectedWeight(piece.shape, self._context.dtype) for name, piece in self._pieces.items()}
+        dtype = self._context.dtype
+        return {name: piece.expected(dtype)[suffix] for name, (piece, suffix) in self._pieces.items()}
 
     def shapes_on_rank(self) -> list[tuple[int, ...]]:
         return [spec.shape for spec in MOE_EXPERTS.weights(self.problem).values() if not spec.optional]
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        piece, size, rank = self._pieces[name], self._config.intermediate_size, self._ranks.rank
-        check_shape(name, tensor, ExpectedWeight(piece.shape, self._context.dtype))
-        source, target = tensor if piece.expert is None else tensor[None], self._tensor(piece.slot)[_at(piece.expert)]
-        if piece.turned and source.ndim == 3:
-            source = source.transpose(1, 2)
+        piece, suffix = self._pieces[name]
+        expected = piece.expected(self._context.dtype)
+        check_shape(name, tensor, expected[suffix])
+        waiting = self._waiting.setdefault(piece, {})
+        waiting[suffix] = tensor
+        if len(waiting) < len(expected):
+            return
+        stored, target = self._waiting.pop(piece), self._tensor(piece.slot)
+        if piece.expert is not None:
+            self._place(piece, stored, target[piece.expert])
+            return
+        for expert, one in enumerate(target):
+            self._place(piece, {suffix: tensor[expert] for suffix, tensor in stored.items()}, one)
+
+    def _place(self, piece: _Piece, stored: dict[str, torch.Tensor], target: torch.Tensor) -> None:
+        """Puts this rank's part of a complete matrix or bias where it belongs in one expert, as plain numbers."""
+        source, size, rank = piece.plain(stored), self._config.intermediate_size, self._ranks.rank
         here = slice(rank * self._local_size, (rank + 1) * self._local_size)
         if piece.slot in ("gate_up", "gate_up_bias"):
-            pairs = source.unflatten(1, (size, 2)).transpose(1, 2) if piece.turned else source.unflatten(1, (-1, size))
-            target.unflatten(1, (2, -1))[:, _at(piece.half)].copy_(pairs[:, :, here])
+            halves = (
+                source.unflatten(0, (size, 2)).transpose(0, 1) if piece.interleaved else source.unflatten(0, (-1, size))
+            )
+            target.unflatten(0, (2, -1))[_at(piece.half)].copy_(halves[:, here])
         elif piece.slot == "down":
-            target.copy_(source[:, :, here])
+            target.copy_(source[:, here])
         elif rank == 0:
             # The sum over ranks holds it once.
             target.copy_(source)
@@ -120,42 +164,51 @@ class Experts(Layer):
         self._apply = select(MOE_EXPERTS, self.problem, self._context.platform).prepare(tensors)
 
     @property
-    def _pieces(self) -> dict[str, _Piece]:
-        """Listed when first asked for: there may be a thousand, and a model that is only counted needs none."""
+    def _pieces(self) -> dict[str, tuple[_Piece, str]]:
+        """By full name: the piece, and what its layout calls that tensor.
+
+        Listed when first asked for: there may be a thousand, and a model that is only counted needs none.
+        """
         if self._chosen_pieces is None:
             fused = self._config.fused_transposed
             self._chosen_pieces = self._fused_pieces() if fused else self._single_pieces(_EXPERT_NAMES[0])
         return self._chosen_pieces
 
-    def _single_pieces(self, names: tuple[str, str, str]) -> dict[str, _Piece]:
-        gate, up, down = names
+    def _layout(self, name: str) -> StoredLayout:
+        return self._context.quantization.for_layer(name, self._context.dtype).stored
+
+    def _single_pieces(self, names: tuple[str, str, str]) -> dict[str, tuple[_Piece, str]]:
         config = self._config
         outer, inner = (config.intermediate_size, config.hidden_size), (config.hidden_size, config.intermediate_size)
+        places = (("gate_up", outer, 0), ("gate_up", outer, 1), ("down", inner, None))
         pieces = {}
         for expert in range(config.num_experts):
-            start = f"{self.prefix}.{expert}"
-            pieces[f"{start}.{gate}.weight"] = _Piece("gate_up", outer, expert, 0)
-            pieces[f"{start}.{up}.weight"] = _Piece("gate_up", outer, expert, 1)
-            pieces[f"{start}.{down}.weight"] = _Piece("down", inner, expert)
-            if config.expert_bias:
-                pieces[f"{start}.{gate}.bias"] = _Piece("gate_up_bias", outer[:1], expert, 0)
-                pieces[f"{start}.{up}.bias"] = _Piece("gate_up_bias", outer[:1], expert, 1)
-                pieces[f"{start}.{down}.bias"] = _Piece("down_bias", inner[:1], expert)
+            for name, (slot, shape, half) in zip(names, places, strict=True):
+                layer = f"{self.prefix}.{expert}.{name}"
+                piece = _Piece(slot, shape, self._layout(layer), expert, half)
+                pieces |= {f"{layer}.{suffix}": (piece, suffix) for suffix in piece.expected(self._context.dtype)}
+                if config.expert_bias:
+                    pieces[f"{layer}.bias"] = _Piece(f"{slot}_bias", shape[:1], None, expert, half), "weight"
         return pieces
 
-    def _fused_pieces(self) -> dict[str, _Piece]:
+    def _fused_pieces(self) -> dict[str, tuple[_Piece, str]]:
         config = self._config
         count, hidden, size = config.num_experts, config.hidden_size, config.intermediate_size
-        turned = config.fused_transposed
-        up_shape = (count, hidden, 2 * size) if turned else (count, 2 * size, hidden)
-        down_shape = (count, size, hidden) if turned else (count, hidden, size)
-        pieces = {
-            f"{self.prefix}.gate_up_proj": _Piece("gate_up", up_shape, turned=turned),
-            f"{self.prefix}.down_proj": _Piece("down", down_shape, turned=turned),
-        }
-        if config.expert_bias:
-            pieces[f"{self.prefix}.gate_up_proj_bias"] = _Piece("gate_up_bias", (count, 2 * size), turned=turned)
-            pieces[f"{self.prefix}.down_proj_bias"] = _Piece("down_bias", (count, hidden))
+        pieces = {}
+        for slot, rows, columns in (("gate_up", 2 * size, hidden), ("down", hidden, size)):
+            layer = f"{self.prefix}.{slot}_proj"
+            layout = self._layout(layer)
+            is_plain = isinstance(layout, PlainLayout)
+            turned, interleaved = is_plain and config.fused_transposed, config.fused_transposed
+            shape = (columns, rows) if turned else (rows, columns)
+            piece = _Piece(slot, (count, *shape), layout, turned=turned, interleaved=interleaved)
+            # Plain matrices of all experts go without a suffix.
+            pieces |= {
+                layer if is_plain else f"{layer}_{suffix}": (piece, suffix)
+                for suffix in piece.expected(self._context.dtype)
+            }
+            if config.expert_bias:
+                pieces[f"{layer}_bias"] = _Piece(f"{slot}_bias", (count, rows), interleaved=interleaved), "weight"
         return pieces
 
     def _tensor(self, slot: str) -> torch.Tensor:

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_models.layers.layer import Layer
-from atom_models.layers.loadable import ExpectedWeight, SchemeWeights, check_shape, not_loaded
+from atom_models.layers.loadable import check_shape, not_loaded
+from atom_models.layers.matrices import StoredMatrix
 from atom_models.layers.residual import Unsummed
-from atom_models.quantization import DENSE_INPUT, InputFormat, LinearScheme, LinearSpec, UnnormedInput
+from atom_models.layers.scheme_weights import SchemeWeights
+from atom_models.quantization import (
+    DENSE_INPUT,
+    ExpectedWeight,
+    InputFormat,
+    LayerQuantization,
+    LinearSpec,
+    UnnormedInput,
+)
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -38,12 +47,12 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class _Placement:
-    """Where a shard's slot lies: rows ``[start, start + size)`` of a part, in units of its outputs."""
+class _BiasPlace:
+    """Where a shard's bias lies in that of its part, and which of the checkpoint's outputs this rank has."""
 
     part: SchemeWeights
-    slot: str
     start: int
+    rows: tuple[int, int]
     shard: Shard
 
 
@@ -73,22 +82,24 @@ class Linear(Layer):
         self._ranks = context.collectives
         self._split_input = split_input
         self._local_in = context.split(in_features, f"{prefix}: in_features") if split_input else in_features
+        self._in_features = in_features
         self.out_features = sum(shard.features_on_rank for shard in shards)
         self._has_bias = bias and not (split_input and context.collectives.rank > 0)
         self._bias_elsewhere = bias and not self._has_bias
         self._parts: list[SchemeWeights] = []
-        self._placements: dict[str, _Placement] = {}
+        self._owners: dict[str, SchemeWeights] = {}
+        self._biases: dict[str, _BiasPlace] = {}
         names = [f"{parent}.{shard.name}" if parent else shard.name for shard in shards]
-        schemes = [context.quantization.scheme_for(name) for name in names]
+        found = [context.quantization.for_layer(name, context.dtype) for name in names]
         first = 0
         while first < len(shards):
             last = first + 1
-            while last < len(shards) and schemes[last] == schemes[first]:
+            while last < len(shards) and found[last] == found[first]:
                 last += 1
-            self._add_part(names[first:last], shards[first:last], schemes[first], context, out_dtype)
+            self._add_part(names[first:last], shards[first:last], found[first], context, out_dtype)
             first = last
         self.ignored_weights = frozenset(
-            f"{name}.{suffix}" for name, scheme in zip(names, schemes, strict=True) for suffix in scheme.ignored_weights
+            f"{name}.{suffix}" for name, one in zip(names, found, strict=True) for suffix in one.stored.ignored
         )
         formats = [part.input_format for part in self._parts]
         same = all(other == formats[0] for other in formats)
@@ -101,21 +112,31 @@ class Linear(Layer):
         self,
         names: Sequence[str],
         shards: Sequence[Shard],
-        scheme: LinearScheme,
+        quantization: LayerQuantization,
         context: BuildContext,
         out_dtype: torch.dtype | None,
     ) -> None:
-        sizes = [shard.features_on_rank for shard in shards]
-        spec = LinearSpec(self._local_in, sum(sizes), context.dtype, self._has_bias, context.platform, out_dtype)
-        part = SchemeWeights(scheme, spec, context.device)
+        first_column = self._ranks.rank * self._local_in if self._split_input else 0
+        columns = (first_column, first_column + self._local_in)
+        spans = [self._rows_of_rank(shard) for shard in shards]
+        matrices = [
+            StoredMatrix(name, quantization.stored, (shard.out_features, self._in_features), rows, columns)
+            for name, shard, rows in zip(names, shards, spans, strict=True)
+        ]
+        num_outputs = sum(shard.features_on_rank for shard in shards)
+        spec = LinearSpec(self._local_in, num_outputs, context.dtype, self._has_bias, context.platform, out_dtype)
+        part = SchemeWeights(quantization.scheme, spec, matrices, context.device)
         self._parts.append(part)
+        self._owners.update(dict.fromkeys(part.matrices.expected_weights(), part))
         start = 0
-        for name, shard, size in zip(names, shards, sizes, strict=True):
-            for slot in part.slots:
-                self._placements[f"{name}.{slot}"] = _Placement(part, slot, start, shard)
-            if self._bias_elsewhere:
-                self._placements[f"{name}.bias"] = _Placement(part, "bias", start, shard)
-            start += size
+        for name, shard, rows in zip(names, shards, spans, strict=True):
+            if self._has_bias or self._bias_elsewhere:
+                self._biases[f"{name}.bias"] = _BiasPlace(part, start, rows, shard)
+            start += shard.features_on_rank
+
+    def _rows_of_rank(self, shard: Shard) -> tuple[int, int]:
+        size, piece = shard.features_on_rank, self._ranks.rank * shard.num_pieces // self._ranks.size
+        return min(piece * size, shard.out_features), min((piece + 1) * size, shard.out_features)
 
     def forward(self, x: Any, base: torch.Tensor | None = None) -> torch.Tensor:
         """``x [T, in_features] -> [T, outputs]``, plus `base` if there is one."""
@@ -131,30 +152,29 @@ class Linear(Layer):
         part.spec = replace(part.spec, gated=True)
         return True
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether any of its weights are held in another format than plain numbers."""
+        return any(part.is_quantized for part in self._parts)
+
     def expected_weights(self) -> dict[str, ExpectedWeight]:
-        return {name: self._expected(placement) for name, placement in self._placements.items()}
+        expected = {name: weight for part in self._parts for name, weight in part.matrices.expected_weights().items()}
+        for name, place in self._biases.items():
+            expected[name] = ExpectedWeight((place.shard.out_features,), place.part.spec.dtype)
+        return expected
 
     def shapes_on_rank(self) -> list[tuple[int, ...]]:
-        return [slot.shape for part in self._parts for slot in part.slots.values()]
+        return [shape for part in self._parts for shape in part.shapes()]
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        placement = self._placements[name]
-        check_shape(name, tensor, self._expected(placement))
-        if placement.slot not in placement.part.slots:
+        if name in self._owners:
+            self._owners[name].matrices.load(name, tensor)
             return
-        slot, shard = placement.part.slots[placement.slot], placement.shard
-        target = placement.part.tensor(placement.slot)
-        if slot.output_dim is not None:
-            rows = target.shape[slot.output_dim]
-            per_output = rows / placement.part.spec.out_features
-            size = round(shard.features_on_rank * per_output)
-            first = self._ranks.rank * shard.num_pieces // self._ranks.size * size
-            tensor = tensor[(slice(None),) * slot.output_dim + (slice(first, first + size),)]
-            target = target.narrow(slot.output_dim, round(placement.start * per_output), tensor.shape[slot.output_dim])
-        if self._split_input and slot.input_dim is not None:
-            size = target.shape[slot.input_dim]
-            tensor = tensor.narrow(slot.input_dim, self._ranks.rank * size, size)
-        target.copy_(tensor)
+        place = self._biases[name]
+        check_shape(name, tensor, ExpectedWeight((place.shard.out_features,), place.part.spec.dtype))
+        if self._has_bias:
+            first, last = place.rows
+            place.part.bias[place.start : place.start + last - first].copy_(tensor[first:last])
 
     def finish(self) -> None:
         applies = [part.finish() for part in self._parts]
@@ -162,18 +182,6 @@ class Linear(Layer):
             self._apply = applies[0]
         else:
             self._apply = lambda x: torch.cat([apply(x) for apply in applies], dim=-1)
-
-    def _expected(self, placement: _Placement) -> ExpectedWeight:
-        part, shard = placement.part, placement.shard
-        if placement.slot not in part.slots:
-            return ExpectedWeight((shard.out_features,), part.spec.dtype)
-        slot = part.slots[placement.slot]
-        shape = list(slot.shape)
-        if slot.output_dim is not None:
-            shape[slot.output_dim] = round(shape[slot.output_dim] * shard.out_features / part.spec.out_features)
-        if self._split_input and slot.input_dim is not None:
-            shape[slot.input_dim] *= self._ranks.size
-        return ExpectedWeight(tuple(shape), slot.dtype)
 
 
 class ReplicatedLinear(Linear):

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from atom_models.checkpoint import CheckpointError
-from atom_models.quantization import DENSE_INPUT, InputFormat, LinearScheme, LinearSpec, UnnormedInput
-
-
-@dataclass(frozen=True)
-class ExpectedWeight:
-    """A tensor as the checkpoint holds it, before any rank takes its part."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
+from atom_models.quantization import ExpectedWeight
 
 
 @runtime_checkable
@@ -60,48 +51,11 @@ class ChoosesNames(Protocol):
         ...
 
 
-class SchemeWeights:
-    """The tensors that one scheme is waiting for, allocated when the first of them arrives."""
-
-    def __init__(self, scheme: LinearScheme, spec: LinearSpec, device: torch.device | str) -> None:
-        self.scheme = scheme
-        self.spec = spec
-        self.slots = dict(scheme.create_weights(spec))
-        self._device = device
-        self._tensors: dict[str, torch.Tensor] = {}
-
-    def tensor(self, slot: str) -> torch.Tensor:
-        """This rank's tensor of a slot, zeros where nothing was loaded."""
-        if slot not in self._tensors:
-            shape, dtype = self.slots[slot].shape, self.slots[slot].dtype
-            self._tensors[slot] = torch.zeros(shape, dtype=dtype, device=self._device)
-        return self._tensors[slot]
-
-    def fill(self, slot: str, tensor: torch.Tensor) -> None:
-        """Uses a tensor that is there already (a tied embedding) without copying it."""
-        self._tensors[slot] = tensor
-
-    @property
-    def input_format(self) -> InputFormat:
-        return self.scheme.input_format(self.spec)
-
-    def finish(self) -> Callable[..., torch.Tensor]:
-        """The scheme's `apply`, with a plain tensor encoded first where the scheme wants another form."""
-        tensors, self._tensors = self._tensors, {}
-        apply, input_format = self.scheme.finish(self.spec, tensors), self.input_format
-        if input_format == DENSE_INPUT or isinstance(input_format, UnnormedInput):
-            return apply
-        return lambda x: apply(input_format.encode(x) if isinstance(x, torch.Tensor) else x)
-
-
 def check_shape(name: str, tensor: torch.Tensor, expected: ExpectedWeight) -> None:
     """Refuses a tensor of another shape, or of another kind of number, than the layer expects."""
-    if tuple(tensor.shape) != expected.shape:
-        raise CheckpointError(
-            f"the weight {name} is {list(tensor.shape)}, but the config calls for {list(expected.shape)}"
-        )
-    if tensor.is_floating_point() != expected.dtype.is_floating_point:
-        raise CheckpointError(f"the weight {name} is {tensor.dtype}, but its layer's scheme expects {expected.dtype}")
+    reason = expected.why_not(tuple(tensor.shape), tensor.dtype)
+    if reason is not None:
+        raise CheckpointError(f"the weight {name} {reason}")
 
 
 def not_loaded(name: str) -> Callable[..., Any]:

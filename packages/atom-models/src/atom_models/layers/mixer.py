@@ -54,11 +54,10 @@ class Mixer(WeightedLayer):
     Attributes:
         name: as `prefix`.
         problem: the same.
-        weight_names: what checkpoints call the problem's weights, after the name of the layer around this one, where
-            it is not the problem's word.
+        linears: the problem's weights that checkpoints hold as linears, each with the linear's name.
     """
 
-    weight_names: ClassVar[Mapping[str, str]] = {}
+    linears: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, problem: MixerProblem, *, prefix: str, context: BuildContext) -> None:
         super().__init__(context)
@@ -67,9 +66,11 @@ class Mixer(WeightedLayer):
         self._out_features = math.prod(problem.out_shape)
         parent, num_ranks = prefix.rpartition(".")[0], context.collectives.size
         for slot, spec in problem.weights.items():
-            shape = (spec.shape[0] * num_ranks, *spec.shape[1:])
-            name = self.weight_names.get(slot, slot)
-            self.expect(f"{parent}.{name}", shape, slot=slot, dtype=spec.dtype, num_pieces=num_ranks)
+            rows, *columns = (spec.shape[0] * num_ranks, *spec.shape[1:])
+            if slot in self.linears:
+                self.expect_matrix(f"{parent}.{self.linears[slot]}", (rows, *columns), slot=slot)
+            else:
+                self.expect(f"{parent}.{slot}", (rows, *columns), slot=slot, dtype=spec.dtype, num_pieces=num_ranks)
 
     @property
     def plan(self) -> MixerPlan | None:

@@ -14,7 +14,6 @@ import torch
 
 from atom_kernels.attention.mla import MlaProblem, MlaPrologue
 from atom_models.layers.mixer import Mixer
-from atom_models.quantization import LinearSpec
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -36,7 +35,7 @@ class LatentAttention(Mixer):
         norm: of latents, before they are cached.
     """
 
-    weight_names = MappingProxyType({"kv_b": "kv_b_proj.weight"})
+    linears = MappingProxyType({"kv_b": "kv_b_proj"})
 
     def __init__(
         self, problem: MlaProblem, *, context: BuildContext, prefix: str, rotary: Rotary, norm: RMSNorm
@@ -48,7 +47,6 @@ class LatentAttention(Mixer):
         self._q_shape = (problem.num_heads, problem.query_dim)
         self._rotary = rotary
         self.norm = norm
-        self._check_scheme()
 
     def mix(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         norm, rotary = self.norm, self._rotary
@@ -60,15 +58,6 @@ class LatentAttention(Mixer):
             norm_eps=norm.eps,
         )
         return self._host.mix((q.view(q.shape[0], *self._q_shape), kv), prologue).view(q.shape[0], -1)
-
-    def _check_scheme(self) -> None:
-        (name,), context = self.expected_weights(), self._context
-        name = name.removesuffix(".weight")
-        scheme = context.quantization.scheme_for(name)
-        rows, rank = self.problem.weights["kv_b"].shape
-        slots = scheme.create_weights(LinearSpec(rank, rows, context.dtype, False, context.platform))
-        if set(slots) != {"weight"} or slots["weight"].dtype != context.dtype:
-            raise ValueError(f"{name} cannot be held as {scheme.name} yet; leave it out of quantization")
 
 
 def mla_scale(query_dim: int, rope_parameters: Mapping[str, Any]) -> float:

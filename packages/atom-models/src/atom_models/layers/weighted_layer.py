@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from atom_kernels.formats import Plain
 from atom_models.layers.layer import Layer
-from atom_models.layers.loadable import ExpectedWeight, check_shape
+from atom_models.layers.loadable import check_shape
+from atom_models.layers.matrices import MatrixStack, StoredMatrix
+from atom_models.quantization import ExpectedWeight
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -36,6 +39,7 @@ class WeightedLayer(Layer):
         self._context = context
         self._slots: dict[str, _Slot] = {}
         self._loaded: dict[str, torch.Tensor] = {}
+        self._matrices: dict[str, MatrixStack] = {}
 
     def expect(
         self,
@@ -58,17 +62,38 @@ class WeightedLayer(Layer):
         """
         self._slots[name] = _Slot(slot, ExpectedWeight(shape, dtype or self._context.dtype), num_pieces)
 
+    def expect_matrix(self, name: str, shape: tuple[int, int], *, slot: str) -> None:
+        """Announces the matrix of a linear, in whatever layout it is stored; ranks share its rows evenly.
+
+        Args:
+            name: of the linear. `pack` gets its numbers in the model's dtype.
+        """
+        ranks, dtype = self._context.collectives, self._context.dtype
+        stored, height = self._context.quantization.for_layer(name, dtype).stored, shape[0] // ranks.size
+        rows = (ranks.rank * height, (ranks.rank + 1) * height)
+        matrix = StoredMatrix(name, stored, shape, rows, (0, shape[1]))
+        self._matrices[slot] = MatrixStack((matrix,), self._context.device)
+        self.ignored_weights |= {f"{name}.{suffix}" for suffix in stored.ignored}
+
     def pack(self, weights: dict[str, torch.Tensor]) -> None:
         """This rank's part of each tensor, by slot: choose the kernel, and keep what it needs."""
         raise NotImplementedError
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
-        return {name: slot.expected for name, slot in self._slots.items()}
+        expected = {name: slot.expected for name, slot in self._slots.items()}
+        for stack in self._matrices.values():
+            expected |= stack.expected_weights()
+        return expected
 
     def shapes_on_rank(self) -> list[tuple[int, ...]]:
-        return [slot.shape_on_rank for slot in self._slots.values()]
+        shapes = [slot.shape_on_rank for slot in self._slots.values()]
+        return shapes + [shape for stack in self._matrices.values() for shape in stack.shapes()]
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
+        for stack in self._matrices.values():
+            if name in stack.expected_weights():
+                stack.load(name, tensor)
+                return
         slot, ranks = self._slots[name], self._context.collectives
         check_shape(name, tensor, slot.expected)
         shape, piece = slot.shape_on_rank, ranks.rank * slot.num_pieces // ranks.size
@@ -82,4 +107,5 @@ class WeightedLayer(Layer):
         absent = [name for name, slot in self._slots.items() if slot.name not in weights]
         if absent:
             raise RuntimeError(f"{absent[0]} was never loaded")
-        self.pack(weights)
+        plain = Plain(self._context.dtype)
+        self.pack(weights | {slot: stack.take(plain)["weight"] for slot, stack in self._matrices.items()})

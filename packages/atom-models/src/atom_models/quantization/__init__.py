@@ -1,18 +1,20 @@
-"""Quantization schemes of linears, and their choice by layer name."""
+"""How layers hold their weights, and how checkpoints store them; the choice for each layer by its name."""
 
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
 from atom_models.quantization.choice import ONLINE, UNQUANTIZED, OneScheme, choose_quantization
 from atom_models.quantization.dense import Dense
-from atom_models.quantization.int8 import Int8Checkpoint, Int8FewRows, Int8WeightOnly
+from atom_models.quantization.int8 import Int8FewRows, Int8WeightOnly
+from atom_models.quantization.layouts import ExpectedWeight, StoredLayout
+from atom_models.quantization.published import Header, Headers
 from atom_models.quantization.scheme import (
     DENSE_INPUT,
     InputFormat,
+    LayerQuantization,
     LinearScheme,
     LinearSpec,
     Quantization,
     Unnormed,
     UnnormedInput,
-    WeightSlot,
 )
 
 __all__ = [
@@ -20,17 +22,20 @@ __all__ = [
     "ONLINE",
     "UNQUANTIZED",
     "Dense",
+    "ExpectedWeight",
+    "Header",
+    "Headers",
     "InputFormat",
-    "Int8Checkpoint",
     "Int8FewRows",
     "Int8WeightOnly",
+    "LayerQuantization",
     "LinearScheme",
     "LinearSpec",
     "OneScheme",
     "Quantization",
+    "StoredLayout",
     "Unnormed",
     "UnnormedInput",
     "UnsupportedQuantizationError",
-    "WeightSlot",
     "choose_quantization",
 ]

@@ -1,24 +1,25 @@
-"""Which scheme each layer gets: from the checkpoint's `quantization_config`, or asked for at start."""
+"""Which quantization a checkpoint gets: its own, by its `quantization_config`, or what is asked for at start."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from atom_models.checkpoint.quantization_config import (
-    UnsupportedQuantizationError,
-    check_quantization,
-    published_format,
-)
+import torch
+
+from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
 from atom_models.quantization.dense import Dense
-from atom_models.quantization.int8 import Int8Checkpoint, Int8FewRows, Int8WeightOnly
-from atom_models.quantization.scheme import LinearScheme, Quantization
+from atom_models.quantization.int8 import Int8FewRows, Int8WeightOnly
+from atom_models.quantization.layouts import PlainLayout
+from atom_models.quantization.published import StoredQuantization, read_published
+from atom_models.quantization.published.headers import Headers
+from atom_models.quantization.scheme import LayerQuantization, LinearScheme, Quantization
 
 
 @dataclass(frozen=True)
 class OneScheme:
-    """One scheme for every linear, but for the layers of which a part of the name is in `skipped`: those stay dense.
+    """Plain weights, and one scheme for every linear, but for those of which a part of the name is in `skipped`.
 
     A skipped name matches whole components: ``"lm_head"``, ``"mlp.down_proj"`` or ``"model.layers.0"``.
     """
@@ -27,9 +28,10 @@ class OneScheme:
     scheme: LinearScheme
     skipped: tuple[str, ...] = ()
 
-    def scheme_for(self, layer_name: str) -> LinearScheme:
+    def for_layer(self, layer_name: str, dtype: torch.dtype) -> LayerQuantization:
         dotted = f".{layer_name}."
-        return Dense() if any(f".{name}." in dotted for name in self.skipped) else self.scheme
+        is_skipped = any(f".{name}." in dotted for name in self.skipped)
+        return LayerQuantization(PlainLayout(dtype), Dense() if is_skipped else self.scheme)
 
 
 UNQUANTIZED = OneScheme("none", Dense())
@@ -42,8 +44,13 @@ ONLINE: Mapping[str, Quantization] = {
 }
 
 
-def choose_quantization(config: Mapping[str, Any], requested: str | None = None) -> Quantization:
+def choose_quantization(
+    config: Mapping[str, Any], requested: str | None = None, headers: Headers | None = None
+) -> Quantization:
     """The quantization of a checkpoint with that (normalized) config; `requested` quantizes dense weights on loading.
+
+    Args:
+        headers: of the checkpoint's tensors. They decide where the config is silent or wrong.
 
     Raises:
         UnsupportedQuantizationError: an unknown method, or a request on top of a checkpoint that is quantized already.
@@ -55,20 +62,10 @@ def choose_quantization(config: Mapping[str, Any], requested: str | None = None)
                 f"unknown quantization {requested!r}; dense weights can be loaded as {', '.join(ONLINE)}"
             )
         return ONLINE[requested or "none"]
-    check_quantization(config)
-    found = published_format(config)
-    name = "" if found is None else found.name
+    published = read_published(given)
     if requested not in (None, "none"):
         raise UnsupportedQuantizationError(
-            f"quantization {requested!r} was asked for, but the checkpoint is quantized as {name} already: leave it out"
+            f"quantization {requested!r} was asked for, but the checkpoint is quantized as {published.name} already: "
+            "leave it out"
         )
-    return _READERS[name](given)
-
-
-def _read_bitsandbytes(config: Mapping[str, Any]) -> Quantization:
-    skipped = tuple(config.get("llm_int8_skip_modules") or ("lm_head",))
-    return OneScheme("bitsandbytes", Int8Checkpoint(), skipped)
-
-
-# A reader for each name in `READABLE`.
-_READERS: Mapping[str, Callable[[Mapping[str, Any]], Quantization]] = {"bitsandbytes int8": _read_bitsandbytes}
+    return StoredQuantization(published, headers)

@@ -1,4 +1,4 @@
-"""Weight-only int8 with a scale for each output channel: quantized here, or read from a checkpoint."""
+"""Weight-only int8 with a scale for each output channel."""
 
 from __future__ import annotations
 
@@ -8,44 +8,25 @@ from typing import Any, ClassVar
 
 import torch
 
-from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem, quantize_int8
+from atom_kernels.formats import Integers, WeightFormat
+from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem
 from atom_kernels.operator import Layout
 from atom_kernels.plan import Plan, PlanRow
 from atom_kernels.select import select
-from atom_models.quantization.scheme import LinearScheme, LinearSpec, WeightSlot, bias_slot
+from atom_models.quantization.scheme import LinearScheme, LinearSpec
 
 
 @dataclass(frozen=True)
 class Int8WeightOnly(LinearScheme):
-    """Loads dense weights and rounds them to int8 once they are complete."""
+    """int8 with a scale for each output; activations are not quantized."""
 
     name: ClassVar[str] = "int8"
 
-    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-        weight, scale = quantize_int8(weights["weight"])
-        return _int8_plan(spec).prepare({"weight": weight, "scale": scale, "bias": weights.get("bias")})
-
-
-@dataclass(frozen=True)
-class Int8Checkpoint(LinearScheme):
-    """Weights that the checkpoint holds as int8, with the largest magnitude of each output channel as ``SCB``.
-
-    The format of bitsandbytes (Dettmers et al. 2022, "LLM.int8()", https://arxiv.org/abs/2208.07339); activations are
-    not quantized here.
-    """
-
-    name: ClassVar[str] = "int8-checkpoint"
-    ignored_weights: ClassVar[tuple[str, ...]] = ("weight_format",)
-
-    def create_weights(self, spec: LinearSpec) -> dict[str, WeightSlot]:
-        return {
-            "weight": WeightSlot((spec.out_features, spec.in_features), torch.int8, 0, 1),
-            "SCB": WeightSlot((spec.out_features,), torch.float32),
-        } | bias_slot(spec)
+    def weight_format(self, spec: LinearSpec) -> WeightFormat:
+        return Integers(8)
 
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-        scale = weights["SCB"] / 127.0
-        return _int8_plan(spec).prepare({"weight": weights["weight"], "scale": scale, "bias": weights.get("bias")})
+        return _int8_plan(spec).prepare(weights)
 
 
 @dataclass(frozen=True)
@@ -83,5 +64,4 @@ def _quantize(_: Any, weights: Mapping[str, torch.Tensor | None]) -> dict[str, t
     source = weights["weight"]
     if source is None:
         raise ValueError("int8: there is no weight to quantize")
-    weight, scale = quantize_int8(source)
-    return {"weight": weight, "scale": scale, "bias": weights["bias"]}
+    return {**Integers(8).quantize(source), "bias": weights["bias"]}

@@ -1,15 +1,17 @@
-"""What a quantization scheme is: how one linear's weights are stored, prepared and used."""
+"""What a quantization scheme is: how one linear's weights are held, prepared and used."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 
+from atom_kernels.formats import Plain, WeightFormat
 from atom_kernels.platform import Platform
+from atom_models.quantization.layouts import StoredLayout
 
 
 @dataclass(frozen=True)
@@ -29,20 +31,6 @@ class LinearSpec:
     platform: Platform
     out_dtype: torch.dtype | None = None
     gated: bool = False
-
-
-@dataclass(frozen=True)
-class WeightSlot:
-    """A tensor that the checkpoint fills, of this rank's size.
-
-    `output_dim` and `input_dim` say which dimension runs along the linear's outputs and inputs: stacking and sharding
-    cut there, in proportion, so that scales of blocks are cut as well.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    output_dim: int | None = 0
-    input_dim: int | None = None
 
 
 @dataclass(frozen=True)
@@ -78,42 +66,54 @@ class UnnormedInput(InputFormat):
 
 @dataclass(frozen=True)
 class LinearScheme(ABC):
-    """One way to hold the weights of a linear. Equal schemes may be stacked: implementations are frozen dataclasses.
+    """One way to hold and run the weights of a linear. Implementations are frozen dataclasses: equal ones are alike.
 
     Attributes:
         name: what messages call it.
-        ignored_weights: names that may follow the layer's in the checkpoint and are not needed.
     """
 
     name: ClassVar[str]
-    ignored_weights: ClassVar[tuple[str, ...]] = ()
 
     def input_format(self, spec: LinearSpec) -> InputFormat:
         """What the linear takes: activations as they are, unless the scheme says otherwise."""
         return DENSE_INPUT
 
-    def create_weights(self, spec: LinearSpec) -> dict[str, WeightSlot]:
-        """The tensors to load, by the name that follows the layer's in the checkpoint: the dense ones by default."""
-        slots = {"weight": WeightSlot((spec.out_features, spec.in_features), spec.dtype, 0, 1)}
-        return slots | bias_slot(spec)
+    def weight_format(self, spec: LinearSpec) -> WeightFormat:
+        """What `finish` takes: plain numbers by default. Loading rounds what has another format to this one."""
+        return Plain(spec.dtype)
 
     @abstractmethod
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[Any], torch.Tensor]:
-        """Pack or quantize what was loaded and return `apply`: activations in `input_format` -> output.
+        """Pack what was loaded and return `apply`: activations in `input_format` -> output.
 
-        With an `UnnormedInput` it is ``apply(x, residual=None)``.
+        With an `UnnormedInput` it is ``apply(x, residual=None)``. Called once; the caller then drops `weights`.
 
-        Called once, after the last tensor came; the caller then drops `weights`.
+        Args:
+            weights: the tensors of `weight_format`, and "bias" if there is one.
         """
 
 
+@dataclass(frozen=True)
+class LayerQuantization:
+    """How the matrix of one layer is stored, and how it is held.
+
+    Attributes:
+        stored: its tensors in the checkpoint.
+        scheme: what a linear makes of them. Other layers hold plain numbers.
+        rule: what chose them, as reports show it.
+    """
+
+    stored: StoredLayout
+    scheme: LinearScheme
+    rule: str = field(default="", compare=False)
+
+
 class Quantization(Protocol):
-    """Chooses a scheme for each linear by its full name in the checkpoint."""
+    """Chooses for each layer by its full name in the checkpoint."""
 
     @property
     def name(self) -> str: ...
-    def scheme_for(self, layer_name: str) -> LinearScheme: ...
 
-
-def bias_slot(spec: LinearSpec) -> dict[str, WeightSlot]:
-    return {"bias": WeightSlot((spec.out_features,), spec.dtype)} if spec.bias else {}
+    def for_layer(self, layer_name: str, dtype: torch.dtype) -> LayerQuantization:
+        """What a layer with activations in `dtype` gets."""
+        ...

@@ -13,6 +13,7 @@ from atom_kernels.protocols.collectives import SingleRank
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import PublishedFormat, published_format
+from atom_models.layers import Linear
 from atom_models.model import build_model, config_warnings, construct_model
 from atom_models.requirements.cache import CACHE_DTYPES, CacheGroup, cache_groups
 from atom_models.requirements.parameters import Count, count_parameters
@@ -50,6 +51,7 @@ class ModelRequirements:
         weight_bytes: by number format. "int8" leaves all but the linears in bfloat16, and is there for models without
             experts; the published format is there if the checkpoint is quantized and its size follows from the config.
         published_format: the format of a checkpoint that is quantized, such as "fp8" or "awq int4", or None.
+        held_format: what an engine holds the published weights in, one of `weight_bytes`.
         refusal: why an engine does not load this checkpoint; None if it does.
         warnings: what an engine logs about the config.
         on_rank: number of tensor-parallel ranks -> what each holds; None where they cannot share the model.
@@ -65,6 +67,7 @@ class ModelRequirements:
     max_model_len: int
     weight_bytes: Mapping[str, int]
     published_format: str | None
+    held_format: str
     refusal: str | None
     warnings: tuple[str, ...]
     on_rank: Callable[[int], RankShare | None] = field(compare=False, repr=False)
@@ -89,6 +92,7 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
     count, groups = count_parameters(model), cache_groups(model)
     published = published_format(checkpoint.config)
     whole = RankShare(_weight_bytes(count, published), groups)
+    refusal, is_packed = _as_engine_builds(checkpoint, context) if published is not None else (None, False)
     return ModelRequirements(
         architecture=checkpoint.architecture,
         num_parameters=count.parameters,
@@ -98,7 +102,8 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
         max_model_len=checkpoint.max_model_len,
         weight_bytes=whole.weight_bytes,
         published_format=None if published is None else published.name,
-        refusal=None if published is None else _refusal(checkpoint, context),
+        held_format=published.name if published is not None and is_packed else "bfloat16",
+        refusal=refusal,
         warnings=config_warnings(model, checkpoint),
         on_rank=functools.cache(
             lambda num_ranks: whole if num_ranks == 1 else _rank_share(checkpoint, context, num_ranks)
@@ -124,13 +129,14 @@ def _rank_share(checkpoint: Checkpoint, context: BuildContext, num_ranks: int) -
     return RankShare(weight_bytes, cache_groups(model))
 
 
-def _refusal(checkpoint: Checkpoint, context: BuildContext) -> str | None:
-    """Why an engine does not load the quantized weights, in its own words."""
+def _as_engine_builds(checkpoint: Checkpoint, context: BuildContext) -> tuple[str | None, bool]:
+    """Why an engine does not load the quantized weights, in its own words; whether it holds them as they are stored."""
     try:
-        build_model(checkpoint, context)
+        model = build_model(checkpoint, context)
     except ValueError as error:
-        return str(error)
-    return None
+        return str(error), False
+    linears = [layer for layer in model.modules() if isinstance(layer, Linear)]
+    return None, any(layer.is_quantized for layer in linears)
 
 
 def _weight_bytes(count: Count, published: PublishedFormat | None) -> dict[str, int]:

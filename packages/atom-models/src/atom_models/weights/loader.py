@@ -14,14 +14,17 @@ from torch import nn
 from tqdm import tqdm
 
 from atom_models.checkpoint import Checkpoint, CheckpointError
-from atom_models.layers.loadable import ChoosesNames, ExpectedWeight, Loadable
+from atom_models.layers.loadable import ChoosesNames, Loadable
+from atom_models.quantization import ExpectedWeight, Headers
 from atom_models.weights.gguf_source import open_gguf
-from atom_models.weights.safetensors_source import open_safetensors
+from atom_models.weights.safetensors_source import SafetensorsSource, open_safetensors
 
 logger = logging.getLogger(__name__)
 
 # Tables that old checkpoints stored although they follow from the config.
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached", ".masked_bias")
+# Scales of keys and values in a cache of eight bits, in the spellings of several quantizers.
+_CACHE_SCALES = (".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale", ".output_scale")
 _NAMES_SHOWN = 8
 
 
@@ -48,6 +51,8 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, progress: bool = True
     for layer in model.modules():
         if isinstance(layer, ChoosesNames):
             layer.choose_names(names)
+    if isinstance(source, SafetensorsSource):
+        _check_headers(model, source.headers())
     start = time.perf_counter()
     count = _fill(model, _shown(source, progress), str(checkpoint.path))
     logger.info("loaded %d tensors (%.0f MB) in %.1f s", count, source.num_bytes / 1e6, time.perf_counter() - start)
@@ -98,11 +103,14 @@ def _fill(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], where: 
     ignored_prefixes = tuple(prefix for module in model.modules() for prefix in getattr(module, "ignored_prefixes", ()))
     seen: set[str] = set()
     unexpected: list[str] = []
+    num_cache_scales = 0
     for name, tensor in tensors:
         layer = owners.get(name)
         if layer is None:
             known = name in ignored or name.endswith(_IGNORED_SUFFIXES) or name.startswith(ignored_prefixes)
-            if not known:
+            if not known and name.endswith(_CACHE_SCALES):
+                num_cache_scales += 1
+            elif not known:
                 unexpected.append(name)
             continue
         if name in seen:
@@ -112,6 +120,8 @@ def _fill(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], where: 
         outstanding[id(layer)] -= 1
         if not outstanding[id(layer)]:
             layer.finish()
+    if num_cache_scales:
+        logger.warning("%s has %d scales for an fp8 KV cache: not used, the scale is 1", where, num_cache_scales)
     missing = [name for name in owners if name not in seen]
     if missing or unexpected:
         parts = [_list("missing", missing), _list("unexpected", unexpected)]
@@ -120,6 +130,16 @@ def _fill(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], where: 
         if not layer.expected_weights():
             layer.finish()
     return len(seen)
+
+
+def _check_headers(model: nn.Module, headers: Headers) -> None:
+    """Refuses tensors of wrong shapes before the first is read."""
+    for layer in _loadable(model):
+        for name, expected in layer.expected_weights().items():
+            header = headers.tensors.get(name)
+            reason = None if header is None else expected.why_not(header.shape, header.dtype)
+            if reason is not None:
+                raise CheckpointError(f"the weight {name} {reason}")
 
 
 def _loadable(model: nn.Module) -> list[Loadable]:
@@ -154,10 +174,16 @@ def _shown(source: WeightSource, progress: bool) -> Iterator[tuple[str, torch.Te
 
 
 def _random(name: str, weight: ExpectedWeight, generator: torch.Generator) -> torch.Tensor:
-    shape, device = weight.shape, generator.device
-    if not weight.dtype.is_floating_point:
-        return torch.randint(-127, 128, shape, generator=generator, device=device).to(weight.dtype)
+    shape, dtype, device = weight.shape, weight.dtype, generator.device
+    if weight.dummy is not None:
+        return torch.full(shape, weight.dummy, device=device).to(dtype)
+    if not dtype.is_floating_point:
+        most = torch.iinfo(dtype).max
+        return torch.randint(
+            0 if dtype is torch.uint8 else -most, most, shape, generator=generator, device=device, dtype=dtype
+        )
     if len(shape) == 1:
-        fill = 0.0 if name.endswith("bias") else 1.0
-        return torch.full(shape, fill, dtype=weight.dtype, device=device)
-    return torch.empty(shape, device=device).normal_(0.0, 0.02, generator=generator)
+        return torch.full(shape, 0.0 if name.endswith("bias") else 1.0, dtype=dtype, device=device)
+    if dtype.itemsize == 1:
+        return torch.empty(shape, device=device).normal_(0.0, 0.02, generator=generator).to(dtype)
+    return torch.empty(shape, dtype=dtype, device=device).normal_(0.0, 0.02, generator=generator)

@@ -15,6 +15,24 @@ from safetensors import SafetensorError, safe_open
 
 from atom_models.checkpoint import CheckpointError
 from atom_models.checkpoint.weight_names import DECODER_PREFIX, INDEX, is_decoder_alone
+from atom_models.quantization.published.headers import Header, Headers
+
+# As headers of safetensors spell them.
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
 
 
 @dataclass(frozen=True)
@@ -41,6 +59,19 @@ class SafetensorsSource:
     def names(self) -> frozenset[str]:
         """Names of all tensors in a causal language model."""
         return frozenset(self.prefix + name for name in self._stored_names)
+
+    def headers(self) -> Headers:
+        """Shapes and dtypes of all tensors; no tensor is read."""
+        found = {}
+        for file in self.files:
+            with _open_file(file) as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - no mapping
+                    part = tensors.get_slice(name)
+                    dtype = _DTYPES.get(part.get_dtype())
+                    if dtype is None:
+                        raise CheckpointError(f"{file}: {name} is {part.get_dtype()}, which torch cannot hold")
+                    found[self.prefix + name] = Header(tuple(part.get_shape()), dtype)
+        return Headers(found)
 
     @cached_property
     def _stored_names(self) -> frozenset[str]:
@@ -122,3 +153,14 @@ def _open_index(folder: Path) -> SafetensorsSource:
             raise CheckpointError(f"{folder} lacks {file}, which {INDEX} names: the download is incomplete")
     placed = {name: folder / file for name, file in names.items()}
     return SafetensorsSource(tuple(sorted(set(placed.values()))), placed)
+
+
+def read_headers(folder: Path) -> Headers | None:
+    """Shapes and dtypes of a folder's tensors; None where there are no weights, as where a model is only planned.
+
+    Raises:
+        CheckpointError: a file is damaged, or an index names one that is not there.
+    """
+    if not (folder / INDEX).is_file() and not any(folder.glob("*.safetensors")):
+        return None
+    return open_safetensors(folder).headers()

@@ -6,16 +6,14 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from atom_core.models import Architecture
+    pass
 
-# Shown beside a number format of weights that this version does not read.
-REFUSED = "refused"
 HELP = "list, download and find models"
 USAGE = "list | pull NAME | path NAME"
 DESCRIPTION = """\
 Models that ATOM knows by name, models that are already on this machine, and the architectures that it runs: any
-checkpoint of these in float32, bfloat16 or float16, whoever published it. Models whose publishers give out quantized
-weights only are marked where this version does not read that format yet."""
+checkpoint of these in float32, bfloat16 or float16, whoever published it, and quantized ones in the formats that
+docs/models.md lists."""
 EXAMPLES = """\
 examples:
   atom models list
@@ -81,17 +79,12 @@ def _architecture_lines() -> list[str]:
 
     described = {name: describe_architecture(name) for name in supported_architectures()}
     rows = [("architecture", "models", "published as", "features")]
-    rows += [(name, found.models, _published(found), ", ".join(found.features)) for name, found in described.items()]
+    rows += [(name, found.models, found.published_as, ", ".join(found.features)) for name, found in described.items()]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
+    return [
         "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), words]).rstrip()
         for *cells, words in rows
     ]
-    return [*lines, "", f"{REFUSED}: the published weights do not load yet; the same model in bfloat16 does"]
-
-
-def _published(found: Architecture) -> str:
-    return found.published_as if found.are_weights_readable else f"{found.published_as} ({REFUSED})"
 
 
 def _size(num_bytes: int) -> str:

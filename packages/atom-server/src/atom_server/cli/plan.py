@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on", metavar="ACCELERATOR", help="plan for 1 to 8 of MI300X, MI300A, MI355X, H100, H200, or all of these"
     )
-    parser.add_argument("--weights", metavar="FORMAT", help="weights on accelerators (default: as published)")
+    parser.add_argument("--weights", metavar="FORMAT", help="weights on accelerators (default: as engines hold them)")
     parser.add_argument(
         "--kv-cache-dtype",
         "--kv_cache_dtype",
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         lines, fits = accelerator_lines(
             needs,
             accelerators,
-            weights=args.weights or _published_size(needs),
+            weights=args.weights or needs.held_format,
             kv_cache_dtype=args.kv_cache_dtype or "auto",
             contexts=[args.context] if args.context else _contexts(needs.max_model_len),
         )
@@ -102,12 +102,6 @@ def _heading(model: str, needs: ModelRequirements) -> list[str]:
     if needs.refusal:
         lines.append(f"refused: {needs.refusal}")
     return lines
-
-
-def _published_size(needs: ModelRequirements) -> str:
-    """The format of the published weights, where their size is known."""
-    published = needs.published_format
-    return published if published is not None and published in needs.weight_bytes else "bfloat16"
 
 
 def _contexts(longest: int) -> list[int]:

@@ -114,8 +114,9 @@ def _remarks(needs: ModelRequirements, formats: Collection[str]) -> list[str]:
         return []
     others = ", ".join(name for name in formats if name != needs.published_format)
     lines = [f"{others}: the same model from a checkpoint in bfloat16"] if others else []
-    if needs.refusal and needs.published_format in formats:
-        lines.append(f"{needs.published_format}: sizes only, this version does not load it")
+    if needs.published_format in formats and needs.held_format != needs.published_format:
+        held = "does not load it" if needs.refusal else f"holds these weights in {needs.held_format}"
+        lines.append(f"{needs.published_format}: the size of the files; this version {held}")
     return lines
 
 

@@ -1,0 +1,102 @@
+"""Matrices of the checkpoint, gathered in one number format as this rank holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from atom_kernels.formats import WeightFormat, cut, format_of_cuts, weight_specs
+from atom_models.layers.loadable import check_shape
+from atom_models.quantization import ExpectedWeight, StoredLayout
+
+
+@dataclass(frozen=True)
+class StoredMatrix:
+    """One matrix of the checkpoint, and this rank's part of it.
+
+    Attributes:
+        name: of its layer. The tensors' names follow after a dot.
+        shape: (rows, columns) of the whole.
+        rows, columns: (first, last + 1) of this rank.
+    """
+
+    name: str
+    layout: StoredLayout
+    shape: tuple[int, int]
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+
+    def expected_weights(self) -> dict[str, ExpectedWeight]:
+        return {f"{self.name}.{suffix}": expected for suffix, expected in self.layout.expected(*self.shape).items()}
+
+
+class MatrixStack:
+    """Matrices of one layout, one below the other. Memory is taken when the first of them is complete.
+
+    Args:
+        device: where they are gathered.
+        num_rows: of the stack, where it has more than its matrices; the last are zeros.
+
+    Attributes:
+        weight_format: of the stack: the layout's, with smaller tiles where a cut goes through one.
+    """
+
+    def __init__(
+        self, matrices: Sequence[StoredMatrix], device: torch.device | str, num_rows: int | None = None
+    ) -> None:
+        first, last = matrices[0].columns
+        sizes = [matrix.rows[1] - matrix.rows[0] for matrix in matrices]
+        self.shape = (num_rows or sum(sizes), last - first)
+        self._stored_format = matrices[0].layout.weight_format
+        self.weight_format = format_of_cuts(
+            self._stored_format, [matrix.rows for matrix in matrices], matrices[0].columns
+        )
+        self._device = device
+        self._starts = {matrix: sum(sizes[:place]) for place, matrix in enumerate(matrices)}
+        self._owners = {name: matrix for matrix in matrices for name in matrix.expected_weights()}
+        # What has come of matrices that are not complete, by the suffixes of the names.
+        self._waiting: dict[StoredMatrix, dict[str, torch.Tensor]] = {}
+        self._tensors: dict[str, torch.Tensor] = {}
+
+    def expected_weights(self) -> dict[str, ExpectedWeight]:
+        return {name: weight for matrix in self._starts for name, weight in matrix.expected_weights().items()}
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the tensors that this rank holds."""
+        return [spec.shape for spec in weight_specs(self.weight_format, *self.shape).values()]
+
+    def load(self, name: str, tensor: torch.Tensor) -> None:
+        """Takes one tensor, of the full shape. A matrix is put into its place with the last of its tensors."""
+        matrix = self._owners[name]
+        expected = matrix.layout.expected(*matrix.shape)
+        suffix = name.removeprefix(f"{matrix.name}.")
+        check_shape(name, tensor, expected[suffix])
+        waiting = self._waiting.setdefault(matrix, {})
+        waiting[suffix] = tensor
+        if len(waiting) == len(expected):
+            self._place(matrix, self._waiting.pop(matrix))
+
+    def take(self, wanted: WeightFormat) -> dict[str, torch.Tensor]:
+        """The tensors in a format, which the caller owns from now on: rounded to it, where it is another one."""
+        tensors, self._tensors = self._tensors, {}
+        if not tensors:
+            raise RuntimeError(f"{next(iter(self._owners))} was never loaded")
+        if wanted == self.weight_format:
+            return tensors
+        return wanted.quantize(self.weight_format.dequantize(tensors, self.shape[1]))
+
+    def _place(self, matrix: StoredMatrix, stored: Mapping[str, torch.Tensor]) -> None:
+        start, size = self._starts[matrix], matrix.rows[1] - matrix.rows[0]
+        for name, tensor in matrix.layout.to_parts(stored, *matrix.shape).items():
+            part = self.weight_format.parts[name]
+            first, last = start // part.rows, -(-(start + size) // part.rows)
+            target = self._tensor(name).narrow(-2, first, last - first)
+            target.copy_(cut(tensor, self._stored_format.parts[name], part, matrix.rows, matrix.columns))
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        if name not in self._tensors:
+            spec = weight_specs(self.weight_format, *self.shape)[name]
+            self._tensors[name] = torch.zeros(spec.shape, dtype=spec.dtype, device=self._device)
+        return self._tensors[name]

@@ -1,0 +1,63 @@
+"""What a linear waits for: its matrices in the checkpoint's layout, its bias, and the scheme that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from atom_kernels.formats import Plain
+from atom_models.layers.matrices import MatrixStack, StoredMatrix
+from atom_models.quantization import DENSE_INPUT, InputFormat, LinearScheme, LinearSpec, UnnormedInput
+
+
+class SchemeWeights:
+    """The weights of one plan.
+
+    Attributes:
+        matrices: one below the other.
+        bias: of all of them, if the spec has one; zeros where nothing was loaded.
+    """
+
+    def __init__(
+        self, scheme: LinearScheme, spec: LinearSpec, matrices: Sequence[StoredMatrix], device: torch.device | str
+    ) -> None:
+        self.scheme, self.spec = scheme, spec
+        self.matrices = MatrixStack(matrices, device, spec.out_features)
+        self._device = device
+        self._bias: torch.Tensor | None = None
+
+    @property
+    def bias(self) -> torch.Tensor:
+        if self._bias is None:
+            self._bias = torch.zeros(self.spec.out_features, dtype=self.spec.dtype, device=self._device)
+        return self._bias
+
+    @property
+    def input_format(self) -> InputFormat:
+        return self.scheme.input_format(self.spec)
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.scheme.weight_format(self.spec) != Plain(self.spec.dtype)
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        return self.matrices.shapes() + ([(self.spec.out_features,)] if self.spec.bias else [])
+
+    def finish(self, tied: torch.Tensor | None = None) -> Callable[..., torch.Tensor]:
+        """The scheme's `apply`, with a plain tensor encoded first where the scheme wants another form.
+
+        Args:
+            tied: a plain matrix that is there already, used without copying it.
+        """
+        held = self.scheme.weight_format(self.spec)
+        if tied is None:
+            tensors = self.matrices.take(held)
+        else:
+            tensors = {"weight": tied} if held == Plain(tied.dtype) else held.quantize(tied)
+        bias, self._bias = self.bias if self.spec.bias else None, None
+        apply = self.scheme.finish(self.spec, tensors if bias is None else {**tensors, "bias": bias})
+        input_format = self.input_format
+        if input_format == DENSE_INPUT or isinstance(input_format, UnnormedInput):
+            return apply
+        return lambda x: apply(input_format.encode(x) if isinstance(x, torch.Tensor) else x)

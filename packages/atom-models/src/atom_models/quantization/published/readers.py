@@ -1,0 +1,248 @@
+"""What a published `quantization_config` says: the layout of each layer's matrix, by the layer's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
+from atom_models.quantization.layouts import (
+    AwqLayout,
+    Float8Layout,
+    GptqLayout,
+    Int8Layout,
+    Mxfp4BlocksLayout,
+    Mxfp4Layout,
+    Nvfp4Layout,
+    PackedInt4Layout,
+    StoredLayout,
+)
+from atom_models.quantization.published.names import Rule, by_component, by_glob, by_part, by_target, first_match
+
+Config = Mapping[str, Any]
+_INSTEAD = "Use the model's checkpoint in bfloat16 or a GGUF file of it"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The layout of one layer, and the rule of the config that chose it; a layout of None is not quantized."""
+
+    layout: StoredLayout | None
+    rule: str
+
+
+@dataclass(frozen=True)
+class PublishedQuantization:
+    """The layouts that a config gives to layers.
+
+    Attributes:
+        name: of the method, such as "compressed-tensors".
+        groups: (rules, layout), the first that means a layer is its own; no rules mean every layer.
+        skipped: rules of layers that are left as they are.
+        matches: how rules are read.
+    """
+
+    name: str
+    groups: tuple[tuple[tuple[str, ...], StoredLayout | None], ...]
+    skipped: tuple[str, ...] = ()
+    matches: Rule = by_component
+
+    def choose(self, layer_name: str) -> Choice:
+        """What the config says of a linear, by its full name in the checkpoint."""
+        rule = first_match(self.skipped, layer_name, self.matches)
+        if rule is not None:
+            return Choice(None, f"left out by {rule!r}")
+        for rules, layout in self.groups:
+            rule = first_match(rules, layer_name, self.matches) if rules else "*"
+            if rule is not None:
+                return Choice(layout, f"meant by {rule!r}" if rules else f"as all of {self.name}")
+        return Choice(None, "meant by no rule")
+
+
+def read_published(given: Config) -> PublishedQuantization:
+    """What the config of a quantized checkpoint says.
+
+    Raises:
+        UnsupportedQuantizationError: a method, or a field of one, that is not read here; it names the field.
+    """
+    method = str(given.get("quant_method") if isinstance(given, Mapping) else given).lower().replace("_", "-")
+    if method not in _READERS or not isinstance(given, Mapping):
+        raise UnsupportedQuantizationError(
+            f"the checkpoint is quantized as {method}, which this version does not read; it reads "
+            f"{', '.join(_READERS)}. {_INSTEAD}"
+        )
+    return _READERS[method](given)
+
+
+def _read_fp8(given: Config) -> PublishedQuantization:
+    skipped = tuple(given.get("modules_to_not_convert") or given.get("ignored_layers") or ())
+    block = given.get("weight_block_size")
+    if block is None:
+        layout = Float8Layout()
+    elif _is_pair(block):
+        layout = Float8Layout((block[0], block[1]), "weight_scale_inv")
+    else:
+        raise _unsupported("fp8", "weight_block_size", block, "two numbers")
+    _require("fp8", given, "fmt", ("e4m3", "float8_e4m3fn", None))
+    _require("fp8", given, "activation_scheme", ("dynamic", "static", None))
+    return PublishedQuantization("fp8", (((), layout),), (*skipped, "lm_head"))
+
+
+def _read_fbgemm(given: Config) -> PublishedQuantization:
+    skipped = tuple(given.get("modules_to_not_convert") or ())
+    return PublishedQuantization(
+        "fbgemm-fp8", (((), Float8Layout(ignored=("input_scale", "input_scale_ub"))),), (*skipped, "lm_head")
+    )
+
+
+def _read_bitsandbytes(given: Config) -> PublishedQuantization:
+    if not given.get("load_in_8bit"):
+        kind = given.get("bnb_4bit_quant_type") or "fp4"
+        raise _unsupported("bitsandbytes", "bnb_4bit_quant_type", kind, "load_in_8bit")
+    skipped = tuple(given.get("llm_int8_skip_modules") or ("lm_head",))
+    layout = Int8Layout("SCB", 127.0, ignored=("weight_format",))
+    return PublishedQuantization("bitsandbytes", (((), layout),), skipped)
+
+
+def _read_awq(given: Config) -> PublishedQuantization:
+    _require("awq", given, "bits", (4,), "w_bit")
+    _require("awq", given, "version", ("gemm", "GEMM", None))
+    _require("awq", given, "zero_point", (True, None))
+    layout = AwqLayout(_group(given.get("group_size", given.get("q_group_size"))))
+    skipped = tuple(given.get("modules_to_not_convert") or ())
+    return PublishedQuantization("awq", (((), layout),), (*skipped, "lm_head"), by_part)
+
+
+def _read_gptq(given: Config) -> PublishedQuantization:
+    _require("gptq", given, "bits", (4,))
+    _require("gptq", given, "dynamic", ({}, None))
+    _require("gptq", given, "checkpoint_format", ("gptq", "gptq_v2", None))
+    zeros_less_one = given.get("checkpoint_format") != "gptq_v2"
+    layout = GptqLayout(
+        _group(given.get("group_size")), zeros_less_one, bool(given.get("sym", True)), bool(given.get("desc_act"))
+    )
+    return PublishedQuantization("gptq", (((), layout),), () if given.get("lm_head") else ("lm_head",))
+
+
+def _read_mxfp4(given: Config) -> PublishedQuantization:
+    skipped = tuple(given.get("modules_to_not_convert") or ())
+    return PublishedQuantization("mxfp4", (((), Mxfp4BlocksLayout()),), (*skipped, "lm_head"))
+
+
+def _read_compressed_tensors(given: Config) -> PublishedQuantization:
+    groups = given.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        raise _unsupported("compressed-tensors", "config_groups", groups, "at least one group")
+    read = []
+    for name, group in groups.items():
+        if not isinstance(group, Mapping):
+            raise _unsupported("compressed-tensors", f"config_groups.{name}", group, "weights and targets")
+        layout = _compressed_layout(f"config_groups.{name}", group, str(group.get("format") or given.get("format")))
+        read.append((tuple(group.get("targets") or ("Linear",)), layout))
+    # A name beats a pattern, and a pattern a class.
+    read.sort(key=lambda one: min(2 if rule == "Linear" else rule.startswith("re:") for rule in one[0]))
+    return PublishedQuantization("compressed-tensors", tuple(read), tuple(given.get("ignore") or ()), by_target)
+
+
+def _compressed_layout(where: str, group: Config, form: str) -> StoredLayout | None:
+    weights = group.get("weights")
+    if weights is None:
+        return None
+    kind = weights.get("type"), weights.get("num_bits"), weights.get("strategy")
+    size = weights.get("group_size")
+    match kind:
+        case ("float", 8, "tensor" | "channel"):
+            return Float8Layout()
+        case ("float", 8, "block") if _is_pair(weights.get("block_structure")):
+            rows, columns = weights["block_structure"]
+            return Float8Layout((rows, columns))
+        case ("int", 8, "tensor" | "channel") if form != "pack-quantized" and weights.get("symmetric", True):
+            return Int8Layout()
+        case ("int", 4, "group" | "channel"):
+            if weights.get("actorder") not in (None, "weight", "static", False):
+                raise _unsupported("compressed-tensors", f"{where}.actorder", weights["actorder"], "weight, null")
+            return PackedInt4Layout(_group(size), not weights.get("symmetric", True))
+        case ("float", 4, _) if size == 32:
+            return Mxfp4Layout()
+        case ("float", 4, _) if size == 16:
+            return Nvfp4Layout()
+    found = ", ".join(
+        f"{key} {weights.get(key)}" for key in ("type", "num_bits", "strategy", "group_size", "symmetric")
+    )
+    raise _unsupported("compressed-tensors", f"{where}.weights", found, "fp8, int8, int4, mxfp4 and nvfp4")
+
+
+def _read_quark(given: Config) -> PublishedQuantization:
+    groups: list[tuple[tuple[str, ...], StoredLayout | None]] = []
+    for pattern, spec in (given.get("layer_quant_config") or {}).items():
+        groups.append(((pattern,), _quark_layout(f"layer_quant_config.{pattern}", spec)))
+    _require("quark", given, "layer_type_quant_config", ({}, None))
+    groups.append(((), _quark_layout("global_quant_config", given.get("global_quant_config") or {})))
+    return PublishedQuantization("quark", tuple(groups), tuple(given.get("exclude") or ()), by_glob)
+
+
+def _quark_layout(where: str, spec: Config) -> StoredLayout | None:
+    weight = spec.get("weight")
+    if weight is None:
+        return None
+    if isinstance(weight, Mapping):
+        match weight.get("dtype"), weight.get("qscheme"):
+            case ("fp8_e4m3", "per_tensor" | "per_channel"):
+                return Float8Layout(ignored=("input_scale", "output_scale"))
+            case ("int8", "per_tensor" | "per_channel"):
+                return Int8Layout()
+            case ("fp4", "per_group") if weight.get("group_size") == 32 and weight.get("scale_format") == "e8m0":
+                return Mxfp4Layout("weight")
+    found = weight if not isinstance(weight, Mapping) else f"{weight.get('dtype')} {weight.get('qscheme')}"
+    raise _unsupported(
+        "quark", f"{where}.weight", found, "fp8_e4m3 and int8 per tensor or channel, fp4 per group of 32"
+    )
+
+
+def _read_modelopt(given: Config) -> PublishedQuantization:
+    skipped = tuple(given.get("ignore") or given.get("exclude_modules") or ())
+    layouts: Mapping[Any, StoredLayout] = {
+        "NVFP4": Nvfp4Layout("weight", "weight_scale_2", divides=False),
+        "FP8": Float8Layout(),
+    }
+    algorithm = given.get("quant_algo")
+    if algorithm not in layouts:
+        raise _unsupported("modelopt", "quant_algo", algorithm, ", ".join(layouts))
+    return PublishedQuantization("modelopt", (((), layouts[algorithm]),), skipped, by_glob)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(size) is int and size > 0 for size in value)
+
+
+def _group(size: Any) -> int | None:
+    """Inputs that share a scale; -1 stands for a whole row."""
+    return size if type(size) is int and size > 0 else None
+
+
+def _require(method: str, given: Config, key: str, allowed: Sequence[Any], also: str | None = None) -> None:
+    value = given.get(key) if also is None else given.get(key, given.get(also))
+    if value not in allowed:
+        shown = ", ".join(str(one) for one in allowed if one is not None)
+        raise _unsupported(method, key, value, shown or "nothing")
+
+
+def _unsupported(method: str, field: str, value: Any, allowed: str) -> UnsupportedQuantizationError:
+    return UnsupportedQuantizationError(
+        f"the checkpoint is quantized as {method} with {field} {value!r}, which this version does not read; it reads "
+        f"{allowed}. {_INSTEAD}"
+    )
+
+
+_READERS: Mapping[str, Callable[[Config], PublishedQuantization]] = {
+    "fp8": _read_fp8,
+    "fbgemm-fp8": _read_fbgemm,
+    "compressed-tensors": _read_compressed_tensors,
+    "quark": _read_quark,
+    "awq": _read_awq,
+    "gptq": _read_gptq,
+    "mxfp4": _read_mxfp4,
+    "bitsandbytes": _read_bitsandbytes,
+    "modelopt": _read_modelopt,
+}

@@ -1,0 +1,64 @@
+"""`StoredQuantization`: the layouts of a quantized checkpoint's layers, as its config says and its tensors show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from atom_kernels.formats import Integers
+from atom_models.checkpoint.errors import CheckpointError
+from atom_models.quantization.dense import Dense
+from atom_models.quantization.int8 import Int8WeightOnly
+from atom_models.quantization.layouts import PlainLayout, StoredLayout
+from atom_models.quantization.layouts.stored import FLOATS
+from atom_models.quantization.published.headers import Header, Headers
+from atom_models.quantization.published.readers import PublishedQuantization
+from atom_models.quantization.scheme import LayerQuantization, LinearScheme
+
+
+@dataclass(frozen=True)
+class StoredQuantization:
+    """The layouts that `published` gives to layers, where `headers` do not say otherwise.
+
+    Published configs are wrong in both directions: layers that they leave out are quantized, and layers that they do
+    not leave out are plain.
+    """
+
+    published: PublishedQuantization
+    headers: Headers | None = None
+
+    @property
+    def name(self) -> str:
+        return self.published.name
+
+    def for_layer(self, layer_name: str, dtype: torch.dtype) -> LayerQuantization:
+        """Raises CheckpointError, naming the layer, where no layout of the config has the tensors that are there."""
+        choice = self.published.choose(layer_name)
+        stored = choice.layout or PlainLayout(dtype)
+        present = self.headers.of_layer(layer_name) if self.headers else {}
+        if not present or _has(stored, present):
+            return LayerQuantization(stored, _scheme_of(stored), choice.rule)
+        weight = present.get("weight")
+        if weight is not None and weight.dtype in FLOATS:
+            return LayerQuantization(PlainLayout(dtype), Dense(), f"{choice.rule}, but stored as {weight.dtype}")
+        for _, layout in self.published.groups:
+            if layout is not None and _has(layout, present):
+                return LayerQuantization(layout, _scheme_of(layout), f"{choice.rule}, but stored as {layout.name}")
+        found, expected = ", ".join(sorted(present)), ", ".join(stored.expected(1, 1))
+        raise CheckpointError(f"{layer_name} is stored as {found}, but the config calls for {expected} ({choice.rule})")
+
+
+def _has(layout: StoredLayout, present: Mapping[str, Header]) -> bool:
+    """Whether the tensors of a layout are there; a weight in another number format is not."""
+    expected = layout.expected(1, 1)
+    weight = expected.get("weight")
+    if weight is not None and "weight" in present and present["weight"].dtype not in (weight.dtype, *weight.dtypes):
+        return False
+    return set(expected) <= set(present)
+
+
+def _scheme_of(layout: StoredLayout) -> LinearScheme:
+    """How linears hold what is stored so: in its own format where an operator takes that, else as plain numbers."""
+    return Int8WeightOnly() if layout.weight_format == Integers(8) else Dense()

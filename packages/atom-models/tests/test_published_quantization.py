@@ -1,0 +1,204 @@
+"""Published `quantization_config`s: the layout of each layer by its name, as the writers of the formats match names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from compressed_tensors.utils.match import match_name
+from transformers.quantizers.quantizers_utils import should_convert_module
+
+from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
+from atom_models.quantization.layouts import (
+    AwqLayout,
+    Float8Layout,
+    GptqLayout,
+    Int8Layout,
+    Mxfp4BlocksLayout,
+    Mxfp4Layout,
+    Nvfp4Layout,
+    PackedInt4Layout,
+)
+from atom_models.quantization.published import read_published
+from atom_models.quantization.published.names import by_component, by_glob, by_part, by_target, first_match
+
+Q, GATE, ROUTER = "model.layers.3.self_attn.q_proj", "model.layers.3.mlp.gate_proj", "model.layers.3.mlp.gate"
+EXPERT, SHARED = "model.layers.3.mlp.experts.7.up_proj", "model.layers.3.mlp.shared_experts.up_proj"
+HEAD = "lm_head"
+NAMES = (Q, GATE, ROUTER, EXPERT, SHARED, HEAD, "model.layers.13.self_attn.q_proj")
+
+DEEPSEEK = {
+    "activation_scheme": "dynamic",
+    "fmt": "e4m3",
+    "quant_method": "fp8",
+    "weight_block_size": [128, 128],
+}
+QWEN_FP8 = DEEPSEEK | {"modules_to_not_convert": [HEAD, ROUTER, "model.layers.3.input_layernorm"]}
+STATIC_FP8 = {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": [HEAD]}
+
+
+def compressed(weights: dict[str, Any] | None, *ignore: str, form: str = "pack-quantized", **group: Any) -> dict:
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights} | group}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups, "ignore": list(ignore)}
+
+
+FLOAT = {"num_bits": 8, "type": "float", "symmetric": True}
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+KIMI = compressed(
+    INT4,
+    *("lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"),
+)
+GPT_OSS = {
+    "quant_method": "mxfp4",
+    "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", HEAD],
+}
+FP4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "ch_axis": -1, "scale_format": "e8m0"}
+AMD_R1 = {
+    "quant_method": "quark",
+    "global_quant_config": {"weight": FP4, "input_tensors": FP4 | {"is_dynamic": True}},
+    "exclude": ["*self_attn*", "*mlp.gate.*", "*mlp.gate", "*lm_head", "model.layers.61.*"],
+    "layer_quant_config": {},
+}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
+
+TILES, TILES_INV = Float8Layout((128, 128)), Float8Layout((128, 128), "weight_scale_inv")
+
+
+@pytest.mark.parametrize(
+    ("given", "layouts"),
+    [
+        (DEEPSEEK, {Q: TILES_INV, EXPERT: TILES_INV, HEAD: None}),
+        (QWEN_FP8, {Q: TILES_INV, ROUTER: None, GATE: TILES_INV, HEAD: None}),
+        (STATIC_FP8, {Q: Float8Layout(), HEAD: None}),
+        (compressed(FLOAT | {"strategy": "tensor"}, HEAD), {Q: Float8Layout(), HEAD: None}),
+        (compressed(FLOAT | {"strategy": "channel"}, HEAD), {Q: Float8Layout()}),
+        (compressed(FLOAT | {"strategy": "block", "block_structure": [128, 128]}), {Q: TILES}),
+        (compressed({"num_bits": 8, "type": "int", "strategy": "channel"}, form="int-quantized"), {Q: Int8Layout()}),
+        (compressed(INT4 | {"group_size": 128}, HEAD), {Q: PackedInt4Layout(128), HEAD: None}),
+        (compressed(INT4 | {"symmetric": False}), {Q: PackedInt4Layout(32, zero_points=True)}),
+        (compressed(INT4 | {"strategy": "channel", "group_size": None}), {Q: PackedInt4Layout(None)}),
+        (compressed(None), {Q: None}),
+        (KIMI, {EXPERT: PackedInt4Layout(32), SHARED: None, Q: None, GATE: None, HEAD: None}),
+        (compressed({"num_bits": 4, "type": "float", "group_size": 32}), {Q: Mxfp4Layout()}),
+        (compressed({"num_bits": 4, "type": "float", "group_size": 16}), {Q: Nvfp4Layout()}),
+        (GPT_OSS, {"model.layers.3.mlp.experts": Mxfp4BlocksLayout(), Q: None, HEAD: None}),
+        (AMD_R1, {EXPERT: Mxfp4Layout("weight"), SHARED: Mxfp4Layout("weight"), Q: None, ROUTER: None, HEAD: None}),
+        (AMD_R1, {GATE: Mxfp4Layout("weight"), "model.layers.61.mlp.experts.7.up_proj": None}),
+        (AWQ, {Q: AwqLayout(128), HEAD: None}),
+        (AWQ | {"modules_to_not_convert": ["gate"]}, {GATE: None, Q: AwqLayout(128)}),
+        (GPTQ, {Q: GptqLayout(128, symmetric=True), HEAD: None}),
+        (GPTQ | {"lm_head": True, "checkpoint_format": "gptq_v2"}, {HEAD: GptqLayout(128, False, symmetric=True)}),
+        (GPTQ | {"group_size": -1, "sym": False}, {Q: GptqLayout(None)}),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, {Q: Int8Layout("SCB", 127.0, ("weight_format",))}),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*.mlp.gate"]}, {ROUTER: None}),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+            {Q: Nvfp4Layout("weight", "weight_scale_2", divides=False)},
+        ),
+    ],
+    ids=lambda one: one.get("quant_method", "") if isinstance(one, dict) else "",
+)
+def test_a_config_gives_each_layer_its_layout(given, layouts):
+    published = read_published(given)
+    assert {name: published.choose(name).layout for name in layouts} == layouts
+
+
+def test_a_name_beats_a_pattern_and_a_pattern_the_class():
+    given = {
+        "quant_method": "compressed-tensors",
+        "format": "mixed-precision",
+        "config_groups": {
+            "all": {"targets": ["Linear"], "weights": INT4},
+            "some": {"targets": ["re:.*self_attn.*"], "weights": FLOAT | {"strategy": "channel"}},
+            "one": {"targets": [Q], "weights": {"num_bits": 8, "type": "int", "strategy": "channel"}},
+        },
+    }
+    published = read_published(given)
+    assert published.choose(Q).layout == Int8Layout()
+    assert published.choose(Q.replace("q_proj", "k_proj")).layout == Float8Layout()
+    assert published.choose(GATE).layout == PackedInt4Layout(32)
+    assert published.choose(Q).rule == f"meant by {Q!r}"
+
+
+def test_quark_gives_layers_of_a_pattern_their_own_layout():
+    given = AMD_R1 | {
+        "exclude": [],
+        "layer_quant_config": {"*self_attn*": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}}},
+    }
+    published = read_published(given)
+    assert published.choose(Q).layout == Float8Layout(ignored=("input_scale", "output_scale"))
+    assert published.choose(EXPERT).layout == Mxfp4Layout("weight")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"quant_method": "hqq"}, "quantized as hqq, which .* it reads fp8, "),
+        (DEEPSEEK | {"weight_block_size": [128]}, r"fp8 with weight_block_size \[128\], .*two numbers"),
+        (DEEPSEEK | {"fmt": "e5m2"}, "fp8 with fmt 'e5m2'"),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+            "with bnb_4bit_quant_type 'nf4'",
+        ),
+        (AWQ | {"bits": 8}, "awq with bits 8, which this version does not read; it reads 4"),
+        (AWQ | {"version": "gemv"}, "awq with version 'gemv'"),
+        (GPTQ | {"bits": 3}, "gptq with bits 3"),
+        (GPTQ | {"dynamic": {"-:.*": {}}}, "gptq with dynamic"),
+        (GPTQ | {"checkpoint_format": "gptq_p"}, "checkpoint_format 'gptq_p'"),
+        (compressed(INT4 | {"num_bits": 3}), r"config_groups\.group_0\.weights 'type int, num_bits 3"),
+        (compressed(INT4 | {"actorder": "group"}), r"config_groups\.group_0\.actorder 'group'"),
+        (compressed(FLOAT | {"strategy": "block"}), r"config_groups\.group_0\.weights"),
+        ({"quant_method": "compressed-tensors", "config_groups": {}}, "config_groups {}"),
+        (AMD_R1 | {"global_quant_config": {"weight": [FP4, FP4]}}, r"global_quant_config\.weight"),
+        (AMD_R1 | {"global_quant_config": {"weight": FP4 | {"group_size": 16}}}, "'fp4 per_group'"),
+        (AMD_R1 | {"layer_type_quant_config": {"Linear": {}}}, "layer_type_quant_config"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, "quant_algo 'FP8_PB_WO'.*NVFP4, FP8"),
+    ],
+)
+def test_what_is_not_read_is_named_with_what_is(given, message):
+    with pytest.raises(UnsupportedQuantizationError, match=message):
+        read_published(given)
+
+
+RULES = [
+    "lm_head",
+    "model.layers.3",
+    "model.layers.1",
+    ROUTER,
+    "q_proj",
+    "model.layers.*.self_attn",
+    r"model\.layers\.\d+\.mlp",
+    "head",
+    "gate",
+    "re:.*self_attn.*",
+    r"re:model\.layers\.3\.",
+    "re:.*gate",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_mean_what_their_writers_libraries_mean(rule, name):
+    assert by_component(rule, name) is not should_convert_module(name, [rule])
+    assert by_target(rule, name) is match_name(name, rule)
+
+
+def test_rules_mean_a_layer_with_or_without_what_a_wrapper_puts_before_it():
+    assert first_match(["layers.3.mlp.gate"], ROUTER, by_target) == "layers.3.mlp.gate"
+    assert first_match([f"language_model.{ROUTER}"], ROUTER, by_target) is not None
+    assert first_match(["mlp.gate"], ROUTER, by_target) is None
+
+
+def test_globs_mean_layers_below_a_name_too():
+    assert by_glob("*mlp.experts*", EXPERT)
+    assert by_glob("model.layers.3.mlp", EXPERT)
+    assert not by_glob("model.layers.3.mlp", "model.layers.3.mlp2")
+    assert by_glob("re:.*experts", EXPERT)
+    assert not by_glob("*experts", SHARED)
+    assert by_part("shared", SHARED)
+
+
+def test_a_pattern_that_cannot_be_read_means_nothing():
+    assert not by_target("re:(", Q)
+    assert not by_component("(", Q)

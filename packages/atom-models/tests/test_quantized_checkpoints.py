@@ -1,0 +1,169 @@
+"""Quantized checkpoints: models of them compute with exactly the numbers that the files hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from atom_models import BuildContext, CheckpointError, build_model, load_dummy_weights, load_model, open_checkpoint
+from atom_models.layers.scheme_weights import SchemeWeights
+from quantized_checkpoints import PUBLISHED, set_config, write_gpt_oss, write_quantized
+from tiny_architectures import make_tiny
+from tiny_models import make_tiny_llama
+
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [27]]
+
+
+@pytest.fixture(scope="module")
+def plain_llama(tmp_path_factory) -> Path:
+    return make_tiny_llama(tmp_path_factory.mktemp("plain") / "m", hidden=96, intermediate=160, kv_heads=2)
+
+
+def logits(folder: Path) -> torch.Tensor:
+    return torch.cat(load_model(folder, progress=False).logits(PROMPTS))
+
+
+def assert_equals_twin(quantized: Path, twin: Path) -> None:
+    ours, exact = logits(quantized), logits(twin)
+    # int8 is multiplied as int8, whose sums round in another order.
+    assert torch.allclose(ours, exact, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_llama_computes_with_the_numbers_of_its_file(name: str, plain_llama: Path, tmp_path: Path):
+    quantized, twin = write_quantized(tmp_path, plain_llama, PUBLISHED[name])
+    assert_equals_twin(quantized, twin)
+    assert not torch.allclose(logits(plain_llama), logits(twin), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "sizes"),
+    [
+        ("qwen3_moe", "fp8 tiles", {}),
+        ("qwen3_moe", "int4 packed", {"moe_intermediate_size": 32}),
+        ("mixtral", "fp8 tensors", {}),
+        ("deepseek_v3", "fp8 tiles", {}),
+        ("deepseek_v3", "mxfp4", {"q_lora_rank": 32, "v_head_dim": 16, "moe_intermediate_size": 32}),
+        ("kimi_k2", "int4 packed", {"q_lora_rank": 32, "v_head_dim": 16, "moe_intermediate_size": 32}),
+        ("glm4_moe", "fp8 rows", {}),
+        ("gemma3", "int8 rows", {}),
+    ],
+)
+def test_families_compute_with_the_numbers_of_their_files(family: str, name: str, sizes: dict, tmp_path: Path):
+    """Experts and what latents become keys and values by are held as plain numbers; they are those of the file."""
+    plain = make_tiny(family, tmp_path / "plain", **sizes)
+    assert_equals_twin(*write_quantized(tmp_path, plain, PUBLISHED[name]))
+
+
+def test_experts_of_kimi_are_quantized_and_all_else_is_not(tmp_path: Path):
+    """The config of Kimi-K2-Thinking leaves out attention, shared experts and dense layers by patterns."""
+    from dataclasses import replace
+
+    plain = make_tiny("kimi_k2", tmp_path / "plain", moe_intermediate_size=32)
+    ignore = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]
+    int4 = PUBLISHED["int4 packed"]
+    skipped = ("self_attn", "shared_experts", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+    published = replace(int4, config={**int4.config, "ignore": ignore}, skipped=skipped)
+    assert_equals_twin(*write_quantized(tmp_path, plain, published))
+
+
+def test_gpt_oss_computes_with_the_mxfp4_numbers_of_its_file(tmp_path: Path):
+    plain = make_tiny("gpt_oss", tmp_path / "plain", hidden_size=96, intermediate_size=64)
+    quantized, twin = write_gpt_oss(tmp_path, plain)
+    assert torch.equal(logits(quantized), logits(twin))
+
+
+def test_shards_with_unlike_scales_are_not_quantized_again(plain_llama: Path, tmp_path: Path):
+    """q, k and v are one matrix here, and have a scale each in the file: it becomes one for each row."""
+    quantized, twin = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tensors"])
+    for folder in (quantized, twin):
+        weights = load_file(folder / "model.safetensors")
+        for name in list(weights):
+            if ("k_proj" in name and "weight_scale" in name) or (folder == twin and "k_proj.weight" in name):
+                weights[name] = weights[name] * 8
+        save_file(weights, folder / "model.safetensors")
+    assert_equals_twin(quantized, twin)
+
+
+def test_a_layer_that_the_config_calls_quantized_and_the_file_holds_plain_is_plain(plain_llama: Path, tmp_path: Path):
+    """Published mixtures leave layers out of quantization without saying so: those of multi-token prediction."""
+    quantized, twin = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tiles"])
+    weights, exact = load_file(quantized / "model.safetensors"), load_file(twin / "model.safetensors")
+    name = "model.layers.1.mlp.down_proj.weight"
+    del weights[f"{name}_scale_inv"]
+    weights[name] = exact[name]
+    save_file(weights, quantized / "model.safetensors")
+    assert_equals_twin(quantized, twin)
+
+
+def test_a_layer_that_the_config_leaves_out_and_the_file_holds_quantized_is_quantized(
+    plain_llama: Path, tmp_path: Path
+):
+    quantized, twin = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tiles"])
+    config = {**PUBLISHED["fp8 tiles"].config, "modules_to_not_convert": ["model.layers.0.self_attn"]}
+    set_config(quantized, quantization_config=config)
+    assert_equals_twin(quantized, twin)
+
+
+def test_scales_of_an_fp8_cache_are_passed_over_with_a_line(plain_llama: Path, tmp_path: Path, caplog):
+    quantized, twin = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tensors"])
+    names = ("self_attn.k_scale", "self_attn.v_proj.v_scale", "self_attn.q_proj.output_scale")
+    change(quantized, **{f"model.layers.0.{name}": torch.tensor(2.0) for name in names})
+    assert_equals_twin(quantized, twin)
+    assert f"{quantized} has 3 scales for an fp8 KV cache: not used, the scale is 1" in caplog.text
+
+
+def change(folder: Path, rename: dict[str, str | None] | None = None, **tensors: torch.Tensor) -> None:
+    weights = load_file(folder / "model.safetensors") | tensors
+    for old, new in (rename or {}).items():
+        tensor = weights.pop(old)
+        if new is not None:
+            weights[new] = tensor
+    save_file(weights, folder / "model.safetensors")
+
+
+DOWN = "model.layers.1.mlp.down_proj"
+
+
+@pytest.mark.parametrize(
+    ("name", "rename", "tensors", "says"),
+    [
+        (
+            "fp8 tiles",
+            {f"{DOWN}.weight_scale_inv": f"{DOWN}.scales_of_mine"},
+            {},
+            rf"{DOWN} is stored as scales_of_mine, weight, but the config calls for weight, weight_scale_inv",
+        ),
+        ("fp8 tiles", {}, {f"{DOWN}.weight_scale_inv": torch.ones(1, 1)}, r"weight_scale_inv is \[1, 1\]"),
+        ("int4 packed", {}, {f"{DOWN}.weight_scale": torch.ones(96, 3)}, r"weight_scale is \[96, 3\]"),
+        ("awq", {f"{DOWN}.qzeros": None}, {}, rf"{DOWN} is stored as qweight, scales, but .* calls for .*qzeros"),
+    ],
+)
+def test_what_cannot_be_reconciled_stops_with_the_layers_name(name, rename, tensors, says, plain_llama, tmp_path):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED[name])
+    change(quantized, rename, **tensors)
+    with pytest.raises(CheckpointError, match=says):
+        load_model(quantized, progress=False)
+
+
+def test_wrong_sizes_are_told_before_any_weight_is_loaded(plain_llama: Path, tmp_path: Path, monkeypatch):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["int4 packed"])
+    change(quantized, **{f"{DOWN}.weight_scale": torch.ones(96, 3)})
+    loaded = []
+    monkeypatch.setattr(SchemeWeights, "finish", lambda *_: loaded.append(1))
+    with pytest.raises(CheckpointError, match=r"weight_scale is \[96, 3\], but the config calls for \[96, 5\]"):
+        load_model(quantized, progress=False)
+    assert not loaded
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_dummy_weights_of_a_quantized_model_give_finite_numbers(name: str, plain_llama: Path, tmp_path: Path):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED[name])
+    (quantized / "model.safetensors").unlink()
+    checkpoint = open_checkpoint(quantized)
+    model = build_model(checkpoint, BuildContext(dtype=torch.float32))
+    load_dummy_weights(model, checkpoint)
+    assert torch.isfinite(model.compute_logits(torch.randn(2, 96))).all()  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,229 @@
+"""Small checkpoints in published quantized layouts, and the plain ones that hold the same numbers.
+
+The bytes are those that the formats' own libraries write: `tests` of layouts hold the reading to these libraries.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, WeightFormat, unpack_nibbles
+
+Tensors = dict[str, torch.Tensor]
+_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published layout.
+
+    Attributes:
+        weight_format: of the numbers.
+        store: the format's tensors -> those of the file, by what follows the layer's name.
+        config: the `quantization_config`.
+        skipped: parts of names of layers that stay plain.
+        group: inputs must be a multiple of it.
+    """
+
+    weight_format: WeightFormat
+    store: Callable[[Tensors], Tensors]
+    config: Mapping[str, Any]
+    skipped: tuple[str, ...] = ("lm_head", "embed_tokens", "mlp.gate.", "router")
+    group: int = 1
+
+    def takes(self, name: str, weight: torch.Tensor) -> bool:
+        is_matrix = name.endswith(("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight"))
+        return is_matrix and weight.dim() == 2 and not any(part in name for part in self.skipped)
+
+    def write(self, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        """A matrix in this layout, and its numbers."""
+        if weight.shape[1] % self.group:
+            raise ValueError(f"{list(weight.shape)} has no whole groups of {self.group}")
+        parts = self.weight_format.quantize(weight)
+        numbers = self.weight_format.dequantize(parts, weight.shape[1])
+        return {name: tensor.contiguous() for name, tensor in self.store(parts).items()}, numbers
+
+
+def write_quantized(folder: Path, plain: Path, published: Published, **changes: Any) -> tuple[Path, Path]:
+    """The checkpoint `plain` in a layout, and a plain one of the same numbers: (quantized, its twin)."""
+    quantized, twin = folder / "quantized", folder / "twin"
+    for copy in (quantized, twin):
+        shutil.copytree(plain, copy)
+    stored: Tensors = {}
+    exact = load_file(plain / "model.safetensors")
+    for name, weight in list(exact.items()):
+        if not published.takes(name, weight):
+            stored[name] = weight
+            continue
+        tensors, exact[name] = published.write(weight)
+        stored |= {f"{name.removesuffix('weight')}{suffix}": tensor for suffix, tensor in tensors.items()}
+    save_file(stored, quantized / "model.safetensors")
+    save_file(exact, twin / "model.safetensors")
+    set_config(quantized, quantization_config=dict(published.config), **changes)
+    set_config(twin, **changes)
+    return quantized, twin
+
+
+def write_gpt_oss(folder: Path, plain: Path) -> tuple[Path, Path]:
+    """GPT-OSS with experts in mxfp4: their inputs come last there, and first in the plain checkpoint."""
+    quantized, twin = folder / "quantized", folder / "twin"
+    for copy in (quantized, twin):
+        shutil.copytree(plain, copy)
+    exact = load_file(plain / "model.safetensors")
+    stored = dict(exact)
+    for name, weight in list(exact.items()):
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            parts = Mxfp4().quantize(weight.transpose(1, 2))
+            exact[name] = Mxfp4().dequantize(parts, weight.shape[1]).transpose(1, 2).contiguous()
+            del stored[name]
+            stored[f"{name}_blocks"] = parts["weight"].unflatten(-1, (-1, 16)).contiguous()
+            stored[f"{name}_scales"] = parts["scale"]
+    save_file(stored, quantized / "model.safetensors")
+    save_file(exact, twin / "model.safetensors")
+    skipped = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    set_config(quantized, quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": skipped})
+    return quantized, twin
+
+
+def set_config(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def words(codes: torch.Tensor, order: tuple[int, ...] = tuple(range(8))) -> torch.Tensor:
+    """``uint8 [..., 8 n]`` of 0 to 15 -> int32 [..., n]; bits 4 i to 4 i + 3 of a word hold its column ``order[i]``."""
+    columns = codes.to(torch.int64).unflatten(-1, (-1, 8))
+    packed = sum(columns[..., column] << 4 * place for place, column in enumerate(order))
+    assert isinstance(packed, torch.Tensor)
+    return torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32)
+
+
+def _compressed(form: str, **weights: Any) -> dict[str, Any]:
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    ignore = ["lm_head", "re:.*mlp.gate$"]
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": group}, "ignore": ignore}
+
+
+def _pack_compressed(parts: Tensors) -> Tensors:
+    codes = unpack_nibbles(parts["weight"])
+    stored = {
+        "weight_packed": words(codes),
+        "weight_scale": parts["scale"],
+        "weight_shape": torch.tensor(codes.shape),
+    }
+    if "zero_point" in parts:
+        stored["weight_zero_point"] = words(parts["zero_point"].t()).t()
+    return stored
+
+
+def _pack_awq(parts: Tensors) -> Tensors:
+    return {
+        "qweight": words(unpack_nibbles(parts["weight"]).t(), _AWQ_ORDER),
+        "qzeros": words(parts["zero_point"].t(), _AWQ_ORDER),
+        "scales": parts["scale"].t(),
+    }
+
+
+def _pack_gptq(parts: Tensors) -> Tensors:
+    codes = unpack_nibbles(parts["weight"])
+    zeros = parts.get("zero_point", torch.full_like(parts["scale"], 8).to(torch.uint8))
+    return {
+        "qweight": words(codes).t(),
+        "qzeros": words(((zeros + 15) % 16).t()),
+        "scales": parts["scale"].t(),
+        "g_idx": torch.arange(codes.shape[1], dtype=torch.int32) // 32,
+    }
+
+
+def _as_named(**names: str) -> Callable[[Tensors], Tensors]:
+    return lambda parts: {names.get(name, name): tensor for name, tensor in parts.items()}
+
+
+@dataclass(frozen=True)
+class _WholeTensor(Float8):
+    """fp8 with one scale for the whole matrix, as static checkpoints have it."""
+
+    largest: float = field(default=448.0)
+
+    def quantize(self, weight: torch.Tensor) -> Tensors:
+        scale = weight.abs().max() / self.largest
+        values = (weight / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+        return {"weight": values, "scale": scale.expand(weight.shape[0], 1)}
+
+
+_FLOAT8 = {"num_bits": 8, "type": "float"}
+_INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+_TILED = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+_QUARK_FP4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+
+PUBLISHED: Mapping[str, Published] = {
+    "fp8 tiles": Published(Float8(128, 128), _as_named(scale="weight_scale_inv"), _TILED),
+    "fp8 rows": Published(
+        Float8(), _as_named(scale="weight_scale"), _compressed("float-quantized", **_FLOAT8, strategy="channel")
+    ),
+    "fp8 tensors": Published(
+        _WholeTensor(),
+        lambda parts: {
+            "weight": parts["weight"],
+            "weight_scale": parts["scale"][0, 0],
+            "input_scale": torch.tensor(0.5),
+        },
+        {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]},
+    ),
+    "int8 rows": Published(
+        Integers(8),
+        _as_named(scale="weight_scale"),
+        _compressed("int-quantized", num_bits=8, type="int", strategy="channel", symmetric=True),
+    ),
+    "int4 packed": Published(
+        Integers(4, 32, scale_dtype=torch.bfloat16), _pack_compressed, _compressed("pack-quantized", **_INT4), group=32
+    ),
+    "int4 packed with zeros": Published(
+        Integers(4, 32, Offset.ZERO_POINT, torch.bfloat16),
+        _pack_compressed,
+        _compressed("pack-quantized", **_INT4, symmetric=False),
+        group=32,
+    ),
+    "awq": Published(
+        Integers(4, 32, Offset.ZERO_POINT, torch.float16),
+        _pack_awq,
+        {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True},
+        group=32,
+    ),
+    "gptq": Published(
+        Integers(4, 32, Offset.ZERO_POINT, torch.float16),
+        _pack_gptq,
+        {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": False},
+        group=32,
+    ),
+    "gptq sorted": Published(
+        Integers(4, 32, scale_dtype=torch.float16),
+        _pack_gptq,
+        {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": True},
+        group=32,
+    ),
+    "mxfp4": Published(
+        Mxfp4(),
+        _as_named(scale="weight_scale"),
+        {"quant_method": "quark", "global_quant_config": {"weight": _QUARK_FP4}, "exclude": ["lm_head"]},
+        group=32,
+    ),
+    "nvfp4": Published(
+        Nvfp4(),
+        lambda parts: {
+            "weight": parts["weight"],
+            "weight_scale": parts["scale"],
+            "weight_scale_2": parts["tensor_scale"][0, 0],
+        },
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
+        group=16,
+    ),
+}
