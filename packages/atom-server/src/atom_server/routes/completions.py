@@ -34,7 +34,7 @@ async def completions(request: Request) -> Response:
     state.check_model(body.model)
     _check(body)
     check_room(state, body)
-    prompts = await encode_prompts(request, body, body.prompts, max_tokens=body.max_tokens, with_text=body.echo)
+    prompts = await encode_prompts(request, body, body.prompt, max_tokens=body.max_tokens, with_text=body.echo)
     writer = TextWriter(body, prompts, state.engine.tokenizer)
     generation = await Generation.submit(request, body, prompts, writer.sampling_params(), kind="cmpl")
     if body.stream:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from atom_server.errors import APIError
 from atom_server.schemas.chat import MAX_MESSAGES, ChatMessage
 from atom_server.schemas.model_request import MAX_INTEGER
 from atom_server.schemas.sampling import TokenId
+from atom_server.schemas.strict_model import StrictModel
 
 # As many values as a body may hold.
 MAX_TOKENS = 2**19
@@ -27,10 +28,8 @@ def _token_ids(value: Any, check_each: ValidatorFunctionWrapHandler) -> list[int
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True, max_length=MAX_TOKENS), WrapValidator(_token_ids)]
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(StrictModel):
     """A text, or a conversation that goes through the chat template first."""
-
-    model_config = ConfigDict(strict=True)
 
     model: str | None = Field(None, max_length=1024)
     prompt: str | None = None
@@ -45,10 +44,8 @@ class TokenizeRequest(BaseModel):
             raise APIError(400, "give either 'prompt' or 'messages'", param="prompt")
 
 
-class DetokenizeRequest(BaseModel):
+class DetokenizeRequest(StrictModel):
     """Token ids to turn into text."""
-
-    model_config = ConfigDict(strict=True)
 
     model: str | None = Field(None, max_length=1024)
     tokens: TokenIds
