@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import asyncio
 import base64
-import contextlib
 import sys
 from functools import partial
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from atom_core import SamplingParams
 from atom_core.engine.embedding_model import shortened
 from atom_server.bodies.body import read_request
 from atom_server.errors import APIError
+from atom_server.generation.collect import collect
 from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation, check_room
 from atom_server.prompts.texts import encode_prompts
@@ -47,7 +47,10 @@ async def embeddings(request: Request) -> Response:
     prompts = await encode_prompts(request, body, body.input, param="input")
     pooling = model.choose_pooling(body.pooling)
     generation = await Generation.submit(request, body, prompts, _PARAMS, kind="embd", pooling=pooling)
-    vectors = await until_disconnect(request, _collect(request, generation))
+    collected = await until_disconnect(request, collect(request, generation))
+    vectors = [choice.embedding for choice in collected if choice.embedding is not None]
+    if len(vectors) < len(collected):
+        raise APIError(500, "the engine gave no vector for a prompt")
     write = partial(_write, body, generation, vectors)
     # Thousands of vectors take longer than others on the event loop should wait.
     content = write() if len(vectors) <= _MAX_AT_ONCE else await asyncio.to_thread(write)
@@ -75,18 +78,3 @@ def encode_vector(vector: list[float], form: Literal["float", "base64"]) -> list
     if sys.byteorder == "big":
         values.byteswap()
     return base64.b64encode(values.tobytes()).decode()
-
-
-async def _collect(request: Request, generation: Generation) -> list[list[float]]:
-    vectors: dict[int, list[float]] = {}
-    try:
-        async with contextlib.aclosing(generation.outputs()) as outputs:
-            async for index, output in outputs:
-                if output.embedding is not None:
-                    vectors[index] = output.embedding
-    finally:
-        generation.report(request.state.record)
-        await generation.close()
-    if len(vectors) < len(generation.prompts):
-        raise APIError(500, "the engine gave no vector for a prompt")
-    return [vectors[index] for index in range(len(vectors))]

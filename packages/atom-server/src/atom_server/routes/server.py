@@ -1,4 +1,4 @@
-"""What the server tells of itself: whether it works, what it serves, how it is set up and how busy; and its profiler."""
+"""What the server tells of itself: whether it works, what it serves, how it is set up; and its profiler."""
 
 from __future__ import annotations
 
