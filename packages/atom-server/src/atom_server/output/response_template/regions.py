@@ -5,40 +5,29 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from atom_server.output.bare_keys import BareKeysBody
-from atom_server.output.call_body import CallBody, JsonBody, ListBody, ObjectBody
-from atom_server.output.call_object import ARGUMENTS_KEYS
-from atom_server.output.parts import Part
+from atom_server.output.call_object import ARGUMENTS_KEYS, CallObject, JsonBody, ListBody
+from atom_server.output.parts import CallBody, Part
 from atom_server.output.response_template.calls import CallReading, calls_in, reading_of, typed_value
 from atom_server.output.response_template.template import Field
 from atom_server.output.response_template.values import inner_value, parse_content, tags_in, transformed
 
 
-class Region(Protocol):
-    """Takes the text of one field."""
+class Region:
+    """Takes the text of one field. This one is for text that clients have no place for, as that outside all fields."""
 
     def feed(self, text: str) -> list[Part]:
         """Take text; return the parts that are certain now."""
-        ...
+        return []
 
     def close(self) -> list[Part]:
         """Return the parts that were held back."""
-        ...
-
-
-class Silence:
-    """A field that clients have no place for, and text outside all fields."""
-
-    def feed(self, text: str) -> list[Part]:
-        return []
-
-    def close(self) -> list[Part]:
         return []
 
 
-class TextRegion:
+class TextRegion(Region):
     """Content or reasoning, as it comes.
 
     Args:
@@ -70,11 +59,8 @@ class TextRegion:
         """What came so far is not part of the answer."""
         self._lead = self._space = ""
 
-    def close(self) -> list[Part]:
-        return []
 
-
-class WholeText(ABC):
+class WholeText(Region, ABC):
     """A field of which only the whole text tells."""
 
     def __init__(self) -> None:
@@ -126,7 +112,7 @@ class WholeCalls(WholeText):
         return [part for name, arguments in calls for part in (Part("name", name), Part("arguments", arguments))]
 
 
-class TaggedCall:
+class TaggedCall(Region):
     """Arguments between tags: each is told once it is whole."""
 
     def __init__(self, field: Field, reading: CallReading, name: str, schema: Any) -> None:
@@ -167,7 +153,7 @@ def body_of(reading: CallReading) -> tuple[str, CallBody] | None:
     keys = (reading.name, ARGUMENTS_KEYS if reading.arguments == "arguments" else (reading.arguments,))
     match reading.style:
         case "object":
-            return "{", ObjectBody(*keys)
+            return "{", CallObject(*keys)
         case "list":
             return "[", ListBody(*keys)
         case "json":
@@ -180,7 +166,7 @@ def body_of(reading: CallReading) -> tuple[str, CallBody] | None:
 def open_region(field: Field, lead: str, captures: Mapping[str, str], schemas: Mapping[str, Any]) -> Region:
     """What takes a field's text; calls that begin like JSON get a reader of their own then, see `body_of`."""
     if field.kind is None:
-        return Silence()
+        return Region()
     if field.kind != "calls":
         is_text = field.transform is None and field.content in ("text", "int", "float", "bool")
         return TextRegion(field, lead) if is_text else ValueRegion(field, lead, captures)
