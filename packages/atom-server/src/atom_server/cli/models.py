@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from atom_server.cli.columns import columns
+
 if TYPE_CHECKING:
     from atom_core.models import Architecture
 
@@ -69,9 +71,7 @@ def _list() -> None:
         size, where = (_size(here.size), str(here.path)) if here else ("", "not downloaded")
         rows.append((model.name, size, f"{model.description} ({model.license})", where))
     rows += [(model.name, _size(model.size), "", str(model.path)) for model in cached.values()]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for *cells, where in rows:
-        print("  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), where]))
+    print("\n".join(columns(rows)))
     print(f"\ndownloads are kept in {models_cache_dir()}\n")
     print("\n".join(_architecture_lines()))
 
@@ -82,12 +82,7 @@ def _architecture_lines() -> list[str]:
     described = {name: describe_architecture(name) for name in supported_architectures()}
     rows = [("architecture", "models", "published as", "features")]
     rows += [(name, found.models, _published(found), ", ".join(found.features)) for name, found in described.items()]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), words]).rstrip()
-        for *cells, words in rows
-    ]
-    return [*lines, "", f"{REFUSED}: the published weights do not load yet; the same model in bfloat16 does"]
+    return [*columns(rows), "", f"{REFUSED}: the published weights do not load yet; the same model in bfloat16 does"]
 
 
 def _published(found: Architecture) -> str:

@@ -33,7 +33,7 @@ class Parser(Protocol):
 
 
 class CallBody(Protocol):
-    """Reads what stands between a call's mark and its end, from the first brace.
+    """Reads what stands between a call's mark and its end.
 
     Attributes:
         done: it has come to its end, or broken off.

@@ -15,16 +15,15 @@ from starlette.responses import Response
 
 from atom_core import SamplingParams
 from atom_core.engine.embedding_model import shortened
-from atom_server.bodies.body import read_request
 from atom_server.errors import APIError
 from atom_server.generation.collect import collect
 from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation, check_room
 from atom_server.prompts.texts import encode_prompts
+from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
 from atom_server.schemas.embeddings import EmbeddingRequest
 from atom_server.schemas.unsupported import refuse_unsupported
-from atom_server.state import server_state
 
 router = APIRouter(tags=["embeddings"])
 
@@ -36,10 +35,7 @@ _MAX_AT_ONCE = 4
 @router.post("/v1/embeddings", response_class=Response, openapi_extra=described(EmbeddingRequest))
 async def embeddings(request: Request) -> Response:
     """A vector of length 1 for each prompt."""
-    state = server_state(request)
-    state.check_takes_requests()
-    body, headers = await read_request(request, EmbeddingRequest, state.options.max_body_bytes)
-    state.check_model(body.model)
+    state, body, headers = await accepted(request, EmbeddingRequest)
     refuse_unsupported(body.model_extra)
     check_room(state, body)
     model = state.engine.embedding_model

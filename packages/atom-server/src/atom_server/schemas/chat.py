@@ -130,7 +130,7 @@ class ChatCompletionRequest(GenerationRequest):
             case NamedToolChoice() as choice:
                 return [choice.function.name]
             case AllowedToolsChoice() as choice:
-                return choice.names
+                return [tool.function.name for tool in choice.allowed_tools.tools]
             case _:
                 return None
 

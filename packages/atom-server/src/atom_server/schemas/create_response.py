@@ -14,7 +14,7 @@ from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest
 from atom_server.schemas.model_request import at_most
 from atom_server.schemas.response_items import Item, chat_messages, typed_items
 from atom_server.schemas.sampling import MAX_TOKENS
-from atom_server.schemas.strict_model import OpenModel, StrictModel
+from atom_server.schemas.strict_model import OpenModel, RequestOfModel, StrictModel
 from atom_server.schemas.tools import MAX_TOOLS, FunctionDefinition, FunctionName, kind_of_choice
 
 LOGPROBS = "message.output_text.logprobs"
@@ -80,10 +80,9 @@ ToolChoice = Annotated[
 Items = Annotated[list[Item], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
 
 
-class CreateResponseRequest(OpenModel):
+class CreateResponseRequest(RequestOfModel, OpenModel):
     """A response to make. `input` is a string or a list of items."""
 
-    model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
     input: Annotated[Items, BeforeValidator(typed_items, json_schema_input_type=str | Items)]
     instructions: str | None = Field(None, description="A system prompt for this response alone.")
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(

@@ -11,7 +11,7 @@ from atom_server.errors import APIError, unsupported
 from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest, TextPart, text_of_parts
 from atom_server.schemas.message_blocks import InputMessage, chat_messages
 from atom_server.schemas.sampling import MAX_TOKENS, StopStrings
-from atom_server.schemas.strict_model import OpenModel, StrictModel
+from atom_server.schemas.strict_model import OpenModel, RequestOfModel, StrictModel
 from atom_server.schemas.tools import MAX_TOOLS, FunctionName
 
 
@@ -72,10 +72,9 @@ class OutputConfig(OpenModel):
     format: dict[str, Any] | None = Field(None, description='{"type": "json_schema", "schema": {...}}')
 
 
-class CountTokensRequest(OpenModel):
+class CountTokensRequest(RequestOfModel, OpenModel):
     """A conversation whose tokens are to be counted."""
 
-    model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
     messages: Annotated[list[InputMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)] = Field(
         description="The assistant's turn goes on inside the last message where that is the assistant's."
     )

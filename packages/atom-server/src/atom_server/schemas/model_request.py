@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from atom_server.schemas.strict_model import OpenModel
+from atom_server.schemas.strict_model import OpenModel, RequestOfModel
 
 MAX_INTEGER = 2**31 - 1
 
@@ -47,7 +47,7 @@ PromptLength = Annotated[
 ]
 
 
-class ModelRequest(OpenModel):
+class ModelRequest(RequestOfModel, OpenModel):
     """What every request may say. Types are strict; a field given as null counts as left out.
 
     `engine_names` gives the names that the engine's parameters go by in this request, where they differ.
@@ -55,7 +55,6 @@ class ModelRequest(OpenModel):
 
     engine_names: ClassVar[Mapping[str, str]] = {}
 
-    model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
     request_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,64}$")] | None = Field(
         None, description="What the answer's id ends with; left out, a random one."
     )

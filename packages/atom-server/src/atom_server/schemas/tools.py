@@ -54,11 +54,6 @@ class AllowedToolsChoice(StrictModel):
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the functions that may be called."""
-        return [tool.function.name for tool in self.allowed_tools.tools]
-
 
 def kind_of_choice(value: Any) -> str:
     """Which of the forms of a choice is meant: an error is then told of that one alone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from atom_server.output.call_object import ListBody
 from atom_server.output.parts import CallBody, Part
 from atom_server.output.response_template.calls import reading_of
 from atom_server.output.response_template.marks import Mark, Span
@@ -32,7 +33,6 @@ class _Coming(NamedTuple):
     """Calls of which the first character has not come yet."""
 
     name: str
-    first: str
     body: CallBody
 
 
@@ -158,7 +158,7 @@ class TemplateParser:
         is_named = reading.style in ("json", "bare")
         name = found.span.captures.get(reading.name, "").strip() if is_named else ""
         if name or not is_named:
-            self._coming = _Coming(name, *body)
+            self._coming = _Coming(name, body)
 
     def _region_of(self, field: Field, captures: Mapping[str, str]) -> Region:
         again = "\n" if field.join is None else field.join
@@ -170,7 +170,7 @@ class TemplateParser:
         if not text:
             return []
         self._coming = None
-        if not text.startswith(coming.first):
+        if not text.startswith("[" if isinstance(coming.body, ListBody) else "{"):
             return []
         self._place = len(self._text) - len(text)
         self._region, self._body = Region(), coming.body
