@@ -61,6 +61,18 @@ def test_with_the_schemas_of_functions_every_value_has_its_type(name):
         assert found == theirs(TEMPLATES[name], prompt, text, TOOLS)
 
 
+def test_of_two_marks_that_begin_at_one_place_the_longer_counts():
+    declared = {
+        "start_anchor": "<turn>",
+        "fields": {
+            "content": {"open": "<a>", "close": "</a>"},
+            "reasoning": {"open": "<a><b>", "close": "</a>"},
+        },
+    }
+    for pieces in (["<a><b>x</a><a>y</a>"], list("<a><b>x</a><a>y</a>")):
+        assert ours(declared, "<turn>", pieces) == Assembled("y", "x", [])
+
+
 def test_the_templates_that_transformers_itself_serves_with_are_read_like_ours():
     utils = pytest.importorskip("transformers.cli.serving.utils")
     names = {"qwen2": "qwen", "qwen3_5": "qwen-coder", "gemma4": "gemma"}

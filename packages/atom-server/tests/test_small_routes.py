@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import httpx
+import pytest
 
 from atom_server import ServerOptions
 
@@ -32,6 +33,20 @@ def test_models_are_listed_and_found_by_id(server, client):
 
 def test_a_model_that_is_not_served_is_not_found(server):
     answer = get(server, "/v1/models/some/other")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/tokenize", {"prompt": "x"}),
+        ("/detokenize", {"tokens": [1]}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "x"}]}),
+    ],
+)
+def test_nothing_is_counted_for_a_model_that_is_not_served(server, path, fields):
+    answer = server.post(path, model="some/other", **fields)
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "model_not_found"
 

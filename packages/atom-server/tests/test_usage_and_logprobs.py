@@ -10,7 +10,7 @@ import pytest
 
 from atom_core import CompletionLogprobs
 from atom_core.tokenization import Tokenizer
-from atom_server.answers.logprobs import by_id, chat_logprobs, joined, prompt_logprobs, text_logprobs
+from atom_server.answers.logprobs import by_id, chat_logprobs, prompt_logprobs, text_logprobs
 
 TEXT = "Once upon a time"
 CHAT = [{"role": "user", "content": "Tell me a story."}]
@@ -211,5 +211,7 @@ def test_never_is_a_number_that_json_has():
 
 
 def test_stretches_of_logprobs_join_in_order():
-    parts = [text_logprobs([None], first_token=(1, "x")), text_logprobs([ENTRY], offset=1)]
-    assert joined(parts) == text_logprobs([None, ENTRY], first_token=(1, "x"))
+    first, second = text_logprobs([None], first_token=(1, "x")), text_logprobs([ENTRY], offset=1)
+    whole = text_logprobs([None, ENTRY], first_token=(1, "x"))
+    for name in whole.__struct_fields__:
+        assert getattr(whole, name) == getattr(first, name) + getattr(second, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 from typing import Any
 
 from atom_core.config.options import ConfigError, add_options, option, options_of
@@ -12,7 +13,7 @@ from atom_server.connections.listen import is_loopback
 from atom_server.output.notation import FORMATS
 from atom_server.output.reasoning import MARKERS
 
-_SECTION = "Server"
+_option = functools.partial(option, section="Server")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,93 +24,65 @@ class ServerOptions:
         atom_core.config.ConfigError: a value that is not allowed.
     """
 
-    host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 is every one of this machine.", section=_SECTION)
-    port: int = option(
-        8000, "Port to listen on; 0 takes a free one.", kind="integer", section=_SECTION, minimum=0, maximum=65535
-    )
-    server_port: int | None = option(
+    host: str = _option("127.0.0.1", "Address to listen on; 0.0.0.0 is every one of this machine.")
+    port: int = _option(8000, "Port to listen on; 0 takes a free one.", kind="integer", minimum=0, maximum=65535)
+    server_port: int | None = _option(
         None,
         "The same under ROCm/ATOM's name. Where both are given this one counts: there, --port was the engines' own.",
         kind="integer",
-        section=_SECTION,
         minimum=0,
         maximum=65535,
     )
-    served_model_name: str | None = option(
+    served_model_name: str | None = _option(
         None,
         "Names that requests may use, separated by commas; answers carry the first. Unset takes the name of --model.",
-        section=_SECTION,
     )
-    api_key: str | None = option(
+    api_key: str | None = _option(
         None,
         "Bearer token that every request but GET /health and /ready must carry, or several separated by commas; "
         "unset takes ATOM_API_KEY, and where that is unset too, no key is asked for.",
-        section=_SECTION,
     )
-    allowed_hosts: str | None = option(
+    allowed_hosts: str | None = _option(
         None,
         "Names that the Host header may carry besides localhost and loopback addresses, separated by commas; * allows "
         "any. Unset, a server whose --host is a loopback address takes no others, so that no web page reaches it under "
         "a name of its own; every other server takes any.",
-        section=_SECTION,
     )
-    chat_template: str | None = option(None, "Jinja file that replaces the model's chat template.", section=_SECTION)
-    response_template: str | None = option(
-        None,
-        "JSON file that replaces the model's response template (how its replies are read); none leaves it aside.",
-        section=_SECTION,
+    chat_template: str | None = _option(None, "Jinja file that replaces the model's chat template.")
+    response_template: str | None = _option(
+        None, "JSON file that replaces the model's response template (how its replies are read); none leaves it aside."
     )
-    tool_call_format: str = option(
-        "auto",
-        "How the model writes tool calls; auto sees it in the chat template.",
-        section=_SECTION,
-        choices=("auto", *FORMATS),
+    tool_call_format: str = _option(
+        "auto", "How the model writes tool calls; auto sees it in the chat template.", choices=("auto", *FORMATS)
     )
-    reasoning_format: str = option(
+    reasoning_format: str = _option(
         "auto",
         "What encloses the model's reasoning; auto sees it in the chat template, none leaves it in the text.",
-        section=_SECTION,
         choices=("auto", "none", *MARKERS),
     )
-    max_body_mb: float = option(
-        16.0,
-        "Larger request bodies are refused, in MiB.",
-        kind="number",
-        section=_SECTION,
-        minimum=0.001,
-        maximum=65536,
+    max_body_mb: float = _option(
+        16.0, "Larger request bodies are refused, in MiB.", kind="number", minimum=0.001, maximum=65536
     )
-    max_connections: int = option(
+    max_connections: int = _option(
         4096,
         "Connections at once. Beyond, the one that has waited longest for a request is closed; where all are being "
         "answered, the new one gets 503.",
         kind="integer",
-        section=_SECTION,
         minimum=1,
     )
-    timeout_request: float = option(
+    timeout_request: float = _option(
         30.0,
         "Seconds in which a client must send the headers of a request, and again its body. A client that takes nothing "
         "of its answer for so long is cut off.",
         kind="number",
-        section=_SECTION,
         minimum=0.01,
     )
-    drain_timeout: float = option(
-        30.0,
-        "Seconds that running requests get to finish after SIGTERM or Ctrl-C.",
-        kind="number",
-        section=_SECTION,
-        minimum=0,
+    drain_timeout: float = _option(
+        30.0, "Seconds that running requests get to finish after SIGTERM or Ctrl-C.", kind="number", minimum=0
     )
-    timeout_keep_alive: int = option(
-        5, "Seconds after which an idle connection is closed.", kind="integer", section=_SECTION, minimum=0
-    )
-    log_level: str = option(
-        "info",
-        "How much to log; info is one line for each request.",
-        section=_SECTION,
-        choices=("debug", "info", "warning", "error"),
+    timeout_keep_alive: int = _option(5, "Seconds after which an idle connection is closed.", kind="integer", minimum=0)
+    log_level: str = _option(
+        "info", "How much to log; info is one line for each request.", choices=("debug", "info", "warning", "error")
     )
 
     def __post_init__(self) -> None:

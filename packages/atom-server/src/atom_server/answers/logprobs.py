@@ -51,16 +51,6 @@ def text_logprobs(
     return result
 
 
-def joined(parts: Sequence[TextLogprobs]) -> TextLogprobs:
-    """Logprobs of consecutive stretches as one."""
-    return TextLogprobs(
-        tokens=[token for part in parts for token in part.tokens],
-        token_logprobs=[value for part in parts for value in part.token_logprobs],
-        top_logprobs=[top for part in parts for top in part.top_logprobs],
-        text_offset=[offset for part in parts for offset in part.text_offset],
-    )
-
-
 def chat_logprobs(
     entries: Sequence[CompletionLogprobs], tokenizer: Tokenizer | None, num_top: int, spelling: Spelling = by_text
 ) -> ChatLogprobs:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from atom_core import CompletionLogprobs, RequestOutput, SamplingParams, Tokenizer
-from atom_server.answers.logprobs import by_id, by_text, joined, prompt_logprobs, text_logprobs
+from atom_server.answers.logprobs import by_id, by_text, prompt_logprobs, text_logprobs
 from atom_server.generation.collect import Collected
 from atom_server.prompts.texts import PromptTokens
 from atom_server.schemas.completions import CompletionRequest
@@ -90,14 +90,12 @@ class TextWriter:
         """Logprobs of the prompt's tokens if it is echoed, then of new ones; a long prompt's come in parts."""
         if not self._wants_logprobs:
             return None
-        offset = self._offsets.get(index, 0)
-        parts: list[TextLogprobs] = []
-        if self._body.echo and (of_prompt or is_first):
+        entries: list[CompletionLogprobs | None] = [*(of_prompt if self._body.echo else ()), *of_output]
+        first = (0, "")
+        if self._body.echo and is_first:
             first_id = self._prompt(index).token_ids[0]
             first = (first_id, self._tokenizer.id_to_text(first_id) if self._tokenizer else "")
-            entries = [None, *of_prompt] if is_first else of_prompt
-            parts.append(text_logprobs(entries, first_token=first, offset=offset, spelling=self._spelling))
-            offset += (len(first[1]) if is_first else 0) + sum(len(entry.token) for entry in of_prompt)
-        parts.append(text_logprobs(of_output, offset=offset, spelling=self._spelling))
-        self._offsets[index] = offset + sum(len(entry.token) for entry in of_output)
-        return joined(parts)
+            entries = [None, *entries]
+        offset = self._offsets.get(index, 0)
+        self._offsets[index] = offset + sum(len(first[1] if entry is None else entry.token) for entry in entries)
+        return text_logprobs(entries, first_token=first, offset=offset, spelling=self._spelling)

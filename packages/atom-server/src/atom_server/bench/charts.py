@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,7 @@ def draw_runs(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
     for number, name in enumerate(("ttft", "tpot")):
         axes = figure.add_subplot(1, 2, number + 1)
         axes.set(title=TITLES[name], xlabel="output tokens/s", ylabel="ms")
-        for color, (model, runs) in zip(_cycle(), _by_model(results).items(), strict=False):
+        for color, (model, runs) in zip(itertools.cycle(_COLORS), _by_model(results).items(), strict=False):
             _draw_line(axes, name, model, runs, color)
         axes.set_ylim(bottom=0)
         axes.legend(fontsize=7)
@@ -123,7 +124,9 @@ def _arrivals(outcome: Outcome) -> Iterator[tuple[float, float]]:
 def _draw_line(axes: Axes, name: str, model: str, runs: Sequence[Mapping[str, Any]], color: str) -> None:
     rates = [run["output_throughput"] for run in runs]
     for key, style in ((f"median_{name}_ms", "-"), (_highest(runs, name), "--")):
-        axes.plot(rates, [run[key] for run in runs], style, color=color, marker="o", label=f"{model}, {_said(key)}")
+        axes.plot(
+            rates, [run[key] for run in runs], style, color=color, marker="o", label=f"{model}, {key.partition('_')[0]}"
+        )
     for run in runs:
         limit = run.get("max_concurrency") or run.get("request_rate")
         axes.annotate(
@@ -143,10 +146,6 @@ def _highest(runs: Sequence[Mapping[str, Any]], name: str) -> str:
     return max(keys, key=lambda key: float(key[1:].partition("_")[0]), default=f"mean_{name}_ms")
 
 
-def _said(key: str) -> str:
-    return key.partition("_")[0]
-
-
 def _by_model(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     models: dict[str, list[Mapping[str, Any]]] = {}
     for result in results:
@@ -154,8 +153,3 @@ def _by_model(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[st
             raise BenchError("a file is no result of atom bench serve --save-result")
         models.setdefault(str(result.get("model_id")), []).append(result)
     return {model: sorted(runs, key=lambda run: run["output_throughput"]) for model, runs in models.items()}
-
-
-def _cycle() -> Iterator[str]:
-    while True:
-        yield from _COLORS

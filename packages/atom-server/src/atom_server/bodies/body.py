@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ValidationError
@@ -29,13 +29,6 @@ _SUBJECT = re.compile(r"^\w+ should (?=be|have|match)")
 _BYTE = re.compile(r"\(byte (\d+)\)")
 
 Schema = TypeVar("Schema", bound=BaseModel)
-
-
-class Parsed(NamedTuple):
-    """A checked body, and headers that tell which of its fields were ignored."""
-
-    body: Any
-    headers: dict[str, str]
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
@@ -96,15 +89,15 @@ def parse_object(schema: type[Schema], values: dict[str, Any]) -> tuple[Schema, 
     return body, [name for name in given if name not in known]
 
 
-async def read_request(request: Request, schema: type[Schema], max_bytes: int) -> Parsed:
-    """Read, decode and check a request: the schema's instance and the headers that name what was ignored.
-
-    Raises:
-        APIError: 400, 413 or 499; see `read_body`, `decode_json_object` and `parse_object`.
-    """
-    content = await read_body(request, max_bytes)
-    body, ignored = parse_object(schema, decode_json_object(content))
-    return Parsed(body, _ignored_header(ignored))
+def ignored_header(names: Sequence[str]) -> dict[str, str]:
+    """The header that names fields which were ignored; none where there are none."""
+    if not names:
+        return {}
+    # Names come from the client: only harmless ones go into a header.
+    safe = [name for name in names if _HEADER_SAFE.fullmatch(name)][:_MOST_NAMED_FIELDS]
+    if len(safe) < len(names):
+        safe.append("...")
+    return {IGNORED_FIELDS: ", ".join(safe)}
 
 
 def naming_ignored(headers: Mapping[str, str], fields: Sequence[str], names: Names = SAME) -> dict[str, str]:
@@ -203,13 +196,3 @@ def _field_path(location: tuple[int | str, ...], values: Any, *, is_missing: boo
 def _json_type(value: Any) -> str:
     names = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
-
-
-def _ignored_header(names: Sequence[str]) -> dict[str, str]:
-    if not names:
-        return {}
-    # Names come from the client: only harmless ones go into a header.
-    safe = [name for name in names if _HEADER_SAFE.fullmatch(name)][:_MOST_NAMED_FIELDS]
-    if len(safe) < len(names):
-        safe.append("...")
-    return {IGNORED_FIELDS: ", ".join(safe)}

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from importlib import metadata
 
+from atom_server.cli.columns import columns
+
 HELP = "show what this machine has and what runs on what"
 USAGE = "[--no-operators]"
 DESCRIPTION = "Show the machine, the installed versions, the caches, and which implementation each operator takes here."
@@ -112,5 +114,4 @@ def _print_operators() -> int:
 
 
 def _print_rows(title: str, rows: list[tuple[str, str]]) -> None:
-    width = max(len(name) for name, _ in rows)
-    print(f"{title}\n" + "\n".join(f"  {name:<{width}}  {value}" for name, value in rows) + "\n", end="\n", flush=True)
+    print("\n  ".join([title, *columns(rows)]), end="\n\n", flush=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    pass
+from atom_server.cli.columns import columns
 
 HELP = "list, download and find models"
 USAGE = "list | pull NAME | path NAME"
@@ -67,9 +65,7 @@ def _list() -> None:
         size, where = (_size(here.size), str(here.path)) if here else ("", "not downloaded")
         rows.append((model.name, size, f"{model.description} ({model.license})", where))
     rows += [(model.name, _size(model.size), "", str(model.path)) for model in cached.values()]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for *cells, where in rows:
-        print("  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), where]))
+    print("\n".join(columns(rows)))
     print(f"\ndownloads are kept in {models_cache_dir()}\n")
     print("\n".join(_architecture_lines()))
 
@@ -80,11 +76,7 @@ def _architecture_lines() -> list[str]:
     described = {name: describe_architecture(name) for name in supported_architectures()}
     rows = [("architecture", "models", "published as", "features")]
     rows += [(name, found.models, found.published_as, ", ".join(found.features)) for name, found in described.items()]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), words]).rstrip()
-        for *cells, words in rows
-    ]
+    return columns(rows)
 
 
 def _size(num_bytes: int) -> str:

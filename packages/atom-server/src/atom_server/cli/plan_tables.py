@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from atom_server.cli.columns import columns
+
 if TYPE_CHECKING:
     from atom_core.models import Accelerator, ModelRequirements, Placement
 
@@ -41,7 +43,7 @@ def memory_lines(
         else f"memory: {_size(memory)}; activations and the process itself come on top"
     )
     planned = f"planned: {requests} x {context} tokens"
-    return [planned, "", *_columns(rows), "", end, *_remarks(needs, needs.weight_bytes)], any_fits
+    return [planned, "", *columns(rows), "", end, *_remarks(needs, needs.weight_bytes)], any_fits
 
 
 def accelerator_lines(
@@ -84,7 +86,7 @@ def accelerator_lines(
         "",
     ]
     if len(rows) > 1:
-        lines += [*_columns(rows), ""]
+        lines += [*columns(rows), ""]
     if too_small:
         lines += [f"too large for {max(DEVICE_COUNTS)} of {', '.join(too_small)}"]
     lines += [
@@ -134,11 +136,6 @@ def _check(flag: str, value: str, allowed: Collection[str]) -> None:
 
 class PlanError(ValueError):
     """A number format that there are no sizes for."""
-
-
-def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _size(num_bytes: int) -> str:

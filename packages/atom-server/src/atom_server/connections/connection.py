@@ -68,7 +68,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._others.discard(self)
-        self.transport.ended()
+        self.transport.stop_watching()
         self._end_deadline()
         for cycle in self._unanswered:  # uvicorn tells the last one only, and the first may be at work
             cycle.disconnected = True
@@ -151,10 +151,7 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What uvicorn calls where the parser stopped."""
-        if self._refusal is None:
-            self._refuse(APIError(400, "this is not a valid HTTP request", code="invalid_http"))
-        else:
-            self._refuse(self._refusal)
+        self._refuse(self._refusal or APIError(400, "this is not a valid HTTP request", code="invalid_http"))
 
     # What an answer calls when it is complete.
 

@@ -50,10 +50,6 @@ class LingeringTransport(asyncio.Transport):
         """Close at once."""
         self._transport.abort()
 
-    def ended(self) -> None:
-        """To be called when the connection is lost."""
-        self.stop_watching()
-
     def discard(self, num_bytes: int) -> None:
         """Throw away what came while lingering."""
         self._num_discarded += num_bytes

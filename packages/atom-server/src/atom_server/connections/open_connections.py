@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from atom_server.connections.seldom import SeldomWarning
 
+if TYPE_CHECKING:
+    from atom_server.connections.connection import Connection
+
 logger = logging.getLogger(__name__)
-
-
-class Abortable(Protocol):
-    """What is kept count of."""
-
-    def abort(self) -> None:
-        """Close at once."""
-        ...
 
 
 class OpenConnections:
@@ -27,11 +22,11 @@ class OpenConnections:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._all: set[Abortable] = set()
-        self._waiting: dict[Abortable, None] = {}  # the longest first
+        self._all: set[Connection] = set()
+        self._waiting: dict[Connection, None] = {}  # the longest first
         self._warn = SeldomWarning(logger)
 
-    def add(self, connection: Abortable) -> bool:
+    def add(self, connection: Connection) -> bool:
         """Take in a connection, which waits; False where all others work and there is no room for it."""
         is_full = len(self._all) >= self._most
         while len(self._all) >= self._most and self._waiting:
@@ -46,12 +41,12 @@ class OpenConnections:
         self._waiting[connection] = None
         return has_room
 
-    def discard(self, connection: Abortable) -> None:
+    def discard(self, connection: Connection) -> None:
         """Forget a connection that has ended."""
         self._all.discard(connection)
         self._waiting.pop(connection, None)
 
-    def set_works(self, connection: Abortable, *, works: bool) -> None:
+    def set_works(self, connection: Connection, *, works: bool) -> None:
         """Note that a connection begins to work, or to wait."""
         if works:
             self._waiting.pop(connection, None)

@@ -24,6 +24,7 @@ class Collected:
     prompt_logprobs: list[CompletionLogprobs] = field(default_factory=list)
     finish_reason: Finish = "stop"
     stop_reason: int | str | None = None
+    embedding: list[float] | None = None
 
     @property
     def size(self) -> int:
@@ -43,6 +44,7 @@ async def collect(request: Request, generation: Generation) -> list[Collected]:
                 choice.token_ids += output.output_tokens
                 choice.logprobs += output.logprobs or ()
                 choice.prompt_logprobs += output.prompt_logprobs or ()
+                choice.embedding = output.embedding or choice.embedding
                 if output.finished:
                     choice.finish_reason = "length" if output.finish_reason == "length" else "stop"
                     choice.stop_reason = output.stop_reason

@@ -33,22 +33,30 @@ class Generation:
         num_reasoning_tokens: of the tokens so far; set by whoever reads the text.
     """
 
-    def __init__(self, state: ServerState, id: str, model: str, prompts: Sequence[PromptTokens], n: int) -> None:
+    def __init__(
+        self,
+        state: ServerState,
+        body: ModelRequest,
+        prompts: Sequence[PromptTokens],
+        stream: RequestStream,
+        *,
+        id: str,
+        n: int,
+        names: Names,
+    ) -> None:
         self.id = id
-        self.model = model
+        self.model = state.check_model(body.model)
         self.created = int(time.time())
         self.prompts = list(prompts)
         self.num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+        self.num_reasoning_tokens = 0
         self.n = n
-        self._state = state
+        self._state, self._body, self._names = state, body, names
+        self._stream = stream
+        self._prompt_index = {request_id: index for index, request_id in enumerate(stream.request_ids)}
         self._tallies = Tallies(len(prompts) * n)
         self._num_cached = [0] * len(prompts)
         self._sum_cached = 0
-        self.num_reasoning_tokens = 0
-        self._body: ModelRequest | None = None
-        self._names = SAME
-        self._stream: RequestStream | None = None
-        self._prompt_index: dict[str, int] = {}
 
     @classmethod
     async def submit(
@@ -72,14 +80,20 @@ class Generation:
         state: ServerState = request.app.state.server
         state.check_takes_requests()
         check_room(state, body, names)
-        id = f"{kind}-{body.request_id or uuid.uuid4().hex}"
-        generation = cls(state, id, state.check_model(body.model), prompts, params.n)
-        generation._names = names
+        state.check_model(body.model)
         try:
             params = await state.engine.prepare(params)
-            generation._start(params, body, pooling)
+            stream = state.engine.submit(
+                [prompt.token_ids for prompt in prompts],
+                params if pooling is None else pooling,
+                priority=body.priority,
+                cache_salt=body.cache_salt,
+            )
         except InvalidRequestError as error:
             raise renamed(_in_words_of(body, error), names) from None
+        id = f"{kind}-{body.request_id or uuid.uuid4().hex}"
+        generation = cls(state, body, prompts, stream, id=id, n=params.n, names=names)
+        state.active.add(generation)
         request.state.record.prompt_tokens = generation.num_prompt_tokens
         return generation
 
@@ -95,8 +109,6 @@ class Generation:
             APIError: 503 where the engine died or the server gave the request up, 500 where this request failed.
             InvalidRequestError: only the engine could see that its grammar is not sound.
         """
-        if self._stream is None:
-            raise RuntimeError("outputs() of a generation that was not submitted")
         async for output in self._stream:
             prompt_index = self._prompt_index[output.request_id]
             self._count(prompt_index, output)
@@ -106,14 +118,12 @@ class Generation:
 
     async def abort(self) -> None:
         """End what still runs; whoever reads the outputs is told."""
-        if self._stream is not None:
-            await self._state.engine.abort(self._stream)
+        await self._state.engine.abort(self._stream)
 
     async def close(self) -> None:
         """Abort what still runs, whoever reads the outputs. Safe to call again."""
         self._state.active.discard(self)
-        if self._stream is not None:
-            await self._stream.aclose()
+        await self._stream.aclose()
 
     def usage(self) -> Usage:
         """What has been used so far."""
@@ -138,17 +148,6 @@ class Generation:
         record.ttft, record.tpot = usage.ttft_s, usage.tpot_s
         record.finish_reasons = self._tallies.finish_reasons()
 
-    def _start(self, params: SamplingParams, body: ModelRequest, pooling: Pooling | None) -> None:
-        self._stream = self._state.engine.submit(
-            [prompt.token_ids for prompt in self.prompts],
-            params if pooling is None else pooling,
-            priority=body.priority,
-            cache_salt=body.cache_salt,
-        )
-        self._prompt_index = {request_id: index for index, request_id in enumerate(self._stream.request_ids)}
-        self._state.active.add(self)
-        self._body = body
-
     def _count(self, prompt_index: int, output: RequestOutput) -> None:
         self._tallies.count(prompt_index * self.n + output.index, output)
         if output.index == 0:
@@ -158,7 +157,7 @@ class Generation:
     def _failure(self, output: RequestOutput) -> APIError | InvalidRequestError:
         if output.finish_reason == "abort":
             return shutting_down()
-        if output.error_code in ("invalid_grammar", "queue_full") and self._body is not None:
+        if output.error_code in ("invalid_grammar", "queue_full"):
             name = "structured_outputs"
             error = InvalidRequestError(f"{name}: {output.error}", name, output.error_code)
             return renamed(_in_words_of(self._body, error), self._names)

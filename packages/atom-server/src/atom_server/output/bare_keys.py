@@ -5,43 +5,30 @@ from __future__ import annotations
 import json
 
 from atom_server.output.call_object import JsonValue
-from atom_server.output.parts import Part, cut
+from atom_server.output.parts import Part, SteppingParser, as_parts, cut
 from atom_server.output.tagged_arguments import json_value
 
 _CLOSES = {"{": "}", "[": "]"}
 
 
-class BareKeysBody:
+class BareKeysBody(SteppingParser):
     """Reads ``{city:<escape>Paris<escape>,days:3}``, and JSON, which is much the same.
 
     Args:
         quote: what begins and ends a string.
-
-    Attributes:
-        done, rest: see `CallBody`.
     """
 
     def __init__(self, quote: str) -> None:
-        self.done = False
-        self.rest = ""
+        super().__init__("value")
         self._quote = quote
         self._open: list[str] = []
-        self._state = "value"
         self._comma = ""
-        self._string: JsonValue | None = None
+        self._string = JsonValue('"')
 
-    def feed(self, text: str) -> list[Part]:
-        """Take text; return the parts that are certain now."""
-        self.rest += text
-        news = ""
-        while self.rest and not self.done:
-            state, length = self._state, len(self.rest)
-            news += self._step()
-            if (state, length) == (self._state, len(self.rest)):
-                break
-        return [Part("arguments", news)] if news else []
+    def _step(self) -> list[Part]:
+        return as_parts("arguments", [self._read()])
 
-    def _step(self) -> str:
+    def _read(self) -> str:
         if self._state == "text":
             return self._in_text()
         if self._state == "string":
@@ -92,8 +79,8 @@ class BareKeysBody:
             self.rest, self._state = self.rest[1:], "key" if first == "{" else "value"
             return self._begun(first)
         if first == '"':
-            self._state, self._string = "string", None
-            return self._begun("")
+            self._state, self._string, self.rest = "string", JsonValue(first), self.rest[1:]
+            return self._begun(first)
         self._state = "scalar"
         return self._begun("")
 
@@ -108,9 +95,7 @@ class BareKeysBody:
 
     def _in_string(self) -> str:
         for position, character in enumerate(self.rest):
-            if self._string is None:
-                self._string = JsonValue(character)
-            elif self._string.ends_with(character):
+            if self._string.ends_with(character):
                 text, self.rest = self.rest[: position + 1], self.rest[position + 1 :]
                 self._state = "after"
                 return text

@@ -1,11 +1,11 @@
-"""`CallObject`: reads one ``{"name": ..., "arguments": {...}}`` character by character."""
+"""Calls in JSON, read character by character: an object, a list of objects, or arguments alone."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 
-from atom_server.output.parts import Part
+from atom_server.output.parts import CallBody, Part
 
 ARGUMENTS_KEYS = ("arguments", "parameters")
 
@@ -37,19 +37,15 @@ class JsonValue:
         return False
 
 
-class CallObject:
-    """One call. Arguments stream as soon as the name is known.
+class CallObject(CallBody):
+    """``{"name": ..., "arguments": {...}}``: one call. Arguments stream as soon as the name is known.
 
     Args:
         name_key: the key of the function's name.
         arguments_keys: keys that its arguments may have.
-
-    Attributes:
-        done: the object has closed.
     """
 
     def __init__(self, name_key: str = "name", arguments_keys: Sequence[str] = ARGUMENTS_KEYS) -> None:
-        self.done = False
         self._name_key, self._arguments_keys = name_key, arguments_keys
         self._state = "open"
         self._key = ""
@@ -59,7 +55,19 @@ class CallObject:
         self._waiting = ""
         self._has_arguments = False
 
-    def feed(self, character: str) -> list[Part]:
+    def feed(self, text: str) -> list[Part]:
+        parts: list[Part] = []
+        for position, character in enumerate(text):
+            try:
+                parts += self.take(character)
+            except ValueError:
+                self.done = True
+            if self.done:
+                self.rest = text[position:].removeprefix("}")
+                break
+        return parts
+
+    def take(self, character: str) -> list[Part]:
         """The parts that one more character makes certain; none after `done`.
 
         Raises:
@@ -99,7 +107,7 @@ class CallObject:
         if value.is_scalar:
             if character in ",}":
                 self._state = "key"
-                return self._end_value() + self.feed(character)
+                return self._end_value() + self.take(character)
             self._raw += character
             return []
         self._raw += character
@@ -137,3 +145,47 @@ class CallObject:
             raise ValueError("no name")
         self.done = True
         return [] if self._has_arguments else [Part("arguments", "{}")]
+
+
+class ListBody(CallBody):
+    """``[{...}, {...}]``, as many calls as it has objects."""
+
+    def __init__(self, name_key: str, arguments_keys: Sequence[str]) -> None:
+        self._keys = (name_key, arguments_keys)
+        self._object: CallObject | None = None
+
+    def feed(self, text: str) -> list[Part]:
+        parts: list[Part] = []
+        while text and not self.done:
+            if self._object is None:
+                text = self._between(text)
+                continue
+            parts += self._object.feed(text)
+            text = self._object.rest
+            self._object = None if self._object.done else self._object
+        self.rest = text
+        return parts
+
+    def _between(self, text: str) -> str:
+        character = text[0]
+        if character == "{":
+            self._object = CallObject(*self._keys)
+            return text
+        self.done = not (character.isspace() or character in "[,")
+        return text.removeprefix("]") if self.done else text[1:]
+
+
+class JsonBody(CallBody):
+    """Arguments alone, as JSON."""
+
+    def __init__(self) -> None:
+        self._value: JsonValue | None = None
+
+    def feed(self, text: str) -> list[Part]:
+        for position, character in enumerate(text):
+            if self._value is None:
+                self._value = JsonValue(character)
+            elif self._value.ends_with(character):
+                self.done, self.rest = True, text[position + 1 :]
+                return [Part("arguments", text[: position + 1])]
+        return [Part("arguments", text)] if text else []

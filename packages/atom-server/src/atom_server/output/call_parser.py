@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from atom_server.output.bare_keys import BareKeysBody
-from atom_server.output.call_body import CallBody, JsonBody, ObjectBody
+from atom_server.output.call_object import CallObject, JsonBody
 from atom_server.output.notation import BareKeysStyle, CallNotation, TaggedStyle
-from atom_server.output.parts import Part, SteppingParser, as_parts, cut
+from atom_server.output.parts import CallBody, Part, SteppingParser, as_parts, cut
 from atom_server.output.tagged_arguments import TaggedArguments
 
 _NAME = re.compile(r"\s*([\w.\-]*)")
@@ -35,12 +35,12 @@ class CallParser(SteppingParser):
         self._call_mark, self._call_end = notation.call.strip(), notation.call_end.strip("\n`")
         self._content_marks = tuple({notation.trigger: None, **dict.fromkeys(strays)})
         self._is_after_call = False
-        self._body: CallBody = ObjectBody(notation.name_key)
+        self._body: CallBody = CallObject(notation.name_key)
         super().__init__("content")
 
     def finish(self) -> list[Part]:
         """Return the parts that were held back."""
-        rest, self._rest = self._rest, ""
+        rest, self.rest = self.rest, ""
         return self._content(rest) if self._state == "content" else []
 
     def _step(self) -> list[Part]:
@@ -77,14 +77,14 @@ class CallParser(SteppingParser):
         if not marks:
             self._state = next(iter(states.values()))
             return ""
-        _, self._rest, mark = cut(self._rest, *marks)
+        _, self.rest, mark = cut(self.rest, *marks)
         if mark:
             self._state = states[mark]
-            self._rest = keep + self._rest if mark == keep else self._rest
+            self.rest = keep + self.rest if mark == keep else self.rest
         return mark
 
     def _in_content(self) -> list[Part]:
-        before, self._rest, mark = cut(self._rest, *self._content_marks)
+        before, self.rest, mark = cut(self.rest, *self._content_marks)
         parts = self._content(before)
         if mark == self._notation.trigger:
             self._state = "section" if self._begin else self._first_state
@@ -98,11 +98,11 @@ class CallParser(SteppingParser):
         return as_parts("content", [text])
 
     def _in_name(self) -> list[Part]:
-        found = _NAME.match(self._rest)
+        found = _NAME.match(self.rest)
         name = found[1] if found else ""
-        if found is None or found.end() == len(self._rest):
+        if found is None or found.end() == len(self.rest):
             return []  # it may go on
-        self._rest = self._rest[found.end() :]
+        self.rest = self.rest[found.end() :]
         self._is_after_call = True
         if not name:
             self._state = "call-end"
@@ -120,16 +120,16 @@ class CallParser(SteppingParser):
         if mark == "{":
             style, name_key = self._notation.style, self._notation.name_key
             json_body = BareKeysBody(style.quote) if isinstance(style, BareKeysStyle) else JsonBody()
-            self._body = ObjectBody(name_key) if self._is_object else json_body
+            self._body = CallObject(name_key) if self._is_object else json_body
         elif mark:
-            self._rest = ends + self._rest
+            self.rest = ends + self.rest
             return [] if self._is_object else [Part("arguments", "{}")]
         return []
 
     def _in_body(self) -> list[Part]:
-        text, self._rest = self._rest, ""
+        text, self.rest = self.rest, ""
         parts = self._body.feed(text)
         if self._body.done:
             self._is_after_call = True
-            self._rest, self._state = self._body.rest, "call-end"
+            self.rest, self._state = self._body.rest, "call-end"
         return parts

@@ -36,7 +36,7 @@ class HarmonyParser(SteppingParser):
 
     def finish(self) -> list[Part]:
         """What was held back. The stop token that closes a message is not in the text."""
-        rest, self._rest = self._rest, ""
+        rest, self.rest = self.rest, ""
         if self._state == "body":
             return self._in_body(rest) + self._close()
         return as_parts("content", [rest]) if self._state == "first header" and CHANNEL not in rest else []
@@ -45,7 +45,7 @@ class HarmonyParser(SteppingParser):
         if self._state == "body":
             return self._to_mark()
         if self._state == "between":
-            _, self._rest, mark = cut(self._rest, START)
+            _, self.rest, mark = cut(self.rest, START)
             self._state = "header" if mark else "between"
             return []
         if self._state == "first header" and not self._may_be_header():
@@ -54,24 +54,24 @@ class HarmonyParser(SteppingParser):
         return self._in_header()
 
     def _to_mark(self) -> list[Part]:
-        text, self._rest, mark = cut(self._rest, *MARKS)
+        text, self.rest, mark = cut(self.rest, *MARKS)
         parts = self._in_body(text)
         if mark in ("", MESSAGE, CONSTRAIN):
             return parts  # out of place, and no content
         if mark == CHANNEL:
-            self._rest = CHANNEL + self._rest
+            self.rest = CHANNEL + self.rest
         self._state = "header" if mark in (START, CHANNEL) else "between"
         return parts + self._close()
 
     def _may_be_header(self) -> bool:
-        text = self._rest.lstrip()
+        text = self.rest.lstrip()
         return any(text.startswith(begin) or begin.startswith(text) for begin in (CHANNEL, "to=", MESSAGE))
 
     def _in_header(self) -> list[Part]:
-        header, found, rest = self._rest.partition(MESSAGE)
+        header, found, rest = self.rest.partition(MESSAGE)
         if not found:
             return []
-        self._rest, self._state, self._is_empty = rest, "body", True
+        self.rest, self._state, self._is_empty = rest, "body", True
         recipient, channel = _RECIPIENT.search(header), _CHANNEL.search(header)
         if recipient is not None and recipient[1].startswith(_PREFIX):
             self._kind = "arguments"

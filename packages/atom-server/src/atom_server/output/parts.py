@@ -32,21 +32,43 @@ class Parser(Protocol):
         ...
 
 
-class SteppingParser(ABC):
-    """Goes on step by step, until a step neither takes text nor comes to another state."""
+class CallBody(Protocol):
+    """Reads what stands between a call's mark and its end.
 
-    def __init__(self, state: str) -> None:
-        self._state = state
-        self._rest = ""
+    Attributes:
+        done: it has come to its end, or broken off.
+        rest: the text after it.
+    """
+
+    done: bool = False
+    rest: str = ""
 
     def feed(self, text: str) -> list[Part]:
         """Take text; return the parts that are certain now."""
-        self._rest += text
+        ...
+
+
+class SteppingParser(ABC):
+    """Goes on step by step, until a step neither takes text nor comes to another state.
+
+    Attributes:
+        done: nothing more is read.
+        rest: the text that has not been taken.
+    """
+
+    def __init__(self, state: str) -> None:
+        self.done = False
+        self.rest = ""
+        self._state = state
+
+    def feed(self, text: str) -> list[Part]:
+        """Take text; return the parts that are certain now."""
+        self.rest += text
         parts: list[Part] = []
-        while self._rest:
-            state, length = self._state, len(self._rest)
+        while self.rest and not self.done:
+            state, length = self._state, len(self.rest)
             parts += self._step()
-            if (state, length) == (self._state, len(self._rest)):
+            if (state, length) == (self._state, len(self.rest)):
                 break
         return parts
 
@@ -108,7 +130,7 @@ def held_back(text: str, mark: str) -> int:
     return 0
 
 
-def as_parts(kind: Literal["content", "reasoning"], texts: Sequence[str]) -> list[Part]:
+def as_parts(kind: Literal["content", "reasoning", "arguments"], texts: Sequence[str]) -> list[Part]:
     """Parts of those texts that are not empty."""
     return [Part(kind, text) for text in texts if text]
 

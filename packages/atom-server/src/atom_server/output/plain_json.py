@@ -49,7 +49,7 @@ class JsonParser:
                 return []
             if character == ">" and self._held.endswith(PYTHON_TAG):
                 return []
-            self._parts += self._call.feed(character)
+            self._parts += self._call.take(character)
         except ValueError:
             return self._as_content()
         if self._parts and self._parts[0].kind == "name":
@@ -70,6 +70,6 @@ class JsonParser:
         if self._call.done:
             self._call = CallObject()
         try:
-            return self._call.feed(character)
+            return self._call.take(character)
         except ValueError:  # what stands between calls
             return []

@@ -7,13 +7,13 @@ from collections.abc import Set
 from typing import Any
 
 from atom_server.output.notation import TaggedStyle
-from atom_server.output.parts import Part, cut
+from atom_server.output.parts import Part, SteppingParser, as_parts, cut
 from atom_server.output.schema_types import property_types
 
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
-class TaggedArguments:
+class TaggedArguments(SteppingParser):
     """Reads the parameters of one call up to the call's end.
 
     Strings stream; other values come whole, at their end.
@@ -24,8 +24,7 @@ class TaggedArguments:
     """
 
     def __init__(self, style: TaggedStyle, call_end: str, schema: Any) -> None:
-        self.done = False
-        self.rest = ""
+        super().__init__("open")
         self._key_mark, self._after_key = style.key, style.after_key.strip()
         self._value_marks = tuple(mark for mark in (style.text_value, style.value) if mark)
         self._text_mark = style.text_value
@@ -36,24 +35,17 @@ class TaggedArguments:
         self._is_padded = len(self._value_ends) > 1
         self._call_end = call_end.strip()
         self._schema = schema
-        self._state = "between"
         self._num_values = 0
         self._types: Set[str] = frozenset()
         self._is_text = False
         self._value = ""
-        self._is_first = True
 
-    def feed(self, text: str) -> list[Part]:
-        """Take text; return the parts that are certain now."""
-        self.rest += text
-        news = "{" if self._is_first else ""
-        self._is_first = False
-        while not self.done:
-            before, self.rest, mark = cut(self.rest, *self._marks())
-            news += self._take(before, mark)
-            if not mark:
-                break
-        return [Part("arguments", news)] if news else []
+    def _step(self) -> list[Part]:
+        if self._state == "open":
+            self._state = "between"
+            return [Part("arguments", "{")]
+        before, self.rest, mark = cut(self.rest, *self._marks())
+        return as_parts("arguments", [self._take(before, mark)])
 
     def _marks(self) -> tuple[str, ...]:
         match self._state:

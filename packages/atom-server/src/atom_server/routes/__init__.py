@@ -1,36 +1,8 @@
 """The HTTP routes, one file for each concern."""
 
-from atom_server.routes import (
-    chat_completions,
-    completions,
-    embeddings,
-    health,
-    messages,
-    models,
-    profile,
-    responses,
-    scores,
-    server_info,
-    tokens,
-    version,
-)
+from atom_server.routes import chat_completions, completions, embeddings, messages, responses, scores, server, tokens
 
-ROUTERS = tuple(
-    module.router
-    for module in (
-        chat_completions,
-        completions,
-        embeddings,
-        health,
-        messages,
-        models,
-        profile,
-        responses,
-        scores,
-        server_info,
-        tokens,
-        version,
-    )
-)
+_MODULES = (chat_completions, completions, embeddings, messages, responses, scores, server, tokens)
+ROUTERS = tuple(module.router for module in _MODULES)
 
 __all__ = ["ROUTERS"]

@@ -14,12 +14,13 @@ from atom_server.answers.logprobs import by_id, by_text, chat_logprobs, prompt_l
 from atom_server.answers.streaming import EventStream, event
 from atom_server.answers.tool_messages import DeltaWriter, ReplyReader, message_of
 from atom_server.answers.whole_answer import encoded, packed
-from atom_server.bodies.body import naming_ignored, read_request
+from atom_server.bodies.body import naming_ignored
 from atom_server.errors import APIError
 from atom_server.generation.collect import Collected, collect
 from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation, check_room
 from atom_server.generation.reply_plan import ReplyPlan, encode_chat, plan_reply
+from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
 from atom_server.schemas.chat import ChatCompletionRequest
 from atom_server.schemas.responses import (
@@ -30,7 +31,6 @@ from atom_server.schemas.responses import (
     ChatLogprobs,
     Delta,
 )
-from atom_server.state import server_state
 
 router = APIRouter(tags=["chat"])
 
@@ -38,10 +38,7 @@ router = APIRouter(tags=["chat"])
 @router.post("/v1/chat/completions", response_class=Response, openapi_extra=described(ChatCompletionRequest))
 async def chat_completions(request: Request) -> Response:
     """The assistant's next turn in a conversation, whole or as server-sent events."""
-    state = server_state(request)
-    state.check_takes_requests()
-    body, headers = await read_request(request, ChatCompletionRequest, state.options.max_body_bytes)
-    state.check_model(body.model)
+    state, body, headers = await accepted(request, ChatCompletionRequest)
     _check(body)
     check_room(state, body)
     prompt = await encode_chat(request, body)

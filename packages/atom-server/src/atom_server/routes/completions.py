@@ -11,16 +11,15 @@ from starlette.responses import Response
 from atom_server.answers.streaming import EventStream, event
 from atom_server.answers.text_writer import TextWriter
 from atom_server.answers.whole_answer import encoded, packed
-from atom_server.bodies.body import read_request
 from atom_server.errors import APIError
 from atom_server.generation.collect import collect
 from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation, check_room
 from atom_server.prompts.texts import encode_prompts
+from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
 from atom_server.schemas.completions import CompletionRequest
 from atom_server.schemas.responses import TextChoice, TextCompletion
-from atom_server.state import server_state
 
 router = APIRouter(tags=["completions"])
 
@@ -28,13 +27,10 @@ router = APIRouter(tags=["completions"])
 @router.post("/v1/completions", response_class=Response, openapi_extra=described(CompletionRequest))
 async def completions(request: Request) -> Response:
     """A continuation of each prompt, whole or as server-sent events."""
-    state = server_state(request)
-    state.check_takes_requests()
-    body, headers = await read_request(request, CompletionRequest, state.options.max_body_bytes)
-    state.check_model(body.model)
+    state, body, headers = await accepted(request, CompletionRequest)
     _check(body)
     check_room(state, body)
-    prompts = await encode_prompts(request, body, body.prompts, max_tokens=body.max_tokens, with_text=body.echo)
+    prompts = await encode_prompts(request, body, body.prompt, max_tokens=body.max_tokens, with_text=body.echo)
     writer = TextWriter(body, prompts, state.engine.tokenizer)
     generation = await Generation.submit(request, body, prompts, writer.sampling_params(), kind="cmpl")
     if body.stream:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import asyncio
 import base64
-import contextlib
 import sys
 from functools import partial
 from typing import Any, Literal
@@ -16,15 +15,15 @@ from starlette.responses import Response
 
 from atom_core import SamplingParams
 from atom_core.engine.embedding_model import shortened
-from atom_server.bodies.body import read_request
 from atom_server.errors import APIError
+from atom_server.generation.collect import collect
 from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation, check_room
 from atom_server.prompts.texts import encode_prompts
+from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
 from atom_server.schemas.embeddings import EmbeddingRequest
 from atom_server.schemas.unsupported import refuse_unsupported
-from atom_server.state import server_state
 
 router = APIRouter(tags=["embeddings"])
 
@@ -36,10 +35,7 @@ _MAX_AT_ONCE = 4
 @router.post("/v1/embeddings", response_class=Response, openapi_extra=described(EmbeddingRequest))
 async def embeddings(request: Request) -> Response:
     """A vector of length 1 for each prompt."""
-    state = server_state(request)
-    state.check_takes_requests()
-    body, headers = await read_request(request, EmbeddingRequest, state.options.max_body_bytes)
-    state.check_model(body.model)
+    state, body, headers = await accepted(request, EmbeddingRequest)
     refuse_unsupported(body.model_extra)
     check_room(state, body)
     model = state.engine.embedding_model
@@ -47,7 +43,10 @@ async def embeddings(request: Request) -> Response:
     prompts = await encode_prompts(request, body, body.input, param="input")
     pooling = model.choose_pooling(body.pooling)
     generation = await Generation.submit(request, body, prompts, _PARAMS, kind="embd", pooling=pooling)
-    vectors = await until_disconnect(request, _collect(request, generation))
+    collected = await until_disconnect(request, collect(request, generation))
+    vectors = [choice.embedding for choice in collected if choice.embedding is not None]
+    if len(vectors) < len(collected):
+        raise APIError(500, "the engine gave no vector for a prompt")
     write = partial(_write, body, generation, vectors)
     # Thousands of vectors take longer than others on the event loop should wait.
     content = write() if len(vectors) <= _MAX_AT_ONCE else await asyncio.to_thread(write)
@@ -75,18 +74,3 @@ def encode_vector(vector: list[float], form: Literal["float", "base64"]) -> list
     if sys.byteorder == "big":
         values.byteswap()
     return base64.b64encode(values.tobytes()).decode()
-
-
-async def _collect(request: Request, generation: Generation) -> list[list[float]]:
-    vectors: dict[int, list[float]] = {}
-    try:
-        async with contextlib.aclosing(generation.outputs()) as outputs:
-            async for index, output in outputs:
-                if output.embedding is not None:
-                    vectors[index] = output.embedding
-    finally:
-        generation.report(request.state.record)
-        await generation.close()
-    if len(vectors) < len(generation.prompts):
-        raise APIError(500, "the engine gave no vector for a prompt")
-    return [vectors[index] for index in range(len(vectors))]

@@ -12,16 +12,16 @@ from atom_server.answers.message_writer import MessageWriter
 from atom_server.answers.streaming import EventStream
 from atom_server.answers.tool_messages import ReplyReader, read_whole
 from atom_server.answers.whole_answer import encoded
-from atom_server.bodies.body import naming_ignored, read_request
+from atom_server.bodies.body import naming_ignored
 from atom_server.bodies.client_names import MESSAGES, named_as
 from atom_server.errors import APIError
 from atom_server.generation.collect import collect
 from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation
 from atom_server.generation.reply_plan import encode_chat, plan_reply
+from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
 from atom_server.schemas.messages import CountTokensRequest, MessagesRequest
-from atom_server.state import server_state
 
 router = APIRouter(tags=["messages"])
 
@@ -29,10 +29,7 @@ router = APIRouter(tags=["messages"])
 @router.post("/v1/messages", response_class=Response, openapi_extra=described(MessagesRequest))
 async def messages(request: Request) -> Response:
     """The assistant's next turn in a conversation, whole or as server-sent events."""
-    state = server_state(request)
-    state.check_takes_requests()
-    body, headers = await read_request(request, MessagesRequest, state.options.max_body_bytes)
-    state.check_model(body.model)
+    state, body, headers = await accepted(request, MessagesRequest)
     with named_as(MESSAGES):
         chat = body.to_chat()
         prompt = await encode_chat(request, chat)
@@ -57,9 +54,7 @@ async def messages(request: Request) -> Response:
 @router.post("/v1/messages/count_tokens", openapi_extra=described(CountTokensRequest))
 async def count_tokens(request: Request) -> dict[str, int]:
     """How many tokens the prompt of a conversation has."""
-    state = server_state(request)
-    body, _ = await read_request(request, CountTokensRequest, state.options.max_body_bytes)
-    state.check_model(body.model)
+    _, body, _ = await accepted(request, CountTokensRequest, generates=False)
     prompt = await encode_chat(request, body.as_chat(), has_to_fit=False)
     return {"input_tokens": len(prompt.token_ids)}
 

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from atom_server.answers.streaming import EventStream
 from atom_server.answers.whole_answer import written
-from atom_server.bodies.body import naming_ignored, read_request
+from atom_server.bodies.body import naming_ignored
 from atom_server.bodies.client_names import RESPONSES, named_as
 from atom_server.errors import APIError
 from atom_server.generation.collect import collect
@@ -20,6 +20,7 @@ from atom_server.generation.reply_plan import encode_chat, plan_reply
 from atom_server.responses.run import ResponseRun
 from atom_server.responses.store import StoredResponse
 from atom_server.responses.writer import ResponseWriter
+from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
 from atom_server.schemas.create_response import CreateResponseRequest
 from atom_server.state import ServerState, server_state
@@ -33,10 +34,7 @@ _STREAM = "text/event-stream"
 @router.post("/v1/responses", response_class=Response, openapi_extra=described(CreateResponseRequest))
 async def create_response(request: Request) -> Response:
     """A response to the input, whole, as server-sent events, or in the background."""
-    state = server_state(request)
-    state.check_takes_requests()
-    body, headers = await read_request(request, CreateResponseRequest, state.options.max_body_bytes)
-    model = state.check_model(body.model)
+    state, body, headers = await accepted(request, CreateResponseRequest)
     earlier = _earlier_items(state, body)
     with named_as(RESPONSES):
         chat = body.to_chat(earlier)
@@ -44,7 +42,7 @@ async def create_response(request: Request) -> Response:
         plan = plan_reply(state, chat, prompt)
     generation = await Generation.submit(request, chat, [prompt], plan.params, kind="resp", names=RESPONSES)
     headers = naming_ignored(headers, chat.without_effect(plan.params), RESPONSES)
-    writer = ResponseWriter(body, model, plan.make_reader(), state.engine.tokenizer)
+    writer = ResponseWriter(body, generation.model, plan.make_reader(), state.engine.tokenizer)
     stored = StoredResponse(writer.unfinished("in_progress"), [*earlier, *body.input_items(writer.id)])
     run = ResponseRun(request, generation, writer, stored, state.responses if body.store else None)
     if body.background:

@@ -14,12 +14,12 @@ from starlette.responses import Response
 
 from atom_core import SamplingParams
 from atom_core.engine.inputs.validation import prompt_too_long
-from atom_server.bodies.body import read_request
 from atom_server.errors import APIError
 from atom_server.generation.collect import collect
 from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation, check_room
 from atom_server.prompts.texts import PromptTokens, encode_texts
+from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
 from atom_server.schemas.scores import RerankRequest, ScoreRequest
 from atom_server.state import ServerState, server_state
@@ -34,9 +34,7 @@ MAX_TOTAL_TOKENS = 2**22
 @router.post("/v1/score", response_class=Response, openapi_extra=described(ScoreRequest))
 async def score(request: Request) -> Response:
     """How likely each second text is after its first."""
-    state = server_state(request)
-    state.check_takes_requests()
-    body, headers = await read_request(request, ScoreRequest, state.options.max_body_bytes)
+    _, body, headers = await accepted(request, ScoreRequest)
     generation, scores = await _score(request, body, body.pairs(), judged="text_2")
     answer: dict[str, Any] = {
         "id": generation.id,
@@ -52,9 +50,7 @@ async def score(request: Request) -> Response:
 @router.post("/v1/rerank", response_class=Response, openapi_extra=described(RerankRequest))
 async def rerank(request: Request) -> Response:
     """The documents, the one after which the query is likeliest first."""
-    state = server_state(request)
-    state.check_takes_requests()
-    body, headers = await read_request(request, RerankRequest, state.options.max_body_bytes)
+    _, body, headers = await accepted(request, RerankRequest)
     generation, scores = await _score(request, body, body.pairs(), judged="query")
     order = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in order]
@@ -68,7 +64,6 @@ async def _score(
     request: Request, body: ScoreRequest | RerankRequest, pairs: list[tuple[str, str]], *, judged: str
 ) -> tuple[Generation, list[float]]:
     state = server_state(request)
-    state.check_model(body.model)
     check_room(state, body)
     param = body.name_of("prompt") or judged
     following = await _encode_once(request, [second for _, second in pairs], special=False, param=judged)

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from atom_core.tokenization.text_threads import PIECE_TOKENS
-from atom_server.bodies.body import read_request
 from atom_server.errors import APIError
 from atom_server.generation.disconnect import until_disconnect
 from atom_server.prompts.conversation import encode_messages
 from atom_server.prompts.texts import decode_tokens, encode_texts, text_threads
+from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
 from atom_server.schemas.tokens import DetokenizeRequest, TokenizeRequest
 from atom_server.state import server_state
@@ -24,9 +24,7 @@ router = APIRouter(tags=["tokens"])
 @router.post("/tokenize", response_class=Response, openapi_extra=described(TokenizeRequest))
 async def tokenize(request: Request) -> Response:
     """Token ids of a text or a conversation, which may be longer than the model's context."""
-    state = server_state(request)
-    body, _ = await read_request(request, TokenizeRequest, state.options.max_body_bytes)
-    state.check_model(body.model)
+    state, body, _ = await accepted(request, TokenizeRequest, generates=False)
     body.check()
     threads = text_threads(state)
     if body.prompt is not None:
@@ -58,9 +56,7 @@ async def tokenize(request: Request) -> Response:
 @router.post("/detokenize", response_class=Response, openapi_extra=described(DetokenizeRequest))
 async def detokenize(request: Request) -> Response:
     """Text of token ids: no more of them than the model's context has."""
-    state = server_state(request)
-    body, _ = await read_request(request, DetokenizeRequest, state.options.max_body_bytes)
-    state.check_model(body.model)
+    state, body, _ = await accepted(request, DetokenizeRequest, generates=False)
     info = state.engine.info
     if len(body.tokens) > info.max_model_len:
         message = f"there are {len(body.tokens)} tokens; no text of this model has more than {info.max_model_len}"

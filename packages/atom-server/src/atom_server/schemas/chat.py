@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 
 from atom_core import SamplingParams
 from atom_core.engine.inputs.validation import MAX_LOGPROBS
 from atom_server.schemas.sampling import MAX_TOKENS, GenerationRequest
+from atom_server.schemas.strict_model import OpenModel
 from atom_server.schemas.tools import MAX_TOOLS, AllowedToolsChoice, NamedToolChoice, Tool, ToolChoice
 
 MAX_MESSAGES = 4096
@@ -62,10 +63,8 @@ class TextPart(BaseModel):
 TextOrParts = Annotated[str, BeforeValidator(text_of_parts, json_schema_input_type=str | list[TextPart])]
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(OpenModel):
     """One turn. Fields besides these (``tool_call_id``, ``reasoning_content``, ...) reach the template as they are."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     role: Annotated[str, Field(min_length=1, max_length=64)]
     content: TextOrParts | None = Field(None, description="A string, or a list of parts of type text.")
@@ -131,7 +130,7 @@ class ChatCompletionRequest(GenerationRequest):
             case NamedToolChoice() as choice:
                 return [choice.function.name]
             case AllowedToolsChoice() as choice:
-                return choice.names
+                return [tool.function.name for tool in choice.allowed_tools.tools]
             case _:
                 return None
 

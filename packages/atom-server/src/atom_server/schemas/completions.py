@@ -12,8 +12,6 @@ from atom_server.schemas.sampling import GenerationRequest
 
 MAX_PROMPTS = 2048
 
-Prompt = str | list[int]
-
 
 def list_of_prompts(value: Any) -> Any:
     """Each of the four forms as a list of prompts, every one a string or a list of token ids."""
@@ -23,7 +21,7 @@ def list_of_prompts(value: Any) -> Any:
         raise ValueError("must be a string, a list of token ids, or a list of either")
     if not value:
         raise ValueError("must not be empty")
-    if _is_token_id(value[0]):
+    if type(value[0]) is int and 0 <= value[0] <= MAX_INTEGER:
         return [_token_ids(value)]
     if len(value) > MAX_PROMPTS:
         raise ValueError(f"at most {MAX_PROMPTS} prompts fit one request, not {len(value)}")
@@ -39,10 +37,6 @@ def _token_ids(value: Any) -> list[int]:
     return value
 
 
-def _is_token_id(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MAX_INTEGER
-
-
 _TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]], Field(fail_fast=True, min_length=1)]
 _Text = Annotated[str, Field(min_length=1)]
 _Many = Annotated[list[_Text | _TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
@@ -53,17 +47,10 @@ Prompts = Annotated[list[Any], BeforeValidator(list_of_prompts, json_schema_inpu
 class CompletionRequest(GenerationRequest):
     """Text to continue, once or (a list) several times in one request."""
 
-    prompt: Prompts = Field(
-        description="A string, a list of token ids, or a list of either.",
-    )
+    prompt: Prompts = Field(description="A string, a list of token ids, or a list of either.")
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: bool = Field(False, description="Begin the text (and the logprobs) with the prompt.")
 
     @property
     def num_prompts(self) -> int:
         return len(self.prompt)
-
-    @property
-    def prompts(self) -> list[Prompt]:
-        """The prompts, each a string or token ids."""
-        return self.prompt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter, model_validator
 
 from atom_core.engine.inputs.validation import MAX_LOGPROBS
 from atom_server.bodies.body import parse_object
@@ -14,9 +14,11 @@ from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest
 from atom_server.schemas.model_request import at_most
 from atom_server.schemas.response_items import Item, chat_messages, typed_items
 from atom_server.schemas.sampling import MAX_TOKENS
+from atom_server.schemas.strict_model import OpenModel, RequestOfModel, StrictModel
 from atom_server.schemas.tools import MAX_TOOLS, FunctionDefinition, FunctionName, kind_of_choice
 
 LOGPROBS = "message.output_text.logprobs"
+_SAME_IN_CHATS = ("model", "temperature", "top_p", "top_k", "seed", "parallel_tool_calls", "thinking_token_budget")
 _UNSUPPORTED = ("conversation", "prompt")
 _ITEMS = TypeAdapter(list[Item])
 
@@ -38,10 +40,8 @@ class FunctionTool(FunctionDefinition):
         return {"type": "function", "function": self.model_dump(exclude={"type"}, exclude_none=True)}
 
 
-class FunctionChoice(BaseModel):
+class FunctionChoice(StrictModel):
     """The one function that has to be called."""
-
-    model_config = ConfigDict(strict=True)
 
     type: Literal["function"]
     name: FunctionName
@@ -51,19 +51,15 @@ class FunctionChoice(BaseModel):
         return {"type": "function", "function": {"name": self.name}}
 
 
-class Reasoning(BaseModel):
+class Reasoning(OpenModel):
     """How much to think."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     effort: Annotated[str, Field(max_length=32)] | None = None
     summary: Annotated[str, Field(max_length=32)] | None = Field(None, description="Ignored: the reasoning is shown.")
 
 
-class AllowedFunctions(BaseModel):
+class AllowedFunctions(StrictModel):
     """Those of the functions that may be called, and whether one of them has to be."""
-
-    model_config = ConfigDict(strict=True)
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
@@ -84,12 +80,9 @@ ToolChoice = Annotated[
 Items = Annotated[list[Item], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
 
 
-class CreateResponseRequest(BaseModel):
+class CreateResponseRequest(RequestOfModel, OpenModel):
     """A response to make. `input` is a string or a list of items."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
-
-    model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
     input: Annotated[Items, BeforeValidator(typed_items, json_schema_input_type=str | Items)]
     instructions: str | None = Field(None, description="A system prompt for this response alone.")
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
@@ -107,9 +100,9 @@ class CreateResponseRequest(BaseModel):
         dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
         Field(max_length=16),
         at_most(16),
-    ] = {}
+    ] = Field({})
     text: dict[str, Any] | None = Field(None, description='{"format": {"type": ...}}')
-    tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=MAX_TOOLS)] = []
+    tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=MAX_TOOLS)] = Field([])
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     max_tool_calls: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
@@ -151,20 +144,14 @@ class CreateResponseRequest(BaseModel):
         choice = self.tool_choice
         values: dict[str, Any] = {
             "messages": [*system, *chat_messages([*_ITEMS.validate_python(list(earlier)), *self.input])],
-            "model": self.model,
             "max_tokens": self.max_output_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "seed": self.seed,
             "response_format": _response_format((self.text or {}).get("format")),
             "tools": [tool.as_tool() for tool in self.tools],
             "tool_choice": choice if isinstance(choice, str) else choice.as_choice(),
-            "parallel_tool_calls": self.parallel_tool_calls,
             "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
-            "thinking_token_budget": self.thinking_token_budget,
             "logprobs": self.num_logprobs is not None,
             "top_logprobs": self.num_logprobs,
+            **{name: getattr(self, name) for name in _SAME_IN_CHATS},
         }
         chat, _ = parse_object(ChatCompletionRequest, values)
         chat.refuse_what_is_missing()

@@ -16,9 +16,7 @@ class EmbeddingRequest(PromptRequest):
 
     engine_names: ClassVar[Mapping[str, str]] = {"prompt": "input"}
 
-    input: Prompts = Field(
-        description="A string, a list of token ids, or a list of either.",
-    )
+    input: Prompts = Field(description="A string, a list of token ids, or a list of either.")
     encoding_format: Literal["float", "base64"] = Field(
         "float", description="Numbers, or little-endian float32 in base64."
     )

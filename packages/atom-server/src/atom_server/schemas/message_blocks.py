@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from atom_server.schemas.chat import TextOrParts
+from atom_server.schemas.strict_model import OpenModel
 
 MAX_BLOCKS = 4096
 ToolUseId = Annotated[str, Field(min_length=1, max_length=256)]
@@ -18,36 +19,28 @@ def text_blocks(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
-class TextBlock(BaseModel):
+class TextBlock(OpenModel):
     """Text."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["text"]
     text: str
 
 
-class ThinkingBlock(BaseModel):
+class ThinkingBlock(OpenModel):
     """What the assistant thought."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["thinking"]
     thinking: str
 
 
-class RedactedThinkingBlock(BaseModel):
+class RedactedThinkingBlock(OpenModel):
     """Thinking that cannot be read here; left out."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["redacted_thinking"]
 
 
-class ToolUseBlock(BaseModel):
+class ToolUseBlock(OpenModel):
     """A call that the assistant made."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["tool_use"]
     id: ToolUseId
@@ -55,10 +48,8 @@ class ToolUseBlock(BaseModel):
     input: dict[str, Any]
 
 
-class ToolResultBlock(BaseModel):
+class ToolResultBlock(OpenModel):
     """What a call gave."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["tool_result"]
     tool_use_id: ToolUseId
@@ -74,10 +65,8 @@ Block = Annotated[
 Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MAX_BLOCKS)]
 
 
-class InputMessage(BaseModel):
+class InputMessage(OpenModel):
     """One turn."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     role: Literal["user", "assistant"]
     content: Annotated[Blocks, BeforeValidator(text_blocks, json_schema_input_type=str | Blocks)] = Field(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from atom_server.bodies.body import parse_object
 from atom_server.errors import APIError, unsupported
 from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest, TextPart, text_of_parts
 from atom_server.schemas.message_blocks import InputMessage, chat_messages
 from atom_server.schemas.sampling import MAX_TOKENS, StopStrings
+from atom_server.schemas.strict_model import OpenModel, RequestOfModel, StrictModel
 from atom_server.schemas.tools import MAX_TOOLS, FunctionName
 
 
@@ -22,10 +23,8 @@ def _text_of_system(value: Any) -> Any:
 _SystemText = BeforeValidator(_text_of_system, json_schema_input_type=str | list[TextPart])
 
 
-class ToolDefinition(BaseModel):
+class ToolDefinition(OpenModel):
     """A tool of the client's; those that Anthropic runs are not here."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["custom"] = "custom"
     name: FunctionName
@@ -39,10 +38,8 @@ class ToolDefinition(BaseModel):
         return {"type": "function", "function": function | ({} if self.strict is None else {"strict": self.strict})}
 
 
-class ToolChoice(BaseModel):
+class ToolChoice(StrictModel):
     """Whether a tool is to be used, and which."""
-
-    model_config = ConfigDict(strict=True)
 
     type: Literal["auto", "any", "tool", "none"]
     name: FunctionName | None = None
@@ -61,35 +58,28 @@ class ToolChoice(BaseModel):
         return "required" if self.type == "any" else self.type
 
 
-class Thinking(BaseModel):
+class Thinking(OpenModel):
     """Whether to think, and for how long."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
 
 
-class OutputConfig(BaseModel):
+class OutputConfig(OpenModel):
     """The shape of the answer, and how much effort goes into it."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     effort: Annotated[str, Field(max_length=32)] | None = None
     format: dict[str, Any] | None = Field(None, description='{"type": "json_schema", "schema": {...}}')
 
 
-class CountTokensRequest(BaseModel):
+class CountTokensRequest(RequestOfModel, OpenModel):
     """A conversation whose tokens are to be counted."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
-
-    model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
     messages: Annotated[list[InputMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)] = Field(
         description="The assistant's turn goes on inside the last message where that is the assistant's."
     )
     system: Annotated[str, _SystemText] | None = Field(None, description="A string, or a list of blocks of type text.")
-    tools: Annotated[list[ToolDefinition], Field(fail_fast=True, max_length=MAX_TOOLS)] = []
+    tools: Annotated[list[ToolDefinition], Field(fail_fast=True, max_length=MAX_TOOLS)] = Field([])
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -134,7 +124,7 @@ class MessagesRequest(CountTokensRequest):
     """A conversation to continue."""
 
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-    stop_sequences: StopStrings = []
+    stop_sequences: StopStrings = Field([])
     temperature: Annotated[float, Field(ge=0.0, le=100.0, allow_inf_nan=False)] = 1.0
     top_p: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 1.0
     top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] = -1
@@ -143,15 +133,8 @@ class MessagesRequest(CountTokensRequest):
 
     def to_chat(self) -> ChatCompletionRequest:
         """The chat completion that answers this."""
-        return self.as_chat(
-            model=self.model,
-            max_tokens=self.max_tokens,
-            stop=self.stop_sequences,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            stream=self.stream,
-        )
+        same = ("model", "max_tokens", "temperature", "top_p", "top_k", "stream")
+        return self.as_chat(stop=self.stop_sequences, **{name: getattr(self, name) for name in same})
 
 
 def _response_format(form: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from atom_server.schemas.strict_model import OpenModel, RequestOfModel
 
 MAX_INTEGER = 2**31 - 1
 
@@ -45,16 +47,14 @@ PromptLength = Annotated[
 ]
 
 
-class ModelRequest(BaseModel):
+class ModelRequest(RequestOfModel, OpenModel):
     """What every request may say. Types are strict; a field given as null counts as left out.
 
     `engine_names` gives the names that the engine's parameters go by in this request, where they differ.
     """
 
-    model_config = ConfigDict(strict=True, extra="allow")
     engine_names: ClassVar[Mapping[str, str]] = {}
 
-    model: str | None = Field(None, max_length=1024, description="A served name; any request may leave it out.")
     request_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,64}$")] | None = Field(
         None, description="What the answer's id ends with; left out, a random one."
     )

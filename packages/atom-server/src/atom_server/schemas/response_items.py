@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, Field
+
+from atom_server.schemas.strict_model import OpenModel
 
 _TextType = Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
 _TEXT_PARTS = get_args(_TextType)
@@ -43,11 +45,7 @@ class TextPart(BaseModel):
 TextOrParts = Annotated[str, BeforeValidator(text_of_parts, json_schema_input_type=str | list[TextPart])]
 
 
-class _Item(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
-
-class MessageItem(_Item):
+class MessageItem(OpenModel):
     """One turn of the input."""
 
     type: Literal["message"]
@@ -55,7 +53,7 @@ class MessageItem(_Item):
     content: TextOrParts = Field(description="A string, or a list of parts of type input_text or output_text.")
 
 
-class ReasoningItem(_Item):
+class ReasoningItem(OpenModel):
     """What the assistant thought. Encrypted reasoning cannot be read here and is left out."""
 
     type: Literal["reasoning"]
@@ -68,7 +66,7 @@ class ReasoningItem(_Item):
         return self.content or self.summary
 
 
-class FunctionCallItem(_Item):
+class FunctionCallItem(OpenModel):
     """A call that the assistant made."""
 
     type: Literal["function_call"]
@@ -77,7 +75,7 @@ class FunctionCallItem(_Item):
     arguments: str
 
 
-class FunctionCallOutputItem(_Item):
+class FunctionCallOutputItem(OpenModel):
     """What a call gave."""
 
     type: Literal["function_call_output"]

@@ -81,12 +81,9 @@ class TopLogprob(msgspec.Struct, gc=False):
     bytes: tuple[int, ...]
 
 
-class TokenLogprob(msgspec.Struct, gc=False):
+class TokenLogprob(TopLogprob, gc=False):
     """The chosen token and the likely ones."""
 
-    token: str
-    logprob: float
-    bytes: tuple[int, ...]
     top_logprobs: list[TopLogprob]
 
 

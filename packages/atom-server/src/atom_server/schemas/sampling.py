@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from atom_core import SamplingParams, StructuredOutputParams
 from atom_core.engine.inputs.validation import (
@@ -20,6 +20,7 @@ from atom_core.engine.inputs.validation import (
 )
 from atom_server.errors import unsupported
 from atom_server.schemas.model_request import MAX_INTEGER, PromptRequest, as_list, at_most
+from atom_server.schemas.strict_model import StrictModel
 from atom_server.schemas.structured import ResponseFormat, StructuredOutputs
 from atom_server.schemas.unsupported import refuse_unsupported
 
@@ -47,10 +48,8 @@ _StopList = Annotated[list[_StopString], Field(fail_fast=True, max_length=MAX_ST
 StopStrings = Annotated[_StopList, BeforeValidator(as_list, json_schema_input_type=_StopString | _StopList)]
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(StrictModel):
     """What a stream tells besides text."""
-
-    model_config = ConfigDict(strict=True)
 
     include_usage: bool = Field(False, description="A last chunk with the usage and no choices.")
     continuous_usage_stats: bool = Field(False, description="The usage so far in every chunk.")
@@ -113,28 +112,12 @@ class GenerationRequest(PromptRequest):
 
     def sampling_params(self, **overrides: Any) -> SamplingParams:
         """The engine's parameters for this request; `overrides` are those that chat and text spell differently."""
-        values: dict[str, Any] = {
-            "temperature": self.temperature,
-            "max_tokens": self.max_tokens,
-            "ignore_eos": self.ignore_eos,
+        same = (name for name in SamplingParams.__struct_fields__ if name in type(self).model_fields)
+        values: dict[str, Any] = {name: getattr(self, name) for name in same}
+        values |= {name: values[name] or None for name in ("logit_bias", "stop_token_ids", "bad_words")}
+        values |= {
             "stop_strings": self.stop or None,
             "top_k": self.top_k or -1,
-            "top_p": self.top_p,
-            "min_p": self.min_p,
-            "n": self.n,
-            "seed": self.seed,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "repetition_penalty": self.repetition_penalty,
-            "logit_bias": self.logit_bias or None,
-            "allowed_token_ids": self.allowed_token_ids,
-            "stop_token_ids": self.stop_token_ids or None,
-            "include_stop_str_in_output": self.include_stop_str_in_output,
-            "min_tokens": self.min_tokens,
-            "prompt_logprobs": self.prompt_logprobs,
-            "logprob_token_ids": self.logprob_token_ids,
-            "skip_special_tokens": self.skip_special_tokens,
-            "bad_words": self.bad_words or None,
             "structured_outputs": self.constraint(),
         }
         return SamplingParams(**(values | overrides))

@@ -8,12 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from atom_core import StructuredOutputParams
 from atom_core.structured_output.constraints.grammar import MAX_BYTES, MAX_CHOICES
+from atom_server.schemas.strict_model import OpenModel, StrictModel
 
 
-class JsonSchemaFormat(BaseModel):
+class JsonSchemaFormat(StrictModel):
     """A named schema. It is always enforced, `strict` or not; without a schema any JSON object will do."""
-
-    model_config = ConfigDict(strict=True)
 
     name: str = Field("", max_length=256)
     description: str | None = Field(None, max_length=65_536)
@@ -21,10 +20,8 @@ class JsonSchemaFormat(BaseModel):
     strict: bool | None = None
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(OpenModel):
     """The shape of the answer."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = Field(None, description="For type json_schema.")
@@ -82,11 +79,5 @@ class StructuredOutputs(BaseModel):
         return StructuredOutputParams(**self._values())
 
     def _values(self) -> dict[str, Any]:
-        return {
-            "json": self.json_,
-            "json_object": self.json_object,
-            "regex": self.regex,
-            "choice": self.choice,
-            "grammar": self.grammar,
-            "structural_tag": self.structural_tag,
-        }
+        """By the names that the engine's parameters have too."""
+        return {field.alias or name: getattr(self, name) for name, field in type(self).model_fields.items()}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from atom_server.errors import APIError
 from atom_server.schemas.chat import MAX_MESSAGES, ChatMessage
 from atom_server.schemas.model_request import MAX_INTEGER
 from atom_server.schemas.sampling import TokenId
+from atom_server.schemas.strict_model import RequestOfModel
 
 # As many values as a body may hold.
 MAX_TOKENS = 2**19
@@ -27,12 +28,9 @@ def _token_ids(value: Any, check_each: ValidatorFunctionWrapHandler) -> list[int
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True, max_length=MAX_TOKENS), WrapValidator(_token_ids)]
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(RequestOfModel):
     """A text, or a conversation that goes through the chat template first."""
 
-    model_config = ConfigDict(strict=True)
-
-    model: str | None = Field(None, max_length=1024)
     prompt: str | None = None
     messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)] | None = None
     add_special_tokens: bool | None = Field(None, description="By default true for text and false for messages.")
@@ -45,11 +43,8 @@ class TokenizeRequest(BaseModel):
             raise APIError(400, "give either 'prompt' or 'messages'", param="prompt")
 
 
-class DetokenizeRequest(BaseModel):
+class DetokenizeRequest(RequestOfModel):
     """Token ids to turn into text."""
 
-    model_config = ConfigDict(strict=True)
-
-    model: str | None = Field(None, max_length=1024)
     tokens: TokenIds
     skip_special_tokens: bool = False

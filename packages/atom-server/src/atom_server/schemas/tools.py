@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
+
+from atom_server.schemas.strict_model import OpenModel, StrictModel
 
 MAX_TOOLS = 128
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,64}$")]
 
 
-class FunctionDefinition(BaseModel):
+class FunctionDefinition(OpenModel):
     """A function that the model may call; `parameters` is a JSON schema of an object."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     name: FunctionName
     description: str | None = Field(None, max_length=65_536)
@@ -21,53 +21,38 @@ class FunctionDefinition(BaseModel):
     strict: bool | None = None
 
 
-class Tool(BaseModel):
+class Tool(OpenModel):
     """A tool; functions are the only type."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["function"] = "function"
     function: FunctionDefinition
 
 
-class FunctionReference(BaseModel):
+class FunctionReference(StrictModel):
     """Which function."""
-
-    model_config = ConfigDict(strict=True)
 
     name: FunctionName
 
 
-class NamedToolChoice(BaseModel):
+class NamedToolChoice(StrictModel):
     """The one function that has to be called."""
-
-    model_config = ConfigDict(strict=True)
 
     type: Literal["function"] = "function"
     function: FunctionReference
 
 
-class AllowedTools(BaseModel):
+class AllowedTools(StrictModel):
     """Those of the tools that may be called, and whether one of them has to be."""
-
-    model_config = ConfigDict(strict=True)
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedToolChoice], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
 
 
-class AllowedToolsChoice(BaseModel):
+class AllowedToolsChoice(StrictModel):
     """Some of the tools; the model is told of these alone."""
-
-    model_config = ConfigDict(strict=True)
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the functions that may be called."""
-        return [tool.function.name for tool in self.allowed_tools.tools]
 
 
 def kind_of_choice(value: Any) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from atom_server.output.call_body import CallBody
-from atom_server.output.parts import Part
+from atom_server.output.call_object import ListBody
+from atom_server.output.parts import CallBody, Part
 from atom_server.output.response_template.calls import reading_of
 from atom_server.output.response_template.marks import Mark, Span
-from atom_server.output.response_template.regions import Region, Silence, TextRegion, body_of, open_region
+from atom_server.output.response_template.regions import Region, TextRegion, body_of, open_region
 from atom_server.output.response_template.template import ANSWER, Field, ResponseTemplate
 from atom_server.output.response_template.values import PATIENCE
 
@@ -20,18 +20,19 @@ _LONGEST_MARK = 2048
 
 
 class _Found(NamedTuple):
-    start: int
-    end: int
+    span: Span
     field: Field
     is_begin: bool
-    captures: Mapping[str, str]
+
+    def rank(self) -> tuple[int, int, bool, str]:
+        """The earliest counts; of those the longest."""
+        return self.span.start, -self.span.end, not self.is_begin, self.field.name
 
 
 class _Coming(NamedTuple):
     """Calls of which the first character has not come yet."""
 
     name: str
-    first: str
     body: CallBody
 
 
@@ -50,7 +51,7 @@ class TemplateParser:
         self._template, self._schemas = template, schemas or {}
         self._text, self._place, self._prompt_end = "", 0, 0
         self._field: Field | None = None
-        self._region: Region = Silence()
+        self._region: Region = Region()
         self._coming: _Coming | None = None
         self._body: CallBody | None = None
         self._told: set[str | None] = set()
@@ -94,7 +95,7 @@ class TemplateParser:
         if isinstance(self._region, TextRegion):
             self._region.forget()
         elif self._field is not None and self._field.kind == "calls":
-            self._region, self._coming, self._body = Silence(), None, None
+            self._region, self._coming, self._body = Region(), None, None
 
     def _read(self, *, at_end: bool) -> list[Part]:
         parts: list[Part] = []
@@ -107,10 +108,10 @@ class TemplateParser:
                 return parts
             found, certain = self._next_match(at_end)
             certain = max(certain, len(self._text) - _LONGEST_MARK)
-            parts += self._take(certain if found is None else found.start)
+            parts += self._take(certain if found is None else found.span.start)
             if found is None:
                 return parts
-            self._place = found.end
+            self._place = found.span.end
             parts += self._close()
             if found.is_begin:
                 self._open(found)
@@ -144,20 +145,20 @@ class TemplateParser:
     def _return_to_leftover(self) -> None:
         self._field, self._coming, self._body = self._template.leftover, None, None
         # Text outside all fields is layout, but a reply that shows no field at all is an answer.
-        outside = Silence() if self._has_begun else TextRegion(ANSWER, "")
+        outside = Region() if self._has_begun else TextRegion(ANSWER, "")
         self._region = outside if self._field is None else self._region_of(self._field, {})
 
     def _open(self, found: _Found) -> None:
         self._field, self._has_begun = found.field, True
-        self._region = self._region_of(found.field, found.captures)
+        self._region = self._region_of(found.field, found.span.captures)
         reading = reading_of(found.field) if found.field.kind == "calls" else None
         body = None if reading is None else body_of(reading)
         if reading is None or body is None:
             return
         is_named = reading.style in ("json", "bare")
-        name = found.captures.get(reading.name, "").strip() if is_named else ""
+        name = found.span.captures.get(reading.name, "").strip() if is_named else ""
         if name or not is_named:
-            self._coming = _Coming(name, *body)
+            self._coming = _Coming(name, body)
 
     def _region_of(self, field: Field, captures: Mapping[str, str]) -> Region:
         again = "\n" if field.join is None else field.join
@@ -169,10 +170,10 @@ class TemplateParser:
         if not text:
             return []
         self._coming = None
-        if not text.startswith(coming.first):
+        if not text.startswith("[" if isinstance(coming.body, ListBody) else "{"):
             return []
         self._place = len(self._text) - len(text)
-        self._region, self._body = Silence(), coming.body
+        self._region, self._body = Region(), coming.body
         return [Part("name", coming.name)] if coming.name else []
 
     def _in_body(self, body: CallBody) -> list[Part]:
@@ -184,29 +185,28 @@ class TemplateParser:
 
     def _next_match(self, at_end: bool) -> tuple[_Found | None, int]:
         """The first mark that is certain, and up to where the text is certain not to be one."""
-        certain, best = len(self._text), None
+        certain = len(self._text)
+        best: _Found | None = None
         if self._has_given_up:
             return None, certain
         try:
             for mark, field, is_begin in self._watched():
-                found = mark.search(self._text, self._place, at_end=at_end)
-                if found is None or self._is_again(found, field):
+                span = mark.search(self._text, self._place, at_end=at_end)
+                if span is None or self._is_again(span, field):
                     continue
-                if not found.is_certain:
-                    certain = min(certain, found.start)
+                if not span.is_certain:
+                    certain = min(certain, span.start)
                     continue
-                key = (found.start, -found.end, not is_begin, field.name)
-                if best is None or key < best[0]:
-                    best = key, found, field, is_begin
+                found = _Found(span, field, is_begin)
+                best = found if best is None else min(best, found, key=_Found.rank)
         except TimeoutError:
             self._has_given_up = True
             return None, len(self._text)
-        if best is None or best[1].start >= certain:
+        if best is None or best.span.start >= certain:
             return None, certain
-        _, found, field, is_begin = best
-        if found.is_empty:
-            self._empty_match = (found.start, field.name)
-        return _Found(found.start, found.end, field, is_begin, found.captures), certain
+        if best.span.is_empty:
+            self._empty_match = (best.span.start, best.field.name)
+        return best, certain
 
     def _watched(self) -> Iterator[tuple[Mark, Field, bool]]:
         """The end of an open field; outside of those all beginnings, and what ends the text between them."""

@@ -16,12 +16,9 @@ class Group:
     name: str
 
 
-@dataclass(frozen=True)
-class _Any:
-    """Some character."""
-
-
 Piece = str | Group
+# None stands for a character that may be any of several.
+_Pieces = list[Piece | None]
 
 
 def pieces_of(pattern: str) -> list[Piece] | None:
@@ -31,9 +28,9 @@ def pieces_of(pattern: str) -> list[Piece] | None:
         pieces = reader.alternatives()
     except (ValueError, IndexError):
         return None
-    if reader.rest() or any(isinstance(piece, _Any) for piece in pieces):
+    if reader.rest() or None in pieces:
         return None
-    return _joined([piece for piece in pieces if not isinstance(piece, _Any)])
+    return _joined([piece for piece in pieces if piece is not None])
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
@@ -56,7 +53,7 @@ class _Reader:
     def rest(self) -> str:
         return self._pattern[self._place :]
 
-    def alternatives(self) -> list[Piece | _Any]:
+    def alternatives(self) -> _Pieces:
         """The first alternative that says anything."""
         found = [self._sequence()]
         while self.rest().startswith("|"):
@@ -64,36 +61,32 @@ class _Reader:
             found.append(self._sequence())
         return next((pieces for pieces in found if pieces), [])
 
-    def _sequence(self) -> list[Piece | _Any]:
-        pieces: list[Piece | _Any] = []
+    def _sequence(self) -> _Pieces:
+        pieces: _Pieces = []
         while self.rest() and self.rest()[0] not in "|)":
             unit = self._unit()
             pieces += [] if self._may_be_missing() else unit
         return pieces
 
-    def _unit(self) -> list[Piece | _Any]:
+    def _unit(self) -> _Pieces:
         character = self._take()
         if character == "\\":
             escaped = self._take()
             if escaped in _CLASSES:
-                return [_Any()] if escaped != "s" else ["\n"]
+                return [None] if escaped != "s" else ["\n"]
             if escaped.isalnum() and escaped not in _ESCAPES:
                 return []  # a place between characters, or something rarer
             return [_ESCAPES.get(escaped, escaped)]
         if character in "^$":
             return []
         if character == ".":
-            return [_Any()]
+            return [None]
         if character == "[":
-            return self._class()
+            self._place = 1 + self._pattern.index("]", self._place + 1 + self.rest().startswith("^"))
+            return [None]
         return self._group() if character == "(" else [character]
 
-    def _class(self) -> list[Piece | _Any]:
-        end = self._pattern.index("]", self._place + 1 + self.rest().startswith("^"))
-        self._place = end + 1
-        return [_Any()]
-
-    def _group(self) -> list[Piece | _Any]:
+    def _group(self) -> _Pieces:
         name = None
         if self.rest().startswith("?P<"):
             name, _, _ = self.rest()[3:].partition(">")

@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 from atom_server.output.bare_keys import BareKeysBody
-from atom_server.output.call_body import CallBody, JsonBody, ListBody, ObjectBody
-from atom_server.output.call_object import ARGUMENTS_KEYS
-from atom_server.output.parts import Part
+from atom_server.output.call_object import ARGUMENTS_KEYS, CallObject, JsonBody, ListBody
+from atom_server.output.parts import CallBody, Part
 from atom_server.output.response_template.calls import CallReading, calls_in, reading_of, typed_value
 from atom_server.output.response_template.template import Field
 from atom_server.output.response_template.values import inner_value, parse_content, tags_in, transformed
 
 
-class Region(Protocol):
-    """Takes the text of one field."""
+class Region:
+    """Takes the text of one field. This one is for text that clients have no place for, as that outside all fields."""
 
     def feed(self, text: str) -> list[Part]:
         """Take text; return the parts that are certain now."""
-        ...
+        return []
 
     def close(self) -> list[Part]:
         """Return the parts that were held back."""
-        ...
-
-
-class Silence:
-    """A field that clients have no place for, and text outside all fields."""
-
-    def feed(self, text: str) -> list[Part]:
-        return []
-
-    def close(self) -> list[Part]:
         return []
 
 
-class TextRegion:
+class TextRegion(Region):
     """Content or reasoning, as it comes.
 
     Args:
@@ -70,14 +59,12 @@ class TextRegion:
         """What came so far is not part of the answer."""
         self._lead = self._space = ""
 
-    def close(self) -> list[Part]:
-        return []
 
+class WholeText(Region):
+    """A field of which only the whole text tells, which `read` makes parts of."""
 
-class WholeText(ABC):
-    """A field of which only the whole text tells."""
-
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[str], list[Part]]) -> None:
+        self._read = read
         self._text = ""
 
     def feed(self, text: str) -> list[Part]:
@@ -87,46 +74,8 @@ class WholeText(ABC):
     def close(self) -> list[Part]:
         return self._read(self._text)
 
-    @abstractmethod
-    def _read(self, text: str) -> list[Part]: ...
 
-
-class ValueRegion(WholeText):
-    """Content or reasoning that has to be read whole."""
-
-    def __init__(self, field: Field, lead: str, captures: Mapping[str, str]) -> None:
-        super().__init__()
-        self._field, self._lead, self._captures = field, lead, captures
-
-    def _read(self, text: str) -> list[Part]:
-        """Text that has no value of the declared kind stays text."""
-        try:
-            value = parse_content(text, self._field.content, self._field.content_args)
-            if self._field.transform is not None:
-                value = transformed(self._field.transform, {**self._captures, "content": value})
-        except (ValueError, TimeoutError):
-            value = text.strip()
-        told = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        kind: Any = self._field.kind
-        return [Part(kind, self._lead + told)] if told else []
-
-
-class WholeCalls(WholeText):
-    """Calls of which only the whole text tells. One that does not parse is left out."""
-
-    def __init__(self, field: Field, captures: Mapping[str, str], schemas: Mapping[str, Any]) -> None:
-        super().__init__()
-        self._field, self._captures, self._schemas = field, captures, schemas
-
-    def _read(self, text: str) -> list[Part]:
-        try:
-            calls = calls_in(self._field, text, self._captures, self._schemas)
-        except (ValueError, TimeoutError):
-            return []
-        return [part for name, arguments in calls for part in (Part("name", name), Part("arguments", arguments))]
-
-
-class TaggedCall:
+class TaggedCall(Region):
     """Arguments between tags: each is told once it is whole."""
 
     def __init__(self, field: Field, reading: CallReading, name: str, schema: Any) -> None:
@@ -162,29 +111,51 @@ class TaggedCall:
         return parts
 
 
-def body_of(reading: CallReading) -> tuple[str, CallBody] | None:
-    """What the calls begin with, and their reader; None where they are not read character by character."""
+def body_of(reading: CallReading) -> CallBody | None:
+    """The reader of calls; None where they are not read character by character."""
     keys = (reading.name, ARGUMENTS_KEYS if reading.arguments == "arguments" else (reading.arguments,))
     match reading.style:
         case "object":
-            return "{", ObjectBody(*keys)
+            return CallObject(*keys)
         case "list":
-            return "[", ListBody(*keys)
+            return ListBody(*keys)
         case "json":
-            return "{", JsonBody()
+            return JsonBody()
         case "bare":
-            return "{", BareKeysBody(reading.quote)
+            return BareKeysBody(reading.quote)
     return None
 
 
 def open_region(field: Field, lead: str, captures: Mapping[str, str], schemas: Mapping[str, Any]) -> Region:
     """What takes a field's text; calls that begin like JSON get a reader of their own then, see `body_of`."""
     if field.kind is None:
-        return Silence()
+        return Region()
     if field.kind != "calls":
         is_text = field.transform is None and field.content in ("text", "int", "float", "bool")
-        return TextRegion(field, lead) if is_text else ValueRegion(field, lead, captures)
+        return TextRegion(field, lead) if is_text else WholeText(partial(_value, field, lead, captures))
     reading = reading_of(field)
     if reading is not None and reading.style == "tags" and (name := captures.get(reading.name)):
         return TaggedCall(field, reading, name.strip(), schemas.get(name.strip()))
-    return WholeCalls(field, captures, schemas)
+    return WholeText(partial(_calls, field, captures, schemas))
+
+
+def _value(field: Field, lead: str, captures: Mapping[str, str], text: str) -> list[Part]:
+    """Content or reasoning; text that has no value of the declared kind stays text."""
+    try:
+        value = parse_content(text, field.content, field.content_args)
+        if field.transform is not None:
+            value = transformed(field.transform, {**captures, "content": value})
+    except (ValueError, TimeoutError):
+        value = text.strip()
+    told = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    kind: Any = field.kind
+    return [Part(kind, lead + told)] if told else []
+
+
+def _calls(field: Field, captures: Mapping[str, str], schemas: Mapping[str, Any], text: str) -> list[Part]:
+    """Calls; one that does not parse is left out."""
+    try:
+        calls = calls_in(field, text, captures, schemas)
+    except (ValueError, TimeoutError):
+        return []
+    return [part for name, arguments in calls for part in (Part("name", name), Part("arguments", arguments))]

@@ -1,0 +1,33 @@
+"""What every route with a body begins with."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from atom_server.bodies.body import decode_json_object, ignored_header, parse_object, read_body
+from atom_server.schemas.strict_model import RequestOfModel
+from atom_server.state import ServerState, server_state
+
+Schema = TypeVar("Schema", bound=RequestOfModel)
+
+
+async def accepted(
+    request: Request, schema: type[Schema], *, generates: bool = True
+) -> tuple[ServerState, Schema, dict[str, str]]:
+    """The server's state, the checked body, and the headers that name what was ignored of it.
+
+    Args:
+        generates: refuse the request while the server is going down or its engine is gone.
+
+    Raises:
+        APIError: 400, 404, 413, 499 or 503; see `read_body`, `decode_json_object`, `parse_object` and `ServerState`.
+    """
+    state = server_state(request)
+    if generates:
+        state.check_takes_requests()
+    content = await read_body(request, state.options.max_body_bytes)
+    body, ignored = parse_object(schema, decode_json_object(content))
+    state.check_model(body.model)
+    return state, body, ignored_header(ignored)
