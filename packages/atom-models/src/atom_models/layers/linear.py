@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -89,18 +90,10 @@ class Linear(Layer):
         self._parts: list[SchemeWeights] = []
         self._owners: dict[str, SchemeWeights] = {}
         self._biases: dict[str, _BiasPlace] = {}
-        names = [f"{parent}.{shard.name}" if parent else shard.name for shard in shards]
-        found = [context.quantization.for_layer(name, context.dtype) for name in names]
-        first = 0
-        while first < len(shards):
-            last = first + 1
-            while last < len(shards) and found[last] == found[first]:
-                last += 1
-            self._add_part(names[first:last], shards[first:last], found[first], context, out_dtype)
-            first = last
-        self.ignored_weights = frozenset(
-            f"{name}.{suffix}" for name, one in zip(names, found, strict=True) for suffix in one.stored.ignored
-        )
+        self.ignored_weights: frozenset[str] = frozenset()
+        named = {f"{parent}.{shard.name}" if parent else shard.name: shard for shard in shards}
+        for found, group in groupby(named.items(), lambda item: context.quantization.for_layer(item[0], context.dtype)):
+            self._stack(found, dict(group), context, out_dtype)
         formats = [part.input_format for part in self._parts]
         same = all(other == formats[0] for other in formats)
         self.input_format: InputFormat = formats[0] if same else DENSE_INPUT
@@ -108,30 +101,30 @@ class Linear(Layer):
         self._max_rows_to_add = formats[0].max_rows if same and isinstance(formats[0], UnnormedInput) else 0
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
-    def _add_part(
+    def _stack(
         self,
-        names: Sequence[str],
-        shards: Sequence[Shard],
         quantization: LayerQuantization,
+        shards: Mapping[str, Shard],
         context: BuildContext,
         out_dtype: torch.dtype | None,
     ) -> None:
+        stored = quantization.stored
         first_column = self._ranks.rank * self._local_in if self._split_input else 0
         columns = (first_column, first_column + self._local_in)
-        spans = [self._rows_of_rank(shard) for shard in shards]
         matrices = [
-            StoredMatrix(name, quantization.stored, (shard.out_features, self._in_features), rows, columns)
-            for name, shard, rows in zip(names, shards, spans, strict=True)
+            StoredMatrix(name, stored, (shard.out_features, self._in_features), self._rows_of_rank(shard), columns)
+            for name, shard in shards.items()
         ]
-        num_outputs = sum(shard.features_on_rank for shard in shards)
+        num_outputs = sum(shard.features_on_rank for shard in shards.values())
         spec = LinearSpec(self._local_in, num_outputs, context.dtype, self._has_bias, context.platform, out_dtype)
         part = SchemeWeights(quantization.scheme, spec, matrices, context.device)
         self._parts.append(part)
         self._owners.update(dict.fromkeys(part.matrices.expected_weights(), part))
+        self.ignored_weights |= {f"{name}.{suffix}" for name in shards for suffix in stored.ignored}
         start = 0
-        for name, shard, rows in zip(names, shards, spans, strict=True):
+        for name, shard in shards.items():
             if self._has_bias or self._bias_elsewhere:
-                self._biases[f"{name}.bias"] = _BiasPlace(part, start, rows, shard)
+                self._biases[f"{name}.bias"] = _BiasPlace(part, start, self._rows_of_rank(shard), shard)
             start += shard.features_on_rank
 
     def _rows_of_rank(self, shard: Shard) -> tuple[int, int]:
