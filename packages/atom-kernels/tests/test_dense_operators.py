@@ -11,7 +11,8 @@ from atom_kernels.activation import Activation, GatedActivationProblem, gated_ac
 from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.cases import mismatch
 from atom_kernels.embedding import embedding
-from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem, linear_int8, quantize_int8
+from atom_kernels.formats import Integers
+from atom_kernels.linear import LINEAR_QUANTIZED, OP, LinearProblem, QuantizedLinearProblem
 from atom_kernels.norm import (
     ADD_RMS_NORM,
     LAYER_NORM,
@@ -201,20 +202,8 @@ def test_slices_of_a_vocabulary_add_up_to_the_lookup():
     assert torch.equal(parts, embedding(ids, table))
 
 
-def test_int8_rounding_is_within_half_a_step_of_each_channel():
-    weight = torch.randn(6, 40)
-    quantized, scale = quantize_int8(weight)
-    assert quantized.dtype == torch.int8
-    assert ((quantized * scale.unsqueeze(1) - weight).abs() <= scale.unsqueeze(1) * 0.5001).all()
-
-
-def test_a_channel_of_zeros_survives_int8_rounding():
-    quantized, scale = quantize_int8(torch.zeros(2, 8))
-    assert torch.equal(linear_int8(torch.ones(1, 8), quantized, scale), torch.zeros(1, 2))
-
-
 def test_the_int8_plan_differs_by_rows_in_bfloat16():
-    plan = select(LINEAR_INT8, Int8LinearProblem(64, 32, torch.bfloat16))
+    plan = select(LINEAR_QUANTIZED, QuantizedLinearProblem(64, 32, torch.bfloat16, Integers(8)), only_backend="torch")
     if plan.rows[0].max_rows is None:
         pytest.skip("this torch has no int8 product")
     assert plan.rows[-1].max_rows is None

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from atom_kernels.linear import linear_int8, quantize_int8
+from atom_kernels.formats import Integers
+from atom_kernels.linear import linear_quantized
 from atom_models import BuildContext, load_model
 from atom_models.layers import Linear, MergedColumnParallelLinear, ReplicatedLinear
 from atom_models.quantization import (
@@ -23,6 +24,10 @@ from atom_models.quantization import (
 )
 from atom_models.quantization.layouts import PlainLayout
 from tiny_models import make_tiny_llama
+
+
+def rounded_linear(x, weight, bias):
+    return linear_quantized(x, Integers(8).quantize(weight), Integers(8), bias)
 
 
 def make_layer(scheme, dtype=torch.bfloat16, bias=True):
@@ -42,7 +47,7 @@ def make_layer(scheme, dtype=torch.bfloat16, bias=True):
 def test_int8_weights_are_the_rounded_weights(dtype, num_rows):
     layer, weight, bias = make_layer(Int8WeightOnly(), dtype)
     x = torch.randn(num_rows, 64).to(dtype)
-    expected = linear_int8(x, *quantize_int8(weight), bias)
+    expected = rounded_linear(x, weight, bias)
     tolerance = {"atol": 0.15, "rtol": 0.02} if dtype is torch.bfloat16 else {"atol": 1e-4, "rtol": 1e-4}
     assert torch.allclose(layer(x), expected, **tolerance)
 
@@ -50,17 +55,17 @@ def test_int8_weights_are_the_rounded_weights(dtype, num_rows):
 def test_a_scheme_may_have_a_plan_that_differs_by_the_number_of_rows():
     layer, weight, bias = make_layer(Int8FewRows(max_rows=4), torch.float32)
     x = torch.randn(5, 64)
-    rounded, dense = linear_int8(x, *quantize_int8(weight), bias), torch.nn.functional.linear(x, weight, bias)
+    rounded, dense = rounded_linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias)
     assert (rounded - dense).abs().max() > 0.01
     assert torch.allclose(layer(x), dense, atol=1e-4)
     assert torch.allclose(layer(x[:4]), rounded[:4], atol=1e-4)
 
 
 def test_the_plan_of_such_a_scheme_tells_its_rows_and_bytes():
-    plan = make_layer(Int8FewRows(max_rows=4))[0]._apply.plan
+    plan = make_layer(Int8FewRows(max_rows=4), torch.float32)[0]._apply.plan
     assert next(row.max_rows for row in plan.rows) == 4
     assert plan.rows[-1].max_rows is None
-    assert dict(plan.layouts)["int8"] == 64 * 96 + 4 * 96 + 2 * 96
+    assert dict(plan.layouts)["int8"] == 64 * 96 + 4 * 96 + 4 * 96
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int8-few-rows"])
@@ -95,14 +100,14 @@ def make_int8_checkpoint(folder, skipped=("lm_head",)):
     weights, exact = load_file(twin / "model.safetensors"), {}
     for name in list(weights):
         if name.endswith("_proj.weight") and not any(part in name for part in skipped):
-            rounded, scale = quantize_int8(weights[name])
+            rounded, scale = Integers(8).quantize(weights[name]).values()
             stem = name.removesuffix("weight")
             weights |= {
                 name: rounded,
-                f"{stem}SCB": scale * 127,
+                f"{stem}SCB": scale[:, 0] * 127,
                 f"{stem}weight_format": torch.tensor(0, dtype=torch.uint8),
             }
-            exact[name] = rounded * scale[:, None]
+            exact[name] = rounded * scale
     save_file(weights, twin / "model.safetensors")
     save_file(load_file(dense / "model.safetensors") | exact, dense / "model.safetensors")
     config = json.loads((twin / "config.json").read_text())

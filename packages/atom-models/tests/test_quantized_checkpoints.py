@@ -8,6 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from atom_kernels.native import native_unavailable
+from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, CheckpointError, build_model, load_dummy_weights, load_model, open_checkpoint
 from atom_models.layers.scheme_weights import SchemeWeights
 from quantized_checkpoints import PUBLISHED, set_config, write_gpt_oss, write_quantized
@@ -157,6 +159,30 @@ def test_wrong_sizes_are_told_before_any_weight_is_loaded(plain_llama: Path, tmp
     with pytest.raises(CheckpointError, match=r"weight_scale is \[96, 3\], but the config calls for \[96, 5\]"):
         load_model(quantized, progress=False)
     assert not loaded
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_linears_stay_packed_where_a_kernel_reads_the_format(name: str, plain_llama: Path, tmp_path: Path):
+    quantized, twin = write_quantized(tmp_path, plain_llama, PUBLISHED[name])
+    layer, plain = (load_model(folder).model.model.layers[0].mlp.gate_up_proj for folder in (quantized, twin))
+    if native_unavailable("linear_quantized"):
+        pytest.skip("no C kernels here")
+    # Sorted inputs have a scale each, which no kernel reads.
+    assert layer.is_quantized(detect_platform()) is (name != "gptq sorted")
+    held = layer._apply.weight_bytes / plain._apply.weight_bytes
+    most = 1 if name == "gptq sorted" else 0.27 if "8" in name else 0.2
+    assert most / 2 < held <= most
+
+
+# The error of logits that one rounding of each weight leaves in a tiny model of sharp weights.
+ROUNDED = [("int8", 0.03), ("fp8", 0.15), ("fp8_block", 0.15), ("int4", 0.35), ("mxfp4", 0.6)]
+
+
+@pytest.mark.parametrize(("name", "most"), ROUNDED)
+def test_plain_weights_are_rounded_as_they_load(name: str, most: float, plain_llama: Path):
+    exact = torch.cat(load_model(plain_llama).logits(PROMPTS))
+    rounded = torch.cat(load_model(plain_llama, quantization=name).logits(PROMPTS))
+    assert 0 < (rounded - exact).norm() / exact.norm() <= most
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

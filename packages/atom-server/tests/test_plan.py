@@ -85,7 +85,8 @@ def test_a_quantized_checkpoint_is_not_shown_as_a_dense_one(tmp_path: Path, caps
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": awq}))
     _, text = plan(capsys, "--model", tmp_path, "--memory", "64GiB")
     assert "published as awq int4\n" in text
-    assert "awq int4: the size of the files; this version holds these weights in bfloat16" in text
+    _, on_gpu = plan(capsys, "--model", tmp_path, "--on", "H100", "--weights", "awq int4")
+    assert "awq int4: the size of the files; this version holds these weights in bfloat16" in on_gpu
     assert "float32, bfloat16, int8: the same model from a checkpoint in bfloat16" in text
     assert re.search(r"^awq int4 +5\.3 GiB", text, re.MULTILINE)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"quant_method": "hqq"}}))

@@ -50,6 +50,12 @@ class EngineArgs:
         section=MODEL,
         choices=("auto", "bfloat16", "float16", "float32"),
     )
+    quantization: str = option(
+        "none",
+        "Number format to which plain weights of linears are rounded as they load; none leaves them as they are.",
+        section=MODEL,
+        choices=("none", "int8", "int4", "fp8", "fp8_block", "mxfp4"),
+    )
     max_model_len: int | None = option(
         None,
         "Tokens of prompt and output together, at most; unset takes the model's own, or what the cache can hold.",

@@ -77,6 +77,7 @@ def _model(args: EngineArgs, checkpoint: Checkpoint, platform: Platform, choices
         vocab_size=int(checkpoint.text_config["vocab_size"]),
         eos_token_ids=tuple(checkpoint.eos_token_ids),
         load_dummy=args.load_dummy,
+        quantization=args.quantization,
         skip_tokenizer_init=args.skip_tokenizer_init,
         tokenizer=args.tokenizer,
         seed=secrets.randbits(63) if args.seed is None else args.seed,

@@ -51,7 +51,7 @@ def resolve(args: EngineArgs, checkpoint: Checkpoint) -> EngineConfig:
     _tell_of_unread_variables()
     try:
         check_architecture(checkpoint.architecture, checkpoint.config)
-        choose_quantization(checkpoint.config)
+        choose_quantization(checkpoint.config, args.quantization)
     except (UnsupportedArchitectureError, UnsupportedQuantizationError) as error:
         raise ConfigError(f"{args.model}: {error}") from None
     return resolve_config(args, checkpoint, detect_platform())

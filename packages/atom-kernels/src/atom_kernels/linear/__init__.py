@@ -1,30 +1,28 @@
-"""Linear layers by number format: dense, alone and with their neighbors; int8 weights with a scale for each output."""
+"""Linear layers: dense, alone and with their neighbors; over quantized weights."""
 
 from atom_kernels.linear.contract import (
     FusedLinearProblem,
-    Int8LinearProblem,
     LinearProblem,
+    QuantizedLinearProblem,
     fused_linear,
     linear,
-    linear_int8,
-    quantize_int8,
+    linear_quantized,
 )
 from atom_kernels.linear.dense import OP
 from atom_kernels.linear.fused import FUSED_LINEAR
-from atom_kernels.linear.int8 import OP as LINEAR_INT8
+from atom_kernels.linear.quantized import LINEAR_QUANTIZED
 
-OPS = (OP, FUSED_LINEAR, LINEAR_INT8)
+OPS = (OP, FUSED_LINEAR, LINEAR_QUANTIZED)
 
 __all__ = [
     "FUSED_LINEAR",
-    "LINEAR_INT8",
+    "LINEAR_QUANTIZED",
     "OP",
     "OPS",
     "FusedLinearProblem",
-    "Int8LinearProblem",
     "LinearProblem",
+    "QuantizedLinearProblem",
     "fused_linear",
     "linear",
-    "linear_int8",
-    "quantize_int8",
+    "linear_quantized",
 ]

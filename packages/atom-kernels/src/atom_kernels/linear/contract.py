@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from atom_kernels.activation.contract import gated_activation
 from atom_kernels.activation.names import Activation
+from atom_kernels.formats import WeightFormat
 from atom_kernels.norm.contract import rms_norm
 
 
@@ -57,12 +59,13 @@ class FusedLinearProblem:
 
 
 @dataclass(frozen=True)
-class Int8LinearProblem:
-    """As `LinearProblem` with int8 weights and a float32 scale an output channel; `dtype` is that of x and out."""
+class QuantizedLinearProblem:
+    """As `LinearProblem` with weights in a number format of `atom_kernels.formats`; `dtype` is that of x and out."""
 
     in_features: int
     out_features: int
     dtype: torch.dtype
+    weight_format: WeightFormat
     bias: bool = False
 
 
@@ -103,14 +106,11 @@ def fused_linear(
     return (out if residual_TN is None else out + residual_TN.float()).to(out_dtype or x_TK.dtype)
 
 
-def linear_int8(
-    x_TK: torch.Tensor, weight_NK: torch.Tensor, scale_N: torch.Tensor, bias_N: torch.Tensor | None = None
+def linear_quantized(
+    x_TK: torch.Tensor,
+    weights: Mapping[str, torch.Tensor],
+    weight_format: WeightFormat,
+    bias_N: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``x @ (weight * scale).T + bias`` with int8 weight and float32 scale a channel; activations are not quantized."""
-    return linear(x_TK, weight_NK.float() * scale_N.float().unsqueeze(1), bias_N)
-
-
-def quantize_int8(weight_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round each output channel to int8 by its largest magnitude -> (int8 [N, K], float32 scale [N])."""
-    scale_N = weight_NK.float().abs().amax(dim=1).clamp(min=1e-12) / 127.0
-    return (weight_NK.float() / scale_N.unsqueeze(1)).round().clamp(-127, 127).to(torch.int8), scale_N
+    """``x @ weight.T + bias`` with the numbers that a format holds; activations are not quantized."""
+    return linear(x_TK, weight_format.dequantize(weights, x_TK.shape[-1]), bias_N)

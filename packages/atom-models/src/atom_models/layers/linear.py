@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atom_kernels.platform import Platform
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import check_shape, not_loaded
 from atom_models.layers.matrices import StoredMatrix
@@ -145,10 +146,9 @@ class Linear(Layer):
         part.spec = replace(part.spec, gated=True)
         return True
 
-    @property
-    def is_quantized(self) -> bool:
-        """Whether any of its weights are held in another format than plain numbers."""
-        return any(part.is_quantized for part in self._parts)
+    def is_quantized(self, platform: Platform) -> bool:
+        """Whether any of its weights would be held in another format than plain numbers there."""
+        return any(part.is_quantized(platform) for part in self._parts)
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         expected = {name: weight for part in self._parts for name, weight in part.matrices.expected_weights().items()}

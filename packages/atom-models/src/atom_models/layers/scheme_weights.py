@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
 from atom_kernels.formats import Plain
+from atom_kernels.platform import Platform
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.quantization import DENSE_INPUT, InputFormat, LinearScheme, LinearSpec, UnnormedInput
 
@@ -22,8 +24,10 @@ class SchemeWeights:
     def __init__(
         self, scheme: LinearScheme, spec: LinearSpec, matrices: Sequence[StoredMatrix], device: torch.device | str
     ) -> None:
-        self.scheme, self.spec = scheme, spec
+        self.spec = spec
         self.matrices = MatrixStack(matrices, device, spec.out_features)
+        self._chosen = scheme
+        self.scheme = scheme.for_weights(spec, self.matrices.weight_format)
         self._device = device
         self._bias: torch.Tensor | None = None
 
@@ -37,9 +41,11 @@ class SchemeWeights:
     def input_format(self) -> InputFormat:
         return self.scheme.input_format(self.spec)
 
-    @property
-    def is_quantized(self) -> bool:
-        return self.scheme.weight_format(self.spec) != Plain(self.spec.dtype)
+    def is_quantized(self, platform: Platform) -> bool:
+        """Whether the weights would be held in another format than plain numbers there."""
+        spec = replace(self.spec, platform=platform)
+        scheme = self._chosen.for_weights(spec, self.matrices.weight_format)
+        return scheme.weight_format(spec) != Plain(spec.dtype)
 
     def shapes(self) -> list[tuple[int, ...]]:
         return self.matrices.shapes() + ([(self.spec.out_features,)] if self.spec.bias else [])

@@ -5,6 +5,7 @@ from atom_models.quantization.choice import ONLINE, UNQUANTIZED, OneScheme, choo
 from atom_models.quantization.dense import Dense
 from atom_models.quantization.int8 import Int8FewRows, Int8WeightOnly
 from atom_models.quantization.layouts import ExpectedWeight, StoredLayout
+from atom_models.quantization.packed import AsStored, Packed
 from atom_models.quantization.published import Header, Headers
 from atom_models.quantization.scheme import (
     DENSE_INPUT,
@@ -21,6 +22,7 @@ __all__ = [
     "DENSE_INPUT",
     "ONLINE",
     "UNQUANTIZED",
+    "AsStored",
     "Dense",
     "ExpectedWeight",
     "Header",
@@ -32,6 +34,7 @@ __all__ = [
     "LinearScheme",
     "LinearSpec",
     "OneScheme",
+    "Packed",
     "Quantization",
     "StoredLayout",
     "Unnormed",

@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from atom_kernels.formats import Float8, Integers, Mxfp4, Offset
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
 from atom_models.quantization.dense import Dense
 from atom_models.quantization.int8 import Int8FewRows, Int8WeightOnly
 from atom_models.quantization.layouts import PlainLayout
+from atom_models.quantization.packed import Rounded
 from atom_models.quantization.published import StoredQuantization, read_published
 from atom_models.quantization.published.headers import Headers
 from atom_models.quantization.scheme import LayerQuantization, LinearScheme, Quantization
@@ -41,6 +43,15 @@ ONLINE: Mapping[str, Quantization] = {
     "none": UNQUANTIZED,
     "int8": OneScheme("int8", Int8WeightOnly(), ("lm_head",)),
     "int8-few-rows": OneScheme("int8-few-rows", Int8FewRows(), ("lm_head",)),
+    **{
+        name: OneScheme(name, Rounded(weight_format), ("lm_head",))
+        for name, weight_format in {
+            "int4": Integers(4, 32, Offset.MINIMUM, torch.float16),
+            "fp8": Float8(),
+            "fp8_block": Float8(128, 128),
+            "mxfp4": Mxfp4(),
+        }.items()
+    },
 }
 
 

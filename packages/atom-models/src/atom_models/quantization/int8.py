@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from atom_kernels.formats import Integers, WeightFormat
-from atom_kernels.linear import LINEAR_INT8, OP, Int8LinearProblem, LinearProblem
+from atom_kernels.linear import LINEAR_QUANTIZED, OP, LinearProblem, QuantizedLinearProblem
 from atom_kernels.operator import Layout
 from atom_kernels.plan import Plan, PlanRow
 from atom_kernels.select import select
@@ -48,19 +48,22 @@ class Int8FewRows(LinearScheme):
         def bind(_: Any, packed: Mapping[str, torch.Tensor | None]) -> Callable[..., Any]:
             return row.bind(few.problem, packed)
 
-        num_bytes = LINEAR_INT8.source_bytes(few.problem)
-        layout = Layout("int8", pack=_quantize, num_bytes=lambda problem, source_bytes: num_bytes)
+        def pack(_: Any, weights: Mapping[str, torch.Tensor | None]) -> Mapping[str, torch.Tensor | None]:
+            return row.layout.pack(few.problem, _quantize(weights))
+
+        num_bytes = row.layout.num_bytes(few.problem, LINEAR_QUANTIZED.source_bytes(few.problem))
+        layout = Layout("int8", pack=pack, num_bytes=lambda problem, source_bytes: num_bytes)
         rows = (PlanRow(self.max_rows, row.backend, row.implementation, layout, bind), *dense.rows)
         layouts = (("int8", num_bytes), *dense.layouts)
         return replace(dense, rows=rows, layouts=layouts).prepare(weights)
 
 
 def _int8_plan(spec: LinearSpec) -> Plan:
-    problem = Int8LinearProblem(spec.in_features, spec.out_features, spec.dtype, spec.bias)
-    return select(LINEAR_INT8, problem, spec.platform)
+    problem = QuantizedLinearProblem(spec.in_features, spec.out_features, spec.dtype, Integers(8), spec.bias)
+    return select(LINEAR_QUANTIZED, problem, spec.platform)
 
 
-def _quantize(_: Any, weights: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+def _quantize(weights: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
     source = weights["weight"]
     if source is None:
         raise ValueError("int8: there is no weight to quantize")

@@ -74,6 +74,10 @@ class LinearScheme(ABC):
 
     name: ClassVar[str]
 
+    def for_weights(self, spec: LinearSpec, stored: WeightFormat) -> LinearScheme:
+        """The scheme for a linear whose weights come in a format: this one, unless it depends on the format."""
+        return self
+
     def input_format(self, spec: LinearSpec) -> InputFormat:
         """What the linear takes: activations as they are, unless the scheme says otherwise."""
         return DENSE_INPUT

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import nn
 
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.protocols.collectives import SingleRank
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import PublishedFormat, published_format
-from atom_models.layers import Linear
+from atom_models.layers import Experts, Linear
 from atom_models.model import build_model, config_warnings, construct_model
 from atom_models.requirements.cache import CACHE_DTYPES, CacheGroup, cache_groups
 from atom_models.requirements.parameters import Count, count_parameters
@@ -51,7 +52,8 @@ class ModelRequirements:
         weight_bytes: by number format. "int8" leaves all but the linears in bfloat16, and is there for models without
             experts; the published format is there if the checkpoint is quantized and its size follows from the config.
         published_format: the format of a checkpoint that is quantized, such as "fp8" or "awq int4", or None.
-        held_format: what an engine holds the published weights in, one of `weight_bytes`.
+        held_format: platform, or None for this machine -> what an engine holds the published weights in there, one of
+            `weight_bytes`.
         refusal: why an engine does not load this checkpoint; None if it does.
         warnings: what an engine logs about the config.
         on_rank: number of tensor-parallel ranks -> what each holds; None where they cannot share the model.
@@ -67,7 +69,7 @@ class ModelRequirements:
     max_model_len: int
     weight_bytes: Mapping[str, int]
     published_format: str | None
-    held_format: str
+    held_format: Callable[[Platform | None], str] = field(compare=False, repr=False)
     refusal: str | None
     warnings: tuple[str, ...]
     on_rank: Callable[[int], RankShare | None] = field(compare=False, repr=False)
@@ -92,7 +94,7 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
     count, groups = count_parameters(model), cache_groups(model)
     published = published_format(checkpoint.config)
     whole = RankShare(_weight_bytes(count, published), groups)
-    refusal, is_packed = _as_engine_builds(checkpoint, context) if published is not None else (None, False)
+    built = model if published is None else _built_as_by_an_engine(checkpoint, context)
     return ModelRequirements(
         architecture=checkpoint.architecture,
         num_parameters=count.parameters,
@@ -102,8 +104,8 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
         max_model_len=checkpoint.max_model_len,
         weight_bytes=whole.weight_bytes,
         published_format=None if published is None else published.name,
-        held_format=published.name if published is not None and is_packed else "bfloat16",
-        refusal=refusal,
+        held_format=lambda platform: _held_format(built, published, platform or detect_platform()),
+        refusal=built if isinstance(built, str) else None,
         warnings=config_warnings(model, checkpoint),
         on_rank=functools.cache(
             lambda num_ranks: whole if num_ranks == 1 else _rank_share(checkpoint, context, num_ranks)
@@ -129,14 +131,21 @@ def _rank_share(checkpoint: Checkpoint, context: BuildContext, num_ranks: int) -
     return RankShare(weight_bytes, cache_groups(model))
 
 
-def _as_engine_builds(checkpoint: Checkpoint, context: BuildContext) -> tuple[str | None, bool]:
-    """Why an engine does not load the quantized weights, in its own words; whether it holds them as they are stored."""
+def _built_as_by_an_engine(checkpoint: Checkpoint, context: BuildContext) -> nn.Module | str:
+    """The model with its quantization, or why an engine does not load it, in its own words."""
     try:
-        model = build_model(checkpoint, context)
+        return build_model(checkpoint, context)
     except ValueError as error:
-        return str(error), False
-    linears = [layer for layer in model.modules() if isinstance(layer, Linear)]
-    return None, any(layer.is_quantized for layer in linears)
+        return str(error)
+
+
+def _held_format(model: nn.Module | str, published: PublishedFormat | None, platform: Platform) -> str:
+    """The published format where all that is stored in it stays so, else what the model computes in."""
+    if published is None or published.bits is None or isinstance(model, str):
+        return "bfloat16"
+    has_experts = any(isinstance(layer, Experts) for layer in model.modules())
+    is_packed = any(isinstance(layer, Linear) and layer.is_quantized(platform) for layer in model.modules())
+    return published.name if is_packed and not has_experts else "bfloat16"
 
 
 def _weight_bytes(count: Count, published: PublishedFormat | None) -> dict[str, int]:

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         lines, fits = accelerator_lines(
             needs,
             accelerators,
-            weights=args.weights or needs.held_format,
+            weights=args.weights or needs.held_format(accelerators[0].platform),
             kv_cache_dtype=args.kv_cache_dtype or "auto",
             contexts=[args.context] if args.context else _contexts(needs.max_model_len),
         )

@@ -43,7 +43,8 @@ def memory_lines(
         else f"memory: {_size(memory)}; activations and the process itself come on top"
     )
     planned = f"planned: {requests} x {context} tokens"
-    return [planned, "", *columns(rows), "", end, *_remarks(needs, needs.weight_bytes)], any_fits
+    remarks = _remarks(needs, needs.weight_bytes, needs.held_format(None))
+    return [planned, "", *columns(rows), "", end, *remarks], any_fits
 
 
 def accelerator_lines(
@@ -92,7 +93,7 @@ def accelerator_lines(
     lines += [
         "several devices: tensor parallel, which this version plans for and does not run",
         "a tenth of each memory is left for activations; makers' gigabytes",
-        *_remarks(needs, [weights]),
+        *_remarks(needs, [weights], needs.held_format(accelerators[0].platform)),
     ]
     return lines, len(rows) > 1
 
@@ -110,15 +111,16 @@ def _row(placement: Placement, contexts: Sequence[int]) -> tuple[str, ...]:
     )
 
 
-def _remarks(needs: ModelRequirements, formats: Collection[str]) -> list[str]:
-    """Remarks below the rows: which of `formats` this checkpoint gives."""
-    if needs.published_format is None:
+def _remarks(needs: ModelRequirements, formats: Collection[str], held: str) -> list[str]:
+    """Remarks below the rows: which of `formats` this checkpoint gives, and in which one it is held."""
+    published = needs.published_format
+    if published is None:
         return []
-    others = ", ".join(name for name in formats if name != needs.published_format)
+    others = ", ".join(name for name in formats if name not in (published, held))
     lines = [f"{others}: the same model from a checkpoint in bfloat16"] if others else []
-    if needs.published_format in formats and needs.held_format != needs.published_format:
-        held = "does not load it" if needs.refusal else f"holds these weights in {needs.held_format}"
-        lines.append(f"{needs.published_format}: the size of the files; this version {held}")
+    if published in formats and held != published:
+        does = "does not load it" if needs.refusal else f"holds these weights in {held}"
+        lines.append(f"{published}: the size of the files; this version {does}")
     return lines
 
 

@@ -21,12 +21,14 @@ from atom_models import (
     num_idle_weights,
     open_checkpoint,
 )
+from atom_models.model import stored_quantization
 
 
 def load_engine_model(config: EngineConfig) -> EngineModel:
     """Build `config.model` on this machine's device and load its weights."""
     checkpoint = open_checkpoint(config.model.path)
     context = BuildContext(
+        quantization=stored_quantization(checkpoint, config.model.quantization),
         platform=replace(detect_platform(), batch_invariant=config.compile.batch_invariant),
         dtype=getattr(torch, config.model.dtype),
         device=torch.device(config.device),

@@ -13,6 +13,7 @@ from atom_models.quantization.dense import Dense
 from atom_models.quantization.int8 import Int8WeightOnly
 from atom_models.quantization.layouts import PlainLayout, StoredLayout
 from atom_models.quantization.layouts.stored import FLOATS
+from atom_models.quantization.packed import AsStored
 from atom_models.quantization.published.headers import Header, Headers
 from atom_models.quantization.published.readers import PublishedQuantization
 from atom_models.quantization.scheme import LayerQuantization, LinearScheme
@@ -60,5 +61,7 @@ def _has(layout: StoredLayout, present: Mapping[str, Header]) -> bool:
 
 
 def _scheme_of(layout: StoredLayout) -> LinearScheme:
-    """How linears hold what is stored so: in its own format where an operator takes that, else as plain numbers."""
-    return Int8WeightOnly() if layout.weight_format == Integers(8) else Dense()
+    """How linears hold what is stored so."""
+    if isinstance(layout, PlainLayout):
+        return Dense()
+    return Int8WeightOnly() if layout.weight_format == Integers(8) else AsStored()

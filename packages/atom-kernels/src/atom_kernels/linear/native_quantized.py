@@ -1,0 +1,121 @@
+"""Linear in C over packed codes: decodes a panel of rows into the caches, and multiplies it as float32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from atom_kernels.dtypes import why_not_dtype
+from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, unpack_nibbles
+from atom_kernels.formats.float4 import power_of_two
+from atom_kernels.linear.contract import QuantizedLinearProblem
+from atom_kernels.native import load_native, native_unavailable
+from atom_kernels.operator import Backend, Layout
+
+_SIGNATURES = {"linear_quantized": "lpppppppllll->l"}
+# As the source numbers them.
+_INT8, _INT4, _E2M1, _E4M3 = range(4)
+# Columns that lie together: codes of four bits have their first half in the low halves of 16 bytes.
+_BLOCK = 32
+_HALF = 16
+
+
+def _supports(problem: QuantizedLinearProblem, platform: Any) -> str | None:
+    if platform.fast_bf16 and problem.dtype == torch.bfloat16:
+        return "sums in float32, which is slower than bfloat16 here"
+    reason = why_not_dtype(problem.dtype, (torch.float32, torch.bfloat16)) or native_unavailable("linear_quantized")
+    if reason is None and problem.in_features % _BLOCK:
+        return f"for multiples of {_BLOCK} inputs, not {problem.in_features}"
+    group = _group(problem)
+    if reason is None and group != _HALF and group % _BLOCK:
+        return f"for groups of {_HALF} or multiples of {_BLOCK} inputs, not {group}"
+    return reason
+
+
+def _group(problem: QuantizedLinearProblem) -> int:
+    """Inputs that share a scale here: a part of the format's group, where that does not divide the inputs."""
+    return math.gcd(problem.weight_format.parts["scale"].columns or problem.in_features, problem.in_features)
+
+
+def _kind(problem: QuantizedLinearProblem) -> int:
+    weight_format = problem.weight_format
+    if isinstance(weight_format, Integers):
+        return _INT8 if weight_format.bits == 8 else _INT4
+    return _E4M3 if isinstance(weight_format, Float8) else _E2M1
+
+
+def _pack(problem: QuantizedLinearProblem, weights: Any) -> dict[str, torch.Tensor | None]:
+    kind, codes = _kind(problem), weights["weight"]
+    zero, minimum, bias = weights.get("zero_point"), weights.get("minimum"), weights["bias"]
+    return {
+        "codes": _by_halves(codes) if kind in (_INT4, _E2M1) else codes.contiguous().view(torch.uint8),
+        "scale": _by_group(problem, _scale(problem, weights)),
+        "minimum": None if minimum is None else _by_group(problem, minimum.float()),
+        "zero": None if zero is None else _by_group(problem, zero),
+        "bias": None if bias is None else bias.float().contiguous(),
+    }
+
+
+def _by_group(problem: QuantizedLinearProblem, scale: torch.Tensor) -> torch.Tensor:
+    """One for each row and group of the kernel, from one for each tile of the format."""
+    part, group = problem.weight_format.parts["scale"], _group(problem)
+    parts = 1 if part.columns is None else part.columns // group
+    spread = scale.repeat_interleave(part.rows, dim=0).repeat_interleave(parts, dim=1)
+    return spread[: problem.out_features, : problem.in_features // group].contiguous()
+
+
+def _by_halves(packed: torch.Tensor) -> torch.Tensor:
+    low, high = unpack_nibbles(packed).unflatten(-1, (-1, 2, _BLOCK // 2)).unbind(-2)
+    return (low | high << 4).flatten(-2).contiguous()
+
+
+def _scale(problem: QuantizedLinearProblem, weights: Any) -> torch.Tensor:
+    """float32 for each tile. Codes of e2m1 are decoded to twice their numbers."""
+    weight_format, scale = problem.weight_format, weights["scale"]
+    if isinstance(weight_format, Mxfp4):
+        return power_of_two(scale) / 2
+    if isinstance(weight_format, Nvfp4):
+        whole = weights["tensor_scale"]
+        return (scale.float() / whole if weight_format.divides else scale.float() * whole) / 2
+    return scale.float()
+
+
+def _num_bytes(problem: QuantizedLinearProblem, source_bytes: int) -> int:
+    rows, columns = problem.out_features, problem.in_features
+    groups, weight_format = columns // _group(problem), problem.weight_format
+    offset = weight_format.offset if isinstance(weight_format, Integers) else Offset.NONE
+    a_group = 4 + {Offset.NONE: 0, Offset.ZERO_POINT: 1, Offset.MINIMUM: 4}[offset]
+    codes = columns if _kind(problem) in (_INT8, _E4M3) else columns // 2
+    return rows * (codes + groups * a_group + 4 * problem.bias)
+
+
+def _bind(problem: QuantizedLinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    function = load_native("linear_quantized", _SIGNATURES).linear_quantized
+    names = ("codes", "scale", "minimum", "zero", "bias")
+    pointers = [None if packed[name] is None else packed[name].data_ptr() for name in names]
+    kind, group = _kind(problem), _group(problem)
+    k, n, dtype = problem.in_features, problem.out_features, problem.dtype
+
+    def run(x: torch.Tensor, _keep_alive: Any = packed) -> torch.Tensor:
+        if x.dtype is not dtype or x.shape[-1] != k:
+            raise TypeError(f"linear was planned for [..., {k}] {dtype}, got {list(x.shape)} {x.dtype}")
+        rows = x.float().contiguous()
+        num_rows = x.numel() // k
+        out = torch.empty(num_rows, n)
+        if not function(kind, rows.data_ptr(), *pointers, out.data_ptr(), num_rows, k, n, group):
+            raise MemoryError(f"no memory for a panel of {k} inputs")
+        return out.to(dtype).view(*x.shape[:-1], n)
+
+    return run
+
+
+NATIVE_BACKEND = Backend(
+    name="native",
+    implementation="C, codes decoded into the caches, rows independent",
+    supports=_supports,
+    bind=_bind,
+    layout=Layout("codes by blocks", _pack, _num_bytes),
+)

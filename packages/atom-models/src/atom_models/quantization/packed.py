@@ -1,0 +1,72 @@
+"""Weights in a number format, as the checkpoint has them or rounded as they are loaded, where a kernel reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from atom_kernels.formats import WeightFormat
+from atom_kernels.linear import LINEAR_QUANTIZED, QuantizedLinearProblem
+from atom_kernels.plan import Plan
+from atom_kernels.select import select
+from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
+from atom_models.quantization.dense import Dense
+from atom_models.quantization.scheme import LinearScheme, LinearSpec
+
+
+@dataclass(frozen=True)
+class AsStored(LinearScheme):
+    """Packed where a kernel reads the format; else plain numbers, which kernels of their own multiply."""
+
+    name: ClassVar[str] = "as stored"
+
+    def for_weights(self, spec: LinearSpec, stored: WeightFormat) -> LinearScheme:
+        return Packed(stored) if is_packed(spec, stored) else Dense()
+
+    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        raise TypeError("which weights these are decides `for_weights`")
+
+
+@dataclass(frozen=True)
+class Packed(LinearScheme):
+    """Weights in one format; activations are not quantized."""
+
+    held: WeightFormat
+    name: ClassVar[str] = "packed"
+
+    def weight_format(self, spec: LinearSpec) -> WeightFormat:
+        return self.held
+
+    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        return _plan(spec, self.held).prepare(weights)
+
+
+@dataclass(frozen=True)
+class Rounded(LinearScheme):
+    """Plain weights, rounded to a format once they are complete. Linears whose sizes no kernel takes stay plain."""
+
+    held: WeightFormat
+    name: ClassVar[str] = "rounded"
+
+    def for_weights(self, spec: LinearSpec, stored: WeightFormat) -> LinearScheme:
+        if spec.platform.device != "cpu":
+            raise UnsupportedQuantizationError(
+                f"weights in {self.held.name} have kernels for CPUs alone so far, none for {spec.platform.name}"
+            )
+        return Packed(self.held) if is_packed(spec, self.held) else Dense()
+
+    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        raise TypeError("which weights these are decides `for_weights`")
+
+
+def is_packed(spec: LinearSpec, weight_format: WeightFormat) -> bool:
+    """Whether a kernel reads the format, instead of torch that dequantizes at each call."""
+    return _plan(spec, weight_format).rows[0].backend != "torch"
+
+
+def _plan(spec: LinearSpec, weight_format: WeightFormat) -> Plan:
+    problem = QuantizedLinearProblem(spec.in_features, spec.out_features, spec.dtype, weight_format, spec.bias)
+    return select(LINEAR_QUANTIZED, problem, spec.platform)
