@@ -35,7 +35,7 @@ CACHES = {
     "atom_kernels/host_threads/openmp.py: torch_openmp": "torch's OpenMP library, as the process loaded it.",
     "atom_kernels/host_threads/openmp_spin.py: openmp_spin": "Where that library keeps how long threads spin.",
     "atom_kernels/host_threads/waiting.py: wait_policy": "How threads of this process wait for each other.",
-    "atom_kernels/linear/int8.py: _probe_once": "Whether oneDNN multiplies integers quickly here.",
+    "atom_kernels/linear/quantized.py: _probe_once": "Whether torch multiplies int8 weights here.",
     "atom_kernels/linear/onednn.py: _probe_once": "Whether oneDNN packs weights here.",
     "atom_kernels/native/compiler.py: _compiler_version": "The version of a C compiler.",
     "atom_kernels/native/compiler.py: _cpu_flags": "What this CPU can do.",
