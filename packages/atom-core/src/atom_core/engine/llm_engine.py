@@ -213,11 +213,11 @@ class LLMEngine:
 
     def start_profile(self) -> None:
         """Begin a trace; ProfilerError says what to set where no folder was given."""
-        self._open_core().start_profile()
+        self._open_core().profile(start=True)
 
     def stop_profile(self) -> None:
         """End the trace and write it under ``{torch_profiler_dir}/rank_0/``."""
-        self._open_core().stop_profile()
+        self._open_core().profile(start=False)
 
     @property
     def stats(self) -> StepStats:
