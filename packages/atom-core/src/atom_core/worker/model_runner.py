@@ -148,7 +148,8 @@ class ModelRunner:
         """Whether a request of the step wants to know how likely the tokens of its prompt are."""
         extras = self._states.extras
         return any(
-            (found := extras[slot]) is not None and found.prompt_logprobs is not None for slot in rows.slots.tolist()
+            (found := extras[slot]) is not None and found.params.prompt_logprobs is not None
+            for slot in rows.slots.tolist()
         )
 
     def _run_layers(self, step: SchedulerOutput, batch: ModelInput, *, judges: bool) -> Forward:

@@ -110,7 +110,7 @@ class Sampler:
         raw = {
             row: (found, logits_nV[row].clone())
             for row, found in enumerate(extras)
-            if found is not None and found.logprobs is not None
+            if found is not None and found.params.logprobs is not None
         }
         if masks:
             request_ids = [step.scheduled[index].request_id for index in rows.sampling.tolist()]
