@@ -73,7 +73,7 @@ def test_a_deadline_counts_the_work(slow):
         assert isinstance(compilation.overdue(), GrammarError)
         assert "took longer than 5 s" in str(compilation.overdue())
     slow.may_end.set()
-    assert waiting.result(20) == "waiting"
+    assert waiting.grammar.result(20) == "waiting"
     assert waiting.overdue() is None
 
 
@@ -108,7 +108,7 @@ def test_what_nobody_waits_for_is_not_begun(slow):
     assert slow.submit("left") is not left
     slow.compiler.leave(slow.submit("left"))
     slow.may_end.set()
-    assert wanted.result(20) == "wanted"
+    assert wanted.grammar.result(20) == "wanted"
     slow.compiler.check(StructuredOutputParams(regex="last"))
     assert [params.regex for params in slow.begun].count("left") == 1
 

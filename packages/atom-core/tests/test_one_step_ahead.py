@@ -13,7 +13,7 @@ import pytest
 from atom_core.config import CacheConfig, CompileConfig, EngineConfig, ModelConfig, ParallelConfig, ProfilerConfig
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.errors import EngineDeadError
-from atom_core.executor import InlineExecutor, PendingOutput, ReadyOutput, RunnerInfo
+from atom_core.executor import InlineExecutor, PendingOutput, RunnerInfo
 from atom_core.messages import EngineRequest, ModelOutput, RequestStepOutput, SamplingParams
 from atom_core.scheduler import SchedulerConfig
 
@@ -66,13 +66,13 @@ class FakeDevice:
             RequestStepOutput(request.request_id, token_ids)
             for request, token_ids in zip(self._step.scheduled, tokens, strict=True)
         ]
-        return ReadyOutput(ModelOutput(self._step.step_id, reports))
+        output = ModelOutput(self._step.step_id, reports)
+        return lambda: output
 
     def prepare(self) -> bool:
         return False
 
-    def start_profile(self) -> None: ...
-    def stop_profile(self) -> None: ...
+    def profile(self, *, start: bool) -> None: ...
 
 
 class TracingExecutor(InlineExecutor):

@@ -22,7 +22,7 @@ from atom_core.structured_output.llguidance.alphabet import (
     sets_of_pattern,
 )
 from atom_core.structured_output.llguidance.backend import LLGuidanceBackend
-from atom_core.structured_output.llguidance.short_parser import ShortGrammar
+from atom_core.structured_output.llguidance.short_parser import ShortParser
 from atom_core.structured_output.vocabulary import Vocabulary
 
 LOWER = string.ascii_lowercase
@@ -126,7 +126,7 @@ def test_masks_are_those_of_the_whole_vocabulary_for_random_patterns(plain, monk
 def test_masks_stay_the_same_up_to_the_last_repeat(backend, plain, constraint):
     kind, text = next(iter(constraint.items()))
     compiled = backend.compile(StructuredOutputParams(**{kind: text}))
-    assert isinstance(compiled, ShortGrammar)
+    assert isinstance(compiled.start(), ShortParser)
     assert same_walk(constraint, backend, plain, 60) > 5
 
 
@@ -134,7 +134,7 @@ def test_text_without_a_choice_keeps_the_tokenizers_own_tokens(backend, plain, m
     monkeypatch.setattr(short_parser, "LARGEST_SHARE", 1.0)
     word = backend._short._vocabulary.tokens[300].decode()
     pattern = f"{word} {word}( [a-z]+){{1,9}}"
-    assert isinstance(backend.compile(StructuredOutputParams(regex=pattern)), ShortGrammar)
+    assert isinstance(backend.compile(StructuredOutputParams(regex=pattern)).start(), ShortParser)
     assert same_walk({"regex": pattern}, backend, plain, 12) > 3
 
 
@@ -147,7 +147,7 @@ def test_a_pattern_of_small_letters_leaves_few_tokens(backend):
 
 def test_a_json_schema_has_no_short_vocabulary(backend):
     assert backend._short.for_constraint("json", '{"type": "object"}') is None
-    assert not isinstance(backend.compile(StructuredOutputParams(json={"type": "object"})), ShortGrammar)
+    assert not isinstance(backend.compile(StructuredOutputParams(json={"type": "object"})).start(), ShortParser)
 
 
 def test_only_so_many_short_vocabularies_are_made(plain, monkeypatch):

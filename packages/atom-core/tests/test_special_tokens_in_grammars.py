@@ -50,7 +50,7 @@ def test_grammars_that_differ_in_special_tokens_stay_apart(tokenizer, backend):
     compilers = Compilers(tokenizer, tokenizer.vocab_size, (EOS_ID,), backend)
     schema = {"type": "object", "properties": {"p": {"const": "x"}}, "required": ["p"], "additionalProperties": False}
     for begin, after_name in (("<|a|>", "<|b|>"), ("<|c|>", "<|d|>"), ("<|a|>", "<|d|>")):
-        grammar = compilers.submit(backend, tagged(begin, after_name, schema)).result()
+        grammar = compilers.submit(backend, tagged(begin, after_name, schema)).grammar.result()
         matcher = Matcher(grammar.start(), tokenizer.vocab_size, [EOS_ID], max_forced=0)
         assert follow(tokenizer, matcher).startswith(f'{begin}f{after_name}{{"p": "x"}}')
     compilers.close()

@@ -232,7 +232,7 @@ def test_a_grammar_that_one_library_fails_at_goes_to_the_other(engine):
     assert requests.take_ready() == []
     now[0] += DEADLINE_SECONDS + 1
     assert requests.take_ready() == []
-    compilers.result()._compilers["llguidance"].submit(request.sampling_params.structured_outputs).result(5)
+    compilers.result()._compilers["llguidance"].submit(request.sampling_params.structured_outputs).grammar.result(5)
     ready = requests.take_ready() or requests.take_ready()
     hangs.set()
     assert ready == [(request, None)]
@@ -282,8 +282,8 @@ def test_grammars_are_forgotten_when_they_take_too_much_memory():
 
     compiler = GrammarCompiler(lambda params: Large(), max_bytes=100)
     for text in "abcd":
-        compiler.submit(StructuredOutputParams(regex=text)).result(5)
-    compiler.submit(StructuredOutputParams(regex="d")).result(5)
+        compiler.submit(StructuredOutputParams(regex=text)).grammar.result(5)
+    compiler.submit(StructuredOutputParams(regex="d")).grammar.result(5)
     assert len(compiler) == 2
 
 
@@ -337,7 +337,7 @@ def test_only_so_many_tokenizers_are_sliced(engine):
 
 def test_compilers_close_their_threads(engine):
     compilers = Compilers(engine.tokenizer, engine.info.vocab_size, engine.info.eos_token_ids)
-    compilers.submit("llguidance", StructuredOutputParams(choice=["a"])).result(5)
+    compilers.submit("llguidance", StructuredOutputParams(choice=["a"])).grammar.result(5)
     compilers.close()
     with pytest.raises(RuntimeError, match="shutdown"):
         compilers.submit("llguidance", StructuredOutputParams(choice=["b"]))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atom_core.messages import ModelOutput, RequestStepOutput
-from atom_core.worker.steps.token_delivery import LateOutput, deliver
+from atom_core.worker.steps.token_delivery import deliver, report_late
 
 
 def report(token_ids: list[int]) -> ModelOutput:
@@ -29,17 +29,16 @@ def test_on_a_cpu_ids_are_there_at_once():
     ids = torch.tensor([5, 3])
     pending = deliver(ids, report)
     ids.zero_()
-    assert [entry.token_ids for entry in pending.result().requests] == [[5], [3]]
+    assert [entry.token_ids for entry in pending().requests] == [[5], [3]]
 
 
 def test_late_ids_are_read_after_their_copy():
     ids = torch.zeros(2, dtype=torch.int64)
-    late = LateOutput(ids, Copied(ids, [8, 9]), report)
-    assert [entry.token_ids for entry in late.result().requests] == [[8], [9]]
+    late = report_late(ids, Copied(ids, [8, 9]), report)
+    assert [entry.token_ids for entry in late.requests] == [[8], [9]]
 
 
 def test_an_error_of_the_device_comes_out_where_the_ids_are_asked_for():
     ids = torch.zeros(1, dtype=torch.int64)
-    late = LateOutput(ids, Copied(ids, [], error="an illegal memory access"), report)
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        late.result()
+        report_late(ids, Copied(ids, [], error="an illegal memory access"), report)

@@ -5,8 +5,9 @@ Names are imported when first used, so that front ends stay free of torch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from atom_kernels.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from atom_core.config import EngineArgs, EngineConfig
@@ -32,26 +33,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "AsyncEngine": "engine",
-    "CompletionLogprobs": "messages",
-    "EngineArgs": "config",
-    "EngineConfig": "config",
-    "EngineDeadError": "engine",
-    "EngineInfo": "engine",
-    "EngineRequest": "messages",
-    "EngineStartError": "engine",
-    "InvalidRequestError": "engine",
-    "LLMEngine": "engine",
-    "ProfilerError": "engine",
-    "RequestOutput": "messages",
-    "SamplingParams": "messages",
-    "StepStats": "messages",
-    "StructuredOutputParams": "messages",
-    "ThinkingBudget": "messages",
-    "Tokenizer": "tokenization",
-}
-
 __all__ = [
     "AsyncEngine",
     "CompletionLogprobs",
@@ -72,8 +53,4 @@ __all__ = [
     "Tokenizer",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from atom_kernels.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from atom_kernels.operator import Backend, Layout, Op, Tolerance, WeightError, WeightSpec, Work
@@ -14,14 +15,6 @@ if TYPE_CHECKING:
 
 # Resolved at first use: `atom_kernels.protocols` must be importable without torch. `select` itself is imported from
 # `atom_kernels.select`: here the name is the module's.
-_HOMES = {
-    "operator": ("Backend", "Layout", "Op", "Tolerance", "WeightSpec", "Work"),
-    "plan": ("BoundPlan", "Plan", "PlanRow"),
-    "platform": ("Platform", "detect_platform"),
-    "registry": ("all_ops",),
-    "select": ("NoBackendError", "plan_with"),
-}
-
 __all__ = [
     "Backend",
     "BoundPlan",
@@ -40,9 +33,4 @@ __all__ = [
     "plan_with",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"atom_kernels.{module}"), name)
-    raise AttributeError(f"module 'atom_kernels' has no attribute {name!r}")
+__getattr__ = lazy_names(__name__)

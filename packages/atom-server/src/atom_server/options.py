@@ -25,11 +25,10 @@ class ServerOptions:
     """
 
     host: str = _option("127.0.0.1", "Address to listen on; 0.0.0.0 is every one of this machine.")
-    port: int = _option(8000, "Port to listen on; 0 takes a free one.", kind="integer", minimum=0, maximum=65535)
+    port: int = _option(8000, "Port to listen on; 0 takes a free one.", minimum=0, maximum=65535)
     server_port: int | None = _option(
         None,
         "The same under ROCm/ATOM's name. Where both are given this one counts: there, --port was the engines' own.",
-        kind="integer",
         minimum=0,
         maximum=65535,
     )
@@ -60,27 +59,23 @@ class ServerOptions:
         "What encloses the model's reasoning; auto sees it in the chat template, none leaves it in the text.",
         choices=("auto", "none", *MARKERS),
     )
-    max_body_mb: float = _option(
-        16.0, "Larger request bodies are refused, in MiB.", kind="number", minimum=0.001, maximum=65536
-    )
+    max_body_mb: float = _option(16.0, "Larger request bodies are refused, in MiB.", minimum=0.001, maximum=65536)
     max_connections: int = _option(
         4096,
         "Connections at once. Beyond, the one that has waited longest for a request is closed; where all are being "
         "answered, the new one gets 503.",
-        kind="integer",
         minimum=1,
     )
     timeout_request: float = _option(
         30.0,
         "Seconds in which a client must send the headers of a request, and again its body. A client that takes nothing "
         "of its answer for so long is cut off.",
-        kind="number",
         minimum=0.01,
     )
     drain_timeout: float = _option(
-        30.0, "Seconds that running requests get to finish after SIGTERM or Ctrl-C.", kind="number", minimum=0
+        30.0, "Seconds that running requests get to finish after SIGTERM or Ctrl-C.", minimum=0
     )
-    timeout_keep_alive: int = _option(5, "Seconds after which an idle connection is closed.", kind="integer", minimum=0)
+    timeout_keep_alive: int = _option(5, "Seconds after which an idle connection is closed.", minimum=0)
     log_level: str = _option(
         "info", "How much to log; info is one line for each request.", choices=("debug", "info", "warning", "error")
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from atom_kernels.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
@@ -17,21 +18,6 @@ if TYPE_CHECKING:
         ParallelConfig,
         ProfilerConfig,
     )
-
-_HOMES = {
-    "CacheConfig": "sections",
-    "CompileConfig": "sections",
-    "ConfigError": "options",
-    "EngineArgs": "engine_args",
-    "EngineConfig": "sections",
-    "ModelConfig": "sections",
-    "Option": "options",
-    "ParallelConfig": "sections",
-    "ProfilerConfig": "sections",
-    "add_options": "options",
-    "options_of": "options",
-    "resolve_config": "resolve",
-}
 
 __all__ = [
     "CacheConfig",
@@ -48,8 +34,4 @@ __all__ = [
     "resolve_config",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Collection
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 Kind = Literal["text", "integer", "number", "switch", "integers", "bytes"]
 
@@ -21,7 +22,7 @@ class Option:
 
     Attributes:
         name: of the field, in snake case.
-        kind: how its value is read.
+        kind: how its value is read; by the field's type, but for "bytes".
         default: None means that it is chosen at start, as `help` says.
         help: one sentence for people; also the generated documentation.
         section: heading under which it is documented.
@@ -66,34 +67,18 @@ class Option:
             raise ConfigError(f"{self.name} is {value}; it must be at most {self.maximum:g}")
 
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    kind: Kind = "text",
-    section: str = "Engine",
-    choices: Sequence[Any] | None = None,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    short: str | None = None,
-) -> Any:
-    """A dataclass field that is also an `Option` (see there for the arguments)."""
-    extra = {
-        "kind": kind,
-        "help": help,
-        "section": section,
-        "choices": None if choices is None else tuple(choices),
-        "minimum": minimum,
-        "maximum": maximum,
-        "short": short,
-    }
-    return dataclasses.field(default=default, metadata={"option": extra})
+def option(default: Any, help: str, **about: Any) -> Any:
+    """A dataclass field that is also an `Option`, with `about` as further attributes of it."""
+    return dataclasses.field(default=default, metadata={"option": {"help": help, **about}})
 
 
 def options_of(struct: type) -> list[Option]:
     """The options of a dataclass, in order."""
+    types = get_type_hints(struct)
     return [
-        Option(name=field.name, default=field.default, **field.metadata["option"])
+        Option(
+            name=field.name, default=field.default, **{"kind": _kind_of(types[field.name]), **field.metadata["option"]}
+        )
         for field in dataclasses.fields(struct)
         if "option" in field.metadata
     ]
@@ -110,6 +95,12 @@ def add_options(parser: argparse.ArgumentParser, struct: type, *, leave_out: Col
         for entry in options:
             if entry.section == section:
                 _add_flag(group, entry)
+
+
+def _kind_of(annotation: Any) -> Kind:
+    """How values of a field's type are read; None may stand beside it."""
+    written = get_args(annotation)[0] if isinstance(annotation, UnionType) else annotation
+    return _KINDS[get_origin(written) or written]
 
 
 def _add_flag(group: argparse._ArgumentGroup, entry: Option) -> None:
@@ -211,3 +202,4 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "integers": _read_integers,
     "bytes": _read_bytes,
 }
+_KINDS: dict[type, Kind] = {str: "text", int: "integer", float: "number", bool: "switch", tuple: "integers"}

@@ -87,13 +87,9 @@ def _model(args: EngineArgs, checkpoint: Checkpoint, platform: Platform, choices
 def _backend(args: EngineArgs) -> BackendSetting:
     from atom_core.structured_output.constraints.choice import INSTALL, has_xgrammar
 
-    if args.structured_output_backend == "llguidance":
-        return "llguidance"
-    if args.structured_output_backend == "auto":
-        return "auto"
-    if not has_xgrammar():
+    if args.structured_output_backend == "xgrammar" and not has_xgrammar():
         raise ConfigError(f"structured_output_backend is xgrammar, which is not installed: {INSTALL}")
-    return "xgrammar"
+    return cast("BackendSetting", args.structured_output_backend)
 
 
 def _cache(args: EngineArgs, dtype: str, platform: Platform) -> CacheConfig:

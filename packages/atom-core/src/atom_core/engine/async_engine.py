@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
 
 import msgspec
 
@@ -18,7 +17,6 @@ from atom_core.engine.embedding_model import EmbeddingModel
 from atom_core.engine.errors import EngineDeadError, EngineStartError, InvalidRequestError, ProfilerError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.input_processor import InputProcessor
-from atom_core.engine.inputs.validation import RequestLimits
 from atom_core.engine.outputs.open_requests import OpenRequests
 from atom_core.engine.outputs.request_stream import RequestStream
 from atom_core.engine.process.engine_link import EngineLink
@@ -36,7 +34,6 @@ from atom_core.engine.process.wire import (
 )
 from atom_core.engine.startup import open_model, open_tokenizer
 from atom_core.messages import Pooling, SamplingParams, StepStats, Submission
-from atom_core.structured_output.constraints.choice import BackendSetting
 from atom_core.tokenization import TextThreads, Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -275,20 +272,8 @@ class AsyncEngine:
         self.embedding_model = EmbeddingModel.read(info.model_path)
         given = self._args.max_num_queued_requests
         self.max_num_queued_requests = QUEUE_FACTOR * info.max_num_seqs if given is None else given
-        limits = RequestLimits(
-            info.max_model_len,
-            info.vocab_size,
-            info.max_num_seqs,
-            max_request_logprobs=self._args.max_request_logprobs,
-            can_generate=await asyncio.to_thread(lambda: checkpoint.has_head),
-        )
-        self._inputs = InputProcessor(
-            limits,
-            eos_token_ids=info.eos_token_ids,
-            seed=self._args.seed,
-            tokenizer=self.tokenizer,
-            grammar_backend=cast(BackendSetting, self._args.structured_output_backend),
-        )
+        can_generate = await asyncio.to_thread(lambda: checkpoint.has_head)
+        self._inputs = InputProcessor.of_engine(info, self._args, self.tokenizer, can_generate=can_generate)
         self._open = OpenRequests(self.tokenizer, self._abort)
 
     def _handle(self, message: FromEngine) -> None:
@@ -344,8 +329,6 @@ class AsyncEngine:
         """The checked prompts."""
         if isinstance(wanted, str):
             return self._inputs.process_embedding(prompts, wanted, priority=priority, cache_salt=cache_salt)
-        if self.tokenizer is None and isinstance(wanted, SamplingParams) and wanted.stop_strings:
-            raise InvalidRequestError("stop strings need a tokenizer, and skip_tokenizer_init left it out", "stop")
         submission = self._inputs.process(prompts, wanted, priority=priority, cache_salt=cache_salt)
         self._inputs.check_num_logprobs(submission)
         return submission

@@ -148,13 +148,9 @@ class EngineCore:
         """Use idle time for what later steps would wait for (see `Executor.prepare`); False where nothing is left."""
         return self._executor.prepare()
 
-    def start_profile(self) -> None:
-        """Begin a trace in every worker (see `TorchProfiler.start`)."""
-        self._executor.start_profile()
-
-    def stop_profile(self) -> None:
-        """End the traces and write them."""
-        self._executor.stop_profile()
+    def profile(self, *, start: bool) -> None:
+        """Begin or end a trace in every worker (see `Executor.profile`)."""
+        self._executor.profile(start=start)
 
     def close(self) -> None:
         """Let steps on their way finish, then let go of the device."""

@@ -15,7 +15,6 @@ from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.errors import EngineDeadError, InvalidRequestError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.input_processor import InputProcessor
-from atom_core.engine.inputs.validation import RequestLimits
 from atom_core.engine.outputs.completion import Completion
 from atom_core.engine.outputs.output_processor import OutputProcessor
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
@@ -60,20 +59,7 @@ class LLMEngine:
         self._core = core
         self.info: EngineInfo = core.info
         self.embedding_model = EmbeddingModel.read(self.info.model_path)
-        limits = RequestLimits(
-            self.info.max_model_len,
-            self.info.vocab_size,
-            self.info.max_num_seqs,
-            max_request_logprobs=args.max_request_logprobs,
-            can_generate=checkpoint.has_head,
-        )
-        self._inputs = InputProcessor(
-            limits,
-            eos_token_ids=self.info.eos_token_ids,
-            seed=args.seed,
-            tokenizer=self.tokenizer,
-            grammar_backend=config.structured_output.backend,
-        )
+        self._inputs = InputProcessor.of_engine(self.info, args, self.tokenizer, can_generate=checkpoint.has_head)
         self._outputs = OutputProcessor(self.tokenizer)
         # The samples of each prompt that have not finished, by their indices.
         self._completions: dict[str, dict[int, Completion]] = {}
@@ -137,7 +123,7 @@ class LLMEngine:
         """
         core = self._open_core()
         pooling = self.embedding_model.choose_pooling(pooling)
-        tokens = [self._encode(prompt, SamplingParams()) for prompt in _as_prompts(prompts)]
+        tokens = [self._encode(prompt) for prompt in _as_prompts(prompts)]
         submission = self._inputs.process_embedding(tokens, pooling)
         _check_fit(core, submission)
         wanted = [prompt.request_id for prompt in submission.prompts]
@@ -182,7 +168,7 @@ class LLMEngine:
         for _, group in groupby(pairs, key=lambda pair: id(pair[1])):
             members = list(group)
             params = members[0][1]
-            submission = self._inputs.process([self._encode(prompt, params) for prompt, _ in members], params)
+            submission = self._inputs.process([self._encode(prompt) for prompt, _ in members], params)
             self._inputs.check_grammar(params)
             _check_fit(core, submission)
             submissions.append(submission)
@@ -213,11 +199,11 @@ class LLMEngine:
 
     def start_profile(self) -> None:
         """Begin a trace; ProfilerError says what to set where no folder was given."""
-        self._open_core().start_profile()
+        self._open_core().profile(start=True)
 
     def stop_profile(self) -> None:
         """End the trace and write it under ``{torch_profiler_dir}/rank_0/``."""
-        self._open_core().stop_profile()
+        self._open_core().profile(start=False)
 
     @property
     def stats(self) -> StepStats:
@@ -248,15 +234,13 @@ class LLMEngine:
             raise EngineDeadError("this engine was closed")
         return self._core
 
-    def _encode(self, prompt: Prompt, params: SamplingParams) -> list[int]:
+    def _encode(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise InvalidRequestError(
                     "prompt is text, and skip_tokenizer_init left the tokenizer out: give token ids", "prompt"
                 )
             return self.tokenizer.encode(prompt)
-        if self.tokenizer is None and isinstance(params, SamplingParams) and params.stop_strings:
-            raise InvalidRequestError("stop strings need a tokenizer, and skip_tokenizer_init left it out", "stop")
         return list(prompt)
 
     def _queue(self, core: EngineCore, submission: Submission) -> None:

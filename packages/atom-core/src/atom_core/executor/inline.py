@@ -27,11 +27,8 @@ class InlineExecutor:
     def prepare(self) -> bool:
         return self._thread.submit(self._runner.prepare).result()
 
-    def start_profile(self) -> None:
-        self._thread.submit(self._runner.start_profile).result()
-
-    def stop_profile(self) -> None:
-        self._thread.submit(self._runner.stop_profile).result()
+    def profile(self, *, start: bool) -> None:
+        self._thread.submit(self._runner.profile, start=start).result()
 
     def shutdown(self) -> None:
         self._thread.shutdown(wait=True)
@@ -52,7 +49,7 @@ class InlineStepHandle:
     def result(self) -> ModelOutput:
         if self._sample is None:
             raise RuntimeError("result() before sample(): the sampler was never released")
-        return self._sample.result().result()
+        return self._sample.result()()
 
     def _run_sampler(self, masks: Masks | None) -> PendingOutput:
         self._forward.result()  # in the same thread, so it is done; raises what the forward raised

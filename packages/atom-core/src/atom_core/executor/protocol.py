@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -33,22 +32,8 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     choices: list[str] = []
 
 
-class PendingOutput(Protocol):
-    """Results of a step that was launched, and may still be computed."""
-
-    def result(self) -> ModelOutput:
-        """Wait for the results, in any thread; raises what went wrong on the device."""
-        ...
-
-
-@dataclass(frozen=True)
-class ReadyOutput:
-    """Results that need no waiting."""
-
-    output: ModelOutput
-
-    def result(self) -> ModelOutput:
-        return self.output
+PendingOutput = Callable[[], ModelOutput]
+"""Waits, in any thread, for the results of a step that was launched; raises what went wrong on the device."""
 
 
 class StepHandle(Protocol):
@@ -81,8 +66,9 @@ class Executor(Protocol):
         """
         ...
 
-    def start_profile(self) -> None: ...
-    def stop_profile(self) -> None: ...
+    def profile(self, *, start: bool) -> None:
+        """Begin a trace in every worker, or end the traces and write them (see `TorchProfiler`)."""
+        ...
 
     def shutdown(self) -> None:
         """Finish what runs, then let go of threads and memory."""
@@ -99,5 +85,4 @@ class Runner(Protocol):
     def forward(self, step: SchedulerOutput) -> None: ...
     def sample(self, masks: Masks | None) -> PendingOutput: ...
     def prepare(self) -> bool: ...
-    def start_profile(self) -> None: ...
-    def stop_profile(self) -> None: ...
+    def profile(self, *, start: bool) -> None: ...

@@ -109,6 +109,11 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     thinking_budget: ThinkingBudget | None = None
 
     @property
+    def has_penalty(self) -> bool:
+        """Whether tokens that stand there already change logits."""
+        return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
+
+    @property
     def is_constrained(self) -> bool:
         """Whether masks say which tokens may be sampled."""
         return self.structured_outputs is not None or self.thinking_budget is not None

@@ -5,8 +5,9 @@ Everything but `model_requirements` and what goes with it is torch-free: a plan 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from atom_kernels.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from atom_models import (
@@ -27,27 +28,6 @@ if TYPE_CHECKING:
         find_accelerators,
         place,
     )
-
-_HOMES = {
-    "Accelerator": "atom_models.requirements",
-    "Architecture": "atom_models.architectures.registry",
-    "CheckpointError": "atom_models",
-    "DEVICE_COUNTS": "atom_models.requirements",
-    "ModelRequirements": "atom_models.requirements",
-    "Placement": "atom_models.requirements",
-    "cached_models": "atom_models.hub",
-    "describe_architecture": "atom_models",
-    "find_accelerators": "atom_models.requirements",
-    "find_cached": "atom_models.hub",
-    "known_models": "atom_models.hub",
-    "model_requirements": "atom_models",
-    "models_cache_dir": "atom_models.hub",
-    "open_checkpoint": "atom_models",
-    "place": "atom_models.requirements",
-    "resolve_config": "atom_models.hub",
-    "resolve_model": "atom_models",
-    "supported_architectures": "atom_models",
-}
 
 __all__ = [
     "DEVICE_COUNTS",
@@ -70,8 +50,4 @@ __all__ = [
     "supported_architectures",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = lazy_names(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
 
@@ -18,6 +19,7 @@ class RequestStatus(enum.Enum):
     FINISHED = enum.auto()
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """Counts, tokens and blocks of one request.
 
@@ -35,66 +37,40 @@ class Request:
         is_at_worker: the worker knows the request.
     """
 
-    __slots__ = (
-        "arrival",
-        "block_table",
-        "engine_request",
-        "forced_for_worker",
-        "forced_token_ids",
-        "has_run",
-        "is_at_worker",
-        "is_reported_prompt",
-        "key",
-        "last_step_id",
-        "max_computed_tokens",
-        "max_tokens",
-        "num_cached_tokens",
-        "num_computed_tokens",
-        "num_prompt_tokens",
-        "num_samples_before_forced",
-        "num_samples_in_flight",
-        "num_steps_in_flight",
-        "prompt_logprobs",
-        "request_id",
-        "samples",
-        "status",
-        "stop_token_ids",
-        "token_ids",
-    )
+    engine_request: EngineRequest
+    _: KW_ONLY
+    key: tuple[int, int]
+    arrival: float
+    max_tokens: int
+    block_table: BlockTable
+    request_id: str = field(init=False)
+    token_ids: list[int] = field(init=False)
+    num_prompt_tokens: int = field(init=False)
+    samples: bool = field(init=False)
+    max_computed_tokens: int = field(init=False)
+    stop_token_ids: frozenset[int] = field(init=False)
+    is_reported_prompt: bool = field(init=False)
+    status: RequestStatus = RequestStatus.WAITING
+    has_run: bool = False
+    num_computed_tokens: int = 0
+    num_samples_in_flight: int = 0
+    forced_token_ids: list[int] = field(default_factory=list)
+    forced_for_worker: ForcedTokens | None = None
+    num_samples_before_forced: int = 0
+    num_steps_in_flight: int = 0
+    last_step_id: int = -1
+    num_cached_tokens: int = 0
+    is_at_worker: bool = False
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
-    def __init__(
-        self,
-        engine_request: EngineRequest,
-        *,
-        key: tuple[int, int],
-        arrival: float,
-        max_tokens: int,
-        block_table: BlockTable,
-    ) -> None:
-        params = engine_request.sampling_params
-        self.engine_request = engine_request
-        self.request_id = engine_request.request_id
-        self.key = key
-        self.arrival = arrival
-        self.status = RequestStatus.WAITING
-        self.token_ids = list(engine_request.token_ids)
+    def __post_init__(self) -> None:
+        params = self.engine_request.sampling_params
+        self.request_id = self.engine_request.request_id
+        self.token_ids = list(self.engine_request.token_ids)
         self.num_prompt_tokens = len(self.token_ids)
-        self.samples = max_tokens > 0
-        self.max_tokens = max_tokens
-        self.max_computed_tokens = self.num_prompt_tokens + max(max_tokens, 1) - 1
+        self.samples = self.max_tokens > 0
+        self.max_computed_tokens = self.num_prompt_tokens + max(self.max_tokens, 1) - 1
         self.stop_token_ids = frozenset(params.stop_token_ids or ())
-        self.block_table = block_table
-        self.has_run = False
-        self.num_computed_tokens = 0
-        self.num_samples_in_flight = 0
-        self.forced_token_ids: list[int] = []
-        self.forced_for_worker: ForcedTokens | None = None
-        self.num_samples_before_forced = 0
-        self.num_steps_in_flight = 0
-        self.last_step_id = -1
-        self.num_cached_tokens = 0
-        self.is_at_worker = False
-        self.prompt_logprobs: list[TokenLogprobs] = []
         self.is_reported_prompt = params.prompt_logprobs is None
 
     @property

@@ -1,12 +1,12 @@
-"""What a backend of structured output is: it makes a grammar of a constraint, and follows texts in it."""
+"""What a backend of structured output makes of a constraint: a grammar, and parsers that follow texts in it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-
-from atom_core.messages import StructuredOutputParams
 
 
 class Parser(Protocol):
@@ -31,25 +31,14 @@ class Parser(Protocol):
         ...
 
 
-class Grammar(Protocol):
-    """A compiled constraint. `num_bytes` is what it holds in memory, as far as the library tells."""
+@dataclass(frozen=True)
+class Grammar:
+    """A compiled constraint.
 
-    num_bytes: int
+    Attributes:
+        start: gives a parser at the grammar's start.
+        num_bytes: what it holds in memory, as far as the library tells.
+    """
 
-    def start(self) -> Parser:
-        """A parser at the grammar's start."""
-        ...
-
-
-class Backend(Protocol):
-    """A library over one vocabulary. `name` is that of the setting."""
-
-    name: str
-
-    def compile(self, params: StructuredOutputParams) -> Grammar:
-        """Compile a constraint that passed `check_limits`; any thread may.
-
-        Raises:
-            GrammarError: the constraint is not sound, or not one that this backend knows.
-        """
-        ...
+    start: Callable[[], Parser]
+    num_bytes: int = 0

@@ -45,10 +45,6 @@ class Compilation:
         self._submitted = clock()
         self._begun: float | None = None
 
-    def result(self, seconds: float | None = None) -> Any:
-        """The grammar, once it is there: blocks, for no longer than `seconds`."""
-        return self.grammar.result(seconds)
-
     def overdue(self) -> GrammarError | CompilerBusyError | None:
         """Why callers should stop waiting: the work takes too long, or has not begun for too long."""
         now = self._clock()

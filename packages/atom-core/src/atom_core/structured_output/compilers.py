@@ -6,15 +6,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from atom_core.messages import StructuredOutputParams
-from atom_core.structured_output.backend import Backend, Grammar
+from atom_core.structured_output.backend import Grammar
 from atom_core.structured_output.compiler import Compilation, GrammarCompiler
 from atom_core.structured_output.constraints.choice import BackendSetting, choose, has_xgrammar
 from atom_core.structured_output.constraints.grammar import kind_of
 from atom_core.structured_output.llguidance.backend import LLGuidanceBackend
 from atom_core.structured_output.vocabulary import Vocabulary
 from atom_core.tokenization import Tokenizer
+
+if TYPE_CHECKING:
+    from atom_core.structured_output.xgrammar.backend import XGrammarBackend
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +49,7 @@ class Compilers:
         self._setting: BackendSetting = setting
         self._has_xgrammar = setting != "llguidance" and has_xgrammar()
         self._lock = threading.Lock()
-        self._xgrammar: Backend | None = None
+        self._xgrammar: XGrammarBackend | None = None
         self._told: set[tuple[str, ...]] = set()
         llguidance = LLGuidanceBackend(self.vocabulary, eos_token_ids)
         self._compilers = {

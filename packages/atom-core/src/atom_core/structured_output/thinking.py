@@ -8,6 +8,7 @@ import numpy as np
 
 from atom_core.messages import ThinkingBudget
 from atom_core.structured_output.backend import Parser
+from atom_core.structured_output.bits import one_token
 from atom_core.structured_output.vocabulary import Vocabulary
 
 
@@ -43,8 +44,7 @@ class ThinkingParser:
         else:
             words.fill(-1)
         if self._forced and self._is_allowed(words):
-            words.fill(0)
-            words.view(np.uint32)[self._forced[0] // 32] = np.uint32(1 << (self._forced[0] % 32))
+            words[:] = one_token(self._forced[0], len(words))
 
     def accept(self, token_id: int) -> None:
         """Follow a token."""

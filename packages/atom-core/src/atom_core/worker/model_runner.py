@@ -19,7 +19,7 @@ from atom_core.worker.model.loading_with_cache import LoadModel, LoadReport, loa
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
-from atom_core.worker.sampling.pooling import Pooler, with_embeddings
+from atom_core.worker.sampling.pooling import Pooler
 from atom_core.worker.sampling.sampler import Sampler, report
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_core.worker.steps.device_steps import DeviceSteps
@@ -48,8 +48,14 @@ class Forward:
 
     def report(self, token_ids: list[int], logprobs: Mapping[int, TokenLogprobs]) -> ModelOutput:
         """What came out of it."""
-        output = report(self.step, self.batch, token_ids, logprobs=logprobs, prompt_logprobs=self.prompt_logprobs)
-        return with_embeddings(output, self.vectors) if self.vectors else output
+        return report(
+            self.step,
+            self.batch,
+            token_ids,
+            logprobs=logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            embeddings=self.vectors,
+        )
 
 
 class ModelRunner:
@@ -131,19 +137,19 @@ class ModelRunner:
         """Capture a graph before a step needs it; False where none is left."""
         return self._steps.capture_next()
 
-    def start_profile(self) -> None:
-        """Begin a trace (see `TorchProfiler.start`)."""
-        self._profiler.start()
-
-    def stop_profile(self) -> None:
-        """End the trace and write it."""
-        logger.info("wrote the trace %s", self._profiler.stop())
+    def profile(self, *, start: bool) -> None:
+        """Begin a trace, or end it and write it (see `TorchProfiler`)."""
+        if start:
+            self._profiler.start()
+        else:
+            logger.info("wrote the trace %s", self._profiler.stop())
 
     def _judges_prompts(self, rows: StepRows) -> bool:
         """Whether a request of the step wants to know how likely the tokens of its prompt are."""
         extras = self._states.extras
         return any(
-            (found := extras[slot]) is not None and found.prompt_logprobs is not None for slot in rows.slots.tolist()
+            (found := extras[slot]) is not None and found.params.prompt_logprobs is not None
+            for slot in rows.slots.tolist()
         )
 
     def _run_layers(self, step: SchedulerOutput, batch: ModelInput, *, judges: bool) -> Forward:

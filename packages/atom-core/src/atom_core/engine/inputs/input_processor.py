@@ -8,11 +8,13 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import get_args
+from typing import cast, get_args
 
 import msgspec
 
+from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.errors import InvalidRequestError
+from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.validation import (
     RequestLimits,
     check_cache_salt,
@@ -63,12 +65,34 @@ class InputProcessor:
         self._random = random.Random(seed)
         self._ids = itertools.count()
 
+    @classmethod
+    def of_engine(
+        cls, info: EngineInfo, args: EngineArgs, tokenizer: Tokenizer | None, *, can_generate: bool
+    ) -> InputProcessor:
+        """That of an engine with these settings; `can_generate` is false of models that only embed."""
+        limits = RequestLimits(
+            info.max_model_len,
+            info.vocab_size,
+            info.max_num_seqs,
+            max_request_logprobs=args.max_request_logprobs,
+            can_generate=can_generate,
+        )
+        return cls(
+            limits,
+            eos_token_ids=info.eos_token_ids,
+            seed=args.seed,
+            tokenizer=tokenizer,
+            grammar_backend=cast(BackendSetting, args.structured_output_backend),
+        )
+
     def validate(self, params: SamplingParams) -> None:
         """Raise InvalidRequestError where `process` would for parameters, whatever the prompt."""
         check_sampling_params(params, self.limits)
         self.validate_constraint(params)
-        if params.bad_words and self._tokenizer is None:
-            raise InvalidRequestError("bad_words need a tokenizer, and skip_tokenizer_init left it out", "bad_words")
+        for param, texts in (("stop", params.stop_strings), ("bad_words", params.bad_words)):
+            if texts and self._tokenizer is None:
+                name = "stop strings" if param == "stop" else param
+                raise InvalidRequestError(f"{name} need a tokenizer, and skip_tokenizer_init left it out", param)
 
     def validate_constraint(self, params: SamplingParams) -> None:
         """Raise InvalidRequestError for a constraint that is refused without compiling it, as `check_grammar` does."""

@@ -146,7 +146,7 @@ class _EngineLoop:
 
     def _profile(self, start: bool) -> str | None:
         try:
-            self._core.start_profile() if start else self._core.stop_profile()
+            self._core.profile(start=start)
         except ProfilerError as error:
             return str(error)
         except Exception as error:

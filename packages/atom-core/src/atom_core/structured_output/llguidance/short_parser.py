@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from atom_core.structured_output.backend import Grammar, Parser
+from atom_core.structured_output.backend import Parser
 from atom_core.structured_output.llguidance.alphabet import (
     UnknownNotationError,
     same_characters,
@@ -47,25 +47,14 @@ class ShortVocabularies:
         return found if found.num_tokens <= LARGEST_SHARE * len(self._vocabulary.tokens) else None
 
 
-class ShortGrammar:
-    """See `Grammar`.
+class ShortParser:
+    """See `Parser`. The exact parser follows every token, and gives the masks that the short one cannot.
 
     Args:
         exact: over the whole vocabulary.
         short: the same over the short one.
         vocabulary: the short one.
     """
-
-    def __init__(self, exact: Grammar, short: Grammar, vocabulary: ShortVocabulary) -> None:
-        self._exact, self._short, self._vocabulary = exact, short, vocabulary
-        self.num_bytes = exact.num_bytes + short.num_bytes
-
-    def start(self) -> ShortParser:
-        return ShortParser(self._exact.start(), self._short.start(), self._vocabulary)
-
-
-class ShortParser:
-    """See `Parser`. The exact parser follows every token, and gives the masks that the short one cannot."""
 
     def __init__(self, exact: Parser, short: Parser, vocabulary: ShortVocabulary) -> None:
         self._exact, self._short, self._vocabulary = exact, short, vocabulary

@@ -14,6 +14,7 @@ import numpy as np
 import xgrammar
 
 from atom_core.messages import StructuredOutputParams
+from atom_core.structured_output.backend import Grammar
 from atom_core.structured_output.bits import one_token
 from atom_core.structured_output.constraints.grammar import GrammarError, json_value, kind_of, one_line
 from atom_core.structured_output.constraints.structural_tag import format_of
@@ -27,15 +28,13 @@ NO_TEXT = b"\xff"
 
 
 class XGrammarBackend:
-    """See `Backend`.
+    """Compiles with xgrammar.
 
     Args:
         vocabulary: of the model.
         eos_token_ids: tokens that end a sequence.
         num_threads: threads of one compilation.
     """
-
-    name = "xgrammar"
 
     def __init__(self, vocabulary: Vocabulary, eos_token_ids: Sequence[int], num_threads: int = 1) -> None:
         special = set(vocabulary.special_token_ids)
@@ -50,10 +49,13 @@ class XGrammarBackend:
             cache_enabled=False,
         )
 
-    def compile(self, params: StructuredOutputParams) -> XGrammarGrammar:
+    def compile(self, params: StructuredOutputParams) -> Grammar:
+        """As `LLGuidanceBackend.compile`."""
         kind = kind_of(params)
         try:
-            return XGrammarGrammar(self._compile(kind, getattr(params, kind)), self._encode)
+            compiled = self._compile(kind, getattr(params, kind))
+            num_bytes = int(compiled.memory_size_bytes)
+            return Grammar(lambda: XGrammarParser(xgrammar.GrammarMatcher(compiled), self._encode), num_bytes)
         except GrammarError:
             raise
         except (RuntimeError, ValueError, TypeError) as error:  # the library's errors are all of these
@@ -79,17 +81,6 @@ class XGrammarBackend:
                 format_ = format_of(json_value(kind, value))
                 written = format_ if isinstance(format_, dict) else xgrammar_format(format_, self._split)
                 return compiler.compile_structural_tag(_tag(written))
-
-
-class XGrammarGrammar:
-    """See `Grammar`."""
-
-    def __init__(self, compiled: xgrammar.CompiledGrammar, encode: Callable[[str], list[int]]) -> None:
-        self._compiled, self._encode = compiled, encode
-        self.num_bytes = int(compiled.memory_size_bytes)
-
-    def start(self) -> XGrammarParser:
-        return XGrammarParser(xgrammar.GrammarMatcher(self._compiled), self._encode)
 
 
 class XGrammarParser:

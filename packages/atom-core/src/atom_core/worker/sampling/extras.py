@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from atom_core.messages import NewRequest
+from atom_core.messages import NewRequest, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -15,28 +15,22 @@ class SamplingExtras:
     """What is done to a row of logits before sampling, and reported after it.
 
     Attributes:
-        presence_penalty, frequency_penalty, repetition_penalty: see `SamplingParams`.
+        params: of the request.
+        num_prompt_tokens: of the request.
         bias_ids, bias_values: token ids and what is added to their logits; None without a bias.
         allowed_ids: the only tokens that may be sampled; None allows all.
         banned_ids: stop tokens, which cannot be sampled before `min_tokens` tokens; None without.
         bad_words: token ids; the last of each is banned after the others.
-        min_tokens, num_prompt_tokens: lengths, in tokens.
-        logprobs, prompt_logprobs: how many most likely tokens to report; None reports nothing.
-        logprob_ids: the tokens to report in their place; None reports the most likely.
+        logprob_ids: the tokens to report in place of the most likely ones; None reports those.
     """
 
-    presence_penalty: float
-    frequency_penalty: float
-    repetition_penalty: float
+    params: SamplingParams
+    num_prompt_tokens: int
     bias_ids: torch.Tensor | None
     bias_values: torch.Tensor | None
     allowed_ids: torch.Tensor | None
     banned_ids: torch.Tensor | None
     bad_words: list[list[int]]
-    min_tokens: int
-    num_prompt_tokens: int
-    logprobs: int | None
-    prompt_logprobs: int | None
     logprob_ids: torch.Tensor | None
 
     @classmethod
@@ -47,31 +41,23 @@ class SamplingExtras:
         banned = sorted({*request.eos_token_ids, *(params.stop_token_ids or ())}) if params.min_tokens > 0 else []
         banned = [token_id for token_id in banned if token_id < vocab_size]
         bad_words = [ids for ids in params.bad_words_token_ids or () if ids and max(ids) < vocab_size]
-        has_penalty = params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
         reports = params.logprobs is not None or params.prompt_logprobs is not None
-        if not (bias or banned or bad_words or params.allowed_token_ids or has_penalty or reports):
+        if not (bias or banned or bad_words or params.allowed_token_ids or params.has_penalty or reports):
             return None
-        return cls(
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            repetition_penalty=params.repetition_penalty,
-            bias_ids=torch.tensor(list(bias), device=device) if bias else None,
-            bias_values=torch.tensor([float(value) for value in bias.values()], device=device) if bias else None,
-            allowed_ids=torch.tensor(sorted(set(params.allowed_token_ids)), device=device)
-            if params.allowed_token_ids
-            else None,
-            banned_ids=torch.tensor(banned, device=device) if banned else None,
-            bad_words=bad_words,
-            min_tokens=params.min_tokens,
-            num_prompt_tokens=request.num_prompt_tokens,
-            logprobs=params.logprobs,
-            prompt_logprobs=params.prompt_logprobs,
-            logprob_ids=torch.tensor(params.logprob_token_ids, device=device) if params.logprob_token_ids else None,
-        )
 
-    @property
-    def has_penalty(self) -> bool:
-        return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
+        def tensor(values: Sequence[float] | None) -> torch.Tensor | None:
+            return torch.tensor(values, device=device) if values else None
+
+        return cls(
+            params=params,
+            num_prompt_tokens=request.num_prompt_tokens,
+            bias_ids=tensor(list(bias)),
+            bias_values=tensor([float(value) for value in bias.values()]),
+            allowed_ids=tensor(sorted(set(params.allowed_token_ids or ()))),
+            banned_ids=tensor(banned),
+            bad_words=bad_words,
+            logprob_ids=tensor(params.logprob_token_ids),
+        )
 
     def process(self, logits_V: torch.Tensor, history: torch.Tensor, penalize: Callable[..., None]) -> None:
         """Change one row of float32 logits in place; `history` holds the request's tokens so far, prompt first.
@@ -81,14 +67,14 @@ class SamplingExtras:
         """
         if self.bias_ids is not None and self.bias_values is not None:
             logits_V[self.bias_ids] += self.bias_values
-        if self.has_penalty:
+        if self.params.has_penalty:
             penalize(
                 logits_V,
                 history,
                 self.num_prompt_tokens,
-                self.presence_penalty,
-                self.frequency_penalty,
-                self.repetition_penalty,
+                self.params.presence_penalty,
+                self.params.frequency_penalty,
+                self.params.repetition_penalty,
             )
         if self.allowed_ids is not None:
             allowed = logits_V[self.allowed_ids]
@@ -96,7 +82,7 @@ class SamplingExtras:
             logits_V[self.allowed_ids] = allowed
         if self.bad_words:
             self._ban_words(logits_V, history[self.num_prompt_tokens :])
-        if self.banned_ids is not None and len(history) - self.num_prompt_tokens < self.min_tokens:
+        if self.banned_ids is not None and len(history) - self.num_prompt_tokens < self.params.min_tokens:
             self._ban(logits_V, self.banned_ids)
 
     def _ban_words(self, logits_V: torch.Tensor, output: torch.Tensor) -> None:

@@ -31,7 +31,7 @@ class TokenJudge:
     def judge_token(self, logits_V: torch.Tensor, token_id: torch.Tensor, extras: SamplingExtras) -> TokenLogprobs:
         """The entry for one sampled token (``[1]``): beside it the most likely ones, or those that were asked for."""
         if extras.logprob_ids is None:
-            return self._rank(logits_V[None], token_id, extras.logprobs or 0)[0]
+            return self._rank(logits_V[None], token_id, extras.params.logprobs or 0)[0]
         [entry] = self._rank(logits_V[None], token_id, 0)
         logprobs = torch.log_softmax(logits_V.float(), dim=-1)[extras.logprob_ids]
         top = list(zip(extras.logprob_ids.tolist(), logprobs.tolist(), strict=True))
@@ -49,7 +49,7 @@ class TokenJudge:
         rows = batch.rows
         for index, slot in enumerate(rows.slots.tolist()):
             extras = states.extras[slot]
-            if extras is None or extras.prompt_logprobs is None:
+            if extras is None or extras.params.prompt_logprobs is None:
                 continue
             start, length, first = int(rows.starts[index]), int(rows.lengths[index]), int(rows.query_starts[index])
             judged = min(start + length, extras.num_prompt_tokens - 1) - start
@@ -58,7 +58,7 @@ class TokenJudge:
                 high = min(low + SLICE_ROWS, judged)
                 logits = compute_logits(hidden_TD[first + low : first + high])
                 following = states.history[slot, start + low + 1 : start + high + 1].long()
-                entries += self._rank(logits, following, extras.prompt_logprobs)
+                entries += self._rank(logits, following, extras.params.prompt_logprobs)
             if judged > 0:
                 found[index] = entries
         return found

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import msgspec
 import torch
 
-from atom_core.messages import ModelOutput, Pooling, SchedulerOutput
+from atom_core.messages import Pooling, SchedulerOutput
 from atom_core.worker.steps.batch import ModelInput
 
 
@@ -54,11 +51,3 @@ class Pooler:
                 # The length of a sum and of a mean differ, but not their direction.
                 pooled[index] = torch.nn.functional.normalize(total_D, dim=0).float()
         return pooled
-
-
-def with_embeddings(output: ModelOutput, vectors: Mapping[int, list[float]]) -> ModelOutput:
-    """`output` with the vectors of the prompts that its step completed, by index in the batch."""
-    requests = list(output.requests)
-    for index, vector in vectors.items():
-        requests[index] = msgspec.structs.replace(requests[index], embedding=vector)
-    return msgspec.structs.replace(output, requests=requests)

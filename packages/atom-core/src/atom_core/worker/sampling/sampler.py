@@ -110,7 +110,7 @@ class Sampler:
         raw = {
             row: (found, logits_nV[row].clone())
             for row, found in enumerate(extras)
-            if found is not None and found.logprobs is not None
+            if found is not None and found.params.logprobs is not None
         }
         if masks:
             request_ids = [step.scheduled[index].request_id for index in rows.sampling.tolist()]
@@ -130,12 +130,13 @@ def report(
     *,
     logprobs: Mapping[int, TokenLogprobs],
     prompt_logprobs: Mapping[int, list[TokenLogprobs]],
+    embeddings: Mapping[int, list[float]],
 ) -> ModelOutput:
     """The results of a step.
 
     Args:
         token_ids, logprobs: by row of those that sample.
-        prompt_logprobs: by index in the batch.
+        prompt_logprobs, embeddings: by index in the batch.
     """
     row_of = {index: row for row, index in enumerate(batch.rows.sampling.tolist())}
     requests = []
@@ -148,6 +149,7 @@ def report(
                 [] if row is None else [token_ids[row]],
                 None if entry is None else [entry],
                 prompt_logprobs.get(index),
+                embeddings.get(index),
             )
         )
     return ModelOutput(step.step_id, requests)
