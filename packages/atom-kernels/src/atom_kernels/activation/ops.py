@@ -17,10 +17,6 @@ from atom_kernels.tolerances import elementwise_tolerance
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def _always(problem: Any, platform: Any) -> None:
-    return None
-
-
 def _compute_gated(problem: GatedActivationProblem, x_T2I: torch.Tensor) -> torch.Tensor:
     return gated_activation(x_T2I, problem.activation, alpha=problem.alpha, limit=problem.limit)
 
@@ -48,7 +44,7 @@ GATED_ACTIVATION = Op(
         aiter_activation.GATED_BACKEND,
         triton_backend.GATED_BACKEND,
         native.GATED_BACKEND,
-        Backend(name="torch", implementation="torch gated_activation", supports=_always, bind=_bind_gated),
+        Backend(name="torch", implementation="torch gated_activation", bind=_bind_gated),
     ),
     make_inputs=_gated_inputs,
     parity_problems=lambda: tuple(
@@ -84,7 +80,7 @@ ACTIVATION = Op(
     fake=lambda problem, x: torch.empty_like(x),
     backends=(
         triton_backend.ACTIVATION_BACKEND,
-        Backend(name="torch", implementation="torch activation", supports=_always, bind=_bind_ungated),
+        Backend(name="torch", implementation="torch activation", bind=_bind_ungated),
     ),
     make_inputs=_ungated_inputs,
     parity_problems=lambda: tuple(

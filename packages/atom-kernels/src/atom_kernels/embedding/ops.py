@@ -66,9 +66,7 @@ OP = Op(
     reference=lambda problem, weights, ids_T: embedding(ids_T, weights["weight"], first_id=problem.first_id),
     schema="(Tensor ids) -> Tensor",
     fake=lambda problem, ids_T: ids_T.new_empty((*ids_T.shape, problem.embedding_dim), dtype=problem.dtype),
-    backends=(
-        Backend(name="torch", implementation="torch embedding", supports=lambda problem, platform: None, bind=_bind),
-    ),
+    backends=(Backend(name="torch", implementation="torch embedding", bind=_bind),),
     weights=lambda problem: {"weight": WeightSpec((problem.num_embeddings, problem.embedding_dim), problem.dtype)},
     make_inputs=_make_inputs,
     parity_problems=_problems,

@@ -92,7 +92,7 @@ FUSED_LINEAR = Op(
         aiter_linear.FUSED_BACKEND,
         triton_backend.SKINNY_BACKEND,
         triton_backend.COMPOSED_BACKEND,
-        Backend(name="torch", implementation="torch, in float32", supports=lambda problem, platform: None, bind=_bind),
+        Backend(name="torch", implementation="torch, in float32", bind=_bind),
     ),
     weights=_weights,
     make_inputs=_make_inputs,

@@ -114,7 +114,6 @@ OP = Op(
         Backend(
             name="torch",
             implementation="dequantize, torch linear",
-            supports=lambda problem, platform: None,
             bind=_bind_dequantize,
         ),
     ),

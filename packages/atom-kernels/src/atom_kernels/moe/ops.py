@@ -92,7 +92,6 @@ MOE_ROUTE = Op(
         Backend(
             name="torch",
             implementation="torch scores and stable sort",
-            supports=lambda problem, platform: None,
             bind=_bind_route,
         ),
     ),

@@ -22,10 +22,6 @@ from atom_kernels.sampling.penalties import PENALIZE
 from atom_kernels.sampling.philox import PhiloxProblem, philox_uniform
 
 
-def _always(problem: object, platform: object) -> None:
-    return None
-
-
 def _where_c_compiles(problem: object, platform: object) -> str | None:
     return native_backend.unavailable()
 
@@ -66,24 +62,11 @@ SAMPLE = Op(
     fake=lambda problem, logits, *rest: logits.new_empty(logits.shape[0], dtype=torch.int64),
     backends=(
         aiter_sampling.GREEDY_BACKEND,
-        Backend(
-            name="triton",
-            implementation="Triton, thresholds by pivots",
-            supports=_always,
-            bind=lambda problem, weights: triton_backend.sample_by_triton,
+        Backend.of("triton", "Triton, thresholds by pivots", triton_backend.sample_by_triton),
+        Backend.of(
+            "native", "C, thresholds from histograms", native_backend.sample_by_native, supports=_where_c_compiles
         ),
-        Backend(
-            name="native",
-            implementation="C, thresholds from histograms",
-            supports=_where_c_compiles,
-            bind=lambda problem, weights: native_backend.sample_by_native,
-        ),
-        Backend(
-            name="torch",
-            implementation="torch top-k of candidates",
-            supports=_always,
-            bind=lambda problem, weights: torch_backend.sample_by_torch,
-        ),
+        Backend.of("torch", "torch top-k of candidates", torch_backend.sample_by_torch),
     ),
     make_inputs=_make_inputs,
     parity_problems=_parity_problems,
@@ -126,7 +109,6 @@ SAMPLE_SLOTS = Op(
         Backend(
             name="triton",
             implementation="Triton, parameters and random numbers by slot",
-            supports=_always,
             bind=lambda problem, weights: partial(triton_backend.sample_slots_by_triton, filters=problem.filters),
         ),
         Backend(
@@ -138,7 +120,6 @@ SAMPLE_SLOTS = Op(
         Backend(
             name="torch",
             implementation="torch, for gathered rows",
-            supports=_always,
             bind=lambda problem, weights: partial(torch_backend.sample_slots_by_torch, filters=problem.filters),
         ),
     ),
@@ -166,24 +147,9 @@ PHILOX_UNIFORM = Op(
     schema="(Tensor seed, Tensor sample_index, Tensor position) -> Tensor",
     fake=lambda problem, seed, *rest: seed.new_empty(seed.shape, dtype=torch.float64),
     backends=(
-        Backend(
-            name="triton",
-            implementation="Triton philox",
-            supports=_always,
-            bind=lambda problem, weights: triton_backend.philox_by_triton,
-        ),
-        Backend(
-            name="native",
-            implementation="C",
-            supports=_where_c_compiles,
-            bind=lambda problem, weights: native_backend.philox_by_native,
-        ),
-        Backend(
-            name="torch",
-            implementation="torch int64",
-            supports=_always,
-            bind=lambda problem, weights: philox_uniform,
-        ),
+        Backend.of("triton", "Triton philox", triton_backend.philox_by_triton),
+        Backend.of("native", "C", native_backend.philox_by_native, supports=_where_c_compiles),
+        Backend.of("torch", "torch int64", philox_uniform),
     ),
     make_inputs=_make_counters,
     parity_problems=lambda: (PhiloxProblem(),),
