@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -98,6 +100,15 @@ def _make_slot_inputs(
     return {}, (logits[:num_rows], slots, positions, *tables)
 
 
+def _slot_backend(name: str, implementation: str, function: Callable[..., torch.Tensor], **options: Any) -> Backend:
+    """A backend that calls a function with the problem's `filters`."""
+
+    def bind(problem: SlotSamplingProblem, weights: Any) -> Callable[..., torch.Tensor]:
+        return partial(function, filters=problem.filters)
+
+    return Backend(name=name, implementation=implementation, bind=bind, **options)
+
+
 SAMPLE_SLOTS = Op(
     name="sample_slots",
     contract=sample_slots,
@@ -106,22 +117,14 @@ SAMPLE_SLOTS = Op(
     "Tensor min_p, Tensor seed, Tensor sample_index) -> Tensor",
     fake=lambda problem, logits, *rest: logits.new_empty(logits.shape[0], dtype=torch.int64),
     backends=(
-        Backend(
-            name="triton",
-            implementation="Triton, parameters and random numbers by slot",
-            bind=lambda problem, weights: partial(triton_backend.sample_slots_by_triton, filters=problem.filters),
-        ),
-        Backend(
-            name="native",
-            implementation="C, for gathered rows",
+        _slot_backend("triton", "Triton, parameters and random numbers by slot", triton_backend.sample_slots_by_triton),
+        _slot_backend(
+            "native",
+            "C, for gathered rows",
+            partial(sample_slots, draw=native_backend.sample_by_native, uniform=native_backend.philox_by_native),
             supports=_where_c_compiles,
-            bind=lambda problem, weights: partial(native_backend.sample_slots_by_native, filters=problem.filters),
         ),
-        Backend(
-            name="torch",
-            implementation="torch, for gathered rows",
-            bind=lambda problem, weights: partial(torch_backend.sample_slots_by_torch, filters=problem.filters),
-        ),
+        _slot_backend("torch", "torch, for gathered rows", partial(sample_slots, draw=torch_backend.sample_by_torch)),
     ),
     make_inputs=_make_slot_inputs,
     parity_problems=lambda: tuple(
