@@ -11,10 +11,9 @@ from atom_kernels.activation import native, triton_backend
 from atom_kernels.activation.contract import ActivationProblem, GatedActivationProblem, activation, gated_activation
 from atom_kernels.activation.names import UNGATED, Activation
 from atom_kernels.aiter import activation as aiter_activation
+from atom_kernels.dtypes import FLOATS
 from atom_kernels.operator import Backend, Op, Work
 from atom_kernels.tolerances import elementwise_tolerance
-
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def _compute_gated(problem: GatedActivationProblem, x_T2I: torch.Tensor) -> torch.Tensor:
@@ -51,7 +50,7 @@ GATED_ACTIVATION = Op(
         GatedActivationProblem(size, dtype, name)
         for name in Activation
         for size in (1, 7, 64, 1000)
-        for dtype in _DTYPES
+        for dtype in FLOATS
     ),
     examples=lambda: (
         GatedActivationProblem(1536, torch.bfloat16, Activation.SILU),
@@ -84,7 +83,7 @@ ACTIVATION = Op(
     ),
     make_inputs=_ungated_inputs,
     parity_problems=lambda: tuple(
-        ActivationProblem(size, dtype, name) for name in UNGATED for size in (7, 1000) for dtype in _DTYPES
+        ActivationProblem(size, dtype, name) for name in UNGATED for size in (7, 1000) for dtype in FLOATS
     ),
     examples=lambda: (ActivationProblem(1536, torch.bfloat16, Activation.RELU2),),
     tolerance=lambda problem: elementwise_tolerance(problem.dtype),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.aiter import linear as aiter_linear
+from atom_kernels.dtypes import FLOATS
 from atom_kernels.linear import native, onednn
 from atom_kernels.linear.batch_invariant import BATCH_INVARIANT_BACKEND, why_not_cublas
 from atom_kernels.linear.contract import LinearProblem, linear
@@ -60,8 +61,7 @@ def _make_inputs(problem: LinearProblem, num_rows: int, generator: torch.Generat
 def _problems() -> tuple[LinearProblem, ...]:
     # The last is longer than a kernel keeps in its caches at once.
     shapes = ((1, 1), (7, 3), (33, 65), (64, 128), (576, 192), (1536, 50), (4300, 20))
-    dtypes = (torch.float32, torch.bfloat16, torch.float16)
-    same = tuple(LinearProblem(k, n, dtype, bias) for k, n in shapes for dtype in dtypes for bias in (False, True))
+    same = tuple(LinearProblem(k, n, dtype, bias) for k, n in shapes for dtype in FLOATS for bias in (False, True))
     wide = (LinearProblem(k, n, torch.bfloat16, bias, torch.float32) for k, n in shapes[1:] for bias in (False, True))
     return (*same, *wide)
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.aiter import linear as aiter_linear
+from atom_kernels.dtypes import FLOATS
 from atom_kernels.linear import triton_backend
 from atom_kernels.linear.contract import FusedLinearProblem, fused_linear
 from atom_kernels.linear.dense import empty_result, random_weights, weight_specs, work
@@ -43,11 +44,10 @@ def _make_inputs(problem: FusedLinearProblem, num_rows: int, generator: torch.Ge
 
 def _problems() -> tuple[FusedLinearProblem, ...]:
     shapes = ((1, 1), (7, 3), (48, 33), (96, 130), (520, 70))
-    dtypes = (torch.float32, torch.bfloat16, torch.float16)
     same = tuple(
         FusedLinearProblem(k, n, dtype, bias, gated=gated)
         for k, n in shapes
-        for dtype in dtypes
+        for dtype in FLOATS
         for bias, gated in ((False, False), (True, True))
     )
     return (*same, FusedLinearProblem(48, 33, torch.bfloat16, out_dtype=torch.float32))

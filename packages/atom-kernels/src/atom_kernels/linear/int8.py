@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.dtypes import FLOATS
 from atom_kernels.host_threads.probing import run_apart
 from atom_kernels.linear.contract import Int8LinearProblem, linear_int8, quantize_int8
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
@@ -81,8 +82,7 @@ def _make_inputs(problem: Int8LinearProblem, num_rows: int, generator: torch.Gen
 
 def _problems() -> tuple[Int8LinearProblem, ...]:
     shapes = ((1, 1), (33, 65), (64, 128), (576, 192))
-    dtypes = (torch.float32, torch.bfloat16, torch.float16)
-    return tuple(Int8LinearProblem(k, n, dtype, bias) for k, n in shapes for dtype in dtypes for bias in (False, True))
+    return tuple(Int8LinearProblem(k, n, dtype, bias) for k, n in shapes for dtype in FLOATS for bias in (False, True))
 
 
 def _tolerance(problem: Int8LinearProblem) -> Tolerance:
