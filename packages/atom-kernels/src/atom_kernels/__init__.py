@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Resolved at first use: `atom_kernels.protocols` must be importable without torch. `select` itself is imported from
 # `atom_kernels.select`: here the name is the module's.
 _HOMES = {
-    "operator": ("Backend", "Layout", "Op", "Tolerance", "WeightSpec", "Work"),
+    "operator": ("Backend", "Layout", "Op", "Tolerance", "WeightError", "WeightSpec", "Work"),
     "plan": ("BoundPlan", "Plan", "PlanRow"),
     "platform": ("Platform", "detect_platform"),
     "registry": ("all_ops",),
