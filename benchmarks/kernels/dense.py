@@ -46,7 +46,7 @@ def cases(model: str, shape: ModelShape, rows: tuple[int, ...]) -> Iterator[Kern
 def _linear_case(model: str, name: str, inputs: int, outputs: int, bias: bool, count: int) -> KernelCase:
     if name in NORM_BEFORE + RESIDUAL_AFTER:
         gated = name == "gate_up_proj"
-        problem = FusedLinearProblem(inputs, outputs // 2 if gated else outputs, DTYPE, bias, gated)
+        problem = FusedLinearProblem(inputs, outputs // 2 if gated else outputs, DTYPE, bias, gated=gated)
         return _fused_case(model, name, problem, count)
     logits = torch.float32 if name == "lm_head" else None
     return operator_case(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import atom_kernels
 from atom_kernels.linear import OP as LINEAR
 from atom_kernels.linear import LinearProblem
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
@@ -228,3 +229,8 @@ def test_opaque_ops_agree_with_their_fakes():
 def test_plan_with_takes_exactly_the_backend_given():
     backends = (make_backend("native", 3.0, max_rows=1), make_backend("torch", 1.0))
     assert tag_of(plan_with(make_op(*backends), TagProblem(), backends[0]), 100) == 3.0
+
+
+@pytest.mark.parametrize("name", atom_kernels.__all__)
+def test_every_public_name_of_the_package_is_there(name):
+    assert getattr(atom_kernels, name).__name__ == name

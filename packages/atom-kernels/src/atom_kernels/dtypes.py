@@ -1,4 +1,4 @@
-"""The dtypes of activations, and the reason of a backend that does not take one."""
+"""The dtypes of activations, and what is said of those that a backend or a planned kernel does not take."""
 
 from __future__ import annotations
 
@@ -19,3 +19,8 @@ def why_not_dtype(dtype: Dtype, written_for: Collection[Dtype]) -> str | None:
         return None
     *most, last = (str(known).removeprefix("torch.") for known in written_for)
     return f"written for {', '.join(most)} and {last}, not {dtype}"
+
+
+def unplanned(operator: str, x: torch.Tensor, size: int, dtype: torch.dtype) -> TypeError:
+    """The error of a kernel that was bound for rows of `size` elements of `dtype`, and was given x."""
+    return TypeError(f"{operator} was planned for [..., {size}] {dtype}, got {list(x.shape)} {x.dtype}")

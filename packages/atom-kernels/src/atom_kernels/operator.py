@@ -92,6 +92,10 @@ class Layout:
 SOURCE = Layout("source")
 
 
+def any_problem(problem: Any, platform: Platform) -> None:
+    """What a backend `supports` that runs every problem of its operator wherever its library is."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Backend:
     """One way to run an operator.
@@ -99,8 +103,8 @@ class Backend:
     Attributes:
         name: one of `BACKEND_ORDER`.
         implementation: what `explain` prints: the library and the trick.
-        supports: ``(problem, platform) -> None`` if it can run the problem there, else the reason why not.
         bind: ``(problem, packed weights) -> kernel``; the kernel takes the op's inputs. Heavy imports belong in here.
+        supports: ``(problem, platform) -> None`` if it can run the problem there, else the reason why not.
         layout: how it wants its weights.
         max_rows: largest leading dimension it should serve, None for any; a callable decides by problem and platform.
         tolerance: ``problem -> Tolerance`` of a vendor's library where it promises less than `Op.tolerance`.
@@ -108,8 +112,8 @@ class Backend:
 
     name: str
     implementation: str
-    supports: Callable[[Any, Platform], str | None]
     bind: Callable[[Any, Weights], Kernel]
+    supports: Callable[[Any, Platform], str | None] = any_problem
     layout: Layout = SOURCE
     max_rows: int | Callable[[Any, Platform], int | None] | None = None
     tolerance: Callable[[Any], Tolerance] | None = None
@@ -117,6 +121,11 @@ class Backend:
     def __post_init__(self) -> None:
         if self.name not in BACKEND_ORDER:
             raise ValueError(f"backend name {self.name!r} is not one of {', '.join(BACKEND_ORDER)}")
+
+    @classmethod
+    def of(cls, name: str, implementation: str, kernel: Kernel, **options: Any) -> Backend:
+        """A backend whose kernel is the same for all problems, of an operator that has no weights."""
+        return cls(name=name, implementation=implementation, bind=lambda problem, weights: kernel, **options)
 
     def rows_limit(self, problem: Any, platform: Platform) -> int | None:
         return self.max_rows(problem, platform) if callable(self.max_rows) else self.max_rows

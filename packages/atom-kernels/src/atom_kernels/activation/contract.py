@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from atom_kernels.activation.names import UNGATED, Activation, check_activation
+from atom_kernels.dtypes import unplanned
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,7 @@ class GatedActivationProblem:
     def check_input(self, x: torch.Tensor) -> None:
         """Raises TypeError for an input of another width or dtype."""
         if x.dtype is not self.dtype or x.shape[-1] != 2 * self.intermediate_size:
-            raise TypeError(
-                f"gated_activation was planned for [..., {2 * self.intermediate_size}] {self.dtype}, "
-                f"got {list(x.shape)} {x.dtype}"
-            )
+            raise unplanned("gated_activation", x, 2 * self.intermediate_size, self.dtype)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,9 @@ from atom_kernels.activation import native, triton_backend
 from atom_kernels.activation.contract import ActivationProblem, GatedActivationProblem, activation, gated_activation
 from atom_kernels.activation.names import UNGATED, Activation
 from atom_kernels.aiter import activation as aiter_activation
+from atom_kernels.dtypes import FLOATS
 from atom_kernels.operator import Backend, Op, Work
 from atom_kernels.tolerances import elementwise_tolerance
-
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-def _always(problem: Any, platform: Any) -> None:
-    return None
 
 
 def _compute_gated(problem: GatedActivationProblem, x_T2I: torch.Tensor) -> torch.Tensor:
@@ -48,14 +43,14 @@ GATED_ACTIVATION = Op(
         aiter_activation.GATED_BACKEND,
         triton_backend.GATED_BACKEND,
         native.GATED_BACKEND,
-        Backend(name="torch", implementation="torch gated_activation", supports=_always, bind=_bind_gated),
+        Backend(name="torch", implementation="torch gated_activation", bind=_bind_gated),
     ),
     make_inputs=_gated_inputs,
     parity_problems=lambda: tuple(
         GatedActivationProblem(size, dtype, name)
         for name in Activation
         for size in (1, 7, 64, 1000)
-        for dtype in _DTYPES
+        for dtype in FLOATS
     ),
     examples=lambda: (
         GatedActivationProblem(1536, torch.bfloat16, Activation.SILU),
@@ -84,11 +79,11 @@ ACTIVATION = Op(
     fake=lambda problem, x: torch.empty_like(x),
     backends=(
         triton_backend.ACTIVATION_BACKEND,
-        Backend(name="torch", implementation="torch activation", supports=_always, bind=_bind_ungated),
+        Backend(name="torch", implementation="torch activation", bind=_bind_ungated),
     ),
     make_inputs=_ungated_inputs,
     parity_problems=lambda: tuple(
-        ActivationProblem(size, dtype, name) for name in UNGATED for size in (7, 1000) for dtype in _DTYPES
+        ActivationProblem(size, dtype, name) for name in UNGATED for size in (7, 1000) for dtype in FLOATS
     ),
     examples=lambda: (ActivationProblem(1536, torch.bfloat16, Activation.RELU2),),
     tolerance=lambda problem: elementwise_tolerance(problem.dtype),

@@ -9,7 +9,7 @@ import torch
 
 from atom_kernels.activation.contract import ActivationProblem, GatedActivationProblem
 from atom_kernels.activation.names import Activation
-from atom_kernels.dtypes import FLOATS, why_not_dtype
+from atom_kernels.dtypes import FLOATS, unplanned, why_not_dtype
 from atom_kernels.operator import Backend
 from atom_kernels.triton.launch import launch
 
@@ -62,7 +62,7 @@ def _bind_ungated(problem: ActivationProblem, weights: Any) -> Callable[[torch.T
 
     def run(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != problem.size:
-            raise TypeError(f"{name} was planned for [..., {problem.size}] {dtype}, got {list(x.shape)} {x.dtype}")
+            raise unplanned(name, x, problem.size, dtype)
         x = x.contiguous()
         out, count = torch.empty_like(x), x.numel()
         if count:

@@ -29,6 +29,10 @@ class AiterFunction:
     renamed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     keywords: bool = False
 
+    def path_in(self, release: str) -> str | None:
+        """Its "module:object" in a release."""
+        return self.git if release == "git" else self.pypi
+
     def spelled(self, name: str, known: Collection[str]) -> str | None:
         """The name of a parameter in a release whose parameters are `known`; None where it lacks this one."""
         return next((other for other in (name, *self.renamed.get(name, ())) if other in known), None)

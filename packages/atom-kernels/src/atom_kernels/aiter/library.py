@@ -16,7 +16,7 @@ from typing import Any
 
 from atom_kernels.aiter.api import AiterApi, Parameter
 from atom_kernels.aiter.functions import FUNCTIONS, AiterFunction
-from atom_kernels.aiter.sources import AiterUnusableError, installed_api, path_in
+from atom_kernels.aiter.sources import AiterUnusableError, installed_api
 
 
 class AiterCallError(RuntimeError):
@@ -34,17 +34,13 @@ class Library:
         """See `AiterApi.has`."""
         return self.api.has(name, *parameters)
 
-    def parameters(self, name: str) -> tuple[Parameter, ...] | None:
-        """See `AiterApi.parameters`."""
-        return self.api.parameters(name)
-
     def function(self, name: str) -> Callable[..., Any]:
         """The function itself. Call it through `bind`, unless it is the same in every release.
 
         Raises:
             AiterCallError: this AITER does not have it.
         """
-        reason, path = self.api.why_not(name), path_in(FUNCTIONS[name], self.api.release)
+        reason, path = self.api.why_not(name), FUNCTIONS[name].path_in(self.api.release)
         if reason is not None or path is None:
             raise AiterCallError(reason or f"no place is known for {name}")
         module, _, attribute = path.partition(":")

@@ -9,6 +9,7 @@ import torch
 
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
+from atom_kernels.dtypes import unplanned
 from atom_kernels.operator import Backend, Layout, Tolerance
 from atom_kernels.settings import aiter_shuffles_linears
 
@@ -63,7 +64,7 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
 
     def run(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != size:
-            raise TypeError(f"linear was planned for [..., {size}] {dtype}, got {list(x.shape)} {x.dtype}")
+            raise unplanned("linear", x, size, dtype)
         rows = x.reshape(-1, size).contiguous()
         if not rows.shape[0]:
             return x.new_empty((*x.shape[:-1], out_size))
@@ -74,33 +75,15 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
 
 def _bind_fused(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
     """The operators one after the other, each as it is planned by itself."""
-    from atom_kernels.activation import Activation, GatedActivationProblem
-    from atom_kernels.activation.ops import GATED_ACTIVATION
-    from atom_kernels.linear.contract import LinearProblem
+    from atom_kernels.linear.composed import composed
     from atom_kernels.norm import rms_norm
-    from atom_kernels.select import select
 
-    multiply = _bind(LinearProblem(problem.in_features, problem.weight_rows, problem.dtype, problem.bias), weights)
-    activate = None
-    if problem.gated:
-        gated = GatedActivationProblem(problem.out_features, problem.dtype, Activation.SILU)
-        activate = select(GATED_ACTIVATION, gated).prepare()
-
-    def run(
-        x: torch.Tensor,
-        norm_weight: torch.Tensor | None = None,
-        eps: float = 0.0,
-        norm_offset: float = 0.0,
-        residual: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        # Layers norm by the norm's own plan where this backend serves any number of rows.
-        normed = x if norm_weight is None else rms_norm(x, norm_weight, eps, weight_offset=norm_offset)
-        out = multiply(normed)
-        if activate is not None:
-            out = activate(out)
-        return out if residual is None else out + residual
-
-    return run
+    # Layers norm by the norm's own plan where this backend serves any number of rows.
+    return composed(
+        problem,
+        _bind(problem.product, weights),
+        lambda x, weight, eps, offset: rms_norm(x, weight, eps, weight_offset=offset),
+    )
 
 
 def _tolerance(problem: LinearProblem) -> Tolerance:

@@ -9,11 +9,14 @@ import torch
 
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
+from atom_kernels.dtypes import unplanned
 from atom_kernels.operator import Backend, Tolerance
 
 if TYPE_CHECKING:
     from atom_kernels.norm.contract import LayerNormProblem, RMSNormProblem
     from atom_kernels.platform import Platform
+
+Kernel = Callable[[torch.Tensor], torch.Tensor]
 
 _HALVES = (torch.bfloat16, torch.float16)
 
@@ -55,19 +58,30 @@ def rows_of(x: torch.Tensor, size: int, dtype: torch.dtype, name: str) -> torch.
         TypeError: x is not what `name` was planned for.
     """
     if x.dtype is not dtype or x.shape[-1] != size:
-        raise TypeError(f"{name} was planned for [..., {size}] {dtype}, got {list(x.shape)} {x.dtype}")
+        raise unplanned(name, x, size, dtype)
     return x.reshape(-1, size).contiguous()
 
 
-def _bind_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    size, dtype, weight = problem.hidden_size, problem.dtype, weights["weight"].contiguous()
-    norm = library().bind("rmsnorm2d_fwd", "input", weight=weight, epsilon=problem.eps)
+def _bind(name: str, problem: RMSNormProblem | LayerNormProblem, function: str, **weights: torch.Tensor) -> Kernel:
+    """A norm of one input, by AITER's function and the weights that it takes beside epsilon."""
+    size, dtype = problem.hidden_size, problem.dtype
+    norm = library().bind(function, "input", **weights, epsilon=problem.eps)
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        rows = rows_of(x, size, dtype, "rms_norm")
+        rows = rows_of(x, size, dtype, name)
         return norm(rows).view(x.shape) if rows.shape[0] else torch.empty_like(x)
 
     return run
+
+
+def _bind_rms_norm(problem: RMSNormProblem, weights: Any) -> Kernel:
+    return _bind("rms_norm", problem, "rmsnorm2d_fwd", weight=weights["weight"].contiguous())
+
+
+def _bind_layer_norm(problem: LayerNormProblem, weights: Any) -> Kernel:
+    weight, bias = weights["weight"].contiguous(), weights.get("bias")
+    bias = torch.zeros_like(weight) if bias is None else bias.contiguous()  # AITER's kernel needs a bias
+    return _bind("layer_norm", problem, "layernorm2d_fwd", weight=weight, bias=bias)
 
 
 def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
@@ -85,19 +99,6 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
         if rows.shape[0]:
             norm(out, rows, others, total)
         return out.view(x.shape), total.view(x.shape)
-
-    return run
-
-
-def _bind_layer_norm(problem: LayerNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    size, dtype, weight = problem.hidden_size, problem.dtype, weights["weight"].contiguous()
-    bias = weights.get("bias")
-    bias = torch.zeros_like(weight) if bias is None else bias.contiguous()  # AITER's kernel needs a bias
-    norm = library().bind("layernorm2d_fwd", "input", weight=weight, bias=bias, epsilon=problem.eps)
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        rows = rows_of(x, size, dtype, "layer_norm")
-        return norm(rows).view(x.shape) if rows.shape[0] else torch.empty_like(x)
 
     return run
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from atom_kernels.aiter.api import AiterApi, Parameter
-from atom_kernels.aiter.functions import FUNCTIONS, AiterFunction
+from atom_kernels.aiter.api import RELEASES, AiterApi, Parameter
+from atom_kernels.aiter.functions import FUNCTIONS
 
 DISTRIBUTION = "amd-aiter"
 _INSTALL = "install AITER from its git repository at v0.1.17 or later, see docs/amd.md"
@@ -67,10 +67,7 @@ def read_api(folder: Path, version: str) -> AiterApi:
     Raises:
         AiterUnusableError: it is neither v0.1.17 or later nor the release on PyPI, or a source cannot be read.
     """
-    by_release = {
-        "git": _read(folder, ((name, function.git) for name, function in FUNCTIONS.items())),
-        "pypi": _read(folder, ((name, function.pypi) for name, function in FUNCTIONS.items())),
-    }
+    by_release = {release: _read(folder, release) for release in RELEASES}
     release = _release(by_release["git"], version)
     return AiterApi(release, version, tuple(sorted(by_release[release].items())))
 
@@ -87,15 +84,11 @@ def _release(functions: dict[str, tuple[Parameter, ...]], version: str) -> str:
     )
 
 
-def path_in(function: AiterFunction, release: str) -> str | None:
-    """The "module:object" of a function in a release."""
-    return function.git if release == "git" else function.pypi
-
-
-def _read(folder: Path, paths: Iterable[tuple[str, str | None]]) -> dict[str, tuple[Parameter, ...]]:
+def _read(folder: Path, release: str) -> dict[str, tuple[Parameter, ...]]:
     trees: dict[Path, ast.Module] = {}
     found: dict[str, tuple[Parameter, ...]] = {}
-    for name, path in paths:
+    for name, function in FUNCTIONS.items():
+        path = function.path_in(release)
         if path is None:
             continue
         module, _, attribute = path.partition(":")

@@ -14,7 +14,7 @@ from atom_kernels.attention.problem import AttentionProblem
 from atom_kernels.attention.triton.configs import DecodeConfig, PrefillConfig, tuning_key
 from atom_kernels.mixers.cases import make_geometry, moved
 from atom_kernels.tuned.graph_timing import num_copies
-from atom_kernels.tuned.tuner import Subject
+from atom_kernels.tuned.tuner import Subject, Tuning
 
 
 def decode_candidates(problem: AttentionProblem) -> list[DecodeConfig]:
@@ -78,30 +78,17 @@ class AttentionSubject(Subject):
         caches = [[random(*block, dtype=problem.kv_cache_dtype) for _ in range(2)] for _ in range(copies)]
         return [partial(attend, q, k_cache, v_cache) for k_cache, v_cache in caches]
 
-    def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-        return {part: dict(config) for part, config in best.items()}
+
+def _problems() -> Mapping[str, AttentionProblem]:
+    shapes = {
+        "Qwen3-0.6B": (16, 8, 128),
+        "Qwen3-8B": (32, 8, 128),
+        "Qwen3-30B-A3B": (32, 4, 128),
+        "gpt-oss-20b": (64, 8, 64),
+    }
+    return {model: make_problem(*shape, "bfloat16") for model, shape in shapes.items()}
 
 
-class AttentionTuning:
-    """`Tuning` of the operator ``paged_attention``."""
-
-    operator = "paged_attention"
-    rows = (32,)
-
-    def problems(self) -> Mapping[str, AttentionProblem]:
-        shapes = {
-            "Qwen3-0.6B": (16, 8, 128),
-            "Qwen3-8B": (32, 8, 128),
-            "Qwen3-30B-A3B": (32, 4, 128),
-            "gpt-oss-20b": (64, 8, 64),
-        }
-        return {model: make_problem(*shape, "bfloat16") for model, shape in shapes.items()}
-
-    def key(self, problem: AttentionProblem) -> str:
-        return tuning_key(problem)
-
-    def subject(self, problem: AttentionProblem) -> AttentionSubject:
-        return AttentionSubject(problem)
-
-
-PAGED_ATTENTION_TUNING = AttentionTuning()
+PAGED_ATTENTION_TUNING = Tuning(
+    operator="paged_attention", rows=(32,), problems=_problems, key=tuning_key, subject=AttentionSubject
+)

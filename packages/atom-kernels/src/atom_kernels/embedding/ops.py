@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.dtypes import FLOATS
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 
 
@@ -51,11 +52,10 @@ def _make_inputs(problem: EmbeddingProblem, num_rows: int, generator: torch.Gene
 
 
 def _problems() -> tuple[EmbeddingProblem, ...]:
-    dtypes = (torch.float32, torch.bfloat16, torch.float16)
     return tuple(
         EmbeddingProblem(num, dim, dtype, first_id)
         for num, dim in ((1, 1), (37, 20))
-        for dtype in dtypes
+        for dtype in FLOATS
         for first_id in (None, 0, 11)
     )
 
@@ -66,9 +66,7 @@ OP = Op(
     reference=lambda problem, weights, ids_T: embedding(ids_T, weights["weight"], first_id=problem.first_id),
     schema="(Tensor ids) -> Tensor",
     fake=lambda problem, ids_T: ids_T.new_empty((*ids_T.shape, problem.embedding_dim), dtype=problem.dtype),
-    backends=(
-        Backend(name="torch", implementation="torch embedding", supports=lambda problem, platform: None, bind=_bind),
-    ),
+    backends=(Backend(name="torch", implementation="torch embedding", bind=_bind),),
     weights=lambda problem: {"weight": WeightSpec((problem.num_embeddings, problem.embedding_dim), problem.dtype)},
     make_inputs=_make_inputs,
     parity_problems=_problems,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.dtypes import FLOATS, why_not_dtype
+from atom_kernels.dtypes import FLOATS, unplanned, why_not_dtype
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.operator import Backend
 from atom_kernels.settings import triton_interpret
@@ -55,7 +55,7 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
 
     def run(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != in_features:
-            raise TypeError(f"linear was planned for [..., {in_features}] {dtype}, got {list(x.shape)} {x.dtype}")
+            raise unplanned("linear", x, in_features, dtype)
         x = x.contiguous()
         out = x.new_empty((*x.shape[:-1], out_features), dtype=problem.result_dtype)
         num_rows = out.numel() // out_features

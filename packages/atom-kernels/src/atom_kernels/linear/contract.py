@@ -31,31 +31,31 @@ class LinearProblem:
             raise ValueError(f"out_dtype is {self.out_dtype}; a linear gives its input's dtype or float32")
 
     @property
+    def weight_rows(self) -> int:
+        return self.out_features
+
+    @property
     def result_dtype(self) -> torch.dtype:
         return self.out_dtype or self.dtype
 
 
 @dataclass(frozen=True)
-class FusedLinearProblem:
+class FusedLinearProblem(LinearProblem):
     """As `LinearProblem`, with its neighbors.
 
     `gated`: the weight's first out_features rows give the gate, as many more give up; the result is silu(gate) * up.
     """
 
-    in_features: int
-    out_features: int
-    dtype: torch.dtype
-    bias: bool = False
     gated: bool = False
-    out_dtype: torch.dtype | None = None
 
     @property
     def weight_rows(self) -> int:
         return self.out_features * (2 if self.gated else 1)
 
     @property
-    def result_dtype(self) -> torch.dtype:
-        return self.out_dtype or self.dtype
+    def product(self) -> LinearProblem:
+        """The linear alone."""
+        return LinearProblem(self.in_features, self.weight_rows, self.dtype, self.bias, self.out_dtype)
 
 
 @dataclass(frozen=True)

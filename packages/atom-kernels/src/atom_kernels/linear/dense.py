@@ -8,15 +8,17 @@ from typing import Any
 import torch
 
 from atom_kernels.aiter import linear as aiter_linear
+from atom_kernels.dtypes import FLOATS
 from atom_kernels.linear import native, onednn
 from atom_kernels.linear.batch_invariant import BATCH_INVARIANT_BACKEND, why_not_cublas
 from atom_kernels.linear.contract import LinearProblem, linear
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 
 
-def _weights(problem: LinearProblem) -> dict[str, WeightSpec]:
-    weight = WeightSpec((problem.out_features, problem.in_features), problem.dtype)
-    return {"weight": weight, "bias": WeightSpec((problem.out_features,), problem.dtype, optional=not problem.bias)}
+def weight_specs(problem: LinearProblem) -> dict[str, WeightSpec]:
+    """The weights of a linear, alone or with its neighbors."""
+    weight = WeightSpec((problem.weight_rows, problem.in_features), problem.dtype)
+    return {"weight": weight, "bias": WeightSpec((problem.weight_rows,), problem.dtype, optional=not problem.bias)}
 
 
 def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -39,20 +41,27 @@ def _keeps_sums(weight: torch.Tensor) -> bool:
     return True
 
 
-def _make_inputs(problem: LinearProblem, num_rows: int, generator: torch.Generator) -> Any:
+def random_weights(
+    problem: LinearProblem, generator: torch.Generator
+) -> tuple[dict[str, torch.Tensor | None], Callable[..., torch.Tensor]]:
+    """Weights that keep the size of their inputs, and what gives more numbers of the problem's dtype by their shape."""
+
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator).to(problem.dtype)
 
-    weight = random(problem.out_features, problem.in_features) / problem.in_features**0.5
-    bias = random(problem.out_features) if problem.bias else None
-    return {"weight": weight, "bias": bias}, (random(num_rows, problem.in_features),)
+    weight = random(problem.weight_rows, problem.in_features) / problem.in_features**0.5
+    return {"weight": weight, "bias": random(problem.weight_rows) if problem.bias else None}, random
+
+
+def _make_inputs(problem: LinearProblem, num_rows: int, generator: torch.Generator) -> Any:
+    weights, random = random_weights(problem, generator)
+    return weights, (random(num_rows, problem.in_features),)
 
 
 def _problems() -> tuple[LinearProblem, ...]:
     # The last is longer than a kernel keeps in its caches at once.
     shapes = ((1, 1), (7, 3), (33, 65), (64, 128), (576, 192), (1536, 50), (4300, 20))
-    dtypes = (torch.float32, torch.bfloat16, torch.float16)
-    same = tuple(LinearProblem(k, n, dtype, bias) for k, n in shapes for dtype in dtypes for bias in (False, True))
+    same = tuple(LinearProblem(k, n, dtype, bias) for k, n in shapes for dtype in FLOATS for bias in (False, True))
     wide = (LinearProblem(k, n, torch.bfloat16, bias, torch.float32) for k, n in shapes[1:] for bias in (False, True))
     return (*same, *wide)
 
@@ -75,10 +84,16 @@ def _tolerance(problem: LinearProblem) -> Tolerance:
     }[problem.dtype]
 
 
-def _work(problem: LinearProblem, num_rows: int) -> Work:
-    k, n = problem.in_features, problem.out_features
-    num_bytes = (k * n + num_rows * k) * problem.dtype.itemsize + num_rows * n * problem.result_dtype.itemsize
-    return Work(num_bytes, 2 * num_rows * k * n)
+def work(problem: LinearProblem, num_rows: int) -> Work:
+    """The product's; what its neighbors add is not counted."""
+    k, n, weight_rows = problem.in_features, problem.out_features, problem.weight_rows
+    num_bytes = (k * weight_rows + num_rows * k) * problem.dtype.itemsize + num_rows * n * problem.result_dtype.itemsize
+    return Work(num_bytes, 2 * num_rows * k * weight_rows)
+
+
+def empty_result(problem: LinearProblem, x_TK: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """A tensor for the result of x."""
+    return x_TK.new_empty((*x_TK.shape[:-1], problem.out_features), dtype=problem.result_dtype)
 
 
 OP = Op(
@@ -86,7 +101,7 @@ OP = Op(
     contract=linear,
     reference=lambda problem, weights, x_TK: linear(x_TK, weights["weight"], weights["bias"], problem.out_dtype),
     schema="(Tensor x) -> Tensor",
-    fake=lambda problem, x_TK: x_TK.new_empty((*x_TK.shape[:-1], problem.out_features), dtype=problem.result_dtype),
+    fake=empty_result,
     backends=(
         aiter_linear.SHUFFLED_BACKEND,
         aiter_linear.TUNED_BACKEND,
@@ -95,10 +110,10 @@ OP = Op(
         onednn.PREPACKED_BACKEND,
         Backend(name="torch", implementation="torch linear", supports=why_not_cublas, bind=_bind),
     ),
-    weights=_weights,
+    weights=weight_specs,
     make_inputs=_make_inputs,
     parity_problems=_problems,
     examples=_examples,
     tolerance=_tolerance,
-    work=_work,
+    work=work,
 )

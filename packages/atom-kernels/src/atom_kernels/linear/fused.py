@@ -8,17 +8,11 @@ from typing import Any
 import torch
 
 from atom_kernels.aiter import linear as aiter_linear
+from atom_kernels.dtypes import FLOATS
 from atom_kernels.linear import triton_backend
 from atom_kernels.linear.contract import FusedLinearProblem, fused_linear
-from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
-
-
-def _weights(problem: FusedLinearProblem) -> dict[str, WeightSpec]:
-    rows = problem.weight_rows
-    return {
-        "weight": WeightSpec((rows, problem.in_features), problem.dtype),
-        "bias": WeightSpec((rows,), problem.dtype, optional=not problem.bias),
-    }
+from atom_kernels.linear.dense import empty_result, random_weights, weight_specs, work
+from atom_kernels.operator import Backend, Op, Tolerance
 
 
 def _reference(
@@ -42,12 +36,7 @@ def _bind(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tens
 
 def _make_inputs(problem: FusedLinearProblem, num_rows: int, generator: torch.Generator) -> Any:
     """Norm and residual depend on the number of rows, so that cases have either, both and neither."""
-
-    def random(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator).to(problem.dtype)
-
-    weight = random(problem.weight_rows, problem.in_features) / problem.in_features**0.5
-    weights = {"weight": weight, "bias": random(problem.weight_rows) if problem.bias else None}
+    weights, random = random_weights(problem, generator)
     norm = (random(problem.in_features) * 0.1 + 1, 1e-5, 0.5) if num_rows % 2 else (None, 0.0, 0.0)
     residual = random(num_rows, problem.out_features) if num_rows % 3 else None
     return weights, (random(num_rows, problem.in_features) * 3, *norm, residual)
@@ -55,11 +44,10 @@ def _make_inputs(problem: FusedLinearProblem, num_rows: int, generator: torch.Ge
 
 def _problems() -> tuple[FusedLinearProblem, ...]:
     shapes = ((1, 1), (7, 3), (48, 33), (96, 130), (520, 70))
-    dtypes = (torch.float32, torch.bfloat16, torch.float16)
     same = tuple(
-        FusedLinearProblem(k, n, dtype, bias, gated)
+        FusedLinearProblem(k, n, dtype, bias, gated=gated)
         for k, n in shapes
-        for dtype in dtypes
+        for dtype in FLOATS
         for bias, gated in ((False, False), (True, True))
     )
     return (*same, FusedLinearProblem(48, 33, torch.bfloat16, out_dtype=torch.float32))
@@ -74,27 +62,19 @@ def _tolerance(problem: FusedLinearProblem) -> Tolerance:
     }[problem.dtype]
 
 
-def _work(problem: FusedLinearProblem, num_rows: int) -> Work:
-    k, n, rows = problem.in_features, problem.out_features, problem.weight_rows
-    num_bytes = (k * rows + num_rows * k) * problem.dtype.itemsize + num_rows * n * problem.result_dtype.itemsize
-    return Work(num_bytes, 2 * num_rows * k * rows)
-
-
 FUSED_LINEAR = Op(
     name="fused_linear",
     contract=fused_linear,
     reference=_reference,
     schema="(Tensor x, Tensor? norm_weight, float eps, float norm_offset, Tensor? residual) -> Tensor",
-    fake=lambda problem, x_TK, *rest: x_TK.new_empty(
-        (*x_TK.shape[:-1], problem.out_features), dtype=problem.result_dtype
-    ),
+    fake=empty_result,
     backends=(
         aiter_linear.FUSED_BACKEND,
         triton_backend.SKINNY_BACKEND,
         triton_backend.COMPOSED_BACKEND,
-        Backend(name="torch", implementation="torch, in float32", supports=lambda problem, platform: None, bind=_bind),
+        Backend(name="torch", implementation="torch, in float32", bind=_bind),
     ),
-    weights=_weights,
+    weights=weight_specs,
     make_inputs=_make_inputs,
     parity_problems=_problems,
     examples=lambda: (
@@ -103,5 +83,5 @@ FUSED_LINEAR = Op(
         FusedLinearProblem(4096, 6144, torch.bfloat16),
     ),
     tolerance=_tolerance,
-    work=_work,
+    work=work,
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.dtypes import why_not_dtype
+from atom_kernels.dtypes import unplanned, why_not_dtype
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend
@@ -53,7 +53,7 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
 
     def run(x: torch.Tensor, _keep_alive: Any = (weight, bias)) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != k:
-            raise TypeError(f"linear was planned for [..., {k}] {dtype}, got {list(x.shape)} {x.dtype}")
+            raise unplanned("linear", x, k, dtype)
         if not x.is_contiguous():
             x = x.contiguous()
         num_rows = x.numel() // k

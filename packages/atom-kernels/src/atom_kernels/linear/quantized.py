@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.dtypes import FLOATS
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, weight_specs
 from atom_kernels.host_threads.probing import run_apart
 from atom_kernels.linear import native_quantized
@@ -88,7 +89,6 @@ def _make_inputs(problem: QuantizedLinearProblem, num_rows: int, generator: torc
 
 def _problems() -> tuple[QuantizedLinearProblem, ...]:
     shapes = ((1, 1), (33, 65), (64, 128), (576, 192))
-    dtypes = (torch.float32, torch.bfloat16, torch.float16)
     formats = (
         *(
             Float8(),
@@ -105,7 +105,7 @@ def _problems() -> tuple[QuantizedLinearProblem, ...]:
     by_row = (
         QuantizedLinearProblem(k, n, dtype, Integers(8), bias)
         for k, n in shapes
-        for dtype in dtypes
+        for dtype in FLOATS
         for bias in (False, True)
     )
     others = (
@@ -145,7 +145,6 @@ LINEAR_QUANTIZED = Op(
         Backend(
             name="torch",
             implementation="dequantize, torch linear",
-            supports=lambda problem, platform: None,
             bind=_bind_dequantize,
         ),
     ),

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from atom_kernels.activation import Activation, GatedActivationProblem
-from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.dtypes import FLOATS, why_not_dtype
-from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem
+from atom_kernels.linear.composed import composed
+from atom_kernels.linear.contract import FusedLinearProblem
 from atom_kernels.linear.dense import OP
 from atom_kernels.linear.skinny_configs import SkinnyConfig, skinny_configs
 from atom_kernels.operator import Backend
@@ -125,28 +124,8 @@ class SkinnyLinear:
 def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
     from atom_kernels.norm.triton_backend import rms_norm_by_triton
 
-    product = LinearProblem(problem.in_features, problem.weight_rows, problem.dtype, problem.bias, problem.out_dtype)
-    linear = select(OP, product).prepare(weights)
-    activate = None
-    if problem.gated:
-        gated = GatedActivationProblem(problem.out_features, problem.dtype, Activation.SILU)
-        activate = select(GATED_ACTIVATION, gated, only_backend="triton").prepare()
-
-    def run(
-        x: torch.Tensor,
-        norm_weight: torch.Tensor | None = None,
-        eps: float = 0.0,
-        norm_offset: float = 0.0,
-        residual: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        if norm_weight is not None:
-            x = rms_norm_by_triton(x, norm_weight, eps, norm_offset)
-        out = linear(x)
-        if activate is not None:
-            out = activate(out)
-        return out if residual is None else out + residual
-
-    return run
+    linear = select(OP, problem.product).prepare(weights)
+    return composed(problem, linear, rms_norm_by_triton, activation_backend="triton")
 
 
 SKINNY_BACKEND = Backend(

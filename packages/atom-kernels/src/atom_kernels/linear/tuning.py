@@ -13,7 +13,7 @@ from atom_kernels.linear.contract import FusedLinearProblem
 from atom_kernels.linear.skinny_configs import SkinnyConfig, tuning_key
 from atom_kernels.linear.triton_backend import COMPOSED_BACKEND, SkinnyLinear
 from atom_kernels.tuned.graph_timing import num_copies
-from atom_kernels.tuned.tuner import Subject
+from atom_kernels.tuned.tuner import Subject, Tuning
 
 # block_n, block_k, num_warps
 _ONE_ROW = (
@@ -115,44 +115,34 @@ class LinearSubject(Subject):
         return torch.randn(*shape, generator=self._generator, device="cuda").to(self._problem.dtype)
 
 
-class LinearTuning:
-    """`Tuning` of the operator ``fused_linear``."""
-
-    operator = "fused_linear"
-    rows = (1, 16, 32, 64, 128)
-
-    def problems(self) -> Mapping[str, FusedLinearProblem]:
-        """The projections of a layer, and heads."""
-        # hidden, outputs of queries, keys and values, inputs of the output projection, intermediate (0: experts)
-        models = {
-            "Qwen3-0.6B": (1024, 4096, 2048, 3072),
-            "Qwen3-8B": (4096, 6144, 4096, 12288),
-            "Llama-3-8B": (4096, 6144, 4096, 14336),
-            "Qwen3-30B-A3B": (2048, 5120, 4096, 0),
-            "gpt-oss-20b": (2880, 5120, 4096, 0),
-        }
-        heads = {
-            f"{model} lm_head": FusedLinearProblem(hidden, 151936, torch.bfloat16, out_dtype=torch.float32)
-            for model, hidden in (("Qwen3-0.6B", 1024), ("Qwen3-8B", 4096))
-        }
-        projections = {
-            f"{model} {name}": FusedLinearProblem(k, n, torch.bfloat16, gated=gated)
-            for model, (hidden, qkv, heads, intermediate) in models.items()
-            for name, k, n, gated in (
-                ("qkv_proj", hidden, qkv, False),
-                ("o_proj", heads, hidden, False),
-                ("gate_up_proj", hidden, intermediate, True),
-                ("down_proj", intermediate, hidden, False),
-            )
-            if k and n
-        }
-        return projections | heads
-
-    def key(self, problem: FusedLinearProblem) -> str:
-        return tuning_key(problem)
-
-    def subject(self, problem: FusedLinearProblem) -> LinearSubject:
-        return LinearSubject(problem)
+def _problems() -> Mapping[str, FusedLinearProblem]:
+    """The projections of a layer, and heads."""
+    # hidden, outputs of queries, keys and values, inputs of the output projection, intermediate (0: experts)
+    models = {
+        "Qwen3-0.6B": (1024, 4096, 2048, 3072),
+        "Qwen3-8B": (4096, 6144, 4096, 12288),
+        "Llama-3-8B": (4096, 6144, 4096, 14336),
+        "Qwen3-30B-A3B": (2048, 5120, 4096, 0),
+        "gpt-oss-20b": (2880, 5120, 4096, 0),
+    }
+    heads = {
+        f"{model} lm_head": FusedLinearProblem(hidden, 151936, torch.bfloat16, out_dtype=torch.float32)
+        for model, hidden in (("Qwen3-0.6B", 1024), ("Qwen3-8B", 4096))
+    }
+    projections = {
+        f"{model} {name}": FusedLinearProblem(k, n, torch.bfloat16, gated=gated)
+        for model, (hidden, qkv, heads, intermediate) in models.items()
+        for name, k, n, gated in (
+            ("qkv_proj", hidden, qkv, False),
+            ("o_proj", heads, hidden, False),
+            ("gate_up_proj", hidden, intermediate, True),
+            ("down_proj", intermediate, hidden, False),
+        )
+        if k and n
+    }
+    return projections | heads
 
 
-FUSED_LINEAR_TUNING = LinearTuning()
+FUSED_LINEAR_TUNING = Tuning(
+    operator="fused_linear", rows=(1, 16, 32, 64, 128), problems=_problems, key=tuning_key, subject=LinearSubject
+)

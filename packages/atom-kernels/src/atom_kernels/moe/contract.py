@@ -157,14 +157,35 @@ def experts(
     return (out_TD if base_TD is None else out_TD + base_TD.float()).to(x_TD.dtype)
 
 
-def check_experts_inputs(
+def routing_tensors(
+    problem: RoutingProblem, logits_TE: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What a kernel of `route` reads and fills: contiguous logits, and empty weights and ids.
+
+    Raises:
+        TypeError: the logits have another size or dtype than the problem.
+    """
+    count, dtype = problem.num_experts, problem.dtype
+    if logits_TE.dtype is not dtype or logits_TE.shape[-1] != count:
+        got = f"{list(logits_TE.shape)} {logits_TE.dtype}"
+        raise TypeError(f"moe_route was planned for [T, {count}] {dtype}, got {got}")
+    shape = (logits_TE.shape[0], problem.top_k)
+    weights_TK = logits_TE.new_empty(shape, dtype=torch.float32)
+    return logits_TE.contiguous(), weights_TK, logits_TE.new_empty(shape, dtype=torch.int32)
+
+
+def experts_inputs(
     problem: ExpertsProblem,
     x_TD: torch.Tensor,
     weights_TK: torch.Tensor,
     ids_TK: torch.Tensor,
     base_TD: torch.Tensor | None = None,
-) -> None:
-    """Raises TypeError for inputs of other sizes or dtypes than `experts` takes for the problem."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The inputs of `experts` as its kernels read them: contiguous.
+
+    Raises:
+        TypeError: one has another size or dtype than the problem.
+    """
     pairs = (x_TD.shape[0], problem.top_k)
     if x_TD.dtype is not problem.dtype or x_TD.shape[1] != problem.hidden_size or ids_TK.shape != pairs:
         raise TypeError(
@@ -175,6 +196,8 @@ def check_experts_inputs(
         raise TypeError(f"moe_experts takes float32 weights and int32 ids, not {weights_TK.dtype}, {ids_TK.dtype}")
     if base_TD is not None and (base_TD.shape != x_TD.shape or base_TD.dtype is not x_TD.dtype):
         raise TypeError(f"moe_experts takes a base like x, not {list(base_TD.shape)} {base_TD.dtype}")
+    base_TD = None if base_TD is None else base_TD.contiguous()
+    return x_TD.contiguous(), weights_TK.contiguous(), ids_TK.contiguous(), base_TD
 
 
 def activation_of(problem: ExpertsProblem) -> Callable[[torch.Tensor], torch.Tensor]:

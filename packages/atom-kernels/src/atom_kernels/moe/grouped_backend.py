@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.activation.triton_backend import why_not_in_triton
-from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
+from atom_kernels.moe.contract import ExpertsProblem, experts_inputs
 from atom_kernels.operator import Backend
 from atom_kernels.triton.launch import launch
 
@@ -40,9 +40,7 @@ class GroupedExperts:
         self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, base_TD: torch.Tensor | None = None
     ) -> torch.Tensor:
         problem = self._problem
-        check_experts_inputs(problem, x_TD, weights_TK, ids_TK, base_TD)
-        x_TD, weights_TK, ids_TK = x_TD.contiguous(), weights_TK.contiguous(), ids_TK.contiguous()
-        base_TD = None if base_TD is None else base_TD.contiguous()
+        x_TD, weights_TK, ids_TK, base_TD = experts_inputs(problem, x_TD, weights_TK, ids_TK, base_TD)
         out_TD, count = torch.empty_like(x_TD), ids_TK.numel()
         if count == 0:
             return out_TD

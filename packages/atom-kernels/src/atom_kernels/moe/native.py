@@ -10,7 +10,7 @@ import torch
 
 from atom_kernels.activation.names import Activation
 from atom_kernels.dtypes import why_not_dtype
-from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, check_experts_inputs
+from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, experts_inputs, routing_tensors
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend
 
@@ -44,11 +44,10 @@ def _route_bind(problem: RoutingProblem, weights: Any) -> Callable[[torch.Tensor
     function = getattr(load_native("moe", _SIGNATURES), f"moe_route_{_SUFFIXES[problem.dtype]}")
     bias = weights.get("correction_bias")
     bias = None if bias is None else bias.contiguous()
-    count, top_k, dtype = problem.num_experts, problem.top_k, problem.dtype
     bias_pointer = c_void_p(None if bias is None else bias.data_ptr())
     numbers = (
-        c_int64(count),
-        c_int64(top_k),
+        c_int64(problem.num_experts),
+        c_int64(problem.top_k),
         c_int64(problem.scoring == "sigmoid"),
         c_int64(problem.renormalize),
         c_int64(problem.num_groups),
@@ -58,14 +57,8 @@ def _route_bind(problem: RoutingProblem, weights: Any) -> Callable[[torch.Tensor
     scaling = c_float(problem.scaling_factor)
 
     def run(logits: torch.Tensor, _keep_alive: Any = bias) -> tuple[torch.Tensor, torch.Tensor]:
-        if logits.dtype is not dtype or logits.shape[-1] != count:
-            raise TypeError(f"moe_route was planned for [T, {count}] {dtype}, got {list(logits.shape)} {logits.dtype}")
-        if not logits.is_contiguous():
-            logits = logits.contiguous()
-        num_tokens = logits.shape[0]
-        out = logits.new_empty(num_tokens, top_k, dtype=torch.float32)
-        ids = logits.new_empty(num_tokens, top_k, dtype=torch.int32)
-        function(logits.data_ptr(), bias_pointer, out.data_ptr(), ids.data_ptr(), num_tokens, *numbers, scaling)
+        logits, out, ids = routing_tensors(problem, logits)
+        function(logits.data_ptr(), bias_pointer, out.data_ptr(), ids.data_ptr(), logits.shape[0], *numbers, scaling)
         return out, ids
 
     return run
@@ -119,10 +112,8 @@ def _experts_bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.
         base: torch.Tensor | None = None,
         _keep_alive: Any = held,
     ) -> torch.Tensor:
-        num_tokens = x.shape[0]
-        check_experts_inputs(problem, x, weights_TK, ids_TK, base)
-        x, weights_TK, ids_TK = x.contiguous(), weights_TK.contiguous(), ids_TK.contiguous()
-        out = empty_like(x)
+        x, weights_TK, ids_TK, base = experts_inputs(problem, x, weights_TK, ids_TK, base)
+        num_tokens, out = x.shape[0], empty_like(x)
         workspace = x.new_empty(workspace_bytes(min(num_tokens, passing), *sizes, item_size), dtype=uint8)
         for start in range(0, num_tokens, passing):
             row, pair = start * row_bytes, start * top_k * 4

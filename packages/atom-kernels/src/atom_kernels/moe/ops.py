@@ -9,13 +9,8 @@ import torch
 from atom_kernels.aiter.moe import experts as aiter_experts
 from atom_kernels.aiter.moe import routing as aiter_routing
 from atom_kernels.dtypes import FLOATS
-from atom_kernels.moe import (
-    grouped_backend,
-    native,
-    triton_experts_backend,
-    triton_route_backend,
-)
-from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, experts, route
+from atom_kernels.moe import grouped_backend, native, triton_experts_backend, triton_route_backend
+from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, experts, route, routing_tensors
 from atom_kernels.moe.sorted_rows import TORCH_BACKEND
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 
@@ -24,11 +19,6 @@ def _route_weights(problem: RoutingProblem) -> dict[str, WeightSpec]:
     if not problem.correction_bias:
         return {}
     return {"correction_bias": WeightSpec((problem.num_experts,), torch.float32)}
-
-
-def _route_fake(problem: RoutingProblem, logits_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    shape = (logits_TE.shape[0], problem.top_k)
-    return logits_TE.new_empty(shape, dtype=torch.float32), logits_TE.new_empty(shape, dtype=torch.int32)
 
 
 def _route_inputs(problem: RoutingProblem, num_rows: int, generator: torch.Generator) -> Any:
@@ -82,7 +72,7 @@ MOE_ROUTE = Op(
     contract=route,
     reference=lambda problem, weights, logits_TE: route(problem, logits_TE, weights.get("correction_bias")),
     schema="(Tensor logits) -> (Tensor, Tensor)",
-    fake=_route_fake,
+    fake=lambda problem, logits_TE: routing_tensors(problem, logits_TE)[1:],
     backends=(
         aiter_routing.SOFTMAX_BACKEND,
         aiter_routing.GROUPED_BACKEND,
@@ -92,7 +82,6 @@ MOE_ROUTE = Op(
         Backend(
             name="torch",
             implementation="torch scores and stable sort",
-            supports=lambda problem, platform: None,
             bind=_bind_route,
         ),
     ),

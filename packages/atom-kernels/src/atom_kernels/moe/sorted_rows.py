@@ -75,6 +75,5 @@ def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
 TORCH_BACKEND = Backend(
     name="torch",
     implementation="rows sorted by expert, torch linear for each",
-    supports=lambda problem, platform: None,
     bind=_bind,
 )

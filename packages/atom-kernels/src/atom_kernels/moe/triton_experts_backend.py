@@ -9,7 +9,7 @@ import torch
 
 from atom_kernels.activation.triton_backend import why_not_in_triton
 from atom_kernels.dtypes import FLOATS, why_not_dtype
-from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
+from atom_kernels.moe.contract import ExpertsProblem, experts_inputs
 from atom_kernels.moe.grouped_backend import why_not_grouped
 from atom_kernels.moe.triton_configs import FEW_PAIRS, ExpertsConfig, ExpertsConfigs, TileConfig
 from atom_kernels.operator import Backend
@@ -71,9 +71,7 @@ class TritonExperts:
     def __call__(
         self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, base_TD: torch.Tensor | None = None
     ) -> torch.Tensor:
-        check_experts_inputs(self._problem, x_TD, weights_TK, ids_TK, base_TD)
-        x_TD, weights_TK, ids_TK = x_TD.contiguous(), weights_TK.contiguous(), ids_TK.contiguous()
-        base_TD = None if base_TD is None else base_TD.contiguous()
+        x_TD, weights_TK, ids_TK, base_TD = experts_inputs(self._problem, x_TD, weights_TK, ids_TK, base_TD)
         num_tokens, problem = x_TD.shape[0], self._problem
         out_TD = torch.empty_like(x_TD)
         if num_tokens == 0:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.dtypes import FLOATS, why_not_dtype
-from atom_kernels.moe.contract import RoutingProblem
+from atom_kernels.moe.contract import RoutingProblem, routing_tensors
 from atom_kernels.operator import Backend
 from atom_kernels.triton.launch import launch
 
@@ -29,7 +29,7 @@ def _bind(problem: RoutingProblem, weights: Any) -> Callable[[torch.Tensor], tup
 
     bias = weights.get("correction_bias")
     bias = None if bias is None else bias.contiguous()
-    count, top_k, dtype = problem.num_experts, problem.top_k, problem.dtype
+    count, top_k = problem.num_experts, problem.top_k
     # Without a choice of groups all experts are one.
     num_groups = problem.num_groups if problem.top_groups < problem.num_groups else 1
     size = count // num_groups
@@ -51,14 +51,9 @@ def _bind(problem: RoutingProblem, weights: Any) -> Callable[[torch.Tensor], tup
     }
 
     def run(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if logits.dtype is not dtype or logits.shape[-1] != count:
-            raise TypeError(f"moe_route was planned for [T, {count}] {dtype}, got {list(logits.shape)} {logits.dtype}")
-        logits = logits.contiguous()
-        num_tokens = logits.shape[0]
-        out = logits.new_empty(num_tokens, top_k, dtype=torch.float32)
-        ids = logits.new_empty(num_tokens, top_k, dtype=torch.int32)
-        if num_tokens:
-            launch(route_kernel, (num_tokens,), logits, bias, out, ids, problem.scaling_factor, **constants)
+        logits, out, ids = routing_tensors(problem, logits)
+        if logits.shape[0]:
+            launch(route_kernel, (logits.shape[0],), logits, bias, out, ids, problem.scaling_factor, **constants)
         return out, ids
 
     return run

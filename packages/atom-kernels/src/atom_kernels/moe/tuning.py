@@ -12,7 +12,7 @@ from atom_kernels.activation.names import Activation
 from atom_kernels.moe.contract import ExpertsProblem
 from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig, tuning_key
 from atom_kernels.moe.triton_experts_backend import TritonExperts
-from atom_kernels.tuned.tuner import Subject
+from atom_kernels.tuned.tuner import Subject, Tuning
 
 # block_n, block_k, num_warps, num_stages
 _FEW = ((32, 128, 4, 5), (32, 256, 4, 4), (64, 128, 4, 4), (64, 256, 4, 3), (128, 128, 4, 3), (128, 128, 8, 3))
@@ -69,9 +69,6 @@ class ExpertsSubject(Subject):
             self._inputs_of, self._inputs = (part, num_rows), [self._make(part, num_rows) for _ in range(_ROTATIONS)]
         return [kernel.product_call(part, x, ids, tile) for x, ids in self._inputs]
 
-    def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-        return dict(best)
-
     def _make(self, part: str, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows of a part's input and the experts that they go to, evenly."""
         problem = self._problem
@@ -85,26 +82,16 @@ class ExpertsSubject(Subject):
         return torch.randn(*shape, generator=self._generator, device="cuda").to(self._problem.dtype)
 
 
-class ExpertsTuning:
-    """`Tuning` of the operator ``moe_experts``."""
-
-    operator = "moe_experts"
-    rows = (1, 8, 32, 128, 512, 2048)
-
-    def problems(self) -> Mapping[str, ExpertsProblem]:
-        bf16 = torch.bfloat16
-        return {
-            "Qwen3-30B-A3B": ExpertsProblem(128, 8, 2048, 768, bf16),
-            "gpt-oss-20b": ExpertsProblem(32, 4, 2880, 2880, bf16, activation=Activation.SWIGLU_OAI, bias=True),
-            "DeepSeek-V2-Lite": ExpertsProblem(64, 6, 2048, 1408, bf16),
-            "Mixtral-8x7B": ExpertsProblem(8, 2, 4096, 14336, bf16),
-        }
-
-    def key(self, problem: ExpertsProblem) -> str:
-        return tuning_key(problem)
-
-    def subject(self, problem: ExpertsProblem) -> ExpertsSubject:
-        return ExpertsSubject(problem)
+def _problems() -> Mapping[str, ExpertsProblem]:
+    bf16 = torch.bfloat16
+    return {
+        "Qwen3-30B-A3B": ExpertsProblem(128, 8, 2048, 768, bf16),
+        "gpt-oss-20b": ExpertsProblem(32, 4, 2880, 2880, bf16, activation=Activation.SWIGLU_OAI, bias=True),
+        "DeepSeek-V2-Lite": ExpertsProblem(64, 6, 2048, 1408, bf16),
+        "Mixtral-8x7B": ExpertsProblem(8, 2, 4096, 14336, bf16),
+    }
 
 
-MOE_EXPERTS_TUNING = ExpertsTuning()
+MOE_EXPERTS_TUNING = Tuning(
+    operator="moe_experts", rows=(1, 8, 32, 128, 512, 2048), problems=_problems, key=tuning_key, subject=ExpertsSubject
+)

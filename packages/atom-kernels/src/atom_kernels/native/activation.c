@@ -3,12 +3,6 @@
 
 #define PARALLEL_ELEMENTS 8192
 
-INLINE float f32_to_float(float x) { return x; }
-INLINE float float_to_f32(float x) { return x; }
-INLINE vf vf_load_f32(const float *p) { return vf_load(p); }
-INLINE void vf_store_f32(float *p, vf x) { vf_store(p, x); }
-typedef float f32;
-
 #define DEFINE_SILU_AND_MUL(T)                                                                                     \
     void silu_and_mul_##T(const T *x, T *out, int64_t rows, int64_t size) {                                        \
         _Pragma("omp parallel for schedule(static) if (rows > 1 && rows * size > PARALLEL_ELEMENTS)")              \

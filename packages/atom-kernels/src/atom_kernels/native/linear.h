@@ -67,15 +67,12 @@ INLINE vf load_tail_f32(const float *p, int64_t count) {
 #define ROUND(p, v) vf_store(p, v)
 #include "linear_tile.h"
 #undef T
-#undef OUT
-#undef NAME
 #undef VEC
 #undef STEP
 #undef LOAD
 #undef LOAD_TAIL
 #undef DOT
 #undef WIDEN
-#undef ROUND
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
 int64_t has_linear_bf16(void) { return 1; }
@@ -91,23 +88,17 @@ int64_t has_linear_bf16(void) { return 1; }
 #define WIDEN(p) vf_load_bf16(p)
 #define ROUND(p, v) vf_store_bf16(p, v)
 #include "linear_tile.h"
-#undef OUT
-#undef NAME
-#undef ROUND
 #define OUT float
 #define NAME(x) x##_bf16_f32
 #define ROUND(p, v) vf_store(p, v)
 #include "linear_tile.h"
 #undef T
-#undef OUT
-#undef NAME
 #undef VEC
 #undef STEP
 #undef LOAD
 #undef LOAD_TAIL
 #undef DOT
 #undef WIDEN
-#undef ROUND
 #else
 int64_t has_linear_bf16(void) { return 0; }
 void linear_bf16(const bf16 *x, const bf16 *weight, const bf16 *bias, bf16 *out, int64_t m_size, int64_t k_size,

@@ -2,7 +2,8 @@
  *   T, OUT, NAME(x)       the elements of what comes in and what goes out, and the name of x for them
  *   VEC, STEP             a register of elements and how many it holds
  *   LOAD(p), LOAD_TAIL(p, count), DOT(sum, a, b)
- *   WIDEN(p), ROUND(p, v) VL elements of T to floats, floats to VL elements of OUT */
+ *   WIDEN(p), ROUND(p, v) VL elements of T to floats, floats to VL elements of OUT
+ * What depends on OUT (and NAME) is undefined again at the end: elements of T may go out as others. */
 
 /* The products of NR rows of weight with MR rows of x, [m * NR + n], over `k_size` elements of rows that lie `stride`
  * apart. `ahead` asks for the weight that many rows further on: few streams alone do not keep the memory busy. */
@@ -107,3 +108,6 @@ void NAME(linear)(const T *x, const T *weight, const T *bias, OUT *out, int64_t 
         for (int64_t n = tiles * TILE; n < n_size; n++)
             out[m * n_size + n] = NAME(single)(x + m * k_size, weight + n * k_size, bias ? bias + n : 0, k_size);
 }
+#undef OUT
+#undef NAME
+#undef ROUND

@@ -13,9 +13,6 @@
 #define PARALLEL_SCORES 16384
 #define PARALLEL_PRODUCTS 65536
 
-typedef float f32;
-INLINE float f32_to_float(f32 x) { return x; }
-
 /* Scores are padded to whole vectors with what is never taken. */
 #define TAKEN (-INFINITY)
 #define PADDED (MAX_EXPERTS + VL)

@@ -4,12 +4,6 @@
 /* Below this many elements a second thread costs more than it gives. */
 #define PARALLEL_ELEMENTS 32768
 
-INLINE float f32_to_float(float x) { return x; }
-INLINE float float_to_f32(float x) { return x; }
-INLINE vf vf_load_f32(const float *p) { return vf_load(p); }
-INLINE void vf_store_f32(float *p, vf x) { vf_store(p, x); }
-typedef float f32;
-
 #define DEFINE_NORMS(T)                                                                                            \
     INLINE void norm_row_##T(const T *x, const T *weight, T *out, int64_t size, float eps, float offset,           \
                              float sum_of_squares) {                                                               \

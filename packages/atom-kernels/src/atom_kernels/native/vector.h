@@ -102,6 +102,13 @@ INLINE void vf_store_bf16(bf16 *p, vf x) {
 }
 #endif
 
+/* Floats under the names that macros over both element types make. */
+typedef float f32;
+INLINE float f32_to_float(f32 x) { return x; }
+INLINE f32 float_to_f32(float x) { return x; }
+INLINE vf vf_load_f32(const f32 *p) { return vf_load(p); }
+INLINE void vf_store_f32(f32 *p, vf x) { vf_store(p, x); }
+
 /* exp(x) within 2 ulp: exactly 1 at 0, 0 at -inf, inf at inf, NaN at NaN; what would be subnormal may be 0. */
 INLINE vf vf_exp(vf x) {
     const vf log2e = vf_set(1.44269504088896341f);

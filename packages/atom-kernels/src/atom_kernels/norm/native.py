@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import c_float, c_int64, c_void_p
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
-from atom_kernels.dtypes import why_not_dtype
+from atom_kernels.dtypes import unplanned, why_not_dtype
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.norm.contract import LayerNormProblem, RMSNormProblem
 from atom_kernels.operator import Backend
@@ -31,31 +31,39 @@ def _supports_layer_norm(problem: LayerNormProblem, platform: Any) -> str | None
     return _supports(problem, platform)
 
 
-def _refuse(problem: RMSNormProblem | LayerNormProblem, x: torch.Tensor) -> NoReturn:
-    name = "rms_norm" if isinstance(problem, RMSNormProblem) else "layer_norm"
-    raise TypeError(
-        f"{name} was planned for [..., {problem.hidden_size}] {problem.dtype}, got {list(x.shape)} {x.dtype}"
-    )
-
-
-def _bind_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    function = getattr(load_native("norm", _SIGNATURES), f"rms_norm_{_SUFFIXES[problem.dtype]}")
-    weight = weights["weight"].contiguous()
+def _bind(
+    name: str, problem: RMSNormProblem | LayerNormProblem, given: tuple[Any, ...], numbers: tuple[c_float, ...]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A norm of one input, by what a row reads beside itself (tensors, or None) and its numbers."""
+    function = getattr(load_native("norm", _SIGNATURES), f"{name}_{_SUFFIXES[problem.dtype]}")
     size, dtype, empty_like = problem.hidden_size, problem.dtype, torch.empty_like
     # Arguments that never change are converted for C once.
-    weight_pointer, c_size = c_void_p(weight.data_ptr()), c_int64(size)
-    eps, offset = c_float(problem.eps), c_float(problem.weight_offset)
+    pointers = tuple(c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in given)
+    c_size = c_int64(size)
 
-    def run(x: torch.Tensor, _keep_alive: torch.Tensor = weight) -> torch.Tensor:
+    def run(x: torch.Tensor, _keep_alive: tuple[Any, ...] = given) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != size:
-            _refuse(problem, x)
+            raise unplanned(name, x, size, dtype)
         if not x.is_contiguous():
             x = x.contiguous()
         out = empty_like(x)
-        function(x.data_ptr(), weight_pointer, out.data_ptr(), x.numel() // size, c_size, eps, offset)
+        function(x.data_ptr(), *pointers, out.data_ptr(), x.numel() // size, c_size, *numbers)
         return out
 
     return run
+
+
+def _bind_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    weight = weights["weight"].contiguous()
+    return _bind("rms_norm", problem, (weight,), (c_float(problem.eps), c_float(problem.weight_offset)))
+
+
+def _bind_layer_norm(problem: LayerNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    bias = weights.get("bias")
+    # In float32 with the offset added, once: what a row reads beside itself.
+    weight = weights["weight"].float().contiguous() + problem.weight_offset
+    bias = None if bias is None else bias.float().contiguous()
+    return _bind("layer_norm", problem, (weight, bias), (c_float(problem.eps),))
 
 
 def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
@@ -70,9 +78,9 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
         x: torch.Tensor, residual: torch.Tensor, _keep_alive: torch.Tensor = weight
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if x.dtype is not dtype or x.shape[-1] != size:
-            _refuse(problem, x)
+            raise unplanned("add_rms_norm", x, size, dtype)
         if residual.dtype is not dtype or residual.shape != x.shape:
-            _refuse(problem, residual)
+            raise unplanned("add_rms_norm", residual, size, dtype)
         if not x.is_contiguous():
             x = x.contiguous()
         if not residual.is_contiguous():
@@ -83,28 +91,6 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
             x.numel() // size, c_size, eps, offset,
         )  # fmt: skip
         return normed, total
-
-    return run
-
-
-def _bind_layer_norm(problem: LayerNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    function = getattr(load_native("norm", _SIGNATURES), f"layer_norm_{_SUFFIXES[problem.dtype]}")
-    bias = weights.get("bias")
-    # In float32 with the offset added, once: what a row reads beside itself.
-    weight = weights["weight"].float().contiguous() + problem.weight_offset
-    bias = None if bias is None else bias.float().contiguous()
-    size, dtype, empty_like = problem.hidden_size, problem.dtype, torch.empty_like
-    weight_pointer, bias_pointer = c_void_p(weight.data_ptr()), c_void_p(None if bias is None else bias.data_ptr())
-    c_size, eps = c_int64(size), c_float(problem.eps)
-
-    def run(x: torch.Tensor, _keep_alive: tuple[Any, ...] = (weight, bias)) -> torch.Tensor:
-        if x.dtype is not dtype or x.shape[-1] != size:
-            _refuse(problem, x)
-        if not x.is_contiguous():
-            x = x.contiguous()
-        out = empty_like(x)
-        function(x.data_ptr(), weight_pointer, bias_pointer, out.data_ptr(), x.numel() // size, c_size, eps)
-        return out
 
     return run
 

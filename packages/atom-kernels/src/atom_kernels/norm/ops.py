@@ -15,10 +15,6 @@ from atom_kernels.operator import Backend, Op, WeightSpec, Work
 from atom_kernels.tolerances import elementwise_tolerance
 
 
-def _always(problem: Any, platform: Any) -> None:
-    return None
-
-
 def _weights(problem: RMSNormProblem) -> dict[str, WeightSpec]:
     return {"weight": WeightSpec((problem.hidden_size,), problem.dtype)}
 
@@ -68,7 +64,6 @@ def _work(problem: Any, num_rows: int, *, tensors: int = 2) -> Work:
     return Work((tensors * num_rows + 1) * problem.hidden_size * problem.dtype.itemsize)
 
 
-_TORCH = "torch"
 _SIZES = (1, 7, 64, 576, 1000)
 
 
@@ -93,7 +88,7 @@ RMS_NORM = Op(
         aiter_norm.RMS_NORM_BACKEND,
         triton_backend.RMS_NORM_BACKEND,
         native.RMS_NORM_BACKEND,
-        Backend(name=_TORCH, implementation="torch rms_norm", supports=_always, bind=_bind_rms_norm),
+        Backend(name="torch", implementation="torch rms_norm", bind=_bind_rms_norm),
     ),
     weights=_weights,
     make_inputs=_make_inputs,
@@ -115,7 +110,7 @@ ADD_RMS_NORM = Op(
         aiter_norm.ADD_RMS_NORM_BACKEND,
         triton_backend.ADD_RMS_NORM_BACKEND,
         native.ADD_RMS_NORM_BACKEND,
-        Backend(name=_TORCH, implementation="torch add, rms_norm", supports=_always, bind=_bind_add_rms_norm),
+        Backend(name="torch", implementation="torch add, rms_norm", bind=_bind_add_rms_norm),
     ),
     weights=_weights,
     make_inputs=lambda problem, num_rows, generator: _make_inputs(problem, num_rows, generator, num_inputs=2),
@@ -137,7 +132,7 @@ LAYER_NORM = Op(
         aiter_norm.LAYER_NORM_BACKEND,
         triton_backend.LAYER_NORM_BACKEND,
         native.LAYER_NORM_BACKEND,
-        Backend(name=_TORCH, implementation="torch layer_norm", supports=_always, bind=_bind_layer_norm),
+        Backend(name="torch", implementation="torch layer_norm", bind=_bind_layer_norm),
     ),
     weights=_layer_norm_weights,
     make_inputs=_make_inputs,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
-from atom_kernels.dtypes import FLOATS, why_not_dtype
+from atom_kernels.dtypes import FLOATS, unplanned, why_not_dtype
 from atom_kernels.norm.contract import LayerNormProblem, RMSNormProblem
 from atom_kernels.operator import Backend
 from atom_kernels.triton.launch import launch
@@ -33,20 +33,27 @@ def _launch_options(size: int) -> dict[str, Any]:
     return {"SIZE": size, "BLOCK": block, "num_warps": min(max(block // 512, 1), 16)} | dependent_launch()
 
 
-def _refuse(problem: RMSNormProblem | LayerNormProblem, x: torch.Tensor) -> NoReturn:
-    name = "rms_norm" if isinstance(problem, RMSNormProblem) else "layer_norm"
-    raise TypeError(
-        f"{name} was planned for [..., {problem.hidden_size}] {problem.dtype}, got {list(x.shape)} {x.dtype}"
-    )
-
-
 def _bind_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    weight, eps, offset = weights["weight"].contiguous(), problem.eps, problem.weight_offset
+    weight = weights["weight"].contiguous()
+    return _checked("rms_norm", problem, lambda x: rms_norm_by_triton(x, weight, problem.eps, problem.weight_offset))
 
+
+def _bind_layer_norm(problem: LayerNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    from atom_kernels.norm.triton_kernels import layer_norm_kernel
+
+    weight, bias = weights["weight"].contiguous(), weights.get("bias")
+    bias = None if bias is None else bias.contiguous()
+    numbers = (problem.eps, problem.weight_offset)
+    return _checked("layer_norm", problem, lambda x: _norm(layer_norm_kernel, x, (weight, bias), numbers))
+
+
+def _checked(
+    name: str, problem: RMSNormProblem | LayerNormProblem, norm: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[torch.Tensor], torch.Tensor]:
     def run(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is not problem.dtype or x.shape[-1] != problem.hidden_size:
-            _refuse(problem, x)
-        return rms_norm_by_triton(x, weight, eps, offset)
+            raise unplanned(name, x, problem.hidden_size, problem.dtype)
+        return norm(x)
 
     return run
 
@@ -55,11 +62,18 @@ def rms_norm_by_triton(x: torch.Tensor, weight: torch.Tensor, eps: float, offset
     """`rms_norm` of x, contiguous or not, over its last dimension."""
     from atom_kernels.norm.triton_kernels import rms_norm_kernel
 
+    return _norm(rms_norm_kernel, x, (weight,), (eps, offset))
+
+
+def _norm(
+    kernel: Any, x: torch.Tensor, given: tuple[torch.Tensor | None, ...], numbers: tuple[float, ...]
+) -> torch.Tensor:
+    """A norm of one input, by what a row reads beside itself and its numbers."""
     x, size = x.contiguous(), x.shape[-1]
     out = torch.empty_like(x)
     num_rows = x.numel() // size
     if num_rows:
-        launch(rms_norm_kernel, (num_rows,), x, weight, out, eps, offset, **_launch_options(size))
+        launch(kernel, (num_rows,), x, *given, out, *numbers, **_launch_options(size))
     return out
 
 
@@ -71,9 +85,9 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
 
     def run(x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if x.dtype is not dtype or x.shape[-1] != size:
-            _refuse(problem, x)
+            raise unplanned("add_rms_norm", x, size, dtype)
         if residual.dtype is not dtype or residual.shape != x.shape:
-            _refuse(problem, residual)
+            raise unplanned("add_rms_norm", residual, size, dtype)
         x, residual = x.contiguous(), residual.contiguous()
         out, total = torch.empty_like(x), torch.empty_like(x)
         num_rows = x.numel() // size
@@ -82,26 +96,6 @@ def _bind_add_rms_norm(problem: RMSNormProblem, weights: Any) -> Callable[..., t
                 add_rms_norm_kernel, (num_rows,), x, residual, weight, out, total, eps, offset, **_launch_options(size)
             )
         return out, total
-
-    return run
-
-
-def _bind_layer_norm(problem: LayerNormProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    from atom_kernels.norm.triton_kernels import layer_norm_kernel
-
-    weight, bias = weights["weight"].contiguous(), weights.get("bias")
-    bias = None if bias is None else bias.contiguous()
-    size, dtype, eps, offset = problem.hidden_size, problem.dtype, problem.eps, problem.weight_offset
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype is not dtype or x.shape[-1] != size:
-            _refuse(problem, x)
-        x = x.contiguous()
-        out = torch.empty_like(x)
-        num_rows = x.numel() // size
-        if num_rows:
-            launch(layer_norm_kernel, (num_rows,), x, weight, bias, out, eps, offset, **_launch_options(size))
-        return out
 
     return run
 

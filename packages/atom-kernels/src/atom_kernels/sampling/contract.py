@@ -5,6 +5,7 @@ Shapes: B rows, V tokens of the vocabulary, S slots of requests.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -94,7 +95,13 @@ def sample(
 
 
 def sample_slots(
-    logits_BV: torch.Tensor, slots_B: torch.Tensor, positions_B: torch.Tensor, *tables_S: torch.Tensor, filters: bool
+    logits_BV: torch.Tensor,
+    slots_B: torch.Tensor,
+    positions_B: torch.Tensor,
+    *tables_S: torch.Tensor,
+    filters: bool,
+    draw: Callable[..., torch.Tensor] = sample,
+    uniform: Callable[..., torch.Tensor] = philox_uniform,
 ) -> torch.Tensor:
     """`sample` with the parameters of each row's slot and the `philox_uniform` number of its position.
 
@@ -106,27 +113,20 @@ def sample_slots(
         positions_B: integers, the position of the token to draw.
         tables_S: the fields of `SamplingTables`, in their order.
         filters: as in `SlotSamplingProblem`.
+        draw, uniform: what a backend has in the place of `sample` and `philox_uniform`.
 
     Returns:
         int64 ``[B]``.
     """
-    uniform_B, parameters = of_slots(slots_B, positions_B, SamplingTables(*tables_S), filters=filters)
-    return sample(logits_BV, philox_uniform(*uniform_B), *parameters)
-
-
-def of_slots(
-    slots_B: torch.Tensor, positions_B: torch.Tensor, tables: SamplingTables, *, filters: bool
-) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    """What `philox_uniform` takes for each row, and what `sample` takes behind its uniform numbers."""
-    slots_B = slots_B.long()
-    counters = (tables.seed[slots_B], tables.sample_index[slots_B], positions_B.long())
+    tables, slots_B = SamplingTables(*tables_S), slots_B.long()
+    uniform_B = uniform(tables.seed[slots_B], tables.sample_index[slots_B], positions_B.long())
     temperature_B = tables.temperature[slots_B]
     if filters:
         top_k_B, top_p_B, min_p_B = (table[slots_B] for table in (tables.top_k, tables.top_p, tables.min_p))
     else:
         top_k_B, top_p_B = torch.zeros_like(slots_B), torch.ones_like(temperature_B)
         min_p_B = torch.zeros_like(temperature_B)
-    return counters, (temperature_B, top_k_B.long(), top_p_B, min_p_B)
+    return draw(logits_BV, uniform_B, temperature_B, top_k_B.long(), top_p_B, min_p_B)
 
 
 def _sample_row(

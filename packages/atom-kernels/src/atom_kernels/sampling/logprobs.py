@@ -72,14 +72,7 @@ TOKEN_LOGPROBS = Op(
     reference=lambda problem, weights, *inputs: token_logprobs(*inputs),
     schema="(Tensor logits, Tensor token_ids, int num_top) -> (Tensor, Tensor, Tensor, Tensor)",
     fake=_fake,
-    backends=(
-        Backend(
-            name="torch",
-            implementation="torch log_softmax, topk",
-            supports=lambda problem, platform: None,
-            bind=lambda problem, weights: token_logprobs,
-        ),
-    ),
+    backends=(Backend.of("torch", "torch log_softmax, topk", token_logprobs),),
     make_inputs=_make_inputs,
     parity_problems=lambda: tuple(LogprobsProblem(size) for size in (1, 7, 1000)),
     examples=lambda: (LogprobsProblem(151936),),

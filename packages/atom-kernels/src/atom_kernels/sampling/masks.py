@@ -87,24 +87,9 @@ BAN_TOKENS = Op(
     schema="(Tensor(a!) logits, Tensor words) -> ()",
     fake=lambda problem, *inputs: None,
     backends=(
-        Backend(
-            name="triton",
-            implementation="Triton, a bit for a lane",
-            supports=lambda problem, platform: None,
-            bind=lambda problem, weights: ban_by_triton,
-        ),
-        Backend(
-            name="torch",
-            implementation="numpy table of bytes, torch minimum",
-            supports=_needs_the_host,
-            bind=lambda problem, weights: ban_by_ceilings,
-        ),
-        Backend(
-            name="torch",
-            implementation="torch masked_fill",
-            supports=lambda problem, platform: None,
-            bind=lambda problem, weights: ban_tokens,
-        ),
+        Backend.of("triton", "Triton, a bit for a lane", ban_by_triton),
+        Backend.of("torch", "numpy table of bytes, torch minimum", ban_by_ceilings, supports=_needs_the_host),
+        Backend.of("torch", "torch masked_fill", ban_tokens),
     ),
     written=(0,),
     make_inputs=_make_inputs,

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import torch
 
 from atom_kernels.native import load_native, native_unavailable
-from atom_kernels.sampling.contract import SamplingTables, of_slots
 
 _SIGNATURES = {"sample_rows": "plll" + "ppppp" + "p", "philox_uniforms": "ppppl"}
 
@@ -61,14 +60,6 @@ def philox_by_native(seed_B: torch.Tensor, sample_index_B: torch.Tensor, positio
     uniform_B = torch.empty(seed_B.shape, dtype=torch.float64)
     _functions().philox_uniforms(*(row.data_ptr() for row in rows), uniform_B.data_ptr(), uniform_B.numel())
     return uniform_B
-
-
-def sample_slots_by_native(
-    logits_BV: torch.Tensor, slots_B: torch.Tensor, positions_B: torch.Tensor, *tables_S: torch.Tensor, filters: bool
-) -> torch.Tensor:
-    """`sample_slots`, in two calls."""
-    counters, parameters = of_slots(slots_B, positions_B, SamplingTables(*tables_S), filters=filters)
-    return sample_by_native(logits_BV, philox_by_native(*counters), *parameters)
 
 
 def _as(x_B: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

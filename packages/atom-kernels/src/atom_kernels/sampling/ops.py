@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -20,10 +22,6 @@ from atom_kernels.sampling.logprobs import TOKEN_LOGPROBS
 from atom_kernels.sampling.masks import BAN_TOKENS
 from atom_kernels.sampling.penalties import PENALIZE
 from atom_kernels.sampling.philox import PhiloxProblem, philox_uniform
-
-
-def _always(problem: object, platform: object) -> None:
-    return None
 
 
 def _where_c_compiles(problem: object, platform: object) -> str | None:
@@ -66,24 +64,11 @@ SAMPLE = Op(
     fake=lambda problem, logits, *rest: logits.new_empty(logits.shape[0], dtype=torch.int64),
     backends=(
         aiter_sampling.GREEDY_BACKEND,
-        Backend(
-            name="triton",
-            implementation="Triton, thresholds by pivots",
-            supports=_always,
-            bind=lambda problem, weights: triton_backend.sample_by_triton,
+        Backend.of("triton", "Triton, thresholds by pivots", triton_backend.sample_by_triton),
+        Backend.of(
+            "native", "C, thresholds from histograms", native_backend.sample_by_native, supports=_where_c_compiles
         ),
-        Backend(
-            name="native",
-            implementation="C, thresholds from histograms",
-            supports=_where_c_compiles,
-            bind=lambda problem, weights: native_backend.sample_by_native,
-        ),
-        Backend(
-            name="torch",
-            implementation="torch top-k of candidates",
-            supports=_always,
-            bind=lambda problem, weights: torch_backend.sample_by_torch,
-        ),
+        Backend.of("torch", "torch top-k of candidates", torch_backend.sample_by_torch),
     ),
     make_inputs=_make_inputs,
     parity_problems=_parity_problems,
@@ -115,6 +100,15 @@ def _make_slot_inputs(
     return {}, (logits[:num_rows], slots, positions, *tables)
 
 
+def _slot_backend(name: str, implementation: str, function: Callable[..., torch.Tensor], **options: Any) -> Backend:
+    """A backend that calls a function with the problem's `filters`."""
+
+    def bind(problem: SlotSamplingProblem, weights: Any) -> Callable[..., torch.Tensor]:
+        return partial(function, filters=problem.filters)
+
+    return Backend(name=name, implementation=implementation, bind=bind, **options)
+
+
 SAMPLE_SLOTS = Op(
     name="sample_slots",
     contract=sample_slots,
@@ -123,24 +117,14 @@ SAMPLE_SLOTS = Op(
     "Tensor min_p, Tensor seed, Tensor sample_index) -> Tensor",
     fake=lambda problem, logits, *rest: logits.new_empty(logits.shape[0], dtype=torch.int64),
     backends=(
-        Backend(
-            name="triton",
-            implementation="Triton, parameters and random numbers by slot",
-            supports=_always,
-            bind=lambda problem, weights: partial(triton_backend.sample_slots_by_triton, filters=problem.filters),
-        ),
-        Backend(
-            name="native",
-            implementation="C, for gathered rows",
+        _slot_backend("triton", "Triton, parameters and random numbers by slot", triton_backend.sample_slots_by_triton),
+        _slot_backend(
+            "native",
+            "C, for gathered rows",
+            partial(sample_slots, draw=native_backend.sample_by_native, uniform=native_backend.philox_by_native),
             supports=_where_c_compiles,
-            bind=lambda problem, weights: partial(native_backend.sample_slots_by_native, filters=problem.filters),
         ),
-        Backend(
-            name="torch",
-            implementation="torch, for gathered rows",
-            supports=_always,
-            bind=lambda problem, weights: partial(torch_backend.sample_slots_by_torch, filters=problem.filters),
-        ),
+        _slot_backend("torch", "torch, for gathered rows", partial(sample_slots, draw=torch_backend.sample_by_torch)),
     ),
     make_inputs=_make_slot_inputs,
     parity_problems=lambda: tuple(
@@ -166,24 +150,9 @@ PHILOX_UNIFORM = Op(
     schema="(Tensor seed, Tensor sample_index, Tensor position) -> Tensor",
     fake=lambda problem, seed, *rest: seed.new_empty(seed.shape, dtype=torch.float64),
     backends=(
-        Backend(
-            name="triton",
-            implementation="Triton philox",
-            supports=_always,
-            bind=lambda problem, weights: triton_backend.philox_by_triton,
-        ),
-        Backend(
-            name="native",
-            implementation="C",
-            supports=_where_c_compiles,
-            bind=lambda problem, weights: native_backend.philox_by_native,
-        ),
-        Backend(
-            name="torch",
-            implementation="torch int64",
-            supports=_always,
-            bind=lambda problem, weights: philox_uniform,
-        ),
+        Backend.of("triton", "Triton philox", triton_backend.philox_by_triton),
+        Backend.of("native", "C", native_backend.philox_by_native, supports=_where_c_compiles),
+        Backend.of("torch", "torch int64", philox_uniform),
     ),
     make_inputs=_make_counters,
     parity_problems=lambda: (PhiloxProblem(),),

@@ -60,14 +60,7 @@ PENALIZE = Op(
     schema="(Tensor(a!) logits, Tensor history, int num_prompt_tokens, float presence_penalty, "
     "float frequency_penalty, float repetition_penalty) -> ()",
     fake=lambda problem, *inputs: None,
-    backends=(
-        Backend(
-            name="torch",
-            implementation="torch unique, index",
-            supports=lambda problem, platform: None,
-            bind=lambda problem, weights: penalize,
-        ),
-    ),
+    backends=(Backend.of("torch", "torch unique, index", penalize),),
     written=(0,),
     make_inputs=_make_inputs,
     parity_problems=lambda: tuple(PenaltyProblem(size) for size in (1, 7, 1000)),

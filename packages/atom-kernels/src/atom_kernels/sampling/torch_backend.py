@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import torch
 
-from atom_kernels.sampling.contract import SamplingTables, of_slots
-from atom_kernels.sampling.philox import philox_uniform
-
 
 def sample_by_torch(
     logits_BV: torch.Tensor,
@@ -37,14 +34,6 @@ def sample_by_torch(
     # Rounding may lift uniform * total to total; the first token that reaches the total is the last with any mass.
     last_B = torch.searchsorted(cumulative_BV, cumulative_BV[:, -1:].contiguous()).squeeze(-1)
     return torch.where(random_B, torch.minimum(drawn_B, last_B), greedy_B)
-
-
-def sample_slots_by_torch(
-    logits_BV: torch.Tensor, slots_B: torch.Tensor, positions_B: torch.Tensor, *tables_S: torch.Tensor, filters: bool
-) -> torch.Tensor:
-    """`sample_slots` on any device."""
-    counters, parameters = of_slots(slots_B, positions_B, SamplingTables(*tables_S), filters=filters)
-    return sample_by_torch(logits_BV, philox_uniform(*counters), *parameters)
 
 
 def _threshold(

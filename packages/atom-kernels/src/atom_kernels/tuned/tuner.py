@@ -32,31 +32,26 @@ class Subject(Protocol):
 
     def join(self, best: Mapping[str, Config]) -> Config:
         """The operator's configuration from the best of each part."""
-        ...
+        return best
 
 
-class Tuning(Protocol):
-    """How an operator is tuned."""
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """How an operator is tuned.
 
-    @property
-    def operator(self) -> str:
-        """Its name."""
-        ...
+    Attributes:
+        operator: its name.
+        rows: what it is tuned at, rising; each serves calls of up to as many rows, the last one all others.
+        problems: those of real models, by the model's name.
+        key: what a problem's configurations are filed under.
+        subject: makes a problem's `Subject`.
+    """
 
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """What it is tuned at, rising; each serves calls of up to as many rows, the last one all others."""
-        ...
-
-    def problems(self) -> Mapping[str, Any]:
-        """Problems of real models, by the model's name."""
-        ...
-
-    def key(self, problem: Any) -> str:
-        """What its configurations are filed under."""
-        ...
-
-    def subject(self, problem: Any) -> Subject: ...
+    operator: str
+    rows: tuple[int, ...]
+    problems: Callable[[], Mapping[str, Any]]
+    key: Callable[[Any], str]
+    subject: Callable[[Any], Subject]
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Dense(LinearScheme):
 def _fused_plan(spec: LinearSpec) -> Plan | None:
     """The plan of a linear with its neighbors, where it is more than the operators one after the other."""
     outputs = spec.out_features // 2 if spec.gated else spec.out_features
-    problem = FusedLinearProblem(spec.in_features, outputs, spec.dtype, spec.bias, spec.gated, spec.out_dtype)
+    problem = FusedLinearProblem(spec.in_features, outputs, spec.dtype, spec.bias, spec.out_dtype, spec.gated)
     plan = select(FUSED_LINEAR, problem, spec.platform)
     return None if plan.rows[0].backend == "torch" else plan
 

@@ -15,7 +15,7 @@ import torch
 
 from atom_kernels.activation.names import Activation
 from atom_kernels.aiter.library import library
-from atom_kernels.moe.contract import ExpertsProblem, check_experts_inputs
+from atom_kernels.moe.contract import ExpertsProblem, experts_inputs
 from atom_kernels.operator import Backend, Layout
 
 _DTYPES = (torch.bfloat16, torch.float16)
@@ -74,10 +74,10 @@ def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
     def run(
         x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, base_TD: torch.Tensor | None = None
     ) -> torch.Tensor:
-        check_experts_inputs(problem, x_TD, weights_TK, ids_TK, base_TD)
+        x_TD, weights_TK, ids_TK, base_TD = experts_inputs(problem, x_TD, weights_TK, ids_TK, base_TD)
         if x_TD.shape[0] == 0:
             return torch.empty_like(x_TD)
-        out_TD = compute(x_TD.contiguous(), weights_TK.contiguous(), ids_TK.contiguous())
+        out_TD = compute(x_TD, weights_TK, ids_TK)
         return out_TD if base_TD is None else out_TD.add_(base_TD)
 
     return run

@@ -13,7 +13,7 @@ import torch
 
 from atom_kernels.aiter.library import library
 from atom_kernels.dtypes import FLOATS, why_not_dtype
-from atom_kernels.moe.contract import RoutingProblem
+from atom_kernels.moe.contract import RoutingProblem, routing_tensors
 from atom_kernels.operator import Backend
 from atom_kernels.powers_of_two import is_power_of_two
 
@@ -155,17 +155,10 @@ def _biased_bind(problem: RoutingProblem, weights: Any) -> Kernel:
 
 
 def _kernel(problem: RoutingProblem, fill: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]) -> Kernel:
-    count, top_k, dtype = problem.num_experts, problem.top_k, problem.dtype
-
     def run(logits_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if logits_TE.dtype is not dtype or logits_TE.shape[-1] != count:
-            got = f"{list(logits_TE.shape)} {logits_TE.dtype}"
-            raise TypeError(f"moe_route was planned for [T, {count}] {dtype}, got {got}")
-        num_tokens = logits_TE.shape[0]
-        weights_TK = logits_TE.new_empty(num_tokens, top_k, dtype=torch.float32)
-        ids_TK = logits_TE.new_empty(num_tokens, top_k, dtype=torch.int32)
-        if num_tokens:
-            fill(logits_TE.contiguous(), weights_TK, ids_TK)
+        logits_TE, weights_TK, ids_TK = routing_tensors(problem, logits_TE)
+        if logits_TE.shape[0]:
+            fill(logits_TE, weights_TK, ids_TK)
         return weights_TK, ids_TK
 
     return run

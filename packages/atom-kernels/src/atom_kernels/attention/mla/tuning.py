@@ -14,7 +14,7 @@ from atom_kernels.attention.mla.problem import MlaProblem
 from atom_kernels.attention.triton.configs import DecodeConfig, latent_tuning_key
 from atom_kernels.mixers.cases import make_geometry, moved
 from atom_kernels.tuned.graph_timing import num_copies
-from atom_kernels.tuned.tuner import Subject
+from atom_kernels.tuned.tuner import Subject, Tuning
 
 # block_n, programs, num_warps, num_stages, prefetch, parts. One program of three stages of 32 keys is not among them:
 # nothing is on the way while it computes.
@@ -63,24 +63,11 @@ class LatentSubject(Subject):
         copies = num_copies(problem.layout.block_bytes * num_blocks, most=8)
         return [partial(attend, random(*block, dtype=problem.kv_cache_dtype)) for _ in range(copies)]
 
-    def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-        return {part: dict(config) for part, config in best.items()}
+
+def _problems() -> Mapping[str, MlaProblem]:
+    return {"DeepSeek-V2-Lite": make_problem(16, 512, 128, 64, 128, "bfloat16")}
 
 
-class LatentTuning:
-    """`Tuning` of the operator ``latent_attention``."""
-
-    operator = "latent_attention"
-    rows = (32,)
-
-    def problems(self) -> Mapping[str, MlaProblem]:
-        return {"DeepSeek-V2-Lite": make_problem(16, 512, 128, 64, 128, "bfloat16")}
-
-    def key(self, problem: MlaProblem) -> str:
-        return latent_tuning_key(problem)
-
-    def subject(self, problem: MlaProblem) -> LatentSubject:
-        return LatentSubject(problem)
-
-
-LATENT_ATTENTION_TUNING = LatentTuning()
+LATENT_ATTENTION_TUNING = Tuning(
+    operator="latent_attention", rows=(32,), problems=_problems, key=latent_tuning_key, subject=LatentSubject
+)

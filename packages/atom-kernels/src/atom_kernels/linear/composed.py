@@ -1,0 +1,48 @@
+"""A linear and its neighbors as operators one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from atom_kernels.activation import Activation, GatedActivationProblem
+from atom_kernels.activation.ops import GATED_ACTIVATION
+from atom_kernels.linear.contract import FusedLinearProblem
+from atom_kernels.select import select
+
+
+def composed(
+    problem: FusedLinearProblem,
+    linear: Callable[[torch.Tensor], torch.Tensor],
+    norm: Callable[[torch.Tensor, torch.Tensor, float, float], torch.Tensor],
+    *,
+    activation_backend: str | None = None,
+) -> Callable[..., torch.Tensor]:
+    """The kernel of a `fused_linear`.
+
+    Args:
+        linear: computes `FusedLinearProblem.product` with its weights.
+        norm: the RMS norm of x with a weight, an epsilon and an offset of the weight.
+        activation_backend: the only backend that may serve the activation, None for the best one here.
+    """
+    activate = None
+    if problem.gated:
+        gated = GatedActivationProblem(problem.out_features, problem.dtype, Activation.SILU)
+        activate = select(GATED_ACTIVATION, gated, only_backend=activation_backend).prepare()
+
+    def run(
+        x: torch.Tensor,
+        norm_weight: torch.Tensor | None = None,
+        eps: float = 0.0,
+        norm_offset: float = 0.0,
+        residual: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if norm_weight is not None:
+            x = norm(x, norm_weight, eps, norm_offset)
+        out = linear(x)
+        if activate is not None:
+            out = activate(out)
+        return out if residual is None else out + residual
+
+    return run
