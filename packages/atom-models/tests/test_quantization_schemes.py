@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from atom_kernels.formats import Integers
 from atom_kernels.linear import linear_quantized
-from atom_models import BuildContext, load_model
+from atom_kernels.platform import detect_platform
+from atom_models import BuildContext, build_model, load_model, open_checkpoint
 from atom_models.layers import Linear, MergedColumnParallelLinear, ReplicatedLinear
 from atom_models.quantization import (
     ONLINE,
@@ -79,6 +80,22 @@ def test_a_model_quantized_on_loading_stays_near_the_dense_one(tiny_llama, quant
 
 def scheme_for(quantization, name):
     return quantization.for_layer(name, torch.bfloat16).scheme
+
+
+def test_rounding_is_refused_where_no_kernel_reads_the_format(tiny_llama):
+    """A machine that is fast at bfloat16 has no kernels for packed weights: they would silently stay plain."""
+    platform = replace(detect_platform(), fast_bf16=True)
+    context = BuildContext(dtype=torch.bfloat16, platform=platform, quantization=ONLINE["int4"])
+    with pytest.raises(ValueError, match="not rounded to int4 per 32 .* here: sums in float32, which is slower"):
+        build_model(open_checkpoint(tiny_llama), context)
+
+
+def test_a_linear_of_odd_size_stays_plain_when_the_others_are_rounded():
+    quantization = ONLINE["mxfp4"]
+    context = BuildContext(dtype=torch.float32, quantization=quantization)
+    odd = ReplicatedLinear(50, 96, context, prefix="a.proj")
+    even = ReplicatedLinear(64, 96, context, prefix="a.proj")
+    assert (odd.is_quantized(context.platform), even.is_quantized(context.platform)) == (False, True)
 
 
 def test_the_head_stays_dense():
@@ -175,7 +192,7 @@ def test_layers_know_no_scheme_by_name(tiny_llama):
             return super().finish(spec, {name: tensor / 2 for name, tensor in weights.items()})
 
     loaded = load_model(tiny_llama)
-    from atom_models import build_model, load_weights
+    from atom_models import load_weights
 
     model = build_model(loaded.checkpoint, replace(loaded.context, quantization=OneScheme("halved", Halved())))
     load_weights(model, loaded.checkpoint)

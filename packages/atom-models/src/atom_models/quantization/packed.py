@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -15,6 +15,9 @@ from atom_kernels.select import select
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
 from atom_models.quantization.dense import Dense
 from atom_models.quantization.scheme import LinearScheme, LinearSpec
+
+# Inputs that kernels take in any format.
+_ANY_SIZE = 1024
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,14 @@ class Rounded(LinearScheme):
     name: ClassVar[str] = "rounded"
 
     def for_weights(self, spec: LinearSpec, stored: WeightFormat) -> LinearScheme:
-        if spec.platform.device != "cpu":
-            raise UnsupportedQuantizationError(
-                f"weights in {self.held.name} have kernels for CPUs alone so far, none for {spec.platform.name}"
-            )
-        return Packed(self.held) if is_packed(spec, self.held) else Dense()
+        """Raises UnsupportedQuantizationError where no kernel would take any linear of this machine."""
+        if is_packed(spec, self.held):
+            return Packed(self.held)
+        why_not = dict(_plan(replace(spec, in_features=_ANY_SIZE), self.held).passed_over)
+        reasons = [reason for label, reason in why_not.items() if label.startswith("native")]
+        if reasons:
+            raise UnsupportedQuantizationError(f"weights are not rounded to {self.held.name} here: {reasons[0]}")
+        return Dense()
 
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
         raise TypeError("which weights these are decides `for_weights`")
