@@ -17,11 +17,20 @@ class Ours:
     name = "atom"
 
     def __init__(
-        self, path: Path, dtype: str, *, threads: int, max_model_len: int, max_num_seqs: int, with_text: bool = False
+        self,
+        path: Path,
+        dtype: str,
+        *,
+        threads: int,
+        max_model_len: int,
+        max_num_seqs: int,
+        with_text: bool = False,
+        quantization: str = "none",
     ) -> None:
         self._engine = LLMEngine(
             str(path),
             dtype=dtype,
+            quantization=quantization,
             num_threads=threads,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,

@@ -20,7 +20,8 @@ from typing import Any
 from benchmarks import timing
 from benchmarks.peers import Side, Transformers
 
-ENGINES = ("atom", "transformers")
+# Ours with weights rounded as they load is told by the format: "atom int8".
+ENGINES = ("atom", "transformers", *(f"atom {name}" for name in ("int8", "int4", "fp8", "fp8_block", "mxfp4")))
 
 
 class SideProcess:
@@ -109,7 +110,8 @@ def open_side(
     from benchmarks.engines import Ours
 
     limits = {"max_model_len": max_model_len, "max_num_seqs": max_num_seqs}
-    return Ours(Path(path), dtype, threads=threads, with_text=with_text, **limits)
+    quantization = name.removeprefix("atom").strip() or "none"
+    return Ours(Path(path), dtype, threads=threads, with_text=with_text, quantization=quantization, **limits)
 
 
 def main() -> None:
