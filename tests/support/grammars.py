@@ -100,7 +100,7 @@ def make_matcher(
     assert engine.tokenizer is not None
     vocab_size = vocab_size or engine.info.vocab_size
     compilers = Compilers(engine.tokenizer, vocab_size, engine.info.eos_token_ids)
-    parser = compilers.submit(backend, constraint).result(20).start()
+    parser = compilers.submit(backend, constraint).grammar.result(20).start()
     return Matcher(parser, vocab_size, engine.info.eos_token_ids)
 
 
