@@ -144,7 +144,7 @@ def test_an_engine_refuses_a_checkpoint_in_the_words_of_the_plan(tmp_path: Path)
 
     folder = make_tiny_llama(tmp_path / "m")
     config = json.loads((folder / "config.json").read_text())
-    write_json(folder / "config.json", config | {"quantization_config": {"quant_method": "gptq", "bits": 4}})
+    write_json(folder / "config.json", config | {"quantization_config": {"quant_method": "gptq", "bits": 3}})
     refusal = model_requirements(open_checkpoint(folder)).refusal
     assert refusal is not None
     with pytest.raises(ConfigError) as refused:

@@ -43,7 +43,7 @@ def tokenizer(tmp_path_factory):
 def random_text(compilers, tokenizer, tag, seed):
     """A text that the grammar of `tag` allows, ended as soon as it can be."""
     params = StructuredOutputParams(structural_tag=tag)
-    matcher = Matcher(compilers.submit("xgrammar", params).result().start(), tokenizer.vocab_size, [EOS_ID])
+    matcher = Matcher(compilers.submit("xgrammar", params).grammar.result().start(), tokenizer.vocab_size, [EOS_ID])
     source, token_ids = random.Random(seed), []
     for _ in range(20_000):
         allowed = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little").nonzero()[0]

@@ -36,14 +36,8 @@ HARMLESS: Harmless = {
     ("layers/attention.py: _prologue", "q_norm is None", "*"): _NO_NORM,
     ("layers/attention.py: _prologue", "k_norm is None", "*"): _NO_NORM,
     ("layers/attention.py: _prologue", "1e-6", "*"): _NO_NORM,
-    ("linear.py: _add_part", '"bias", start', "*"): "a bias that another rank adds has a shape here, and nothing else",
     ("residual.py: normed", "self._term, self._total", "self._total, self._term"): "a sum has no order",
     ("mla.py: mla_scale", "factor <= 1", "factor < 1"): "the logarithm of 1 is 0",
-    (
-        "layers/embedding.py: _rows_of_rank",
-        "return part.to(device=context.device, dtype=context.dtype, copy=True)",
-        "*",
-    ): "a short cut: what follows copies whole parts as well",
 }
 
 LAYERS = Part(

@@ -24,7 +24,6 @@ HARMLESS: Harmless = {
     ("vacant_runs.py: _insert", "4 * len(self._end_of)", "*"): _HEAP,
     ("vacant_runs.py: _insert", "4", "5"): _HEAP,
     ("vacant_runs.py: _insert", "64", "65"): _HEAP,
-    ("scheduler/request.py: __init__", "self.num_computed_tokens = 0", "pass"): "`admit` sets it before it is read",
 }
 
 SCHEDULER = Part(
