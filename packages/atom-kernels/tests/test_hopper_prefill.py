@@ -15,8 +15,8 @@ from atom_kernels.attention.hopper import configs as hopper_configs
 from atom_kernels.attention.hopper.configs import HopperConfig, heads_at_a_time, hopper_config
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.problem import AttentionProblem
+from atom_kernels.attention.triton import launch
 from atom_kernels.attention.triton.backend import TritonAttention
-from atom_kernels.attention.triton.shares import DecodeSharing
 from atom_kernels.platform import Facts, Platform, platform_from_facts, use_platform
 
 PROBLEM = make_problem(16, 8, 128, "bfloat16")
@@ -87,7 +87,7 @@ def test_prompts_of_steps_of_many_tokens_have_a_counter(
     config = HopperConfig(least_tokens=100, least_average=40)
     kernels = replace(TritonAttention(problem, problem.layout).kernels, hopper=config)
     # By a kernel, which needs a GPU.
-    monkeypatch.setattr(DecodeSharing, "share", lambda *rest: None)
+    monkeypatch.setattr(launch, "share_decodes", lambda *given: None)
     geometry = replace(make_step(problem, requests).geometry, num_decodes=num_decodes)
     assert (kernels.build_metadata(geometry).counter is not None) == served
 

@@ -10,7 +10,7 @@ import torch
 from amd_machine import amd_machine
 from atom_kernels.aiter.attention import layouts
 from atom_kernels.aiter.attention.cache_write import CacheWriter, NewTokens
-from atom_kernels.attention import apply_prologue, write_kv
+from atom_kernels.attention import apply_prologue, write_cache
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
 
@@ -38,7 +38,7 @@ def written(problem, layout, step, *, slots=None):
     assert all(map(torch.equal, kept, step.inputs))
     expected = tuple(x.clone() for x in step.caches)
     q, k = apply_prologue(step.inputs[0], step.inputs[1], step.prologue)
-    write_kv(k, step.inputs[2], expected, slots)
+    write_cache(expected, (k, step.inputs[2]), slots)
     return (tokens.q, *layouts.restore_nhd(layout, cache)), (q, *expected)
 
 
@@ -180,5 +180,5 @@ def test_blocks_with_keys_and_values_side_by_side_are_written_where_they_lie(mac
     writer = CacheWriter(problem, replace(problem.layout, name="side by side", tensors=tensors))
     writer.write(NewTokens(*step.inputs, step.geometry.slot_mapping), views, step.prologue)
     _, k = apply_prologue(step.inputs[0], step.inputs[1], step.prologue)
-    write_kv(k, step.inputs[2], step.caches, step.geometry.slot_mapping)
+    write_cache(step.caches, (k, step.inputs[2]), step.geometry.slot_mapping)
     close(views, step.caches, atol=2e-2, rtol=2e-2)

@@ -54,12 +54,38 @@ class NativeBatch(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class NativeMetadata:
-    """Pointers of one step, and the tensors that they point into."""
+class Launch:
+    """A batch for the attention kernel: where it lies, and the tensors that it points into, which must outlive it."""
 
     batch: NativeBatch
     address: int
-    tensors: tuple[torch.Tensor, ...]
+    tensors: tuple[torch.Tensor | None, ...]
+
+    @classmethod
+    def of(
+        cls,
+        query_starts: torch.Tensor,
+        query_ends: torch.Tensor,
+        seq_lens: torch.Tensor,
+        block_table: torch.Tensor,
+        *,
+        key_ends: torch.Tensor | None = None,
+        slot_mapping: torch.Tensor | None = None,
+    ) -> Launch:
+        """Of contiguous tensors in the dtypes of attention.h; the rows of the block table may lie apart."""
+        batch = NativeBatch(
+            query_starts=query_starts.data_ptr(),
+            query_ends=query_ends.data_ptr(),
+            seq_lens=seq_lens.data_ptr(),
+            key_ends=None if key_ends is None else key_ends.data_ptr(),
+            block_table=block_table.data_ptr(),
+            slot_mapping=None if slot_mapping is None else slot_mapping.data_ptr(),
+            block_table_stride=block_table.stride(0),
+            num_reqs=seq_lens.shape[0],
+            num_tokens=0 if slot_mapping is None else slot_mapping.shape[0],
+        )
+        tensors = (query_starts, query_ends, seq_lens, block_table, key_ends, slot_mapping)
+        return cls(batch, ctypes.addressof(batch), tensors)
 
 
 class NativeAttention(MixerRunner):
@@ -87,31 +113,21 @@ class NativeAttention(MixerRunner):
         )
         self._layer_address = ctypes.addressof(self._layer)
 
-    def build_metadata(self, geometry: BatchGeometry) -> NativeMetadata:
-        # Converting copies only what has another dtype or stride than the contract says.
-        query_start_loc = geometry.query_start_loc.to(torch.int32).contiguous()
-        seq_lens = geometry.seq_lens.to(torch.int32).contiguous()
-        block_table = geometry.block_table.to(torch.int32)
-        if block_table.stride(1) != 1:
-            block_table = block_table.contiguous()
-        slot_mapping = geometry.slot_mapping.to(torch.int64).contiguous()
-        batch = NativeBatch(
-            query_starts=query_start_loc.data_ptr(),
-            query_ends=query_start_loc.data_ptr() + query_start_loc.itemsize,
-            seq_lens=seq_lens.data_ptr(),
-            block_table=block_table.data_ptr(),
-            slot_mapping=slot_mapping.data_ptr(),
-            block_table_stride=block_table.stride(0),
-            num_reqs=geometry.num_reqs,
-            num_tokens=min(geometry.num_tokens, slot_mapping.shape[0]),
+    def build_metadata(self, geometry: BatchGeometry) -> Launch:
+        step = geometry.dense()
+        return Launch.of(
+            step.query_start_loc,
+            step.query_start_loc[1:],
+            step.seq_lens[: step.num_reqs],
+            step.block_table,
+            slot_mapping=step.slot_mapping,
         )
-        return NativeMetadata(batch, ctypes.addressof(batch), (query_start_loc, seq_lens, block_table, slot_mapping))
 
     def forward(
         self,
         inputs: tuple[torch.Tensor, ...],
         caches: Caches,
-        metadata: NativeMetadata,
+        metadata: Launch,
         *,
         weights: torch.Tensor | None,
         prologue: AttentionPrologue | None,

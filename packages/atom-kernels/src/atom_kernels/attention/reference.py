@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.kv_write import write_kv
+from atom_kernels.attention.cache_write import write_cache
 from atom_kernels.attention.prologue import apply_prologue
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner, reads_any_strides
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
-    from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
 
 
@@ -46,8 +45,8 @@ def paged_attention(
     for request, (first, last) in enumerate(itertools.pairwise(starts)):
         if first == last:
             continue
-        k_LKD, v_LKD = (_gather(cache, block_table[request], lengths[request]) for cache in caches)
-        out_THD[first:last] = _attend(
+        k_LKD, v_LKD = (gather_tokens(cache, block_table[request], lengths[request]) for cache in caches)
+        out_THD[first:last] = attend(
             q_THD[first:last].float(),
             k_LKD,
             v_LKD,
@@ -59,22 +58,23 @@ def paged_attention(
     return out_THD
 
 
-def _gather(cache: torch.Tensor, block_ids: torch.Tensor, length: int) -> torch.Tensor:
-    block_size = cache.shape[1]
-    blocks = block_ids[: -(-length // block_size)].tolist()
+def gather_tokens(cache: torch.Tensor, block_ids: torch.Tensor, length: int) -> torch.Tensor:
+    """What is cached of a request, token by token, in float32."""
+    blocks = block_ids[: -(-length // cache.shape[1])].tolist()
     return torch.cat([cache[block].float() for block in blocks])[:length]
 
 
-def _attend(
+def attend(
     q_QHD: torch.Tensor,
     k_LKD: torch.Tensor,
     v_LKD: torch.Tensor,
     *,
     scale: float,
-    sliding_window: int | None,
-    sinks_H: torch.Tensor | None,
-    soft_cap: float | None,
+    sliding_window: int | None = None,
+    sinks_H: torch.Tensor | None = None,
+    soft_cap: float | None = None,
 ) -> torch.Tensor:
+    """Causal attention of one request, whose queries stand at its last positions."""
     num_queries, num_heads, _ = q_QHD.shape
     num_keys, num_kv_heads, _ = k_LKD.shape
     k_LHD = k_LKD.repeat_interleave(num_heads // num_kv_heads, dim=1)
@@ -96,11 +96,6 @@ def _attend(
 
 
 # --- the backend that `select_mixer` falls back to -------------------------------------------------------------
-
-
-def supports(problem: AttentionProblem, platform: Platform) -> str | None:
-    """Everything, slowly."""
-    return None
 
 
 @dataclass(frozen=True)
@@ -125,7 +120,7 @@ class ReferenceAttention(MixerRunner):
         (q_THD, k_TKD, v_TKD), sinks = inputs, weights
         q_THD, k_TKD = apply_prologue(q_THD, k_TKD, prologue)
         written = slice(0, metadata.num_tokens)
-        write_kv(k_TKD[written], v_TKD[written], caches, metadata.slot_mapping[written])
+        write_cache(caches, (k_TKD[written], v_TKD[written]), metadata.slot_mapping[written])
         return paged_attention(
             q_THD,
             caches,
@@ -139,6 +134,4 @@ class ReferenceAttention(MixerRunner):
         )
 
 
-BACKEND = MixerBackend(
-    name="reference", supports=supports, create=ReferenceAttention, why_not_strided=reads_any_strides
-)
+BACKEND = MixerBackend(name="reference", create=ReferenceAttention, why_not_strided=reads_any_strides)

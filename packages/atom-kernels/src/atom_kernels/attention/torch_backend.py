@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.kv_write import write_kv
+from atom_kernels.attention.cache_write import write_cache
 from atom_kernels.attention.prologue import apply_prologue
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 
@@ -55,7 +55,6 @@ class TorchMetadata:
     """Where each request's rows lie in the flat batch, and its pieces in order of position."""
 
     slot_mapping: torch.Tensor
-    num_tokens: int
     requests: tuple[tuple[slice, tuple[Piece, ...]], ...]
 
 
@@ -75,7 +74,7 @@ class TorchAttention(MixerRunner):
                 pieces = self._cut(rows.stop - rows.start, lengths[request], geometry.block_table[request])
                 requests.append((rows, tuple(pieces)))
         num_tokens = min(geometry.num_tokens, geometry.slot_mapping.shape[0])
-        return TorchMetadata(geometry.slot_mapping[:num_tokens], num_tokens, tuple(requests))
+        return TorchMetadata(geometry.slot_mapping[:num_tokens], tuple(requests))
 
     def forward(
         self,
@@ -88,7 +87,8 @@ class TorchAttention(MixerRunner):
     ) -> torch.Tensor:
         (q_THD, k_TKD, v_TKD), sinks = inputs, weights
         q_THD, k_TKD = apply_prologue(q_THD, k_TKD, prologue)
-        write_kv(k_TKD[: metadata.num_tokens], v_TKD[: metadata.num_tokens], caches, metadata.slot_mapping)
+        num_tokens = len(metadata.slot_mapping)
+        write_cache(caches, (k_TKD[:num_tokens], v_TKD[:num_tokens]), metadata.slot_mapping)
         k_SKD, v_SKD = (cache.flatten(0, 1) for cache in caches)
         out_THD = torch.zeros(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
         for rows, pieces in metadata.requests:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from atom_kernels.operator import any_problem
+
 if TYPE_CHECKING:
     import torch
 
@@ -113,8 +115,8 @@ class MixerBackend:
 
     Attributes:
         name: ``"aiter"``, ``"triton"``, ``"native"``, ``"torch"`` or ``"reference"``.
-        supports: ``(problem, platform) -> None`` if it can run the problem there, else the reason why not.
         create: ``(problem, layout) -> MixerRunner``. Heavy imports belong in here.
+        supports: ``(problem, platform) -> None`` if it can run the problem there, else the reason why not.
         layouts: ``(problem, platform)`` -> the layouts that it reads, best first.
         why_not_strided: ``(problem, platform) -> None`` if its blocks may lie at any strides, else the reason why not.
         passed_over: ``(problem, platform, layout)`` -> (name, reason) of kernels that it might have taken instead.
@@ -122,8 +124,8 @@ class MixerBackend:
     """
 
     name: str
-    supports: Callable[[Any, Platform], str | None]
     create: Callable[[Any, CacheLayout], MixerRunner]
+    supports: Callable[[Any, Platform], str | None] = any_problem
     layouts: Callable[[Any, Platform], tuple[CacheLayout, ...]] = reads_the_usual_layout
     why_not_strided: Callable[[Any, Platform], str | None] = reads_contiguous_blocks
     passed_over: Callable[[Any, Platform, CacheLayout], tuple[tuple[str, str], ...]] = nothing_passed_over

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,3 +40,20 @@ class BatchGeometry:
     max_decode_len: int = 1
     prompts_are_new: bool = False
     num_prompt_keys: int | None = None
+
+    def dense(self) -> BatchGeometry:
+        """The same as kernels read it: contiguous, but for the rows of the block table, and with no slot past a token.
+
+        Converting copies only what has another dtype or stride than the contract says.
+        """
+        num_tokens = min(self.num_tokens, self.slot_mapping.shape[0])
+        block_table = self.block_table.int()
+        return replace(
+            self,
+            query_start_loc=self.query_start_loc.int().contiguous(),
+            seq_lens=self.seq_lens.int().contiguous(),
+            block_table=block_table if block_table.stride(1) == 1 else block_table.contiguous(),
+            slot_mapping=self.slot_mapping[:num_tokens].long().contiguous(),
+            num_tokens=num_tokens,
+            num_decodes=min(self.num_decodes, self.num_reqs),
+        )

@@ -70,7 +70,8 @@ def _rotate(x_THD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleav
         left, right = turning.chunk(2, dim=-1)
     turned = (left * cos - right * sin, right * cos + left * sin)
     rotated = torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
-    return torch.cat((rotated.to(x_THD.dtype), x_THD[..., rotary_dim:]), dim=-1)
+    rotated = rotated.to(x_THD.dtype)
+    return rotated if rotary_dim == x_THD.shape[-1] else torch.cat((rotated, x_THD[..., rotary_dim:]), dim=-1)
 
 
 def _pick_sections(cos_sin_3TR: torch.Tensor, section: tuple[int, ...], interleaved: bool) -> torch.Tensor:

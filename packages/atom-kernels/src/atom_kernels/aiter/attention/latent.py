@@ -20,6 +20,7 @@ from atom_kernels.aiter.attention.flash import bind_flash
 from atom_kernels.aiter.attention.latent_metadata import DecodeWork, LatentMetadata, LatentSteps
 from atom_kernels.aiter.attention.latent_prologue import LatentPrologue
 from atom_kernels.aiter.attention.pages import PageList
+from atom_kernels.aiter.attention.steps import SplitStep
 from atom_kernels.aiter.batched_gemm import bind_batched_gemm
 from atom_kernels.aiter.library import library
 from atom_kernels.mixers.backend import MixerRunner
@@ -88,13 +89,14 @@ class AiterMla(MixerRunner):
         prologue: MlaPrologue | None,
     ) -> torch.Tensor:
         q_THD, kv_TL = inputs
-        count = metadata.step.num_tokens
+        split = metadata.split
+        count = split.step.num_tokens
         out_THV = q_THD.new_zeros((*q_THD.shape[:2], self.problem.v_head_dim))
         if not count:
             return out_THV
         # New prompts need no latents from the cache.
-        first = metadata.first_row if metadata.prompts_are_new else count
-        step = _Step(q_THD, kv_TL, metadata.step.slots, weights, caches[0], metadata, prologue)
+        first = split.num_decodes if split.prompts_are_new else count
+        step = _Step(q_THD, kv_TL, split.step.slot_mapping, weights, caches[0], metadata, prologue)
         if first:
             out_THV[:first] = self._absorbed(step.rows(0, first))
         if first < count:
@@ -108,10 +110,10 @@ class AiterMla(MixerRunner):
         query_TPL = self._place(step)
         # Rows of no request find nothing.
         found_TPC = query_TPL.new_zeros((*query_TPL.shape[:2], problem.kv_lora_rank))
-        if metadata.prompts is not None:
-            self._attend_prompts(query_TPL, step.cache, found_TPC, metadata, metadata.prompts)
+        if metadata.split.pages is not None:
+            self._attend_prompts(query_TPL, step.cache, found_TPC, metadata.split, metadata.split.pages)
         if metadata.decodes is not None:
-            self._attend_decodes(query_TPL, step.cache, found_TPC, metadata.decodes)
+            self._attend_decodes(query_TPL, step.cache, found_TPC, metadata.decodes, metadata.split.is_padding)
         found_HTC = found_TPC[:, : problem.num_heads].transpose(0, 1)
         return self._multiply(found_HTC, step.weights.value).transpose(0, 1)
 
@@ -129,7 +131,12 @@ class AiterMla(MixerRunner):
         return query_TPL
 
     def _attend_decodes(
-        self, query_TPL: torch.Tensor, cache: torch.Tensor, found_TPC: torch.Tensor, work: DecodeWork
+        self,
+        query_TPL: torch.Tensor,
+        cache: torch.Tensor,
+        found_TPC: torch.Tensor,
+        work: DecodeWork,
+        is_padding: torch.Tensor | None,
     ) -> None:
         rows, pages = slice(0, work.num_rows), work.pages
         found_RPC = found_TPC[rows]
@@ -137,25 +144,25 @@ class AiterMla(MixerRunner):
             query_TPL[rows], _as_pages(cache), found_RPC, work.starts, pages.indptr, pages.indices,
             pages.last_page_lens, work.max_queries, *(work.buffers[name] for name in _SPLIT.values()),
         )  # fmt: skip
-        if work.is_padding is not None:
-            found_RPC.masked_fill_(work.is_padding, 0)
+        if is_padding is not None:
+            found_RPC.masked_fill_(is_padding, 0)
 
     def _attend_prompts(
         self,
         query_TPL: torch.Tensor,
         cache: torch.Tensor,
         found_TPC: torch.Tensor,
-        metadata: LatentMetadata,
+        split: SplitStep,
         pages: PageList,
     ) -> None:
         """The kernel takes 16 heads or 128: others a few at a time."""
         group = _MANY_HEADS if self._heads == _MANY_HEADS else _MULTIPLE_HEADS
         for first in range(0, self._heads, group):
-            mine = slice(metadata.first_row, None), slice(first, first + group)
+            mine = slice(split.num_decodes, None), slice(first, first + group)
             found = torch.zeros_like(found_TPC[mine], memory_format=torch.contiguous_format)
             self._prefill(
-                query_TPL[mine].contiguous(), _as_pages(cache), found, metadata.prompt_starts, pages.indptr,
-                pages.indices, pages.last_page_lens, metadata.step.max_query_len,
+                query_TPL[mine].contiguous(), _as_pages(cache), found, split.prompt_starts, pages.indptr,
+                pages.indices, pages.last_page_lens, split.step.max_query_len,
             )  # fmt: skip
             found_TPC[mine] = found
 
@@ -181,7 +188,8 @@ class AiterMla(MixerRunner):
         pairs = torch.nn.functional.linear(latent_TC, step.weights.expand).unflatten(1, (problem.num_heads, -1))
         key_THD = torch.cat((pairs[..., :nope], key_TE[:, None].expand(-1, problem.num_heads, -1)), dim=-1)
         query_THD = torch.cat((step.q[..., :nope], turned_THE), dim=-1)
-        starts, length = step.metadata.prompt_starts, step.metadata.step.max_query_len
+        split = step.metadata.split
+        starts, length = split.prompt_starts, split.step.max_query_len
         out_THV = query_THD.new_empty((*query_THD.shape[:2], problem.v_head_dim))
         self._flash(query_THD, key_THD, pairs[..., nope:], starts, starts, length, length, out_THV)
         return out_THV

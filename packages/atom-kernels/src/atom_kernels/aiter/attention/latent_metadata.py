@@ -6,13 +6,13 @@ Shapes: R requests, H query heads, padded.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from atom_kernels.aiter.attention.pages import PageList, list_tokens
-from atom_kernels.aiter.attention.unified import UnifiedMetadata, leading_decodes, step_metadata
+from atom_kernels.aiter.attention.steps import SplitStep, list_prompt_tokens, split_step
 from atom_kernels.aiter.library import library
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ class DecodeWork:
         max_queries: of a request.
         pages: their tokens; a request of none looks at the first slot of the cache.
         buffers: how the work is split, by the names of `get_mla_metadata_v1`.
-        is_padding: bool ``[num_rows, 1, 1]``, rows of no request; None where only rows of requests are written.
     """
 
     num_rows: int
@@ -52,26 +51,14 @@ class DecodeWork:
     max_queries: int
     pages: PageList
     buffers: dict[str, torch.Tensor]
-    is_padding: torch.Tensor | None
 
 
 @dataclass(frozen=True)
 class LatentMetadata:
-    """One step.
+    """One step: requests of few queries, None for none, and the rest."""
 
-    Attributes:
-        first_row: the first that belongs to no decode.
-        prompt_starts: int32, first row of each other request, counted from there.
-        prompts_are_new: there are others, and nothing of them was cached before.
-        prompts: pages of the other requests; None for none, and for new ones.
-    """
-
-    step: UnifiedMetadata
+    split: SplitStep
     decodes: DecodeWork | None
-    first_row: int
-    prompt_starts: torch.Tensor
-    prompts_are_new: bool
-    prompts: PageList | None
 
 
 class LatentSteps:
@@ -87,38 +74,28 @@ class LatentSteps:
         self._buffers: dict[tuple[int, int, torch.device], dict[str, torch.Tensor]] = {}
 
     def build(self, geometry: BatchGeometry) -> LatentMetadata:
-        step = step_metadata(geometry)
-        can_decode = self._takes_queries(geometry.max_decode_len)
-        num_decodes = leading_decodes(geometry, step, takes_queries=can_decode)
-        decodes = self._split(step, num_decodes, geometry.max_decode_len) if num_decodes else None
-        prompts, rest = None, slice(num_decodes, None)
-        has_prompts = num_decodes < min(geometry.num_reqs, step.num_tokens)
-        are_new = has_prompts and step.prompts_are_new and num_decodes == step.num_decodes
-        if has_prompts and not are_new:
-            total = step.num_prompt_keys if num_decodes == step.num_decodes else None
-            table, lengths = step.block_table[rest], step.seq_lens[rest]
-            prompts = list_tokens(table, lengths, self._block_size, step.max_seq_len, total)
-        return LatentMetadata(step, decodes, num_decodes, step.query_start_loc[rest] - num_decodes, are_new, prompts)
+        list_prompts = partial(list_prompt_tokens, block_size=self._block_size)
+        split = split_step(geometry, self._takes_queries(geometry.max_decode_len), list_prompts)
+        return LatentMetadata(split, self._share_out(split) if split.num_decodes else None)
 
     def _takes_queries(self, max_queries: int) -> bool:
         return max_queries == 1 or (max_queries <= MAX_QUERIES and self._num_heads == _MULTIPLE_HEADS)
 
-    def _split(self, step: UnifiedMetadata, count: int, max_queries: int) -> DecodeWork:
+    def _share_out(self, split: SplitStep) -> DecodeWork:
+        step, count, max_queries = split.step, split.num_decodes, split.step.max_decode_len
         seq_lens = step.seq_lens[:count]
         # Empty requests, which pad a batch, have undefined blocks.
         table = torch.where(seq_lens.unsqueeze(1) > 0, step.block_table[:count], 0)
         pages = list_tokens(table, seq_lens.clamp(min=1), self._block_size, step.max_seq_len)
-        starts, is_padding = step.query_start_loc[: count + 1], None
-        if max_queries == 1:
-            # Row r is the query of request r, for requests without tokens come after those that have one.
-            is_padding = (starts[1:] <= starts[:-1])[:, None, None]
+        starts = step.query_start_loc[: count + 1]
+        if split.is_padding is not None:
             starts = torch.arange(count + 1, dtype=torch.int32, device=starts.device)
         buffers = self._buffers_for(count, max_queries, starts.device)
         order = [buffers[name] for name in _BUFFERS]
         last_pages = (pages.last_page_lens,) if self._takes_last_pages else ()
         uniform = max_queries if max_queries == 1 else -1
         self._fill(starts, pages.indptr, *last_pages, *order, max_queries, uniform)
-        return DecodeWork(min(count * max_queries, step.num_tokens), starts, max_queries, pages, buffers, is_padding)
+        return DecodeWork(min(count * max_queries, step.num_tokens), starts, max_queries, pages, buffers)
 
     def _buffers_for(self, count: int, max_queries: int, device: torch.device) -> dict[str, torch.Tensor]:
         key = (count, max_queries, device)

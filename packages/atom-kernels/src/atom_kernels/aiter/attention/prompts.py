@@ -1,4 +1,4 @@
-"""Prompts beside shuffled blocks: new ones as they came, chunks of others from the blocks, which may have scales.
+"""Chunks of prompts from shuffled blocks, which may have scales.
 
 Shapes: T tokens of prompts, S cached tokens, H query heads, K key/value heads, D head_dim.
 """
@@ -11,37 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_kernels.aiter.attention.flash import bind_flash
-from atom_kernels.aiter.attention.pages import PageList, list_pages, list_tokens
+from atom_kernels.aiter.attention.pages import PageList, list_pages
+from atom_kernels.aiter.attention.steps import list_prompt_tokens
 from atom_kernels.aiter.library import library
 
 if TYPE_CHECKING:
-    from atom_kernels.aiter.attention.unified import UnifiedMetadata
     from atom_kernels.attention.problem import AttentionProblem
-    from atom_kernels.protocols import Caches
-
-
-class NewPrompts:
-    """New prompts by `flash_attn_varlen_func`, over the keys and values of this step."""
-
-    def __init__(self, problem: AttentionProblem) -> None:
-        self.problem = problem
-
-    def attend(
-        self,
-        q_THD: torch.Tensor,
-        k_SKD: torch.Tensor,
-        v_SKD: torch.Tensor,
-        out_THD: torch.Tensor,
-        starts: torch.Tensor,
-        step: UnifiedMetadata,
-    ) -> None:
-        """Fill `out_THD`, where `starts` are the first rows of the requests."""
-        length = step.max_query_len
-        self._flash(q_THD, k_SKD, v_SKD, starts, starts, length, length, out_THD)
-
-    @cached_property
-    def _flash(self) -> Any:
-        return bind_flash(self.problem.scale)
+    from atom_kernels.protocols import BatchGeometry, Caches
 
 
 class PagedPrompts:
@@ -50,7 +26,7 @@ class PagedPrompts:
     def __init__(self, problem: AttentionProblem) -> None:
         self.problem = problem
 
-    def list(self, step: UnifiedMetadata, first: int) -> PageList:
+    def list(self, step: BatchGeometry, first: int) -> PageList:
         """The pages of the requests from `first` on."""
         table, lengths = step.block_table[first:], step.seq_lens[first:]
         return list_pages(table, lengths, self.problem.block_size, step.max_seq_len)
@@ -62,7 +38,7 @@ class PagedPrompts:
         out_THD: torch.Tensor,
         starts: torch.Tensor,
         pages: PageList,
-        step: UnifiedMetadata,
+        step: BatchGeometry,
     ) -> None:
         """Fill `out_THD`, where `starts` are the first rows of the requests."""
         self._batch_prefill(
@@ -94,11 +70,9 @@ class GatheredPrompts:
         self.problem = problem
         self._dtype = getattr(torch, problem.dtype)
 
-    def list(self, step: UnifiedMetadata, first: int) -> PageList:
+    def list(self, step: BatchGeometry, first: int) -> PageList:
         """The slots of the requests from `first` on."""
-        table, lengths = step.block_table[first:], step.seq_lens[first:]
-        total = step.num_prompt_keys if first == step.num_decodes else None
-        return list_tokens(table, lengths, self.problem.block_size, step.max_seq_len, total)
+        return list_prompt_tokens(step, first, self.problem.block_size)
 
     def attend(
         self,
@@ -107,7 +81,7 @@ class GatheredPrompts:
         out_THD: torch.Tensor,
         starts: torch.Tensor,
         pages: PageList,
-        step: UnifiedMetadata,
+        step: BatchGeometry,
     ) -> None:
         """Fill `out_THD`, where `starts` are the first rows of the requests."""
         k_SKD, v_SKD = self._gather(caches, pages.indices)

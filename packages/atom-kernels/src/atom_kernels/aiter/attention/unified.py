@@ -7,7 +7,6 @@ Shapes: T tokens, H query heads, K key/value heads, D head_dim.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import torch
 
 from atom_kernels.aiter.attention.cache_write import CacheWriter, NewTokens
 from atom_kernels.aiter.attention.flash import bind_flash
+from atom_kernels.aiter.attention.steps import cut_prologue
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.tables import unit_scale
 from atom_kernels.mixers.backend import MixerRunner
@@ -27,60 +27,6 @@ if TYPE_CHECKING:
 _FLASH_MULTIPLE = 8
 
 
-@dataclass(frozen=True)
-class UnifiedMetadata:
-    """A step as the kernels take it: the geometry's tensors, contiguous and in AITER's dtypes.
-
-    Attributes:
-        num_decodes, prompts_are_new, num_prompt_keys: as the host knows them.
-    """
-
-    query_start_loc: torch.Tensor
-    seq_lens: torch.Tensor
-    block_table: torch.Tensor
-    slots: torch.Tensor
-    num_tokens: int
-    max_query_len: int
-    max_seq_len: int
-    num_decodes: int
-    prompts_are_new: bool
-    num_prompt_keys: int | None
-
-
-def step_metadata(geometry: BatchGeometry) -> UnifiedMetadata:
-    """What every kernel here needs of a step; converting copies only what is not as the contract says."""
-    block_table = geometry.block_table.to(torch.int32)
-    num_tokens = min(geometry.num_tokens, geometry.slot_mapping.shape[0])
-    return UnifiedMetadata(
-        query_start_loc=geometry.query_start_loc.to(torch.int32).contiguous(),
-        seq_lens=geometry.seq_lens.to(torch.int32).contiguous(),
-        block_table=block_table if block_table.stride(1) == 1 else block_table.contiguous(),
-        slots=geometry.slot_mapping[:num_tokens].to(torch.int64).contiguous(),
-        num_tokens=num_tokens,
-        max_query_len=geometry.max_query_len,
-        max_seq_len=geometry.max_seq_len,
-        num_decodes=geometry.num_decodes,
-        prompts_are_new=geometry.prompts_are_new,
-        num_prompt_keys=geometry.num_prompt_keys,
-    )
-
-
-def leading_decodes(geometry: BatchGeometry, step: UnifiedMetadata, *, takes_queries: bool) -> int:
-    """How many leading requests go through a kernel for decodes, so that the host knows which row the others begin at.
-
-    Requests of one token each are as many rows. Where a request may have several, the step must have no other requests.
-
-    Args:
-        geometry: of the step.
-        step: made of it.
-        takes_queries: the kernel takes `max_decode_len` queries.
-    """
-    count = min(geometry.num_decodes, geometry.num_reqs, step.num_tokens)
-    if geometry.max_decode_len > 1 and count < geometry.num_reqs:
-        return 0
-    return count if takes_queries else 0
-
-
 class AiterUnifiedAttention(MixerRunner):
     """See the module's docstring. Every length is read on the device: a captured step may be replayed with others."""
 
@@ -91,14 +37,14 @@ class AiterUnifiedAttention(MixerRunner):
         self._writer = CacheWriter(problem, layout)
         self._is_float8 = problem.kv_cache_dtype != problem.dtype
 
-    def build_metadata(self, geometry: BatchGeometry) -> UnifiedMetadata:
-        return step_metadata(geometry)
+    def build_metadata(self, geometry: BatchGeometry) -> BatchGeometry:
+        return geometry.dense()
 
     def forward(
         self,
         inputs: tuple[torch.Tensor, ...],
         caches: Caches,
-        metadata: UnifiedMetadata,
+        metadata: BatchGeometry,
         *,
         weights: torch.Tensor | None,
         prologue: AttentionPrologue | None,
@@ -108,7 +54,7 @@ class AiterUnifiedAttention(MixerRunner):
         out_THD = torch.zeros(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
         if metadata.num_tokens:
             rows = slice(0, metadata.num_tokens)
-            tokens = NewTokens(q_THD[rows], k_TKD[rows], v_TKD[rows], metadata.slots)
+            tokens = NewTokens(q_THD[rows], k_TKD[rows], v_TKD[rows], metadata.slot_mapping)
             tokens = self._writer.write(tokens, caches, prologue and cut_prologue(prologue, metadata.num_tokens))
             if metadata.prompts_are_new and not metadata.num_decodes and self._takes_new_prompts:
                 self._attend_new(tokens, out_THD[rows], metadata, sinks)
@@ -121,7 +67,7 @@ class AiterUnifiedAttention(MixerRunner):
         q_THD: torch.Tensor,
         caches: Caches,
         out_THD: torch.Tensor,
-        metadata: UnifiedMetadata,
+        metadata: BatchGeometry,
         sinks: torch.Tensor | None,
     ) -> None:
         scale = unit_scale(q_THD.device) if self._is_float8 else None
@@ -157,7 +103,7 @@ class AiterUnifiedAttention(MixerRunner):
         return fits and library().has("flash_attn_varlen_func", *sinks)
 
     def _attend_new(
-        self, tokens: NewTokens, out_THD: torch.Tensor, metadata: UnifiedMetadata, sinks: torch.Tensor | None
+        self, tokens: NewTokens, out_THD: torch.Tensor, metadata: BatchGeometry, sinks: torch.Tensor | None
     ) -> None:
         starts, length = metadata.query_start_loc, metadata.max_query_len
         given = (tokens.q, tokens.k, tokens.v, starts, starts, length, length, out_THD)
@@ -173,8 +119,3 @@ class AiterUnifiedAttention(MixerRunner):
             logits_soft_cap=problem.soft_cap or 0.0,
             window_size=(-1, -1) if window is None else (window - 1, 0),
         )
-
-
-def cut_prologue(prologue: AttentionPrologue, num_tokens: int) -> AttentionPrologue:
-    """The same for the first tokens."""
-    return replace(prologue, positions=prologue.positions[:num_tokens])

@@ -17,14 +17,13 @@ import torch
 from atom_kernels.attention.mla.native_kernels import MlaKernels, Prologue, unavailable
 from atom_kernels.attention.mla.native_steps import (
     EXPANDED_ELEMENTS,
-    Launch,
     NativeMlaMetadata,
     Part,
     Round,
     Rows,
     plan_step,
 )
-from atom_kernels.attention.native_backend import NativeLayer
+from atom_kernels.attention.native_backend import Launch, NativeLayer
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class NativeMla(MixerRunner):
         if q_THD.stride()[1:] != (self.problem.query_dim, 1):
             q_THD = q_THD.contiguous()
         first = self._kernels.prologue(prologue)
-        self._kernels.write_latents(kv_TL, cache, metadata.slot_mapping, num_tokens=metadata.num_tokens, prologue=first)
+        self._kernels.write_latents(kv_TL, cache, metadata.slot_mapping, first)
         out_THV = torch.empty((*q_THD.shape[:2], self.problem.v_head_dim), dtype=dtype)
         out_THV[metadata.num_rows :].zero_()
         if metadata.absorbed is not None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.native_backend import LIBRARIES, SIGNATURE, NativeLayer
+from atom_kernels.attention.native_backend import LIBRARIES, SIGNATURE, Launch, NativeLayer
 from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.native import load_native, native_unavailable
 
 if TYPE_CHECKING:
-    from atom_kernels.attention.mla.native_steps import Launch, Rows
+    from atom_kernels.attention.mla.native_steps import Rows
     from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
 
 _SUFFIXES = {"float32": "f32", "bfloat16": "bf16"}
@@ -85,13 +85,7 @@ class MlaKernels:
         )
 
     def write_latents(
-        self,
-        kv_TL: torch.Tensor,
-        cache: torch.Tensor,
-        slot_mapping: torch.Tensor,
-        *,
-        num_tokens: int,
-        prologue: Prologue,
+        self, kv_TL: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor, prologue: Prologue
     ) -> None:
         """Norms and rotates latents and writes each to its slot."""
         if kv_TL.stride(1) != 1:
@@ -103,7 +97,7 @@ class MlaKernels:
             prologue.cos_sin,
             slot_mapping.data_ptr(),
             cache.data_ptr(),
-            num_tokens,
+            slot_mapping.shape[0],
             kv_TL.stride(0),
             self._problem.kv_lora_rank,
             self._problem.qk_rope_head_dim,
@@ -175,7 +169,7 @@ class MlaKernels:
         """The attention kernel on queries, keys and values as they are."""
         self._attention(
             ctypes.addressof(layer),
-            ctypes.addressof(launch.batch),
+            launch.address,
             query.data_ptr(),
             None,
             None,

@@ -8,13 +8,14 @@ on its neighbors.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.native_backend import NativeBatch
+from atom_kernels.attention.native_backend import Launch
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem
@@ -59,14 +60,6 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """A batch for the attention kernel; the tensors are those that it points into."""
-
-    batch: NativeBatch
-    tensors: tuple[torch.Tensor | None, ...]
-
-
-@dataclass(frozen=True)
 class Part:
     """One of several pieces of a request: the rows that see some of it, among all of the request's."""
 
@@ -90,32 +83,43 @@ class NativeMlaMetadata:
     """One step. `absorbed` and `expanded` are None where no request goes that way."""
 
     slot_mapping: torch.Tensor
-    num_tokens: int
     num_rows: int
     absorbed: tuple[Rows, Launch] | None
     expanded: tuple[Rows, tuple[Round, ...]] | None
     scratch: Scratch = field(default_factory=Scratch)
 
 
+@dataclass(frozen=True)
+class _Request:
+    """A request of the step: its row of the block table, its rows of queries, and its tokens in the cache."""
+
+    index: int
+    first: int
+    last: int
+    length: int
+
+    @property
+    def num_queries(self) -> int:
+        return self.last - self.first
+
+
 def plan_step(
     problem: MlaProblem, geometry: BatchGeometry, expanded_elements: int = EXPANDED_ELEMENTS
 ) -> NativeMlaMetadata:
     """Cuts up the step of `geometry`."""
-    starts, lengths = geometry.query_start_loc.tolist(), geometry.seq_lens.tolist()
+    step = geometry.dense()
+    starts, lengths = step.query_start_loc.tolist(), step.seq_lens.tolist()
     absorbed, expanded = [], []
-    for request in range(geometry.num_reqs):
-        num_queries = starts[request + 1] - starts[request]
-        if num_queries:
-            (expanded if expands(problem, num_queries, lengths[request]) else absorbed).append(request)
-    block_table = geometry.block_table.to(torch.int32)
-    slot_mapping = geometry.slot_mapping.to(torch.int64).contiguous()
+    for index in range(step.num_reqs):
+        request = _Request(index, starts[index], starts[index + 1], lengths[index])
+        if request.num_queries:
+            (expanded if expands(problem, request.num_queries, request.length) else absorbed).append(request)
     size = _piece_size(problem, expanded_elements)
     return NativeMlaMetadata(
-        slot_mapping,
-        min(geometry.num_tokens, slot_mapping.shape[0]),
-        starts[geometry.num_reqs],
-        _absorb(absorbed, starts, lengths, block_table) if absorbed else None,
-        _expand(expanded, starts, lengths, block_table, block_size=problem.block_size, size=size) if expanded else None,
+        step.slot_mapping,
+        starts[step.num_reqs],
+        _absorb(absorbed, step.block_table) if absorbed else None,
+        _expand(expanded, step.block_table, problem.block_size, size) if expanded else None,
     )
 
 
@@ -138,115 +142,73 @@ def _piece_size(problem: MlaProblem, expanded_elements: int) -> int:
     return max(expanded_elements // per_key // _SEGMENT, 1) * _SEGMENT
 
 
-def _absorb(
-    requests: Sequence[int], starts: Sequence[int], lengths: Sequence[int], block_table: torch.Tensor
-) -> tuple[Rows, Launch]:
-    rows = _put_together(requests, starts)
+def _absorb(requests: Sequence[_Request], block_table: torch.Tensor) -> tuple[Rows, Launch]:
     if len(requests) < block_table.shape[0]:
-        block_table = block_table[torch.tensor(requests)]
-    queries = _first_rows(requests, starts)
-    launch = _launch(queries[:-1], queries[1:], [lengths[request] for request in requests], block_table)
-    return rows, launch
+        block_table = block_table[torch.tensor([request.index for request in requests])]
+    first_rows = _first_rows(requests)
+    lengths = [request.length for request in requests]
+    return _put_together(requests), _launch(block_table, first_rows[:-1], first_rows[1:], lengths)
 
 
 def _expand(
-    requests: Sequence[int],
-    starts: Sequence[int],
-    lengths: Sequence[int],
-    block_table: torch.Tensor,
-    *,
-    block_size: int,
-    size: int,
+    requests: Sequence[_Request], block_table: torch.Tensor, block_size: int, size: int
 ) -> tuple[Rows, tuple[Round, ...]]:
-    first_rows = _first_rows(requests, starts)
-    slots = [_slots(block_table[request], lengths[request], block_size) for request in requests]
+    slots = [_slots(block_table[request.index], request.length, block_size) for request in requests]
     rounds, next_key = [], [0] * len(requests)
     left = list(range(len(requests)))
     while left:
         # As many requests as fit, one piece of each.
         taken, room = [], size
         for index in left:
-            count = min(size, lengths[requests[index]] - next_key[index])
+            count = min(size, requests[index].length - next_key[index])
             if taken and count > room:
                 break
             taken.append((index, next_key[index], next_key[index] + count))
             room -= count
-        rounds.append(_round(taken, [lengths[request] for request in requests], first_rows, slots))
+        rounds.append(_round(taken, requests, slots))
         for index, _, end in taken:
             next_key[index] = end
-        left = [index for index in left if next_key[index] < lengths[requests[index]]]
-    return _put_together(requests, starts), tuple(rounds)
+        left = [index for index in left if next_key[index] < requests[index].length]
+    return _put_together(requests), tuple(rounds)
 
 
-def _round(
-    taken: Sequence[tuple[int, int, int]],
-    lengths: Sequence[int],
-    first_rows: Sequence[int],
-    slots: Sequence[torch.Tensor],
-) -> Round:
-    query_starts, query_ends, seq_lens, key_ends, places, parts = [], [], [], [], [], []
+def _round(taken: Sequence[tuple[int, int, int]], requests: Sequence[_Request], slots: Sequence[torch.Tensor]) -> Round:
+    first_rows = _first_rows(requests)
+    columns, places, parts = [], [], []
     place = 0
     for index, begin, end in taken:
-        first_row, last_row, length = first_rows[index], first_rows[index + 1], lengths[index]
+        first_row, last_row, length = first_rows[index], first_rows[index + 1], requests[index].length
         # Queries that stand before the piece see none of it.
-        row = first_row + max(0, begin - (length - (last_row - first_row)))
-        query_starts.append(row)
-        query_ends.append(last_row)
-        seq_lens.append(length - begin)
-        key_ends.append(end - begin)
+        row = first_row + max(0, begin - (length - requests[index].num_queries))
+        columns.append((row, last_row, length - begin, end - begin))
         places.append([place])
         place += end - begin
         if end - begin < length:
             parts.append(Part(slice(row, last_row), slice(first_row, last_row), begin == 0, end == length))
-    table = torch.tensor(places, dtype=torch.int32)
-    launch = _launch(query_starts, query_ends, seq_lens, table, key_ends)
+    launch = _launch(torch.tensor(places, dtype=torch.int32), *zip(*columns, strict=True))
     return Round(torch.cat([slots[index][begin:end] for index, begin, end in taken]), launch, tuple(parts))
 
 
-def _launch(
-    query_starts: Sequence[int],
-    query_ends: Sequence[int],
-    seq_lens: Sequence[int],
-    block_table: torch.Tensor,
-    key_ends: Sequence[int] | None = None,
-) -> Launch:
-    lists = [query_starts, query_ends, seq_lens, *([key_ends] if key_ends is not None else [])]
-    numbers = torch.tensor(lists, dtype=torch.int32)
-    row_bytes = numbers.stride(0) * numbers.itemsize
-    if block_table.stride(1) != 1:
-        block_table = block_table.contiguous()
-    batch = NativeBatch(
-        query_starts=numbers.data_ptr(),
-        query_ends=numbers.data_ptr() + row_bytes,
-        seq_lens=numbers.data_ptr() + 2 * row_bytes,
-        key_ends=None if key_ends is None else numbers.data_ptr() + 3 * row_bytes,
-        block_table=block_table.data_ptr(),
-        slot_mapping=None,
-        block_table_stride=block_table.stride(0),
-        num_reqs=len(query_starts),
-        num_tokens=0,
-    )
-    return Launch(batch, (numbers, block_table))
+def _launch(block_table: torch.Tensor, *lists: Sequence[int]) -> Launch:
+    """A batch of first rows, last rows and lengths of requests, and where these are given the ends of their keys."""
+    query_starts, query_ends, seq_lens, *key_ends = torch.tensor(lists, dtype=torch.int32)
+    return Launch.of(query_starts, query_ends, seq_lens, block_table, key_ends=key_ends[0] if key_ends else None)
 
 
-def _first_rows(requests: Sequence[int], starts: Sequence[int]) -> list[int]:
-    rows = [0]
-    for request in requests:
-        rows.append(rows[-1] + starts[request + 1] - starts[request])
-    return rows
+def _first_rows(requests: Sequence[_Request]) -> list[int]:
+    """The first row of each request when their rows are put together, and behind them the number of rows."""
+    return list(itertools.accumulate((request.num_queries for request in requests), initial=0))
 
 
-def _put_together(requests: Sequence[int], starts: Sequence[int]) -> Rows:
+def _put_together(requests: Sequence[_Request]) -> Rows:
     ranges: list[tuple[int, int, int]] = []
-    count = 0
-    for request in requests:
-        first, last = starts[request], starts[request + 1]
-        if ranges and ranges[-1][1] == first:
-            ranges[-1] = (ranges[-1][0], last, ranges[-1][2])
+    first_rows = _first_rows(requests)
+    for request, at in zip(requests, first_rows, strict=False):
+        if ranges and ranges[-1][1] == request.first:
+            ranges[-1] = (ranges[-1][0], request.last, ranges[-1][2])
         else:
-            ranges.append((first, last, count))
-        count += last - first
-    return Rows(tuple(ranges), count)
+            ranges.append((request.first, request.last, at))
+    return Rows(tuple(ranges), first_rows[-1])
 
 
 def _slots(block_ids: torch.Tensor, length: int, block_size: int) -> torch.Tensor:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 
 from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
-from atom_kernels.attention.prologue import normalize_heads, rotate_heads
+from atom_kernels.norm.contract import rms_norm
+from atom_kernels.rotary.contract import apply_rotary
 
 
 def apply_mla_prologue(
@@ -23,9 +24,11 @@ def apply_mla_prologue(
         return q_THD, kv_TL
     latent, key = kv_TL.split([problem.kv_lora_rank, problem.qk_rope_head_dim], dim=-1)
     query, turned = q_THD.split([problem.qk_nope_head_dim, problem.qk_rope_head_dim], dim=-1)
-    latent = normalize_heads(latent, prologue.norm_weight, prologue.norm_eps)
+    if prologue.norm_weight is not None:
+        latent = rms_norm(latent, prologue.norm_weight, prologue.norm_eps)
+    key = key.unsqueeze(1)
     if prologue.cos_sin_cache is not None:
-        angles = prologue.cos_sin_cache[prologue.positions]
-        key = rotate_heads(key.unsqueeze(1), angles, prologue.interleaved).squeeze(1)
-        turned = rotate_heads(turned, angles, prologue.interleaved)
-    return torch.cat((query, turned), dim=-1), torch.cat((latent, key), dim=-1)
+        turned, key = apply_rotary(
+            turned, key, prologue.positions, prologue.cos_sin_cache, interleaved=prologue.interleaved
+        )
+    return torch.cat((query, turned), dim=-1), torch.cat((latent, key.squeeze(1)), dim=-1)

@@ -1,7 +1,6 @@
 """Latent attention over pages, written to be read: request by request, in float32, keys and values expanded.
 
-Shapes: T tokens, H heads, D query_dim, N qk_nope_head_dim, V v_head_dim, C kv_lora_rank, L keys and
-Q queries of a request.
+Shapes: T tokens, H heads, D query_dim, N qk_nope_head_dim, V v_head_dim, C kv_lora_rank, L keys of a request.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.kv_write import write_latents
+from atom_kernels.attention.cache_write import write_cache
 from atom_kernels.attention.mla.prologue import apply_mla_prologue
+from atom_kernels.attention.reference import attend, gather_tokens
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
-    from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, Caches
 
 
@@ -54,35 +53,16 @@ def latent_attention(
     for request, (first, last) in enumerate(itertools.pairwise(starts)):
         if first == last:
             continue
-        cached = _gather(cache, block_table[request], lengths[request])
+        cached = gather_tokens(cache, block_table[request], lengths[request])
         latent_LC, rotary_key = cached[:, :rank], cached[:, rank:]
         k_LHN = torch.einsum("lc,hnc->lhn", latent_LC, w_key_HNC)
         k_LHD = torch.cat((k_LHN, rotary_key.unsqueeze(1).expand(-1, num_heads, -1)), dim=-1)
         v_LHV = torch.einsum("lc,hvc->lhv", latent_LC, w_value_HVC)
-        out_THV[first:last] = _attend(q_THD[first:last].float(), k_LHD, v_LHV, scale).to(q_THD.dtype)
+        out_THV[first:last] = attend(q_THD[first:last].float(), k_LHD, v_LHV, scale=scale).to(q_THD.dtype)
     return out_THV
 
 
-def _gather(cache: torch.Tensor, block_ids: torch.Tensor, length: int) -> torch.Tensor:
-    blocks = block_ids[: -(-length // cache.shape[1])].tolist()
-    return torch.cat([cache[block].float() for block in blocks])[:length]
-
-
-def _attend(q_QHD: torch.Tensor, k_LHD: torch.Tensor, v_LHV: torch.Tensor, scale: float) -> torch.Tensor:
-    num_queries, num_keys = q_QHD.shape[0], k_LHD.shape[0]
-    scores_HQL = torch.einsum("qhd,lhd->hql", q_QHD, k_LHD) * scale
-    positions = torch.arange(num_keys, device=q_QHD.device)
-    visible_QL = positions <= positions[num_keys - num_queries :].unsqueeze(1)
-    weights_HQL = torch.softmax(scores_HQL.masked_fill(~visible_QL, float("-inf")), dim=-1)
-    return torch.einsum("hql,lhv->qhv", weights_HQL, v_LHV)
-
-
 # --- the backend that `select_mixer` falls back to --------------------------------------------------------------------
-
-
-def supports(problem: MlaProblem, platform: Platform) -> str | None:
-    """Everything, slowly."""
-    return None
 
 
 @dataclass(frozen=True)
@@ -106,7 +86,7 @@ class ReferenceMla(MixerRunner):
         q_THD, kv = inputs
         q_THD, kv = apply_mla_prologue(self.problem, q_THD, kv, prologue)
         written = slice(0, metadata.num_tokens)
-        write_latents(kv[written], caches[0], metadata.slot_mapping[written])
+        write_cache(caches, (kv[written],), metadata.slot_mapping[written])
         return latent_attention(
             q_THD,
             caches[0],
@@ -119,4 +99,4 @@ class ReferenceMla(MixerRunner):
         )
 
 
-BACKEND = MixerBackend(name="reference", supports=supports, create=lambda problem, layout: ReferenceMla(problem))
+BACKEND = MixerBackend(name="reference", create=lambda problem, layout: ReferenceMla(problem))

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from atom_kernels.attention import torch_backend as paged
-from atom_kernels.attention.kv_write import write_latents
+from atom_kernels.attention.cache_write import write_cache
 from atom_kernels.attention.mla.prologue import apply_mla_prologue
 from atom_kernels.attention.problem import AttentionProblem
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
@@ -39,7 +39,6 @@ class TorchMlaMetadata:
     """Where each request's rows lie, and the pieces of its latents; None for a whole prompt, which needs no cache."""
 
     slot_mapping: torch.Tensor
-    num_tokens: int
     requests: tuple[tuple[slice, tuple[paged.Piece, ...] | None], ...]
 
 
@@ -76,7 +75,7 @@ class TorchMla(MixerRunner):
             (rows, None if rows.stop - rows.start == length and length > _SHORT else pieces)
             for (rows, pieces), length in zip(metadata.requests, lengths, strict=True)
         )
-        return TorchMlaMetadata(metadata.slot_mapping, metadata.num_tokens, requests)
+        return TorchMlaMetadata(metadata.slot_mapping, requests)
 
     def forward(
         self,
@@ -90,7 +89,7 @@ class TorchMla(MixerRunner):
         q_THD, kv_TL = inputs
         (cache,) = caches
         q_THD, latent_TL = apply_mla_prologue(self.problem, q_THD, kv_TL, prologue)
-        write_latents(latent_TL[: metadata.num_tokens], cache, metadata.slot_mapping)
+        write_cache(caches, (latent_TL[: len(metadata.slot_mapping)],), metadata.slot_mapping)
         cached_S1L = cache.flatten(0, 1).unsqueeze(1)
         out_THV = q_THD.new_zeros(*q_THD.shape[:2], self.problem.v_head_dim)
         for rows, pieces in metadata.requests:

@@ -115,9 +115,9 @@ class TritonMla(MixerRunner):
         if not (self._may_expand and alone and geometry.num_tokens >= _LEAST_EXPANDED):
             return TritonMlaMetadata(paged, None)
         # Tokens without a slot, of steps that only measure or warm up, may be read from anywhere.
-        slots = paged.slot_mapping.clamp(min=0)
-        table = torch.zeros_like(paged.block_table[:, :1])
-        return TritonMlaMetadata(paged, replace(paged, block_table=table, slot_mapping=slots))
+        slots = paged.step.slot_mapping.clamp(min=0)
+        table = torch.zeros_like(paged.step.block_table[:, :1])
+        return TritonMlaMetadata(paged, replace(paged, step=replace(paged.step, block_table=table, slot_mapping=slots)))
 
     def forward(
         self,
@@ -129,14 +129,14 @@ class TritonMla(MixerRunner):
         prologue: MlaPrologue | None,
     ) -> torch.Tensor:
         q_THD, kv_TL = inputs
-        problem, rows = self.problem, slice(0, metadata.paged.num_tokens)
+        problem, rows = self.problem, slice(0, metadata.paged.step.num_tokens)
         if not q_THD.dtype is kv_TL.dtype is self._dtype:
             raise TypeError(f"latent attention was planned for {self._dtype}, got {q_THD.dtype} and {kv_TL.dtype}")
         if q_THD.stride()[1:] != (problem.query_dim, 1):
             q_THD = q_THD.contiguous()
         out_THV = q_THD.new_empty((*q_THD.shape[:2], problem.v_head_dim))
-        out_THV[metadata.paged.num_tokens :].zero_()
-        if metadata.paged.num_tokens:
+        out_THV[metadata.paged.step.num_tokens :].zero_()
+        if metadata.paged.step.num_tokens:
             step = _Step(q_THD[rows], kv_TL[rows], caches[0], metadata, prologue)
             if metadata.whole is None:
                 self._absorbed(step, weights, out_THV[rows])
@@ -157,7 +157,7 @@ class TritonMla(MixerRunner):
         problem, nope, query_dim = self.problem, self.problem.qk_nope_head_dim, self.problem.query_dim
         query_THD = self._write_cache(step, nope)
         query_THD[..., :nope] = step.q[..., :nope]
-        latent_TL = step.cache.flatten(0, 1).index_select(0, whole.slot_mapping)
+        latent_TL = step.cache.flatten(0, 1).index_select(0, whole.step.slot_mapping)
         latent_HTC = latent_TL[:, : problem.kv_lora_rank].expand(problem.num_heads, -1, -1)
         # A head's key, and behind it its value.
         pairs = latent_TL.new_empty((1, *out_THV.shape[:2], query_dim + problem.v_head_dim))
@@ -177,7 +177,7 @@ class TritonMla(MixerRunner):
         block_h = min(power_of_two(problem.num_heads), max(1, 1024 // block_e))
         launch(
             self._prologue_kernel, (q_THD.shape[0], -(-problem.num_heads // block_h) + 1),
-            q_THD, step.kv, query, cache, step.metadata.paged.slot_mapping, positions, cos_sin, norm,
+            q_THD, step.kv, query, cache, step.metadata.paged.step.slot_mapping, positions, cos_sin, norm,
             1e-6 if prologue is None else prologue.norm_eps,
             q_THD.stride(0), step.kv.stride(0), cache.stride(0), cache.stride(1),
             NUM_HEADS=problem.num_heads,

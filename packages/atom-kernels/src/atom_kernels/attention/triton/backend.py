@@ -96,9 +96,9 @@ class TritonAttention(MixerRunner):
         rows = (self.problem.head_dim, 1)
         q_THD, k_TKD, v_TKD = (x if x.stride()[1:] == rows else x.contiguous() for x in (q_THD, k_TKD, v_TKD))
         out_THD = q_THD.new_empty(q_THD.shape)
-        if q_THD.shape[0] > metadata.num_tokens:
-            out_THD[metadata.num_tokens :].zero_()
-        if metadata.num_tokens:
+        if q_THD.shape[0] > metadata.step.num_tokens:
+            out_THD[metadata.step.num_tokens :].zero_()
+        if metadata.step.num_tokens:
             q_THD = self._write_cache(q_THD, k_TKD, v_TKD, caches, metadata, prologue)
             self.kernels.attend(q_THD, *caches, out_THD, metadata, sinks)
         return out_THD
@@ -124,8 +124,8 @@ class TritonAttention(MixerRunner):
         block_h = min(power_of_two(max(problem.num_heads, problem.num_kv_heads)), max(1, 1024 // block_d))
         parts = -(-problem.num_kv_heads // block_h) + (-(-problem.num_heads // block_h) if write_q else 0)
         launch(
-            self._prologue_kernel, (metadata.num_tokens, parts),
-            q_THD, k_TKD, v_TKD, q_out, *caches, metadata.slot_mapping, positions, cos_sin, q_norm, k_norm,
+            self._prologue_kernel, (metadata.step.num_tokens, parts),
+            q_THD, k_TKD, v_TKD, q_out, *caches, metadata.step.slot_mapping, positions, cos_sin, q_norm, k_norm,
             1e-6 if prologue is None else prologue.norm_eps,
             q_THD.stride(0), k_TKD.stride(0), v_TKD.stride(0), *caches[0].stride()[:3],
             NUM_HEADS=problem.num_heads,

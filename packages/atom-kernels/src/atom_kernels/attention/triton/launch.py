@@ -14,7 +14,7 @@ from atom_kernels.attention.hopper.configs import HopperConfig, heads_at_a_time
 from atom_kernels.attention.triton.configs import DecodeConfig, PrefillConfig
 from atom_kernels.attention.triton.decode import decode_kernel, merge_kernel
 from atom_kernels.attention.triton.prefill import prefill_kernel
-from atom_kernels.attention.triton.shares import DecodeShares, DecodeSharing
+from atom_kernels.attention.triton.shares import DecodeShares, share_decodes
 from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.settings import triton_interpret
 from atom_kernels.triton.launch import launch
@@ -34,21 +34,15 @@ _MAX_PIECE_ELEMENTS = 4096
 
 @dataclass(frozen=True)
 class TritonMetadata:
-    """One step: device tensors as the geometry has them, and the sizes of the launches, all known on the host.
+    """One step.
 
     Attributes:
-        longest: tokens in the cache of a request, at most.
+        step: dense; its numbers are the sizes of the launches, all known on the host.
+        shares: of its decodes, None where there are none.
         counter: int32 ``[1]``, zero between kernels, where Hopper's own kernel may attend to the prompts; else None.
     """
 
-    query_start_loc: torch.Tensor
-    seq_lens: torch.Tensor
-    block_table: torch.Tensor
-    slot_mapping: torch.Tensor
-    num_tokens: int
-    num_decodes: int
-    num_prefills: int
-    longest: int
+    step: BatchGeometry
     shares: DecodeShares | None
     counter: torch.Tensor | None
 
@@ -86,31 +80,10 @@ class PagedKernels:
     hopper: HopperConfig | None = None
 
     def build_metadata(self, geometry: BatchGeometry) -> TritonMetadata:
-        # Converting copies only what has another dtype or stride than the contract says.
-        query_start_loc = geometry.query_start_loc.to(torch.int32).contiguous()
-        seq_lens = geometry.seq_lens.to(torch.int32).contiguous()
-        block_table = geometry.block_table.to(torch.int32)
-        if block_table.stride(1) != 1:
-            block_table = block_table.contiguous()
-        num_decodes = min(geometry.num_decodes, geometry.num_reqs)
-        num_prefills = geometry.num_reqs - num_decodes
-        num_tokens = min(geometry.num_tokens, geometry.slot_mapping.shape[0])
-        served = self.hopper is not None and self.hopper.serves(num_prefills, num_tokens)
-        shares = None
-        if num_decodes:
-            shares = self._sharing.share(query_start_loc, seq_lens, num_decodes, geometry.max_decode_len)
-        return TritonMetadata(
-            query_start_loc=query_start_loc,
-            seq_lens=seq_lens,
-            block_table=block_table,
-            slot_mapping=geometry.slot_mapping.to(torch.int64).contiguous(),
-            num_tokens=num_tokens,
-            num_decodes=num_decodes,
-            num_prefills=num_prefills,
-            longest=geometry.max_seq_len,
-            shares=shares,
-            counter=query_start_loc.new_zeros(1) if served else None,
-        )
+        step = geometry.dense()
+        served = self.hopper is not None and self.hopper.serves(step.num_reqs - step.num_decodes, step.num_tokens)
+        shares = share_decodes(self, step) if step.num_decodes else None
+        return TritonMetadata(step, shares, step.query_start_loc.new_zeros(1) if served else None)
 
     def attend(
         self,
@@ -137,18 +110,13 @@ class PagedKernels:
         }
         if metadata.shares is not None:
             self._decode((q, k_cache, v_cache, sinks, out_THD), rules, metadata, metadata.shares)
-        if metadata.num_prefills:
+        if metadata.step.num_reqs > metadata.step.num_decodes:
             self._prefill((q, k_cache, v_cache, sinks, out_THD), rules, metadata)
 
     @property
-    def _num_groups(self) -> int:
+    def num_groups(self) -> int:
+        """Programs for each range or tile of keys."""
         return self.num_heads // self.group
-
-    @property
-    def _sharing(self) -> DecodeSharing:
-        return DecodeSharing(
-            self.decode, self._num_groups, self.group, self.head_dim, self.window, self.batch_invariant
-        )
 
     @property
     def _factors(self) -> tuple[float, float]:
@@ -183,15 +151,15 @@ class PagedKernels:
         metadata: TritonMetadata,
         shares: DecodeShares,
     ) -> None:
-        block_d = max(16, power_of_two(self.head_dim))
+        step, block_d = metadata.step, max(16, power_of_two(self.head_dim))
         merge = shares.rows * block_d <= _MAX_PIECE_ELEMENTS
         rows_merged = shares.rows if merge else 1
         merging = {"BLOCK_P": shares.rows, "BLOCK_C": max(1, _MERGED_ELEMENTS // (block_d * rows_merged))}
         launch(
-            decode_kernel, (self._num_groups, shares.num_ranges),
-            *tensors, metadata.query_start_loc, metadata.seq_lens, metadata.block_table,
+            decode_kernel, (self.num_groups, shares.num_ranges),
+            *tensors, step.query_start_loc, step.seq_lens, step.block_table,
             shares.ranges, shares.requests, shares.arrivals, shares.sums, shares.stats,
-            *self._factors, tensors[0].stride(0), metadata.block_table.stride(0), metadata.block_table.shape[1],
+            *self._factors, tensors[0].stride(0), step.block_table.stride(0), step.block_table.shape[1],
             **rules,
             **merging,
             BLOCK_M=max(16, shares.rows),
@@ -207,11 +175,11 @@ class PagedKernels:
         if not merge:
             *_, sinks, out_THD = tensors
             # As many pieces as requests of equal length have: programs of few registers fit beside those that decode.
-            pieces = power_of_two(max(shares.num_ranges // metadata.num_decodes, 2))
+            pieces = power_of_two(max(shares.num_ranges // step.num_decodes, 2))
             merging["BLOCK_C"] = min(merging["BLOCK_C"], pieces)
             launch(
-                merge_kernel, (shares.rows, self._num_groups, metadata.num_decodes),
-                shares.sums, shares.stats, sinks, out_THD, metadata.query_start_loc, shares.requests,
+                merge_kernel, (shares.rows, self.num_groups, step.num_decodes),
+                shares.sums, shares.stats, sinks, out_THD, step.query_start_loc, shares.requests,
                 **{name: rules[name] for name in ("NUM_HEADS", "GROUP", "HEAD_DIM", "BLOCK_D")},
                 **merging,
                 num_warps=4,
@@ -219,32 +187,32 @@ class PagedKernels:
             )  # fmt: skip
 
     def _prefill(self, tensors: tuple[Any, ...], rules: dict[str, Any], metadata: TritonMetadata) -> None:
-        first = metadata.num_decodes
+        step, first = metadata.step, metadata.step.num_decodes
+        prompts = (step.query_start_loc[first:], step.seq_lens[first : step.num_reqs], step.block_table[first:])
         if self.hopper is not None and metadata.counter is not None:
             # Gluon is imported where it is used, and only there.
             from atom_kernels.attention.hopper.launch import launch_prefill, rows_of_both
 
             rows = rows_of_both(*tensors[:3])
             if rows is not None:
-                seq_lens = metadata.seq_lens[first : first + metadata.num_prefills]
-                steps = (metadata.query_start_loc[first:], seq_lens, metadata.block_table[first:])
-                head_bytes = 2 * metadata.longest * self.head_dim * self.dtype.itemsize
+                head_bytes = 2 * step.max_seq_len * self.head_dim * self.dtype.itemsize
                 launch_prefill(
-                    tensors, rows, steps, metadata.counter, self.hopper,
-                    num_tokens=metadata.num_tokens,
-                    band=heads_at_a_time(self._num_groups, head_bytes),
+                    tensors, rows, prompts, metadata.counter, self.hopper,
+                    num_tokens=step.num_tokens,
+                    band=heads_at_a_time(self.num_groups, head_bytes),
                     scale=self._factors[0],
                 )  # fmt: skip
                 return
         block_m = max(self.prefill.block_m, power_of_two(self.group))
         block_t = block_m // self.group
         # Decodes may be padding without a token: then all tokens are of prompts.
-        tiles = metadata.num_tokens // block_t + metadata.num_prefills
+        num_prompts = step.num_reqs - first
+        tiles = step.num_tokens // block_t + num_prompts
         launch(
-            prefill_kernel, (self._num_groups, tiles),
-            *tensors, metadata.query_start_loc[first:], metadata.seq_lens[first:], metadata.block_table[first:],
-            *self._factors, tensors[0].stride(0), metadata.block_table.stride(0), metadata.block_table.shape[1],
-            metadata.num_prefills,
+            prefill_kernel, (self.num_groups, tiles),
+            *tensors, *prompts,
+            *self._factors, tensors[0].stride(0), step.block_table.stride(0), step.block_table.shape[1],
+            num_prompts,
             **rules,
             BLOCK_R=_REQUESTS_AT_ONCE,
             BLOCK_T=block_t,

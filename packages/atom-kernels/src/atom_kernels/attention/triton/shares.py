@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.triton.configs import DecodeConfig, num_programs
+from atom_kernels.attention.triton.configs import num_programs
 from atom_kernels.attention.triton.schedule import share_apart, share_evenly
 from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.triton.launch import launch
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.triton.launch import PagedKernels
+    from atom_kernels.protocols import BatchGeometry
 
 # The ranges of a request whose result must not depend on its neighbors.
 _OWN_RANGES = 16
@@ -39,49 +44,28 @@ class DecodeShares:
         return self.ranges.shape[0]
 
 
-@dataclass(frozen=True)
-class DecodeSharing:
-    """What one layer's decodes have in common.
-
-    Attributes:
-        config: of the kernel that takes the shares.
-        num_kv_heads: programs for each range of keys, with `group` query heads each.
-        value_dim: elements of a value.
-        window: of keys, 0 for none.
-        apart: requests do not share programs, so that one's bits do not depend on the others.
-    """
-
-    config: DecodeConfig
-    num_kv_heads: int
-    group: int
-    value_dim: int
-    window: int
-    apart: bool
-
-    def share(
-        self, query_start_loc: torch.Tensor, seq_lens: torch.Tensor, num_decodes: int, tokens: int
-    ) -> DecodeShares:
-        """Shares for the first `num_decodes` requests, of up to `tokens` query tokens each."""
-        device = seq_lens.device
-        num_ranges = max(1, num_programs(self.config, device) // self.num_kv_heads)
-        if self.apart:
-            num_ranges = num_decodes * _OWN_RANGES
-        rows = power_of_two(self.group * tokens)
-        numbers = torch.empty(3 * num_ranges + 2 * num_decodes, dtype=torch.int32, device=device)
-        pieces = (2 * num_ranges, self.num_kv_heads, rows)
-        shares = DecodeShares(
-            rows=rows,
-            ranges=numbers[: 3 * num_ranges].view(num_ranges, 3),
-            requests=numbers[3 * num_ranges :].view(num_decodes, 2),
-            arrivals=torch.empty((num_decodes, self.num_kv_heads), dtype=torch.int32, device=device),
-            sums=torch.empty((*pieces, self.value_dim), dtype=torch.float32, device=device),
-            stats=torch.empty((*pieces, 2), dtype=torch.float32, device=device),
-        )
-        arguments = (query_start_loc, seq_lens, shares.ranges, shares.requests, shares.arrivals, num_decodes)
-        rules = {"NUM_KV_HEADS": self.num_kv_heads, "WINDOW": self.window, "BLOCK_N": self.config.block_n}
-        if self.apart:
-            launch(share_apart, (num_decodes,), *arguments, **rules, RANGES=_OWN_RANGES, num_warps=1)
-        else:
-            grid = (-(-num_ranges // _BLOCK_J),)
-            launch(share_evenly, grid, *arguments, num_ranges, **rules, BLOCK_J=_BLOCK_J, BLOCK_R=_BLOCK_R, num_warps=8)
-        return shares
+def share_decodes(kernels: PagedKernels, step: BatchGeometry) -> DecodeShares:
+    """Shares for the decodes of a dense step."""
+    device, num_decodes = step.seq_lens.device, step.num_decodes
+    num_ranges = max(1, num_programs(kernels.decode, device) // kernels.num_groups)
+    if kernels.batch_invariant:
+        num_ranges = num_decodes * _OWN_RANGES
+    rows = power_of_two(kernels.group * step.max_decode_len)
+    numbers = torch.empty(3 * num_ranges + 2 * num_decodes, dtype=torch.int32, device=device)
+    pieces = (2 * num_ranges, kernels.num_groups, rows)
+    shares = DecodeShares(
+        rows=rows,
+        ranges=numbers[: 3 * num_ranges].view(num_ranges, 3),
+        requests=numbers[3 * num_ranges :].view(num_decodes, 2),
+        arrivals=torch.empty((num_decodes, kernels.num_groups), dtype=torch.int32, device=device),
+        sums=torch.empty((*pieces, kernels.head_dim), dtype=torch.float32, device=device),
+        stats=torch.empty((*pieces, 2), dtype=torch.float32, device=device),
+    )
+    arguments = (step.query_start_loc, step.seq_lens, shares.ranges, shares.requests, shares.arrivals, num_decodes)
+    rules = {"NUM_KV_HEADS": kernels.num_groups, "WINDOW": kernels.window, "BLOCK_N": kernels.decode.block_n}
+    if kernels.batch_invariant:
+        launch(share_apart, (num_decodes,), *arguments, **rules, RANGES=_OWN_RANGES, num_warps=1)
+    else:
+        grid = (-(-num_ranges // _BLOCK_J),)
+        launch(share_evenly, grid, *arguments, num_ranges, **rules, BLOCK_J=_BLOCK_J, BLOCK_R=_BLOCK_R, num_warps=8)
+    return shares

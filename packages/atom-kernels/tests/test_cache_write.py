@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom_kernels.attention import apply_prologue, write_kv
+from atom_kernels.attention import apply_prologue, write_cache
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.torch_backend import TorchAttention
@@ -22,7 +22,7 @@ def make_cache(dtype=torch.float32, num_blocks=3, block_size=4, heads=2, head_di
 def test_tokens_go_to_block_and_offset_of_their_slots():
     k_cache, v_cache = make_cache()
     k, v = torch.randn(2, 2, 8), torch.randn(2, 2, 8)
-    write_kv(k, v, (k_cache, v_cache), torch.tensor([9, 2]))
+    write_cache((k_cache, v_cache), (k, v), torch.tensor([9, 2]))
     assert torch.equal(k_cache[2, 1], k[0])
     assert torch.equal(v_cache[0, 2], v[1])
     assert k_cache.count_nonzero() == k.count_nonzero()
@@ -30,7 +30,7 @@ def test_tokens_go_to_block_and_offset_of_their_slots():
 
 def test_a_negative_slot_writes_nothing():
     k_cache, v_cache = make_cache()
-    write_kv(torch.ones(2, 2, 8), torch.ones(2, 2, 8), (k_cache, v_cache), torch.tensor([-1, 5]))
+    write_cache((k_cache, v_cache), (torch.ones(2, 2, 8), torch.ones(2, 2, 8)), torch.tensor([-1, 5]))
     assert k_cache.sum() == v_cache.sum() == 16
     assert k_cache[1, 1].sum() == 16
 
@@ -39,7 +39,7 @@ def test_float8_rounds_to_the_nearest_and_saturates():
     k_cache, v_cache = make_cache(torch.float8_e4m3fn)
     k = torch.full((1, 2, 8), 1000.0)
     v = torch.full((1, 2, 8), -1.06)
-    write_kv(k, v, (k_cache, v_cache), torch.tensor([0]))
+    write_cache((k_cache, v_cache), (k, v), torch.tensor([0]))
     assert k_cache[0, 0].float().unique().tolist() == [448.0]
     assert v_cache[0, 0].float().unique().tolist() == [-1.0]
 
