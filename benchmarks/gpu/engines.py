@@ -144,7 +144,9 @@ def fill_as_ours(model: Any) -> None:
     """
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
-            parameter.data.normal_(0.0, 0.02)
+            # Numbers of eight bits are drawn as float32.
+            drawn = parameter.data if parameter.dtype.itemsize > 1 else parameter.data.float()
+            parameter.data.copy_(drawn.normal_(0.0, 0.02))
         else:
             parameter.data.fill_(0.0 if "bias" in name else 1.0)
 

@@ -12,7 +12,10 @@ from typing import Any
 
 from benchmarks.gpu.ceilings import Ceilings
 
-BYTES = 2  # of a weight, a key or a value in bfloat16
+BYTES = 2  # of a plain weight, a key or a value in bfloat16
+# Of quantized weights with their scales, by `quant_method`; and how many products a GPU computes in the time of one.
+WEIGHT_BYTES = {"fp8": 1.0, "compressed-tensors": 0.5 + 4 / 128}
+PRODUCTS = {"fp8": 2.0}
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # names of their number in configs
 LOGIT_BYTES = 8  # a float32 logit is written and read
 
@@ -36,6 +39,8 @@ class Shape:
     vocab_size: int
     num_windows: int  # layers that see `window` tokens
     window: int
+    weight_bytes: float = BYTES  # of weights but the head's
+    products: float = 1.0
 
     def visible(self, context: float) -> float:
         """Keys that a query after `context` tokens sees in all layers together."""
@@ -50,6 +55,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     expert = 3 * hidden * config.get("moe_intermediate_size", config["intermediate_size"])
     windows = config.get("layer_types", []).count("sliding_attention")
     dense = (layers - num_mixtures) * 3 * hidden * config["intermediate_size"]
+    method = config.get("quantization_config", {}).get("quant_method")
     attention, key_size, prompt_key_size, cached = (_latent if "kv_lora_rank" in config else _grouped)(config)
     return Shape(
         num_layers=layers,
@@ -67,6 +73,8 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         vocab_size=config["vocab_size"],
         num_windows=windows,
         window=config.get("sliding_window") or 0,
+        weight_bytes=WEIGHT_BYTES.get(method, BYTES),
+        products=PRODUCTS.get(method, 1.0),
     )
 
 
@@ -113,15 +121,18 @@ def offline_seconds(shape: Shape, prompts: list[int], outputs: list[int], rates:
 
 def _linears(shape: Shape, num_tokens: float, num_logits: float, rates: Ceilings) -> float:
     """Everything but attention over keys, for so many tokens of which so many need logits."""
-    weights = shape.num_layers * shape.attention
-    seconds = _seconds(rates, BYTES * weights, 2 * num_tokens * weights)
-    seconds += _seconds(rates, BYTES * shape.dense, 2 * num_tokens * shape.dense)
+
+    def part(weights: float, products: float) -> float:
+        return _seconds(rates, shape.weight_bytes * weights, 2 * products / shape.products)
+
+    attention = shape.num_layers * shape.attention
     logits = BYTES * shape.head + LOGIT_BYTES * num_logits * shape.vocab_size
+    seconds = part(attention, num_tokens * attention) + part(shape.dense, num_tokens * shape.dense)
     seconds += _seconds(rates, logits, 2 * num_logits * shape.head)
     if shape.num_mixtures:
         touched = shape.num_experts * (1 - (1 - shape.top_k / shape.num_experts) ** num_tokens)
         weights = shape.num_mixtures * shape.expert
-        seconds += _seconds(rates, BYTES * touched * weights, 2 * num_tokens * shape.top_k * weights)
+        seconds += part(touched * weights, num_tokens * shape.top_k * weights)
     return seconds
 
 

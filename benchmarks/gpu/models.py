@@ -13,15 +13,27 @@ _QWEN3 = {
 }  # fmt: skip
 _QWEN3_DENSE = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **_QWEN3}
 
+_QWEN3_8B = {
+    **_QWEN3_DENSE, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+    "num_attention_heads": 32, "tie_word_embeddings": False,
+}  # fmt: skip
+# As published checkpoints say it.
+_FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+_INT4 = {
+    "quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"],
+    "config_groups": {"group_0": {"targets": ["Linear"], "input_activations": None, "weights": {
+        "num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": True,
+    }}},
+}  # fmt: skip
+
 MODELS: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": {
         **_QWEN3_DENSE, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
         "num_attention_heads": 16, "tie_word_embeddings": True,
     },
-    "qwen3-8b": {
-        **_QWEN3_DENSE, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
-        "num_attention_heads": 32, "tie_word_embeddings": False,
-    },
+    "qwen3-8b": _QWEN3_8B,
+    "qwen3-8b-fp8": {**_QWEN3_8B, "quantization_config": _FP8},
+    "qwen3-8b-int4": {**_QWEN3_8B, "quantization_config": _INT4},
     "qwen3-30b-a3b": {
         **_QWEN3, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
         "intermediate_size": 6144, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4,

@@ -109,7 +109,7 @@ def test_what_the_engine_loads_is_not_refused_and_a_plan_says_how_it_is_held(tmp
     assert needs.held_format(Platform.nvidia("sm_90")) == "bitsandbytes int8"
     needs = model_requirements(open_checkpoint(with_quantization(tmp_path / "fp8", FP8)))
     assert (needs.published_format, needs.refusal) == ("fp8", None)
-    assert needs.held_format(Platform.nvidia("sm_90")) == "bfloat16"
+    assert needs.held_format(Platform.nvidia("sm_90")) == "fp8"
 
 
 def test_layers_that_cannot_be_held_in_a_readable_format_are_refused_in_the_plan_too(tmp_path: Path):

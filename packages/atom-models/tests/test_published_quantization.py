@@ -43,6 +43,7 @@ def compressed(weights: dict[str, Any] | None, *ignore: str, form: str = "pack-q
 
 
 FLOAT = {"num_bits": 8, "type": "float", "symmetric": True}
+ROUNDED = {"input_activations": FLOAT | {"strategy": "token", "dynamic": True}}
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
 KIMI = compressed(
     INT4,
@@ -71,8 +72,9 @@ TILES, TILES_INV = Float8Layout((128, 128)), Float8Layout((128, 128), "weight_sc
         (DEEPSEEK, {Q: TILES_INV, EXPERT: TILES_INV, HEAD: None}),
         (QWEN_FP8, {Q: TILES_INV, ROUTER: None, GATE: TILES_INV, HEAD: None}),
         (STATIC_FP8, {Q: Float8Layout(), HEAD: None}),
-        (compressed(FLOAT | {"strategy": "tensor"}, HEAD), {Q: Float8Layout(), HEAD: None}),
-        (compressed(FLOAT | {"strategy": "channel"}, HEAD), {Q: Float8Layout()}),
+        (compressed(FLOAT | {"strategy": "tensor"}, HEAD, **ROUNDED), {Q: Float8Layout(), HEAD: None}),
+        (compressed(FLOAT | {"strategy": "channel"}, HEAD, **ROUNDED), {Q: Float8Layout()}),
+        (compressed(FLOAT | {"strategy": "channel"}, HEAD), {Q: Float8Layout(rounds_inputs=False)}),
         (compressed(FLOAT | {"strategy": "block", "block_structure": [128, 128]}), {Q: TILES}),
         (compressed({"num_bits": 8, "type": "int", "strategy": "channel"}, form="int-quantized"), {Q: Int8Layout()}),
         (compressed(INT4 | {"group_size": 128}, HEAD), {Q: PackedInt4Layout(128), HEAD: None}),
@@ -116,7 +118,7 @@ def test_a_name_beats_a_pattern_and_a_pattern_the_class():
     }
     published = read_published(given)
     assert published.choose(Q).layout == Int8Layout()
-    assert published.choose(Q.replace("q_proj", "k_proj")).layout == Float8Layout()
+    assert published.choose(Q.replace("q_proj", "k_proj")).layout == Float8Layout(rounds_inputs=False)
     assert published.choose(GATE).layout == PackedInt4Layout(32)
     assert published.choose(Q).rule == f"meant by {Q!r}"
 
@@ -127,7 +129,8 @@ def test_quark_gives_layers_of_a_pattern_their_own_layout():
         "layer_quant_config": {"*self_attn*": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}}},
     }
     published = read_published(given)
-    assert published.choose(Q).layout == Float8Layout(ignored=("input_scale", "output_scale"))
+    ignored = ("input_scale", "output_scale")
+    assert published.choose(Q).layout == Float8Layout(ignored=ignored, rounds_inputs=False)
     assert published.choose(EXPERT).layout == Mxfp4Layout("weight")
 
 

@@ -18,8 +18,8 @@ from atom_models.quantization import (
     ONLINE,
     Dense,
     Int8FewRows,
-    Int8WeightOnly,
     OneScheme,
+    Packed,
     UnsupportedQuantizationError,
     choose_quantization,
 )
@@ -46,7 +46,7 @@ def make_layer(scheme, dtype=torch.bfloat16, bias=True):
 @pytest.mark.parametrize("num_rows", [1, 4, 5, 70])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_int8_weights_are_the_rounded_weights(dtype, num_rows):
-    layer, weight, bias = make_layer(Int8WeightOnly(), dtype)
+    layer, weight, bias = make_layer(Packed(Integers(8)), dtype)
     x = torch.randn(num_rows, 64).to(dtype)
     expected = rounded_linear(x, weight, bias)
     tolerance = {"atol": 0.15, "rtol": 0.02} if dtype is torch.bfloat16 else {"atol": 1e-4, "rtol": 1e-4}
@@ -100,13 +100,13 @@ def test_a_linear_of_odd_size_stays_plain_when_the_others_are_rounded():
 
 def test_the_head_stays_dense():
     assert scheme_for(ONLINE["int8"], "lm_head") == Dense()
-    assert scheme_for(ONLINE["int8"], "model.layers.0.mlp.down_proj") == Int8WeightOnly()
+    assert scheme_for(ONLINE["int8"], "model.layers.0.mlp.down_proj") == Packed(Integers(8))
 
 
 def test_skipped_names_match_whole_components():
-    choice = OneScheme("test", Int8WeightOnly(), ("layers.1", "o_proj"))
+    choice = OneScheme("test", Packed(Integers(8)), ("layers.1", "o_proj"))
     assert scheme_for(choice, "model.layers.1.mlp.up_proj") == Dense()
-    assert scheme_for(choice, "model.layers.11.mlp.up_proj") == Int8WeightOnly()
+    assert scheme_for(choice, "model.layers.11.mlp.up_proj") == Packed(Integers(8))
     assert scheme_for(choice, "model.layers.0.self_attn.o_proj") == Dense()
 
 
@@ -148,7 +148,7 @@ def test_a_checkpoint_of_int8_weights_equals_its_dense_twin(tmp_path, skipped):
 def test_shards_that_a_checkpoint_skips_stay_dense_within_a_merged_layer(tmp_path):
     model = load_model(make_int8_checkpoint(tmp_path, ("lm_head", "k_proj"))[0]).model
     parts = model.model.layers[0].self_attn.qkv_proj._parts
-    assert [part.scheme for part in parts] == [Int8WeightOnly(), Dense(), Int8WeightOnly()]
+    assert [part.scheme for part in parts] == [Packed(Integers(8)), Dense(), Packed(Integers(8))]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ _ASSEMBLY_TILE = 64
 
 
 def _supports(problem: LinearProblem | FusedLinearProblem, platform: Platform) -> str | None:
+    if (reason := problem.why_not_plain()) is not None:
+        return reason
     if problem.dtype not in _HALVES:
         return f"the tuned GEMM is for bfloat16 and float16, not {problem.dtype}"
     if problem.result_dtype != problem.dtype:

@@ -9,15 +9,18 @@ import torch
 
 from atom_kernels.activation.contract import gated_activation
 from atom_kernels.activation.names import Activation
-from atom_kernels.formats import WeightFormat
+from atom_kernels.formats import Plain, WeightFormat
 from atom_kernels.norm.contract import rms_norm
 
 
 @dataclass(frozen=True)
 class LinearProblem:
-    """``[T, in_features] -> [T, out_features]`` in `dtype`; the result in `out_dtype` where one is given.
+    """``[T, in_features] -> [T, out_features]`` in `dtype`.
 
-    `out_dtype` is float32: logits keep the sums as they are.
+    Attributes:
+        out_dtype: of the result where it is not `dtype`: float32, so that logits keep the sums as they are.
+        weight_format: of the weight; None is plain numbers in `dtype`.
+        input_format: what rows of x may be rounded to where that makes a product faster; None is not at all.
     """
 
     in_features: int
@@ -25,6 +28,8 @@ class LinearProblem:
     dtype: torch.dtype
     bias: bool = False
     out_dtype: torch.dtype | None = None
+    weight_format: WeightFormat | None = None
+    input_format: WeightFormat | None = None
 
     def __post_init__(self) -> None:
         if self.out_dtype not in (None, torch.float32):
@@ -33,6 +38,15 @@ class LinearProblem:
     @property
     def weight_rows(self) -> int:
         return self.out_features
+
+    @property
+    def held(self) -> WeightFormat:
+        """The weight's format."""
+        return self.weight_format or Plain(self.dtype)
+
+    def why_not_plain(self) -> str | None:
+        """Why a kernel of plain weights cannot run it."""
+        return None if self.weight_format is None else f"multiplies plain weights, not {self.weight_format.name}"
 
     @property
     def result_dtype(self) -> torch.dtype:
@@ -55,7 +69,8 @@ class FusedLinearProblem(LinearProblem):
     @property
     def product(self) -> LinearProblem:
         """The linear alone."""
-        return LinearProblem(self.in_features, self.weight_rows, self.dtype, self.bias, self.out_dtype)
+        sizes = (self.in_features, self.weight_rows, self.dtype, self.bias, self.out_dtype)
+        return LinearProblem(*sizes, self.weight_format, self.input_format)
 
 
 @dataclass(frozen=True)
@@ -91,15 +106,19 @@ def fused_linear(
     gated: bool = False,
     residual_TN: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    input_format: WeightFormat | None = None,
 ) -> torch.Tensor:
     """A linear with what stands before and after it: ``residual + act(rms_norm(x) @ weight.T + bias)``.
 
     The norm (`rms_norm`; without `norm_weight_K` there is none), the activation (the gated silu, if `gated`) and the
-    residual may each be left out. Rounded once to `out_dtype`, by default x's, at the end.
+    residual may each be left out. What is multiplied may be rounded to `input_format`. Rounded once to `out_dtype`, by
+    default x's, at the end.
     """
     x = x_TK.float()
     if norm_weight_K is not None:
         x = rms_norm(x, norm_weight_K, eps, weight_offset=norm_offset)
+    if input_format is not None:
+        x = input_format.dequantize(input_format.quantize(x), x.shape[-1])
     out = linear(x, weight_NK, bias_N)
     if gated:
         out = gated_activation(out, Activation.SILU)

@@ -9,6 +9,8 @@ import torch
 
 from atom_kernels.aiter import linear as aiter_linear
 from atom_kernels.dtypes import FLOATS
+from atom_kernels.formats import num_bytes as format_bytes
+from atom_kernels.formats import weight_specs as tensors_of
 from atom_kernels.linear import native, onednn
 from atom_kernels.linear.batch_invariant import BATCH_INVARIANT_BACKEND, why_not_cublas
 from atom_kernels.linear.contract import LinearProblem, linear
@@ -17,8 +19,8 @@ from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 
 def weight_specs(problem: LinearProblem) -> dict[str, WeightSpec]:
     """The weights of a linear, alone or with its neighbors."""
-    weight = WeightSpec((problem.weight_rows, problem.in_features), problem.dtype)
-    return {"weight": weight, "bias": WeightSpec((problem.weight_rows,), problem.dtype, optional=not problem.bias)}
+    specs = tensors_of(problem.held, problem.weight_rows, problem.in_features)
+    return specs | {"bias": WeightSpec((problem.weight_rows,), problem.dtype, optional=not problem.bias)}
 
 
 def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -50,7 +52,8 @@ def random_weights(
         return torch.randn(*shape, generator=generator).to(problem.dtype)
 
     weight = random(problem.weight_rows, problem.in_features) / problem.in_features**0.5
-    return {"weight": weight, "bias": random(problem.weight_rows) if problem.bias else None}, random
+    bias = random(problem.weight_rows) if problem.bias else None
+    return {**problem.held.quantize(weight), "bias": bias}, random
 
 
 def _make_inputs(problem: LinearProblem, num_rows: int, generator: torch.Generator) -> Any:
@@ -87,7 +90,8 @@ def _tolerance(problem: LinearProblem) -> Tolerance:
 def work(problem: LinearProblem, num_rows: int) -> Work:
     """The product's; what its neighbors add is not counted."""
     k, n, weight_rows = problem.in_features, problem.out_features, problem.weight_rows
-    num_bytes = (k * weight_rows + num_rows * k) * problem.dtype.itemsize + num_rows * n * problem.result_dtype.itemsize
+    weights = format_bytes(problem.held, weight_rows, k)
+    num_bytes = weights + num_rows * k * problem.dtype.itemsize + num_rows * n * problem.result_dtype.itemsize
     return Work(num_bytes, 2 * num_rows * k * weight_rows)
 
 

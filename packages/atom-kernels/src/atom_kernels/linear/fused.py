@@ -9,10 +9,17 @@ import torch
 
 from atom_kernels.aiter import linear as aiter_linear
 from atom_kernels.dtypes import FLOATS
+from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset
 from atom_kernels.linear import triton_backend
 from atom_kernels.linear.contract import FusedLinearProblem, fused_linear
 from atom_kernels.linear.dense import empty_result, random_weights, weight_specs, work
 from atom_kernels.operator import Backend, Op, Tolerance
+
+_FORMATS = (
+    *(Float8(), Float8(128, 128), Integers(8), Integers(4), Mxfp4(), Nvfp4()),
+    *(Integers(4, 32, offset, torch.float16) for offset in Offset),
+    *(Integers(4, group) for group in (64, 128)),
+)
 
 
 def _reference(
@@ -25,8 +32,9 @@ def _reference(
     residual_TN: torch.Tensor | None = None,
 ) -> torch.Tensor:
     return fused_linear(
-        x_TK, weights["weight"], weights["bias"], norm_weight_K=norm_weight_K, eps=eps, norm_offset=norm_offset,
-        gated=problem.gated, residual_TN=residual_TN, out_dtype=problem.out_dtype,
+        x_TK, problem.held.dequantize(weights, problem.in_features), weights["bias"], norm_weight_K=norm_weight_K,
+        eps=eps, norm_offset=norm_offset, gated=problem.gated, residual_TN=residual_TN, out_dtype=problem.out_dtype,
+        input_format=problem.input_format,
     )  # fmt: skip
 
 
@@ -50,7 +58,12 @@ def _problems() -> tuple[FusedLinearProblem, ...]:
         for dtype in FLOATS
         for bias, gated in ((False, False), (True, True))
     )
-    return (*same, FusedLinearProblem(48, 33, torch.bfloat16, out_dtype=torch.float32))
+    packed = tuple(
+        FusedLinearProblem(288, 64, dtype, bias=gated, gated=gated, weight_format=weight_format)
+        for weight_format in _FORMATS
+        for dtype, gated in ((torch.float32, True), (torch.bfloat16, False))
+    )
+    return (*same, FusedLinearProblem(48, 33, torch.bfloat16, out_dtype=torch.float32), *packed)
 
 
 def _tolerance(problem: FusedLinearProblem) -> Tolerance:
@@ -72,6 +85,8 @@ FUSED_LINEAR = Op(
         aiter_linear.FUSED_BACKEND,
         triton_backend.SKINNY_BACKEND,
         triton_backend.COMPOSED_BACKEND,
+        triton_backend.PACKED_SKINNY_BACKEND,
+        triton_backend.PACKED_COMPOSED_BACKEND,
         Backend(name="torch", implementation="torch, in float32", bind=_bind),
     ),
     weights=weight_specs,
@@ -81,6 +96,8 @@ FUSED_LINEAR = Op(
         FusedLinearProblem(1024, 4096, torch.bfloat16),
         FusedLinearProblem(1024, 3072, torch.bfloat16, gated=True),
         FusedLinearProblem(4096, 6144, torch.bfloat16),
+        FusedLinearProblem(4096, 6144, torch.bfloat16, weight_format=Float8(), input_format=Float8()),
+        FusedLinearProblem(4096, 6144, torch.bfloat16, weight_format=Integers(4, 128)),
     ),
     tolerance=_tolerance,
     work=work,

@@ -11,6 +11,8 @@ from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.linear.composed import composed
 from atom_kernels.linear.contract import FusedLinearProblem
 from atom_kernels.linear.dense import OP
+from atom_kernels.linear.packed_product import packed_linear, rounded_rows
+from atom_kernels.linear.packed_weights import PACKED_LAYOUT, PLAIN, packing_of, why_not_packed
 from atom_kernels.linear.skinny_configs import SkinnyConfig, skinny_configs
 from atom_kernels.operator import Backend
 from atom_kernels.platform import detect_platform
@@ -20,17 +22,25 @@ from atom_kernels.triton.launch import launch
 
 
 def _supports(problem: FusedLinearProblem, platform: Any) -> str | None:
+    return problem.why_not_plain() or _why_not(problem, platform)
+
+
+def _supports_packed(problem: FusedLinearProblem, platform: Any) -> str | None:
+    return why_not_packed(problem) or _why_not(problem, platform)
+
+
+def _why_not(problem: FusedLinearProblem, platform: Any) -> str | None:
     if platform.batch_invariant:
         return "a row's sums depend on how many rows there are"
     return why_not_dtype(problem.dtype, FLOATS)
 
 
-def _supports_skinny(problem: FusedLinearProblem, platform: Any) -> str | None:
+def _why_not_skinny(problem: FusedLinearProblem, platform: Any) -> str | None:
     if problem.dtype is torch.float16:
         return "float16 may overflow where the norm's scale comes after the product"
     if not skinny_configs(problem, platform.name):
         return f"cuBLAS is faster for every number of rows, measured on {platform.name}"
-    return _supports(problem, platform)
+    return None
 
 
 def _max_rows(problem: FusedLinearProblem, platform: Any) -> int:
@@ -61,14 +71,21 @@ class SkinnyLinear:
         from atom_kernels.triton.support import dependent_launch
 
         self._problem, self._config = problem, config
-        self._weight, self._bias = weights["weight"].contiguous(), weights["bias"]
+        if problem.weight_format is None:
+            packing = PLAIN
+            self._weight, self._scale, self._minimum = weights["weight"].contiguous(), None, None
+        else:
+            packing = packing_of(problem.weight_format, problem.in_features)
+            if packing.is_one_scale_a_row(problem.in_features):
+                packing = PLAIN
+            self._weight, self._scale, self._minimum = weights["codes"], weights["scale"], weights["minimum"]
+        self._bias = weights["bias"]
         self._num_blocks = -(-problem.out_features // config.block_n)
-        self._constants = config.launch() | dependent_launch() | {
+        self._constants = config.launch() | dependent_launch() | packing.constants() | {
             "N": problem.out_features,
             "K": problem.in_features,
             "GATED": problem.gated,
-            # Triton's interpreter has no products of bfloat16.
-            "PRECISION": "ieee" if problem.dtype is torch.float32 or triton_interpret() else "tf32",
+            "PRECISION": _precision(problem),
         }  # fmt: skip
         self._counter = None
         if config.split_k > 1:
@@ -94,7 +111,10 @@ class SkinnyLinear:
         out = torch.empty(x.shape[0], problem.out_features, dtype=problem.result_dtype, device=x.device)
         if residual is not None:
             residual = residual.contiguous()
-        if norm_weight is not None and config.norm_apart:
+        x_scale = None
+        if config.rounds:
+            (x, x_scale), norm_weight = rounded_rows(x, norm_weight, eps, norm_offset), None
+        elif norm_weight is not None and config.norm_apart:
             x, norm_weight = rms_norm_by_triton(x, norm_weight, eps, norm_offset), None
         parts = squares = None
         counter, row_blocks = self._counter, -(-x.shape[0] // config.block_m)
@@ -111,8 +131,8 @@ class SkinnyLinear:
         if x.shape[0]:
             launch(
                 skinny_linear_kernel, (row_blocks, self._num_blocks, config.split_k),
-                x, self._weight, self._bias, norm_weight, residual, out, parts, squares, counter,
-                x.shape[0], x.stride(0), eps, norm_offset, **self._constants,
+                x, x_scale, self._weight, self._scale, self._minimum, self._bias, norm_weight, residual, out, parts,
+                squares, counter, x.shape[0], x.stride(0), eps, norm_offset, **self._constants,
             )  # fmt: skip
         return out
 
@@ -121,19 +141,47 @@ class SkinnyLinear:
         return torch.zeros(self._num_blocks * row_blocks, dtype=torch.int32, device=self._weight.device)
 
 
+def _precision(problem: FusedLinearProblem) -> str:
+    """How a kernel multiplies: "pairs" decodes two packed weights at a time."""
+    from atom_kernels.triton.support import has_dependent_launch
+
+    # Triton's interpreter has no products of bfloat16.
+    if problem.dtype is torch.float32 or triton_interpret():
+        return "ieee"
+    return "pairs" if problem.weight_format is not None and has_dependent_launch() else "tf32"
+
+
 def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
     from atom_kernels.norm.triton_backend import rms_norm_by_triton
 
-    linear = select(OP, problem.product).prepare(weights)
+    if problem.weight_format is None:
+        linear: Callable[[torch.Tensor], torch.Tensor] = select(OP, problem.product).prepare(weights)
+    else:
+        linear = packed_linear(problem.product, weights)
     return composed(problem, linear, rms_norm_by_triton, activation_backend="triton")
 
 
 SKINNY_BACKEND = Backend(
     name="triton",
     implementation="Triton, the weight passes once",
-    supports=_supports_skinny,
+    supports=lambda problem, platform: _supports(problem, platform) or _why_not_skinny(problem, platform),
     bind=_bind_skinny,
     max_rows=_max_rows,
+)
+PACKED_SKINNY_BACKEND = Backend(
+    name="triton",
+    implementation="Triton, the packed weight passes once",
+    supports=lambda problem, platform: _supports_packed(problem, platform) or _why_not_skinny(problem, platform),
+    bind=_bind_skinny,
+    layout=PACKED_LAYOUT,
+    max_rows=_max_rows,
+)
+PACKED_COMPOSED_BACKEND = Backend(
+    name="triton",
+    implementation="fp8 product of rounded rows, or the weight made plain, between Triton kernels",
+    supports=_supports_packed,
+    bind=_bind_composed,
+    layout=PACKED_LAYOUT,
 )
 COMPOSED_BACKEND = Backend(
     name="triton",

@@ -10,18 +10,29 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom_kernels.linear.triton_packed import (
+    decode_in_pairs,
+    packed_products,
+    packed_products_of_one_row,
+    prefetch_codes,
+)
 from atom_kernels.triton.support import prefetch_to_l2, wait_for_inputs
 
 
 @triton.jit(do_not_specialize=["num_rows", "eps", "norm_offset"])
 def skinny_linear_kernel(
-    x_ptr, weight_ptr, bias_ptr, norm_weight_ptr, residual_ptr, out_ptr, part_ptr, square_ptr, counter_ptr,
-    num_rows, x_stride, eps, norm_offset,
+    x_ptr, x_scale_ptr, weight_ptr, scale_ptr, minimum_ptr, bias_ptr, norm_weight_ptr, residual_ptr, out_ptr, part_ptr,
+    square_ptr, counter_ptr, num_rows, x_stride, eps, norm_offset,
     N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, PRECISION: tl.constexpr,
+    KIND: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
-    PREFETCH: tl.constexpr, DEPENDENT: tl.constexpr,
+    STAGES: tl.constexpr, PREFETCH: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """``out[M, N] = act(rms_norm(x) @ weight.T + bias) + residual``; more rows than BLOCK_M read the weight again."""
+    """``out[M, N] = act(rms_norm(x) @ weight.T + bias) + residual``; more rows than BLOCK_M read the weight again.
+
+    Rows of x that were rounded have a scale each. The weight is of a KIND of `triton_packed`, or "plain": then with a
+    scale for each row where there is `scale_ptr`.
+    """
     # Blocks of rows that read the same weights start together.
     row_block, block, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -29,23 +40,48 @@ def skinny_linear_kernel(
     steps: tl.constexpr = (K + BLOCK_K * SPLIT_K - 1) // (BLOCK_K * SPLIT_K)
     even: tl.constexpr = steps * BLOCK_K * SPLIT_K == K
     begin = part * steps * BLOCK_K
-    weight_at = weight_ptr + tl.where(outputs < N, outputs, 0).to(tl.int64) * K
+    weight_row = tl.where(outputs < N, outputs, 0)
+    weight_at = weight_ptr + weight_row.to(tl.int64) * K
     if DEPENDENT:
         # Weights do not depend on other kernels.
-        _prefetch(weight_at, begin, PREFETCH, K, BLOCK_N, BLOCK_K)
-        if GATED:
-            _prefetch(weight_at + N * K, begin, PREFETCH, K, BLOCK_N, BLOCK_K)
+        if KIND != "plain":
+            prefetch_codes(weight_ptr, weight_row, begin, PREFETCH, K, KIND, BLOCK_K)
+            if GATED:
+                prefetch_codes(weight_ptr, weight_row + N, begin, PREFETCH, K, KIND, BLOCK_K)
+        else:
+            _prefetch(weight_at, begin, PREFETCH, K, BLOCK_N, BLOCK_K)
+            if GATED:
+                _prefetch(weight_at + N * K, begin, PREFETCH, K, BLOCK_N, BLOCK_K)
     wait_for_inputs(DEPENDENT)
-    if BLOCK_M == 1:
+    if KIND != "plain" and BLOCK_M == 1:
+        gate, up, squares = packed_products_of_one_row(
+            x_ptr + row_block * x_stride, weight_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset,
+            weight_row, weight_row + N, begin,
+            K, GATED, KIND, GROUP, PRECISION, GROUP_ROWS, steps, even, STAGES, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+    elif KIND != "plain":
+        gate, up, squares = packed_products(
+            x_ptr, weight_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset, weight_row, weight_row + N, rows,
+            num_rows, x_stride, begin,
+            K, GATED, KIND, GROUP, GROUP_ROWS, PRECISION, steps, even, BLOCK_M, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+    elif BLOCK_M == 1:
         gate, up, squares = _products_of_one_row(
             x_ptr + row_block * x_stride, weight_at, norm_weight_ptr, norm_offset, begin,
-            N, K, GATED, steps, even, BLOCK_N, BLOCK_K,
+            N, K, GATED, steps, even, STAGES, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     else:
         gate, up, squares = _products(
             x_ptr, weight_at, norm_weight_ptr, norm_offset, rows, num_rows, x_stride, begin,
             N, K, GATED, PRECISION, steps, even, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
+    if KIND == "plain" and scale_ptr is not None:
+        gate *= tl.load(scale_ptr + weight_row)[:, None]
+        if GATED:
+            up *= tl.load(scale_ptr + weight_row + N)[:, None]
+    if x_scale_ptr is not None:
+        x_scale = tl.load(x_scale_ptr + tl.where(rows < num_rows, rows, 0))
+        gate, up = gate * x_scale[None, :], up * x_scale[None, :]
     if SPLIT_K > 1:
         groups: tl.constexpr = 2 if GATED else 1
         size: tl.constexpr = BLOCK_N * BLOCK_M
@@ -108,14 +144,15 @@ def _load_weight(weight_at, columns, K: tl.constexpr, EVEN: tl.constexpr):
 def _products_of_one_row(
     x_ptr, weight_at, norm_weight_ptr, norm_offset, begin,
     N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, STEPS: tl.constexpr, EVEN: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Products [BLOCK_N, 1] and the sum of squares [1], without tensor cores."""
     sums = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     up_sums = tl.zeros([BLOCK_N, BLOCK_K if GATED else 1], tl.float32)
     squares = tl.zeros([1, BLOCK_K], tl.float32)
-    for step in range(STEPS):
-        columns = begin + step * BLOCK_K + tl.arange(0, BLOCK_K)
+    for step in tl.range(STEPS, num_stages=STAGES):
+        # As many weights as inputs a thread, even where they are bytes: else one of them moves through shared memory.
+        columns = tl.max_contiguous(begin + step * BLOCK_K + tl.arange(0, BLOCK_K), 8)
         inside = (columns < K)[None, :]
         x = tl.load(x_ptr + columns[None, :], mask=inside, other=0.0).to(tl.float32)
         weight = _load_weight(weight_at, columns, K, EVEN)
@@ -161,8 +198,13 @@ def _products(
 def _dot(weight, x, sums, PRECISION: tl.constexpr):
     if PRECISION == "ieee":
         return tl.dot(weight.to(tl.float32), x.to(tl.float32), sums, input_precision="ieee")
+    elif weight.dtype == x.dtype:
+        # Hopper's own sums of fp8 products are short: they are added up in float32 after that many.
+        return tl.dot(weight, x, sums, max_num_imprecise_acc=128)
+    elif PRECISION == "pairs":
+        return tl.dot(decode_in_pairs(weight, 0, "bytes", False), x, sums)
     else:
-        return tl.dot(weight, x, sums)
+        return tl.dot(weight.to(x.dtype), x, sums)
 
 
 @triton.jit

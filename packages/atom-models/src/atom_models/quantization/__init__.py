@@ -3,7 +3,7 @@
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
 from atom_models.quantization.choice import ONLINE, UNQUANTIZED, OneScheme, choose_quantization
 from atom_models.quantization.dense import Dense
-from atom_models.quantization.int8 import Int8FewRows, Int8WeightOnly
+from atom_models.quantization.int8 import Int8FewRows
 from atom_models.quantization.layouts import ExpectedWeight, StoredLayout
 from atom_models.quantization.packed import AsStored, Packed
 from atom_models.quantization.published import Header, Headers
@@ -29,7 +29,6 @@ __all__ = [
     "Headers",
     "InputFormat",
     "Int8FewRows",
-    "Int8WeightOnly",
     "LayerQuantization",
     "LinearScheme",
     "LinearSpec",

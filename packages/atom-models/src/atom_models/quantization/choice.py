@@ -11,9 +11,9 @@ import torch
 from atom_kernels.formats import Float8, Integers, Mxfp4, Offset
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
 from atom_models.quantization.dense import Dense
-from atom_models.quantization.int8 import Int8FewRows, Int8WeightOnly
+from atom_models.quantization.int8 import Int8FewRows
 from atom_models.quantization.layouts import PlainLayout
-from atom_models.quantization.packed import Rounded
+from atom_models.quantization.packed import Packed, Rounded
 from atom_models.quantization.published import StoredQuantization, read_published
 from atom_models.quantization.published.headers import Headers
 from atom_models.quantization.scheme import LayerQuantization, LinearScheme, Quantization
@@ -41,15 +41,15 @@ UNQUANTIZED = OneScheme("none", Dense())
 # Asked for by name; the head stays dense, where rounding costs the most.
 ONLINE: Mapping[str, Quantization] = {
     "none": UNQUANTIZED,
-    "int8": OneScheme("int8", Int8WeightOnly(), ("lm_head",)),
+    "int8": OneScheme("int8", Packed(Integers(8)), ("lm_head",)),
     "int8-few-rows": OneScheme("int8-few-rows", Int8FewRows(), ("lm_head",)),
     **{
-        name: OneScheme(name, Rounded(weight_format), ("lm_head",))
-        for name, weight_format in {
-            "int4": Integers(4, 32, Offset.MINIMUM, torch.float16),
-            "fp8": Float8(),
-            "fp8_block": Float8(128, 128),
-            "mxfp4": Mxfp4(),
+        name: OneScheme(name, rounded, ("lm_head",))
+        for name, rounded in {
+            "int4": Rounded(Integers(4, 32, Offset.MINIMUM, torch.float16)),
+            "fp8": Rounded(Float8(), Float8()),
+            "fp8_block": Rounded(Float8(128, 128), Float8(1, 128)),
+            "mxfp4": Rounded(Mxfp4()),
         }.items()
     },
 }

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from atom_kernels.formats import WeightFormat
 from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem, LinearProblem
 from atom_kernels.plan import Plan
 from atom_kernels.select import select
@@ -29,27 +30,32 @@ class Dense(LinearScheme):
 
     def input_format(self, spec: LinearSpec) -> InputFormat:
         """Activations before their norm, where the linear's kernel norms by itself."""
-        plan = _fused_plan(spec)
-        limit = None if plan is None else plan.rows[0].max_rows
-        return DENSE_INPUT if limit is None else UnnormedInput(limit)
+        return input_format_of(fused_plan(spec))
 
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
-        fused = _fused_plan(spec)
+        fused = fused_plan(spec)
         if fused is not None:
-            return _apply_fused(fused, weights)
+            return apply_fused(fused, weights)
         problem = LinearProblem(spec.in_features, spec.out_features, spec.dtype, spec.bias, spec.out_dtype)
         return select(OP, problem, spec.platform).prepare(weights)
 
 
-def _fused_plan(spec: LinearSpec) -> Plan | None:
+def fused_plan(
+    spec: LinearSpec, weight_format: WeightFormat | None = None, inputs: WeightFormat | None = None
+) -> Plan | None:
     """The plan of a linear with its neighbors, where it is more than the operators one after the other."""
     outputs = spec.out_features // 2 if spec.gated else spec.out_features
-    problem = FusedLinearProblem(spec.in_features, outputs, spec.dtype, spec.bias, spec.out_dtype, spec.gated)
-    plan = select(FUSED_LINEAR, problem, spec.platform)
+    plain = LinearProblem(spec.in_features, outputs, spec.dtype, spec.bias, spec.out_dtype, weight_format, inputs)
+    plan = select(FUSED_LINEAR, FusedLinearProblem(**vars(plain), gated=spec.gated), spec.platform)
     return None if plan.rows[0].backend == "torch" else plan
 
 
-def _apply_fused(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
+def input_format_of(fused: Plan | None) -> InputFormat:
+    limit = None if fused is None else fused.rows[0].max_rows
+    return DENSE_INPUT if limit is None else UnnormedInput(limit)
+
+
+def apply_fused(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
     run = plan.prepare(weights)
 
     def apply(x: Any, residual: torch.Tensor | None = None) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Weight-only int8 with a scale for each output channel."""
+"""int8 for calls of few rows beside plain weights for the others."""
 
 from __future__ import annotations
 
@@ -8,25 +8,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from atom_kernels.formats import Integers, WeightFormat
+from atom_kernels.formats import Integers
 from atom_kernels.linear import LINEAR_QUANTIZED, OP, LinearProblem, QuantizedLinearProblem
 from atom_kernels.operator import Layout
 from atom_kernels.plan import Plan, PlanRow
 from atom_kernels.select import select
 from atom_models.quantization.scheme import LinearScheme, LinearSpec
-
-
-@dataclass(frozen=True)
-class Int8WeightOnly(LinearScheme):
-    """int8 with a scale for each output; activations are not quantized."""
-
-    name: ClassVar[str] = "int8"
-
-    def weight_format(self, spec: LinearSpec) -> WeightFormat:
-        return Integers(8)
-
-    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-        return _int8_plan(spec).prepare(weights)
 
 
 @dataclass(frozen=True)

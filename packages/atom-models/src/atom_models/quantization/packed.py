@@ -13,8 +13,8 @@ from atom_kernels.linear import LINEAR_QUANTIZED, QuantizedLinearProblem
 from atom_kernels.plan import Plan
 from atom_kernels.select import select
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
-from atom_models.quantization.dense import Dense
-from atom_models.quantization.scheme import LinearScheme, LinearSpec
+from atom_models.quantization.dense import Dense, apply_fused, fused_plan, input_format_of
+from atom_models.quantization.scheme import InputFormat, LinearScheme, LinearSpec
 
 # Inputs that kernels take in any format.
 _ANY_SIZE = 1024
@@ -22,12 +22,16 @@ _ANY_SIZE = 1024
 
 @dataclass(frozen=True)
 class AsStored(LinearScheme):
-    """Packed where a kernel reads the format; else plain numbers, which kernels of their own multiply."""
+    """Packed where a kernel reads the format; else plain numbers, which kernels of their own multiply.
 
+    `inputs` is what activations may be rounded to, as in `Packed`.
+    """
+
+    inputs: WeightFormat | None = None
     name: ClassVar[str] = "as stored"
 
     def for_weights(self, spec: LinearSpec, stored: WeightFormat) -> LinearScheme:
-        return Packed(stored) if is_packed(spec, stored) else Dense()
+        return Packed(stored, self.inputs) if is_packed(spec, stored) else Dense()
 
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
         raise TypeError("which weights these are decides `for_weights`")
@@ -35,16 +39,21 @@ class AsStored(LinearScheme):
 
 @dataclass(frozen=True)
 class Packed(LinearScheme):
-    """Weights in one format; activations are not quantized."""
+    """Weights in one format; activations may be rounded to that of `inputs`, where there is one."""
 
     held: WeightFormat
+    inputs: WeightFormat | None = None
     name: ClassVar[str] = "packed"
 
     def weight_format(self, spec: LinearSpec) -> WeightFormat:
         return self.held
 
-    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-        return _plan(spec, self.held).prepare(weights)
+    def input_format(self, spec: LinearSpec) -> InputFormat:
+        return input_format_of(fused_plan(spec, self.held, self.inputs))
+
+    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
+        fused = fused_plan(spec, self.held, self.inputs)
+        return _plan(spec, self.held).prepare(weights) if fused is None else apply_fused(fused, weights)
 
 
 @dataclass(frozen=True)
@@ -52,12 +61,13 @@ class Rounded(LinearScheme):
     """Plain weights, rounded to a format once they are complete. Linears whose sizes no kernel takes stay plain."""
 
     held: WeightFormat
+    inputs: WeightFormat | None = None
     name: ClassVar[str] = "rounded"
 
     def for_weights(self, spec: LinearSpec, stored: WeightFormat) -> LinearScheme:
         """Raises UnsupportedQuantizationError where no kernel would take any linear of this machine."""
         if is_packed(spec, self.held):
-            return Packed(self.held)
+            return Packed(self.held, self.inputs)
         why_not = dict(_plan(replace(spec, in_features=_ANY_SIZE), self.held).passed_over)
         reasons = [reason for label, reason in why_not.items() if label.startswith("native")]
         if reasons:
@@ -70,7 +80,7 @@ class Rounded(LinearScheme):
 
 def is_packed(spec: LinearSpec, weight_format: WeightFormat) -> bool:
     """Whether a kernel reads the format, instead of torch that dequantizes at each call."""
-    return _plan(spec, weight_format).rows[0].backend != "torch"
+    return fused_plan(spec, weight_format) is not None or _plan(spec, weight_format).rows[0].backend != "torch"
 
 
 def _plan(spec: LinearSpec, weight_format: WeightFormat) -> Plan:

@@ -21,11 +21,13 @@ class Float8Layout:
     Attributes:
         tile: (rows, columns) that share a scale; None for one scale a row or one for all.
         scale: name of the scale's tensor.
+        rounds_inputs: activations may be rounded to fp8 too, a row or a row's tile by itself.
     """
 
     tile: tuple[int, int] | None = None
     scale: str = "weight_scale"
     ignored: tuple[str, ...] = ("input_scale",)
+    rounds_inputs: bool = True
 
     @property
     def name(self) -> str:
@@ -34,6 +36,12 @@ class Float8Layout:
     @property
     def weight_format(self) -> WeightFormat:
         return Float8() if self.tile is None else Float8(*self.tile)
+
+    @property
+    def input_format(self) -> WeightFormat | None:
+        if not self.rounds_inputs:
+            return None
+        return Float8() if self.tile is None else Float8(1, self.tile[1])
 
     def expected(self, num_rows: int, num_columns: int) -> Mapping[str, ExpectedWeight]:
         weight = ExpectedWeight((num_rows, num_columns), torch.float8_e4m3fn)

@@ -150,13 +150,13 @@ def _compressed_layout(where: str, group: Config, form: str) -> StoredLayout | N
     if weights is None:
         return None
     kind = weights.get("type"), weights.get("num_bits"), weights.get("strategy")
-    size = weights.get("group_size")
+    size, rounds_inputs = weights.get("group_size"), group.get("input_activations") is not None
     match kind:
         case ("float", 8, "tensor" | "channel"):
-            return Float8Layout()
+            return Float8Layout(rounds_inputs=rounds_inputs)
         case ("float", 8, "block") if _is_pair(weights.get("block_structure")):
             rows, columns = weights["block_structure"]
-            return Float8Layout((rows, columns))
+            return Float8Layout((rows, columns), rounds_inputs=rounds_inputs)
         case ("int", 8, "tensor" | "channel") if form != "pack-quantized" and weights.get("symmetric", True):
             return Int8Layout()
         case ("int", 4, "group" | "channel"):
@@ -189,7 +189,8 @@ def _quark_layout(where: str, spec: Config) -> StoredLayout | None:
     if isinstance(weight, Mapping):
         match weight.get("dtype"), weight.get("qscheme"):
             case ("fp8_e4m3", "per_tensor" | "per_channel"):
-                return Float8Layout(ignored=("input_scale", "output_scale"))
+                rounds_inputs = spec.get("input_tensors") is not None
+                return Float8Layout(ignored=("input_scale", "output_scale"), rounds_inputs=rounds_inputs)
             case ("int8", "per_tensor" | "per_channel"):
                 return Int8Layout()
             case ("fp4", "per_group") if weight.get("group_size") == 32 and weight.get("scale_format") == "e8m0":

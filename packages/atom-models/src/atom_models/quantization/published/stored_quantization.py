@@ -10,10 +10,9 @@ import torch
 from atom_kernels.formats import Integers
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.quantization.dense import Dense
-from atom_models.quantization.int8 import Int8WeightOnly
-from atom_models.quantization.layouts import PlainLayout, StoredLayout
+from atom_models.quantization.layouts import Float8Layout, PlainLayout, StoredLayout
 from atom_models.quantization.layouts.stored import FLOATS
-from atom_models.quantization.packed import AsStored
+from atom_models.quantization.packed import AsStored, Packed
 from atom_models.quantization.published.headers import Header, Headers
 from atom_models.quantization.published.readers import PublishedQuantization
 from atom_models.quantization.scheme import LayerQuantization, LinearScheme
@@ -64,4 +63,6 @@ def _scheme_of(layout: StoredLayout) -> LinearScheme:
     """How linears hold what is stored so."""
     if isinstance(layout, PlainLayout):
         return Dense()
-    return Int8WeightOnly() if layout.weight_format == Integers(8) else AsStored()
+    if layout.weight_format == Integers(8):
+        return Packed(Integers(8))
+    return AsStored(layout.input_format if isinstance(layout, Float8Layout) else None)

@@ -1,0 +1,153 @@
+"""Linears of packed weights in Triton: every format, cut and number of rows gives the numbers of the reference."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from atom_kernels.cases import mismatch, parity_cases
+from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, unpack_nibbles
+from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
+from atom_kernels.linear.packed_product import made_plain, packed_linear, rounded_rows
+from atom_kernels.linear.packed_weights import PLANE, TILE, pack, planes, why_not_packed
+from atom_kernels.linear.skinny_configs import SkinnyConfig
+from atom_kernels.linear.triton_backend import PACKED_SKINNY_BACKEND, SkinnyLinear
+from atom_kernels.operator import Tolerance
+from atom_kernels.platform import Platform, detect_platform
+from atom_kernels.select import select
+
+DEVICE = detect_platform().device
+FORMATS = (
+    *(Float8(), Float8(128, 128), Integers(8), Integers(4), Integers(4, 64), Mxfp4()),
+    *(Integers(4, 32, offset, torch.float16) for offset in Offset),
+)
+# The interpreter computes with numpy, which says where exp() leaves float32: sigmoid is 0 there, as it should be.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
+
+
+def make_case(problem, num_rows):
+    weights, inputs = FUSED_LINEAR.make_inputs(problem, num_rows, torch.Generator().manual_seed(num_rows))
+    here = {name: None if tensor is None else tensor.to(DEVICE) for name, tensor in weights.items()}
+    moved = tuple(x.to(DEVICE) if isinstance(x, torch.Tensor) else x for x in inputs)
+    return here, moved, FUSED_LINEAR.reference(problem, weights, *inputs)
+
+
+def test_every_format_agrees_with_the_reference():
+    count = 0
+    for case in parity_cases(FUSED_LINEAR, detect_platform()):
+        is_packed = "packed weight" in case.backend or "made plain" in case.backend
+        if is_packed and case.label.endswith("rows=1" if "float32" in case.label.split("bias")[0] else "rows=5"):
+            problem = mismatch(case.run(), case.expected(), case.tolerance)
+            assert problem is None, f"{case.label}: {problem}"
+            count += 1
+    # Formats, dtypes, backends.
+    assert count == 10 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    "weight_format", [Float8(), Float8(128, 128), Integers(4, 32, Offset.MINIMUM), Mxfp4()], ids=lambda one: one.name
+)
+@pytest.mark.parametrize(("num_rows", "split_k"), [(1, 3), (3, 2), (19, 1)])
+def test_any_cut_of_inputs_and_rows_gives_the_same_sums(weight_format, num_rows, split_k):
+    problem = FusedLinearProblem(352, 32, torch.float32, bias=True, gated=True, weight_format=weight_format)
+    weights, inputs, expected = make_case(problem, num_rows)
+    config = SkinnyConfig(1 if num_rows == 1 else 16, 16, 128, split_k)
+    kernel = SkinnyLinear(problem, pack(problem, weights), config)
+    for _ in range(2):  # the count of arrivals must be back at zero
+        assert mismatch(kernel(*inputs), expected, FUSED_LINEAR.tolerance(problem)) is None
+
+
+@pytest.mark.parametrize("weight_format", FORMATS, ids=lambda one: one.name)
+def test_a_weight_made_plain_is_what_its_format_holds(weight_format):
+    problem = FusedLinearProblem(288, 40, torch.float32, weight_format=weight_format)
+    weights, _, _ = make_case(problem, 1)
+    expected = weight_format.dequantize(weights, 288)
+    assert torch.allclose(made_plain(problem, pack(problem, weights)), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_words_hold_four_planes_of_neighboring_inputs():
+    packed = torch.randint(0, 256, (3, 200 // 2), dtype=torch.uint8)
+    words, codes = planes(packed).int() & 0xFFFF, unpack_nibbles(packed).int()
+    assert words.shape == (3, 2 * PLANE)
+    for column in range(200):
+        word = words[:, column // TILE * PLANE + column % PLANE]
+        assert torch.equal(word >> 4 * (column % TILE // PLANE) & 15, codes[:, column])
+    assert not (words[:, PLANE + 200 % PLANE :] >> 8).any()  # what fills up the last tile
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_rounded_rows_have_their_own_scales(normed):
+    x = torch.randn(5, 96, generator=torch.Generator().manual_seed(1)) * torch.tensor([[1.0], [100], [1e-3], [0], [7]])
+    norm = torch.linspace(0.5, 1.5, 96) if normed else None
+    codes, scale = rounded_rows(x.to(DEVICE), None if norm is None else norm.to(DEVICE), 1e-6, 0.5)
+    rows = x if norm is None else torch.nn.functional.rms_norm(x, (96,), norm + 0.5, 1e-6)
+    assert codes.dtype is torch.float8_e4m3fn
+    assert torch.allclose(scale.cpu(), Float8().quantize(rows)["scale"], rtol=1e-5)
+    # Triton's interpreter rounds the last sixteenth below a power of two to half of it.
+    off = (codes.float() * scale).cpu() - rows
+    assert (off.abs() <= rows.abs() / 16 + 1e-9).float().mean() > 0.95
+    assert torch.equal(codes.float().cpu()[3], torch.zeros(96))
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("num_rows", [3, 20])
+def test_rows_that_are_rounded_first_give_products_with_their_scales(num_rows, gated):
+    problem = FusedLinearProblem(
+        256, 64, torch.float32, gated=gated, weight_format=Float8(), input_format=Float8(), bias=True
+    )
+    weights, (x, *_), _ = make_case(problem, num_rows)
+    x = (x * 4).round().clamp(-8, 8) * torch.arange(1, num_rows + 1, device=DEVICE)[:, None]
+    x[:, 0] = 448.0 / 16 * torch.arange(1, num_rows + 1, device=DEVICE)  # a scale of 1/16 times the row's number: exact
+    expected = FUSED_LINEAR.reference(problem, weights, x)
+    config = SkinnyConfig(16, 16, 128, 2, norm_apart=True, rounds=True)
+    got = SkinnyLinear(problem, pack(problem, weights), config)(x)
+    assert mismatch(got, expected, Tolerance(1e-2, 1e-3)) is None
+    without = dataclasses.replace(problem, input_format=None)
+    assert mismatch(got, FUSED_LINEAR.reference(without, weights, x), Tolerance(1e-2, 1e-3)) is None
+
+
+@pytest.mark.parametrize(
+    ("weight_format", "reason"),
+    [
+        (None, "for packed weights"),
+        (Integers(4, 48), "reads groups of 32, 64 or multiples of 128 inputs, not 48"),
+        (Nvfp4(), "reads groups of 32, 64 or multiples of 128 inputs, not 16"),
+        (Float8(128, 80), "reads tiles of multiples of 32 inputs, not 80"),
+    ],
+)
+def test_what_triton_cannot_read_is_refused(weight_format, reason):
+    problem = FusedLinearProblem(480, 64, torch.bfloat16, weight_format=weight_format)
+    assert why_not_packed(problem) == reason
+    assert reason in (PACKED_SKINNY_BACKEND.supports(problem, Platform.nvidia("sm_90")) or "")
+
+
+def test_packed_weights_take_no_more_memory_than_a_plan_says():
+    for weight_format in FORMATS:
+        problem = FusedLinearProblem(352, 128, torch.bfloat16, bias=True, weight_format=weight_format)
+        plan = select(FUSED_LINEAR, problem, only_backend="triton")
+        assert plan.prepare(make_case(problem, 1)[0]).weight_bytes == plan.weight_bytes, weight_format.name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_rows", [1, 7, 32, 100, 300])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("weight_format", FORMATS, ids=lambda one: one.name)
+def test_formats_agree_at_the_sizes_of_models_on_a_gpu(weight_format, gated, num_rows):
+    problem = FusedLinearProblem(2048, 1280, torch.bfloat16, gated=gated, weight_format=weight_format)
+    weights, inputs, expected = make_case(problem, num_rows)
+    got = select(FUSED_LINEAR, problem).prepare(weights)(*inputs)
+    assert mismatch(got, expected.to(DEVICE), FUSED_LINEAR.tolerance(problem)) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_rows", [7, 100, 300])
+def test_rounded_rows_agree_within_their_rounding_on_a_gpu(num_rows):
+    problem = FusedLinearProblem(4096, 6144, torch.bfloat16, weight_format=Float8(), input_format=Float8())
+    weights, inputs, expected = make_case(problem, num_rows)
+    got = select(FUSED_LINEAR, problem).prepare(weights)(*inputs)
+    # One code of e4m3 is a sixteenth of the number: seldom two roundings of a row disagree.
+    assert mismatch(got, expected.to(DEVICE), Tolerance(0.3, 3e-2)) is None
+    linear = packed_linear(problem.product, pack(problem, weights))
+    assert linear(inputs[0]).shape == (num_rows, 6144)
