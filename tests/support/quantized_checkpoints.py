@@ -107,7 +107,12 @@ def words(codes: torch.Tensor, order: tuple[int, ...] = tuple(range(8))) -> torc
 
 
 def _compressed(form: str, **weights: Any) -> dict[str, Any]:
-    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    inputs = {"num_bits": 8, "type": weights["type"], "strategy": "token", "dynamic": True, "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {"symmetric": True, "dynamic": False} | weights,
+        "input_activations": inputs if weights["num_bits"] == 8 else None,
+    }
     ignore = ["lm_head", "re:.*mlp.gate$"]
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": group}, "ignore": ignore}
 
@@ -181,7 +186,7 @@ PUBLISHED: Mapping[str, Published] = {
     "int8 rows": Published(
         Integers(8),
         _as_named(scale="weight_scale"),
-        _compressed("int-quantized", num_bits=8, type="int", strategy="channel", symmetric=True),
+        _compressed("int-quantized", num_bits=8, type="int", strategy="channel"),
     ),
     "int4 packed": Published(
         Integers(4, 32, scale_dtype=torch.bfloat16), _pack_compressed, _compressed("pack-quantized", **_INT4), group=32
@@ -213,7 +218,19 @@ PUBLISHED: Mapping[str, Published] = {
     "mxfp4": Published(
         Mxfp4(),
         _as_named(scale="weight_scale"),
-        {"quant_method": "quark", "global_quant_config": {"weight": _QUARK_FP4}, "exclude": ["lm_head"]},
+        {
+            "quant_method": "quark",
+            "global_quant_config": {
+                "weight": _QUARK_FP4 | {"is_dynamic": False},
+                "input_tensors": _QUARK_FP4 | {"is_dynamic": True},
+                "output_tensors": None,
+                "bias": None,
+            },
+            "layer_quant_config": {},
+            "layer_type_quant_config": {},
+            "exclude": ["lm_head"],
+            "export": {"kv_cache_group": [], "pack_method": "reorder", "weight_format": "real_quantized"},
+        },
         group=32,
     ),
     "nvfp4": Published(

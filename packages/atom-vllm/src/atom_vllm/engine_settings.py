@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atom_vllm import compat
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
@@ -56,5 +58,8 @@ def checkpoint_of(vllm_config: Any) -> Any:
     """The model as `atom_models` describes one, from the config that vLLM has read already."""
     from atom_models.checkpoint import Checkpoint, normalize_config
 
-    config = vllm_config.model_config.hf_config
-    return Checkpoint(Path(vllm_config.model_config.model), "safetensors", normalize_config(config.to_dict()))
+    hf_config = vllm_config.model_config.hf_config
+    config = hf_config.to_dict()
+    if (quantization := compat.published_quantization(hf_config)) is not None:
+        config["quantization_config"] = quantization
+    return Checkpoint(Path(vllm_config.model_config.model), "safetensors", normalize_config(config))

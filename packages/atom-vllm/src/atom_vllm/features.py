@@ -6,6 +6,7 @@ from typing import Any
 
 from atom_vllm import settings
 from atom_vllm.mixers.cache_dtypes import DENSE_CACHES, FLOAT8_CACHES
+from atom_vllm.stored_weights import why_quantization_is_left
 
 
 def why_not_ours(vllm_config: Any) -> str | None:
@@ -22,7 +23,6 @@ def why_not_ours(vllm_config: Any) -> str | None:
         "speculative decoding is asked for": vllm_config.speculative_config is not None,
         "pooling is asked for": model.runner_type == "pooling" or model.convert_type != "none",
         "inputs other than text are asked for": bool(model.is_multimodal_model),
-        f"the quantization {model.quantization} is asked for": model.quantization is not None,
         "context parallelism is asked for": _context_ranks(parallel) > 1,
         f"a cache of {cache_dtype} is asked for": cache_dtype not in DENSE_CACHES + FLOAT8_CACHES,
         "prompt embeddings are asked for": bool(getattr(model, "enable_prompt_embeds", False)),
@@ -40,7 +40,7 @@ def why_not_ours(vllm_config: Any) -> str | None:
         check_architecture(model.hf_config.architectures[0])
     except UnsupportedArchitectureError as error:
         return str(error)
-    return None
+    return why_quantization_is_left(vllm_config)
 
 
 def _context_ranks(parallel: Any) -> int:

@@ -5,8 +5,8 @@ from atom_models.quantization.choice import ONLINE, UNQUANTIZED, OneScheme, choo
 from atom_models.quantization.dense import Dense
 from atom_models.quantization.int8 import Int8FewRows
 from atom_models.quantization.layouts import ExpectedWeight, StoredLayout
-from atom_models.quantization.packed import AsStored, Packed
-from atom_models.quantization.published import Header, Headers
+from atom_models.quantization.packed import AsStored, Packed, why_never_packed
+from atom_models.quantization.published import Header, Headers, read_published
 from atom_models.quantization.scheme import (
     DENSE_INPUT,
     InputFormat,
@@ -40,4 +40,6 @@ __all__ = [
     "UnnormedInput",
     "UnsupportedQuantizationError",
     "choose_quantization",
+    "read_published",
+    "why_never_packed",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from atom_kernels.formats import WeightFormat
 from atom_kernels.linear import LINEAR_QUANTIZED, QuantizedLinearProblem
 from atom_kernels.plan import Plan
+from atom_kernels.platform import Platform
 from atom_kernels.select import select
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
 from atom_models.quantization.dense import Dense, apply_fused, fused_plan, input_format_of
@@ -68,10 +69,9 @@ class Rounded(LinearScheme):
         """Raises UnsupportedQuantizationError where no kernel would take any linear of this machine."""
         if is_packed(spec, self.held):
             return Packed(self.held, self.inputs)
-        why_not = dict(_plan(replace(spec, in_features=_ANY_SIZE), self.held).passed_over)
-        reasons = [reason for label, reason in why_not.items() if label.startswith("native")]
-        if reasons:
-            raise UnsupportedQuantizationError(f"weights are not rounded to {self.held.name} here: {reasons[0]}")
+        reason = why_never_packed(self.held, spec.dtype, spec.platform)
+        if reason is not None:
+            raise UnsupportedQuantizationError(f"weights are not rounded to {self.held.name} here: {reason}")
         return Dense()
 
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -81,6 +81,15 @@ class Rounded(LinearScheme):
 def is_packed(spec: LinearSpec, weight_format: WeightFormat) -> bool:
     """Whether a kernel reads the format, instead of torch that dequantizes at each call."""
     return fused_plan(spec, weight_format) is not None or _plan(spec, weight_format).rows[0].backend != "torch"
+
+
+def why_never_packed(weight_format: WeightFormat, dtype: torch.dtype, platform: Platform) -> str | None:
+    """Why no kernel of the platform reads the format, whatever the sizes of the linear; None where one does."""
+    spec = LinearSpec(_ANY_SIZE, _ANY_SIZE, dtype, False, platform)
+    if is_packed(spec, weight_format):
+        return None
+    reasons = dict.fromkeys(reason for _, reason in _plan(spec, weight_format).passed_over)
+    return "; ".join(reasons) or "there is no kernel for it"
 
 
 def _plan(spec: LinearSpec, weight_format: WeightFormat) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,10 +67,7 @@ class SafetensorsSource:
             with _open_file(file) as tensors:
                 for name in tensors.keys():  # noqa: SIM118 - no mapping
                     part = tensors.get_slice(name)
-                    dtype = _DTYPES.get(part.get_dtype())
-                    if dtype is None:
-                        raise CheckpointError(f"{file}: {name} is {part.get_dtype()}, which torch cannot hold")
-                    found[self.prefix + name] = Header(tuple(part.get_shape()), dtype)
+                    found[self.prefix + name] = read_header(f"{file}: {name}", part.get_dtype(), part.get_shape())
         return Headers(found)
 
     @cached_property
@@ -153,6 +150,13 @@ def _open_index(folder: Path) -> SafetensorsSource:
             raise CheckpointError(f"{folder} lacks {file}, which {INDEX} names: the download is incomplete")
     placed = {name: folder / file for name, file in names.items()}
     return SafetensorsSource(tuple(sorted(set(placed.values()))), placed)
+
+
+def read_header(name: str, dtype: str, shape: Sequence[int]) -> Header:
+    """What the header of a safetensors file says of a tensor; raises CheckpointError, naming the tensor."""
+    if dtype not in _DTYPES:
+        raise CheckpointError(f"{name} is {dtype}, which torch cannot hold")
+    return Header(tuple(shape), _DTYPES[dtype])
 
 
 def read_headers(folder: Path) -> Headers | None:

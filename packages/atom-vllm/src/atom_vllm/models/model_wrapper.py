@@ -18,6 +18,8 @@ from torch import nn
 
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, build_model, load_dummy_weights, load_named_weights
+from atom_models.quantization import choose_quantization
+from atom_models.weights import check_headers, choose_names
 from atom_vllm import compat, features
 from atom_vllm.engine_settings import checkpoint_of, translate
 from atom_vllm.mixers.mixer_host import connect_layers, mixer_host_factory
@@ -25,6 +27,7 @@ from atom_vllm.models import load_order
 from atom_vllm.models.architectures import has_experts, overridden, wrapper_name
 from atom_vllm.models.collectives import tensor_parallel
 from atom_vllm.models.compiled import compiled
+from atom_vllm.stored_weights import headers_of
 
 logger = logging.getLogger("vllm.atom")
 
@@ -43,16 +46,21 @@ class ATOMModelBase(nn.Module):
         self.vllm_config = vllm_config
         self.config = vllm_config.model_config.hf_config
         self._checkpoint = checkpoint_of(vllm_config)
+        headers = headers_of(vllm_config)
         context = BuildContext(
             platform=detect_platform(),
             dtype=vllm_config.model_config.dtype,
             device=vllm_config.device_config.device,
             collectives=collectives,
+            quantization=choose_quantization(self._checkpoint.config, headers=headers),
             mixer_host=mixer_host_factory(vllm_config),
             block_size=self.settings.block_size,
             max_model_len=self.settings.max_model_len,
         )
         self.model: Any = build_model(self._checkpoint, context)
+        if headers is not None:
+            choose_names(self.model, headers.tensors)
+            check_headers(self.model, headers)
         connect_layers(self.model, vllm_config)
         self._decode = compiled(self.model, vllm_config)
         if vllm_config.load_config.load_format == "dummy":

@@ -1,0 +1,159 @@
+"""Hands every tensor to its layer, finishes each layer at its last one, and accounts for every name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator
+
+import torch
+from torch import nn
+
+from atom_models.checkpoint import CheckpointError
+from atom_models.layers.loadable import ChoosesNames, Loadable
+from atom_models.quantization import Headers
+
+logger = logging.getLogger(__name__)
+
+# Tables that old checkpoints stored although they follow from the config.
+_IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached", ".masked_bias")
+# Scales of keys and values in a cache of eight bits, in the spellings of several quantizers.
+_CACHE_SCALES = (".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale", ".output_scale")
+_NAMES_SHOWN = 8
+
+
+def fill(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], where: str) -> int:
+    """Loads `tensors` into the layers of `model`, each of which is packed once its last tensor came.
+
+    Args:
+        where: the tensors come from, for messages.
+
+    Returns:
+        The number of tensors that layers took.
+
+    Raises:
+        CheckpointError: a tensor is missing, unexpected, given twice, or not as its layer expects it.
+    """
+    filling = _Filling(model, where)
+    for name, tensor in tensors:
+        filling.take(name, tensor)
+    return filling.end()
+
+
+def choose_names(model: nn.Module, available: Collection[str]) -> None:
+    """Lets layers whose weights go by several names choose those that are there."""
+    for layer in _choosing(model):
+        layer.choose_names(available)
+
+
+def check_headers(model: nn.Module, headers: Headers) -> None:
+    """Refuses tensors of wrong shapes or dtypes before the first is read; names must have been chosen."""
+    for layer in loadable(model):
+        for name, expected in layer.expected_weights().items():
+            header = headers.tensors.get(name)
+            reason = None if header is None else expected.why_not(header.shape, header.dtype)
+            if reason is not None:
+                raise CheckpointError(f"the weight {name} {reason}")
+
+
+def loadable(model: nn.Module) -> list[Loadable]:
+    """The layers of a model that own weights."""
+    return [module for module in model.modules() if isinstance(module, Loadable)]
+
+
+class _Filling:
+    """A model that is being loaded.
+
+    Names need not be known before: a tensor that nobody expects waits until a later name has shown which of its
+    spellings a layer is stored in. In published files that name is among the first of its layer.
+    """
+
+    def __init__(self, model: nn.Module, where: str) -> None:
+        self._where = where
+        self._layers = loadable(model)
+        # Those of which no tensor came yet.
+        self._choosing = {id(layer): layer for layer in self._layers if isinstance(layer, ChoosesNames)}
+        self._owners: dict[str, Loadable] = {}
+        self._outstanding: dict[int, int] = {}
+        for layer in self._layers:
+            self._expect(layer)
+        self._ignored = frozenset().union(*(layer.ignored_weights for layer in self._layers))
+        # Whole layers that a checkpoint has and the model does not use, such as those that predict further tokens.
+        self._ignored_prefixes = tuple(
+            prefix for module in model.modules() for prefix in getattr(module, "ignored_prefixes", ())
+        )
+        self._seen: set[str] = set()
+        self._waiting: dict[str, torch.Tensor] = {}
+        self._num_cache_scales = 0
+
+    def take(self, name: str, tensor: torch.Tensor) -> None:
+        if name not in self._owners and self._is_used(name):
+            self._waiting[name] = tensor
+            if not self._learn(name):
+                return
+            for waiting in [one for one in self._waiting if one in self._owners]:
+                self._load(waiting, self._waiting.pop(waiting))
+        elif name in self._owners:
+            self._load(name, tensor)
+
+    def end(self) -> int:
+        """Accounts for all names, and finishes the layers that own no tensor."""
+        if self._num_cache_scales:
+            line = "%s has %d scales for an fp8 KV cache: not used, the scale is 1"
+            logger.warning(line, self._where, self._num_cache_scales)
+        missing = [name for name in self._owners if name not in self._seen]
+        if missing or self._waiting:
+            parts = [_list("missing", missing), _list("unexpected", [*self._waiting])]
+            raise CheckpointError(f"{self._where} does not fit the model: {'; '.join(part for part in parts if part)}")
+        for layer in self._layers:
+            if not layer.expected_weights():
+                layer.finish()
+        return len(self._seen)
+
+    def _expect(self, layer: Loadable) -> None:
+        expected = layer.expected_weights()
+        self._owners.update(dict.fromkeys(expected, layer))
+        self._outstanding[id(layer)] = len(expected)
+
+    def _is_used(self, name: str) -> bool:
+        """Whether a name that no layer expects is one that a layer should have expected."""
+        if name in self._ignored or name.endswith(_IGNORED_SUFFIXES) or name.startswith(self._ignored_prefixes):
+            return False
+        if name.endswith(_CACHE_SCALES):
+            self._num_cache_scales += 1
+            return False
+        return True
+
+    def _learn(self, name: str) -> bool:
+        """Whether some layer now expects tensors by other names, because of this one."""
+        for layer in self._choosing.values():
+            before = layer.expected_weights().keys()
+            layer.choose_names({name})
+            if layer.expected_weights().keys() != before:
+                for other in before:
+                    del self._owners[other]
+                self._expect(layer)
+                self._ignored |= layer.ignored_weights
+                return True
+        return False
+
+    def _load(self, name: str, tensor: torch.Tensor) -> None:
+        if name in self._seen:
+            raise CheckpointError(f"{self._where} holds the weight {name} twice")
+        self._seen.add(name)
+        layer = self._owners[name]
+        self._choosing.pop(id(layer), None)
+        layer.load_shard(name, tensor)
+        self._outstanding[id(layer)] -= 1
+        if not self._outstanding[id(layer)]:
+            layer.finish()
+
+
+def _choosing(model: nn.Module) -> Iterator[ChoosesNames]:
+    return (module for module in model.modules() if isinstance(module, ChoosesNames))
+
+
+def _list(kind: str, names: list[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return f"{len(names)} {kind} weight{'s' * (len(names) > 1)}: {', '.join(names[:_NAMES_SHOWN])}{more}"

@@ -1,0 +1,62 @@
+"""What vLLM says of the form of a checkpoint's weights: whether ours reads it, and the headers of its tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atom_vllm import compat
+
+if TYPE_CHECKING:
+    from atom_models.quantization import Headers
+
+# vLLM brings these to their form by a loader of its own, which asks its own models how.
+_LOADED_BY_VLLM = ("bitsandbytes",)
+
+
+def why_quantization_is_left(vllm_config: Any) -> str | None:
+    """Why vLLM's own classes must hold the weights; None where they are plain, or quantized as ours read them."""
+    model = vllm_config.model_config
+    if model.quantization is None:
+        return None
+    given = compat.published_quantization(model.hf_config)
+    if given is None:
+        return f"the quantization {model.quantization} is asked for"
+    if model.quantization in _LOADED_BY_VLLM:
+        return f"vLLM has a loader of its own for {model.quantization}"
+    if getattr(model, "quantization_config", None) is not None:
+        return f"a quantization beside that of the checkpoint ({model.quantization}) is asked for"
+    return _why_not_read(given, model.dtype)
+
+
+def headers_of(vllm_config: Any) -> Headers | None:
+    """Shapes and dtypes of a quantized checkpoint's tensors, unread; None where it is plain, or nobody can tell.
+
+    Raises:
+        CheckpointError: a file of a local folder is damaged or missing.
+    """
+    from atom_models.quantization import Headers
+    from atom_models.weights.safetensors_source import read_header, read_headers
+
+    if vllm_config.model_config.quantization is None:
+        return None
+    folder = Path(vllm_config.model_config.model)
+    if folder.is_dir():
+        return read_headers(folder)
+    found = compat.safetensors_headers(vllm_config.model_config)
+    return Headers({name: read_header(name, *header) for name, header in found.items()}) if found else None
+
+
+def _why_not_read(given: Any, dtype: Any) -> str | None:
+    from atom_kernels.platform import detect_platform
+    from atom_models.quantization import UnsupportedQuantizationError, read_published, why_never_packed
+
+    try:
+        published = read_published(given)
+    except UnsupportedQuantizationError as error:
+        return str(error)
+    for layout in dict.fromkeys(layout for _, layout in published.groups if layout is not None):
+        # Our layers would hold plain numbers, which may take several times the memory of vLLM's own.
+        if (reason := why_never_packed(layout.weight_format, dtype, detect_platform())) is not None:
+            return f"no kernel of ours reads {layout.name} here ({reason})"
+    return None
