@@ -65,7 +65,7 @@ def test_a_quantized_checkpoint_generates_what_our_own_engine_does(folders, insi
 def test_what_is_wrong_with_a_file_is_told_before_weights_are_loaded(run_jobs, folders, tmp_path) -> None:
     layer = "model.layers.1.mlp.down_proj"
     damages = {
-        "int4 packed": ({f"{layer}.weight_scale": torch.ones(64, 3, dtype=torch.bfloat16)}, "weight_scale is [64, 3]"),
+        "int4 packed": ({f"{layer}.weight_scale": torch.ones(64, 5, dtype=torch.bfloat16)}, "weight_scale is [64, 5]"),
         "awq": ({f"{layer}.qzeros": None}, f"{layer} is stored as qweight, scales, but the config calls for"),
     }
     for name, (changes, _) in damages.items():

@@ -10,6 +10,7 @@ import torch
 from atom_kernels.formats import WeightFormat, cut, format_of_cuts, weight_specs
 from atom_models.layers.loadable import check_shape
 from atom_models.quantization import ExpectedWeight, StoredLayout
+from atom_models.quantization.rounding import rounded
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class MatrixStack:
             raise RuntimeError(f"{next(iter(self._owners))} was never loaded")
         if wanted == self.weight_format:
             return tensors
-        return wanted.quantize(self.weight_format.dequantize(tensors, self.shape[1]))
+        return rounded(tensors, self.weight_format, wanted, self.shape)
 
     def _place(self, matrix: StoredMatrix, stored: Mapping[str, torch.Tensor]) -> None:
         start, size = self._starts[matrix], matrix.rows[1] - matrix.rows[0]

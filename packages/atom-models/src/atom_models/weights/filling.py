@@ -45,6 +45,18 @@ def choose_names(model: nn.Module, available: Collection[str]) -> None:
         layer.choose_names(available)
 
 
+def check_names(model: nn.Module, available: Collection[str], where: str) -> list[str]:
+    """Refuses missing and unexpected names before the first tensor is read; names must have been chosen.
+
+    Returns:
+        The names that layers take, one layer's after another's.
+    """
+    filling = _Filling(model, where)
+    unexpected = sorted(name for name in available if name not in filling.owners and filling.is_used(name))
+    filling.account(available, unexpected)
+    return list(filling.owners)
+
+
 def check_headers(model: nn.Module, headers: Headers) -> None:
     """Refuses tensors of wrong shapes or dtypes before the first is read; names must have been chosen."""
     for layer in loadable(model):
@@ -72,7 +84,7 @@ class _Filling:
         self._layers = loadable(model)
         # Those of which no tensor came yet.
         self._choosing = {id(layer): layer for layer in self._layers if isinstance(layer, ChoosesNames)}
-        self._owners: dict[str, Loadable] = {}
+        self.owners: dict[str, Loadable] = {}
         self._outstanding: dict[int, int] = {}
         for layer in self._layers:
             self._expect(layer)
@@ -86,42 +98,46 @@ class _Filling:
         self._num_cache_scales = 0
 
     def take(self, name: str, tensor: torch.Tensor) -> None:
-        if name not in self._owners and self._is_used(name):
+        if name not in self.owners and self.is_used(name):
             self._waiting[name] = tensor
             if not self._learn(name):
                 return
-            for waiting in [one for one in self._waiting if one in self._owners]:
+            for waiting in [one for one in self._waiting if one in self.owners]:
                 self._load(waiting, self._waiting.pop(waiting))
-        elif name in self._owners:
+        elif name in self.owners:
             self._load(name, tensor)
 
     def end(self) -> int:
         """Accounts for all names, and finishes the layers that own no tensor."""
-        if self._num_cache_scales:
-            line = "%s has %d scales for an fp8 KV cache: not used, the scale is 1"
-            logger.warning(line, self._where, self._num_cache_scales)
-        missing = [name for name in self._owners if name not in self._seen]
-        if missing or self._waiting:
-            parts = [_list("missing", missing), _list("unexpected", [*self._waiting])]
-            raise CheckpointError(f"{self._where} does not fit the model: {'; '.join(part for part in parts if part)}")
+        self.account(self._seen, [*self._waiting])
         for layer in self._layers:
             if not layer.expected_weights():
                 layer.finish()
         return len(self._seen)
 
-    def _expect(self, layer: Loadable) -> None:
-        expected = layer.expected_weights()
-        self._owners.update(dict.fromkeys(expected, layer))
-        self._outstanding[id(layer)] = len(expected)
-
-    def _is_used(self, name: str) -> bool:
-        """Whether a name that no layer expects is one that a layer should have expected."""
+    def is_used(self, name: str) -> bool:
+        """Whether a name that no layer expects is none of those that are passed over."""
         if name in self._ignored or name.endswith(_IGNORED_SUFFIXES) or name.startswith(self._ignored_prefixes):
             return False
         if name.endswith(_CACHE_SCALES):
             self._num_cache_scales += 1
             return False
         return True
+
+    def account(self, given: Collection[str], unexpected: list[str]) -> None:
+        """Refuses a model of which not every tensor is given, and tensors that nobody takes."""
+        if self._num_cache_scales:
+            line = "%s has %d scales for an fp8 KV cache: not used, the scale is 1"
+            logger.warning(line, self._where, self._num_cache_scales)
+        missing = [name for name in self.owners if name not in given]
+        if missing or unexpected:
+            parts = [_list("missing", missing), _list("unexpected", unexpected)]
+            raise CheckpointError(f"{self._where} does not fit the model: {'; '.join(part for part in parts if part)}")
+
+    def _expect(self, layer: Loadable) -> None:
+        expected = layer.expected_weights()
+        self.owners.update(dict.fromkeys(expected, layer))
+        self._outstanding[id(layer)] = len(expected)
 
     def _learn(self, name: str) -> bool:
         """Whether some layer now expects tensors by other names, because of this one."""
@@ -130,7 +146,7 @@ class _Filling:
             layer.choose_names({name})
             if layer.expected_weights().keys() != before:
                 for other in before:
-                    del self._owners[other]
+                    del self.owners[other]
                 self._expect(layer)
                 self._ignored |= layer.ignored_weights
                 return True
@@ -140,9 +156,13 @@ class _Filling:
         if name in self._seen:
             raise CheckpointError(f"{self._where} holds the weight {name} twice")
         self._seen.add(name)
-        layer = self._owners[name]
+        layer = self.owners[name]
         self._choosing.pop(id(layer), None)
-        layer.load_shard(name, tensor)
+        try:
+            layer.load_shard(name, tensor)
+        except CheckpointError as error:
+            # Layouts know what is wrong with numbers, but not whose they are.
+            raise error if name in str(error) else CheckpointError(f"the weight {name}: {error}") from None
         self._outstanding[id(layer)] -= 1
         if not self._outstanding[id(layer)]:
             layer.finish()

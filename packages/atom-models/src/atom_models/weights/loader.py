@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -15,26 +14,18 @@ from tqdm import tqdm
 
 from atom_models.checkpoint import Checkpoint
 from atom_models.quantization import ExpectedWeight
-from atom_models.weights.filling import check_headers, choose_names, fill, loadable
+from atom_models.weights.filling import check_headers, check_names, choose_names, fill, loadable
 from atom_models.weights.gguf_source import open_gguf
 from atom_models.weights.safetensors_source import SafetensorsSource, open_safetensors
 
 logger = logging.getLogger(__name__)
 
 
-class WeightSource(Protocol):
-    """Named tensors under Hugging Face names, read as they are asked for."""
-
-    @property
-    def num_bytes(self) -> int: ...
-    def names(self) -> frozenset[str]: ...
-    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]: ...
-
-
 def load_weights(model: nn.Module, checkpoint: Checkpoint, progress: bool = True) -> None:
     """Loads and packs all weights, with a progress bar on a terminal.
 
-    A layer is packed as soon as its last tensor came, so that no more than one layer is held twice.
+    Tensors are read layer by layer, wherever they are stored, and a layer is packed as soon as its last one came: so no
+    more than one layer is held twice. What no layer uses is not read.
 
     Raises:
         CheckpointError: a file is missing, damaged or pickled; a weight is missing, unexpected or of a wrong shape.
@@ -42,10 +33,12 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, progress: bool = True
     """
     source = open_gguf(checkpoint) if checkpoint.format == "gguf" else open_safetensors(checkpoint.path)
     choose_names(model, source.names())
+    order = check_names(model, source.names(), str(checkpoint.path))
     if isinstance(source, SafetensorsSource):
         check_headers(model, source.headers())
     start = time.perf_counter()
-    count = fill(model, _shown(source, progress), str(checkpoint.path))
+    tensors = source.read(order) if isinstance(source, SafetensorsSource) else source
+    count = fill(model, _shown(tensors, source.num_bytes, progress), str(checkpoint.path))
     logger.info("loaded %d tensors (%.0f MB) in %.1f s", count, source.num_bytes / 1e6, time.perf_counter() - start)
 
 
@@ -87,16 +80,16 @@ def _noted(tensors: Iterable[tuple[str, torch.Tensor]], names: set[str]) -> Iter
         yield name, tensor
 
 
-def _shown(source: WeightSource, progress: bool) -> Iterator[tuple[str, torch.Tensor]]:
+def _shown(
+    tensors: Iterable[tuple[str, torch.Tensor]], num_bytes: int, progress: bool
+) -> Iterator[tuple[str, torch.Tensor]]:
     hidden = not (progress and sys.stderr.isatty())
-    with tqdm(
-        total=source.num_bytes, desc="Loading weights", unit="B", unit_scale=True, disable=hidden, leave=False
-    ) as bar:
+    with tqdm(total=num_bytes, desc="Loading weights", unit="B", unit_scale=True, disable=hidden, leave=False) as bar:
         loaded = 0
-        for name, tensor in source:
+        for name, tensor in tensors:
             yield name, tensor
             # Quantized tensors come out larger than they are stored: never pass the end.
-            size = min(tensor.numel() * tensor.element_size(), source.num_bytes - loaded)
+            size = min(tensor.numel() * tensor.element_size(), num_bytes - loaded)
             loaded += size
             bar.update(size)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,7 +51,7 @@ class SafetensorsSource:
     @cached_property
     def prefix(self) -> str:
         """What comes before the stored names: a decoder that was saved by itself leaves its own name out."""
-        return DECODER_PREFIX if is_decoder_alone(self._stored_names) else ""
+        return DECODER_PREFIX if is_decoder_alone(frozenset(self._stored)) else ""
 
     @property
     def num_bytes(self) -> int:
@@ -58,42 +59,45 @@ class SafetensorsSource:
 
     def names(self) -> frozenset[str]:
         """Names of all tensors in a causal language model."""
-        return frozenset(self.prefix + name for name in self._stored_names)
+        return frozenset(self.prefix + name for name in self._stored)
 
     def headers(self) -> Headers:
         """Shapes and dtypes of all tensors; no tensor is read."""
-        found = {}
-        for file in self.files:
-            with _open_file(file) as tensors:
-                for name in tensors.keys():  # noqa: SIM118 - no mapping
-                    part = tensors.get_slice(name)
-                    found[self.prefix + name] = read_header(f"{file}: {name}", part.get_dtype(), part.get_shape())
-        return Headers(found)
+        return Headers({self.prefix + name: header for name, (_, header) in self._stored.items()})
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Those tensors in that order. A file is mapped from its first tensor to its last one among them."""
+        stored = [name.removeprefix(self.prefix) for name in names]
+        left = Counter(self._stored[name][0] for name in stored)
+        with ExitStack() as all_files:
+            opened: dict[Path, tuple[ExitStack, Any]] = {}
+            for name in stored:
+                file = self._stored[name][0]
+                if file not in opened:
+                    own = all_files.enter_context(ExitStack())
+                    opened[file] = own, own.enter_context(_open_file(file))
+                yield self.prefix + name, opened[file][1].get_tensor(name)
+                left[file] -= 1
+                if not left[file]:
+                    opened.pop(file)[0].close()
 
     @cached_property
-    def _stored_names(self) -> frozenset[str]:
-        """The index's, else those in the files' headers."""
-        if self.placed is not None:
-            return frozenset(self.placed)
-        names: set[str] = set()
+    def _stored(self) -> dict[str, tuple[Path, Header]]:
+        """What the headers of all files say, by the names in there."""
+        found: dict[str, tuple[Path, Header]] = {}
         for file in self.files:
             with _open_file(file) as tensors:
-                names.update(tensors.keys())
-        return frozenset(names)
-
-    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for file in self.files:
-            yield from self._read(file)
-
-    def _read(self, file: Path) -> Iterator[tuple[str, torch.Tensor]]:
-        with _open_file(file) as tensors:
-            names = list(tensors.keys())
-            if self.placed is not None:
-                absent = sorted(name for name, place in self.placed.items() if place == file and name not in names)
+                names = frozenset(tensors.keys())
+                expected = [name for name, place in (self.placed or {}).items() if place == file]
+                absent = sorted(name for name in expected if name not in names)
                 if absent:
                     raise CheckpointError(f"{file} lacks {absent[0]}, which the index says is in it")
-            for name in names:
-                yield self.prefix + name, tensors.get_tensor(name)
+                for name in sorted(names):
+                    if name in found:
+                        raise CheckpointError(f"{file} holds the weight {name}, which is in {found[name][0]} already")
+                    part = tensors.get_slice(name)
+                    found[name] = file, read_header(f"{file}: {name}", part.get_dtype(), part.get_shape())
+        return found
 
 
 @contextmanager
