@@ -16,7 +16,7 @@ from tests.with_vllm.conftest import IN_PROCESS, Outcome
 from tests.with_vllm.generate import prompts
 from tiny_architectures import make_tiny
 
-_SYMMETRIC_GPTQ = replace(PUBLISHED["gptq sorted"], config=PUBLISHED["gptq sorted"].config | {"desc_act": False})
+_SYMMETRIC_GPTQ = replace(PUBLISHED["gptq sorted"], config={**PUBLISHED["gptq sorted"].config, "desc_act": False})
 # vLLM's own reading of the config refuses the two other kinds of GPTQ before it asks for a model, depending on version.
 LLAMAS: dict[str, Published] = {
     name: published for name, published in PUBLISHED.items() if not name.startswith("gptq")

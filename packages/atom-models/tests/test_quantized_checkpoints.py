@@ -10,8 +10,18 @@ from safetensors.torch import load_file, save_file
 
 from atom_kernels.native import native_unavailable
 from atom_kernels.platform import detect_platform
-from atom_models import BuildContext, CheckpointError, build_model, load_dummy_weights, load_model, open_checkpoint
-from atom_models.layers.scheme_weights import SchemeWeights
+from atom_models import (
+    BuildContext,
+    CheckpointError,
+    build_model,
+    load_dummy_weights,
+    load_model,
+    load_named_weights,
+    open_checkpoint,
+)
+from atom_models.layers.linear import Linear
+from atom_models.quantization.published import StoredQuantization, read_published
+from atom_models.weights.safetensors_source import SafetensorsSource
 from quantized_checkpoints import PUBLISHED, set_config, write_gpt_oss, write_quantized
 from tiny_architectures import make_tiny
 from tiny_models import make_tiny_llama
@@ -130,35 +140,103 @@ def change(folder: Path, rename: dict[str, str | None] | None = None, **tensors:
 DOWN = "model.layers.1.mlp.down_proj"
 
 
-@pytest.mark.parametrize(
-    ("name", "rename", "tensors", "says"),
-    [
-        (
-            "fp8 tiles",
-            {f"{DOWN}.weight_scale_inv": f"{DOWN}.scales_of_mine"},
-            {},
-            rf"{DOWN} is stored as scales_of_mine, weight, but the config calls for weight, weight_scale_inv",
-        ),
-        ("fp8 tiles", {}, {f"{DOWN}.weight_scale_inv": torch.ones(1, 1)}, r"weight_scale_inv is \[1, 1\]"),
-        ("int4 packed", {}, {f"{DOWN}.weight_scale": torch.ones(96, 3)}, r"weight_scale is \[96, 3\]"),
-        ("awq", {f"{DOWN}.qzeros": None}, {}, rf"{DOWN} is stored as qweight, scales, but .* calls for .*qzeros"),
-    ],
-)
-def test_what_cannot_be_reconciled_stops_with_the_layers_name(name, rename, tensors, says, plain_llama, tmp_path):
+# Name of the layout -> tensors of one layer that are renamed, left out (None) or replaced, fields of the config, what is
+# said of it.
+BAD_FILES = {
+    "scales of another name": (
+        *("fp8 tiles", {"weight_scale_inv": "scales_of_mine"}, {}, {}),
+        rf"{DOWN} is stored as scales_of_mine, weight, but the config calls for weight, weight_scale_inv",
+    ),
+    "truncated scales of tiles": ("fp8 tiles", {}, {"weight_scale_inv": torch.ones(1, 1)}, {}, r"is \[1, 1\], but"),
+    "truncated scales of rows": ("fp8 rows", {}, {"weight_scale": torch.ones(95, 1)}, {}, r"is \[95, 1\], but"),
+    "truncated scales of groups": ("int4 packed", {}, {"weight_scale": torch.ones(96, 3)}, {}, r"calls for \[96, 5\]"),
+    "truncated exponents": ("mxfp4", {}, {"weight_scale": torch.ones(96, 4, dtype=torch.uint8)}, {}, r"is \[96, 4\]"),
+    "truncated codes": ("int4 packed", {}, {"weight_packed": torch.ones(96, 19, dtype=torch.int32)}, {}, r"\[96, 20\]"),
+    "scales of another kind": (
+        "int4 packed",
+        {},
+        {"weight_scale": torch.ones(96, 5).int()},
+        {},
+        r"is torch.int32, but",
+    ),
+    "wrong group of awq": ("awq", {}, {}, {"group_size": 64}, r"qzeros is \[\d+, \d+\], but the config calls for"),
+    "wrong group of gptq": ("gptq", {}, {}, {"group_size": 128}, r"qzeros is \[\d+, \d+\], but the config calls for"),
+    "no group of awq": ("awq", {}, {}, {"group_size": "many"}, r"qzeros is \[\d+, \d+\], but the config calls for"),
+    "no zero points in awq": ("awq", {"qzeros": None}, {}, {}, r"stored as qweight, scales, but .* qzeros"),
+    "no zero points in gptq": ("gptq", {"qzeros": None}, {}, {}, r"stored as g_idx, qweight, scales, but .* qzeros"),
+    "no zero points": ("int4 packed with zeros", {"weight_zero_point": None}, {}, {}, r"but .* weight_zero_point"),
+    "no groups of inputs": ("gptq sorted", {"g_idx": None}, {}, {}, r"but the config calls for .*g_idx"),
+    "no scale of the tensor": ("nvfp4", {"weight_scale_2": None}, {}, {}, r"but the config calls for .*weight_scale_2"),
+    "zero points that the config denies": (
+        *("int4 packed", {}, {"weight_zero_point": torch.zeros(12, 5, dtype=torch.int32)}, {}),
+        r"1 unexpected weight: .*weight_zero_point$",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD_FILES)
+def test_what_is_wrong_with_a_file_is_told_before_any_weight_is_loaded(what, plain_llama, tmp_path, monkeypatch):
+    name, renamed, tensors, fields, says = BAD_FILES[what]
     quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED[name])
-    change(quantized, rename, **tensors)
+    rename = {f"{DOWN}.{old}": new and f"{DOWN}.{new}" for old, new in renamed.items()}
+    change(quantized, rename, **{f"{DOWN}.{suffix}": tensor for suffix, tensor in tensors.items()})
+    set_config(quantized, quantization_config={**PUBLISHED[name].config, **fields})
+    read = []
+    monkeypatch.setattr(SafetensorsSource, "read", lambda *_: read.append(1))
+    with pytest.raises(CheckpointError, match=says) as caught:
+        load_model(quantized, progress=False)
+    assert "model.layers." in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not read
+
+
+@pytest.mark.parametrize(("name", "scale"), [("fp8 tiles", "weight_scale_inv"), ("awq", "scales"), ("gptq", "scales")])
+def test_scales_that_are_no_numbers_are_told_with_the_layers_name(name: str, scale: str, plain_llama, tmp_path):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED[name])
+    found = load_file(quantized / "model.safetensors")[f"{DOWN}.{scale}"]
+    change(quantized, **{f"{DOWN}.{scale}": torch.full_like(found, torch.nan)})
+    with pytest.raises(CheckpointError, match=rf"the weight {DOWN}\..*: .*a scale is not a finite number"):
+        load_model(quantized, progress=False)
+
+
+def test_matrices_that_are_one_in_the_file_may_have_one_scale_for_all_of_them():
+    """Some writers fuse q, k and v, and one number fills what would be three slots."""
+    published = read_published(PUBLISHED["fp8 tensors"].config)
+    context = BuildContext(dtype=torch.float32, quantization=StoredQuantization(published))
+    layer = Linear(32, 96, context, prefix="layer.qkv_proj")
+    assert set(layer.expected_weights()) == {"layer.qkv_proj.weight", "layer.qkv_proj.weight_scale"}
+    weight = torch.randn(96, 32).to(torch.float8_e4m3fn)
+    stored = {"layer.qkv_proj.weight": weight, "layer.qkv_proj.weight_scale": torch.tensor(0.25)}
+    load_named_weights(torch.nn.ModuleList([layer]), stored.items(), "the file")
+    x = torch.randn(3, 32)
+    torch.testing.assert_close(layer(x), x @ (weight.float() * 0.25).t(), rtol=1e-4, atol=1e-4)
+
+
+def test_q_k_and_v_that_are_one_in_the_file_of_a_model_without_such_a_matrix_are_named(plain_llama, tmp_path):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tensors"])
+    at = "model.layers.1.self_attn"
+    weights = load_file(quantized / "model.safetensors")
+    parts = [f"{at}.{name}_proj" for name in "qkv"]
+    fused = torch.cat([weights[f"{part}.weight"].view(torch.uint8) for part in parts]).view(torch.float8_e4m3fn)
+    gone = {f"{part}.{suffix}": None for part in parts for suffix in ("weight", "weight_scale", "input_scale")}
+    one_scale = {f"{at}.qkv_proj.weight_scale": torch.tensor(1.0)}
+    change(quantized, gone, **{f"{at}.qkv_proj.weight": fused}, **one_scale)
+    with pytest.raises(CheckpointError) as caught:
+        load_model(quantized, progress=False)
+    missing, unexpected = str(caught.value).split("; ")
+    assert missing.endswith(", ".join(f"{part}.{suffix}" for part in parts for suffix in ("weight", "weight_scale")))
+    assert unexpected == f"2 unexpected weights: {at}.qkv_proj.weight, {at}.qkv_proj.weight_scale"
+
+
+@pytest.mark.parametrize(("slot", "left"), [("gate_up_proj", "scales"), ("down_proj", "blocks")])
+def test_experts_of_which_all_lack_their_codes_or_scales_are_named(slot: str, left: str, tmp_path: Path):
+    plain = make_tiny("gpt_oss", tmp_path / "plain", hidden_size=96, intermediate_size=64)
+    quantized, _ = write_gpt_oss(tmp_path, plain)
+    lacking = "blocks" if left == "scales" else "scales"
+    change(quantized, {f"model.layers.1.mlp.experts.{slot}_{lacking}": None})
+    says = rf"model.layers.1.mlp.experts.{slot} is stored as .*{left}, but the config calls for .*{lacking}"
     with pytest.raises(CheckpointError, match=says):
         load_model(quantized, progress=False)
-
-
-def test_wrong_sizes_are_told_before_any_weight_is_loaded(plain_llama: Path, tmp_path: Path, monkeypatch):
-    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["int4 packed"])
-    change(quantized, **{f"{DOWN}.weight_scale": torch.ones(96, 3)})
-    loaded = []
-    monkeypatch.setattr(SchemeWeights, "finish", lambda *_: loaded.append(1))
-    with pytest.raises(CheckpointError, match=r"weight_scale is \[96, 3\], but the config calls for \[96, 5\]"):
-        load_model(quantized, progress=False)
-    assert not loaded
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
