@@ -19,6 +19,7 @@ FAMILIES = {
     "sinks": "gpt_oss",
     "latents": "deepseek_v3",
 }
+FP8_TILES = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 # Its rows -> what asks for the feature.
 FEATURES: dict[str, dict[str, Any]] = {
     "none of these": {},
@@ -30,6 +31,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "speculation": {
         "speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3},
     },
+    "a quantized checkpoint": {"hf_overrides": {"quantization_config": FP8_TILES}, "dtype": "bfloat16"},
     "online quantization": {"quantization": "fp8", "dtype": "bfloat16"},
     "cache in fp8, on a CPU": {"kv_cache_dtype": "fp8", "dtype": "bfloat16"},
     "prompt embeddings": {"enable_prompt_embeds": True},
