@@ -140,8 +140,8 @@ def change(folder: Path, rename: dict[str, str | None] | None = None, **tensors:
 DOWN = "model.layers.1.mlp.down_proj"
 
 
-# Name of the layout; tensors of one layer that are renamed, or left out (None); tensors that are replaced; fields of the
-# config; what is said of it.
+# Name of the layout; tensors of one layer that are renamed, or left out (None); tensors that are replaced; fields of
+# the config; what is said of it.
 BAD_FILES = {
     "scales of another name": (
         *("fp8 tiles", {"weight_scale_inv": "scales_of_mine"}, {}, {}),
