@@ -321,11 +321,12 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.parametrize("quantization", [None, "int8"])
 @pytest.mark.parametrize("progress", [True, False])
-def test_a_bar_is_drawn_on_a_terminal_unless_it_is_unwanted(tiny_llama, monkeypatch, progress):
+def test_a_bar_is_drawn_on_a_terminal_unless_it_is_unwanted(tiny_llama, monkeypatch, progress, quantization):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    load_model(tiny_llama, progress=progress)
+    load_model(tiny_llama, quantization=quantization, progress=progress)
     assert ("Loading weights" in terminal.getvalue()) == progress
 
 
