@@ -1,4 +1,4 @@
-"""`Baseline`: how a model is compared with another one on a text."""
+"""`ReferenceModel`: how a model is compared with another one on a text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from atom_models import LoadedModel, load_model
-from atom_models.accuracy import AccuracyError, Baseline, windows_of
+from atom_models.accuracy import AccuracyError, ReferenceModel, windows_of
 
 # Longer than the rows that are compared at once, with a short window at the end.
 TEXT = torch.randint(0, 128, (331,), generator=torch.Generator().manual_seed(3)).tolist()
@@ -31,21 +31,23 @@ def log_probs(model: LoadedModel, window: list[int]) -> torch.Tensor:
 
 
 def test_perplexity_is_that_of_each_next_token(model: LoadedModel):
-    surprise = [-log_probs(model, window)[i, window[i + 1]].item() for window in WINDOWS for i in range(len(window) - 1)]
-    baseline = Baseline(model, WINDOWS)
+    surprise = [
+        -log_probs(model, window)[i, window[i + 1]].item() for window in WINDOWS for i in range(len(window) - 1)
+    ]
+    baseline = ReferenceModel(model, WINDOWS)
     assert baseline.num_tokens == len(surprise)
     assert baseline.perplexity == pytest.approx(math.exp(sum(surprise) / len(surprise)))
 
 
 def test_a_model_agrees_with_itself(model: LoadedModel):
-    baseline = Baseline(model, WINDOWS)
+    baseline = ReferenceModel(model, WINDOWS)
     found = baseline.measure(model, "itself")
     assert found.perplexity == baseline.perplexity
     assert (found.kl_divergence, found.top1_agreement) == (0.0, 1.0)
 
 
 def test_divergence_and_agreement_are_those_of_whole_distributions(model: LoadedModel, rounded: LoadedModel):
-    found = Baseline(model, WINDOWS).measure(rounded, "int4")
+    found = ReferenceModel(model, WINDOWS).measure(rounded, "int4")
     pairs = [(log_probs(model, window), log_probs(rounded, window)) for window in WINDOWS]
     plain, other = (torch.cat(rows) for rows in zip(*pairs, strict=True))
     divergence = torch.nn.functional.kl_div(other, plain, log_target=True, reduction="batchmean").item()
@@ -56,7 +58,7 @@ def test_divergence_and_agreement_are_those_of_whole_distributions(model: Loaded
 
 
 def test_a_cache_of_eight_bits_is_seen(model: LoadedModel, tiny_llama: Path):
-    assert Baseline(model, WINDOWS).measure(load_model(tiny_llama, kv_cache_dtype="fp8"), "fp8").kl_divergence > 0
+    assert ReferenceModel(model, WINDOWS).measure(load_model(tiny_llama, kv_cache_dtype="fp8"), "fp8").kl_divergence > 0
 
 
 def test_windows_begin_with_the_mark_of_a_text_and_take_all_of_it():
@@ -73,4 +75,4 @@ def test_a_text_that_fills_no_window_is_refused():
 
 def test_another_vocabulary_is_refused(model: LoadedModel, tiny_family):
     with pytest.raises(AccuracyError, match="other has a vocabulary of"):
-        Baseline(model, WINDOWS).measure(load_model(tiny_family("qwen2")), "other")
+        ReferenceModel(model, WINDOWS).measure(load_model(tiny_family("qwen2")), "other")

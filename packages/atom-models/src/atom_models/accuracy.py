@@ -30,7 +30,7 @@ class Accuracy:
 
     Attributes:
         perplexity: e to the mean of the negative log-probability that each next token was given.
-        kl_divergence: of the model's distribution from the baseline's, KL(baseline || model): mean over tokens, in nats.
+        kl_divergence: KL(baseline || model) of what both expect next: mean over tokens, in nats.
         top1_agreement: the share of tokens after which both expect the same one most.
     """
 
@@ -59,7 +59,7 @@ def windows_of(token_ids: Sequence[int], size: int, first_ids: Sequence[int] = (
     return [window for window in windows if len(window) > 1]
 
 
-class Baseline:
+class ReferenceModel:
     """The model that others are compared with, and what it computed of a text.
 
     Its hidden states are kept instead of its logits, which may be a thousand times as large.
