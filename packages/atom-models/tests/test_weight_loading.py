@@ -341,3 +341,16 @@ def test_a_host_may_hand_over_the_weights_itself(tiny_llama):
         CheckpointError, match=r"the host does not fit the model: 1 missing weight: model\.norm\.weight"
     ):
         load_named_weights(build_model(checkpoint, context), tensors.items(), "the host")
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_before_a_tensor_is_read(tmp_path):
+    folder = make_tiny_llama(tmp_path / "m")
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.0.mlp.up_proj.weight"]
+    write_weights(folder, weights | {"model.layers.0.mlp.gate.weight": np.zeros(1, np.float32)})
+    checkpoint = open_checkpoint(folder)
+    model = build_model(checkpoint, BuildContext())
+    with pytest.raises(CheckpointError, match="1 missing weight: model.layers.0.mlp.up_proj.weight; 1 unexpected wei"):
+        load_weights(model, checkpoint)
+    with pytest.raises(RuntimeError, match="has no weights yet"):
+        model.model.embed_tokens(torch.zeros(1, dtype=torch.int64))

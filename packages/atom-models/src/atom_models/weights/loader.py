@@ -14,18 +14,13 @@ from torch import nn
 from tqdm import tqdm
 
 from atom_models.checkpoint import Checkpoint, CheckpointError
-from atom_models.layers.loadable import ChoosesNames, Loadable
-from atom_models.quantization import ExpectedWeight, Headers
+from atom_models.layers.loadable import ChoosesNames
+from atom_models.quantization import ExpectedWeight
+from atom_models.weights.accounting import Accounting, check_fit, loadable_layers
 from atom_models.weights.gguf_source import open_gguf
 from atom_models.weights.safetensors_source import SafetensorsSource, open_safetensors
 
 logger = logging.getLogger(__name__)
-
-# Tables that old checkpoints stored although they follow from the config.
-_IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached", ".masked_bias")
-# Scales of keys and values in a cache of eight bits, in the spellings of several quantizers.
-_CACHE_SCALES = (".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale", ".output_scale")
-_NAMES_SHOWN = 8
 
 
 class WeightSource(Protocol):
@@ -47,14 +42,11 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, progress: bool = True
             The message names it.
     """
     source = open_gguf(checkpoint) if checkpoint.format == "gguf" else open_safetensors(checkpoint.path)
-    names = source.names()
-    for layer in model.modules():
-        if isinstance(layer, ChoosesNames):
-            layer.choose_names(names)
-    if isinstance(source, SafetensorsSource):
-        _check_headers(model, source.headers())
+    headers = source.headers() if isinstance(source, SafetensorsSource) else None
+    names = source.names() if headers is None else headers.tensors.keys()
+    accounting = check_fit(model, names, str(checkpoint.path), headers)
     start = time.perf_counter()
-    count = _fill(model, _shown(source, progress), str(checkpoint.path))
+    count = _fill(accounting, _shown(source, progress), str(checkpoint.path))
     logger.info("loaded %d tensors (%.0f MB) in %.1f s", count, source.num_bytes / 1e6, time.perf_counter() - start)
 
 
@@ -77,7 +69,7 @@ def load_named_weights(model: nn.Module, tensors: Iterable[tuple[str, torch.Tens
         for layer in choosing:
             layer.choose_names({name for name, _ in tensors})
     given: set[str] = set()
-    _fill(model, _noted(tensors, given), str(where))
+    _fill(Accounting(model), _noted(tensors, given), str(where))
     return given
 
 
@@ -90,28 +82,19 @@ def load_dummy_weights(
     billions of them take seconds on a GPU, and minutes on a CPU.
     """
     generator = torch.Generator(device).manual_seed(seed)
-    expected = {name: weight for layer in _loadable(model) for name, weight in layer.expected_weights().items()}
-    _fill(model, ((name, _random(name, weight, generator)) for name, weight in expected.items()), "dummy weights")
+    expected = {name: weight for layer in loadable_layers(model) for name, weight in layer.expected_weights().items()}
+    random = ((name, _random(name, weight, generator)) for name, weight in expected.items())
+    _fill(Accounting(model), random, "dummy weights")
 
 
-def _fill(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], where: str) -> int:
-    layers = _loadable(model)
-    owners = {name: layer for layer in layers for name in layer.expected_weights()}
-    outstanding = {id(layer): len(layer.expected_weights()) for layer in layers}
-    ignored = frozenset().union(*(layer.ignored_weights for layer in layers))
-    # Whole layers that a checkpoint has and the model does not use, such as those that predict further tokens.
-    ignored_prefixes = tuple(prefix for module in model.modules() for prefix in getattr(module, "ignored_prefixes", ()))
+def _fill(accounting: Accounting, tensors: Iterable[tuple[str, torch.Tensor]], where: str) -> int:
+    outstanding = {id(layer): len(layer.expected_weights()) for layer in accounting.layers}
     seen: set[str] = set()
-    unexpected: list[str] = []
-    num_cache_scales = 0
+    others: set[str] = set()
     for name, tensor in tensors:
-        layer = owners.get(name)
+        layer = accounting.owners.get(name)
         if layer is None:
-            known = name in ignored or name.endswith(_IGNORED_SUFFIXES) or name.startswith(ignored_prefixes)
-            if not known and name.endswith(_CACHE_SCALES):
-                num_cache_scales += 1
-            elif not known:
-                unexpected.append(name)
+            others.add(name)
             continue
         if name in seen:
             raise CheckpointError(f"{where} holds the weight {name} twice")
@@ -120,43 +103,20 @@ def _fill(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], where: 
         outstanding[id(layer)] -= 1
         if not outstanding[id(layer)]:
             layer.finish()
+    accounting.check(seen | others, where)
+    num_cache_scales = sum(map(accounting.is_cache_scale, others))
     if num_cache_scales:
         logger.warning("%s has %d scales for an fp8 KV cache: not used, the scale is 1", where, num_cache_scales)
-    missing = [name for name in owners if name not in seen]
-    if missing or unexpected:
-        parts = [_list("missing", missing), _list("unexpected", unexpected)]
-        raise CheckpointError(f"{where} does not fit the model: {'; '.join(part for part in parts if part)}")
-    for layer in layers:
+    for layer in accounting.layers:
         if not layer.expected_weights():
             layer.finish()
     return len(seen)
-
-
-def _check_headers(model: nn.Module, headers: Headers) -> None:
-    """Refuses tensors of wrong shapes before the first is read."""
-    for layer in _loadable(model):
-        for name, expected in layer.expected_weights().items():
-            header = headers.tensors.get(name)
-            reason = None if header is None else expected.why_not(header.shape, header.dtype)
-            if reason is not None:
-                raise CheckpointError(f"the weight {name} {reason}")
-
-
-def _loadable(model: nn.Module) -> list[Loadable]:
-    return [module for module in model.modules() if isinstance(module, Loadable)]
 
 
 def _noted(tensors: Iterable[tuple[str, torch.Tensor]], names: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
     for name, tensor in tensors:
         names.add(name)
         yield name, tensor
-
-
-def _list(kind: str, names: list[str]) -> str:
-    if not names:
-        return ""
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return f"{len(names)} {kind} weight{'s' * (len(names) > 1)}: {', '.join(names[:_NAMES_SHOWN])}{more}"
 
 
 def _shown(source: WeightSource, progress: bool) -> Iterator[tuple[str, torch.Tensor]]:

@@ -65,7 +65,7 @@ class SafetensorsSource:
         found = {}
         for file in self.files:
             with _open_file(file) as tensors:
-                for name in tensors.keys():  # noqa: SIM118 - no mapping
+                for name in self._names_in(file, tensors):
                     part = tensors.get_slice(name)
                     dtype = _DTYPES.get(part.get_dtype())
                     if dtype is None:
@@ -90,13 +90,16 @@ class SafetensorsSource:
 
     def _read(self, file: Path) -> Iterator[tuple[str, torch.Tensor]]:
         with _open_file(file) as tensors:
-            names = list(tensors.keys())
-            if self.placed is not None:
-                absent = sorted(name for name, place in self.placed.items() if place == file and name not in names)
-                if absent:
-                    raise CheckpointError(f"{file} lacks {absent[0]}, which the index says is in it")
-            for name in names:
+            for name in self._names_in(file, tensors):
                 yield self.prefix + name, tensors.get_tensor(name)
+
+    def _names_in(self, file: Path, tensors: Any) -> list[str]:
+        """Of the tensors of an open file: all that the index says are in it must be."""
+        names = set(tensors.keys())
+        absent = sorted(name for name, place in (self.placed or {}).items() if place == file and name not in names)
+        if absent:
+            raise CheckpointError(f"{file} lacks {absent[0]}, which the index says is in it")
+        return list(tensors.keys())
 
 
 @contextmanager
