@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -95,11 +95,19 @@ class SafetensorsSource:
 
     def _names_in(self, file: Path, tensors: Any) -> list[str]:
         """Of the tensors of an open file: all that the index says are in it must be."""
-        names = set(tensors.keys())
-        absent = sorted(name for name, place in (self.placed or {}).items() if place == file and name not in names)
+        names = list(tensors.keys())
+        absent = self._indexed.get(file, set()).difference(names)
         if absent:
-            raise CheckpointError(f"{file} lacks {absent[0]}, which the index says is in it")
-        return list(tensors.keys())
+            raise CheckpointError(f"{file} lacks {min(absent)}, which the index says is in it")
+        return names
+
+    @cached_property
+    def _indexed(self) -> Mapping[Path, set[str]]:
+        """The names that the index places in each file."""
+        found: dict[Path, set[str]] = {}
+        for name, file in (self.placed or {}).items():
+            found.setdefault(file, set()).add(name)
+        return found
 
 
 @contextmanager
@@ -149,13 +157,13 @@ def _open_index(folder: Path) -> SafetensorsSource:
         names = {name: str(file) for name, file in weight_map.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise CheckpointError(f"{path} is not a usable index: {type(error).__name__} {error}") from None
-    for file in sorted(set(names.values())):
+    files = {file: folder / file for file in sorted(set(names.values()))}
+    for file, place in files.items():
         if file != Path(file).name:
             raise CheckpointError(f"{path} points outside its folder: {file!r}")
-        if not (folder / file).is_file():
+        if not place.is_file():
             raise CheckpointError(f"{folder} lacks {file}, which {INDEX} names: the download is incomplete")
-    placed = {name: folder / file for name, file in names.items()}
-    return SafetensorsSource(tuple(sorted(set(placed.values()))), placed)
+    return SafetensorsSource(tuple(files.values()), {name: files[file] for name, file in names.items()})
 
 
 def read_headers(folder: Path) -> Headers | None:
