@@ -102,7 +102,7 @@ def _qwen3_8b(quantization: Mapping[str, Any]) -> PublishedCheckpoint:
         | _tables(151936, 4096)
         | {f"{layer}.self_attn.{{q,k}}_norm.weight": ("BF16", "128")},
         quantization=quantization,
-        formats=frozenset({"fp8 in tiles of 128 x 128"}),
+        formats=frozenset({"fp8 128x128"}),
     )
 
 
@@ -177,7 +177,7 @@ def _kimi_k2_thinking(quantization: Mapping[str, Any], experts: Layout, *formats
             "model.layers.{1..60}.mlp.gate.e_score_correction_bias": ("F32", "384"),
         },
         quantization=quantization,
-        formats=frozenset({"plain", *formats}),
+        formats=frozenset({"bfloat16", *formats}),
         passed_over=(
             ("model.layers.{1..60}.mlp.experts.{0..383}.{gate,up,down}_proj.weight_shape",)
             if "weight_shape" in experts
@@ -209,7 +209,7 @@ def _gpt_oss(config: str, num_layers: int, num_experts: int) -> PublishedCheckpo
             f"{layer}.mlp.experts.down_proj_bias": ("BF16", f"{num_experts} 2880"),
         },
         quantization=given,
-        formats=frozenset({"plain", "mxfp4"}),
+        formats=frozenset({"bfloat16", "mxfp4"}),
     )
 
 
@@ -306,9 +306,7 @@ _QWEN_NORMS = "{input_layernorm,post_attention_layernorm,self_attn.q_norm,self_a
 _KIMI_IGNORED = ("lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*")
 
 CHECKPOINTS: Mapping[str, PublishedCheckpoint] = {
-    "deepseek-ai/DeepSeek-R1": _deepseek_r1(
-        _fp8_block(), FP8_BLOCK, FP8_BLOCK, "fp8 in tiles of 128 x 128", prediction=FP8_BLOCK
-    ),
+    "deepseek-ai/DeepSeek-R1": _deepseek_r1(_fp8_block(), FP8_BLOCK, FP8_BLOCK, "fp8 128x128", prediction=FP8_BLOCK),
     "amd/DeepSeek-R1-MXFP4": _deepseek_r1(
         _quark(
             *_MXFP4,
@@ -327,13 +325,13 @@ CHECKPOINTS: Mapping[str, PublishedCheckpoint] = {
         _quark(*_MXFP4, "*self_attn*", "*mlp.gate.*", "*lm_head", "model.layers.61.*"),
         PLAIN,
         MXFP4,
-        *("plain", "mxfp4"),
+        *("bfloat16", "mxfp4"),
         prediction=PLAIN,
     ),
     "moonshotai/Kimi-K2-Thinking": _kimi_k2_thinking(
         _compressed("pack-quantized", _numbers(4, "int", "group", group=32), None, *_KIMI_IGNORED),
         packed(32, "I32"),
-        "packed int4 in groups of 32",
+        "packed int4 per 32",
     ),
     "amd/Kimi-K2-Thinking-MXFP4": _kimi_k2_thinking(
         _quark(*_MXFP4, *_KIMI_IGNORED, "model.layers.{1..60}.mlp.gate"), MXFP4, "mxfp4"
@@ -343,20 +341,20 @@ CHECKPOINTS: Mapping[str, PublishedCheckpoint] = {
         _fp8_block("lm_head", f"model.layers.{{0..93}}.{_QWEN_NORMS}", "model.layers.{0..93}.mlp.gate"),
         FP8_BLOCK_BF16,
         FP8_BLOCK_BF16,
-        "fp8 in tiles of 128 x 128",
+        "fp8 128x128",
     ),
     "amd/Qwen3-235B-A22B-MXFP4": _qwen3_235b(
         _quark(*_MXFP4, "lm_head", "model.layers.{0..93}.mlp.gate", "model.layers.{0..93}.self_attn.{q,k,v,o}_proj"),
         PLAIN,
         MXFP4,
-        *("plain", "mxfp4"),
+        *("bfloat16", "mxfp4"),
     ),
     "openai/gpt-oss-20b": _gpt_oss("gpt-oss-20b", 24, 32),
     "openai/gpt-oss-120b": _gpt_oss("gpt-oss-120b", 36, 128),
     "RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8": _llama(
         _compressed("float-quantized", _numbers(8, "float", "tensor"), _numbers(8, "float", "tensor"), "lm_head"),
         FP8_STATIC,
-        "fp8",
+        "fp8 per row",
         f"{_LLAMA_LINEARS}.input_scale",
     ),
     "RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic": _llama(
@@ -367,19 +365,19 @@ CHECKPOINTS: Mapping[str, PublishedCheckpoint] = {
             "lm_head",
         ),
         FP8_DYNAMIC,
-        "fp8",
+        "fp8 per row",
     ),
     "RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a8": _llama(
         _compressed(
             "int-quantized", _numbers(8, "int", "channel"), _numbers(8, "int", "token", dynamic=True), "lm_head"
         ),
         INT8,
-        "int8",
+        "int8 per row",
     ),
     "RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16": _llama(
         _compressed("pack-quantized", _numbers(4, "int", "group", group=128), None, "lm_head"),
         packed(128, "I64"),
-        "packed int4 in groups of 128",
+        "packed int4 per 128",
         f"{_LLAMA_LINEARS}.weight_shape",
     ),
     "amd/Llama-3.1-8B-Instruct-FP8-KV": _llama(
@@ -390,7 +388,7 @@ CHECKPOINTS: Mapping[str, PublishedCheckpoint] = {
             layer_quant_config={"*k_proj": _FP8_OUTPUTS, "*v_proj": _FP8_OUTPUTS},
         ),
         FP8_QUARK,
-        "fp8",
+        "fp8 per row",
         f"{_LLAMA_LINEARS}.input_scale",
         "model.layers.{0..31}.self_attn.{k,v}_scale",
     ),

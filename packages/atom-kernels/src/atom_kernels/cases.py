@@ -190,5 +190,7 @@ def _tuple(outputs: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _describe(problem: Any) -> str:
-    values = (f"{field.name}={getattr(problem, field.name)}" for field in fields(problem))
+    found = {field.name: getattr(problem, field.name) for field in fields(problem)}
+    # A number format is told by its name, which says all of it.
+    values = (f"{name}={getattr(value, 'name', value)}" for name, value in found.items())
     return " ".join(values).replace("torch.", "")

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from atom_models.requirements import (
         DEVICE_COUNTS,
         Accelerator,
+        LayerWeights,
         ModelRequirements,
         Placement,
         find_accelerators,
+        layer_weights,
         place,
     )
 
@@ -40,6 +42,7 @@ __all__ = [
     "AccuracyError",
     "Architecture",
     "CheckpointError",
+    "LayerWeights",
     "LoadedModel",
     "ModelRequirements",
     "Placement",
@@ -49,6 +52,7 @@ __all__ = [
     "find_accelerators",
     "find_cached",
     "known_models",
+    "layer_weights",
     "load_model",
     "model_requirements",
     "models_cache_dir",
