@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from atom_models import ModelRequirements, model_requirements, open_checkpoint
+from atom_models.quantization import ROUNDED_TO
 from atom_models.requirements import ACCELERATORS, RankShare, find_accelerators, place
 from published_configs import NAMES, write_published_config
 
@@ -131,7 +132,7 @@ def test_published_models_fit_where_their_sizes_say(name: str, accelerator: str)
 def test_formats_are_those_that_can_be_loaded_and_the_published_one(name: str):
     needs = needs_of(name)
     is_dense = needs.num_active_parameters == needs.num_parameters
-    expected = ["float32", "bfloat16", *(["int8"] if is_dense else []), *filter(None, [needs.published_format])]
+    expected = ["float32", "bfloat16", *(ROUNDED_TO if is_dense else []), *filter(None, [needs.published_format])]
     assert list(needs.weight_bytes) == expected
 
 

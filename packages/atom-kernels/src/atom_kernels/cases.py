@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from atom_kernels.formats import WeightFormat
 from atom_kernels.operator import Op, Tolerance, Work
 from atom_kernels.select import plan_with, select
 
@@ -191,6 +192,6 @@ def _tuple(outputs: Any) -> tuple[torch.Tensor, ...]:
 
 def _describe(problem: Any) -> str:
     found = {field.name: getattr(problem, field.name) for field in fields(problem)}
-    # A number format is told by its name, which says all of it.
-    values = (f"{name}={getattr(value, 'name', value)}" for name, value in found.items())
+    # The name of a number format says all of it.
+    values = (f"{name}={value.name if isinstance(value, WeightFormat) else value}" for name, value in found.items())
     return " ".join(values).replace("torch.", "")
