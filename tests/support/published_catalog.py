@@ -88,6 +88,8 @@ def _qwen3_8b(quantization: Mapping[str, Any]) -> PublishedCheckpoint:
         config="qwen3-30b-a3b",
         changes={
             "architectures": ["Qwen3ForCausalLM"],
+            **dict.fromkeys(("decoder_sparse_step", "mlp_only_layers", "moe_intermediate_size", "norm_topk_prob")),
+            **dict.fromkeys(("num_experts", "num_experts_per_tok", "output_router_logits", "router_aux_loss_coef")),
             "hidden_size": 4096,
             "intermediate_size": 12288,
             "max_window_layers": 36,

@@ -31,7 +31,7 @@ class PublishedCheckpoint:
         linears: name -> (outputs, inputs, layout).
         others: name -> (dtype, shape).
         quantization: the `quantization_config`.
-        changes: other fields that differ from the config's.
+        changes: other fields that differ from the config's; None for those that are not there.
         passed_over: names of tensors that nothing needs.
         formats: what its matrices hold, as layouts call it.
         changed: tensors that a test has otherwise, by full name; None for those that are not there.
@@ -74,6 +74,7 @@ class PublishedCheckpoint:
     def write(self, folder: Path) -> Path:
         """A folder with the config and files of that size."""
         config = json.loads((FOLDER / f"{self.config}.json").read_text()) | dict(self.changes)
+        config = {name: value for name, value in config.items() if value is not None or name not in self.changes}
         config["quantization_config"] = dict(self.quantization)
         (folder / "config.json").write_text(json.dumps(config))
         shards: list[dict[str, Any]] = [{}]

@@ -73,6 +73,7 @@ def test_the_rule_that_decided_is_told(tmp_path: Path):
     assert (q.stored, q.rule) == ("fp8 128x128", "as all of fp8")
     assert (router.stored, router.rule) == ("bfloat16", "left out by 'model.layers.*.mlp.gate'")
     assert found["lm_head"].rule == "left out by 'lm_head'"
+    assert (found["model.embed_tokens"].rule, found["norms and others"].stored) == ("", "bfloat16")
 
 
 def test_layers_of_one_kind_that_differ_are_apart(tiny_llama: Path, tmp_path: Path):
@@ -88,14 +89,16 @@ def test_latents_and_experts_are_told_too(tmp_path: Path):
     found = published("deepseek-ai/DeepSeek-R1", tmp_path)
     latents = found["model.layers.*.self_attn.kv_b_proj"]
     assert (latents.operator, latents.stored, latents.count) == ("latent_attention", "fp8 128x128", LAYERS)
-    experts = found["model.layers.*.mlp.experts.*.gate_proj"]
+    experts = found["model.layers.*.mlp.experts"]
     assert (experts.operator, experts.stored, experts.count) == ("moe_experts", "fp8 128x128", LAYERS - 3)
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_every_published_checkpoint_has_the_formats_that_it_says(name: str, tmp_path: Path):
     found = published(name, tmp_path)
-    assert {one.stored for one in found.values() if "proj" in one.name} == CHECKPOINTS[name].formats
+    assert {one.stored for one in found.values() if "proj" in one.name or "experts" in one.name} == CHECKPOINTS[
+        name
+    ].formats
     assert {found["lm_head"].stored, found["model.embed_tokens"].stored} == {"bfloat16"}
 
 

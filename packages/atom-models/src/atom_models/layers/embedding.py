@@ -47,7 +47,9 @@ class VocabularyEmbedding(WeightedLayer):
         [[rows, _]] = self.shapes_on_rank()
         [name] = self.expected_weights()
         form = Plain(self._context.dtype).name
-        return [HeldWeights.run_by(self._plan(rows), (name.removesuffix(".weight"),), stored=form, held=form)]
+        return [
+            HeldWeights.run_by(self._plan(rows), (name.removesuffix(".weight"),), asked=None, stored=form, held=form)
+        ]
 
     def _plan(self, num_rows: int) -> Plan:
         first_id = self._ranks.rank * num_rows if self._ranks.size > 1 else None

@@ -113,7 +113,7 @@ class Experts(Layer):
     def held_weights(self) -> list[HeldWeights]:
         name = f"{self.prefix}.0.{_EXPERT_NAMES[0][0]}"
         held = Plain(self._context.dtype).name
-        return [HeldWeights.run_by(self._plan, (name,), stored=self._layout(name).name, held=held)]
+        return [HeldWeights.run_by(self._plan, (self.prefix,), asked=name, stored=self._layout(name).name, held=held)]
 
     @property
     def _plan(self) -> Plan:

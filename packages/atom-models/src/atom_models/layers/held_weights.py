@@ -15,6 +15,7 @@ class HeldWeights:
 
     Attributes:
         names: of their layers in the checkpoint.
+        asked: the name by which the checkpoint's quantization was asked; None where it has no say.
         stored: how the checkpoint has them, as layouts call it.
         held: the number format in which this rank keeps them.
         operator: what runs them.
@@ -23,6 +24,7 @@ class HeldWeights:
     """
 
     names: tuple[str, ...]
+    asked: str | None
     stored: str
     held: str
     operator: str
@@ -30,10 +32,10 @@ class HeldWeights:
     num_bytes: int
 
     @classmethod
-    def run_by(cls, plan: Plan, names: tuple[str, ...], *, stored: str, held: str) -> HeldWeights:
+    def run_by(cls, plan: Plan, names: tuple[str, ...], *, asked: str | None, stored: str, held: str) -> HeldWeights:
         """Those that a plan runs."""
         implementations = tuple(dict.fromkeys(f"{row.backend} ({row.implementation})" for row in plan.rows))
-        return cls(names, stored, held, plan.op.name, implementations, plan.weight_bytes)
+        return cls(names, asked, stored, held, plan.op.name, implementations, plan.weight_bytes)
 
 
 @runtime_checkable

@@ -84,6 +84,7 @@ class Mixer(WeightedLayer):
         return [
             HeldWeights(
                 tuple(matrix.name for matrix in stack.matrices),
+                asked=stack.matrices[0].name,
                 stored=stack.matrices[0].layout.name,
                 held=form.name,
                 operator=self.problem.name,

@@ -57,7 +57,7 @@ class SchemeWeights:
         """What reports say of them."""
         names, stored = zip(*((matrix.name, matrix.layout.name) for matrix in self.matrices.matrices), strict=True)
         held = self.scheme.weight_format(self.spec).name
-        return HeldWeights.run_by(self.plan, names, stored=stored[0], held=held)
+        return HeldWeights.run_by(self.plan, names, asked=names[0], stored=stored[0], held=held)
 
     def shapes(self) -> list[tuple[int, ...]]:
         return self.matrices.shapes() + ([(self.spec.out_features,)] if self.spec.bias else [])

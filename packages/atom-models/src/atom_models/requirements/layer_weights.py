@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,13 +68,13 @@ def layer_weights(checkpoint: Checkpoint, quantization: str | None = None) -> tu
     kinds: dict[tuple[Any, ...], list[HeldWeights]] = {}
     for layer in model.modules():
         for held in layer.held_weights() if isinstance(layer, HoldsWeights) else ():
-            name, rule = _kind(held.names), _numbers_left_out(chosen.for_layer(held.names[0], dtype).rule)
+            rule = "" if held.asked is None else _numbers_left_out(chosen.for_layer(held.asked, dtype).rule)
             is_plain = held.stored == Plain(dtype).name
-            stored = formats.get(f"{held.names[0]}.weight", held.stored) if is_plain else held.stored
-            kind = (name, stored, rule, held.held, held.operator, held.implementations)
+            stored = formats.get(f"{held.asked or held.names[0]}.weight", held.stored) if is_plain else held.stored
+            kind = (_kind(held.names), stored, rule, held.held, held.operator, held.implementations)
             kinds.setdefault(kind, []).append(held)
     found = [_layer_weights(kind, alike) for kind, alike in kinds.items()]
-    return (*found, _rest(model, dtype))
+    return (*found, _rest(model, dtype, formats))
 
 
 def _formats_in_files(checkpoint: Checkpoint) -> dict[str, str]:
@@ -90,14 +91,15 @@ def _layer_weights(kind: tuple[Any, ...], alike: list[HeldWeights]) -> LayerWeig
     return LayerWeights(name, len(alike), stored, rule, held, operator, implementations, num_bytes)
 
 
-def _rest(model: nn.Module, dtype: torch.dtype) -> LayerWeights:
+def _rest(model: nn.Module, dtype: torch.dtype, formats: Mapping[str, str]) -> LayerWeights:
     """Norms, and whatever else has no matrix."""
     layers = [layer for layer in model.modules() if isinstance(layer, Loadable)]
     others = [layer for layer in layers if not (isinstance(layer, HoldsWeights) and layer.held_weights())]
-    weights = [weight for layer in others for weight in layer.expected_weights().values()]
-    num_bytes = sum(math.prod(weight.shape) * weight.dtype.itemsize for weight in weights)
-    form = Plain(dtype).name
-    return LayerWeights("norms and others", len(others), form, "", form, "", (), num_bytes)
+    weights = {name: weight for layer in others for name, weight in layer.expected_weights().items()}
+    num_bytes = sum(math.prod(weight.shape) * weight.dtype.itemsize for weight in weights.values())
+    held = Plain(dtype).name
+    stored = ", ".join(sorted({formats.get(name, held) for name in weights}))
+    return LayerWeights("norms and others", len(others), stored, "", held, "", (), num_bytes)
 
 
 def _kind(names: tuple[str, ...]) -> str:
