@@ -106,8 +106,10 @@ def test_bytes_that_are_no_text_are_refused(tiny_llama, tmp_path, capsys):
 @pytest.mark.network
 def test_eight_bits_cost_the_default_model_little(tmp_path):
     """Perplexity against plain weights; docs/quantization.md has the figures."""
-    path = tmp_path / "found.json"
-    assert main(["bench", "accuracy", "--text", str(TEXT), "--quantization", "int8", "fp8", "--json", str(path)]) == 0
+    path, command = tmp_path / "found.json", ["bench", "accuracy", "--text", str(TEXT), "--json"]
+    assert main([*command, str(path), "--quantization", "int8", "fp8"]) == 0
     change = {row["quantization"]: row["perplexity_change"] for row in json.loads(path.read_text())["results"]}
     assert abs(change["int8"]) < 0.01
     assert abs(change["fp8"]) < 0.025
+    assert main([*command, str(path), "--kv-cache-dtype", "fp8"]) == 0
+    assert abs(json.loads(path.read_text())["results"][1]["perplexity_change"]) < 0.02
