@@ -136,6 +136,15 @@ def test_formats_are_those_that_can_be_loaded_and_the_published_one(name: str):
     assert list(needs.weight_bytes) == expected
 
 
+def test_a_published_format_of_unknown_size_is_not_taken_for_the_one_that_weights_are_rounded_to(tmp_path: Path):
+    path = write_published_config("llama-3.1-8b", tmp_path) / "config.json"
+    given = {"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0"]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": given}))
+    needs = model_requirements(open_checkpoint(tmp_path))
+    assert needs.published_format == "fp8"
+    assert "fp8" not in needs.weight_bytes
+
+
 GEMMA_3_1B = {
     "architectures": ["Gemma3ForCausalLM"],
     "head_dim": 256,

@@ -167,6 +167,7 @@ def test_what_is_not_read_is_named_with_what_is(given, message):
 RULES = [
     "lm_head",
     "model.layers.3",
+    "model.layers.3.",
     "model.layers.1",
     ROUTER,
     "q_proj",
@@ -198,7 +199,12 @@ def test_rules_mean_a_layer_with_or_without_what_a_wrapper_puts_before_it():
 
 
 def test_the_first_rule_of_the_config_is_named_whether_it_is_a_text_or_a_pattern():
-    for rules in (["re:.*gate", ROUTER], [ROUTER, "re:.*gate"], [HEAD, "re:.*gate", ROUTER]):
+    for rules in (
+        ["re:.*gate", ROUTER],
+        [ROUTER, "re:.*gate"],
+        [HEAD, "re:.*gate", ROUTER],
+        [ROUTER, "re:.*gate", ROUTER],
+    ):
         assert Rules(rules, BY_GLOB).first_match(ROUTER) == next(rule for rule in rules if rule != HEAD)
 
 

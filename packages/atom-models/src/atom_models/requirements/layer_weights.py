@@ -17,7 +17,6 @@ from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint
 from atom_models.layers import Loadable
 from atom_models.layers.held_weights import HeldWeights, HoldsWeights
-from atom_models.layers.loadable import ChoosesNames
 from atom_models.loaded_model import default_dtype
 from atom_models.model import build_model, stored_quantization
 from atom_models.weights.gguf_source import open_gguf
@@ -62,9 +61,6 @@ def layer_weights(checkpoint: Checkpoint, quantization: str | None = None) -> tu
     context = BuildContext(platform=platform, dtype=dtype, quantization=chosen, max_model_len=16)
     model = build_model(checkpoint, context)
     formats = _formats_in_files(checkpoint)
-    for layer in model.modules():
-        if formats and isinstance(layer, ChoosesNames):
-            layer.choose_names(formats)
     kinds: dict[tuple[Any, ...], list[HeldWeights]] = {}
     for layer in model.modules():
         for held in layer.held_weights() if isinstance(layer, HoldsWeights) else ():
