@@ -70,7 +70,7 @@ class Mixer(WeightedLayer):
         for slot, spec in problem.weights.items():
             rows, *columns = (spec.shape[0] * num_ranks, *spec.shape[1:])
             if slot in self.linears:
-                self.expect_matrix(f"{parent}.{self.linears[slot]}", (rows, *columns), slot=slot)
+                self.expect_matrix(f"{parent}.{self.linears[slot]}", (rows, spec.shape[1]), slot=slot)
             else:
                 self.expect(f"{parent}.{slot}", (rows, *columns), slot=slot, dtype=spec.dtype, num_pieces=num_ranks)
 

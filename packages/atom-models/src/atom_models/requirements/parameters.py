@@ -27,7 +27,7 @@ class Count:
 
     parameters: int = 0
     linear: int = 0
-    linear_shapes: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    linear_shapes: Counter[tuple[int, int]] = field(default_factory=Counter)
     experts: int = 0
     idle: int = 0
 
@@ -54,9 +54,9 @@ def _count(layer: Loadable, *, is_router: bool) -> Count:
         return Count(parameters=total, experts=matrices, idle=idle)
     if is_router or isinstance(layer, LMHead) or not isinstance(layer, (Linear, LatentAttention)):
         return Count(parameters=total)
-    matrices = [shape for shape in shapes if len(shape) == 2]
+    matrices = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
     return Count(
         parameters=total,
         linear=sum(map(math.prod, matrices)),
-        linear_shapes=Counter(map(tuple, matrices)),
+        linear_shapes=Counter(matrices),
     )

@@ -67,14 +67,19 @@ def check_fit(model: nn.Module, names: Collection[str], where: str, headers: Hea
         if isinstance(layer, ChoosesNames):
             layer.choose_names(names)
     accounting = Accounting(model)
-    for layer in accounting.layers if headers is not None else ():
+    if headers is not None:
+        _check_headers(accounting, headers)
+    accounting.check(names, where)
+    return accounting
+
+
+def _check_headers(accounting: Accounting, headers: Headers) -> None:
+    for layer in accounting.layers:
         for name, expected in layer.expected_weights().items():
             header = headers.tensors.get(name)
             reason = None if header is None else expected.why_not(header.shape, header.dtype)
             if reason is not None:
                 raise CheckpointError(f"the weight {name} {reason}")
-    accounting.check(names, where)
-    return accounting
 
 
 def loadable_layers(model: nn.Module) -> list[Loadable]:
