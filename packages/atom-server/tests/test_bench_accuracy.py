@@ -76,6 +76,14 @@ def test_models_whose_tokens_differ_are_not_compared(tiny_llama, text, tmp_path,
     assert "have tokenizers that differ, so that no token can be compared" in capsys.readouterr().err
 
 
+def test_a_quantized_checkpoint_is_its_own_baseline_for_its_cache(tiny_llama, text, tmp_path):
+    quantized, _ = write_quantized(tmp_path, tiny_llama, PUBLISHED["int8 rows"])
+    flags = ("--model", quantized, "--text", text, "--kv-cache-dtype", "fp8")
+    rows = measure(tmp_path / "found.json", *flags)["results"]
+    assert [row["quantization"] for row in rows] == ["compressed-tensors", "stored"]
+    assert rows[1]["kl_divergence"] > 0
+
+
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
@@ -83,6 +91,7 @@ def test_models_whose_tokens_differ_are_not_compared(tiny_llama, text, tmp_path,
         (("--quantization", "int8", "int3"), "unknown quantization 'int3'; dense weights can be loaded as none, int8"),
         (("--quantization", "int8"), "tokens and fills no window of 512"),
         (("--quantization", "int8", "--window", "4096"), "--window 4096 is longer than"),
+        (("--quantization", "int8", "--json", "none/x.json"), "--json none/x.json: there is no folder none"),
         (("--quantization", "int8", "--text", "none.txt"), "none.txt: No such file"),
         (("--quantization", "int8", "--window", "64", "--dtype", "int8"), "is not one of float32, bfloat16, float16"),
     ],

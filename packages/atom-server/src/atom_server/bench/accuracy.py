@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ examples:
   atom bench accuracy --model ./my-model-fp8 --against ./my-model --text book.txt --json accuracy.json
 """
 
-# Weights as the engine holds them without a flag; "none" makes plain numbers of those that a GGUF file has packed.
+# Weights as the engine holds them without a flag.
 _STORED = "stored"
 
 
@@ -58,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print, save."""
     if args.quantization is None and args.kv_cache_dtype == "auto" and args.against is None:
         raise BenchError("there is nothing to compare: name --quantization, --kv-cache-dtype fp8 or --against MODEL")
+    if args.json is not None and not args.json.parent.is_dir():
+        raise BenchError(f"--json {args.json}: there is no folder {args.json.parent}")
     text = _read(args.text)
     plain, rows = _measure(args, text)
     about = {
@@ -112,16 +115,13 @@ def _measure(args: argparse.Namespace, text: str) -> tuple[LoadedModel, list[_Ro
     windows = _windows(text, path, plain_path, args.window)
     plain = load_model(plain_path, args.dtype, quantization="none", max_model_len=args.window)
     baseline = ReferenceModel(plain, windows)
-    rows = [_Row(args.against or args.model, "none", "auto", baseline.num_tokens, baseline.perplexity)]
+    weights = plain.context.quantization.name
+    rows = [_Row(args.against or args.model, weights, "auto", baseline.num_tokens, baseline.perplexity)]
+    load = partial(load_model, path, plain.context.dtype, max_model_len=args.window)
     for name, requested in formats.items():
-        model = load_model(
-            path,
-            plain.context.dtype,
-            quantization=requested,
-            kv_cache_dtype=args.kv_cache_dtype,
-            max_model_len=args.window,
-        )
-        rows.append(_row((args.model, name, args.kv_cache_dtype), baseline, baseline.measure(model, name)))
+        # No name for the model: it goes before the next one is loaded.
+        found = baseline.measure(load(quantization=requested, kv_cache_dtype=args.kv_cache_dtype), name)
+        rows.append(_row((args.model, name, args.kv_cache_dtype), baseline, found))
     return plain, rows
 
 
