@@ -94,7 +94,7 @@ def load_model(
     Args:
         model: folder, ``.gguf`` file, or a name that `resolve_model` knows.
         dtype: to run in; None is float32 for float32 checkpoints, and what is fast here for others.
-        quantization: quantize dense weights on loading: "int8", "int8-few-rows".
+        quantization: round plain weights while loading: "int8", "int4", "fp8", "fp8_block" or "mxfp4".
         device: where it runs; None is the platform's.
         kv_cache_dtype: of keys and values, as the engine's --kv-cache-dtype: "auto" (the model's), "bf16" or "fp8".
         block_size: tokens of a cache block.
