@@ -40,13 +40,15 @@ def flags_in(text: str) -> set[str]:
 
 def parser_of(*command: str) -> argparse.ArgumentParser:
     """The parser of a sub-command."""
-    actions = build_parser()._actions
-    [commands] = [action for action in actions if isinstance(action, argparse._SubParsersAction)]
-    return commands.choices[command[0]]
+    parser = build_parser()
+    for name in command:
+        [commands] = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        parser = commands.choices[name]
+    return parser
 
 
-def known_flags(command: str) -> set[str]:
-    return {flag for action in parser_of(command)._actions for flag in action.option_strings}
+def known_flags(*command: str) -> set[str]:
+    return {flag for action in parser_of(*command)._actions for flag in action.option_strings}
 
 
 @pytest.mark.parametrize("title", ["Flags of the engine", "Flags of the server"])
@@ -88,7 +90,7 @@ def test_flags_of_the_benchmark_that_are_said_to_be_missing_are_refused():
     [text] = re.findall(r"without (.*?): the command line refuses them", section("Benchmarks"), re.DOTALL)
     missing = flags_in(text)
     assert len(missing) > 5
-    assert missing & known_flags("bench") == set()
+    assert missing & known_flags("bench", "serve") == set()
 
 
 def test_variables_are_read_or_of_no_effect_as_the_table_says():

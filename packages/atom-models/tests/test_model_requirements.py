@@ -75,13 +75,16 @@ def assert_needs_are_those_of_the_built_model(checkpoint):
     assert needs.kv_bytes_per_token["float32"] == 4 * sum(elements_per_token(layer.problem) for layer in caches)
 
 
-def test_int8_bytes_are_those_of_the_packed_linears(tmp_path):
+def test_rounded_linears_take_the_bytes_of_codes_and_scales(tmp_path):
     checkpoint = open_checkpoint(make_tiny_llama(tmp_path / "m", intermediate=160))
     needs = model_requirements(checkpoint)
     linears = 2 * (64 * 128 + 64 * 64 + 3 * 64 * 160)
     outputs = 2 * (128 + 64 + 2 * 160 + 64)
     assert needs.num_linear_parameters == linears
-    assert needs.weight_bytes["int8"] == (needs.num_parameters - linears) * 2 + linears + 4 * outputs
+    rest = (needs.num_parameters - linears) * 2
+    assert needs.weight_bytes["int8"] == needs.weight_bytes["fp8"] == rest + linears + 4 * outputs
+    assert needs.weight_bytes["mxfp4"] == rest + linears // 2 + linears // 32
+    assert needs.weight_bytes["int4"] == rest + linears // 2 + linears // 32 * (2 + 2)
 
 
 def test_a_rank_holds_the_part_of_a_norm_over_heads_that_its_heads_need(tiny_family):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from atom_models import ModelRequirements, model_requirements, open_checkpoint
+from atom_models.quantization import ROUNDED_TO
 from atom_models.requirements import ACCELERATORS, RankShare, find_accelerators, place
 from published_configs import NAMES, write_published_config
 
@@ -131,8 +132,17 @@ def test_published_models_fit_where_their_sizes_say(name: str, accelerator: str)
 def test_formats_are_those_that_can_be_loaded_and_the_published_one(name: str):
     needs = needs_of(name)
     is_dense = needs.num_active_parameters == needs.num_parameters
-    expected = ["float32", "bfloat16", *(["int8"] if is_dense else []), *filter(None, [needs.published_format])]
+    expected = ["float32", "bfloat16", *(ROUNDED_TO if is_dense else []), *filter(None, [needs.published_format])]
     assert list(needs.weight_bytes) == expected
+
+
+def test_a_published_format_of_unknown_size_is_not_taken_for_the_one_that_weights_are_rounded_to(tmp_path: Path):
+    path = write_published_config("llama-3.1-8b", tmp_path) / "config.json"
+    given = {"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0"]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": given}))
+    needs = model_requirements(open_checkpoint(tmp_path))
+    assert needs.published_format == "fp8"
+    assert "fp8" not in needs.weight_bytes
 
 
 GEMMA_3_1B = {

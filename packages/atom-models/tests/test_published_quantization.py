@@ -20,7 +20,7 @@ from atom_models.quantization.layouts import (
     PackedInt4Layout,
 )
 from atom_models.quantization.published import read_published
-from atom_models.quantization.published.names import by_component, by_glob, by_part, by_target, first_match
+from atom_models.quantization.published.names import BY_COMPONENT, BY_GLOB, BY_PART, BY_TARGET, Dialect, Rules
 
 Q, GATE, ROUTER = "model.layers.3.self_attn.q_proj", "model.layers.3.mlp.gate_proj", "model.layers.3.mlp.gate"
 EXPERT, SHARED = "model.layers.3.mlp.experts.7.up_proj", "model.layers.3.mlp.shared_experts.up_proj"
@@ -75,7 +75,7 @@ TILES, TILES_INV = Float8Layout((128, 128)), Float8Layout((128, 128), "weight_sc
         (compressed(FLOAT | {"strategy": "tensor"}, HEAD, **ROUNDED), {Q: Float8Layout(), HEAD: None}),
         (compressed(FLOAT | {"strategy": "channel"}, HEAD, **ROUNDED), {Q: Float8Layout()}),
         (compressed(FLOAT | {"strategy": "channel"}, HEAD), {Q: Float8Layout(rounds_inputs=False)}),
-        (compressed(FLOAT | {"strategy": "block", "block_structure": [128, 128]}), {Q: TILES}),
+        (compressed(FLOAT | {"strategy": "block", "block_structure": [128, 128]}, **ROUNDED), {Q: TILES}),
         (compressed({"num_bits": 8, "type": "int", "strategy": "channel"}, form="int-quantized"), {Q: Int8Layout()}),
         (compressed(INT4 | {"group_size": 128}, HEAD), {Q: PackedInt4Layout(128), HEAD: None}),
         (compressed(INT4 | {"symmetric": False}), {Q: PackedInt4Layout(32, zero_points=True)}),
@@ -167,6 +167,7 @@ def test_what_is_not_read_is_named_with_what_is(given, message):
 RULES = [
     "lm_head",
     "model.layers.3",
+    "model.layers.3.",
     "model.layers.1",
     ROUTER,
     "q_proj",
@@ -180,28 +181,42 @@ RULES = [
 ]
 
 
+def means(rule: str, name: str, dialect: Dialect) -> bool:
+    return Rules([rule], dialect).first_match(name) is not None
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("rule", RULES)
 def test_rules_mean_what_their_writers_libraries_mean(rule, name):
-    assert by_component(rule, name) is not should_convert_module(name, [rule])
-    assert by_target(rule, name) is match_name(name, rule)
+    assert means(rule, name, BY_COMPONENT) is not should_convert_module(name, [rule])
+    assert means(rule, name, BY_TARGET) is match_name(name, rule)
 
 
 def test_rules_mean_a_layer_with_or_without_what_a_wrapper_puts_before_it():
-    assert first_match(["layers.3.mlp.gate"], ROUTER, by_target) == "layers.3.mlp.gate"
-    assert first_match([f"language_model.{ROUTER}"], ROUTER, by_target) is not None
-    assert first_match(["mlp.gate"], ROUTER, by_target) is None
+    assert Rules(["layers.3.mlp.gate"], BY_TARGET).first_match(ROUTER) == "layers.3.mlp.gate"
+    assert Rules([f"language_model.{ROUTER}"], BY_TARGET).first_match(ROUTER) is not None
+    assert Rules(["mlp.gate"], BY_TARGET).first_match(ROUTER) is None
+
+
+def test_the_first_rule_of_the_config_is_named_whether_it_is_a_text_or_a_pattern():
+    for rules in (
+        ["re:.*gate", ROUTER],
+        [ROUTER, "re:.*gate"],
+        [HEAD, "re:.*gate", ROUTER],
+        [ROUTER, "re:.*gate", ROUTER],
+    ):
+        assert Rules(rules, BY_GLOB).first_match(ROUTER) == next(rule for rule in rules if rule != HEAD)
 
 
 def test_globs_mean_layers_below_a_name_too():
-    assert by_glob("*mlp.experts*", EXPERT)
-    assert by_glob("model.layers.3.mlp", EXPERT)
-    assert not by_glob("model.layers.3.mlp", "model.layers.3.mlp2")
-    assert by_glob("re:.*experts", EXPERT)
-    assert not by_glob("*experts", SHARED)
-    assert by_part("shared", SHARED)
+    assert means("*mlp.experts*", EXPERT, BY_GLOB)
+    assert means("model.layers.3.mlp", EXPERT, BY_GLOB)
+    assert not means("model.layers.3.mlp", "model.layers.3.mlp2", BY_GLOB)
+    assert means("re:.*experts", EXPERT, BY_GLOB)
+    assert not means("*experts", SHARED, BY_GLOB)
+    assert means("shared", SHARED, BY_PART)
 
 
 def test_a_pattern_that_cannot_be_read_means_nothing():
-    assert not by_target("re:(", Q)
-    assert not by_component("(", Q)
+    assert not means("re:(", Q, BY_TARGET)
+    assert not means("(", Q, BY_COMPONENT)

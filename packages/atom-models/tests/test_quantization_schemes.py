@@ -167,7 +167,11 @@ def test_shards_that_a_checkpoint_skips_stay_dense_within_a_merged_layer(tmp_pat
             "as bitsandbytes with bnb_4bit_quant_type 'fp4', .* in bfloat16 or a GGUF file",
         ),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8", "already"),
-        (None, "int3", "unknown quantization 'int3'; dense weights can be loaded as none, int8, int8-few-rows"),
+        (
+            None,
+            "int3",
+            "unknown quantization 'int3'; dense weights can be loaded as none, int8, int4, fp8, fp8_block, mxfp4, ",
+        ),
     ],
 )
 def test_unknown_quantization_is_refused_with_what_is_known(config, requested, says):

@@ -382,3 +382,16 @@ def test_a_weight_that_a_host_lacks_or_has_too_many_is_named_in_the_spelling_of_
     assert str(caught.value).endswith(
         f"1 missing weight: {lacking}; 1 unexpected weight: model.layers.1.mlp.experts.9.of_mine"
     )
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_before_a_tensor_is_read(tmp_path):
+    folder = make_tiny_llama(tmp_path / "m")
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.0.mlp.up_proj.weight"]
+    write_weights(folder, weights | {"model.layers.0.mlp.gate.weight": np.zeros(1, np.float32)})
+    checkpoint = open_checkpoint(folder)
+    model = build_model(checkpoint, BuildContext())
+    with pytest.raises(CheckpointError, match="1 missing weight: model.layers.0.mlp.up_proj.weight; 1 unexpected wei"):
+        load_weights(model, checkpoint)
+    with pytest.raises(RuntimeError, match="has no weights yet"):
+        model.model.embed_tokens(torch.zeros(1, dtype=torch.int64))

@@ -89,7 +89,6 @@ def test_a_run_of_the_server_is_drawn_while_it_is_measured(server, tmp_path, cap
     ("arguments", "reason"),
     [
         (["serve", "--plot", "run.gif"], "ends with .png, .svg, .pdf"),
-        (["serve", "run.json"], "atom bench plot"),
         (["plot"], "name the results"),
         (["plot", "none.json"], "none.json: No such file"),
     ],

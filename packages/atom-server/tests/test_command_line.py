@@ -14,6 +14,7 @@ from atom_core import EngineArgs
 from atom_core.config import ConfigError
 from atom_server import ServerOptions
 from atom_server.cli.main import build_parser, describe, main
+from quantized_checkpoints import PUBLISHED, write_quantized
 
 FLOAT32 = ("--dtype", "float32", "--num-threads", "1", "--num-kv-blocks", "64")
 
@@ -214,6 +215,29 @@ def test_plan_says_when_nothing_fits(tiny_llama):
     done = run("plan", "--model", tiny_llama, "--memory", "10K")
     assert done.returncode == 1
     assert " yes " not in done.stdout
+
+
+def test_doctor_tells_how_each_kind_of_layer_is_kept(tiny_llama, capsys):
+    assert main(["doctor", "--model", str(tiny_llama), "--quantization", "int8"]) == 0
+    title, *blocks, total = capsys.readouterr().out.strip().split("\n\n")
+    assert title == f"weights of {tiny_llama}"
+    told = {block.splitlines()[0].partition(":")[0].strip(): block.splitlines()[1:] for block in blocks}
+    assert told["2 x model.layers.*.mlp.down_proj"][0].strip() == "stored as float32, kept as int8 per row"
+    assert told["2 x model.layers.*.mlp.down_proj"][1].strip().startswith("linear_quantized: ")
+    assert told["1 x lm_head"][0].strip() == "stored as float32"
+    each = [float(block.splitlines()[0].rpartition(": ")[2].removesuffix(" MiB")) for block in blocks]
+    assert float(total.rpartition(": ")[2].removesuffix(" MiB")) == pytest.approx(sum(each), abs=0.1 * len(each))
+
+
+def test_doctor_tells_the_rule_of_a_quantized_checkpoint(tmp_path, tiny_llama, capsys):
+    quantized, _ = write_quantized(tmp_path, tiny_llama, PUBLISHED["int8 rows"])
+    assert main(["doctor", "--model", str(quantized)]) == 0
+    assert "stored as int8 per row (meant by 'Linear')" in capsys.readouterr().out
+
+
+def test_doctor_refuses_a_format_that_nobody_knows(tiny_llama, capsys):
+    assert main(["doctor", "--model", str(tiny_llama), "--quantization", "int3"]) == 1
+    assert "unknown quantization 'int3'" in capsys.readouterr().err
 
 
 def test_doctor_tells_machine_versions_and_caches():

@@ -29,7 +29,7 @@ def rows_of(text: str, accelerator: str) -> list[list[str]]:
 def test_weights_and_cache_must_fit_together(tmp_path: Path):
     config = json.loads((write_published_config("llama-3.1-8b", tmp_path) / "config.json").read_text())
     needs = model_requirements(open_checkpoint(tmp_path))
-    weights, cache = needs.weight_bytes["int8"], 4096 * needs.kv_bytes_per_token["float8_e4m3fn"]
+    weights, cache = min(needs.weight_bytes.values()), 4096 * needs.kv_bytes_per_token["float8_e4m3fn"]
     assert config["max_position_embeddings"] == needs.max_model_len
     for memory, fits in ((weights + 2 * cache, True), (weights + 2 * cache - 1, False)):
         assert memory_lines(needs, 4096, 2, memory=memory)[1] is fits
@@ -86,8 +86,8 @@ def test_a_quantized_checkpoint_is_not_shown_as_a_dense_one(tmp_path: Path, caps
     _, text = plan(capsys, "--model", tmp_path, "--memory", "64GiB")
     assert "published as awq int4\n" in text
     _, on_gpu = plan(capsys, "--model", tmp_path, "--on", "H100", "--weights", "awq int4")
-    assert "awq int4: the size of the files; this version holds these weights in bfloat16" in on_gpu
-    assert "float32, bfloat16, int8: the same model from a checkpoint in bfloat16" in text
+    assert "this version holds these weights in bfloat16" not in on_gpu
+    assert "float32, bfloat16, int8, int4, fp8, fp8_block, mxfp4: the same model from a checkpoint in bfloat16" in text
     assert re.search(r"^awq int4 +5\.3 GiB", text, re.MULTILINE)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"quant_method": "hqq"}}))
     _, text = plan(capsys, "--model", tmp_path, "--on", "H100")

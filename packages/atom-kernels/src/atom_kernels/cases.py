@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from atom_kernels.formats import WeightFormat
 from atom_kernels.operator import Op, Tolerance, Work
 from atom_kernels.select import plan_with, select
 
@@ -190,5 +191,7 @@ def _tuple(outputs: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _describe(problem: Any) -> str:
-    values = (f"{field.name}={getattr(problem, field.name)}" for field in fields(problem))
+    found = {field.name: getattr(problem, field.name) for field in fields(problem)}
+    # The name of a number format says all of it.
+    values = (f"{name}={value.name if isinstance(value, WeightFormat) else value}" for name, value in found.items())
     return " ".join(values).replace("torch.", "")

@@ -43,8 +43,13 @@ class LoadedModel:
         """
         if not self.checkpoint.has_head:
             raise ValueError(f"{self.checkpoint.path} holds a decoder without a head: use hidden_states()")
+        return [self.logits_of(hidden_states) for hidden_states in self.hidden_states(sequences)]
+
+    def logits_of(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Float32 ``[rows, vocabulary]`` of hidden states, which are ``[rows, hidden_size]``."""
+        compute: Any = self.model.compute_logits
         with torch.inference_mode():
-            return [self._compute_logits(hidden_states) for hidden_states in self.hidden_states(sequences)]
+            return compute(hidden_states)
 
     def hidden_states(self, sequences: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """``[len(tokens), hidden_size]`` after the last norm, for each sequence of token ids; errors as of `logits`."""
@@ -59,10 +64,6 @@ class LoadedModel:
             num_blocks += needed
         rows = dict(zip(order, PagedRun(self.model, num_blocks, self.context.device).step(steps), strict=True))
         return [rows[index] for index in range(len(sequences))]
-
-    def _compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        compute: Any = self.model.compute_logits
-        return compute(hidden_states)
 
     def _check(self, sequences: Sequence[Sequence[int]]) -> None:
         longest, vocab_size = self.checkpoint.max_model_len, self.checkpoint.text_config.get("vocab_size", 0)
@@ -93,7 +94,7 @@ def load_model(
     Args:
         model: folder, ``.gguf`` file, or a name that `resolve_model` knows.
         dtype: to run in; None is float32 for float32 checkpoints, and what is fast here for others.
-        quantization: quantize dense weights on loading: "int8", "int8-few-rows".
+        quantization: round plain weights while loading: "int8", "int4", "fp8", "fp8_block" or "mxfp4".
         device: where it runs; None is the platform's.
         kv_cache_dtype: of keys and values, as the engine's --kv-cache-dtype: "auto" (the model's), "bf16" or "fp8".
         block_size: tokens of a cache block.

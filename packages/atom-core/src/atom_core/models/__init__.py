@@ -1,6 +1,6 @@
-"""What front ends need to know of models before an engine runs: names, files, sizes. Lazily imported.
+"""What front ends need to know of models without an engine: names, files, sizes, accuracy. Lazily imported.
 
-Everything but `model_requirements` and what goes with it is torch-free: a plan builds the model that it counts.
+Everything but `model_requirements`, which builds the model that it counts, and `load_model` is torch-free.
 """
 
 from __future__ import annotations
@@ -12,42 +12,57 @@ from atom_kernels.lazy_names import lazy_names
 if TYPE_CHECKING:
     from atom_models import (
         CheckpointError,
+        LoadedModel,
         describe_architecture,
+        load_model,
         model_requirements,
         open_checkpoint,
         resolve_model,
         supported_architectures,
     )
+    from atom_models.accuracy import Accuracy, AccuracyError, ReferenceModel, windows_of
     from atom_models.architectures.registry import Architecture
     from atom_models.hub import cached_models, find_cached, known_models, models_cache_dir, resolve_config
+    from atom_models.model import stored_quantization
     from atom_models.requirements import (
         DEVICE_COUNTS,
         Accelerator,
+        LayerWeights,
         ModelRequirements,
         Placement,
         find_accelerators,
+        layer_weights,
         place,
     )
 
 __all__ = [
     "DEVICE_COUNTS",
     "Accelerator",
+    "Accuracy",
+    "AccuracyError",
     "Architecture",
     "CheckpointError",
+    "LayerWeights",
+    "LoadedModel",
     "ModelRequirements",
     "Placement",
+    "ReferenceModel",
     "cached_models",
     "describe_architecture",
     "find_accelerators",
     "find_cached",
     "known_models",
+    "layer_weights",
+    "load_model",
     "model_requirements",
     "models_cache_dir",
     "open_checkpoint",
     "place",
     "resolve_config",
     "resolve_model",
+    "stored_quantization",
     "supported_architectures",
+    "windows_of",
 ]
 
 __getattr__ = lazy_names(__name__)

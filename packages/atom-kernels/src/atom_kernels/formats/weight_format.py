@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -32,6 +32,7 @@ class Part:
         return -(-num_rows // self.rows), 1 if self.columns is None else -(-num_columns // self.columns)
 
 
+@runtime_checkable
 class WeightFormat(Protocol):
     """How a matrix [N, K] is held: named tensors, each [..., rows, columns] in units of its `Part`.
 

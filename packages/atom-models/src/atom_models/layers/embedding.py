@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from atom_kernels.embedding import OP, EmbeddingProblem
+from atom_kernels.formats import Plain
+from atom_kernels.operator import SOURCE
+from atom_kernels.plan import Plan
 from atom_kernels.select import select
+from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.linear import Linear, Shard
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.weighted_layer import WeightedLayer
@@ -38,11 +43,22 @@ class VocabularyEmbedding(WeightedLayer):
         """Makes `head` use this table as its weight, once it is loaded."""
         self._heads.append(head)
 
+    def held_weights(self) -> list[HeldWeights]:
+        [[rows, _]] = self.shapes_on_rank()
+        [name] = self.expected_weights()
+        form = Plain(self._context.dtype).name
+        return [
+            HeldWeights.run_by(self._plan(rows), (name.removesuffix(".weight"),), asked=None, stored=form, held=form)
+        ]
+
+    def _plan(self, num_rows: int) -> Plan:
+        first_id = self._ranks.rank * num_rows if self._ranks.size > 1 else None
+        problem = EmbeddingProblem(num_rows, self.hidden_size, self._context.dtype, first_id)
+        return select(OP, problem, self._context.platform)
+
     def pack(self, weights: dict[str, torch.Tensor]) -> None:
         table = weights["weight"]
-        first_id = self._ranks.rank * table.shape[0] if self._ranks.size > 1 else None
-        problem = EmbeddingProblem(table.shape[0], self.hidden_size, self._context.dtype, first_id)
-        self._lookup = select(OP, problem, self._context.platform).prepare(weights)
+        self._lookup = self._plan(table.shape[0]).prepare(weights)
         for head in self._heads:
             head.finish_with(table)
 
@@ -86,6 +102,12 @@ class LMHead(Linear):
 
     def shapes_on_rank(self) -> list[tuple[int, ...]]:
         return [] if self._tied else super().shapes_on_rank()
+
+    def held_weights(self) -> list[HeldWeights]:
+        held = super().held_weights()
+        # The embedding counts the table. A copy of it in another layout is the head's own.
+        own_bytes = sum(size for layout, size in self._parts[0].plan.layouts if layout != SOURCE.name)
+        return [replace(held[0], stored="the embedding's table", num_bytes=own_bytes)] if self._tied else held
 
     def finish(self) -> None:
         if not self._tied:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_kernels.activation import check_activation
+from atom_kernels.formats import Plain
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
+from atom_kernels.plan import Plan
 from atom_kernels.select import select
+from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import check_shape, not_loaded
 from atom_models.quantization import Dense, ExpectedWeight, StoredLayout
@@ -107,6 +110,15 @@ class Experts(Layer):
     def _weights_of_one(self) -> int:
         return 3 * self.problem.hidden_size * self.problem.intermediate_size
 
+    def held_weights(self) -> list[HeldWeights]:
+        name = f"{self.prefix}.0.{_EXPERT_NAMES[0][0]}"
+        held = Plain(self._context.dtype).name
+        return [HeldWeights.run_by(self._plan, (self.prefix,), asked=name, stored=self._layout(name).name, held=held)]
+
+    @property
+    def _plan(self) -> Plan:
+        return select(MOE_EXPERTS, self.problem, self._context.platform)
+
     def choose_names(self, available: Collection[str]) -> None:
         """Expects the names that a checkpoint with those tensors uses."""
         if not {f"{self.prefix}.gate_up_proj", f"{self.prefix}.gate_up_proj_blocks"}.isdisjoint(available):
@@ -161,7 +173,7 @@ class Experts(Layer):
 
     def finish(self) -> None:
         tensors, self._tensors = self._tensors, {}
-        self._apply = select(MOE_EXPERTS, self.problem, self._context.platform).prepare(tensors)
+        self._apply = self._plan.prepare(tensors)
 
     @property
     def _pieces(self) -> dict[str, tuple[_Piece, str]]:

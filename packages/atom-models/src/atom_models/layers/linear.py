@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_kernels.platform import Platform
+from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import check_shape, not_loaded
 from atom_models.layers.matrices import StoredMatrix
@@ -149,6 +150,9 @@ class Linear(Layer):
     def is_quantized(self, platform: Platform) -> bool:
         """Whether any of its weights would be held in another format than plain numbers there."""
         return any(part.is_quantized(platform) for part in self._parts)
+
+    def held_weights(self) -> list[HeldWeights]:
+        return [part.held_weights() for part in self._parts]
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         expected = {name: weight for part in self._parts for name, weight in part.matrices.expected_weights().items()}

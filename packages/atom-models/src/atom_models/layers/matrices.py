@@ -41,6 +41,7 @@ class MatrixStack:
         num_rows: of the stack, where it has more than its matrices; the last are zeros.
 
     Attributes:
+        matrices: as they were given.
         weight_format: of the stack: the layout's, with smaller tiles where a cut goes through one.
     """
 
@@ -55,6 +56,7 @@ class MatrixStack:
             self._stored_format, [matrix.rows for matrix in matrices], matrices[0].columns
         )
         self._device = device
+        self.matrices = tuple(matrices)
         self._starts = {matrix: sum(sizes[:place]) for place, matrix in enumerate(matrices)}
         self._owners = {name: matrix for matrix in matrices for name in matrix.expected_weights()}
         # What has come of matrices that are not complete, by the suffixes of the names.

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
+from atom_kernels.formats import Plain
 from atom_kernels.mixers import MixerPlan, MixerProblem, select_mixer
 from atom_models.forward_context import get_forward_context, mix_in_step
+from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.weighted_layer import WeightedLayer
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ class Mixer(WeightedLayer):
         for slot, spec in problem.weights.items():
             rows, *columns = (spec.shape[0] * num_ranks, *spec.shape[1:])
             if slot in self.linears:
-                self.expect_matrix(f"{parent}.{self.linears[slot]}", (rows, *columns), slot=slot)
+                self.expect_matrix(f"{parent}.{self.linears[slot]}", (rows, spec.shape[1]), slot=slot)
             else:
                 self.expect(f"{parent}.{slot}", (rows, *columns), slot=slot, dtype=spec.dtype, num_pieces=num_ranks)
 
@@ -76,6 +78,21 @@ class Mixer(WeightedLayer):
     def plan(self) -> MixerPlan | None:
         """The kernel and its cache layout; None where another engine owns the cache."""
         return self._host.plan
+
+    def held_weights(self) -> list[HeldWeights]:
+        form = Plain(self._context.dtype)
+        return [
+            HeldWeights(
+                tuple(matrix.name for matrix in stack.matrices),
+                asked=stack.matrices[0].name,
+                stored=stack.matrices[0].layout.name,
+                held=form.name,
+                operator=self.problem.name,
+                implementations=() if self.plan is None else (self.plan.backend,),
+                num_bytes=math.prod(stack.shape) * form.dtype.itemsize,
+            )
+            for stack in self._matrices.values()
+        ]
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         if torch.compiler.is_compiling() and not self._host.traceable:

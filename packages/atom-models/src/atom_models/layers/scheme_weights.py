@@ -8,7 +8,9 @@ from dataclasses import replace
 import torch
 
 from atom_kernels.formats import Plain
+from atom_kernels.plan import Plan
 from atom_kernels.platform import Platform
+from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.quantization import DENSE_INPUT, InputFormat, LinearScheme, LinearSpec, UnnormedInput
 
@@ -46,6 +48,16 @@ class SchemeWeights:
         spec = replace(self.spec, platform=platform)
         scheme = self._chosen.for_weights(spec, self.matrices.weight_format)
         return scheme.weight_format(spec) != Plain(spec.dtype)
+
+    @property
+    def plan(self) -> Plan:
+        return self.scheme.plan(self.spec)
+
+    def held_weights(self) -> HeldWeights:
+        """What reports say of them."""
+        names, stored = zip(*((matrix.name, matrix.layout.name) for matrix in self.matrices.matrices), strict=True)
+        held = self.scheme.weight_format(self.spec).name
+        return HeldWeights.run_by(self.plan, names, asked=names[0], stored=stored[0], held=held)
 
     def shapes(self) -> list[tuple[int, ...]]:
         return self.matrices.shapes() + ([(self.spec.out_features,)] if self.spec.bias else [])

@@ -1,7 +1,7 @@
 """How layers hold their weights, and how checkpoints store them; the choice for each layer by its name."""
 
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
-from atom_models.quantization.choice import ONLINE, UNQUANTIZED, OneScheme, choose_quantization
+from atom_models.quantization.choice import ONLINE, ROUNDED_TO, UNQUANTIZED, OneScheme, choose_quantization
 from atom_models.quantization.dense import Dense
 from atom_models.quantization.int8 import Int8FewRows
 from atom_models.quantization.layouts import ExpectedWeight, StoredLayout
@@ -21,6 +21,7 @@ from atom_models.quantization.scheme import (
 __all__ = [
     "DENSE_INPUT",
     "ONLINE",
+    "ROUNDED_TO",
     "UNQUANTIZED",
     "AsStored",
     "Dense",

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.formats import Float8, Integers, Mxfp4, Offset
+from atom_kernels.formats import Float8, Integers, Mxfp4, Offset, WeightFormat
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
 from atom_models.quantization.dense import Dense
 from atom_models.quantization.int8 import Int8FewRows
@@ -38,20 +38,21 @@ class OneScheme:
 
 UNQUANTIZED = OneScheme("none", Dense())
 
+_ROUNDED: Mapping[str, Packed | Rounded] = {
+    "int8": Packed(Integers(8)),
+    "int4": Rounded(Integers(4, 32, Offset.MINIMUM, torch.float16)),
+    "fp8": Rounded(Float8(), Float8()),
+    "fp8_block": Rounded(Float8(128, 128), Float8(1, 128)),
+    "mxfp4": Rounded(Mxfp4()),
+}
+# What the weights of linears are rounded to by these names.
+ROUNDED_TO: Mapping[str, WeightFormat] = {name: scheme.held for name, scheme in _ROUNDED.items()}
+
 # Asked for by name; the head stays dense, where rounding costs the most.
 ONLINE: Mapping[str, Quantization] = {
     "none": UNQUANTIZED,
-    "int8": OneScheme("int8", Packed(Integers(8)), ("lm_head",)),
+    **{name: OneScheme(name, scheme, ("lm_head",)) for name, scheme in _ROUNDED.items()},
     "int8-few-rows": OneScheme("int8-few-rows", Int8FewRows(), ("lm_head",)),
-    **{
-        name: OneScheme(name, rounded, ("lm_head",))
-        for name, rounded in {
-            "int4": Rounded(Integers(4, 32, Offset.MINIMUM, torch.float16)),
-            "fp8": Rounded(Float8(), Float8()),
-            "fp8_block": Rounded(Float8(128, 128), Float8(1, 128)),
-            "mxfp4": Rounded(Mxfp4()),
-        }.items()
-    },
 }
 
 

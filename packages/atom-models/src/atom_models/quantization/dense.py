@@ -32,12 +32,12 @@ class Dense(LinearScheme):
         """Activations before their norm, where the linear's kernel norms by itself."""
         return input_format_of(fused_plan(spec))
 
-    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
-        fused = fused_plan(spec)
-        if fused is not None:
-            return apply_fused(fused, weights)
+    def plan(self, spec: LinearSpec) -> Plan:
         problem = LinearProblem(spec.in_features, spec.out_features, spec.dtype, spec.bias, spec.out_dtype)
-        return select(OP, problem, spec.platform).prepare(weights)
+        return fused_plan(spec) or select(OP, problem, spec.platform)
+
+    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
+        return prepare(self.plan(spec), weights)
 
 
 def fused_plan(
@@ -55,8 +55,11 @@ def input_format_of(fused: Plan | None) -> InputFormat:
     return DENSE_INPUT if limit is None else UnnormedInput(limit)
 
 
-def apply_fused(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
+def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A plan's kernel with its weights, called as a scheme's `apply`."""
     run = plan.prepare(weights)
+    if plan.op is not FUSED_LINEAR:
+        return run
 
     def apply(x: Any, residual: torch.Tensor | None = None) -> torch.Tensor:
         if isinstance(x, Unnormed):

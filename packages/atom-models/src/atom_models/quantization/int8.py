@@ -26,7 +26,7 @@ class Int8FewRows(LinearScheme):
     max_rows: int = 4
     name: ClassVar[str] = "int8-few-rows"
 
-    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def plan(self, spec: LinearSpec) -> Plan:
         problem = LinearProblem(spec.in_features, spec.out_features, spec.dtype, spec.bias)
         dense = select(OP, problem, spec.platform)
         few = _int8_plan(spec)
@@ -42,7 +42,7 @@ class Int8FewRows(LinearScheme):
         layout = Layout("int8", pack=pack, num_bytes=lambda problem, source_bytes: num_bytes)
         rows = (PlanRow(self.max_rows, row.backend, row.implementation, layout, bind), *dense.rows)
         layouts = (("int8", num_bytes), *dense.layouts)
-        return replace(dense, rows=rows, layouts=layouts).prepare(weights)
+        return replace(dense, rows=rows, layouts=layouts)
 
 
 def _int8_plan(spec: LinearSpec) -> Plan:

@@ -14,7 +14,7 @@ from atom_kernels.plan import Plan
 from atom_kernels.platform import Platform
 from atom_kernels.select import select
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
-from atom_models.quantization.dense import Dense, apply_fused, fused_plan, input_format_of
+from atom_models.quantization.dense import Dense, fused_plan, input_format_of, prepare
 from atom_models.quantization.scheme import InputFormat, LinearScheme, LinearSpec
 
 # Inputs that kernels take in any format.
@@ -34,7 +34,7 @@ class AsStored(LinearScheme):
     def for_weights(self, spec: LinearSpec, stored: WeightFormat) -> LinearScheme:
         return Packed(stored, self.inputs) if is_packed(spec, stored) else Dense()
 
-    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def plan(self, spec: LinearSpec) -> Plan:
         raise TypeError("which weights these are decides `for_weights`")
 
 
@@ -52,9 +52,11 @@ class Packed(LinearScheme):
     def input_format(self, spec: LinearSpec) -> InputFormat:
         return input_format_of(fused_plan(spec, self.held, self.inputs))
 
+    def plan(self, spec: LinearSpec) -> Plan:
+        return fused_plan(spec, self.held, self.inputs) or _plan(spec, self.held)
+
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
-        fused = fused_plan(spec, self.held, self.inputs)
-        return _plan(spec, self.held).prepare(weights) if fused is None else apply_fused(fused, weights)
+        return prepare(self.plan(spec), weights)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Rounded(LinearScheme):
             raise UnsupportedQuantizationError(f"weights are not rounded to {self.held.name} here: {reason}")
         return Dense()
 
-    def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def plan(self, spec: LinearSpec) -> Plan:
         raise TypeError("which weights these are decides `for_weights`")
 
 

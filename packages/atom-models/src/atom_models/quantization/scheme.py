@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 
 from atom_kernels.formats import Plain, WeightFormat
+from atom_kernels.plan import Plan
 from atom_kernels.platform import Platform
 from atom_models.quantization.layouts import StoredLayout
 
@@ -87,6 +88,9 @@ class LinearScheme(ABC):
         return Plain(spec.dtype)
 
     @abstractmethod
+    def plan(self, spec: LinearSpec) -> Plan:
+        """The implementations that run it, which are known before any weight is there."""
+
     def finish(self, spec: LinearSpec, weights: Mapping[str, torch.Tensor]) -> Callable[[Any], torch.Tensor]:
         """Pack what was loaded and return `apply`: activations in `input_format` -> output.
 
@@ -95,6 +99,7 @@ class LinearScheme(ABC):
         Args:
             weights: the tensors of `weight_format`, and "bias" if there is one.
         """
+        return self.plan(spec).prepare(weights)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from atom_models.requirements.accelerators import ACCELERATORS, Accelerator, find_accelerators
 from atom_models.requirements.cache import CacheGroup
+from atom_models.requirements.layer_weights import LayerWeights, layer_weights
 from atom_models.requirements.placement import DEVICE_COUNTS, Placement, place
 from atom_models.requirements.requirements import ModelRequirements, RankShare, model_requirements
 
@@ -10,10 +11,12 @@ __all__ = [
     "DEVICE_COUNTS",
     "Accelerator",
     "CacheGroup",
+    "LayerWeights",
     "ModelRequirements",
     "Placement",
     "RankShare",
     "find_accelerators",
+    "layer_weights",
     "model_requirements",
     "place",
 ]

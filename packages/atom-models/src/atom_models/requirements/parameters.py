@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from collections import Counter
+from dataclasses import dataclass, field, fields
 
 from torch import nn
 
@@ -18,20 +19,20 @@ class Count:
 
     Attributes:
         parameters: all of them.
-        linear: matrices of linear layers but the head and routers: what "int8" quantizes.
-        linear_outputs: output channels of those.
+        linear: matrices of linear layers but the head and routers: what is rounded while loading.
+        linear_shapes: of those.
         experts: matrices of routed experts.
         idle: weights of experts that a token does not choose, with their biases.
     """
 
     parameters: int = 0
     linear: int = 0
-    linear_outputs: int = 0
+    linear_shapes: Counter[tuple[int, int]] = field(default_factory=Counter)
     experts: int = 0
     idle: int = 0
 
     def __add__(self, other: Count) -> Count:
-        return Count(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+        return Count(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
 def count_parameters(model: nn.Module) -> Count:
@@ -53,9 +54,9 @@ def _count(layer: Loadable, *, is_router: bool) -> Count:
         return Count(parameters=total, experts=matrices, idle=idle)
     if is_router or isinstance(layer, LMHead) or not isinstance(layer, (Linear, LatentAttention)):
         return Count(parameters=total)
-    matrices = [shape for shape in shapes if len(shape) == 2]
+    matrices = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
     return Count(
         parameters=total,
         linear=sum(map(math.prod, matrices)),
-        linear_outputs=sum(shape[0] for shape in matrices),
+        linear_shapes=Counter(matrices),
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
+from atom_kernels.formats import WeightFormat, weight_specs
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.protocols.collectives import SingleRank
 from atom_models.build_context import BuildContext
@@ -16,6 +17,7 @@ from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import PublishedFormat, published_format
 from atom_models.layers import Experts, Linear
 from atom_models.model import build_model, config_warnings, construct_model
+from atom_models.quantization import ROUNDED_TO
 from atom_models.requirements.cache import CACHE_DTYPES, CacheGroup, cache_groups
 from atom_models.requirements.parameters import Count, count_parameters
 
@@ -46,11 +48,12 @@ class ModelRequirements:
         architecture: as the checkpoint names it.
         num_parameters: tied embeddings counted once; layers that are not loaded are not counted.
         num_active_parameters: of these, what one token passes through; fewer in mixtures of experts.
-        num_linear_parameters: of these, what "int8" quantizes (no embedding, head or routed expert).
+        num_linear_parameters: of these, what is rounded while loading (no embedding, head or routed expert).
         num_layers: that have a cache.
         max_model_len: longest context in tokens.
-        weight_bytes: by number format. "int8" leaves all but the linears in bfloat16, and is there for models without
-            experts; the published format is there if the checkpoint is quantized and its size follows from the config.
+        weight_bytes: by number format. Those of `ROUNDED_TO` leave all but the linears in bfloat16, and are there for
+            models without experts; the published format is there if the checkpoint is quantized and its size follows
+            from the config.
         published_format: the format of a checkpoint that is quantized, such as "fp8" or "awq int4", or None.
         held_format: platform, or None for this machine -> what an engine holds the published weights in there, one of
             `weight_bytes`.
@@ -148,11 +151,18 @@ def _held_format(model: nn.Module | str, published: PublishedFormat | None, plat
     return published.name if is_packed and not has_experts else "bfloat16"
 
 
+def _rounded_bytes(count: Count, weight_format: WeightFormat) -> int:
+    sizes = {shape: weight_specs(weight_format, *shape).values() for shape in count.linear_shapes}
+    return sum(count.linear_shapes[shape] * spec.num_bytes for shape, specs in sizes.items() for spec in specs)
+
+
 def _weight_bytes(count: Count, published: PublishedFormat | None) -> dict[str, int]:
     found = {"float32": count.parameters * 4, "bfloat16": count.parameters * 2}
     if not count.experts:
-        # One byte for each weight, and four for the scale of each output channel. Experts cannot be held so yet.
-        found["int8"] = (count.parameters - count.linear) * 2 + count.linear + 4 * count.linear_outputs
+        # Experts cannot be held so yet. A published format of the same name has a size of its own.
+        for name, weight_format in ROUNDED_TO.items():
+            if published is None or name != published.name:
+                found[name] = (count.parameters - count.linear) * 2 + _rounded_bytes(count, weight_format)
     if published is not None and published.bits is not None:
         matrices = count.experts if published.experts_only else count.linear + count.experts
         found[published.name] = (count.parameters - matrices) * 2 + int(matrices * published.bits / 8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import nn
@@ -39,22 +39,33 @@ def fill(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], where: s
     return filling.end()
 
 
-def choose_names(model: nn.Module, available: Collection[str]) -> None:
-    """Lets layers whose weights go by several names choose those that are there."""
-    for layer in _choosing(model):
-        layer.choose_names(available)
+def check_fit(model: nn.Module, available: Collection[str], where: str, headers: Headers | None = None) -> list[str]:
+    """Lets layers choose among the spellings of their weights, and refuses a checkpoint that does not fit.
 
-
-def check_names(model: nn.Module, available: Collection[str], where: str) -> list[str]:
-    """Refuses missing and unexpected names before the first tensor is read; names must have been chosen.
+    Args:
+        available: the names of all tensors.
+        headers: of the same, where they are known.
 
     Returns:
         The names that layers take, one layer's after another's.
+
+    Raises:
+        CheckpointError: a weight is missing, unexpected, or of a wrong shape or dtype. No tensor was read.
     """
+    choose_names(model, available)
     filling = _Filling(model, where)
     unexpected = sorted(name for name in available if name not in filling.owners and filling.is_used(name))
     filling.account(available, unexpected)
+    if headers is not None:
+        check_headers(model, headers)
     return list(filling.owners)
+
+
+def choose_names(model: nn.Module, available: Collection[str]) -> None:
+    """Lets layers whose weights go by several names choose those that are there."""
+    for layer in model.modules():
+        if isinstance(layer, ChoosesNames):
+            layer.choose_names(available)
 
 
 def check_headers(model: nn.Module, headers: Headers) -> None:
@@ -166,10 +177,6 @@ class _Filling:
         self._outstanding[id(layer)] -= 1
         if not self._outstanding[id(layer)]:
             layer.finish()
-
-
-def _choosing(model: nn.Module) -> Iterator[ChoosesNames]:
-    return (module for module in model.modules() if isinstance(module, ChoosesNames))
 
 
 def _list(kind: str, names: list[str]) -> str:

@@ -39,7 +39,11 @@ class GGUFSource:
         return sum(tensor.num_bytes for tensor in self._tensors())
 
     def names(self) -> frozenset[str]:
-        return frozenset(name for tensor in self._tensors() for name, _ in self._pieces(tensor))
+        return frozenset(self.formats())
+
+    def formats(self) -> dict[str, str]:
+        """The number format of each tensor, as GGUF calls it, by the tensor's name in the model."""
+        return {name: piece.type_name for tensor in self._tensors() for name, piece in self._pieces(tensor)}
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         for tensor in self._tensors():

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from atom_models.checkpoint import Checkpoint
 from atom_models.quantization import ExpectedWeight
-from atom_models.weights.filling import check_headers, check_names, choose_names, fill, loadable
+from atom_models.weights.filling import check_fit, fill, loadable
 from atom_models.weights.gguf_source import open_gguf
 from atom_models.weights.safetensors_source import SafetensorsSource, open_safetensors
 
@@ -32,10 +32,8 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, progress: bool = True
             The message names it.
     """
     source = open_gguf(checkpoint) if checkpoint.format == "gguf" else open_safetensors(checkpoint.path)
-    choose_names(model, source.names())
-    order = check_names(model, source.names(), str(checkpoint.path))
-    if isinstance(source, SafetensorsSource):
-        check_headers(model, source.headers())
+    headers = source.headers() if isinstance(source, SafetensorsSource) else None
+    order = check_fit(model, source.names(), str(checkpoint.path), headers)
     start = time.perf_counter()
     tensors = source.read(order) if isinstance(source, SafetensorsSource) else source
     count = fill(model, _shown(tensors, source.num_bytes, progress), str(checkpoint.path))

@@ -84,14 +84,16 @@ class SafetensorsSource:
     @cached_property
     def _stored(self) -> dict[str, tuple[Path, Header]]:
         """What the headers of all files say, by the names in there."""
+        indexed: dict[Path, set[str]] = {}
+        for name, file in (self.placed or {}).items():
+            indexed.setdefault(file, set()).add(name)
         found: dict[str, tuple[Path, Header]] = {}
         for file in self.files:
             with _open_file(file) as tensors:
                 names = frozenset(tensors.keys())
-                expected = [name for name, place in (self.placed or {}).items() if place == file]
-                absent = sorted(name for name in expected if name not in names)
+                absent = indexed.get(file, set()) - names
                 if absent:
-                    raise CheckpointError(f"{file} lacks {absent[0]}, which the index says is in it")
+                    raise CheckpointError(f"{file} lacks {min(absent)}, which the index says is in it")
                 for name in sorted(names):
                     if name in found:
                         raise CheckpointError(f"{file} holds the weight {name}, which is in {found[name][0]} already")

@@ -15,7 +15,7 @@ _LINE_LIMIT = 1 << 20
 
 
 class BenchError(RuntimeError):
-    """The server cannot be reached, or does not answer as an OpenAI-compatible one does."""
+    """What was asked for cannot be measured: by the flags, or since the server does not answer as it should."""
 
 
 @dataclass

@@ -13,12 +13,17 @@ from importlib import metadata
 from atom_server.cli.columns import columns
 
 HELP = "show what this machine has and what runs on what"
-USAGE = "[--no-operators]"
-DESCRIPTION = "Show the machine, the installed versions, the caches, and which implementation each operator takes here."
+USAGE = "[--model MODEL [--quantization FORMAT]] [--no-operators]"
+DESCRIPTION = """\
+Show the machine, the installed versions, the caches, and which implementation each operator takes here. With --model,
+show instead how each kind of the model's layers is stored, what decided it, in which format it is kept, what runs it,
+and its bytes; no weight is read, and of a model that is not here only the config is downloaded."""
 EXAMPLES = """\
 examples:
   atom doctor
   atom doctor --no-operators    skip the list of operators, which takes a few seconds
+  atom doctor --model ./my-model-fp8
+  atom doctor --model ./my-model --quantization int4
 """
 
 _OURS = ("atom-kernels", "atom-models", "atom-core", "atom-server")
@@ -27,7 +32,9 @@ _EXPLAIN_TIMEOUT_S = 300
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One switch."""
+    """What to tell of."""
+    parser.add_argument("--model", help="folder, .gguf file, name or Hugging Face id whose weights to tell of")
+    parser.add_argument("--quantization", metavar="FORMAT", help="of weights, as for `atom serve`")
     parser.add_argument(
         "--operators",
         action=argparse.BooleanOptionalAction,
@@ -38,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print everything; 1 where the operators cannot be listed."""
+    if args.model:
+        _print_weights(args.model, args.quantization)
+        return 0
     _print_rows("machine", _machine())
     _print_rows("installed", [(name, _version(name)) for name in (*_OURS, *_OTHERS)])
     _print_rows("models", _models())
@@ -95,6 +105,21 @@ def _models() -> list[tuple[str, str]]:
         ("kept in", str(models_cache_dir())),
         *(models or [("none yet", "`atom models pull smollm2` downloads one")]),
     ]
+
+
+def _print_weights(model: str, quantization: str | None) -> None:
+    # Imported here: the rest goes without torch.
+    from atom_core.models import layer_weights, open_checkpoint, resolve_config
+
+    found = layer_weights(open_checkpoint(resolve_config(model)), quantization)
+    print(f"weights of {model}")
+    for one in found:
+        stored = one.stored if one.stored == one.held else f"{one.stored}, kept as {one.held}"
+        print(f"\n  {one.count} x {one.name}: {one.num_bytes / 2**20:.1f} MiB")
+        print(f"    stored as {stored}" + (f" ({one.rule})" if one.rule else ""))
+        if one.operator:
+            print(f"    {one.operator}: {', then '.join(one.implementations)}")
+    print(f"\n  in all: {sum(one.num_bytes for one in found) / 2**20:.1f} MiB")
 
 
 def _print_operators() -> int:

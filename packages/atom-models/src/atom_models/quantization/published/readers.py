@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
@@ -18,7 +19,7 @@ from atom_models.quantization.layouts import (
     PackedInt4Layout,
     StoredLayout,
 )
-from atom_models.quantization.published.names import Rule, by_component, by_glob, by_part, by_target, first_match
+from atom_models.quantization.published.names import BY_COMPONENT, BY_GLOB, BY_PART, BY_TARGET, Dialect, Rules
 
 Config = Mapping[str, Any]
 _INSTEAD = "Use the model's checkpoint in bfloat16 or a GGUF file of it"
@@ -40,24 +41,32 @@ class PublishedQuantization:
         name: of the method, such as "compressed-tensors".
         groups: (rules, layout), the first that means a layer is its own; no rules mean every layer.
         skipped: rules of layers that are left as they are.
-        matches: how rules are read.
+        dialect: how rules are read.
     """
 
     name: str
     groups: tuple[tuple[tuple[str, ...], StoredLayout | None], ...]
     skipped: tuple[str, ...] = ()
-    matches: Rule = by_component
+    dialect: Dialect = BY_COMPONENT
 
     def choose(self, layer_name: str) -> Choice:
         """What the config says of a linear, by its full name in the checkpoint."""
-        rule = first_match(self.skipped, layer_name, self.matches)
+        rule = self._skipped.first_match(layer_name)
         if rule is not None:
             return Choice(None, f"left out by {rule!r}")
-        for rules, layout in self.groups:
-            rule = first_match(rules, layer_name, self.matches) if rules else "*"
-            if rule is not None:
+        for rules, layout in self._groups:
+            rule = rules.first_match(layer_name) if rules else None
+            if rule is not None or rules is None:
                 return Choice(layout, f"meant by {rule!r}" if rules else f"as all of {self.name}")
         return Choice(None, "meant by no rule")
+
+    @cached_property
+    def _skipped(self) -> Rules:
+        return Rules(self.skipped, self.dialect)
+
+    @cached_property
+    def _groups(self) -> list[tuple[Rules | None, StoredLayout | None]]:
+        return [(Rules(rules, self.dialect) if rules else None, layout) for rules, layout in self.groups]
 
 
 def read_published(given: Config) -> PublishedQuantization:
@@ -111,7 +120,7 @@ def _read_awq(given: Config) -> PublishedQuantization:
     _require("awq", given, "zero_point", (True, None))
     layout = AwqLayout(_group(given.get("group_size", given.get("q_group_size"))))
     skipped = tuple(given.get("modules_to_not_convert") or ())
-    return PublishedQuantization("awq", (((), layout),), (*skipped, "lm_head"), by_part)
+    return PublishedQuantization("awq", (((), layout),), (*skipped, "lm_head"), BY_PART)
 
 
 def _read_gptq(given: Config) -> PublishedQuantization:
@@ -142,7 +151,7 @@ def _read_compressed_tensors(given: Config) -> PublishedQuantization:
         read.append((tuple(group.get("targets") or ("Linear",)), layout))
     # A name beats a pattern, and a pattern a class.
     read.sort(key=lambda one: min(2 if rule == "Linear" else rule.startswith("re:") for rule in one[0]))
-    return PublishedQuantization("compressed-tensors", tuple(read), tuple(given.get("ignore") or ()), by_target)
+    return PublishedQuantization("compressed-tensors", tuple(read), tuple(given.get("ignore") or ()), BY_TARGET)
 
 
 def _compressed_layout(where: str, group: Config, form: str) -> StoredLayout | None:
@@ -179,7 +188,7 @@ def _read_quark(given: Config) -> PublishedQuantization:
         groups.append(((pattern,), _quark_layout(f"layer_quant_config.{pattern}", spec)))
     _require("quark", given, "layer_type_quant_config", ({}, None))
     groups.append(((), _quark_layout("global_quant_config", given.get("global_quant_config") or {})))
-    return PublishedQuantization("quark", tuple(groups), tuple(given.get("exclude") or ()), by_glob)
+    return PublishedQuantization("quark", tuple(groups), tuple(given.get("exclude") or ()), BY_GLOB)
 
 
 def _quark_layout(where: str, spec: Config) -> StoredLayout | None:
@@ -210,7 +219,7 @@ def _read_modelopt(given: Config) -> PublishedQuantization:
     algorithm = given.get("quant_algo")
     if algorithm not in layouts:
         raise _unsupported("modelopt", "quant_algo", algorithm, ", ".join(layouts))
-    return PublishedQuantization("modelopt", (((), layouts[algorithm]),), skipped, by_glob)
+    return PublishedQuantization("modelopt", (((), layouts[algorithm]),), skipped, BY_GLOB)
 
 
 def _is_pair(value: Any) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from atom_kernels.formats import Integers
+from atom_kernels.formats import Integers, Plain
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.quantization.dense import Dense
 from atom_models.quantization.layouts import Float8Layout, PlainLayout, StoredLayout
@@ -42,7 +42,8 @@ class StoredQuantization:
             return LayerQuantization(stored, _scheme_of(stored), choice.rule)
         weight = present.get("weight")
         if weight is not None and weight.dtype in FLOATS:
-            return LayerQuantization(PlainLayout(dtype), Dense(), f"{choice.rule}, but stored as {weight.dtype}")
+            otherwise = f", but stored as {Plain(weight.dtype).name}" if choice.layout else ""
+            return LayerQuantization(PlainLayout(dtype), Dense(), choice.rule + otherwise)
         for _, layout in self.published.groups:
             if layout is not None and _has(layout, present):
                 return LayerQuantization(layout, _scheme_of(layout), f"{choice.rule}, but stored as {layout.name}")

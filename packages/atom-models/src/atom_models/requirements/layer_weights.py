@@ -1,0 +1,109 @@
+"""How a model's layers hold their weights on this machine, kind by kind: formats, operators and bytes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from atom_kernels.formats import Plain
+from atom_kernels.platform import detect_platform
+from atom_models.build_context import BuildContext
+from atom_models.checkpoint import Checkpoint
+from atom_models.layers import Loadable
+from atom_models.layers.held_weights import HeldWeights, HoldsWeights
+from atom_models.loaded_model import default_dtype
+from atom_models.model import build_model, stored_quantization
+from atom_models.weights.gguf_source import open_gguf
+from atom_models.weights.safetensors_source import read_headers
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """Layers that hold their weights alike.
+
+    Attributes:
+        name: theirs in the checkpoint, with ``*`` for numbers and ``{q_proj,k_proj}`` for those that run as one.
+        count: how many there are, those that run as one counted once.
+        stored: the number format of the checkpoint.
+        rule: what the checkpoint's config says of them, or what was found instead; empty where it is silent.
+        held: the number format that is kept.
+        operator: what runs them.
+        implementations: of the operator here, in the order in which they are tried.
+        num_bytes: of all of them.
+    """
+
+    name: str
+    count: int
+    stored: str
+    rule: str
+    held: str
+    operator: str
+    implementations: tuple[str, ...]
+    num_bytes: int
+
+
+def layer_weights(checkpoint: Checkpoint, quantization: str | None = None) -> tuple[LayerWeights, ...]:
+    """The kinds of layers with matrices, in the order of the model, and the rest as one; no weight is read.
+
+    Raises:
+        UnsupportedQuantizationError, CheckpointError: as `load_model`.
+    """
+    platform = detect_platform()
+    dtype = getattr(torch, default_dtype(checkpoint, platform.preferred_dtype))
+    chosen = stored_quantization(checkpoint, quantization)
+    # Tables of angles are not counted, and need not be long.
+    context = BuildContext(platform=platform, dtype=dtype, quantization=chosen, max_model_len=16)
+    model = build_model(checkpoint, context)
+    formats = _formats_in_files(checkpoint)
+    kinds: dict[tuple[Any, ...], list[HeldWeights]] = {}
+    for layer in model.modules():
+        for held in layer.held_weights() if isinstance(layer, HoldsWeights) else ():
+            rule = "" if held.asked is None else _numbers_left_out(chosen.for_layer(held.asked, dtype).rule)
+            is_plain = held.stored == Plain(dtype).name
+            stored = formats.get(f"{held.asked or held.names[0]}.weight", held.stored) if is_plain else held.stored
+            kind = (_kind(held.names), stored, rule, held.held, held.operator, held.implementations)
+            kinds.setdefault(kind, []).append(held)
+    found = [_layer_weights(kind, alike) for kind, alike in kinds.items()]
+    return (*found, _rest(model, dtype, formats))
+
+
+def _formats_in_files(checkpoint: Checkpoint) -> dict[str, str]:
+    """The number format of each tensor by name; nothing where there is only a config."""
+    if checkpoint.format == "gguf":
+        return open_gguf(checkpoint).formats()
+    headers = read_headers(checkpoint.path)
+    return {name: Plain(header.dtype).name for name, header in headers.tensors.items()} if headers else {}
+
+
+def _layer_weights(kind: tuple[Any, ...], alike: list[HeldWeights]) -> LayerWeights:
+    name, stored, rule, held, operator, implementations = kind
+    num_bytes = sum(one.num_bytes for one in alike)
+    return LayerWeights(name, len(alike), stored, rule, held, operator, implementations, num_bytes)
+
+
+def _rest(model: nn.Module, dtype: torch.dtype, formats: Mapping[str, str]) -> LayerWeights:
+    """Norms, and whatever else has no matrix."""
+    layers = [layer for layer in model.modules() if isinstance(layer, Loadable)]
+    others = [layer for layer in layers if not (isinstance(layer, HoldsWeights) and layer.held_weights())]
+    weights = {name: weight for layer in others for name, weight in layer.expected_weights().items()}
+    num_bytes = sum(math.prod(weight.shape) * weight.dtype.itemsize for weight in weights.values())
+    held = Plain(dtype).name
+    stored = ", ".join(sorted({formats.get(name, held) for name in weights}))
+    return LayerWeights("norms and others", len(others), stored, "", held, "", (), num_bytes)
+
+
+def _kind(names: tuple[str, ...]) -> str:
+    """One name for layers that run as one, whatever their numbers."""
+    parents, ends = zip(*(name.rpartition(".")[::2] for name in names), strict=True)
+    end = ends[0] if len(ends) == 1 else f"{{{','.join(ends)}}}"
+    return _numbers_left_out(f"{parents[0]}.{end}" if parents[0] else end)
+
+
+def _numbers_left_out(text: str) -> str:
+    return re.sub(r"(?<=\.)\d+(?=\.)", "*", text)
