@@ -123,6 +123,20 @@ def test_what_triton_cannot_read_is_refused(weight_format, reason):
     assert reason in (PACKED_SKINNY_BACKEND.supports(problem, Platform.nvidia("sm_90")) or "")
 
 
+@pytest.mark.parametrize(
+    ("platform", "reason"),
+    [
+        (Platform.nvidia("sm_80"), "Triton has fp8 from sm_89 on, not on sm_80"),
+        (Platform.rocm("gfx942"), "not measured on AMD GPUs"),
+        (Platform.nvidia("sm_89"), None),
+    ],
+    ids=lambda one: getattr(one, "arch", None),
+)
+def test_fp8_is_left_to_gpus_that_have_it(platform, reason):
+    problem = FusedLinearProblem(512, 64, torch.bfloat16, weight_format=Float8())
+    assert PACKED_SKINNY_BACKEND.supports(problem, platform) == reason
+
+
 def test_packed_weights_take_no_more_memory_than_a_plan_says():
     for weight_format in FORMATS:
         problem = FusedLinearProblem(352, 128, torch.bfloat16, bias=True, weight_format=weight_format)

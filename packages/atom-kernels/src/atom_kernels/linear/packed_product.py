@@ -14,7 +14,7 @@ import torch
 from atom_kernels.formats import Float8
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.packed_weights import packing_of
-from atom_kernels.platform import detect_platform
+from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.triton.launch import launch
 
 # What the products of cuBLAS want of both sizes.
@@ -23,18 +23,22 @@ _MULTIPLE = 16
 
 def packed_linear(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     """The linear of a problem with weights in `PACKED_LAYOUT`."""
-    if _multiplies_fp8(problem):
+    if _is_fp8_product(problem):
         return _bind_fp8(problem, packed)
     return _bind_made_plain(problem, packed)
 
 
-def _multiplies_fp8(problem: LinearProblem) -> bool:
-    platform = detect_platform()
+def multiplies_fp8(platform: Platform) -> bool:
+    """Whether a GPU computes with fp8: NVIDIA's from sm_89 on."""
+    return platform.vendor == "nvidia" and int(platform.arch.removeprefix("sm_")) >= 89
+
+
+def _is_fp8_product(problem: LinearProblem) -> bool:
     if problem.weight_format != Float8() or problem.input_format != Float8() or problem.dtype is not torch.bfloat16:
         return False
-    if problem.in_features % _MULTIPLE or problem.out_features % _MULTIPLE or platform.vendor != "nvidia":
+    if problem.in_features % _MULTIPLE or problem.weight_rows % _MULTIPLE:
         return False
-    return int(platform.arch.removeprefix("sm_")) >= 89
+    return multiplies_fp8(detect_platform())
 
 
 def _bind_fp8(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from atom_kernels.dtypes import FLOATS, why_not_dtype
+from atom_kernels.formats import Float8
 from atom_kernels.linear.composed import composed
 from atom_kernels.linear.contract import FusedLinearProblem
 from atom_kernels.linear.dense import OP
-from atom_kernels.linear.packed_product import packed_linear, rounded_rows
+from atom_kernels.linear.packed_product import multiplies_fp8, packed_linear, rounded_rows
 from atom_kernels.linear.packed_weights import PACKED_LAYOUT, PLAIN, packing_of, why_not_packed
 from atom_kernels.linear.skinny_configs import SkinnyConfig, skinny_configs
 from atom_kernels.operator import Backend
@@ -26,6 +27,10 @@ def _supports(problem: FusedLinearProblem, platform: Any) -> str | None:
 
 
 def _supports_packed(problem: FusedLinearProblem, platform: Any) -> str | None:
+    if platform.vendor == "amd":
+        return "not measured on AMD GPUs"
+    if isinstance(problem.weight_format, Float8) and platform.vendor == "nvidia" and not multiplies_fp8(platform):
+        return f"Triton has fp8 from sm_89 on, not on {platform.arch}"
     return why_not_packed(problem) or _why_not(problem, platform)
 
 
