@@ -149,13 +149,13 @@ def _open_index(folder: Path) -> SafetensorsSource:
         names = {name: str(file) for name, file in weight_map.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise CheckpointError(f"{path} is not a usable index: {type(error).__name__} {error}") from None
-    for file in sorted(set(names.values())):
+    files = {file: folder / file for file in sorted(set(names.values()))}
+    for file, place in files.items():
         if file != Path(file).name:
             raise CheckpointError(f"{path} points outside its folder: {file!r}")
-        if not (folder / file).is_file():
+        if not place.is_file():
             raise CheckpointError(f"{folder} lacks {file}, which {INDEX} names: the download is incomplete")
-    placed = {name: folder / file for name, file in names.items()}
-    return SafetensorsSource(tuple(sorted(set(placed.values()))), placed)
+    return SafetensorsSource(tuple(files.values()), {name: files[file] for name, file in names.items()})
 
 
 def read_header(name: str, dtype: str, shape: Sequence[int]) -> Header:
