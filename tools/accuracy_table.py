@@ -29,7 +29,7 @@ def _lines() -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for result in results:
         for row in result["results"]:
-            yield _line(row, f"{result['machine']}, {result['dtype']}")
+            yield _line(row, f"{result['machine']['name']}, {result['dtype']}")
 
 
 def _line(row: dict[str, Any], machine: str) -> str:

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
         "window": args.window,
         "dtype": plain.context.dtype_name,
-        "machine": plain.context.platform.name,
+        "machine": {"name": plain.context.platform.name},
     }
     print(f"{args.text}: {len(text)} characters in windows of {args.window} tokens, in {plain.context.dtype_name}\n")
     print("\n".join(columns([_TITLES, *(row.cells() for row in rows)])))
