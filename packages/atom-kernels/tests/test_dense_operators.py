@@ -12,7 +12,7 @@ from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.cases import mismatch
 from atom_kernels.embedding import embedding
 from atom_kernels.formats import Integers
-from atom_kernels.linear import LINEAR_QUANTIZED, OP, LinearProblem, QuantizedLinearProblem
+from atom_kernels.linear import OP, LinearProblem
 from atom_kernels.norm import (
     ADD_RMS_NORM,
     LAYER_NORM,
@@ -203,7 +203,7 @@ def test_slices_of_a_vocabulary_add_up_to_the_lookup():
 
 
 def test_the_int8_plan_differs_by_rows_in_bfloat16():
-    plan = select(LINEAR_QUANTIZED, QuantizedLinearProblem(64, 32, torch.bfloat16, Integers(8)), only_backend="torch")
+    plan = select(OP, LinearProblem(64, 32, torch.bfloat16, weight_format=Integers(8)), only_backend="torch")
     if plan.rows[0].max_rows is None:
         pytest.skip("this torch has no int8 product")
     assert plan.rows[-1].max_rows is None
@@ -260,6 +260,6 @@ def test_logits_are_rounded_where_this_torch_cannot_keep_their_sums(monkeypatch)
     problem = LinearProblem(32, 24, torch.bfloat16, out_dtype=torch.float32)
     weights, (x,) = OP.make_inputs(problem, 3, torch.Generator().manual_seed(0))
     monkeypatch.setattr(torch, "mm", refuse)
-    torch_backend = OP.backends[-1]
+    torch_backend = next(backend for backend in OP.backends if backend.implementation == "torch linear")
     out = torch_backend.bind(problem, {**weights, "weight": weights["weight"].as_subclass(OnGpu)})(x)
     assert mismatch(out, OP.reference(problem, weights, x), OP.tolerance(problem)) is None

@@ -63,7 +63,7 @@ def test_a_tied_head_adds_no_table(tiny_llama_tied: Path):
 def test_rounding_shows_in_what_is_kept(tiny_llama: Path):
     found = of(tiny_llama, "int8")
     assert {one.held for name, one in found.items() if "proj" in name} == {"int8 per row"}
-    assert {one.operator for name, one in found.items() if "proj" in name} == {"linear_quantized"}
+    assert {one.operator for name, one in found.items() if "proj" in name} == {"linear"}
     assert found["lm_head"].held == "float32"
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from atom_kernels.formats import Integers
-from atom_kernels.linear import linear_quantized
+from atom_kernels.linear import linear
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, build_model, load_model, open_checkpoint
 from atom_models.layers import Linear, MergedColumnParallelLinear, ReplicatedLinear
@@ -28,7 +28,7 @@ from tiny_models import make_tiny_llama
 
 
 def rounded_linear(x, weight, bias):
-    return linear_quantized(x, Integers(8).quantize(weight), Integers(8), bias)
+    return linear(x, Integers(8).dequantize(Integers(8).quantize(weight), weight.shape[1]), bias)
 
 
 def make_layer(scheme, dtype=torch.bfloat16, bias=True):

@@ -223,7 +223,7 @@ def test_doctor_tells_how_each_kind_of_layer_is_kept(tiny_llama, capsys):
     assert title == f"weights of {tiny_llama}"
     told = {block.splitlines()[0].partition(":")[0].strip(): block.splitlines()[1:] for block in blocks}
     assert told["2 x model.layers.*.mlp.down_proj"][0].strip() == "stored as float32, kept as int8 per row"
-    assert told["2 x model.layers.*.mlp.down_proj"][1].strip().startswith("linear_quantized: ")
+    assert told["2 x model.layers.*.mlp.down_proj"][1].strip().startswith("linear: ")
     assert told["1 x lm_head"][0].strip() == "stored as float32"
     each = [float(block.splitlines()[0].rpartition(": ")[2].removesuffix(" MiB")) for block in blocks]
     assert float(total.rpartition(": ")[2].removesuffix(" MiB")) == pytest.approx(sum(each), abs=0.1 * len(each))

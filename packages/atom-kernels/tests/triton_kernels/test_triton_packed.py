@@ -127,7 +127,7 @@ def test_what_triton_cannot_read_is_refused(weight_format, reason):
     ("platform", "reason"),
     [
         (Platform.nvidia("sm_80"), "Triton has fp8 from sm_89 on, not on sm_80"),
-        (Platform.rocm("gfx942"), "not measured on AMD GPUs"),
+        (Platform.rocm("gfx942"), "packed weights were not measured on AMD GPUs"),
         (Platform.nvidia("sm_89"), None),
     ],
     ids=lambda one: getattr(one, "arch", None),

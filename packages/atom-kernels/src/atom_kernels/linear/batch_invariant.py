@@ -27,6 +27,8 @@ _GROUP_N = 8
 
 
 def _supports(problem: LinearProblem, platform: Any) -> str | None:
+    if (reason := problem.why_not_plain()) is not None:
+        return reason
     if not platform.batch_invariant:
         return "slower, and for those who ask for batch invariance"
     return why_not_dtype(problem.dtype, FLOATS)
@@ -34,6 +36,8 @@ def _supports(problem: LinearProblem, platform: Any) -> str | None:
 
 def why_not_cublas(problem: LinearProblem, platform: Any) -> str | None:
     """Torch's own linear on a GPU picks its kernel, and with it the order of a row's sums, by the number of rows."""
+    if (reason := problem.why_not_plain()) is not None:
+        return reason
     if platform.batch_invariant and platform.device == "cuda":
         return "a row's sums depend on how many rows there are"
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -73,17 +72,6 @@ class FusedLinearProblem(LinearProblem):
         return LinearProblem(*sizes, self.weight_format, self.input_format)
 
 
-@dataclass(frozen=True)
-class QuantizedLinearProblem:
-    """As `LinearProblem` with weights in a number format of `atom_kernels.formats`; `dtype` is that of x and out."""
-
-    in_features: int
-    out_features: int
-    dtype: torch.dtype
-    weight_format: WeightFormat
-    bias: bool = False
-
-
 def linear(
     x_TK: torch.Tensor,
     weight_NK: torch.Tensor,
@@ -123,13 +111,3 @@ def fused_linear(
     if gated:
         out = gated_activation(out, Activation.SILU)
     return (out if residual_TN is None else out + residual_TN.float()).to(out_dtype or x_TK.dtype)
-
-
-def linear_quantized(
-    x_TK: torch.Tensor,
-    weights: Mapping[str, torch.Tensor],
-    weight_format: WeightFormat,
-    bias_N: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """``x @ weight.T + bias`` with the numbers that a format holds; activations are not quantized."""
-    return linear(x_TK, weight_format.dequantize(weights, x_TK.shape[-1]), bias_N)

@@ -1,4 +1,4 @@
-"""The dense linear operator: torch's own, and oneDNN with weights packed once."""
+"""The linear operator: dense or over quantized weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atom_kernels.aiter import linear as aiter_linear
 from atom_kernels.dtypes import FLOATS
 from atom_kernels.formats import num_bytes as format_bytes
 from atom_kernels.formats import weight_specs as tensors_of
-from atom_kernels.linear import native, onednn
+from atom_kernels.linear import native, native_quantized, onednn, quantized
 from atom_kernels.linear.batch_invariant import BATCH_INVARIANT_BACKEND, why_not_cublas
 from atom_kernels.linear.contract import LinearProblem, linear
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
@@ -56,6 +56,11 @@ def random_weights(
     return {**problem.held.quantize(weight), "bias": bias}, random
 
 
+def _reference(problem: LinearProblem, weights: Any, x_TK: torch.Tensor) -> torch.Tensor:
+    weight = problem.held.dequantize(weights, problem.in_features)
+    return linear(x_TK, weight, weights["bias"], problem.out_dtype)
+
+
 def _make_inputs(problem: LinearProblem, num_rows: int, generator: torch.Generator) -> Any:
     weights, random = random_weights(problem, generator)
     return weights, (random(num_rows, problem.in_features),)
@@ -66,7 +71,7 @@ def _problems() -> tuple[LinearProblem, ...]:
     shapes = ((1, 1), (7, 3), (33, 65), (64, 128), (576, 192), (1536, 50), (4300, 20))
     same = tuple(LinearProblem(k, n, dtype, bias) for k, n in shapes for dtype in FLOATS for bias in (False, True))
     wide = (LinearProblem(k, n, torch.bfloat16, bias, torch.float32) for k, n in shapes[1:] for bias in (False, True))
-    return (*same, *wide)
+    return (*same, *wide, *quantized.parity_problems())
 
 
 def _examples() -> tuple[LinearProblem, ...]:
@@ -76,10 +81,14 @@ def _examples() -> tuple[LinearProblem, ...]:
         LinearProblem(576, 49152, torch.bfloat16, out_dtype=torch.float32),
         LinearProblem(4096, 6144, torch.bfloat16),
         LinearProblem(576, 3072, torch.float32),
+        *quantized.examples(),
     )
 
 
 def _tolerance(problem: LinearProblem) -> Tolerance:
+    if problem.weight_format is not None and problem.dtype is not torch.float32:
+        # Some kernels round their scales, others their sums before scaling.
+        return Tolerance(3e-2, 2e-2)
     return {
         torch.float32: Tolerance(1e-5, 1e-5),
         torch.bfloat16: Tolerance(2e-2, 1.6e-2),
@@ -103,7 +112,7 @@ def empty_result(problem: LinearProblem, x_TK: torch.Tensor, *rest: Any) -> torc
 OP = Op(
     name="linear",
     contract=linear,
-    reference=lambda problem, weights, x_TK: linear(x_TK, weights["weight"], weights["bias"], problem.out_dtype),
+    reference=_reference,
     schema="(Tensor x) -> Tensor",
     fake=empty_result,
     backends=(
@@ -111,8 +120,11 @@ OP = Op(
         aiter_linear.TUNED_BACKEND,
         BATCH_INVARIANT_BACKEND,
         native.NATIVE_BACKEND,
+        native_quantized.NATIVE_BACKEND,
         onednn.PREPACKED_BACKEND,
         Backend(name="torch", implementation="torch linear", supports=why_not_cublas, bind=_bind),
+        quantized.INT8_BACKEND,
+        quantized.DEQUANTIZE_BACKEND,
     ),
     weights=weight_specs,
     make_inputs=_make_inputs,

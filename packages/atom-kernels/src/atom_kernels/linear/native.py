@@ -27,6 +27,8 @@ _SIGNATURES = dict.fromkeys(_FUNCTIONS.values(), "pppplll") | {"has_linear_bf16"
 
 
 def _supports(problem: LinearProblem, platform: Any) -> str | None:
+    if (reason := problem.why_not_plain()) is not None:
+        return reason
     bfloat16 = problem.dtype == torch.bfloat16
     if problem.result_dtype == torch.bfloat16 and "amx_bf16" in platform.cpu_features:
         return "oneDNN's packed layout uses amx_bf16 and serves any number of rows from one copy"

@@ -11,7 +11,7 @@ import torch
 from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, unpack_nibbles
 from atom_kernels.formats.float4 import power_of_two
-from atom_kernels.linear.contract import QuantizedLinearProblem
+from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend, Layout
 
@@ -23,7 +23,11 @@ _BLOCK = 32
 _HALF = 16
 
 
-def _supports(problem: QuantizedLinearProblem, platform: Any) -> str | None:
+def _supports(problem: LinearProblem, platform: Any) -> str | None:
+    if problem.weight_format is None:
+        return "for quantized weights"
+    if problem.result_dtype != problem.dtype:
+        return "gives its input's dtype"
     if platform.fast_bf16 and problem.dtype == torch.bfloat16:
         return "sums in float32, which is slower than bfloat16 here"
     reason = why_not_dtype(problem.dtype, (torch.float32, torch.bfloat16)) or native_unavailable("linear_quantized")
@@ -35,19 +39,19 @@ def _supports(problem: QuantizedLinearProblem, platform: Any) -> str | None:
     return reason
 
 
-def _group(problem: QuantizedLinearProblem) -> int:
+def _group(problem: LinearProblem) -> int:
     """Inputs that share a scale here: a part of the format's group, where that does not divide the inputs."""
-    return math.gcd(problem.weight_format.parts["scale"].columns or problem.in_features, problem.in_features)
+    return math.gcd(problem.held.parts["scale"].columns or problem.in_features, problem.in_features)
 
 
-def _kind(problem: QuantizedLinearProblem) -> int:
-    weight_format = problem.weight_format
+def _kind(problem: LinearProblem) -> int:
+    weight_format = problem.held
     if isinstance(weight_format, Integers):
         return _INT8 if weight_format.bits == 8 else _INT4
     return _E4M3 if isinstance(weight_format, Float8) else _E2M1
 
 
-def _pack(problem: QuantizedLinearProblem, weights: Any) -> dict[str, torch.Tensor | None]:
+def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None]:
     kind, codes = _kind(problem), weights["weight"]
     zero, minimum, bias = weights.get("zero_point"), weights.get("minimum"), weights["bias"]
     return {
@@ -59,9 +63,9 @@ def _pack(problem: QuantizedLinearProblem, weights: Any) -> dict[str, torch.Tens
     }
 
 
-def _by_group(problem: QuantizedLinearProblem, scale: torch.Tensor) -> torch.Tensor:
+def _by_group(problem: LinearProblem, scale: torch.Tensor) -> torch.Tensor:
     """One for each row and group of the kernel, from one for each tile of the format."""
-    part, group = problem.weight_format.parts["scale"], _group(problem)
+    part, group = problem.held.parts["scale"], _group(problem)
     parts = 1 if part.columns is None else part.columns // group
     spread = scale.repeat_interleave(part.rows, dim=0).repeat_interleave(parts, dim=1)
     return spread[: problem.out_features, : problem.in_features // group].contiguous()
@@ -72,9 +76,9 @@ def _by_halves(packed: torch.Tensor) -> torch.Tensor:
     return (low | high << 4).flatten(-2).contiguous()
 
 
-def _scale(problem: QuantizedLinearProblem, weights: Any) -> torch.Tensor:
+def _scale(problem: LinearProblem, weights: Any) -> torch.Tensor:
     """float32 for each tile. Codes of e2m1 are decoded to twice their numbers."""
-    weight_format, scale = problem.weight_format, weights["scale"]
+    weight_format, scale = problem.held, weights["scale"]
     if isinstance(weight_format, Mxfp4):
         return power_of_two(scale) / 2
     if isinstance(weight_format, Nvfp4):
@@ -83,16 +87,16 @@ def _scale(problem: QuantizedLinearProblem, weights: Any) -> torch.Tensor:
     return scale.float()
 
 
-def _num_bytes(problem: QuantizedLinearProblem, source_bytes: int) -> int:
+def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
     rows, columns = problem.out_features, problem.in_features
-    groups, weight_format = columns // _group(problem), problem.weight_format
+    groups, weight_format = columns // _group(problem), problem.held
     offset = weight_format.offset if isinstance(weight_format, Integers) else Offset.NONE
     a_group = 4 + {Offset.NONE: 0, Offset.ZERO_POINT: 1, Offset.MINIMUM: 4}[offset]
     codes = columns if _kind(problem) in (_INT8, _E4M3) else columns // 2
     return rows * (codes + groups * a_group + 4 * problem.bias)
 
 
-def _bind(problem: QuantizedLinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+def _bind(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     function = load_native("linear_quantized", _SIGNATURES).linear_quantized
     names = ("codes", "scale", "minimum", "zero", "bias")
     pointers = [None if packed[name] is None else packed[name].data_ptr() for name in names]

@@ -45,6 +45,8 @@ def _probe() -> str | None:
 
 
 def _supports(problem: LinearProblem, platform: Any) -> str | None:
+    if (reason := problem.why_not_plain()) is not None:
+        return reason
     if problem.dtype != torch.bfloat16:
         return f"packed for bfloat16 only, not {problem.dtype}"
     if not platform.fast_bf16:

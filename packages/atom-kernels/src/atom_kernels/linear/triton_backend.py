@@ -27,11 +27,13 @@ def _supports(problem: FusedLinearProblem, platform: Any) -> str | None:
 
 
 def _supports_packed(problem: FusedLinearProblem, platform: Any) -> str | None:
+    if (reason := why_not_packed(problem)) is not None:
+        return reason
     if platform.vendor == "amd":
-        return "not measured on AMD GPUs"
+        return "packed weights were not measured on AMD GPUs"
     if isinstance(problem.weight_format, Float8) and platform.vendor == "nvidia" and not multiplies_fp8(platform):
         return f"Triton has fp8 from sm_89 on, not on {platform.arch}"
-    return why_not_packed(problem) or _why_not(problem, platform)
+    return _why_not(problem, platform)
 
 
 def _why_not(problem: FusedLinearProblem, platform: Any) -> str | None:

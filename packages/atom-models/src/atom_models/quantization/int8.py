@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from atom_kernels.formats import Integers
-from atom_kernels.linear import LINEAR_QUANTIZED, OP, LinearProblem, QuantizedLinearProblem
+from atom_kernels.linear import OP, LinearProblem
 from atom_kernels.operator import Layout
 from atom_kernels.plan import Plan, PlanRow
 from atom_kernels.select import select
@@ -38,7 +38,7 @@ class Int8FewRows(LinearScheme):
         def pack(_: Any, weights: Mapping[str, torch.Tensor | None]) -> Mapping[str, torch.Tensor | None]:
             return row.layout.pack(few.problem, _quantize(weights))
 
-        num_bytes = row.layout.num_bytes(few.problem, LINEAR_QUANTIZED.source_bytes(few.problem))
+        num_bytes = row.layout.num_bytes(few.problem, OP.source_bytes(few.problem))
         layout = Layout("int8", pack=pack, num_bytes=lambda problem, source_bytes: num_bytes)
         rows = (PlanRow(self.max_rows, row.backend, row.implementation, layout, bind), *dense.rows)
         layouts = (("int8", num_bytes), *dense.layouts)
@@ -46,8 +46,8 @@ class Int8FewRows(LinearScheme):
 
 
 def _int8_plan(spec: LinearSpec) -> Plan:
-    problem = QuantizedLinearProblem(spec.in_features, spec.out_features, spec.dtype, Integers(8), spec.bias)
-    return select(LINEAR_QUANTIZED, problem, spec.platform)
+    problem = LinearProblem(spec.in_features, spec.out_features, spec.dtype, spec.bias, weight_format=Integers(8))
+    return select(OP, problem, spec.platform)
 
 
 def _quantize(weights: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from atom_kernels.formats import WeightFormat
-from atom_kernels.linear import LINEAR_QUANTIZED, QuantizedLinearProblem
+from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem, LinearProblem
 from atom_kernels.plan import Plan
 from atom_kernels.platform import Platform
 from atom_kernels.select import select
@@ -90,10 +90,18 @@ def why_never_packed(weight_format: WeightFormat, dtype: torch.dtype, platform: 
     spec = LinearSpec(_ANY_SIZE, _ANY_SIZE, dtype, False, platform)
     if is_packed(spec, weight_format):
         return None
-    reasons = dict.fromkeys(reason for _, reason in _plan(spec, weight_format).passed_over)
+    # What keeps a kernel from plain weights too says nothing of the format.
+    general = {reason for plan in _plans(spec, None) for _, reason in plan.passed_over}
+    found = [reason for plan in _plans(spec, weight_format) for _, reason in plan.passed_over]
+    reasons = dict.fromkeys(one for one in found if one not in general and not one.startswith("multiplies plain"))
     return "; ".join(reasons) or "there is no kernel for it"
 
 
+def _plans(spec: LinearSpec, weight_format: WeightFormat | None) -> tuple[Plan, Plan]:
+    """Of the linear alone, and with its neighbors."""
+    problem = LinearProblem(spec.in_features, spec.out_features, spec.dtype, spec.bias, weight_format=weight_format)
+    return select(OP, problem, spec.platform), select(FUSED_LINEAR, FusedLinearProblem(**vars(problem)), spec.platform)
+
+
 def _plan(spec: LinearSpec, weight_format: WeightFormat) -> Plan:
-    problem = QuantizedLinearProblem(spec.in_features, spec.out_features, spec.dtype, weight_format, spec.bias)
-    return select(LINEAR_QUANTIZED, problem, spec.platform)
+    return _plans(spec, weight_format)[0]
