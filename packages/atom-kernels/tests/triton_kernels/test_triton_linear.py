@@ -30,7 +30,8 @@ def make_case(problem, num_rows) -> tuple[dict[str, torch.Tensor | None], tuple[
 def test_odd_shapes_in_every_dtype_agree_with_the_reference():
     count = 0
     for case in parity_cases(FUSED_LINEAR, detect_platform()):
-        if case.backend.startswith("triton") and case.label.endswith(("rows=1", "rows=2", "rows=5")):
+        is_plain = case.backend.startswith("triton") and "weight_format=None" in case.label
+        if is_plain and case.label.endswith(("rows=1", "rows=2", "rows=5")):
             problem = mismatch(case.run(), case.expected(), case.tolerance)
             assert problem is None, f"{case.label}: {problem}"
             count += 1

@@ -78,7 +78,7 @@ class Experts(Layer):
         self._local_size = context.split(config.intermediate_size, f"{prefix}: intermediate_size of an expert")
         found = context.quantization.for_layer(f"{prefix}.0.gate_proj", context.dtype)
         if isinstance(found.stored, PlainLayout) and not isinstance(found.scheme, Dense):
-            name = found.scheme.name
+            name = context.quantization.name
             raise ValueError(f"{prefix}: experts cannot be held as {name} yet; leave them out of quantization")
         self.problem = ExpertsProblem(
             *(config.num_experts, config.top_k, config.hidden_size, self._local_size, context.dtype),

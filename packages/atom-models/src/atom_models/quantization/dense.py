@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -25,8 +25,6 @@ from atom_models.quantization.scheme import (
 @dataclass(frozen=True)
 class Dense(LinearScheme):
     """Weights in the model's dtype, packed as the platform likes them."""
-
-    name: ClassVar[str] = "dense"
 
     def input_format(self, spec: LinearSpec) -> InputFormat:
         """Activations before their norm, where the linear's kernel norms by itself."""

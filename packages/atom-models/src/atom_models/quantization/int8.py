@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -24,7 +24,6 @@ class Int8FewRows(LinearScheme):
     """
 
     max_rows: int = 4
-    name: ClassVar[str] = "int8-few-rows"
 
     def plan(self, spec: LinearSpec) -> Plan:
         problem = LinearProblem(spec.in_features, spec.out_features, spec.dtype, spec.bias)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -29,7 +28,6 @@ class AsStored(LinearScheme):
     """
 
     inputs: WeightFormat | None = None
-    name: ClassVar[str] = "as stored"
 
     def for_weights(self, spec: LinearSpec, stored: WeightFormat) -> LinearScheme:
         return Packed(stored, self.inputs) if is_packed(spec, stored) else Dense()
@@ -44,7 +42,6 @@ class Packed(LinearScheme):
 
     held: WeightFormat
     inputs: WeightFormat | None = None
-    name: ClassVar[str] = "packed"
 
     def weight_format(self, spec: LinearSpec) -> WeightFormat:
         return self.held
@@ -65,7 +62,6 @@ class Rounded(LinearScheme):
 
     held: WeightFormat
     inputs: WeightFormat | None = None
-    name: ClassVar[str] = "rounded"
 
     def for_weights(self, spec: LinearSpec, stored: WeightFormat) -> LinearScheme:
         """Raises UnsupportedQuantizationError where no kernel would take any linear of this machine."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -67,13 +67,7 @@ class UnnormedInput(InputFormat):
 
 @dataclass(frozen=True)
 class LinearScheme(ABC):
-    """One way to hold and run the weights of a linear. Implementations are frozen dataclasses: equal ones are alike.
-
-    Attributes:
-        name: what messages call it.
-    """
-
-    name: ClassVar[str]
+    """One way to hold and run the weights of a linear. Implementations are frozen dataclasses: equal ones are alike."""
 
     def for_weights(self, spec: LinearSpec, stored: WeightFormat) -> LinearScheme:
         """The scheme for a linear whose weights come in a format: this one, unless it depends on the format."""
