@@ -9,10 +9,7 @@ import pytest
 import torch
 
 from atom_core import LLMEngine, SamplingParams
-from atom_core.config import ConfigError
-from atom_core.config.sections import CacheConfig
 from atom_core.worker.cache.pages import plan_pages
-from atom_core.worker.cache.size import size_cache
 from atom_core.worker.cache.tensors import allocate_caches
 from atom_kernels.protocols import CacheLayout, CacheTensor
 from tiny_architectures import make_tiny
@@ -96,39 +93,6 @@ def test_layers_in_one_place_share_its_memory_and_no_other():
         assert len(set(starts)) == len(starts)
     assert len({cache[0].data_ptr() for cache in caches.values()}) == len(pages.places)
     assert all(tensor.shape == (7, BLOCK_SIZE, 2, 8) for cache in caches.values() for tensor in cache)
-
-
-def make_size(windows, **overrides):
-    arguments: dict[str, Any] = {
-        "block_bytes": 1024,
-        "token_bytes": 64 * len(windows),
-        "max_num_seqs": 4,
-        "max_model_len": 1024,
-        "max_model_len_given": False,
-        "memory": 1 << 30,
-        "on_cpu": True,
-        "windows": windows,
-        "max_step_tokens": 64,
-    }
-    cache = CacheConfig(16, "float32", True, "xxhash64", 0.9, **overrides.pop("cache", {}))
-    return size_cache(cache, **arguments | overrides)
-
-
-def test_the_cache_is_as_large_as_requests_and_their_windows_need():
-    assert make_size((None, 32)).num_blocks == 4 * (64 + 2 + 5)
-
-
-def test_a_number_of_blocks_means_the_bytes_of_all_layers():
-    assert make_size((None, 32), cache={"num_blocks": 100}).num_blocks == 200
-
-
-def test_the_longest_request_is_what_fits_behind_windows_too():
-    assert make_size((32,), cache={"num_blocks": 7}).max_model_len == 1024
-    assert make_size((None, 32), cache={"num_blocks": 20}).max_model_len == 33 * 16
-    with pytest.raises(ConfigError, match="hold 528, max_model_len is 1024"):
-        make_size((None, 32), cache={"num_blocks": 20}, max_model_len_given=True)
-    with pytest.raises(ConfigError, match="hold 528, max_model_len is 1024"):
-        make_size((None, 32), cache={"num_blocks": 20, "strict_memory": True})
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2-window", "gemma3", "gpt_oss"])

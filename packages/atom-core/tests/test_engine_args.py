@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from atom_core import EngineArgs, LLMEngine
-from atom_core.config import CacheConfig, ConfigError, options_of, resolve_config
-from atom_core.worker.cache.size import CPU_CACHE_CAP, size_cache
+from atom_core.config import ConfigError, options_of, resolve_config
 from atom_kernels.platform import detect_platform
 from atom_kernels.rotary import RopeConfig, rope_frequencies
 from atom_models import open_checkpoint
@@ -190,40 +189,6 @@ def test_the_words_for_cache_dtypes_are_those_of_load_model():
 def test_a_context_longer_than_the_models_is_refused(tiny_llama):
     with pytest.raises(ConfigError, match="made for at most 512"):
         resolve_config(EngineArgs(max_model_len=513), open_checkpoint(tiny_llama), detect_platform())
-
-
-def make_size(*, max_model_len=512, given=False, memory=1 << 30, max_num_seqs=4, block_bytes=1024, **cache):
-    section = CacheConfig(16, "float32", True, "xxhash64", 0.9, **cache)
-    return size_cache(
-        section,
-        block_bytes=block_bytes,
-        max_num_seqs=max_num_seqs,
-        max_model_len=max_model_len,
-        max_model_len_given=given,
-        memory=memory,
-        on_cpu=True,
-    )
-
-
-def test_the_cache_on_a_cpu_is_what_the_requests_can_need_within_a_cap():
-    assert make_size().num_blocks == 4 * 32
-    assert make_size(block_bytes=1 << 26, memory=1 << 40).num_blocks == CPU_CACHE_CAP >> 26
-    assert make_size(block_bytes=1 << 20, memory=100 << 20).num_blocks == 90
-
-
-def test_a_cache_that_was_asked_for_is_taken():
-    assert make_size(num_blocks=77).num_blocks == 77
-    assert make_size(memory_bytes=10 * 1024 + 5, given=False).num_blocks == 10
-
-
-def test_the_context_is_fitted_to_the_cache_unless_it_was_asked_for():
-    fitted = make_size(num_blocks=4)
-    assert fitted.max_model_len == 64
-    assert any("max_model_len = 64" in line for line in fitted.choices)
-    with pytest.raises(ConfigError, match="too small for one request"):
-        make_size(num_blocks=4, given=True)
-    with pytest.raises(ConfigError, match="too small for one request"):
-        make_size(memory_bytes=100)
 
 
 def test_an_unsupported_architecture_is_refused_by_name(tiny_llama, tmp_path):

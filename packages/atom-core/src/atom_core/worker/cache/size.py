@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atom_core.config.options import ConfigError
-from atom_core.config.sections import CacheConfig
+from atom_core.config.sections import EngineConfig
 from atom_core.kv_cache import Window, blocks_of_request, longest_request
+from atom_core.worker.cache.pages import CachePages
 
 # A CPU's memory belongs to other programs too: the engine takes no more than this unless asked to.
 CPU_CACHE_CAP = 2 << 30
@@ -23,41 +24,33 @@ class CacheSize:
     choices: tuple[str, ...] = ()
 
 
-def size_cache(
-    cache: CacheConfig,
-    *,
-    block_bytes: int,
-    max_num_seqs: int,
-    max_model_len: int,
-    max_model_len_given: bool,
-    memory: int,
-    on_cpu: bool,
-    windows: Sequence[Window] = (None,),
-    token_bytes: int | None = None,
-    max_step_tokens: int = 1,
-) -> CacheSize:
-    """Work out the number of blocks.
+def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSize:
+    """Work out the number of blocks, from which all groups of layers draw.
+
+    A number of blocks that was asked for means blocks over all layers, and becomes as many pages as take the same
+    memory.
 
     Args:
-        block_bytes: bytes of one block of a group of layers; those of all groups are equal.
         memory: bytes that the cache may take before `memory_utilization` (a CPU) or after it (a GPU).
-        windows: of the groups of layers, which all draw from these blocks.
-        token_bytes: of one token in all layers; None is that of one group. A number of blocks that was asked for means
-            blocks over all layers, and becomes as many of this size as take the same memory.
-        max_step_tokens: most tokens of a request that a step computes.
 
     Raises:
         ConfigError: the cache would hold less than one request of `max_model_len` tokens, and that was given, or
             memory is strict.
     """
+    cache, model, windows = config.cache, config.model, pages.windows
+    max_model_len, max_num_seqs = model.max_model_len, config.scheduler.max_num_seqs
+    step_tokens = config.scheduler.max_num_batched_tokens
+    # A model without attention layers has pages of no bytes.
+    block_bytes = max(pages.page_bytes, 1)
+    all_layers_bytes = pages.token_bytes * cache.block_size or block_bytes
     choices: list[str] = []
-    blocks_of_one = blocks_of_request(windows, max_model_len, cache.block_size, max_step_tokens)
-    all_layers_bytes = block_bytes if token_bytes is None else token_bytes * cache.block_size
+    blocks_of_one = blocks_of_request(windows, max_model_len, cache.block_size, step_tokens)
     if cache.num_blocks is not None:
         num_blocks = cache.num_blocks * all_layers_bytes // block_bytes
     elif cache.memory_bytes is not None:
         num_blocks = cache.memory_bytes // block_bytes
     else:
+        on_cpu = config.device == "cpu"
         budget = min(int(memory * cache.memory_utilization), CPU_CACHE_CAP) if on_cpu else memory
         num_blocks = min(budget // block_bytes, max_num_seqs * blocks_of_one)
         size = f"{num_blocks * block_bytes / (1 << 30):.2f} GiB, {_held(num_blocks, windows, cache.block_size)}"
@@ -66,9 +59,9 @@ def size_cache(
         )
         choices.append(f"num_kv_blocks = {num_blocks} ({size}): {why}")
     capacity = longest_request(
-        windows, num_blocks, cache.block_size, step_tokens=max_step_tokens, limit=max(max_model_len, 2)
+        windows, num_blocks, cache.block_size, step_tokens=step_tokens, limit=max(max_model_len, 2)
     )
-    if capacity < 2 or (capacity < max_model_len and (max_model_len_given or cache.strict_memory)):
+    if capacity < 2 or (capacity < max_model_len and (model.max_model_len_given or cache.strict_memory)):
         raise ConfigError(
             f"the KV cache is too small for one request: {num_blocks} blocks of {cache.block_size} tokens "
             f"hold {capacity}, max_model_len is {max_model_len} "

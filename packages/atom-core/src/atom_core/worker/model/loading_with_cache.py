@@ -54,18 +54,7 @@ def load_with_cache(config: EngineConfig, load_model: LoadModel) -> tuple[Engine
         memory = measured.for_cache
         choices.append(measured.describe())
     times.append(time.perf_counter())
-    size = size_cache(
-        config.cache,
-        block_bytes=max(pages.page_bytes, 1),
-        max_num_seqs=config.scheduler.max_num_seqs,
-        max_model_len=config.model.max_model_len,
-        max_model_len_given=config.model.max_model_len_given,
-        memory=memory,
-        on_cpu=config.device == "cpu",
-        windows=pages.windows,
-        token_bytes=pages.token_bytes or None,
-        max_step_tokens=config.scheduler.max_num_batched_tokens,
-    )
+    size = size_cache(config, pages, memory)
     caches = allocate_caches(model.mixers, pages, size.num_blocks, config.device)
     times.append(time.perf_counter())
     report = LoadReport(

@@ -1,0 +1,75 @@
+"""How many blocks the KV cache gets, and the longest request that they let in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from atom_core.config import CacheConfig, CompileConfig, EngineConfig, ModelConfig, ParallelConfig, ProfilerConfig
+from atom_core.config.options import ConfigError
+from atom_core.scheduler import SchedulerConfig
+from atom_core.worker.cache.pages import CachePages, PageGroup
+from atom_core.worker.cache.size import CPU_CACHE_CAP, size_cache
+from atom_kernels.protocols import CacheLayout, CacheTensor
+
+BLOCK_SIZE = 16
+
+
+def make_size(*, max_model_len=512, given=False, memory=1 << 30, block_bytes=1024, windows=(None,), **cache):
+    """The size for four requests at once, in steps of 64 tokens; `cache` has further settings of the cache."""
+    config = EngineConfig(
+        model=ModelConfig("fake", Path("fake"), "FakeForCausalLM", "float32", max_model_len, given, 100, ()),
+        cache=CacheConfig(BLOCK_SIZE, "float32", True, "xxhash64", 0.9, **cache),
+        scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=max_model_len),
+        parallel=ParallelConfig(1),
+        compile=CompileConfig(),
+        profiler=ProfilerConfig(),
+        device="cpu",
+    )
+    page = CacheLayout("nhd", BLOCK_SIZE, (CacheTensor("all", (block_bytes,), "uint8"),))
+    groups = tuple(PageGroup(window, ()) for window in windows)
+    return size_cache(config, CachePages(groups, (page,), len(windows) * block_bytes // BLOCK_SIZE), memory)
+
+
+def test_the_cache_on_a_cpu_is_what_the_requests_can_need_within_a_cap():
+    assert make_size().num_blocks == 4 * 32
+    assert make_size(block_bytes=1 << 26, memory=1 << 40).num_blocks == CPU_CACHE_CAP >> 26
+    assert make_size(block_bytes=1 << 20, memory=100 << 20).num_blocks == 90
+
+
+def test_a_cache_that_was_asked_for_is_taken():
+    assert make_size(num_blocks=77).num_blocks == 77
+    assert make_size(memory_bytes=10 * 1024 + 5, given=False).num_blocks == 10
+
+
+def test_the_context_is_fitted_to_the_cache_unless_it_was_asked_for():
+    fitted = make_size(num_blocks=4)
+    assert fitted.max_model_len == 64
+    assert any("max_model_len = 64" in line for line in fitted.choices)
+    with pytest.raises(ConfigError, match="too small for one request"):
+        make_size(num_blocks=4, given=True)
+    with pytest.raises(ConfigError, match="too small for one request"):
+        make_size(memory_bytes=100)
+
+
+def test_the_cache_is_as_large_as_requests_and_their_windows_need():
+    assert make_size(max_model_len=1024, windows=(None, 32)).num_blocks == 4 * (64 + 2 + 5)
+
+
+def test_a_number_of_blocks_means_the_bytes_of_all_layers():
+    assert make_size(max_model_len=1024, windows=(None, 32), num_blocks=100).num_blocks == 200
+
+
+def test_the_longest_request_is_what_fits_behind_windows_too():
+    assert make_size(max_model_len=1024, windows=(32,), num_blocks=7).max_model_len == 1024
+    assert make_size(max_model_len=1024, windows=(None, 32), num_blocks=20).max_model_len == 33 * 16
+    with pytest.raises(ConfigError, match="hold 528, max_model_len is 1024"):
+        make_size(max_model_len=1024, windows=(None, 32), num_blocks=20, given=True)
+    with pytest.raises(ConfigError, match="hold 528, max_model_len is 1024"):
+        make_size(max_model_len=1024, windows=(None, 32), num_blocks=20, strict_memory=True)
+
+
+def test_a_model_without_attention_layers_gets_the_blocks_that_its_requests_count():
+    assert make_size(block_bytes=0).num_blocks == 4 * 32
+    assert make_size(block_bytes=0, num_blocks=77).num_blocks == 77
