@@ -88,28 +88,7 @@ class LLMEngine:
         Raises:
             InvalidRequestError: before anything is generated.
         """
-        request_ids = self.add_request(prompts, sampling_params)
-        wanted = set(request_ids)
-        order = {request_id: place for place, request_id in enumerate(request_ids)}
-        mine: list[dict[str, Any]] = []
-        total = sum(len(self._completions[request_id]) for request_id in request_ids)
-        num_tokens, started = 0, time.monotonic()
-        try:
-            with tqdm(total=total, desc="generating", unit="seq", disable=not use_tqdm, dynamic_ncols=True) as bar:
-                while len(mine) < total:
-                    finished = self._step()
-                    ours = [output for output in finished if output["request_id"] in wanted]
-                    self._finished += [output for output in finished if output["request_id"] not in wanted]
-                    mine += ours
-                    num_tokens += sum(output["num_tokens_output"] for output in ours)
-                    if ours:
-                        speed = num_tokens / max(time.monotonic() - started, 1e-9)
-                        bar.set_postfix_str(f"{speed:.1f} tokens/s", refresh=False)
-                        bar.update(len(ours))
-        except BaseException:
-            self.abort(request_ids)
-            raise
-        return sorted(mine, key=lambda output: (order[output["request_id"]], output["index"]))
+        return self._run(self.add_request(prompts, sampling_params), use_tqdm=use_tqdm)
 
     def embed(self, prompts: Prompt | Sequence[Prompt], pooling: Pooling | None = None) -> list[list[float]]:
         """A vector of length 1 for each prompt: the "mean" of the hidden states of its tokens, or the "last", or the
@@ -126,23 +105,12 @@ class LLMEngine:
         tokens = [self._encode(prompt) for prompt in _as_prompts(prompts)]
         submission = self._inputs.process_embedding(tokens, pooling)
         _check_fit(core, submission)
-        wanted = [prompt.request_id for prompt in submission.prompts]
         self._queue(core, submission)
-        mine: dict[str, dict[str, Any]] = {}
-        try:
-            while len(mine) < len(wanted):
-                for output in self._step():
-                    if output["request_id"] in wanted:
-                        mine[output["request_id"]] = output
-                    else:
-                        self._finished.append(output)
-        except BaseException:
-            self.abort(wanted)
-            raise
-        for output in mine.values():
+        outputs = self._run([prompt.request_id for prompt in submission.prompts], use_tqdm=False)
+        for output in outputs:
             if "embedding" not in output:
                 raise RuntimeError(f"a prompt could not be embedded: {output['error']}")
-        return [mine[request_id]["embedding"] for request_id in wanted]
+        return [output["embedding"] for output in outputs]
 
     def add_request(
         self,
@@ -249,6 +217,29 @@ class LLMEngine:
             self._completions.setdefault(sample.caller_id, {})[sample.sample_index] = completion
             self._outputs.add(sample)
             core.add_request(sample)
+
+    def _run(self, request_ids: Sequence[str], *, use_tqdm: bool) -> list[dict[str, Any]]:
+        """Step until these have finished; what comes of them, in order. What else finishes waits for `step`."""
+        order = {request_id: place for place, request_id in enumerate(request_ids)}
+        mine: list[dict[str, Any]] = []
+        total = sum(len(self._completions[request_id]) for request_id in request_ids)
+        num_tokens, started = 0, time.monotonic()
+        try:
+            with tqdm(total=total, desc="generating", unit="seq", disable=not use_tqdm, dynamic_ncols=True) as bar:
+                while len(mine) < total:
+                    finished = self._step()
+                    ours = [output for output in finished if output["request_id"] in order]
+                    self._finished += [output for output in finished if output["request_id"] not in order]
+                    mine += ours
+                    num_tokens += sum(output["num_tokens_output"] for output in ours)
+                    if ours:
+                        speed = num_tokens / max(time.monotonic() - started, 1e-9)
+                        bar.set_postfix_str(f"{speed:.1f} tokens/s", refresh=False)
+                        bar.update(len(ours))
+        except BaseException:
+            self.abort(request_ids)
+            raise
+        return sorted(mine, key=lambda output: (order[output["request_id"]], output["index"]))
 
     def _step(self) -> list[dict[str, Any]]:
         core = self._open_core()

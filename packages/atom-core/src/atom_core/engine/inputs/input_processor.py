@@ -145,16 +145,10 @@ class InputProcessor:
             InvalidRequestError: one of them cannot be served.
         """
         self.validate(params)
-        check_priority(priority)
-        check_cache_salt(cache_salt)
-        checked = [self._check_prompt(prompt, params) for prompt in prompts]
-        return Submission(
-            prompts=[self._prompt(prompt, params) for prompt in checked],
+        return msgspec.structs.replace(
+            self._submission(prompts, params, priority=priority, cache_salt=cache_salt),
             sampling_params=self._resolve(params),
             eos_token_ids=() if params.ignore_eos and params.structured_outputs is None else self._eos_token_ids,
-            arrival_time=time.monotonic(),
-            priority=priority,
-            cache_salt=cache_salt,
         )
 
     def check_num_logprobs(self, submission: Submission) -> None:
@@ -171,21 +165,26 @@ class InputProcessor:
         Raises:
             InvalidRequestError: one of them cannot be served.
         """
-        check_priority(priority)
-        check_cache_salt(cache_salt)
         if pooling not in get_args(Pooling):
             allowed = ", ".join(map(repr, get_args(Pooling)))
             raise InvalidRequestError(f"pooling is {pooling!r}; it must be one of {allowed}", "pooling")
         params = SamplingParams(seed=0, max_tokens=0)
+        submission = self._submission(prompts, params, priority=priority, cache_salt=cache_salt)
+        return msgspec.structs.replace(submission, kind="embed", pooling=pooling)
+
+    def _submission(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, priority: int, cache_salt: str
+    ) -> Submission:
+        """Checked prompts, with parameters as they came."""
+        check_priority(priority)
+        check_cache_salt(cache_salt)
         checked = [self._check_prompt(prompt, params) for prompt in prompts]
         return Submission(
             prompts=[self._prompt(prompt, params) for prompt in checked],
             sampling_params=params,
-            kind="embed",
             arrival_time=time.monotonic(),
             priority=priority,
             cache_salt=cache_salt,
-            pooling=pooling,
         )
 
     def _check_prompt(self, token_ids: Sequence[int], params: SamplingParams) -> list[int]:
