@@ -49,7 +49,7 @@ class FakeDevice:
         self._count = 0
 
     def load(self) -> RunnerInfo:
-        return RunnerInfo(num_blocks=64, max_model_len=128, vocab_size=100)
+        return RunnerInfo(num_blocks=64, max_model_len=128)
 
     def forward(self, step) -> None:
         self.threads.add(threading.get_ident())

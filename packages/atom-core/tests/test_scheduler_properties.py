@@ -90,7 +90,7 @@ def check_at_rest(engine: FakeEngine) -> None:
     stats = engine.scheduler.stats()
     assert stats.num_free_blocks == stats.num_blocks
     assert (stats.num_running, stats.num_waiting) == (0, 0)
-    assert engine.scheduler.num_in_flight == 0
+    assert not engine.scheduler._in_flight
     check_blocks(engine.scheduler)
 
 

@@ -67,7 +67,7 @@ class EngineCore:
         self._failed_steps = 0
         self._constrained = ConstrainedRequests(
             lambda: _open_tokenizer(config),
-            vocab_size=runner.vocab_size,
+            vocab_size=config.model.vocab_size,
             eos_token_ids=config.model.eos_token_ids,
             config=config.structured_output,
         )
@@ -76,7 +76,7 @@ class EngineCore:
             model_path=str(config.model.path),
             architecture=config.model.architecture,
             max_model_len=runner.max_model_len,
-            vocab_size=runner.vocab_size,
+            vocab_size=config.model.vocab_size,
             dtype=config.model.dtype,
             kv_cache_dtype=config.cache.kv_cache_dtype,
             device=config.device,

@@ -18,7 +18,6 @@ class RunnerInfo(msgspec.Struct, frozen=True):
 
     Attributes:
         num_blocks, max_model_len: of the KV cache, and the longest request that it lets in.
-        vocab_size: rows of the model's head.
         windows: of each group of layers, in tokens; None sees everything. All groups draw from the same blocks.
         timings: seconds of each phase, by name.
         choices: a line for each value that was chosen for the user.
@@ -26,7 +25,6 @@ class RunnerInfo(msgspec.Struct, frozen=True):
 
     num_blocks: int
     max_model_len: int
-    vocab_size: int
     windows: tuple[int | None, ...] = (None,)
     timings: dict[str, float] = {}
     choices: list[str] = []

@@ -136,11 +136,6 @@ class Scheduler:
         """Whether any request waits or runs. Steps may be in flight without one; they too are to be reported."""
         return bool(self._book.by_id)
 
-    @property
-    def num_in_flight(self) -> int:
-        """Steps scheduled and not yet reported."""
-        return len(self._in_flight)
-
     def stats(self) -> StepStats:
         """Counts as they stand. Blocks are free once they are not held, cached or not."""
         return StepStats(

@@ -96,7 +96,6 @@ class ModelRunner:
             num_blocks=loaded.size.num_blocks,
             windows=loaded.pages.windows,
             max_model_len=loaded.size.max_model_len,
-            vocab_size=config.model.vocab_size,
             timings=loaded.timings,
             choices=[*loaded.choices, *self._steps.choices],
         )
