@@ -20,9 +20,11 @@ from atom_models import (
     open_checkpoint,
     supported_architectures,
 )
+from atom_models.layers import Experts
 from atom_models.layers.loadable import Loadable
 from atom_models.layers.wide_norm import WideRMSNorm
 from atom_models.model import mixer_layers
+from atom_models.requirements.parameters import count_parameters
 from tiny_architectures import families
 from tiny_models import make_tiny_llama
 
@@ -85,6 +87,12 @@ def test_rounded_linears_take_the_bytes_of_codes_and_scales(tmp_path):
     assert needs.weight_bytes["int8"] == needs.weight_bytes["fp8"] == rest + linears + 4 * outputs
     assert needs.weight_bytes["mxfp4"] == rest + linears // 2 + linears // 32
     assert needs.weight_bytes["int4"] == rest + linears // 2 + linears // 32 * (2 + 2)
+
+
+def test_a_mixture_is_counted_without_a_list_of_its_experts_names(tiny_family):
+    model = build_model(open_checkpoint(tiny_family("qwen3_moe")), BuildContext(dtype=torch.float32))
+    assert count_parameters(model).experts
+    assert [layer for layer in model.modules() if isinstance(layer, Experts) and layer._chosen_pieces is not None] == []
 
 
 def test_a_rank_holds_the_part_of_a_norm_over_heads_that_its_heads_need(tiny_family):

@@ -48,7 +48,7 @@ def load(layer: Any, published: Published, matrices: dict[str, torch.Tensor], bi
     for name, weight in matrices.items():
         stored, _ = published.write(weight)
         for suffix, tensor in stored.items():
-            if f"{name}.{suffix}" not in layer.ignored_weights:
+            if f"{name}.{suffix}" not in layer.ignored_weights():
                 layer.load_shard(f"{name}.{suffix}", tensor)
         if bias is not None:
             layer.load_shard(f"{name}.bias", bias[: weight.shape[0]])

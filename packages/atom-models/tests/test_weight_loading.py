@@ -53,11 +53,12 @@ def test_each_layer_is_finished_once_when_its_last_weight_has_come_and_one_witho
     order = []
 
     class Noting(torch.nn.Module):
-        ignored_weights = frozenset()
-
         def __init__(self, name, *weights):
             super().__init__()
             self.name, self.weights = name, weights
+
+        def ignored_weights(self):
+            return frozenset()
 
         def expected_weights(self):
             return {name: ExpectedWeight((1,), torch.float32) for name in self.weights}

@@ -88,7 +88,7 @@ class LMHead(Linear):
         if stored != PlainLayout(context.dtype):
             raise ValueError(f"{prefix} is tied to the embedding and cannot be stored as {stored.name}: skip it")
         # Some checkpoints store the tied weight twice.
-        self.ignored_weights = frozenset(self._owners)
+        self._ignored = set(self._owners)
         tied_to.share_with(self)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -129,7 +129,6 @@ class Experts(Layer):
             if any(name.startswith(start) for name in available):
                 self._chosen_pieces = self._single_pieces(names)
 
-    @property
     def ignored_weights(self) -> frozenset[str]:
         layers = {name.removesuffix(f".{suffix}"): piece.layout for name, (piece, suffix) in self._pieces.items()}
         return frozenset(f"{layer}.{suffix}" for layer, layout in layers.items() if layout for suffix in layout.ignored)

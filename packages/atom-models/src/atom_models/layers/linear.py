@@ -92,7 +92,7 @@ class Linear(Layer):
         self._parts: list[SchemeWeights] = []
         self._owners: dict[str, SchemeWeights] = {}
         self._biases: dict[str, _BiasPlace] = {}
-        self.ignored_weights: frozenset[str] = frozenset()
+        self._ignored: set[str] = set()
         named = {f"{parent}.{shard.name}" if parent else shard.name: shard for shard in shards}
         for found, group in groupby(named.items(), lambda item: context.quantization.for_layer(item[0], context.dtype)):
             self._stack(found, dict(group), context, out_dtype)
@@ -122,7 +122,7 @@ class Linear(Layer):
         part = SchemeWeights(quantization.scheme, spec, matrices, context.device)
         self._parts.append(part)
         self._owners.update(dict.fromkeys(part.matrices.expected_weights(), part))
-        self.ignored_weights |= {f"{name}.{suffix}" for name in shards for suffix in stored.ignored}
+        self._ignored |= {f"{name}.{suffix}" for name in shards for suffix in stored.ignored}
         start = 0
         for name, shard in shards.items():
             if self._has_bias or self._bias_elsewhere:
@@ -153,6 +153,9 @@ class Linear(Layer):
 
     def held_weights(self) -> list[HeldWeights]:
         return [part.held_weights() for part in self._parts]
+
+    def ignored_weights(self) -> frozenset[str]:
+        return frozenset(self._ignored)
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         expected = {name: weight for part in self._parts for name, weight in part.matrices.expected_weights().items()}

@@ -13,15 +13,14 @@ from atom_models.quantization import ExpectedWeight
 
 @runtime_checkable
 class Loadable(Protocol):
-    """A layer that owns weights.
-
-    `ignored_weights` are full names that the checkpoint may hold beside the expected ones.
-    """
-
-    ignored_weights: frozenset[str]
+    """A layer that owns weights."""
 
     def expected_weights(self) -> Mapping[str, ExpectedWeight]:
         """Full names in the checkpoint -> shapes."""
+        ...
+
+    def ignored_weights(self) -> frozenset[str]:
+        """Full names that the checkpoint may hold beside the expected ones."""
         ...
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:

@@ -32,14 +32,13 @@ class _Slot:
 class WeightedLayer(Layer):
     """A `Loadable` that calls `expect` for each of its tensors when it is built, and gets them all in `pack`."""
 
-    ignored_weights: frozenset[str] = frozenset()
-
     def __init__(self, context: BuildContext) -> None:
         super().__init__()
         self._context = context
         self._slots: dict[str, _Slot] = {}
         self._loaded: dict[str, torch.Tensor] = {}
         self._matrices: dict[str, MatrixStack] = {}
+        self._ignored: set[str] = set()
 
     def expect(
         self,
@@ -73,11 +72,14 @@ class WeightedLayer(Layer):
         rows = (ranks.rank * height, (ranks.rank + 1) * height)
         matrix = StoredMatrix(name, stored, shape, rows, (0, shape[1]))
         self._matrices[slot] = MatrixStack((matrix,), self._context.device)
-        self.ignored_weights |= {f"{name}.{suffix}" for suffix in stored.ignored}
+        self._ignored |= {f"{name}.{suffix}" for suffix in stored.ignored}
 
     def pack(self, weights: dict[str, torch.Tensor]) -> None:
         """This rank's part of each tensor, by slot: choose the kernel, and keep what it needs."""
         raise NotImplementedError
+
+    def ignored_weights(self) -> frozenset[str]:
+        return frozenset(self._ignored)
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         expected = {name: slot.expected for name, slot in self._slots.items()}

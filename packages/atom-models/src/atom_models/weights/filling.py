@@ -99,7 +99,7 @@ class _Filling:
         self._outstanding: dict[int, int] = {}
         for layer in self._layers:
             self._expect(layer)
-        self._ignored = frozenset().union(*(layer.ignored_weights for layer in self._layers))
+        self._ignored = frozenset().union(*(layer.ignored_weights() for layer in self._layers))
         # Whole layers that a checkpoint has and the model does not use, such as those that predict further tokens.
         self._ignored_prefixes = tuple(
             prefix for module in model.modules() for prefix in getattr(module, "ignored_prefixes", ())
@@ -159,7 +159,7 @@ class _Filling:
                 for other in before:
                     del self.owners[other]
                 self._expect(layer)
-                self._ignored |= layer.ignored_weights
+                self._ignored |= layer.ignored_weights()
                 return True
         return False
 
