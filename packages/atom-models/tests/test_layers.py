@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
+from atom_kernels.formats import Plain
 from atom_kernels.norm import rms_norm
 from atom_models.layers import (
     ColumnParallelLinear,
@@ -22,7 +23,7 @@ from atom_models.layers import (
     Unsummed,
     VocabularyEmbedding,
 )
-from atom_models.quantization import Dense, InputFormat, LayerQuantization, OneScheme
+from atom_models.quantization import HeldFormat, LayerQuantization
 from atom_models.quantization.layouts import PlainLayout
 from single_layers import close, fill, make_context
 
@@ -56,25 +57,19 @@ def test_queries_keys_and_values_come_out_of_one_linear():
 
 
 @dataclass(frozen=True)
-class OtherDense(Dense):
-    name: str = "other"
-
-
-@dataclass(frozen=True)
 class ByName:
-    """Other schemes for the names given."""
+    """Formats for the names given; the others hold plain numbers."""
 
-    others: dict
+    held: dict
     name: str = "by-name"
 
     def for_layer(self, layer_name, dtype):
-        scheme = self.others.get(layer_name.rpartition(".")[2], Dense())
-        return LayerQuantization(PlainLayout(dtype), scheme)
+        return LayerQuantization(PlainLayout(dtype), self.held.get(layer_name.rpartition(".")[2]))
 
 
 @pytest.mark.parametrize("special", ["gate", "mid", "up"])
-def test_shards_of_different_schemes_run_as_several_plans_in_order(special):
-    context = make_context(quantization=ByName({special: OtherDense()}))
+def test_shards_that_are_held_differently_run_as_several_plans_in_order(special):
+    context = make_context(quantization=ByName({special: HeldFormat(Plain(torch.float32), without_kernel=True)}))
     layer = MergedColumnParallelLinear(16, {"gate": 8, "mid": 4, "up": 8}, context, prefix="m.merged")
     weights = fill(layer)
     assert len(layer._parts) == (3 if special == "mid" else 2)
@@ -135,44 +130,6 @@ def test_a_norm_is_the_reference_norm(offset):
     assert close(norm(total), rms_norm(x + residual, weight, 1e-5, weight_offset=offset))
     assert close(total.tensor(), x + residual)
     assert close(norm.effective_weight, weight + offset)
-
-
-@dataclass(frozen=True)
-class PerToken(InputFormat):
-    """Values in int8 with a scale for each token."""
-
-    def encode(self, x_TD):
-        scale = x_TD.abs().amax(-1, keepdim=True).clamp(min=1e-9) / 127
-        return (x_TD / scale).round().to(torch.int8), scale
-
-
-@dataclass(frozen=True)
-class WantsPerToken(Dense):
-    """A scheme whose linears take values and scales."""
-
-    name: str = "wants-per-token"
-
-    def input_format(self, spec):
-        return PerToken()
-
-    def finish(self, spec, weights):
-        weight = weights["weight"]
-        return lambda x: linear(x[0].float(), weight) * x[1]
-
-
-def test_a_norm_emits_the_format_that_the_linear_it_feeds_wants():
-    context = make_context(quantization=OneScheme("test", WantsPerToken()))
-    layer = ColumnParallelLinear(24, 40, context, prefix="a.proj")
-    norm = RMSNorm(24, 1e-5, context, prefix="n", feeds=layer)
-    plain = RMSNorm(24, 1e-5, context, prefix="n")
-    fill(layer), fill(norm), fill(plain)
-    x, residual = torch.randn(5, 24), torch.randn(5, 24)
-    unfused = PerToken().encode(plain(x))
-    assert all(torch.equal(actual, expected) for actual, expected in zip(norm(x), unfused, strict=True))
-    total = Residual(residual).plus(x)
-    assert torch.equal(norm(total)[0], PerToken().encode(plain(x + residual))[0])
-    assert torch.equal(total.tensor(), x + residual)
-    assert torch.equal(layer(norm(x)), layer(plain(x)))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from atom_models import load_model
 from atom_models.paged_run import PagedRun, SequenceStep
 
 
-@pytest.mark.parametrize(("dtype", "quantization"), [("float32", None), ("bfloat16", "int8-few-rows")])
+@pytest.mark.parametrize(("dtype", "quantization"), [("float32", None), ("bfloat16", "int8")])
 def test_one_graph_with_a_dynamic_number_of_tokens_equals_eager(tiny_llama, dtype, quantization):
     loaded = load_model(tiny_llama, dtype=dtype, quantization=quantization)
     graphs = []

@@ -21,7 +21,7 @@ _TESTS = (
     "atom-models/tests/test_llama_against_transformers.py",
     "atom-models/tests/test_llama_compiled.py",
     "atom-models/tests/test_architectures.py",
-    "atom-models/tests/test_quantization_schemes.py",
+    "atom-models/tests/test_held_formats.py",
     "atom-models/tests/test_model_requirements.py",
 )
 

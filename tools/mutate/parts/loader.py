@@ -17,7 +17,7 @@ _TESTS = (
     "atom-models/tests/test_load_model.py",
     "atom-models/tests/test_published_configs.py",
     "atom-models/tests/test_model_requirements.py",
-    "atom-models/tests/test_quantization_schemes.py",
+    "atom-models/tests/test_held_formats.py",
     "atom-core/tests/test_gguf_tokenizers.py",
 )
 

@@ -1,4 +1,4 @@
-"""Layers, quantization schemes, weight loading and model architectures. Torch stays out until something needs it."""
+"""Layers, quantization, weight loading and model architectures. Torch stays out until something needs it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class BuildContext:
         dtype: of weights that stay dense, and of activations.
         device: where weights and tables live.
         collectives: the ranks that share each layer.
-        quantization: chooses a scheme for each linear by name.
+        quantization: how each layer is stored and held, by its name.
         mixer_host: ``(problem, layer name, context)`` -> what runs a layer that has a cache; by default a kernel that
             fits `platform`, over the caches of the forward context.
         kv_cache_dtype: of keys and values by torch name; "auto" becomes `dtype`.

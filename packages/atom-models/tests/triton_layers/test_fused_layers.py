@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
+from atom_kernels.formats import Plain
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext
 from atom_models.layers import GatedActivation, MergedColumnParallelLinear, Residual, RMSNorm, RowParallelLinear
-from atom_models.quantization import DENSE_INPUT, UnnormedInput
+from atom_models.quantization import HeldFormat, LayerQuantization
+from atom_models.quantization.layouts import PlainLayout
 
 HIDDEN, INTERMEDIATE = 24, 40
 
@@ -52,7 +54,7 @@ class Block:
 @pytest.mark.parametrize(("hidden_act", "bias"), [("silu", False), ("silu", True), ("gelu", False)])
 def test_a_fused_block_equals_the_same_block_unfused(hidden_act, bias, num_rows):
     fused, plain = (Block(fused=fused, hidden_act=hidden_act, bias=bias) for fused in (True, False))
-    assert (fused.gate_up.input_format, plain.gate_up.input_format) == (UnnormedInput(32), DENSE_INPUT)
+    assert (fused.gate_up.max_fused_rows, plain.gate_up.max_fused_rows) == (32, 0)
     x, residual = torch.randn(2, num_rows, HIDDEN, device=detect_platform().device)
     for got, expected in zip(fused.run(x, residual), plain.run(x, residual), strict=True):
         torch.testing.assert_close(got, expected, atol=2e-5, rtol=1e-5)
@@ -65,3 +67,24 @@ def test_a_fused_norm_hands_its_input_on_and_the_linear_takes_normed_input_too()
     assert handed_on.x_TD is x
     normed = torch.nn.functional.rms_norm(x, (HIDDEN,), handed_on.weight_D + 1.0, 1e-5)
     torch.testing.assert_close(block.gate_up(handed_on), block.gate_up(normed), atol=2e-5, rtol=1e-5)
+
+
+@dataclass(frozen=True)
+class OneByItself:
+    """One shard is held in a format that only torch multiplies, the others as plain numbers."""
+
+    special: str
+    name: str = "one by itself"
+
+    def for_layer(self, layer_name, dtype):
+        held = HeldFormat(Plain(dtype), without_kernel=True) if layer_name.endswith(self.special) else None
+        return LayerQuantization(PlainLayout(dtype), held)
+
+
+@pytest.mark.parametrize("special", ["gate_proj", "up_proj"])
+def test_a_linear_norms_by_itself_only_if_all_of_its_shards_do(special):
+    platform = make_platform(fused=True)
+    context = BuildContext(dtype=torch.float32, platform=platform, quantization=OneByItself(special))
+    sizes = {"gate_proj": INTERMEDIATE, "up_proj": INTERMEDIATE}
+    linear = MergedColumnParallelLinear(HIDDEN, sizes, context, prefix="mlp.gate_up_proj")
+    assert linear.max_fused_rows == 0

@@ -15,6 +15,7 @@ from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend, Layout
 
+_FORMATS = (Float8, Integers, Mxfp4, Nvfp4)
 _SIGNATURES = {"linear_quantized": "lpppppppllll->l"}
 # As the source numbers them.
 _INT8, _INT4, _E2M1, _E4M3 = range(4)
@@ -26,8 +27,8 @@ _HALF = 16
 def _supports(problem: LinearProblem, platform: Any) -> str | None:
     if problem.weight_format is None:
         return "for quantized weights"
-    if problem.result_dtype != problem.dtype:
-        return "gives its input's dtype"
+    if not isinstance(problem.weight_format, _FORMATS):
+        return f"does not read {problem.held.name}"
     if platform.fast_bf16 and problem.dtype == torch.bfloat16:
         return "sums in float32, which is slower than bfloat16 here"
     reason = why_not_dtype(problem.dtype, (torch.float32, torch.bfloat16)) or native_unavailable("linear_quantized")
@@ -101,7 +102,7 @@ def _bind(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch
     names = ("codes", "scale", "minimum", "zero", "bias")
     pointers = [None if packed[name] is None else packed[name].data_ptr() for name in names]
     kind, group = _kind(problem), _group(problem)
-    k, n, dtype = problem.in_features, problem.out_features, problem.dtype
+    k, n, dtype, out_dtype = problem.in_features, problem.out_features, problem.dtype, problem.result_dtype
 
     def run(x: torch.Tensor, _keep_alive: Any = packed) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != k:
@@ -111,7 +112,7 @@ def _bind(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch
         out = torch.empty(num_rows, n)
         if not function(kind, rows.data_ptr(), *pointers, out.data_ptr(), num_rows, k, n, group):
             raise MemoryError(f"no memory for a panel of {k} inputs")
-        return out.to(dtype).view(*x.shape[:-1], n)
+        return out.to(out_dtype).view(*x.shape[:-1], n)
 
     return run
 

@@ -18,23 +18,17 @@ from atom_kernels.operator import Backend
 _FEW_ROWS = 4
 
 
-def _why_not(problem: LinearProblem) -> str | None:
-    if problem.weight_format is None:
-        return "for quantized weights"
-    return "gives its input's dtype" if problem.result_dtype != problem.dtype else None
-
-
 def _bind_dequantize(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     weight_format, bias = problem.held, weights["bias"]
     if weight_format != Integers(8):
         parts = {name: weights[name] for name in weight_format.parts}
-        return lambda x_TK: linear(x_TK, weight_format.dequantize(parts, problem.in_features), bias)
+        return lambda x_TK: linear(x_TK, weight_format.dequantize(parts, problem.in_features), bias, problem.out_dtype)
     weight, scale = weights["weight"], weights["scale"].squeeze(1)
 
     def run(x_TK: torch.Tensor) -> torch.Tensor:
         # int8 is exact in every float dtype, so scaling the result rounds less than scaling the weight.
         out = torch.nn.functional.linear(x_TK, weight.to(x_TK.dtype)).float() * scale
-        return (out if bias is None else out + bias).to(x_TK.dtype)
+        return (out if bias is None else out + bias).to(problem.result_dtype)
 
     return run
 
@@ -48,8 +42,8 @@ def _bind_packed(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor
 
 
 def _supports_packed(problem: LinearProblem, platform: Any) -> str | None:
-    if (reason := _why_not(problem)) is not None:
-        return reason
+    if problem.result_dtype != problem.dtype:
+        return "gives its input's dtype"
     if platform.device != "cpu":
         return "torch's int8 product is for CPUs"
     if problem.weight_format != Integers(8):
@@ -89,7 +83,7 @@ INT8_BACKEND = Backend(
 DEQUANTIZE_BACKEND = Backend(
     name="torch",
     implementation="dequantize, torch linear",
-    supports=lambda problem, platform: _why_not(problem),
+    supports=lambda problem, _: None if problem.weight_format is not None else "for quantized weights",
     bind=_bind_dequantize,
 )
 

@@ -26,7 +26,7 @@ from atom_models.layers import (
 )
 
 if TYPE_CHECKING:
-    from atom_models.layers.norm import TakesFormat
+    from atom_models.layers.norm import MayNorm
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def llama_norm(
     *,
     prefix: str,
     size: int | None = None,
-    feeds: TakesFormat | None = None,
+    feeds: MayNorm | None = None,
 ) -> RMSNorm:
     """A norm over `size` elements, or over hidden states."""
     size, eps, offset = size or config.hidden_size, config.rms_norm_eps, config.norm_offset
@@ -172,7 +172,7 @@ class LlamaMLP(Layer):
             prefix=f"{prefix}.gate_up_proj",
             bias=config.mlp_bias,
         )
-        self.input_format = self.gate_up_proj.input_format
+        self.max_fused_rows = self.gate_up_proj.max_fused_rows
         self.act = GatedActivation(
             config.activation, self.gate_up_proj.out_features // 2, context, after=self.gate_up_proj
         )

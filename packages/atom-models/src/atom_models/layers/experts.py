@@ -17,7 +17,7 @@ from atom_kernels.select import select
 from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import check_shape, not_loaded
-from atom_models.quantization import Dense, ExpectedWeight, StoredLayout
+from atom_models.quantization import ExpectedWeight, StoredLayout
 from atom_models.quantization.layouts import PlainLayout
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Experts(Layer):
         self._config, self._context, self._ranks = config, context, context.collectives
         self._local_size = context.split(config.intermediate_size, f"{prefix}: intermediate_size of an expert")
         found = context.quantization.for_layer(f"{prefix}.0.gate_proj", context.dtype)
-        if isinstance(found.stored, PlainLayout) and not isinstance(found.scheme, Dense):
+        if isinstance(found.stored, PlainLayout) and found.held is not None:
             name = context.quantization.name
             raise ValueError(f"{prefix}: experts cannot be held as {name} yet; leave them out of quantization")
         self.problem = ExpertsProblem(

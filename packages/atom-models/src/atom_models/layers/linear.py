@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atom_kernels.linear import FusedLinearProblem
 from atom_kernels.platform import Platform
 from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.layer import Layer
+from atom_models.layers.linear_weights import LinearWeights
 from atom_models.layers.loadable import check_shape, not_loaded
 from atom_models.layers.matrices import StoredMatrix
 from atom_models.layers.residual import Unsummed
-from atom_models.layers.scheme_weights import SchemeWeights
-from atom_models.quantization import (
-    DENSE_INPUT,
-    ExpectedWeight,
-    InputFormat,
-    LayerQuantization,
-    LinearSpec,
-    UnnormedInput,
-)
+from atom_models.quantization import ExpectedWeight, LayerQuantization
+from atom_models.quantization.linear_plan import max_fused_rows
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -53,7 +48,7 @@ class Shard:
 class _BiasPlace:
     """Where a shard's bias lies in that of its part, and which of the checkpoint's outputs this rank has."""
 
-    part: SchemeWeights
+    part: LinearWeights
     start: int
     rows: tuple[int, int]
     shard: Shard
@@ -62,10 +57,13 @@ class _BiasPlace:
 class Linear(Layer):
     """``[T, in_features] -> [T, sum of this rank's outputs]``, from one or several linears of the checkpoint.
 
-    Neighboring shards with equal schemes are stacked and run as one plan; others are plans of their own, and their
+    Neighboring shards that are held alike are stacked and run as one plan; others are plans of their own, and their
     outputs are concatenated. `split_input` cuts the weights along their inputs instead; then the bias belongs to
     rank 0 alone, so that the sum over ranks holds it once. A number in the place of shards is one linear, of the
     layer's own name.
+
+    Attributes:
+        max_fused_rows: up to so many rows its kernel norms x by itself, and adds a base.
     """
 
     def __init__(
@@ -89,18 +87,15 @@ class Linear(Layer):
         self.out_features = sum(shard.features_on_rank for shard in shards)
         self._has_bias = bias and not (split_input and context.collectives.rank > 0)
         self._bias_elsewhere = bias and not self._has_bias
-        self._parts: list[SchemeWeights] = []
-        self._owners: dict[str, SchemeWeights] = {}
+        self._parts: list[LinearWeights] = []
+        self._owners: dict[str, LinearWeights] = {}
         self._biases: dict[str, _BiasPlace] = {}
         self._ignored: set[str] = set()
         named = {f"{parent}.{shard.name}" if parent else shard.name: shard for shard in shards}
         for found, group in groupby(named.items(), lambda item: context.quantization.for_layer(item[0], context.dtype)):
             self._stack(found, dict(group), context, out_dtype)
-        formats = [part.input_format for part in self._parts]
-        same = all(other == formats[0] for other in formats)
-        self.input_format: InputFormat = formats[0] if same else DENSE_INPUT
-        # Up to here the kernel adds a base by itself.
-        self._max_rows_to_add = formats[0].max_rows if same and isinstance(formats[0], UnnormedInput) else 0
+        limits = {max_fused_rows(part.plan) for part in self._parts}
+        self.max_fused_rows = limits.pop() if len(limits) == 1 else 0
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
     def _stack(
@@ -118,8 +113,8 @@ class Linear(Layer):
             for name, shard in shards.items()
         ]
         num_outputs = sum(shard.features_on_rank for shard in shards.values())
-        spec = LinearSpec(self._local_in, num_outputs, context.dtype, self._has_bias, context.platform, out_dtype)
-        part = SchemeWeights(quantization.scheme, spec, matrices, context.device)
+        plain = FusedLinearProblem(self._local_in, num_outputs, context.dtype, self._has_bias, out_dtype)
+        part = LinearWeights(plain, quantization.held, matrices, platform=context.platform, device=context.device)
         self._parts.append(part)
         self._owners.update(dict.fromkeys(part.matrices.expected_weights(), part))
         self._ignored |= {f"{name}.{suffix}" for name in shards for suffix in stored.ignored}
@@ -137,14 +132,13 @@ class Linear(Layer):
         """``x [T, in_features] -> [T, outputs]``, plus `base` if there is one."""
         if base is None:
             return self._apply(x)
-        return self._apply(x, base) if x.shape[0] <= self._max_rows_to_add else self._apply(x) + base
+        return self._apply(x, base) if x.shape[0] <= self.max_fused_rows else self._apply(x) + base
 
     def end_with_silu_and_mul(self) -> bool:
         """Before loading: asks for ``silu(first half) * second half`` of the outputs; False if it cannot do that."""
-        if len(self._parts) > 1 or not isinstance(self.input_format, UnnormedInput):
+        if len(self._parts) > 1 or not self.max_fused_rows:
             return False
-        part = self._parts[0]
-        part.spec = replace(part.spec, gated=True)
+        self._parts[0].end_with_silu_and_mul()
         return True
 
     def is_quantized(self, platform: Platform) -> bool:
@@ -160,7 +154,7 @@ class Linear(Layer):
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         expected = {name: weight for part in self._parts for name, weight in part.matrices.expected_weights().items()}
         for name, place in self._biases.items():
-            expected[name] = ExpectedWeight((place.shard.out_features,), place.part.spec.dtype)
+            expected[name] = ExpectedWeight((place.shard.out_features,), place.part.problem.dtype)
         return expected
 
     def shapes_on_rank(self) -> list[tuple[int, ...]]:
@@ -171,7 +165,7 @@ class Linear(Layer):
             self._owners[name].matrices.load(name, tensor)
             return
         place = self._biases[name]
-        check_shape(name, tensor, ExpectedWeight((place.shard.out_features,), place.part.spec.dtype))
+        check_shape(name, tensor, ExpectedWeight((place.shard.out_features,), place.part.problem.dtype))
         if self._has_bias:
             first, last = place.rows
             place.part.bias[place.start : place.start + last - first].copy_(tensor[first:last])
@@ -272,4 +266,4 @@ class RowParallelLinear(Linear):
     def forward(self, x: torch.Tensor) -> Any:
         if self._ranks.size > 1:
             return self._ranks.all_reduce(self._apply(x))
-        return Unsummed(self._apply, x) if x.shape[0] <= self._max_rows_to_add else self._apply(x)
+        return Unsummed(self._apply, x) if x.shape[0] <= self.max_fused_rows else self._apply(x)

@@ -18,7 +18,7 @@ from atom_models.layers.linear import Linear, MergedColumnParallelLinear, Replic
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.residual import Unsummed
 from atom_models.layers.weighted_layer import WeightedLayer
-from atom_models.quantization import DENSE_INPUT, UNQUANTIZED, InputFormat
+from atom_models.quantization import UNQUANTIZED
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -73,7 +73,7 @@ class MoE(Layer):
         prefix: the layer's name in the checkpoint, such as ``"model.layers.3.mlp"``; experts are ``<prefix>.experts``.
     """
 
-    input_format: InputFormat = DENSE_INPUT
+    max_fused_rows = 0
 
     def __init__(self, config: MoEConfig, context: BuildContext, *, prefix: str) -> None:
         super().__init__()

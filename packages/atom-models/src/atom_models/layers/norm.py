@@ -12,16 +12,16 @@ from atom_kernels.select import select
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.residual import Residual, Unsummed, summed
 from atom_models.layers.weighted_layer import WeightedLayer
-from atom_models.quantization import DENSE_INPUT, InputFormat, Unnormed, UnnormedInput
+from atom_models.quantization.linear_plan import Unnormed
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
 
 
-class TakesFormat(Protocol):
-    """A layer that says in which form it wants its input."""
+class MayNorm(Protocol):
+    """A layer that norms its input by itself up to so many rows."""
 
-    input_format: InputFormat
+    max_fused_rows: int
 
 
 class RMSNorm(WeightedLayer):
@@ -33,7 +33,7 @@ class RMSNorm(WeightedLayer):
     Args:
         hidden_size: of the last dimension.
         eps: added to the mean square.
-        feeds: the linear that consumes y; y comes in its input format (a tensor, or values with scales).
+        feeds: the layer that consumes y, and may norm by itself.
         weight_offset: added to the weight, for models that store ``weight - 1``.
     """
 
@@ -44,7 +44,7 @@ class RMSNorm(WeightedLayer):
         context: BuildContext,
         *,
         prefix: str,
-        feeds: TakesFormat | None = None,
+        feeds: MayNorm | None = None,
         weight_offset: float = 0.0,
     ) -> None:
         super().__init__(context)
@@ -52,7 +52,7 @@ class RMSNorm(WeightedLayer):
         self._name = f"{prefix}.weight"
         self.expect(self._name, (hidden_size,))
         self._problem = RMSNormProblem(hidden_size, context.dtype, eps, weight_offset)
-        self._format = feeds.input_format if feeds is not None else DENSE_INPUT
+        self._max_unnormed_rows = 0 if feeds is None else feeds.max_fused_rows
         self._effective_weight: torch.Tensor | None = None
         self._norm: Callable[..., Any] = not_loaded(prefix)
         self._add_norm: Callable[..., Any] = not_loaded(prefix)
@@ -73,25 +73,7 @@ class RMSNorm(WeightedLayer):
         weight, offset, platform = weights["weight"], self._problem.weight_offset, self._context.platform
         self._effective_weight = weight + offset if offset else weight
         norm = select(RMS_NORM, self._problem, platform).prepare(weights)
-        add_norm = select(ADD_RMS_NORM, self._problem, platform).prepare(weights)
-        if self._format == DENSE_INPUT:
-            self._norm, self._add_norm = norm, add_norm
-            return
-        if isinstance(self._format, UnnormedInput):
-            how = (weight, self._problem.eps, offset)
-            self._norm, self._add_norm = _norm_many_rows(self._format.max_rows, norm, how), add_norm
-            return
-        encode = self._format.encode
-
-        def add_norm_encoded(x: torch.Tensor, residual: torch.Tensor) -> tuple[Any, torch.Tensor]:
-            y, new_residual = add_norm(x, residual)
-            return encode(y), new_residual
-
-        self._norm, self._add_norm = lambda x: encode(norm(x)), add_norm_encoded
-
-
-def _norm_many_rows(
-    max_rows: int, norm: Callable[..., Any], how: tuple[torch.Tensor, float, float]
-) -> Callable[..., Any]:
-    """Up to `max_rows` rows go to the consumer as they are; where a residual is to be added, the norm is free."""
-    return lambda x: Unnormed(x, *how) if x.shape[0] <= max_rows else norm(x)
+        # Where a residual is to be added, the norm is free.
+        self._add_norm = select(ADD_RMS_NORM, self._problem, platform).prepare(weights)
+        max_rows, how = self._max_unnormed_rows, (weight, self._problem.eps, offset)
+        self._norm = (lambda x: Unnormed(x, *how) if x.shape[0] <= max_rows else norm(x)) if max_rows else norm

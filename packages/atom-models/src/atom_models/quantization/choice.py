@@ -10,49 +10,45 @@ import torch
 
 from atom_kernels.formats import Float8, Integers, Mxfp4, Offset, WeightFormat
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
-from atom_models.quantization.dense import Dense
-from atom_models.quantization.int8 import Int8FewRows
+from atom_models.quantization.layer_quantization import HeldFormat, LayerQuantization, Quantization
 from atom_models.quantization.layouts import PlainLayout
-from atom_models.quantization.packed import Packed, Rounded
 from atom_models.quantization.published import StoredQuantization, read_published
 from atom_models.quantization.published.headers import Headers
-from atom_models.quantization.scheme import LayerQuantization, LinearScheme, Quantization
 
 
 @dataclass(frozen=True)
-class OneScheme:
-    """Plain weights, and one scheme for every linear, but for those of which a part of the name is in `skipped`.
+class OneFormat:
+    """Plain weights, held in one format by every linear but for those of which a part of the name is in `skipped`.
 
     A skipped name matches whole components: ``"lm_head"``, ``"mlp.down_proj"`` or ``"model.layers.0"``.
     """
 
     name: str
-    scheme: LinearScheme
+    held: HeldFormat | None
     skipped: tuple[str, ...] = ()
 
     def for_layer(self, layer_name: str, dtype: torch.dtype) -> LayerQuantization:
         dotted = f".{layer_name}."
         is_skipped = any(f".{name}." in dotted for name in self.skipped)
-        return LayerQuantization(PlainLayout(dtype), Dense() if is_skipped else self.scheme)
+        return LayerQuantization(PlainLayout(dtype), None if is_skipped else self.held)
 
 
-UNQUANTIZED = OneScheme("none", Dense())
+UNQUANTIZED = OneFormat("none", None)
 
-_ROUNDED: Mapping[str, Packed | Rounded] = {
-    "int8": Packed(Integers(8)),
-    "int4": Rounded(Integers(4, 32, Offset.MINIMUM, torch.float16)),
-    "fp8": Rounded(Float8(), Float8()),
-    "fp8_block": Rounded(Float8(128, 128), Float8(1, 128)),
-    "mxfp4": Rounded(Mxfp4()),
+_HELD = {
+    "int8": HeldFormat(Integers(8), without_kernel=True),
+    "int4": HeldFormat(Integers(4, 32, Offset.MINIMUM, torch.float16)),
+    "fp8": HeldFormat(Float8(), inputs=Float8()),
+    "fp8_block": HeldFormat(Float8(128, 128), inputs=Float8(1, 128)),
+    "mxfp4": HeldFormat(Mxfp4()),
 }
 # What the weights of linears are rounded to by these names.
-ROUNDED_TO: Mapping[str, WeightFormat] = {name: scheme.held for name, scheme in _ROUNDED.items()}
+ROUNDED_TO: Mapping[str, WeightFormat] = {name: held.weights for name, held in _HELD.items() if held.weights}
 
 # Asked for by name; the head stays dense, where rounding costs the most.
 ONLINE: Mapping[str, Quantization] = {
     "none": UNQUANTIZED,
-    **{name: OneScheme(name, scheme, ("lm_head",)) for name, scheme in _ROUNDED.items()},
-    "int8-few-rows": OneScheme("int8-few-rows", Int8FewRows(), ("lm_head",)),
+    **{name: OneFormat(name, held, ("lm_head",)) for name, held in _HELD.items()},
 }
 
 

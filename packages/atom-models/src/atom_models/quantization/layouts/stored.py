@@ -38,7 +38,7 @@ class ExpectedWeight:
             return f"is {list(shape)}, but the config calls for {' or '.join(str(list(one)) for one in shapes)}"
         if dtype in (self.dtype, *self.dtypes) or (dtype in FLOATS and self.dtype in FLOATS):
             return None
-        return f"is {dtype}, but its layer's scheme expects {' or '.join(map(str, (self.dtype, *self.dtypes)))}"
+        return f"is {dtype}, but its layer's format has {' or '.join(map(str, (self.dtype, *self.dtypes)))}"
 
 
 class StoredLayout(Protocol):

@@ -9,13 +9,11 @@ import torch
 
 from atom_kernels.formats import Integers, Plain
 from atom_models.checkpoint.errors import CheckpointError
-from atom_models.quantization.dense import Dense
+from atom_models.quantization.layer_quantization import HeldFormat, LayerQuantization
 from atom_models.quantization.layouts import Float8Layout, PlainLayout, StoredLayout
 from atom_models.quantization.layouts.stored import FLOATS
-from atom_models.quantization.packed import AsStored, Packed
 from atom_models.quantization.published.headers import Header, Headers
 from atom_models.quantization.published.readers import PublishedQuantization
-from atom_models.quantization.scheme import LayerQuantization, LinearScheme
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,14 @@ class StoredQuantization:
         stored = choice.layout or PlainLayout(dtype)
         present = self.headers.of_layer(layer_name) if self.headers else {}
         if not present or _has(stored, present):
-            return LayerQuantization(stored, _scheme_of(stored), choice.rule)
+            return LayerQuantization(stored, _held(stored), choice.rule)
         weight = present.get("weight")
         if weight is not None and weight.dtype in FLOATS:
             otherwise = f", but stored as {Plain(weight.dtype).name}" if choice.layout else ""
-            return LayerQuantization(PlainLayout(dtype), Dense(), choice.rule + otherwise)
+            return LayerQuantization(PlainLayout(dtype), rule=choice.rule + otherwise)
         for _, layout in self.published.groups:
             if layout is not None and _has(layout, present):
-                return LayerQuantization(layout, _scheme_of(layout), f"{choice.rule}, but stored as {layout.name}")
+                return LayerQuantization(layout, _held(layout), f"{choice.rule}, but stored as {layout.name}")
         found, expected = ", ".join(sorted(present)), ", ".join(stored.expected(1, 1))
         raise CheckpointError(f"{layer_name} is stored as {found}, but the config calls for {expected} ({choice.rule})")
 
@@ -60,10 +58,9 @@ def _has(layout: StoredLayout, present: Mapping[str, Header]) -> bool:
     return set(expected) <= set(present)
 
 
-def _scheme_of(layout: StoredLayout) -> LinearScheme:
+def _held(layout: StoredLayout) -> HeldFormat | None:
     """How linears hold what is stored so."""
     if isinstance(layout, PlainLayout):
-        return Dense()
-    if layout.weight_format == Integers(8):
-        return Packed(Integers(8))
-    return AsStored(layout.input_format if isinstance(layout, Float8Layout) else None)
+        return None
+    inputs = layout.input_format if isinstance(layout, Float8Layout) else None
+    return HeldFormat(inputs=inputs, without_kernel=layout.weight_format == Integers(8))

@@ -1,38 +1,38 @@
-"""Schemes: chosen by layer name, changing neither layers nor models."""
+"""Number formats of linears: chosen by layer name, changing neither layers nor models."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from atom_kernels.formats import Integers
+from atom_kernels.formats import Integers, Mxfp4, Plain
 from atom_kernels.linear import linear
 from atom_kernels.platform import detect_platform
-from atom_models import BuildContext, build_model, load_model, open_checkpoint
-from atom_models.layers import Linear, MergedColumnParallelLinear, ReplicatedLinear
+from atom_models import BuildContext, build_model, load_model, load_weights, open_checkpoint
+from atom_models.layers import Linear, LMHead, MergedColumnParallelLinear, ReplicatedLinear
 from atom_models.quantization import (
     ONLINE,
-    Dense,
-    Int8FewRows,
-    OneScheme,
-    Packed,
+    HeldFormat,
+    OneFormat,
     UnsupportedQuantizationError,
     choose_quantization,
 )
 from atom_models.quantization.layouts import PlainLayout
 from tiny_models import make_tiny_llama
 
+INT8 = HeldFormat(Integers(8), without_kernel=True)
+
 
 def rounded_linear(x, weight, bias):
     return linear(x, Integers(8).dequantize(Integers(8).quantize(weight), weight.shape[1]), bias)
 
 
-def make_layer(scheme, dtype=torch.bfloat16, bias=True):
-    context = BuildContext(dtype=dtype, quantization=OneScheme("test", scheme))
+def make_layer(held, dtype=torch.bfloat16, bias=True):
+    context = BuildContext(dtype=dtype, quantization=OneFormat("test", held))
     layer = ReplicatedLinear(64, 96, context, prefix="a.proj", bias=bias)
     generator = torch.Generator().manual_seed(0)
     weights = {}
@@ -46,40 +46,23 @@ def make_layer(scheme, dtype=torch.bfloat16, bias=True):
 @pytest.mark.parametrize("num_rows", [1, 4, 5, 70])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_int8_weights_are_the_rounded_weights(dtype, num_rows):
-    layer, weight, bias = make_layer(Packed(Integers(8)), dtype)
+    layer, weight, bias = make_layer(INT8, dtype)
     x = torch.randn(num_rows, 64).to(dtype)
     expected = rounded_linear(x, weight, bias)
     tolerance = {"atol": 0.15, "rtol": 0.02} if dtype is torch.bfloat16 else {"atol": 1e-4, "rtol": 1e-4}
     assert torch.allclose(layer(x), expected, **tolerance)
 
 
-def test_a_scheme_may_have_a_plan_that_differs_by_the_number_of_rows():
-    layer, weight, bias = make_layer(Int8FewRows(max_rows=4), torch.float32)
-    x = torch.randn(5, 64)
-    rounded, dense = rounded_linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias)
-    assert (rounded - dense).abs().max() > 0.01
-    assert torch.allclose(layer(x), dense, atol=1e-4)
-    assert torch.allclose(layer(x[:4]), rounded[:4], atol=1e-4)
-
-
-def test_the_plan_of_such_a_scheme_tells_its_rows_and_bytes():
-    plan = make_layer(Int8FewRows(max_rows=4), torch.float32)[0]._apply.plan
-    assert next(row.max_rows for row in plan.rows) == 4
-    assert plan.rows[-1].max_rows is None
-    assert dict(plan.layouts)["int8"] == 64 * 96 + 4 * 96 + 4 * 96
-
-
-@pytest.mark.parametrize("quantization", ["int8", "int8-few-rows"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_model_quantized_on_loading_stays_near_the_dense_one(tiny_llama, quantization, dtype):
-    quantized, dense = load_model(tiny_llama, dtype=dtype, quantization=quantization), load_model(tiny_llama)
+def test_a_model_quantized_on_loading_stays_near_the_dense_one(tiny_llama, dtype):
+    quantized, dense = load_model(tiny_llama, dtype=dtype, quantization="int8"), load_model(tiny_llama)
     for tokens in ([3, 1, 4], list(range(5, 60))):
         ours, exact = quantized.logits([tokens])[0], dense.logits([tokens])[0]
         assert (ours - exact).abs().mean() < 0.1 * exact.std()
 
 
-def scheme_for(quantization, name):
-    return quantization.for_layer(name, torch.bfloat16).scheme
+def held_by(quantization, name):
+    return quantization.for_layer(name, torch.bfloat16).held
 
 
 def test_rounding_is_refused_where_no_kernel_reads_the_format(tiny_llama):
@@ -99,15 +82,15 @@ def test_a_linear_of_odd_size_stays_plain_when_the_others_are_rounded():
 
 
 def test_the_head_stays_dense():
-    assert scheme_for(ONLINE["int8"], "lm_head") == Dense()
-    assert scheme_for(ONLINE["int8"], "model.layers.0.mlp.down_proj") == Packed(Integers(8))
+    assert held_by(ONLINE["int8"], "lm_head") is None
+    assert held_by(ONLINE["int8"], "model.layers.0.mlp.down_proj") == INT8
 
 
 def test_skipped_names_match_whole_components():
-    choice = OneScheme("test", Packed(Integers(8)), ("layers.1", "o_proj"))
-    assert scheme_for(choice, "model.layers.1.mlp.up_proj") == Dense()
-    assert scheme_for(choice, "model.layers.11.mlp.up_proj") == Packed(Integers(8))
-    assert scheme_for(choice, "model.layers.0.self_attn.o_proj") == Dense()
+    choice = OneFormat("test", INT8, ("layers.1", "o_proj"))
+    assert held_by(choice, "model.layers.1.mlp.up_proj") is None
+    assert held_by(choice, "model.layers.11.mlp.up_proj") == INT8
+    assert held_by(choice, "model.layers.0.self_attn.o_proj") is None
 
 
 def make_int8_checkpoint(folder, skipped=("lm_head",)):
@@ -148,7 +131,7 @@ def test_a_checkpoint_of_int8_weights_equals_its_dense_twin(tmp_path, skipped):
 def test_shards_that_a_checkpoint_skips_stay_dense_within_a_merged_layer(tmp_path):
     model = load_model(make_int8_checkpoint(tmp_path, ("lm_head", "k_proj"))[0]).model
     parts = model.model.layers[0].self_attn.qkv_proj._parts
-    assert [part.scheme for part in parts] == [Packed(Integers(8)), Dense(), Packed(Integers(8))]
+    assert [part.problem.weight_format for part in parts] == [Integers(8), None, Integers(8)]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +153,7 @@ def test_shards_that_a_checkpoint_skips_stay_dense_within_a_merged_layer(tmp_pat
         (
             None,
             "int3",
-            "unknown quantization 'int3'; dense weights can be loaded as none, int8, int4, fp8, fp8_block, mxfp4, ",
+            "unknown quantization 'int3'; dense weights can be loaded as none, int8, int4, fp8, fp8_block, mxfp4$",
         ),
     ],
 )
@@ -181,27 +164,42 @@ def test_unknown_quantization_is_refused_with_what_is_known(config, requested, s
 
 def test_nothing_asked_for_and_nothing_in_the_config_is_dense():
     found = choose_quantization({}).for_layer("any.name", torch.bfloat16)
-    assert (found.stored, found.scheme) == (PlainLayout(torch.bfloat16), Dense())
+    assert (found.stored, found.held) == (PlainLayout(torch.bfloat16), None)
 
 
-def test_layers_know_no_scheme_by_name(tiny_llama):
-    """A scheme made here, unknown to the package, runs a whole model."""
-    from dataclasses import dataclass
+@dataclass(frozen=True)
+class Halved(Plain):
+    """A format made here, unknown to the package: it holds half of each number."""
 
-    @dataclass(frozen=True)
-    class Halved(Dense):
-        name: str = "halved"
+    dtype: torch.dtype = torch.float32
+    name = "halved"
 
-        def finish(self, spec, weights):
-            return super().finish(spec, {name: tensor / 2 for name, tensor in weights.items()})
+    def quantize(self, weight):
+        return {"weight": weight / 2}
 
-    loaded = load_model(tiny_llama)
-    from atom_models import load_weights
 
-    model = build_model(loaded.checkpoint, replace(loaded.context, quantization=OneScheme("halved", Halved())))
+def test_layers_know_no_format_by_name(tiny_llama):
+    """It runs a whole model; what was asked of it by name is held so in every linear."""
+    loaded = load_model(tiny_llama, dtype="float32")
+    held = HeldFormat(Halved(), without_kernel=True)
+    model = build_model(loaded.checkpoint, replace(loaded.context, quantization=OneFormat("halved", held)))
     load_weights(model, loaded.checkpoint)
     hidden = torch.randn(2, 64)
     assert torch.allclose(model.compute_logits(hidden) * 2, loaded.model.compute_logits(hidden), atol=1e-5)
+
+
+@pytest.mark.parametrize("weights", [Integers(8), Mxfp4()])
+def test_the_logits_of_a_packed_head_are_sums_that_were_not_rounded(weights):
+    context = BuildContext(
+        dtype=torch.bfloat16, quantization=OneFormat("test", HeldFormat(weights, without_kernel=True))
+    )
+    head = LMHead(64, 96, context)
+    table = torch.randn(96, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    head.load_shard("lm_head.weight", table)
+    head.finish()
+    logits = head(torch.ones(3, 64, dtype=torch.bfloat16))
+    exact = weights.dequantize(weights.quantize(table), 64).sum(dim=1).expand(3, 96)
+    torch.testing.assert_close(logits, exact, atol=1e-4, rtol=1e-4)
 
 
 def test_a_merged_layer_frees_its_sources_when_it_finishes():

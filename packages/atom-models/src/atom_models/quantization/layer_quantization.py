@@ -1,0 +1,52 @@
+"""What a quantization says of one layer: how its matrix is stored, and in which number format linears hold it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from atom_kernels.formats import WeightFormat
+from atom_models.quantization.layouts import StoredLayout
+
+
+@dataclass(frozen=True)
+class HeldFormat:
+    """In which number format linears hold their weights. Sizes that no kernel takes in it are held as plain numbers.
+
+    Attributes:
+        weights: the format; None is the one in which they are stored.
+        inputs: what activations may be rounded to where a product is faster so; None is not at all.
+        without_kernel: held so even where torch makes plain numbers of them at each call.
+    """
+
+    weights: WeightFormat | None = None
+    inputs: WeightFormat | None = None
+    without_kernel: bool = False
+
+
+@dataclass(frozen=True)
+class LayerQuantization:
+    """How the matrix of one layer is stored, and how it is held.
+
+    Attributes:
+        stored: its tensors in the checkpoint.
+        held: how a linear holds it; None is plain numbers, which all other layers hold.
+        rule: what chose them, as reports show it.
+    """
+
+    stored: StoredLayout
+    held: HeldFormat | None = None
+    rule: str = field(default="", compare=False)
+
+
+class Quantization(Protocol):
+    """Chooses for each layer by its full name in the checkpoint."""
+
+    @property
+    def name(self) -> str: ...
+
+    def for_layer(self, layer_name: str, dtype: torch.dtype) -> LayerQuantization:
+        """What a layer with activations in `dtype` gets."""
+        ...
