@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from atom_kernels.formats import Integers, Mxfp4, Plain
+from atom_kernels.formats import Float8, Integers, Mxfp4, Plain
 from atom_kernels.linear import linear
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, build_model, load_model, load_weights, open_checkpoint
@@ -71,6 +71,20 @@ def test_rounding_is_refused_where_no_kernel_reads_the_format(tiny_llama):
     context = BuildContext(dtype=torch.bfloat16, platform=platform, quantization=ONLINE["int4"])
     with pytest.raises(ValueError, match="not rounded to int4 per 32 .* here: sums in float32, which is slower"):
         build_model(open_checkpoint(tiny_llama), context)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "inputs"),
+    [
+        (ONLINE["fp8"], Float8()),
+        (ONLINE["fp8_block"], Float8(1, 128)),
+        (ONLINE["int4"], None),
+        (choose_quantization({"quantization_config": {"quant_method": "fp8"}}), Float8()),
+    ],
+)
+def test_activations_may_be_rounded_beside_weights_of_eight_bit_floats(quantization, inputs):
+    layer = ReplicatedLinear(64, 96, BuildContext(dtype=torch.float32, quantization=quantization), prefix="a.proj")
+    assert layer._parts[0].problem.input_format == inputs
 
 
 def test_a_linear_of_odd_size_stays_plain_when_the_others_are_rounded():

@@ -75,6 +75,8 @@ def why_not_packed(problem: LinearProblem) -> str | None:
     weight_format = problem.weight_format
     if weight_format is None:
         return "for packed weights"
+    if not isinstance(weight_format, Integers | Float8 | Mxfp4 | Nvfp4):
+        return f"does not read {weight_format.name}"
     packing = packing_of(weight_format, problem.in_features)
     group = packing.group
     if packing.is_planar and group not in (PLANE, 2 * PLANE) and group % TILE:
