@@ -58,12 +58,12 @@ def test_everything_is_chosen_from_torch_when_native_kernels_are_disabled():
         import torch
         from atom_kernels.attention import AttentionProblem
         from atom_kernels.mixers import select_mixer
-        from atom_kernels.sampling import SAMPLE, SamplingProblem
+        from atom_kernels.sampling import SAMPLE_SLOTS, SlotSamplingProblem
         from atom_kernels.select import select
         plan = select_mixer(AttentionProblem(2, 1, 16, 0.25, "float32", "float32", 4))
-        one = torch.ones(1)
-        rows = (torch.tensor([[0.0, 9.0]]), one.double() * 0.5, one * 0, one.long() * 0, one, one * 0)
-        token = select(SAMPLE, SamplingProblem(2))(*rows)
+        none = torch.zeros(1)
+        tables = (none, none.int(), none + 1, none, none.long(), none.long())
+        token = select(SAMPLE_SLOTS, SlotSamplingProblem(2, True))(torch.tensor([[0.0, 9.0]]), none, none, *tables)
         print(plan.backend, dict(plan.reasons)["native"], token.item())
     """
     assert run_python(code, ATOM_DISABLE_NATIVE="1") == "torch disabled by ATOM_DISABLE_NATIVE 1"

@@ -8,11 +8,7 @@ import pytest
 import torch
 
 from atom_kernels.sampling import (
-    PHILOX_UNIFORM,
-    SAMPLE,
     SAMPLE_SLOTS,
-    PhiloxProblem,
-    SamplingProblem,
     SamplingTables,
     SlotSamplingProblem,
     native_backend,
@@ -76,7 +72,6 @@ def test_random_numbers_are_the_same_on_the_host_in_torch_and_in_c():
     positions = torch.arange(200) * 10**8
     host = [philox_uniform_host(*row) for row in zip(seeds.tolist(), samples.tolist(), positions.tolist(), strict=True)]
     assert philox_uniform(seeds, samples, positions).tolist() == host
-    assert select(PHILOX_UNIFORM, PhiloxProblem())(seeds, samples, positions).tolist() == host
     if native_backend.unavailable() is None:
         assert native_backend.philox_by_native(seeds, samples, positions).tolist() == host
 
@@ -215,13 +210,15 @@ def test_the_greatest_number_still_draws_a_token_that_has_mass(draw):
     assert draw_with(draw, logits, [1 - 2**-53]) == [899]
 
 
-def test_what_check_tries_is_greedy_and_random():
-    assert {problem.greedy for problem in SAMPLE.parity_problems()} == {False, True}
-    assert not SamplingProblem(100).greedy
+def test_what_check_tries_is_greedy_and_random_with_filters_and_without():
+    problems = SAMPLE_SLOTS.parity_problems()
+    assert {problem.filters for problem in problems} == {False, True}
+    _, (_, slots, _, temperature, *_) = SAMPLE_SLOTS.make_inputs(problems[-1], 17, torch.Generator().manual_seed(0))
+    assert {bool(value) for value in temperature[slots]} == {False, True}
 
 
 def test_the_work_of_a_draw_is_to_read_its_numbers_once():
-    assert SAMPLE.work(SamplingProblem(1000), 3).num_bytes == 12000
+    assert SAMPLE_SLOTS.work(SlotSamplingProblem(1000, filters=True), 3).num_bytes == 12000
 
 
 def test_the_contract_refuses_columns_of_different_lengths():
@@ -269,18 +266,13 @@ def test_other_strides_and_number_formats_draw_the_same_tokens(draw):
     )
 
 
-def test_numbers_and_tokens_are_the_same_without_native_kernels(monkeypatch):
-    batch, rows = make_batch(), torch.arange(24)
-
-    def draw():
-        return select(SAMPLE, SamplingProblem(3000))(*batch), select(PHILOX_UNIFORM, PhiloxProblem())(rows, rows, rows)
-
-    tokens, numbers = draw()
+def test_tokens_are_the_same_without_native_kernels(monkeypatch):
+    problem = SlotSamplingProblem(3000, filters=True)
+    _, inputs = SAMPLE_SLOTS.make_inputs(problem, 24, torch.Generator().manual_seed(0))
+    tokens = select(SAMPLE_SLOTS, problem)(*inputs)
     monkeypatch.setenv("ATOM_DISABLE_NATIVE", "1")
     native_backend._functions.cache_clear()  # as in a process that has not loaded them
-    again, numbers_again = draw()
-    assert torch.equal(again, tokens)
-    assert torch.equal(numbers_again, numbers)
+    assert torch.equal(select(SAMPLE_SLOTS, problem)(*inputs), tokens)
 
 
 @every_sampler
@@ -306,9 +298,10 @@ def test_a_seed_gives_the_same_tokens_again_and_another_seed_gives_others():
     positions = torch.arange(64)
 
     def draw(seed):
-        uniform = philox_uniform(torch.full_like(positions, seed), torch.zeros_like(positions), positions)
-        rest = (torch.ones(64), torch.zeros(64, dtype=torch.int64), torch.ones(64), torch.zeros(64))
-        return select(SAMPLE, SamplingProblem(1000))(logits, uniform, *rest)
+        none = torch.zeros(1)
+        tables = SamplingTables(none + 1, none.int(), none + 1, none, torch.tensor([seed]), none.long())
+        plan = select(SAMPLE_SLOTS, SlotSamplingProblem(1000, filters=False))
+        return plan(logits, torch.zeros(64, dtype=torch.int64), positions, *tables)
 
     assert torch.equal(draw(1), draw(1))
     assert (draw(1) != draw(2)).sum() > 50

@@ -102,11 +102,11 @@ def test_sources_that_do_not_parse_are_a_reason(install):
 def test_definitions_under_conditions_count_and_those_inside_of_classes_do_not(install):
     sources = {
         "aiter/ops/activation.py": "if True:\n    def silu_and_mul(out, input, *, limit=0.0): ...\n",
-        "aiter/ops/sample.py": "class Sampler:\n    def greedy_sample(self, out, input): ...\n",
+        "aiter/ops/topk.py": "class TopK:\n    def grouped_topk(self, gating_output): ...\n",
     }
     api = read_api(install({**package(NEW), **sources}), "0.1.20")
     assert api.parameters("silu_and_mul") == (("out", None, False), ("input", None, False), ("limit", "0.0", True))
-    assert api.why_not("greedy_sample") == "amd-aiter 0.1.20 has no greedy_sample"
+    assert api.why_not("grouped_topk") == "amd-aiter 0.1.20 has no grouped_topk"
     with pytest.raises(KeyError, match="not in the table"):
         api.has("something_else")
 

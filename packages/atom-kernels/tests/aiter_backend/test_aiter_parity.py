@@ -1,4 +1,4 @@
-"""Adapters of norms, activations, linears, rotation and sampling against the references, on the emulator."""
+"""Adapters of norms, activations, linears and rotation against the references, on the emulator."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.aiter.batched_gemm import bind_batched_gemm
 from atom_kernels.aiter.tables import cos_sin_tables
 from atom_kernels.cases import mismatch, parity_cases
+from atom_kernels.cli import check
 from atom_kernels.cli.main import main
 from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem, LinearProblem
 from atom_kernels.linear import OP as LINEAR
-from atom_kernels.norm import ADD_RMS_NORM, LAYER_NORM, RMS_NORM, LayerNormProblem, RMSNormProblem
+from atom_kernels.norm import ADD_RMS_NORM, LAYER_NORM, RMS_NORM, LayerNormProblem, RMSNormProblem, layer_norm
+from atom_kernels.operator import Backend
 from atom_kernels.platform import Platform
 from atom_kernels.registry import all_ops
 from atom_kernels.rotary import RotaryProblem
 from atom_kernels.rotary.ops import OP as ROTARY
-from atom_kernels.sampling.ops import SAMPLE, SamplingProblem
 from atom_kernels.select import select
 
 MACHINES = [("gfx942", "git"), ("gfx950", "git"), ("gfx942", "pypi"), ("gfx950", "pypi")]
 OPERATORS = {
-    "rms_norm", "add_rms_norm", "layer_norm", "gated_activation", "linear", "fused_linear", "apply_rotary", "sample",
+    "rms_norm", "add_rms_norm", "layer_norm", "gated_activation", "linear", "fused_linear", "apply_rotary",
 }  # fmt: skip
-ONLY_FROM_GIT = {"sample"}
 HALF, FLOAT = torch.bfloat16, torch.float32
 
 
@@ -38,7 +38,7 @@ HALF, FLOAT = torch.bfloat16, torch.float32
 def test_parity_of_an_adapter_with_its_reference(name, arch, release):
     with amd_machine(arch, release) as platform, torch.inference_mode():
         cases = [case for case in parity_cases(all_ops()[name], platform) if case.backend.startswith("aiter")]
-        assert bool(cases) == (release == "git" or name not in ONLY_FROM_GIT)
+        assert cases
         for case in cases:
             problem = mismatch(case.run(), case.expected(), case.tolerance)
             assert problem is None, f"{case.backend} on {case.label}: {problem}"
@@ -47,12 +47,18 @@ def test_parity_of_an_adapter_with_its_reference(name, arch, release):
 @pytest.mark.parametrize("release", ["git", "pypi"])
 def test_the_check_of_aiter_is_a_table_that_names_the_machine_and_what_was_not_checked(release, capsys):
     with amd_machine("gfx950", release):
-        assert main(["check", "--backend", "aiter", "layer_norm", "sample", "embedding"]) == 0
+        assert main(["check", "--backend", "aiter", "layer_norm", "embedding"]) == 0
     out = capsys.readouterr().out
     assert "AMD Instinct MI355X (amd, gfx950)" in out
     assert re.search(r"layer_norm +aiter \(AITER layernorm2d_fwd\) +60 passed, worst \d+% of allowed", out)
     assert "embedding            aiter runs none of its cases: it has no implementation" in out
-    assert ("samplers of the release on PyPI run on the default stream" in out) == (release == "pypi")
+
+
+def test_an_operator_of_which_aiter_takes_no_case_is_told_with_the_reason(capsys):
+    refusing = Backend.of("aiter", "AITER layer norm", layer_norm, supports=lambda problem, platform: "takes none")
+    with amd_machine() as platform:
+        assert check.run([replace(LAYER_NORM, backends=(refusing,))], platform, only_backend="aiter") == 1
+    assert "layer_norm           aiter runs none of its cases: takes none" in capsys.readouterr().out
 
 
 def test_the_check_of_aiter_fails_where_its_results_are_wrong(monkeypatch, capsys):
@@ -119,8 +125,6 @@ def test_a_shuffled_weight_is_the_only_copy_and_one_that_aiter_recognizes(monkey
         (LINEAR, LinearProblem(64, 64, HALF), "ATOM_AITER_SHUFFLE_LINEAR=1 asks for it"),
         (FUSED_LINEAR, FusedLinearProblem(64, 64, FLOAT), "bfloat16 and float16"),
         (ROTARY, RotaryProblem(2, 1, 24, 16, HALF, mrope_section=(3, 3, 2)), "one position a token"),
-        (SAMPLE, SamplingProblem(1000), "a seed would give other tokens"),
-        (SAMPLE, SamplingProblem(1000, greedy=True), "zeros past the end of 1000"),
     ],
 )
 def test_what_a_kernel_cannot_do_goes_to_the_next_backend_with_a_reason(op, problem, words):
@@ -141,7 +145,6 @@ def test_what_a_kernel_cannot_do_goes_to_the_next_backend_with_a_reason(op, prob
         (GATED_ACTIVATION, GatedActivationProblem(7, HALF, Activation.SILU), None),
         (GATED_ACTIVATION, GatedActivationProblem(151, HALF, Activation.SILU), "writes 2 elements at once"),
         (GATED_ACTIVATION, GatedActivationProblem(64, HALF, Activation.SWIGLU_OAI), "has no swiglu_and_mul"),
-        (SAMPLE, SamplingProblem(1024, greedy=True), "default stream"),
     ],
 )
 def test_what_the_release_on_pypi_lacks_is_a_reason(op, problem, words):
@@ -260,15 +263,6 @@ def test_positions_and_heads_may_be_slices():
         got = select(ROTARY, problem, platform).prepare()(*inputs)
         tolerance = next(backend.tolerance for backend in ROTARY.backends if backend.tolerance)
         assert mismatch(got, ROTARY.reference(problem, {}, *inputs), tolerance(problem)) is None
-
-
-@pytest.mark.parametrize("cut", [lambda x: x.t().contiguous().t(), lambda x: torch.cat((x, x), dim=1)[:, : x.shape[1]]])
-def test_logits_may_be_slices_and_come_in_any_order(cut):
-    greedy = SamplingProblem(64, greedy=True)
-    with amd_machine() as platform:
-        _, inputs = SAMPLE.make_inputs(greedy, 5, torch.Generator().manual_seed(0))
-        got = select(SAMPLE, greedy, platform).prepare()(cut(inputs[0]), *inputs[1:])
-        assert torch.equal(got, SAMPLE.reference(greedy, {}, *inputs))
 
 
 def test_a_table_of_angles_is_turned_into_aiters_form_once_for_each_dtype():

@@ -9,41 +9,56 @@ from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import detect_platform
 from atom_kernels.sampling import (
-    SAMPLE,
-    SamplingProblem,
+    SAMPLE_SLOTS,
     SamplingTables,
+    SlotSamplingProblem,
+    philox_uniform,
     philox_uniform_host,
-    sample,
     sample_slots,
 )
-from atom_kernels.sampling.triton_backend import philox_by_triton, sample_by_triton, sample_slots_by_triton
+from atom_kernels.sampling.triton_backend import sample_slots_by_triton
 
 DEVICE = detect_platform().device
 # Infinite logits make differences of infinities, which NumPy mentions; their weights are 0 by the contract.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
+# The random numbers of the first positions of seed 0.
+NUMBERS = philox_uniform(*(torch.zeros(2**16, dtype=torch.int64),) * 2, torch.arange(2**16))
+
+
+def position_of(uniform):
+    """Where the random number of seed 0 is nearest to this one."""
+    return int((NUMBERS - uniform).abs().argmin())
+
+
+def draw_rows(logits, *, uniform, temperature, top_k, top_p, min_p):
+    """Tokens of rows that have a slot each, seed 0, and the random number nearest to `uniform`."""
+    none = torch.zeros(len(logits), dtype=torch.int64)
+    slots, positions = torch.arange(len(logits)), none + position_of(uniform)
+    rows = (logits, slots, positions, *SamplingTables(temperature, top_k.int(), top_p, min_p, none, none))
+    token_ids = sample_slots_by_triton(*(row.to(DEVICE) for row in rows), filters=True).tolist()
+    assert token_ids == sample_slots(*rows, filters=True).tolist()
+    return token_ids
+
+
 def draw(logits, *, uniform=0.5, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
-    rows = (
-        torch.as_tensor(logits),
-        torch.tensor([uniform], dtype=torch.float64),
-        *(torch.tensor([value]) for value in (temperature, top_k, top_p, min_p)),
-    )
-    token = sample_by_triton(*(row.to(DEVICE) for row in rows)).item()
-    assert token == sample(*rows).item()
+    parameters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    columns = {name: torch.tensor([value]) for name, value in parameters.items()}
+    [token] = draw_rows(torch.as_tensor(logits), uniform=uniform, **columns)
     return token
 
 
 def test_odd_vocabularies_draw_the_tokens_of_the_reference():
     count = 0
-    for case in parity_cases(SAMPLE, detect_platform()):
+    for case in parity_cases(SAMPLE_SLOTS, detect_platform()):
         many = case.label.endswith(("rows=17", "rows=67"))
         if case.backend.startswith("triton") and not many:
             assert (problem := mismatch(case.run(), case.expected(), case.tolerance)) is None, (
                 f"{case.label}: {problem}"
             )
             count += 1
-    assert count == 24
+    assert count == 30
 
 
 def test_ties_at_a_threshold_are_all_kept_and_minus_zero_ties_with_zero():
@@ -78,11 +93,8 @@ def test_a_flat_row_of_several_chunks_keeps_its_nucleus():
 
 def draw_last_kept(logits, temperature, top_p):
     """The token of the greatest number, in each row: the last that the filters keep."""
-    uniform, none = torch.full((len(logits),), 1 - 2**-53, dtype=torch.float64), torch.zeros(len(logits))
-    rows = (logits, uniform, temperature, none.long(), top_p, none)
-    token_ids = sample_by_triton(*(row.to(DEVICE) for row in rows)).tolist()
-    assert token_ids == sample(*rows).tolist()
-    return token_ids
+    none = torch.zeros(len(logits))
+    return draw_rows(logits, uniform=1.0, temperature=temperature, top_k=none, top_p=top_p, min_p=none)
 
 
 def test_a_row_after_the_first_is_searched_in_its_own_logits():
@@ -118,21 +130,16 @@ def test_infinities_and_nan_have_the_places_of_the_contract(temperature):
 
 
 def test_the_last_token_of_any_weight_is_drawn_at_the_end():
-    assert draw([[1.0, 2.0, float("-inf"), 3.0, -1e4, float("-inf")]], uniform=1 - 2**-53) == 3
-
-
-def test_random_numbers_are_those_of_the_host():
-    rows = [(0, 0, 0), (7, 1, 2**40), (-1, 3, 5), (2**63 - 1, 2**33, 9), (-(2**63), 0, 1)]
-    got = philox_by_triton(*(torch.tensor(column, device=DEVICE) for column in zip(*rows, strict=True)))
-    assert got.tolist() == [philox_uniform_host(*row) for row in rows]
+    assert draw([[1.0, 2.0, float("-inf"), 3.0, -1e4, float("-inf")]], uniform=1.0) == 3
 
 
 def test_each_position_of_each_sample_has_the_random_number_of_its_own():
-    seeds, samples, positions = [5, 5, -9, 2**40 + 1], [0, 3, 0, 1], [0, 1, 2, 3, 4, 7, 8, 2**31 - 1]
-    none = torch.zeros(4)
-    columns = (torch.ones(4), none.int(), torch.ones(4), none, torch.tensor(seeds), torch.tensor(samples))
+    seeds, samples = [5, 5, -1, 2**63 - 1, -(2**63)], [0, 3, 0, 2**33, 1]
+    positions = [0, 1, 2, 3, 4, 7, 8, 2**31 - 1]
+    none = torch.zeros(5)
+    columns = (torch.ones(5), none.int(), torch.ones(5), none, torch.tensor(seeds), torch.tensor(samples))
     tables = SamplingTables(*(column.to(DEVICE) for column in columns))
-    slots, places = torch.arange(4).repeat(len(positions)), torch.tensor(positions).repeat_interleave(4)
+    slots, places = torch.arange(5).repeat(len(positions)), torch.tensor(positions).repeat_interleave(5)
     logits = torch.zeros(len(slots), 1000, device=DEVICE)
     drawn = sample_slots_by_triton(logits, slots.to(DEVICE), places.to(DEVICE), *tables, filters=False)
     # Among 1000 equals, the number says directly which one.
@@ -183,7 +190,8 @@ def test_rows_of_a_real_vocabulary_find_their_parameters_on_a_gpu(filters):
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_rows", [1, 60, 256])
 def test_a_real_vocabulary_draws_the_tokens_of_the_reference_on_a_gpu(num_rows):
-    weights, inputs = SAMPLE.make_inputs(SamplingProblem(151936), num_rows, torch.Generator().manual_seed(num_rows))
-    got = sample_by_triton(*(x.cuda() for x in inputs))
-    expected = SAMPLE.reference(SamplingProblem(151936), weights, *(x.cuda() for x in inputs))
+    problem = SlotSamplingProblem(151936, filters=True)
+    weights, inputs = SAMPLE_SLOTS.make_inputs(problem, num_rows, torch.Generator().manual_seed(num_rows))
+    got = sample_slots_by_triton(*(x.cuda() for x in inputs), filters=True)
+    expected = SAMPLE_SLOTS.reference(problem, weights, *(x.cuda() for x in inputs))
     assert mismatch(got, expected, Tolerance(0, 0)) is None

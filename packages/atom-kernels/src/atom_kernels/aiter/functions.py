@@ -189,6 +189,4 @@ FUNCTIONS: dict[str, AiterFunction] = {
         "hidden_states w1 w2 topk_weight topk_ids expert_mask activation quant_type",
         keywords=True,
     ),
-    # Sampling.
-    "greedy_sample": _both("aiter.ops.sample:greedy_sample", _NEW_OUT),
 }

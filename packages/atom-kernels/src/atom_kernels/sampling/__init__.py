@@ -1,31 +1,21 @@
 """Drawing tokens: exact, and independent of the batch."""
 
-from atom_kernels.sampling.contract import (
-    SamplingProblem,
-    SamplingTables,
-    SlotSamplingProblem,
-    sample,
-    sample_slots,
-)
+from atom_kernels.sampling.contract import SamplingTables, SlotSamplingProblem, sample, sample_slots
 from atom_kernels.sampling.logprobs import TOKEN_LOGPROBS, LogprobsProblem, TokenLogprobs, token_logprobs
 from atom_kernels.sampling.masks import BAN_TOKENS, BanProblem, ban_tokens
-from atom_kernels.sampling.ops import OPS, PHILOX_UNIFORM, SAMPLE, SAMPLE_SLOTS
+from atom_kernels.sampling.ops import OPS, SAMPLE_SLOTS
 from atom_kernels.sampling.penalties import PENALIZE, PenaltyProblem, penalize
-from atom_kernels.sampling.philox import PhiloxProblem, philox_uniform, philox_uniform_host
+from atom_kernels.sampling.philox import philox_uniform, philox_uniform_host
 
 __all__ = [
     "BAN_TOKENS",
     "OPS",
     "PENALIZE",
-    "PHILOX_UNIFORM",
-    "SAMPLE",
     "SAMPLE_SLOTS",
     "TOKEN_LOGPROBS",
     "BanProblem",
     "LogprobsProblem",
     "PenaltyProblem",
-    "PhiloxProblem",
-    "SamplingProblem",
     "SamplingTables",
     "SlotSamplingProblem",
     "TokenLogprobs",

@@ -15,17 +15,6 @@ from atom_kernels.sampling.philox import philox_uniform
 
 
 @dataclass(frozen=True)
-class SamplingProblem:
-    """Attributes:
-    vocab_size: V; logits are float32 [B, V].
-    greedy: all temperatures are 0.
-    """
-
-    vocab_size: int
-    greedy: bool = False
-
-
-@dataclass(frozen=True)
 class SlotSamplingProblem:
     """Attributes:
     vocab_size: V; logits are float32 [B, V].

@@ -5,21 +5,12 @@ Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _MASK = 0xFFFFFFFF
-
-
-@dataclass(frozen=True)
-class PhiloxProblem:
-    """`dtype` is of the numbers."""
-
-    dtype: torch.dtype = torch.float64
 
 
 def philox_uniform(seed_B: torch.Tensor, sample_index_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:

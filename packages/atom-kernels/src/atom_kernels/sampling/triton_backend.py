@@ -1,4 +1,4 @@
-"""Drawing tokens and random numbers by Triton: launches that neither synchronize nor depend on data."""
+"""Drawing tokens by Triton: launches that neither synchronize nor depend on data."""
 
 from __future__ import annotations
 
@@ -19,35 +19,41 @@ _GROUP, _MANY_ROWS = 4, 32
 _REGION = 256
 
 
-def sample_by_triton(
-    logits_BV: torch.Tensor,
-    uniform_B: torch.Tensor,
-    temperature_B: torch.Tensor,
-    top_k_B: torch.Tensor,
-    top_p_B: torch.Tensor,
-    min_p_B: torch.Tensor,
-) -> torch.Tensor:
-    """`sample`, by numbers that are given."""
-    filters = tuple(_as(x, dtype) for x, dtype in ((top_k_B, torch.int64), (top_p_B, torch.float32)))
-    return _draw(
-        logits_BV,
-        (None, _as(temperature_B, torch.float32), *filters, _as(min_p_B, torch.float32)),
-        (_as(uniform_B, torch.float64), None, None, None),
-        filters=True,
-    )
-
-
 def sample_slots_by_triton(
     logits_BV: torch.Tensor, slots_B: torch.Tensor, positions_B: torch.Tensor, *tables_S: torch.Tensor, filters: bool
 ) -> torch.Tensor:
     """`sample_slots`: the kernels read the tables and make the random numbers."""
+    from atom_kernels.sampling.triton_draw import chunk_kernel, draw_kernel, kept_mass_kernel
+
     tables = SamplingTables(*tables_S)
-    return _draw(
-        logits_BV,
-        (slots_B, tables.temperature, tables.top_k, tables.top_p, tables.min_p),
-        (None, tables.seed, tables.sample_index, positions_B),
-        filters=filters,
-    )
+    if logits_BV.stride(1) != 1:
+        logits_BV = logits_BV.contiguous()
+    num_rows, vocab_size = logits_BV.shape
+    new = functools.partial(torch.empty, device=logits_BV.device)
+    tokens_B = new(num_rows, dtype=torch.int64)
+    if not num_rows:
+        return tokens_B
+    cut = _Cut.of(num_rows, vocab_size)
+    chunks, grid, sizes = (num_rows, cut.num_chunks), cut.grid(num_rows), (vocab_size, cut.num_chunks)
+    best, best_id = new(chunks, dtype=torch.float32), new(chunks, dtype=torch.int32)
+    mass, threshold = new(chunks, dtype=torch.float64), new(num_rows, dtype=torch.int32)
+    rows = (logits_BV, logits_BV.stride(0))
+    parameters = (slots_B, tables.temperature, tables.top_k, tables.top_p)
+    launch(chunk_kernel, grid, *rows, *parameters[:2], best, best_id, mass, *sizes, **cut.constants("CHUNK", "GROUP"))
+    if filters:
+        _find_thresholds(rows, parameters, best, mass, threshold, cut)
+        launch(
+            kept_mass_kernel, grid,
+            *rows, *parameters, tables.min_p, threshold, best, mass, *sizes,
+            **cut.constants("CHUNK", "CHUNKS", "GROUP"),
+        )  # fmt: skip
+    launch(
+        draw_kernel, (num_rows,),
+        *rows, *parameters[:2], tables.min_p, threshold, tables.seed, tables.sample_index, positions_B,
+        best, best_id, mass, tokens_B, *sizes,
+        FILTERS=filters, **cut.constants("CHUNK", "CHUNKS"),
+    )  # fmt: skip
+    return tokens_B
 
 
 @dataclass(frozen=True)
@@ -80,49 +86,9 @@ class _Cut:
         return {name: known[name] for name in names} | dependent_launch()
 
 
-def _draw(
-    logits_BV: torch.Tensor,
-    parameters: tuple[torch.Tensor | None, ...],
-    random: tuple[torch.Tensor | None, ...],
-    *,
-    filters: bool,
-) -> torch.Tensor:
-    from atom_kernels.sampling.triton_draw import chunk_kernel, draw_kernel, kept_mass_kernel
-
-    if logits_BV.stride(1) != 1:
-        logits_BV = logits_BV.contiguous()
-    num_rows, vocab_size = logits_BV.shape
-    new = functools.partial(torch.empty, device=logits_BV.device)
-    tokens_B = new(num_rows, dtype=torch.int64)
-    if not num_rows:
-        return tokens_B
-    cut = _Cut.of(num_rows, vocab_size)
-    chunks, grid, sizes = (num_rows, cut.num_chunks), cut.grid(num_rows), (vocab_size, cut.num_chunks)
-    best, best_id = new(chunks, dtype=torch.float32), new(chunks, dtype=torch.int32)
-    mass, threshold = new(chunks, dtype=torch.float64), new(num_rows, dtype=torch.int32)
-    rows = (logits_BV, logits_BV.stride(0))
-    slots, temperature, top_k, top_p, min_p = parameters
-    launch(
-        chunk_kernel, grid, *rows, slots, temperature, best, best_id, mass, *sizes, **cut.constants("CHUNK", "GROUP")
-    )
-    if filters:
-        _find_thresholds(rows, parameters[:-1], best, mass, threshold, cut)
-        launch(
-            kept_mass_kernel, grid,
-            *rows, slots, temperature, top_k, top_p, min_p, threshold, best, mass, *sizes,
-            **cut.constants("CHUNK", "CHUNKS", "GROUP"),
-        )  # fmt: skip
-    launch(
-        draw_kernel, (num_rows,),
-        *rows, slots, temperature, min_p, threshold, *random, best, best_id, mass, tokens_B, *sizes,
-        FILTERS=filters, **cut.constants("CHUNK", "CHUNKS"),
-    )  # fmt: skip
-    return tokens_B
-
-
 def _find_thresholds(
     rows: tuple[torch.Tensor, int],
-    parameters: tuple[torch.Tensor | None, ...],
+    parameters: tuple[torch.Tensor, ...],
     best: torch.Tensor,
     mass: torch.Tensor,
     threshold: torch.Tensor,
@@ -159,21 +125,3 @@ def _find_thresholds(
         search_kernel, (num_rows,), *windows, threshold, *sizes,
         REGION=region, num_warps=16, **cut.constants("CHUNK", "CHUNKS"),
     )  # fmt: skip
-
-
-def philox_by_triton(seed_B: torch.Tensor, sample_index_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
-    """`philox_uniform`, in one launch."""
-    from atom_kernels.sampling.triton_draw import philox_kernel
-
-    seed_B, sample_index_B, position_B = (_as(x, torch.int64) for x in (seed_B, sample_index_B, position_B))
-    uniform_B = torch.empty(seed_B.shape, dtype=torch.float64, device=seed_B.device)
-    if uniform_B.numel():
-        launch(
-            philox_kernel, (-(-uniform_B.numel() // 128),),
-            seed_B, sample_index_B, position_B, uniform_B, uniform_B.numel(), BLOCK=128,
-        )  # fmt: skip
-    return uniform_B
-
-
-def _as(x_B: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return x_B if x_B.dtype is dtype and x_B.is_contiguous() else x_B.to(dtype).contiguous()

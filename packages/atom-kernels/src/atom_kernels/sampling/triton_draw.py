@@ -19,17 +19,6 @@ from atom_kernels.sampling.triton_rows import (
 from atom_kernels.triton.support import wait_for_inputs
 
 
-@triton.jit(do_not_specialize=["num_rows"])
-def philox_kernel(seed_ptr, sample_index_ptr, position_ptr, out_ptr, num_rows, BLOCK: tl.constexpr):
-    """`philox_uniform` of many rows."""
-    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = row < num_rows
-    seed = tl.load(seed_ptr + row, mask=inside, other=0)
-    sample = tl.load(sample_index_ptr + row, mask=inside, other=0)
-    position = tl.load(position_ptr + row, mask=inside, other=0)
-    tl.store(out_ptr + row, _uniform(seed, sample, position), mask=inside)
-
-
 @triton.jit
 def _uniform(seed, sample, position):
     """Triton's own Philox4x32-10 with the key and the counter of the contract."""
@@ -100,11 +89,11 @@ def kept_mass_kernel(
 
 @triton.jit
 def draw_kernel(
-    logits_ptr, row_stride, slots_ptr, temperature_ptr, min_p_ptr, threshold_ptr, uniform_ptr, seed_ptr,
+    logits_ptr, row_stride, slots_ptr, temperature_ptr, min_p_ptr, threshold_ptr, seed_ptr,
     sample_index_ptr, position_ptr, best_ptr, best_id_ptr, mass_ptr, out_ptr, vocab_size, num_chunks,
     FILTERS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """The token of each row. The uniform number is given, or made from seed, sample index and position."""
+    """The token of each row."""
     wait_for_inputs(DEPENDENT)
     row = tl.program_id(0)
     slot = slot_of(slots_ptr, row)
@@ -115,12 +104,9 @@ def draw_kernel(
         best_ids = load_of_chunks(best_id_ptr, row, num_chunks, vocab_size, CHUNKS)
         tl.store(out_ptr + row, tl.min(tl.where(bests == best, best_ids, vocab_size), axis=0).to(tl.int64))
     else:
-        if uniform_ptr is None:
-            uniform = _uniform(
-                tl.load(seed_ptr + slot), tl.load(sample_index_ptr + slot), tl.load(position_ptr + row).to(tl.int64)
-            )
-        else:
-            uniform = tl.load(uniform_ptr + row)
+        uniform = _uniform(
+            tl.load(seed_ptr + slot), tl.load(sample_index_ptr + slot), tl.load(position_ptr + row).to(tl.int64)
+        )
         if FILTERS:
             threshold, min_p = tl.load(threshold_ptr + row), tl.load(min_p_ptr + slot)
         else:

@@ -12,11 +12,8 @@ import triton.language as tl
 
 @triton.jit
 def slot_of(slots_ptr, row):
-    """Where the parameters of a row are: in its slot of the tables, or in order."""
-    if slots_ptr is None:
-        return row.to(tl.int64)
-    else:
-        return tl.load(slots_ptr + row).to(tl.int64)
+    """Where the parameters of a row are in the tables."""
+    return tl.load(slots_ptr + row).to(tl.int64)
 
 
 @triton.jit
