@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from atom_core import SamplingParams
-from atom_kernels.sampling import philox_uniform_host
+from atom_kernels.sampling import philox_uniform
 from atom_models import load_model
 
 PROMPT = [17, 200, 31, 200, 9]
@@ -146,7 +146,7 @@ def test_each_token_is_drawn_by_the_random_number_of_its_sample_and_its_position
     for index, output in enumerate(outputs):
         for place, token in enumerate(output["token_ids"]):
             probabilities = torch.softmax(reference(PROMPT + output["token_ids"][:place]).double(), -1)
-            number = philox_uniform_host(11, index, len(PROMPT) + place)
+            number = philox_uniform(*(torch.tensor([x]) for x in (11, index, len(PROMPT) + place))).item()
             assert token == int(torch.searchsorted(probabilities.cumsum(0), number, right=True))
 
 

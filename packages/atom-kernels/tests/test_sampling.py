@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,12 +14,10 @@ from atom_kernels.sampling import (
     SlotSamplingProblem,
     native_backend,
     philox_uniform,
-    philox_uniform_host,
     sample,
     token_logprobs,
     torch_backend,
 )
-from atom_kernels.sampling.philox import philox_rounds
 from atom_kernels.select import select
 
 SAMPLERS = {"torch": torch_backend.sample_by_torch, "reference": sample}
@@ -46,6 +45,11 @@ def tokens_that_can_be_drawn(draw, logits, **filters):
     return sorted(set(draw_with(draw, logits, torch.linspace(0, 1 - 1e-9, 400), **filters)))
 
 
+def number_of(seed, sample, position):
+    """The random number of one token."""
+    return philox_uniform(*(torch.tensor([x]) for x in (seed, sample, position))).item()
+
+
 # --- random numbers --------------------------------------------------------------------------------------------------
 
 
@@ -62,18 +66,21 @@ def tokens_that_can_be_drawn(draw, logits, **filters):
     ],
 )
 def test_philox_gives_the_published_test_vectors(counter, key, expected):
-    assert philox_rounds(counter, key) == expected
+    """A counter is position and sample, a key the seed: low words first. The number is 27 and 26 bits of two words."""
+    words = (key, counter[2:], counter[:2])
+    seed, sample, position = (np.array([low | high << 32], dtype=np.uint64).view(np.int64) for low, high in words)
+    number = ((expected[0] >> 5) << 26 | expected[1] >> 6) * 2.0**-53
+    assert philox_uniform(*map(torch.from_numpy, (seed, sample, position))).item() == number
 
 
-def test_random_numbers_are_the_same_on_the_host_in_torch_and_in_c():
+def test_random_numbers_are_the_same_in_torch_and_in_c():
     generator = torch.Generator().manual_seed(0)
     seeds = torch.randint(-(2**63), 2**63 - 1, (200,), generator=generator)
     samples = torch.randint(0, 2**40, (200,), generator=generator)
     positions = torch.arange(200) * 10**8
-    host = [philox_uniform_host(*row) for row in zip(seeds.tolist(), samples.tolist(), positions.tolist(), strict=True)]
-    assert philox_uniform(seeds, samples, positions).tolist() == host
     if native_backend.unavailable() is None:
-        assert native_backend.philox_by_native(seeds, samples, positions).tolist() == host
+        numbers = native_backend.philox_by_native(seeds, samples, positions)
+        assert torch.equal(numbers, philox_uniform(seeds, samples, positions))
 
 
 def test_random_numbers_are_uniform_and_differ_by_seed_sample_and_position():
@@ -321,7 +328,7 @@ def test_each_position_of_each_sample_has_the_random_number_of_its_own():
         drawn = plan(torch.zeros(len(slots), 1000), slots, places, *tables).tolist()
         # Among 1000 equals, the number says directly which one.
         assert drawn == [
-            int(1000 * philox_uniform_host(seeds[slot], samples[slot], place))
+            int(1000 * number_of(seeds[slot], samples[slot], place))
             for slot, place in zip(slots.tolist(), places.tolist(), strict=True)
         ]
 

@@ -160,7 +160,7 @@ def test_a_context_length_that_is_not_named_is_an_error(tmp_path):
 def test_opening_and_listing_import_no_torch(tiny_llama):
     code = (
         "import sys, atom_models; atom_models.open_checkpoint(sys.argv[1]);"
-        "from atom_models.checkpoint.quantization_config import published_format;"
+        "from atom_models.checkpoint.quantization_config import quantization_method;"
         "atom_models.supported_architectures(); assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code, str(tiny_llama)], check=True)

@@ -6,6 +6,7 @@ import functools
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,13 +137,37 @@ def test_formats_are_those_that_can_be_loaded_and_the_published_one(name: str):
     assert list(needs.weight_bytes) == expected
 
 
-def test_a_published_format_of_unknown_size_is_not_taken_for_the_one_that_weights_are_rounded_to(tmp_path: Path):
-    path = write_published_config("llama-3.1-8b", tmp_path) / "config.json"
-    given = {"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0"]}
+def llama_in_fp8(folder: Path, **fields: Any) -> ModelRequirements:
+    path = write_published_config("llama-3.1-8b", folder) / "config.json"
+    given = {"quant_method": "fp8", "weight_block_size": [128, 128], **fields}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": given}))
-    needs = model_requirements(open_checkpoint(tmp_path))
+    return model_requirements(open_checkpoint(folder))
+
+
+def test_layers_that_a_quantizer_left_out_have_their_size_in_bfloat16(tmp_path: Path):
+    needs, num_layers = needs_of("llama-3.1-8b"), 32
+    all_of_them = llama_in_fp8(tmp_path).weight_bytes["fp8"]
+    linears = needs.num_linear_parameters
+    assert all_of_them == 2 * (needs.num_parameters - linears) + linears + linears // 128**2 * 4
+    left_out = llama_in_fp8(tmp_path, modules_to_not_convert=["model.layers.0"])
+    assert left_out.weight_bytes["fp8"] == all_of_them + (linears - linears // 128**2 * 4) // num_layers
+
+
+def test_a_published_format_that_is_not_read_is_not_taken_for_the_one_that_weights_are_rounded_to(tmp_path: Path):
+    needs = llama_in_fp8(tmp_path, fmt="e5m2")
     assert needs.published_format == "fp8"
     assert "fp8" not in needs.weight_bytes
+    assert "fmt 'e5m2'" in str(needs.refusal)
+
+
+def test_ranks_share_what_is_stored(tmp_path: Path):
+    needs = llama_in_fp8(tmp_path)
+    half, quarter = (needs.on_rank(num_ranks) for num_ranks in (2, 4))
+    assert half is not None
+    assert quarter is not None
+    norms = 65 * 4096 * 2
+    assert half.weight_bytes["fp8"] == (needs.weight_bytes["fp8"] - norms) // 2 + norms
+    assert quarter.weight_bytes["fp8"] == (needs.weight_bytes["fp8"] - norms) // 4 + norms
 
 
 GEMMA_3_1B = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from atom_kernels.platform import Platform
 from atom_models import (
@@ -18,9 +19,11 @@ from atom_models import (
     model_requirements,
     open_checkpoint,
 )
-from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, published_format
+from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
 from atom_models.quantization import choose_quantization
 from published_configs import FOLDER, NAMES, architecture_of
+from quantized_checkpoints import PUBLISHED, write_gpt_oss, write_quantized
+from tiny_architectures import make_tiny
 from tiny_models import make_tiny_llama
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "modules_to_not_convert": None}
@@ -41,26 +44,13 @@ NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": Fal
 INT8 = {"quant_method": "bitsandbytes", "load_in_8bit": True}
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
-# quantization_config -> name, bits of a quantized weight with its scales and zeros
-FORMATS = [
-    (AWQ, "awq int4", 4 + 20 / 128),
-    (GPTQ, "gptq int8", 8),
-    (GPTQ | {"dynamic": {"-:.*down_proj": {}}}, "gptq int8", None),
-    (COMPRESSED, "compressed-tensors int4", 4 + 16 / 128),
-    (COMPRESSED | {"ignore": ["lm_head", "model.layers.0.mlp.down_proj"]}, "compressed-tensors int4", None),
-    (COMPRESSED | {"config_groups": {}}, "compressed-tensors", None),
-    (QUARK, "quark mxfp4", 4.25),
-    (QUARK | {"global_quant_config": {"weight": {"dtype": "fp8_e4m3"}}}, "quark fp8_e4m3", 8),
-    (NF4, "bitsandbytes nf4", 4.5),
-    (NF4 | {"bnb_4bit_use_double_quant": True}, "bitsandbytes nf4", 4 + 8.125 / 64),
-    (INT8, "bitsandbytes int8", 8),
-    (QUARK | {"global_quant_config": {"weight": {"dtype": "fp4", "group_size": 16}}}, "quark fp4", None),
-    (QUARK | {"global_quant_config": {"weight": {"dtype": "int8", "group_size": 32}}}, "quark int8", 8),
-    (FP8, "fp8", 8 + 32 / 128**2),
-    (FP8 | {"weight_block_size": [1, 128]}, "fp8", 8 + 32 / 128),
-    (FP8 | {"weight_block_size": [64, 0]}, "fp8", 8),
-    ({"quant_method": "fbgemm_fp8"}, "fbgemm-fp8", None),
-    ({"quant_method": "torchao"}, "torchao", None),
+METHODS = [
+    (AWQ, "awq"),
+    (COMPRESSED, "compressed-tensors"),
+    ({"quant_method": "fbgemm_fp8"}, "fbgemm-fp8"),
+    ({"quant_method": "TorchAO"}, "torchao"),
+    ({}, "none"),
+    ("fp8", "fp8"),
 ]
 
 
@@ -71,15 +61,13 @@ def with_quantization(folder: Path, given: dict[str, Any]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("given", "name", "bits"), FORMATS, ids=lambda value: str(value)[:40])
-def test_the_format_of_a_checkpoint_is_what_its_config_says(given: dict[str, Any], name: str, bits: float | None):
-    found = published_format({"quantization_config": given})
-    assert found is not None
-    assert (found.name, found.bits) == (name, bits)
+@pytest.mark.parametrize(("given", "method"), METHODS, ids=lambda value: str(value)[:40])
+def test_the_method_of_a_checkpoint_is_what_its_config_says(given: Any, method: str):
+    assert quantization_method({"quantization_config": given}) == method
 
 
 def test_a_checkpoint_without_quantization_has_none():
-    assert published_format({}) is None
+    assert quantization_method({}) is None
 
 
 @pytest.mark.parametrize("given", [GPTQ, NF4], ids=lambda given: given["quant_method"])
@@ -92,21 +80,39 @@ def test_a_plan_says_what_the_engine_says(given: dict[str, Any], tmp_path: Path)
     assert "Use the model's checkpoint in bfloat16" in needs.refusal
 
 
-@pytest.mark.parametrize("given", [AWQ, GPTQ, COMPRESSED, QUARK, NF4, FP8], ids=lambda given: given["quant_method"])
-def test_a_plan_counts_the_weights_of_a_file(given: dict[str, Any], tmp_path: Path):
-    checkpoint = open_checkpoint(with_quantization(tmp_path / "m", given))
-    needs, found = model_requirements(checkpoint), published_format(checkpoint.config)
-    assert found is not None
-    assert found.bits is not None
-    assert needs.published_format == found.name
-    dense = needs.num_parameters - needs.num_linear_parameters
-    assert needs.weight_bytes[found.name] == dense * 2 + int(needs.num_linear_parameters * found.bits / 8)
+def bytes_of_files(quantized: Path, plain: Path) -> int:
+    """What was quantized as it is stored, and the rest in bfloat16."""
+    dense = {name: tensor.dtype for name, tensor in load_file(plain / "model.safetensors").items()}
+    tensors = load_file(quantized / "model.safetensors")
+    return sum(x.numel() * 2 if dense.get(name) == x.dtype else x.nbytes for name, x in tensors.items())
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        *(("llama", name) for name in PUBLISHED),
+        *(("qwen3_moe", "fp8 tiles"), ("qwen3_moe", "int4 packed"), ("mixtral", "fp8 rows")),
+        ("gpt_oss", "mxfp4"),
+    ],
+)
+def test_a_plan_counts_the_weights_of_a_file(family: str, name: str, tmp_path: Path):
+    if family == "gpt_oss":
+        plain = make_tiny("gpt_oss", tmp_path / "plain", intermediate_size=32, hidden_size=32)
+        quantized, _ = write_gpt_oss(tmp_path, plain)
+    else:
+        sizes = {"moe_intermediate_size": 32} if family == "qwen3_moe" else {}
+        llama = make_tiny_llama(tmp_path / "plain", hidden=96, intermediate=160, kv_heads=2)
+        plain = llama if family == "llama" else make_tiny(family, tmp_path / "other", **sizes)
+        quantized, _ = write_quantized(tmp_path, plain, PUBLISHED[name])
+    needs = model_requirements(open_checkpoint(quantized))
+    assert (needs.refusal, needs.num_parameters) == (None, model_requirements(open_checkpoint(plain)).num_parameters)
+    assert needs.weight_bytes[str(needs.published_format)] == pytest.approx(bytes_of_files(quantized, plain), rel=0.03)
 
 
 def test_what_the_engine_loads_is_not_refused_and_a_plan_says_how_it_is_held(tmp_path: Path):
     needs = model_requirements(open_checkpoint(with_quantization(tmp_path / "int8", INT8)))
-    assert (needs.published_format, needs.refusal) == ("bitsandbytes int8", None)
-    assert needs.held_format(Platform.nvidia("sm_90")) == "bitsandbytes int8"
+    assert (needs.published_format, needs.refusal) == ("bitsandbytes", None)
+    assert needs.held_format(Platform.nvidia("sm_90")) == "bitsandbytes"
     needs = model_requirements(open_checkpoint(with_quantization(tmp_path / "fp8", FP8)))
     assert (needs.published_format, needs.refusal) == ("fp8", None)
     assert needs.held_format(Platform.nvidia("sm_90")) == "fp8"
@@ -124,8 +130,8 @@ def test_layers_that_cannot_be_held_in_a_readable_format_are_refused_in_the_plan
 @pytest.mark.parametrize("name", NAMES)
 def test_lists_of_models_say_how_weights_are_published_and_those_are_read(name: str):
     config = json.loads((FOLDER / f"{name}.json").read_text())
-    found, listed = published_format(config), describe_architecture(architecture_of(name))
-    assert listed.published_as == ("bfloat16" if found is None else found.name)
+    method, listed = quantization_method(config), describe_architecture(architecture_of(name))
+    assert listed.published_as == (method or "bfloat16")
     choose_quantization(config)
 
 

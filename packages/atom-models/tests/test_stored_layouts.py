@@ -299,7 +299,7 @@ def test_nvfp4_of_modelopt_multiplies():
     ("layout", "name", "shape", "dtype", "says"),
     [
         (Float8Layout((128, 128)), "weight_scale", (1, 3), F32, r"is \[1, 3\], but the config calls for \[2, 3\]"),
-        (Float8Layout((128, 128)), "weight", (N, K), F32, r"is torch\.float32, .* expects torch\.float8_e4m3fn"),
+        (Float8Layout((128, 128)), "weight", (N, K), F32, r"is torch\.float32, .* calls for torch\.float8_e4m3fn"),
         (Float8Layout(), "weight_scale", (7,), F32, r"is \[7\], .* calls for \[192, 1\] or \[\] or \[1\] or"),
         (PackedInt4Layout(128), "weight_scale", (N, 5), BF16, r"is \[192, 5\], .* calls for \[192, 3\]"),
     ],

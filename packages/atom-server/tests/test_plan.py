@@ -84,14 +84,14 @@ def test_a_quantized_checkpoint_is_not_shown_as_a_dense_one(tmp_path: Path, caps
     awq = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": awq}))
     _, text = plan(capsys, "--model", tmp_path, "--memory", "64GiB")
-    assert "published as awq int4\n" in text
-    _, on_gpu = plan(capsys, "--model", tmp_path, "--on", "H100", "--weights", "awq int4")
+    assert "published as awq\n" in text
+    _, on_gpu = plan(capsys, "--model", tmp_path, "--on", "H100", "--weights", "awq")
     assert "this version holds these weights in bfloat16" not in on_gpu
     assert "float32, bfloat16, int8, int4, fp8, fp8_block, mxfp4: the same model from a checkpoint in bfloat16" in text
-    assert re.search(r"^awq int4 +5\.3 GiB", text, re.MULTILINE)
+    assert re.search(r"^awq +5\.3 GiB", text, re.MULTILINE)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"quant_method": "hqq"}}))
     _, text = plan(capsys, "--model", tmp_path, "--on", "H100")
-    assert "published as hqq, of a size that the config does not tell" in text
+    assert "published as hqq, of a size that is not known" in text
     assert "weights bfloat16, 15.0 GiB" in text
 
 

@@ -16,7 +16,7 @@ from atom_core.worker.sampling.sampler import Sampler
 from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
 from atom_core.worker.steps.device_inputs import DeviceInputs
 from atom_kernels.platform import Facts, detect_platform, platform_from_facts, use_platform
-from atom_kernels.sampling import SAMPLE_SLOTS, SlotSamplingProblem, philox_uniform_host
+from atom_kernels.sampling import SAMPLE_SLOTS, SlotSamplingProblem, philox_uniform
 from atom_kernels.select import select
 
 DEVICE = detect_platform().device
@@ -206,8 +206,9 @@ def test_each_token_is_drawn_by_the_random_number_of_its_own_position():
         drawn = select(SAMPLE_SLOTS, SlotSamplingProblem(1000, filters=False))(
             torch.zeros(2, 1000, device=DEVICE), *rows, *sides.tables.sampling
         )
+        places = [length + step for length in lengths.values()]
         # Among 1000 equals, the number says directly which one.
         assert drawn.tolist() == [
-            int(1000 * philox_uniform_host(seeds[name], 0, length + step)) for name, length in lengths.items()
+            int(1000 * number) for number in philox_uniform(*map(torch.tensor, (list(seeds.values()), [0, 0], places)))
         ]
         scheduled = [entry(name, length + step, 1) for name, length in lengths.items()]

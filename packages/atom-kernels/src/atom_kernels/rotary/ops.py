@@ -67,7 +67,7 @@ OP = Op(
     fake=lambda problem, q, k, positions, cos_sin_cache: (torch.empty_like(q), torch.empty_like(k)),
     backends=(
         aiter_rotary.BACKEND,
-        Backend(name="torch", implementation="torch", supports=lambda problem, platform: None, bind=_bind),
+        Backend(name="torch", implementation="torch", bind=_bind),
     ),
     make_inputs=_make_inputs,
     parity_problems=_problems,

@@ -5,7 +5,7 @@ from atom_kernels.sampling.logprobs import TOKEN_LOGPROBS, LogprobsProblem, Toke
 from atom_kernels.sampling.masks import BAN_TOKENS, BanProblem, ban_tokens
 from atom_kernels.sampling.ops import OPS, SAMPLE_SLOTS
 from atom_kernels.sampling.penalties import PENALIZE, PenaltyProblem, penalize
-from atom_kernels.sampling.philox import philox_uniform, philox_uniform_host
+from atom_kernels.sampling.philox import philox_uniform
 
 __all__ = [
     "BAN_TOKENS",
@@ -22,7 +22,6 @@ __all__ = [
     "ban_tokens",
     "penalize",
     "philox_uniform",
-    "philox_uniform_host",
     "sample",
     "sample_slots",
     "token_logprobs",

@@ -36,28 +36,6 @@ def philox_uniform(seed_B: torch.Tensor, sample_index_B: torch.Tensor, position_
     return bits.to(torch.float64) * 2.0**-53
 
 
-def philox_uniform_host(seed: int, sample_index: int, position: int) -> float:
-    """`philox_uniform` of one row in Python integers: the contract, and what tests hold every backend to."""
-    seed, sample_index, position = (x & 0xFFFFFFFFFFFFFFFF for x in (seed, sample_index, position))
-    counter = [position & _MASK, position >> 32, sample_index & _MASK, sample_index >> 32]
-    counter = philox_rounds(counter, [seed & _MASK, seed >> 32])
-    return (((counter[0] >> 5) << 26) | (counter[1] >> 6)) * 2.0**-53
-
-
-def philox_rounds(counter: list[int], key: list[int]) -> list[int]:
-    """Ten rounds of Philox4x32 on four counter words and two key words."""
-    for _ in range(_ROUNDS):
-        product0, product1 = counter[0] * _MULTIPLIERS[0], counter[2] * _MULTIPLIERS[1]
-        counter = [
-            (product1 >> 32) ^ counter[1] ^ key[0],
-            product1 & _MASK,
-            (product0 >> 32) ^ counter[3] ^ key[1],
-            product0 & _MASK,
-        ]
-        key = [(key[0] + _WEYL[0]) & _MASK, (key[1] + _WEYL[1]) & _MASK]
-    return counter
-
-
 def _high(x: torch.Tensor) -> torch.Tensor:
     # The shift of a signed integer copies its sign, hence the mask.
     return (x >> 32) & _MASK

@@ -8,17 +8,7 @@ import torch
 
 from atom_kernels.operator import Backend, Op, Tolerance, Work
 from atom_kernels.step_inputs import triton_backend
-from atom_kernels.step_inputs.contract import (
-    StepInputsProblem,
-    TableWritesProblem,
-    build_step_inputs,
-    write_tables,
-)
-
-
-def _always(problem: object, platform: object) -> None:
-    return None
-
+from atom_kernels.step_inputs.contract import StepInputsProblem, TableWritesProblem, build_step_inputs, write_tables
 
 # Ids, positions and lengths: they are equal or wrong.
 _EQUAL = Tolerance(atol=0, rtol=0)
@@ -44,18 +34,8 @@ WRITE_TABLES = Op(
     schema="(Tensor(a!) words, Tensor writes, Tensor values) -> ()",
     fake=lambda problem, *inputs: None,
     backends=(
-        Backend(
-            name="triton",
-            implementation="Triton, a program for each run",
-            supports=_always,
-            bind=lambda problem, weights: triton_backend.write_tables_by_triton,
-        ),
-        Backend(
-            name="torch",
-            implementation="torch, a copy for each run",
-            supports=_always,
-            bind=lambda problem, weights: write_tables,
-        ),
+        Backend.of("triton", "Triton, a program for each run", triton_backend.write_tables_by_triton),
+        Backend.of("torch", "torch, a copy for each run", write_tables),
     ),
     written=(0,),
     make_inputs=_make_writes,
@@ -117,13 +97,11 @@ BUILD_STEP_INPUTS = Op(
         Backend(
             name="triton",
             implementation="Triton, a program for each row and 256 tokens",
-            supports=_always,
             bind=lambda problem, weights: partial(triton_backend.build_by_triton, block_size=problem.block_size),
         ),
         Backend(
             name="torch",
             implementation="torch, row by row",
-            supports=_always,
             bind=lambda problem, weights: partial(build_step_inputs, block_size=problem.block_size),
         ),
     ),

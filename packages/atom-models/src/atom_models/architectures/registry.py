@@ -49,7 +49,7 @@ class Architecture:
         module: of this package; it defines a class of the architecture's name.
         models: published models that are of it, for lists.
         features: the words above, for lists.
-        published_as: number format of the weights that their publishers give out, as `PublishedFormat.name` spells it.
+        published_as: number format of the weights that their publishers give out, as `quantization_method` spells it.
     """
 
     module: str

@@ -15,7 +15,7 @@ from atom_kernels.plan import Plan
 from atom_kernels.select import select
 from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.linear import Linear, Shard
-from atom_models.layers.loadable import not_loaded
+from atom_models.layers.loadable import RankWeight, not_loaded
 from atom_models.layers.weighted_layer import WeightedLayer
 from atom_models.quantization import ExpectedWeight
 from atom_models.quantization.layouts import PlainLayout
@@ -44,7 +44,7 @@ class VocabularyEmbedding(WeightedLayer):
         self._heads.append(head)
 
     def held_weights(self) -> list[HeldWeights]:
-        [[rows, _]] = self.shapes_on_rank()
+        [[(rows, _), _]] = self.weights_on_rank()
         [name] = self.expected_weights()
         form = Plain(self._context.dtype).name
         return [
@@ -100,8 +100,8 @@ class LMHead(Linear):
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         return {} if self._tied else super().expected_weights()
 
-    def shapes_on_rank(self) -> list[tuple[int, ...]]:
-        return [] if self._tied else super().shapes_on_rank()
+    def weights_on_rank(self) -> list[RankWeight]:
+        return [] if self._tied else super().weights_on_rank()
 
     def held_weights(self) -> list[HeldWeights]:
         held = super().held_weights()

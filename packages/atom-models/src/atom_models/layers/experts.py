@@ -12,11 +12,12 @@ from atom_kernels.activation import check_activation
 from atom_kernels.formats import Plain
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
+from atom_kernels.operator import WeightSpec
 from atom_kernels.plan import Plan
 from atom_kernels.select import select
 from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.layer import Layer
-from atom_models.layers.loadable import check_shape, not_loaded
+from atom_models.layers.loadable import RankWeight, check_shape, not_loaded
 from atom_models.quantization import ExpectedWeight, StoredLayout
 from atom_models.quantization.layouts import PlainLayout
 
@@ -99,16 +100,8 @@ class Experts(Layer):
     @property
     def num_idle_weights(self) -> int:
         """Weights of the experts that one token does not choose; biases aside."""
-        return self._weights_of_one * (self.problem.num_experts - self.problem.top_k)
-
-    @property
-    def num_active_weights(self) -> int:
-        """Weights of the experts that one token chooses; biases aside."""
-        return self._weights_of_one * self.problem.top_k
-
-    @property
-    def _weights_of_one(self) -> int:
-        return 3 * self.problem.hidden_size * self.problem.intermediate_size
+        problem = self.problem
+        return 3 * problem.hidden_size * problem.intermediate_size * (problem.num_experts - problem.top_k)
 
     def held_weights(self) -> list[HeldWeights]:
         name = f"{self.prefix}.0.{_EXPERT_NAMES[0][0]}"
@@ -137,8 +130,19 @@ class Experts(Layer):
         dtype = self._context.dtype
         return {name: piece.expected(dtype)[suffix] for name, (piece, suffix) in self._pieces.items()}
 
-    def shapes_on_rank(self) -> list[tuple[int, ...]]:
-        return [spec.shape for spec in MOE_EXPERTS.weights(self.problem).values() if not spec.optional]
+    def weights_on_rank(self) -> list[RankWeight]:
+        specs = {slot: spec for slot, spec in MOE_EXPERTS.weights(self.problem).items() if not spec.optional}
+        return [RankWeight(spec.shape, self._stored_bytes(slot, spec)) for slot, spec in specs.items()]
+
+    def _stored_bytes(self, slot: str, spec: WeightSpec) -> int:
+        """All experts are taken to be stored as the first."""
+        layout = self._layout(f"{self.prefix}.0.{_EXPERT_NAMES[0][0]}")
+        if slot.endswith("bias") or isinstance(layout, PlainLayout):
+            return spec.num_bytes
+        config = self._config
+        whole = sum(one.num_bytes for one in layout.expected(config.intermediate_size, config.hidden_size).values())
+        num_matrices = {"gate_up": 2, "down": 1}[slot] * config.num_experts
+        return whole * num_matrices // self._ranks.size
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         piece, suffix = self._pieces[name]

@@ -14,7 +14,7 @@ from atom_kernels.platform import Platform
 from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear_weights import LinearWeights
-from atom_models.layers.loadable import check_shape, not_loaded
+from atom_models.layers.loadable import RankWeight, check_shape, not_loaded
 from atom_models.layers.matrices import StoredMatrix
 from atom_models.layers.residual import Unsummed
 from atom_models.quantization import ExpectedWeight, LayerQuantization
@@ -157,8 +157,8 @@ class Linear(Layer):
             expected[name] = ExpectedWeight((place.shard.out_features,), place.part.problem.dtype)
         return expected
 
-    def shapes_on_rank(self) -> list[tuple[int, ...]]:
-        return [shape for part in self._parts for shape in part.shapes()]
+    def weights_on_rank(self) -> list[RankWeight]:
+        return [weight for part in self._parts for weight in part.weights_on_rank()]
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         if name in self._owners:

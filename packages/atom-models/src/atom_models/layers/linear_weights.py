@@ -12,6 +12,7 @@ from atom_kernels.linear import FusedLinearProblem
 from atom_kernels.plan import Plan
 from atom_kernels.platform import Platform
 from atom_models.layers.held_weights import HeldWeights
+from atom_models.layers.loadable import RankWeight
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.quantization import HeldFormat
 from atom_models.quantization.linear_plan import held_problem, plan_linear, prepare
@@ -70,8 +71,10 @@ class LinearWeights:
         names, stored = zip(*((matrix.name, matrix.layout.name) for matrix in self.matrices.matrices), strict=True)
         return HeldWeights.run_by(self.plan, names, asked=names[0], stored=stored[0], held=self.problem.held.name)
 
-    def shapes(self) -> list[tuple[int, ...]]:
-        return self.matrices.shapes() + ([(self.problem.weight_rows,)] if self.problem.bias else [])
+    def weights_on_rank(self) -> list[RankWeight]:
+        rows = self.problem.weight_rows
+        bias = [RankWeight((rows,), rows * self.problem.dtype.itemsize)] if self.problem.bias else []
+        return [self.matrices.on_rank(), *bias]
 
     def finish(self, tied: torch.Tensor | None = None) -> Callable[..., torch.Tensor]:
         """What runs them, see `prepare`.

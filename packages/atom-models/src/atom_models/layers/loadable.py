@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -32,12 +32,24 @@ class Loadable(Protocol):
         ...
 
 
-@runtime_checkable
-class SplitOverRanks(Protocol):
-    """A layer of which each rank holds its own part; other layers are whole on every rank."""
+class RankWeight(NamedTuple):
+    """A rank's part of a weight.
 
-    def shapes_on_rank(self) -> list[tuple[int, ...]]:
-        """The weights that this rank holds, before they are packed."""
+    Attributes:
+        shape: of its numbers, whatever they are stored in.
+        stored_bytes: of this part in the checkpoint.
+    """
+
+    shape: tuple[int, ...]
+    stored_bytes: int
+
+
+@runtime_checkable
+class CountsWeights(Protocol):
+    """A layer that says, before it is loaded, which weights it has."""
+
+    def weights_on_rank(self) -> list[RankWeight]:
+        """This rank's."""
         ...
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from atom_kernels.formats import WeightFormat, cut, format_of_cuts, weight_specs
-from atom_models.layers.loadable import check_shape
+from atom_models.layers.loadable import RankWeight, check_shape
 from atom_models.quantization import ExpectedWeight, StoredLayout
 from atom_models.quantization.rounding import rounded
 
@@ -31,6 +32,12 @@ class StoredMatrix:
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         return {f"{self.name}.{suffix}": expected for suffix, expected in self.layout.expected(*self.shape).items()}
+
+    @property
+    def stored_bytes_on_rank(self) -> int:
+        whole = sum(expected.num_bytes for expected in self.layout.expected(*self.shape).values())
+        (first_row, last_row), (first, last) = self.rows, self.columns
+        return whole * (last_row - first_row) * (last - first) // math.prod(self.shape)
 
 
 class MatrixStack:
@@ -66,9 +73,9 @@ class MatrixStack:
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         return {name: weight for matrix in self._starts for name, weight in matrix.expected_weights().items()}
 
-    def shapes(self) -> list[tuple[int, ...]]:
-        """Of the tensors that this rank holds."""
-        return [spec.shape for spec in weight_specs(self.weight_format, *self.shape).values()]
+    def on_rank(self) -> RankWeight:
+        """All of them as one weight."""
+        return RankWeight(self.shape, sum(matrix.stored_bytes_on_rank for matrix in self.matrices))
 
     def load(self, name: str, tensor: torch.Tensor) -> None:
         """Takes one tensor, of the full shape. A matrix is put into its place with the last of its tensors."""

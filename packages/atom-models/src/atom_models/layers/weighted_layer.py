@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import torch
 
 from atom_kernels.formats import Plain
 from atom_models.layers.layer import Layer
-from atom_models.layers.loadable import check_shape
+from atom_models.layers.loadable import RankWeight, check_shape
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.quantization import ExpectedWeight
 
@@ -87,9 +88,10 @@ class WeightedLayer(Layer):
             expected |= stack.expected_weights()
         return expected
 
-    def shapes_on_rank(self) -> list[tuple[int, ...]]:
-        shapes = [slot.shape_on_rank for slot in self._slots.values()]
-        return shapes + [shape for stack in self._matrices.values() for shape in stack.shapes()]
+    def weights_on_rank(self) -> list[RankWeight]:
+        found = [(slot.shape_on_rank, slot.expected.dtype) for slot in self._slots.values()]
+        weights = [RankWeight(shape, math.prod(shape) * dtype.itemsize) for shape, dtype in found]
+        return weights + [stack.on_rank() for stack in self._matrices.values()]
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         for stack in self._matrices.values():

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 
 from torch import nn
 
-from atom_models.layers import Experts, LatentAttention, Linear, LMHead, Loadable
-from atom_models.layers.loadable import SplitOverRanks
+from atom_models.layers import Experts, LatentAttention, Linear, LMHead
+from atom_models.layers.loadable import CountsWeights
 from atom_models.layers.moe import Router
 
 
@@ -23,6 +23,7 @@ class Count:
         linear_shapes: of those.
         experts: matrices of routed experts.
         idle: weights of experts that a token does not choose, with their biases.
+        stored_bytes: of all of them in the checkpoint.
     """
 
     parameters: int = 0
@@ -30,33 +31,32 @@ class Count:
     linear_shapes: Counter[tuple[int, int]] = field(default_factory=Counter)
     experts: int = 0
     idle: int = 0
+    stored_bytes: int = 0
 
     def __add__(self, other: Count) -> Count:
         return Count(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
 def count_parameters(model: nn.Module) -> Count:
-    """The weights that one rank holds of a model that was built without quantization; tied tables count once."""
+    """The weights that one rank holds; tied tables count once."""
     routers = {id(module.linear) for module in model.modules() if isinstance(module, Router)}
-    layers = [module for module in model.modules() if isinstance(module, Loadable)]
+    layers = [module for module in model.modules() if isinstance(module, CountsWeights)]
     return sum((_count(layer, is_router=id(layer) in routers) for layer in layers), Count())
 
 
-def _count(layer: Loadable, *, is_router: bool) -> Count:
-    if isinstance(layer, SplitOverRanks):
-        shapes = layer.shapes_on_rank()
-    else:
-        shapes = [weight.shape for weight in layer.expected_weights().values()]
-    total = sum(map(math.prod, shapes))
+def _count(layer: CountsWeights, *, is_router: bool) -> Count:
+    weights = layer.weights_on_rank()
+    total, stored_bytes = sum(math.prod(one.shape) for one in weights), sum(one.stored_bytes for one in weights)
     if isinstance(layer, Experts):
-        problem, matrices = layer.problem, layer.num_idle_weights + layer.num_active_weights
+        problem, matrices = layer.problem, sum(math.prod(one.shape) for one in weights if len(one.shape) == 3)
         idle = total // problem.num_experts * (problem.num_experts - problem.top_k)
-        return Count(parameters=total, experts=matrices, idle=idle)
+        return Count(parameters=total, experts=matrices, idle=idle, stored_bytes=stored_bytes)
     if is_router or isinstance(layer, LMHead) or not isinstance(layer, (Linear, LatentAttention)):
-        return Count(parameters=total)
-    matrices = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
+        return Count(parameters=total, stored_bytes=stored_bytes)
+    matrices = [(one.shape[0], one.shape[1]) for one in weights if len(one.shape) == 2]
     return Count(
         parameters=total,
         linear=sum(map(math.prod, matrices)),
         linear_shapes=Counter(matrices),
+        stored_bytes=stored_bytes,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -14,10 +15,10 @@ from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.protocols.collectives import SingleRank
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, CheckpointError
-from atom_models.checkpoint.quantization_config import PublishedFormat, published_format
+from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
 from atom_models.layers import Experts, Linear
-from atom_models.model import build_model, config_warnings, construct_model
-from atom_models.quantization import ROUNDED_TO
+from atom_models.model import config_warnings, construct_model, stored_quantization
+from atom_models.quantization import ROUNDED_TO, UNQUANTIZED
 from atom_models.requirements.cache import CACHE_DTYPES, CacheGroup, cache_groups
 from atom_models.requirements.parameters import Count, count_parameters
 
@@ -52,9 +53,8 @@ class ModelRequirements:
         num_layers: that have a cache.
         max_model_len: longest context in tokens.
         weight_bytes: by number format. Those of `ROUNDED_TO` leave all but the linears in bfloat16, and are there for
-            models without experts; the published format is there if the checkpoint is quantized and its size follows
-            from the config.
-        published_format: the format of a checkpoint that is quantized, such as "fp8" or "awq int4", or None.
+            models without experts; the published format is there if the checkpoint is quantized and can be read.
+        published_format: by which method the checkpoint is quantized, such as "fp8" or "awq", or None.
         held_format: platform, or None for this machine -> what an engine holds the published weights in there, one of
             `weight_bytes`.
         refusal: why an engine does not load this checkpoint; None if it does.
@@ -93,27 +93,34 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
     """
     # Tables of angles are not counted, and need not be long.
     context = BuildContext(dtype=torch.bfloat16, max_model_len=BLOCK_SIZE)
-    model = construct_model(checkpoint, context)
-    count, groups = count_parameters(model), cache_groups(model)
-    published = published_format(checkpoint.config)
-    whole = RankShare(_weight_bytes(count, published), groups)
-    built = model if published is None else _built_as_by_an_engine(checkpoint, context)
+    published, refusal = quantization_method(checkpoint.config), None
+    try:
+        context = replace(context, quantization=stored_quantization(checkpoint))
+        model = construct_model(checkpoint, context)
+    except (UnsupportedQuantizationError, CheckpointError) as error:
+        if published is None:
+            raise
+        refusal, context = str(error), replace(context, quantization=UNQUANTIZED)
+        model = construct_model(checkpoint, context)
+    stored = _Stored(published, is_read=refusal is None)
+    count = count_parameters(model)
+    whole = _share(model, count, stored)
     return ModelRequirements(
         architecture=checkpoint.architecture,
         num_parameters=count.parameters,
         num_active_parameters=count.parameters - count.idle,
         num_linear_parameters=count.linear,
-        num_layers=sum(group.num_layers for group in groups),
+        num_layers=sum(group.num_layers for group in whole.cache_groups),
         max_model_len=checkpoint.max_model_len,
         weight_bytes=whole.weight_bytes,
-        published_format=None if published is None else published.name,
-        held_format=lambda platform: _held_format(built, published, platform or detect_platform()),
-        refusal=built if isinstance(built, str) else None,
+        published_format=published,
+        held_format=lambda platform: _held_format(model, stored, platform or detect_platform()),
+        refusal=refusal,
         warnings=config_warnings(model, checkpoint),
         on_rank=functools.cache(
-            lambda num_ranks: whole if num_ranks == 1 else _rank_share(checkpoint, context, num_ranks)
+            lambda num_ranks: whole if num_ranks == 1 else _rank_share(checkpoint, context, stored, num_ranks)
         ),
-        cache_groups=groups,
+        cache_groups=whole.cache_groups,
         kv_bytes_per_token={name: whole.kv_bytes(1, name) for name in CACHE_DTYPES},
     )
 
@@ -125,45 +132,40 @@ class _OneOf(SingleRank):
         self.size = size
 
 
-def _rank_share(checkpoint: Checkpoint, context: BuildContext, num_ranks: int) -> RankShare | None:
+class _Stored(NamedTuple):
+    """By which method a checkpoint is quantized, if it is, and whether its layers were built by what it says."""
+
+    method: str | None
+    is_read: bool
+
+
+def _rank_share(checkpoint: Checkpoint, context: BuildContext, stored: _Stored, num_ranks: int) -> RankShare | None:
     try:
         model = construct_model(checkpoint, replace(context, collectives=_OneOf(num_ranks)))
     except CheckpointError:
         return None
-    weight_bytes = _weight_bytes(count_parameters(model), published_format(checkpoint.config))
-    return RankShare(weight_bytes, cache_groups(model))
+    return _share(model, count_parameters(model), stored)
 
 
-def _built_as_by_an_engine(checkpoint: Checkpoint, context: BuildContext) -> nn.Module | str:
-    """The model with its quantization, or why an engine does not load it, in its own words."""
-    try:
-        return build_model(checkpoint, context)
-    except ValueError as error:
-        return str(error)
-
-
-def _held_format(model: nn.Module | str, published: PublishedFormat | None, platform: Platform) -> str:
+def _held_format(model: nn.Module, stored: _Stored, platform: Platform) -> str:
     """The published format where all that is stored in it stays so, else what the model computes in."""
-    if published is None or published.bits is None or isinstance(model, str):
-        return "bfloat16"
     has_experts = any(isinstance(layer, Experts) for layer in model.modules())
     is_packed = any(isinstance(layer, Linear) and layer.is_quantized(platform) for layer in model.modules())
-    return published.name if is_packed and not has_experts else "bfloat16"
+    return stored.method if stored.method is not None and is_packed and not has_experts else "bfloat16"
+
+
+def _share(model: nn.Module, count: Count, stored: _Stored) -> RankShare:
+    found = {"float32": count.parameters * 4, "bfloat16": count.parameters * 2}
+    if not count.experts:
+        # Experts cannot be held so yet. A published format of the same name has a size of its own.
+        for name, weight_format in ROUNDED_TO.items():
+            if name != stored.method:
+                found[name] = (count.parameters - count.linear) * 2 + _rounded_bytes(count, weight_format)
+    if stored.method is not None and stored.is_read:
+        found[stored.method] = count.stored_bytes
+    return RankShare(found, cache_groups(model))
 
 
 def _rounded_bytes(count: Count, weight_format: WeightFormat) -> int:
     sizes = {shape: weight_specs(weight_format, *shape).values() for shape in count.linear_shapes}
     return sum(count.linear_shapes[shape] * spec.num_bytes for shape, specs in sizes.items() for spec in specs)
-
-
-def _weight_bytes(count: Count, published: PublishedFormat | None) -> dict[str, int]:
-    found = {"float32": count.parameters * 4, "bfloat16": count.parameters * 2}
-    if not count.experts:
-        # Experts cannot be held so yet. A published format of the same name has a size of its own.
-        for name, weight_format in ROUNDED_TO.items():
-            if published is None or name != published.name:
-                found[name] = (count.parameters - count.linear) * 2 + _rounded_bytes(count, weight_format)
-    if published is not None and published.bits is not None:
-        matrices = count.experts if published.experts_only else count.linear + count.experts
-        found[published.name] = (count.parameters - matrices) * 2 + int(matrices * published.bits / 8)
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from importlib import metadata
 
+from atom_core.host_memory import available_memory, total_memory
 from atom_server.cli.columns import columns
 
 HELP = "show what this machine has and what runs on what"
@@ -67,27 +69,18 @@ def _machine() -> list[tuple[str, str]]:
 
 
 def _processor() -> str:
-    for line in _lines_of("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
     return platform.processor() or "unknown"
 
 
 def _memory() -> str:
-    sizes = {name: value for name, _, value in (line.partition(":") for line in _lines_of("/proc/meminfo"))}
-    try:
-        total, free = (int(sizes[name].split()[0]) / 2**20 for name in ("MemTotal", "MemAvailable"))
-    except (KeyError, ValueError, IndexError):
+    total, free = total_memory(), available_memory()
+    if total is None or free is None:
         return "unknown"
-    return f"{total:.1f} GiB, {free:.1f} GiB available"
-
-
-def _lines_of(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
+    return f"{total / 2**30:.1f} GiB, {free / 2**30:.1f} GiB available"
 
 
 def _version(name: str) -> str:

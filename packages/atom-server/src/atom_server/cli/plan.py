@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atom_core.garbage import no_collection
+from atom_core.host_memory import available_memory
 from atom_server.cli.plan_tables import CACHE_DTYPES, accelerator_lines, memory_lines
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _heading(model: str, needs: ModelRequirements) -> list[str]:
     for group in windows:
         lines.append(f"{group.num_layers} layers keep the last {group.window} tokens only")
     if needs.published_format:
-        unknown = "" if needs.published_format in needs.weight_bytes else ", of a size that the config does not tell"
+        unknown = "" if needs.published_format in needs.weight_bytes else ", of a size that is not known"
         lines.append(f"published as {needs.published_format}{unknown}")
     if needs.refusal:
         lines.append(f"refused: {needs.refusal}")
@@ -113,15 +113,6 @@ def _contexts(longest: int) -> list[int]:
 
 def _number(count: int) -> str:
     return f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
-
-
-def available_memory() -> int | None:
-    """Bytes that programs can still get on this machine; None where that is unknown."""
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii", errors="replace")
-        return next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError, IndexError):
-        return None
 
 
 def _memory(text: str) -> int:

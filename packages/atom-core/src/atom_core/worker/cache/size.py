@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
@@ -78,27 +77,3 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
 def _held(num_blocks: int, windows: Sequence[Window], block_size: int) -> str:
     tokens = f"{num_blocks * block_size // len(windows)} tokens"
     return tokens if len(windows) == 1 else f"{tokens} in {len(windows)} groups of layers, more behind windows"
-
-
-def available_memory() -> int:
-    """Bytes that this process could still take on the host, by the kernel and by its control group."""
-    free = _meminfo("MemAvailable")
-    limit, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
-    if limit is not None and used is not None:
-        free = min(free, max(limit - used, 0))
-    return free
-
-
-def _meminfo(key: str) -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if name == key:
-            return int(rest.split()[0]) * 1024
-    return 1 << 62
-
-
-def _number(path: str) -> int | None:
-    try:
-        return int(Path(path).read_text())
-    except (OSError, ValueError):
-        return None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from atom_core.config.sections import EngineConfig
+from atom_core.host_memory import available_memory
 from atom_core.worker.cache.device_memory import count_weights_per_token, measure_memory
 from atom_core.worker.cache.pages import CachePages, plan_pages
-from atom_core.worker.cache.size import CacheSize, available_memory, size_cache
+from atom_core.worker.cache.size import CacheSize, size_cache
 from atom_core.worker.cache.tensors import allocate_caches
 from atom_core.worker.model.engine_model import EngineModel
 
@@ -47,7 +49,8 @@ def load_with_cache(config: EngineConfig, load_model: LoadModel) -> tuple[Engine
     pages = plan_pages(model.mixers, config.model.max_model_len)
     choices = list(_attended_without_a_kernel(model))
     if config.device == "cpu":
-        memory, weights_per_token = available_memory(), 0
+        free, weights_per_token = available_memory(), 0
+        memory = sys.maxsize if free is None else free
     else:
         weights_per_token = count_weights_per_token(config, model)
         measured = measure_memory(config, model, pages, weights_per_token)

@@ -72,7 +72,7 @@ class PackedInt4Layout:
         by_row = ((num_rows,),) if grid[1] == 1 else ()
         expected = {
             "weight_packed": ExpectedWeight((num_rows, -(-num_columns // _CODES)), torch.int32),
-            "weight_scale": ExpectedWeight(grid, self.scale_dtype, by_row, dummy=0.01),
+            "weight_scale": ExpectedWeight(grid, torch.bfloat16, by_row, dummy=0.01),
         }
         if self.zero_points:
             expected["weight_zero_point"] = ExpectedWeight((-(-num_rows // _CODES), grid[1]), torch.int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -31,6 +32,10 @@ class ExpectedWeight:
     dtypes: tuple[torch.dtype, ...] = ()
     dummy: float | None = None
 
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
     def why_not(self, shape: tuple[int, ...], dtype: torch.dtype) -> str | None:
         """What is wrong with a tensor of that shape and dtype."""
         shapes = (self.shape, *self.shapes)
@@ -38,7 +43,7 @@ class ExpectedWeight:
             return f"is {list(shape)}, but the config calls for {' or '.join(str(list(one)) for one in shapes)}"
         if dtype in (self.dtype, *self.dtypes) or (dtype in FLOATS and self.dtype in FLOATS):
             return None
-        return f"is {dtype}, but its layer's format has {' or '.join(map(str, (self.dtype, *self.dtypes)))}"
+        return f"is {dtype}, but its layer's format calls for {' or '.join(map(str, (self.dtype, *self.dtypes)))}"
 
 
 class StoredLayout(Protocol):

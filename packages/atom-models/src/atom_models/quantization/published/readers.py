@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
+from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
 from atom_models.quantization.layouts import (
     AwqLayout,
     Float8Layout,
@@ -70,12 +70,12 @@ class PublishedQuantization:
 
 
 def read_published(given: Config) -> PublishedQuantization:
-    """What the config of a quantized checkpoint says.
+    """What the `quantization_config` of a checkpoint says.
 
     Raises:
         UnsupportedQuantizationError: a method, or a field of one, that is not read here; it names the field.
     """
-    method = str(given.get("quant_method") if isinstance(given, Mapping) else given).lower().replace("_", "-")
+    method = quantization_method({"quantization_config": given})
     if method not in _READERS or not isinstance(given, Mapping):
         raise UnsupportedQuantizationError(
             f"the checkpoint is quantized as {method}, which this version does not read; it reads "
