@@ -60,6 +60,9 @@ def test_each_layer_is_finished_once_when_its_last_weight_has_come_and_one_witho
         def ignored_weights(self):
             return frozenset()
 
+        def weights_on_rank(self):
+            return []
+
         def expected_weights(self):
             return {name: ExpectedWeight((1,), torch.float32) for name in self.weights}
 

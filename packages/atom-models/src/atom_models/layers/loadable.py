@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
 from atom_models.checkpoint import CheckpointError
 from atom_models.quantization import ExpectedWeight
-
-
-@runtime_checkable
-class Loadable(Protocol):
-    """A layer that owns weights."""
-
-    def expected_weights(self) -> Mapping[str, ExpectedWeight]:
-        """Full names in the checkpoint -> shapes."""
-        ...
-
-    def ignored_weights(self) -> frozenset[str]:
-        """Full names that the checkpoint may hold beside the expected ones."""
-        ...
-
-    def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        """Takes one of them, of the full shape; this rank's part is copied."""
-        ...
-
-    def finish(self) -> None:
-        """Packs everything and lets go of what was loaded. Called once, after the last shard."""
-        ...
 
 
 class RankWeight(NamedTuple):
@@ -45,11 +24,27 @@ class RankWeight(NamedTuple):
 
 
 @runtime_checkable
-class CountsWeights(Protocol):
-    """A layer that says, before it is loaded, which weights it has."""
+class Loadable(Protocol):
+    """A layer that owns weights."""
 
-    def weights_on_rank(self) -> list[RankWeight]:
-        """This rank's."""
+    def expected_weights(self) -> Mapping[str, ExpectedWeight]:
+        """Full names in the checkpoint -> shapes."""
+        ...
+
+    def ignored_weights(self) -> frozenset[str]:
+        """Full names that the checkpoint may hold beside the expected ones."""
+        ...
+
+    def weights_on_rank(self) -> Sequence[RankWeight]:
+        """This rank's part of all of them, however they are stored; known before any is loaded."""
+        ...
+
+    def load_shard(self, name: str, tensor: torch.Tensor) -> None:
+        """Takes one of them, of the full shape; this rank's part is copied."""
+        ...
+
+    def finish(self) -> None:
+        """Packs everything and lets go of what was loaded. Called once, after the last shard."""
         ...
 
 

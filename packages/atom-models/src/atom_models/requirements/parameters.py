@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, fields
 
 from torch import nn
 
-from atom_models.layers import Experts, LatentAttention, Linear, LMHead
-from atom_models.layers.loadable import CountsWeights
+from atom_models.layers import Experts, LatentAttention, Linear, LMHead, Loadable
 from atom_models.layers.moe import Router
 
 
@@ -40,11 +39,11 @@ class Count:
 def count_parameters(model: nn.Module) -> Count:
     """The weights that one rank holds; tied tables count once."""
     routers = {id(module.linear) for module in model.modules() if isinstance(module, Router)}
-    layers = [module for module in model.modules() if isinstance(module, CountsWeights)]
+    layers = [module for module in model.modules() if isinstance(module, Loadable)]
     return sum((_count(layer, is_router=id(layer) in routers) for layer in layers), Count())
 
 
-def _count(layer: CountsWeights, *, is_router: bool) -> Count:
+def _count(layer: Loadable, *, is_router: bool) -> Count:
     weights = layer.weights_on_rank()
     total, stored_bytes = sum(math.prod(one.shape) for one in weights), sum(one.stored_bytes for one in weights)
     if isinstance(layer, Experts):
