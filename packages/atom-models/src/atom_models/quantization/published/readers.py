@@ -75,7 +75,7 @@ def read_published(given: Config) -> PublishedQuantization:
     Raises:
         UnsupportedQuantizationError: a method, or a field of one, that is not read here; it names the field.
     """
-    method = quantization_method({"quantization_config": given})
+    method = str(quantization_method({"quantization_config": given}))
     if method not in _READERS or not isinstance(given, Mapping):
         raise UnsupportedQuantizationError(
             f"the checkpoint is quantized as {method}, which this version does not read; it reads "
