@@ -26,7 +26,7 @@ from atom_models.layers.loadable import Loadable
 from atom_models.layers.wide_norm import WideRMSNorm
 from atom_models.model import mixer_layers
 from atom_models.requirements.parameters import count_parameters
-from quantized_checkpoints import write_gpt_oss
+from quantized_checkpoints import PUBLISHED, write_gpt_oss, write_quantized
 from tiny_architectures import families, make_tiny
 from tiny_models import make_tiny_llama
 
@@ -141,4 +141,10 @@ def test_a_mixture_stays_as_it_is_published_where_a_kernel_reads_its_experts(tmp
     if not native_unavailable("moe_quantized"):
         assert needs.held_format(None) == "mxfp4"
     monkeypatch.setenv("ATOM_DISABLE_NATIVE", "1")
+    assert needs.held_format(None) == "bfloat16"
+
+
+def test_a_mixture_whose_experts_no_kernel_reads_takes_the_memory_of_plain_numbers(tmp_path):
+    plain = make_tiny("qwen3_moe", tmp_path / "plain", moe_intermediate_size=40)
+    needs = model_requirements(open_checkpoint(write_quantized(tmp_path, plain, PUBLISHED["fp8 tiles"])[0]))
     assert needs.held_format(None) == "bfloat16"

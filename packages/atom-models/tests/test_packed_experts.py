@@ -12,6 +12,7 @@ from atom_kernels.native import native_unavailable
 from atom_kernels.protocols.collectives import SingleRank
 from atom_models import BuildContext, build_model, open_checkpoint
 from atom_models.layers import Experts, MoEConfig
+from atom_models.layers.expert_stack import RankPart, format_on_rank
 from atom_models.model import stored_quantization
 from atom_models.quantization import (
     ROUNDED_TO,
@@ -149,6 +150,13 @@ def test_experts_that_are_stored_in_several_formats_are_held_plain(other):
     layer = make_experts(OneLayout(*layouts))
     assert torch.equal(run(layer, stored), plain_result(numbers))
     assert held_formats(layer) == (None, None)
+
+
+def test_scales_of_tiles_that_hold_gate_and_up_by_turns_cannot_be_kept():
+    part = RankPart(((0, 64), (64, 128)), (0, 64))
+    assert format_on_rank(Float8(128, 128), part, interleaved=True) is None
+    assert format_on_rank(Float8(128, 128), part) == Float8(64, 128)
+    assert format_on_rank(Mxfp4(), part, interleaved=True) == Mxfp4()
 
 
 # A family; how its experts are stored; what holds gate and up.
