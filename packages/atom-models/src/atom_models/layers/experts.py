@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -45,8 +45,12 @@ class _Matrix:
 
     def expected(self, num_experts: int) -> dict[str, ExpectedWeight]:
         """Its tensors, by what the layout calls them."""
-        tensors, experts = self.source.expected(), () if self.expert is not None else (num_experts,)
-        return {suffix: replace(one, shape=(*experts, *one.shape)) for suffix, one in tensors.items()}
+        experts = () if self.expert is not None else (num_experts,)
+        return {suffix: replace(one, shape=(*experts, *one.shape)) for suffix, one in self.source.expected().items()}
+
+    def expected_bias(self, num_experts: int, dtype: torch.dtype) -> ExpectedWeight:
+        experts = () if self.expert is not None else (num_experts,)
+        return ExpectedWeight((*experts, self.source.shape[0]), dtype)
 
     def tensor_name(self, suffix: str) -> str:
         """Plain matrices of all experts go without a suffix."""
@@ -57,6 +61,14 @@ class _Matrix:
     @property
     def bias_name(self) -> str:
         return f"{self.name}_bias" if self.expert is None else f"{self.name}.bias"
+
+
+class _Piece(NamedTuple):
+    """A tensor of a matrix, by what the layout calls it, or "bias"."""
+
+    matrix: _Matrix
+    suffix: str
+    expected: ExpectedWeight
 
 
 class Experts(Layer):
@@ -84,7 +96,7 @@ class Experts(Layer):
         self._biases: dict[str, torch.Tensor] = {}
         # What has come of matrices that are not complete.
         self._waiting: dict[_Matrix, dict[str, torch.Tensor]] = {}
-        self._chosen_pieces: dict[str, tuple[_Matrix, str]] | None = None
+        self._chosen_pieces: dict[str, _Piece] | None = None
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
     def forward(
@@ -135,15 +147,15 @@ class Experts(Layer):
                 self._list(self._single(names, self._config.num_experts))
 
     def ignored_weights(self) -> frozenset[str]:
-        matrices = {matrix for matrix, _ in self._pieces.values()}
+        matrices = {piece.matrix for piece in self._pieces.values()}
         return frozenset(f"{one.name}.{suffix}" for one in matrices for suffix in one.source.layout.ignored)
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
-        return {name: self._expected(matrix, suffix) for name, (matrix, suffix) in self._pieces.items()}
+        return {name: piece.expected for name, piece in self._pieces.items()}
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        matrix, suffix = self._pieces[name]
-        check_shape(name, tensor, self._expected(matrix, suffix))
+        matrix, suffix, expected = self._pieces[name]
+        check_shape(name, tensor, expected)
         if suffix == _BIAS:
             self._place_bias(matrix, tensor)
             return
@@ -164,8 +176,8 @@ class Experts(Layer):
         return select(MOE_EXPERTS, self.problem, self._context.platform)
 
     @property
-    def _pieces(self) -> dict[str, tuple[_Matrix, str]]:
-        """By full name: the matrix, and what its layout calls that tensor; "bias" for its bias.
+    def _pieces(self) -> dict[str, _Piece]:
+        """By full name.
 
         Listed when first asked for: there may be a thousand, and a model that is only counted needs none.
         """
@@ -174,13 +186,15 @@ class Experts(Layer):
             return self._list(self._fused() if fused else self._single(_EXPERT_NAMES[0], self._config.num_experts))
         return self._chosen_pieces
 
-    def _list(self, matrices: Sequence[_Matrix]) -> dict[str, tuple[_Matrix, str]]:
+    def _list(self, matrices: Sequence[_Matrix]) -> dict[str, _Piece]:
         """Expects these, and chooses the formats that hold them."""
-        pieces = {
-            matrix.tensor_name(suffix): (matrix, suffix) for matrix in matrices for suffix in matrix.source.expected()
-        }
-        if self._config.expert_bias:
-            pieces |= {matrix.bias_name: (matrix, _BIAS) for matrix in matrices}
+        count, pieces = self._config.num_experts, {}
+        for matrix in matrices:
+            for suffix, expected in matrix.expected(count).items():
+                pieces[matrix.tensor_name(suffix)] = _Piece(matrix, suffix, expected)
+            if self._config.expert_bias:
+                expected = matrix.expected_bias(count, self._context.dtype)
+                pieces[matrix.bias_name] = _Piece(matrix, _BIAS, expected)
         self.problem = self._problem_of(matrices, self._context.platform)
         self._first = tuple(matrix for matrix in matrices if matrix.expert in (None, 0))
         self._chosen_pieces = pieces
@@ -273,13 +287,6 @@ class Experts(Layer):
         elif rank == 0:
             # The sum over ranks holds it once.
             target.copy_(source)
-
-    def _expected(self, matrix: _Matrix, suffix: str) -> ExpectedWeight:
-        count = self._config.num_experts
-        if suffix != _BIAS:
-            return matrix.expected(count)[suffix]
-        experts = (count,) if matrix.expert is None else ()
-        return ExpectedWeight((*experts, matrix.source.shape[0]), self._context.dtype)
 
 
 def _at(index: int | None) -> slice:
