@@ -6,7 +6,8 @@ import pytest
 
 from atom_core import LLMEngine, SamplingParams
 from atom_models import load_model
-from quantized_checkpoints import PUBLISHED, write_quantized
+from quantized_checkpoints import PUBLISHED, write_gpt_oss, write_quantized
+from tiny_architectures import make_tiny
 from tiny_models import make_tiny_llama
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [27], list(range(5, 45))]
@@ -38,6 +39,17 @@ def greedy_alone(folder, quantization=None):
 @pytest.mark.parametrize("name", ["int8", "int4", "mxfp4"])
 def test_weights_that_are_rounded_as_they_load_give_the_models_tokens(plain, name):
     assert greedy(plain, quantization=name) == greedy_alone(plain, name)
+
+
+def test_experts_that_are_rounded_as_they_load_give_the_models_tokens(tmp_path):
+    mixture = make_tiny("qwen3_moe", tmp_path / "m", moe_intermediate_size=32)
+    assert greedy(mixture, quantization="mxfp4") == greedy_alone(mixture, "mxfp4")
+
+
+def test_packed_experts_give_the_tokens_of_their_numbers(tmp_path):
+    plain = make_tiny("gpt_oss", tmp_path / "plain", hidden_size=96, intermediate_size=64)
+    quantized, twin = write_gpt_oss(tmp_path, plain)
+    assert greedy(quantized) == greedy_alone(twin)
 
 
 @pytest.mark.parametrize("name", ["fp8 tiles", "int4 packed"])

@@ -7,8 +7,10 @@ import torch
 
 from atom_kernels.activation import Activation
 from atom_kernels.cases import mismatch
+from atom_kernels.formats import Float8, Integers, Mxfp4, Offset
 from atom_kernels.moe import ExpertsProblem, RoutingProblem
 from atom_kernels.moe.ops import MOE_EXPERTS, MOE_ROUTE
+from atom_kernels.operator import WeightError
 from atom_kernels.platform import detect_platform
 from atom_kernels.select import plan_with, select
 
@@ -112,9 +114,21 @@ def test_an_unknown_activation_is_refused():
         ExpertsProblem(2, 1, 4, 4, torch.float32, activation="relu6")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_token_has_the_same_bits_in_any_batch(dtype):
-    problem = ExpertsProblem(7, 3, 72, 40, dtype, bias=True)
+@pytest.mark.parametrize(
+    ("dtype", "weight_format"),
+    [
+        (torch.float32, None),
+        (torch.bfloat16, None),
+        (torch.float32, Mxfp4()),
+        (torch.bfloat16, Integers(4, 32, Offset.ZERO_POINT)),
+        (torch.float32, Float8(16, 32)),
+        (torch.float32, Integers(8)),
+    ],
+)
+def test_a_token_has_the_same_bits_in_any_batch(dtype, weight_format):
+    sizes = (72, 40) if weight_format is None else (96, 64)
+    formats = {"gate_up_format": weight_format, "down_format": weight_format}
+    problem = ExpertsProblem(7, 3, *sizes, dtype, bias=True, **formats)
     plan = select(MOE_EXPERTS, problem)
     if plan.rows[0].backend != "native":
         pytest.skip("only the C kernel promises this")
@@ -135,6 +149,32 @@ def test_more_tokens_than_pass_at_once_give_the_same_rows():
         run = plan_with(MOE_EXPERTS, problem, backend).prepare(weights)
         parts = [run(*rows) for rows in zip(x.split(300), gates.split(300), ids.split(300), strict=True)]
         assert torch.allclose(run(x, gates, ids), torch.cat(parts), atol=1e-6)
+
+
+PACKED = ExpertsProblem(6, 2, 96, 64, torch.float32, bias=True, gate_up_format=Mxfp4(), down_format=Float8(16, 32))
+
+
+def test_packed_experts_take_the_bytes_that_their_plan_promises():
+    for backend in usable(MOE_EXPERTS, PACKED):
+        plan = plan_with(MOE_EXPERTS, PACKED, backend)
+        weights, _ = make_experts(PACKED, 1)
+        assert plan.prepare(weights).weight_bytes == plan.weight_bytes
+
+
+def test_packed_experts_of_which_a_part_is_missing_are_refused_by_its_name():
+    weights, _ = make_experts(PACKED, 1)
+    del weights["gate_up_scale"]
+    with pytest.raises(WeightError, match="moe_experts needs the weight gate_up_scale"):
+        select(MOE_EXPERTS, PACKED).prepare(weights)
+
+
+@pytest.mark.parametrize("change", [{"gate_up_format": Mxfp4()}, {"down_format": Integers(8)}])
+def test_kernels_of_plain_experts_refuse_packed_ones(change):
+    problem = ExpertsProblem(4, 2, 64, 32, torch.bfloat16, **change)
+    named = next(iter(change.values())).name
+    for backend in MOE_EXPERTS.ordered_backends():
+        reason = backend.supports(problem, HERE)
+        assert backend.name == "torch" or named in (reason or "") or "two products of quantized" in (reason or "")
 
 
 def test_experts_that_nobody_chose_are_not_read():
@@ -219,7 +259,7 @@ def test_every_backend_computes_an_activation_or_refuses_it_by_name(activation, 
         if HERE.why_not(backend.name) is not None:
             continue
         if (reason := backend.supports(problem, HERE)) is not None:
-            assert activation in reason or "avx512_bf16" in reason
+            assert any(part in reason for part in (activation, "avx512_bf16", "quantized weights"))
             continue
         got = plan_with(MOE_EXPERTS, problem, backend).prepare(dict(weights))(*inputs)
         assert mismatch(got, wanted, MOE_EXPERTS.tolerance(problem)) is None, backend.implementation

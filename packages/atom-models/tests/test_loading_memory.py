@@ -14,6 +14,7 @@ from atom_models import BuildContext, build_model, load_named_weights, load_weig
 from atom_models.quantization import choose_quantization
 from atom_models.quantization.rounding import rounded
 from live_storage import LiveStorages
+from tiny_architectures import make_tiny
 from tiny_models import make_tiny_llama
 
 FORMATS: list[WeightFormat] = [
@@ -42,6 +43,22 @@ def test_loading_takes_no_more_than_the_finished_model_and_one_layer(quantizatio
     model = build_model(checkpoint, BuildContext(dtype=torch.bfloat16, quantization=chosen))
     with LiveStorages() as live:
         load_named_weights(model, ((name, weights[name].clone()) for name in sorted(weights)), "here")
+    assert live.peak <= live.num_bytes + one_layer
+
+
+@pytest.mark.parametrize("quantization", ["fp8_block", "int4"])
+def test_loading_a_mixture_takes_no_more_than_the_finished_model_and_one_layer(quantization: str, tmp_path) -> None:
+    if native_unavailable("moe_quantized"):
+        pytest.skip("no C kernels here")
+    sizes = {"hidden_size": 256, "moe_intermediate_size": 128, "num_hidden_layers": 4}
+    checkpoint = open_checkpoint(make_tiny("qwen3_moe", tmp_path / "m", **sizes))
+    weights = {name: weight.bfloat16() for name, weight in load_file(checkpoint.path / "model.safetensors").items()}
+    one_layer = sum(weight.nbytes for name, weight in weights.items() if ".layers.0." in name)
+    chosen = choose_quantization(checkpoint.config, quantization)
+    model = build_model(checkpoint, BuildContext(dtype=torch.bfloat16, quantization=chosen))
+    with LiveStorages() as live:
+        load_named_weights(model, ((name, weights[name].clone()) for name in sorted(weights)), "here")
+    assert live.num_bytes < sum(weight.nbytes for weight in weights.values()) * 0.75
     assert live.peak <= live.num_bytes + one_layer
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from atom_kernels.attention.mla import MlaProblem
+from atom_kernels.native import native_unavailable
 from atom_kernels.protocols.collectives import SingleRank
 from atom_models import (
     BuildContext,
@@ -25,7 +26,8 @@ from atom_models.layers.loadable import Loadable
 from atom_models.layers.wide_norm import WideRMSNorm
 from atom_models.model import mixer_layers
 from atom_models.requirements.parameters import count_parameters
-from tiny_architectures import families
+from quantized_checkpoints import PUBLISHED, write_gpt_oss, write_quantized
+from tiny_architectures import families, make_tiny
 from tiny_models import make_tiny_llama
 
 VARIANTS = {
@@ -91,7 +93,7 @@ def test_rounded_linears_take_the_bytes_of_codes_and_scales(tmp_path):
 
 def test_a_mixture_is_counted_without_a_list_of_its_experts_names(tiny_family):
     model = build_model(open_checkpoint(tiny_family("qwen3_moe")), BuildContext(dtype=torch.float32))
-    assert count_parameters(model).experts
+    assert count_parameters(model).idle
     assert [layer for layer in model.modules() if isinstance(layer, Experts) and layer._chosen_pieces is not None] == []
 
 
@@ -122,3 +124,27 @@ def test_an_unsupported_architecture_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["Unknown"]}))
     with pytest.raises(UnsupportedArchitectureError, match="Unknown is not supported"):
         model_requirements(open_checkpoint(tmp_path))
+
+
+def test_rounded_experts_take_the_bytes_of_codes_and_scales(tmp_path):
+    checkpoint = open_checkpoint(make_tiny("mixtral", tmp_path / "m", hidden_size=64, intermediate_size=96))
+    needs, config = model_requirements(checkpoint), checkpoint.config
+    experts = needs.num_layers * config["num_local_experts"] * 3 * 64 * 96
+    assert experts < needs.num_linear_parameters < 2 * experts
+    rest = (needs.num_parameters - needs.num_linear_parameters) * 2
+    assert needs.weight_bytes["mxfp4"] == rest + needs.num_linear_parameters * 17 // 32
+
+
+def test_a_mixture_stays_as_it_is_published_where_a_kernel_reads_its_experts(tmp_path, monkeypatch):
+    plain = make_tiny("gpt_oss", tmp_path / "plain", hidden_size=96, intermediate_size=64)
+    needs = model_requirements(open_checkpoint(write_gpt_oss(tmp_path, plain)[0]))
+    if not native_unavailable("moe_quantized"):
+        assert needs.held_format(None) == "mxfp4"
+    monkeypatch.setenv("ATOM_DISABLE_NATIVE", "1")
+    assert needs.held_format(None) == "bfloat16"
+
+
+def test_a_mixture_whose_experts_no_kernel_reads_takes_the_memory_of_plain_numbers(tmp_path):
+    plain = make_tiny("qwen3_moe", tmp_path / "plain", moe_intermediate_size=40)
+    needs = model_requirements(open_checkpoint(write_quantized(tmp_path, plain, PUBLISHED["fp8 tiles"])[0]))
+    assert needs.held_format(None) == "bfloat16"

@@ -11,7 +11,6 @@ import torch
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, num_idle_weights
 from atom_models.layers import Experts, MoE, MoEConfig, Residual, RMSNorm, RoutingConfig, SharedExpertsConfig
-from atom_models.quantization import choose_quantization
 from atom_models.weights import load_dummy_weights
 
 E, K, D, I = 4, 2, 16, 6  # noqa: E741
@@ -117,12 +116,6 @@ def test_a_tensor_of_another_shape_is_refused_by_name():
     layer = make_experts()
     with pytest.raises(ValueError, match=r"m\.experts\.0\.up_proj\.weight is \[16, 6\]"):
         layer.load_shard("m.experts.0.up_proj.weight", torch.zeros(D, I))
-
-
-def test_experts_that_a_scheme_would_quantize_are_refused():
-    context = BuildContext(quantization=choose_quantization({}, "int8"))
-    with pytest.raises(ValueError, match="experts cannot be held as int8"):
-        make_moe(context=context)
 
 
 def test_weights_of_experts_that_a_token_does_not_choose_are_idle():

@@ -65,7 +65,7 @@ def test_llama_computes_with_the_numbers_of_its_file(name: str, plain_llama: Pat
     ],
 )
 def test_families_compute_with_the_numbers_of_their_files(family: str, name: str, sizes: dict, tmp_path: Path):
-    """Experts and what latents become keys and values by are held as plain numbers; they are those of the file."""
+    """What latents become keys and values by is held as plain numbers; they are those of the file."""
     plain = make_tiny(family, tmp_path / "plain", **sizes)
     assert_equals_twin(*write_quantized(tmp_path, plain, PUBLISHED[name]))
 

@@ -34,18 +34,19 @@ def _supports(problem: LinearProblem, platform: Any) -> str | None:
     reason = why_not_dtype(problem.dtype, (torch.float32, torch.bfloat16)) or native_unavailable("linear_quantized")
     if reason is None and problem.in_features % _BLOCK:
         return f"for multiples of {_BLOCK} inputs, not {problem.in_features}"
-    group = _group(problem)
+    group = group_size(problem)
     if reason is None and group != _HALF and group % _BLOCK:
         return f"for groups of {_HALF} or multiples of {_BLOCK} inputs, not {group}"
     return reason
 
 
-def _group(problem: LinearProblem) -> int:
+def group_size(problem: LinearProblem) -> int:
     """Inputs that share a scale here: a part of the format's group, where that does not divide the inputs."""
     return math.gcd(problem.held.parts["scale"].columns or problem.in_features, problem.in_features)
 
 
-def _kind(problem: LinearProblem) -> int:
+def code_kind(problem: LinearProblem) -> int:
+    """What a code is, as the source numbers it."""
     weight_format = problem.held
     if isinstance(weight_format, Integers):
         return _INT8 if weight_format.bits == 8 else _INT4
@@ -53,7 +54,7 @@ def _kind(problem: LinearProblem) -> int:
 
 
 def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None]:
-    kind, codes = _kind(problem), weights["weight"]
+    kind, codes = code_kind(problem), weights["weight"]
     zero, minimum, bias = weights.get("zero_point"), weights.get("minimum"), weights["bias"]
     return {
         "codes": _by_halves(codes) if kind in (_INT4, _E2M1) else codes.contiguous().view(torch.uint8),
@@ -66,7 +67,7 @@ def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None
 
 def _by_group(problem: LinearProblem, scale: torch.Tensor) -> torch.Tensor:
     """One for each row and group of the kernel, from one for each tile of the format."""
-    part, group = problem.held.parts["scale"], _group(problem)
+    part, group = problem.held.parts["scale"], group_size(problem)
     parts = 1 if part.columns is None else part.columns // group
     spread = scale.repeat_interleave(part.rows, dim=0).repeat_interleave(parts, dim=1)
     return spread[: problem.out_features, : problem.in_features // group].contiguous()
@@ -90,10 +91,10 @@ def _scale(problem: LinearProblem, weights: Any) -> torch.Tensor:
 
 def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
     rows, columns = problem.out_features, problem.in_features
-    groups, weight_format = columns // _group(problem), problem.held
+    groups, weight_format = columns // group_size(problem), problem.held
     offset = weight_format.offset if isinstance(weight_format, Integers) else Offset.NONE
     a_group = 4 + {Offset.NONE: 0, Offset.ZERO_POINT: 1, Offset.MINIMUM: 4}[offset]
-    codes = columns if _kind(problem) in (_INT8, _E4M3) else columns // 2
+    codes = columns if code_kind(problem) in (_INT8, _E4M3) else columns // 2
     return rows * (codes + groups * a_group + 4 * problem.bias)
 
 
@@ -101,7 +102,7 @@ def _bind(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch
     function = load_native("linear_quantized", _SIGNATURES).linear_quantized
     names = ("codes", "scale", "minimum", "zero", "bias")
     pointers = [None if packed[name] is None else packed[name].data_ptr() for name in names]
-    kind, group = _kind(problem), _group(problem)
+    kind, group = code_kind(problem), group_size(problem)
     k, n, dtype, out_dtype = problem.in_features, problem.out_features, problem.dtype, problem.result_dtype
 
     def run(x: torch.Tensor, _keep_alive: Any = packed) -> torch.Tensor:

@@ -6,13 +6,14 @@ expert.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from atom_kernels.activation.contract import gated
 from atom_kernels.activation.names import Activation, check_activation
+from atom_kernels.formats import Plain, WeightFormat
 
 SCORINGS = ("softmax", "sigmoid")
 # What ranks a group of experts: its best score, or the sum of its two best.
@@ -60,6 +61,39 @@ class RoutingProblem:
 
 
 @dataclass(frozen=True)
+class ExpertMatrix:
+    """One matrix of every expert: its name, size [rows, columns], and the number format of all experts."""
+
+    name: str
+    rows: int
+    columns: int
+    held: WeightFormat
+
+    @property
+    def tensors(self) -> Mapping[str, str]:
+        """Part of the format -> name among the operator's weights: ``gate_up``, ``gate_up_scale`` and so on."""
+        return {part: self.name if part == "weight" else f"{self.name}_{part}" for part in self.held.parts}
+
+    def of_expert(self, weights: Mapping[str, torch.Tensor | None], expert: int) -> dict[str, torch.Tensor]:
+        """The parts of one expert's matrix.
+
+        Raises:
+            ValueError: one is missing.
+        """
+        parts = {}
+        for part, name in self.tensors.items():
+            tensor = weights.get(name)
+            if tensor is None:
+                raise ValueError(f"experts need the weight {name}")
+            parts[part] = tensor[expert]
+        return parts
+
+    def numbers(self, weights: Mapping[str, torch.Tensor | None], expert: int) -> torch.Tensor:
+        """The float32 matrix of one expert."""
+        return self.held.dequantize(self.of_expert(weights, expert), self.columns)
+
+
+@dataclass(frozen=True)
 class ExpertsProblem:
     """Attributes:
     num_experts, top_k: E and K.
@@ -69,6 +103,7 @@ class ExpertsProblem:
     bias: both products of an expert have one.
     alpha, limit: swiglu_oai only.
     batch_invariant: the bits of a token's result depend on no other token.
+    gate_up_format, down_format: of the matrices of the two products; None is plain numbers in `dtype`.
     """
 
     num_experts: int
@@ -81,9 +116,31 @@ class ExpertsProblem:
     alpha: float = 1.702
     limit: float = 7.0
     batch_invariant: bool = False
+    gate_up_format: WeightFormat | None = None
+    down_format: WeightFormat | None = None
 
     def __post_init__(self) -> None:
         check_activation(self.activation)
+
+    @property
+    def matrices(self) -> Mapping[str, ExpertMatrix]:
+        """What every expert has."""
+        hidden, size, plain = self.hidden_size, self.intermediate_size, Plain(self.dtype)
+        return {
+            "gate_up": ExpertMatrix("gate_up", 2 * size, hidden, self.gate_up_format or plain),
+            "down": ExpertMatrix("down", hidden, size, self.down_format or plain),
+        }
+
+    @property
+    def is_plain(self) -> bool:
+        return self.gate_up_format is None and self.down_format is None
+
+    def why_not_plain(self) -> str | None:
+        """Why a kernel of plain weights cannot run it."""
+        if self.is_plain:
+            return None
+        names = dict.fromkeys(matrix.held.name for matrix in self.matrices.values())
+        return f"multiplies plain weights, not {' and '.join(names)}"
 
 
 def route(
@@ -117,7 +174,7 @@ def route(
 
 def experts(
     problem: ExpertsProblem,
-    weights: dict[str, torch.Tensor | None],
+    weights: Mapping[str, torch.Tensor | None],
     x_TD: torch.Tensor,
     weights_TK: torch.Tensor,
     ids_TK: torch.Tensor,
@@ -132,25 +189,24 @@ def experts(
     Args:
         problem: sizes and activation.
         weights: ``gate_up`` [E, 2I, D], the I rows of gate before those of up; ``down`` [E, D, I]; with biases
-            ``gate_up_bias`` [E, 2I] and ``down_bias`` [E, D].
+            ``gate_up_bias`` [E, 2I] and ``down_bias`` [E, D]. The other tensors of a format are named after their
+            matrix: ``gate_up_scale``; each has the experts first.
         x_TD: tokens.
         weights_TK, ids_TK: float32 and int32, as `route` gives them.
         base_TD: in x's dtype: the residual, or what shared experts made of x, or both.
     """
-    gate_up, down = weights["gate_up"], weights["down"]
+    gate_up, down = problem.matrices["gate_up"], problem.matrices["down"]
     gate_up_bias, down_bias = weights.get("gate_up_bias"), weights.get("down_bias")
-    if gate_up is None or down is None:
-        raise ValueError("experts need the weights gate_up and down")
     activate = activation_of(problem)
     out_TD = torch.zeros(x_TD.shape, dtype=torch.float32, device=x_TD.device)
     for slot in range(ids_TK.shape[1]):
         for expert in range(problem.num_experts):
             tokens = (ids_TK[:, slot] == expert).nonzero().squeeze(1)
-            hidden = x_TD[tokens].float() @ gate_up[expert].float().t()
+            hidden = x_TD[tokens].float() @ gate_up.numbers(weights, expert).t()
             if gate_up_bias is not None:
                 hidden = hidden + gate_up_bias[expert].float()
             hidden = activate(hidden.to(x_TD.dtype))
-            partial = hidden.float() @ down[expert].float().t()
+            partial = hidden.float() @ down.numbers(weights, expert).t()
             if down_bias is not None:
                 partial = partial + down_bias[expert].float()
             out_TD[tokens] += partial * weights_TK[tokens, slot, None].float()

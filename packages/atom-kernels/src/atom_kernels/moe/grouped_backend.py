@@ -73,7 +73,7 @@ class GroupedExperts:
 
 def why_not_grouped(problem: ExpertsProblem, platform: Any) -> str | None:
     """None if the grouped product can run here, else the reason."""
-    if (reason := why_not_in_triton(problem.activation)) is not None:
+    if (reason := problem.why_not_plain() or why_not_in_triton(problem.activation)) is not None:
         return reason
     if problem.batch_invariant:
         return "a row's sums depend on how many rows there are"

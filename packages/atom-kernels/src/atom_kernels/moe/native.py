@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import c_float, c_int64, c_void_p
 from typing import Any
 
@@ -18,8 +18,8 @@ _SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 _SIGNATURES = {
     "moe_route_f32": "ppppllllllllf",
     "moe_route_bf16": "ppppllllllllf",
-    "moe_experts_f32": "ppppppppllllllffp",
-    "moe_experts_bf16": "ppppppppllllllffp",
+    "moe_experts_f32": "ppppppppllllllffp->l",
+    "moe_experts_bf16": "ppppppppllllllffp->l",
     "moe_workspace_bytes": "llllll->l",
     "has_linear_bf16": "->l",
 }
@@ -70,8 +70,8 @@ ROUTE_BACKEND = Backend(
 
 
 def _experts_supports(problem: ExpertsProblem, platform: Any) -> str | None:
-    if problem.activation not in _ACTIVATIONS:
-        return f"computes {' and '.join(_ACTIVATIONS)}, not {problem.activation}"
+    if (reason := problem.why_not_plain() or why_not_activation(problem)) is not None:
+        return reason
     reason = why_not_dtype(problem.dtype, _SUFFIXES) or native_unavailable("moe")
     if reason is None and problem.dtype == torch.bfloat16 and not load_native("moe", _SIGNATURES).has_linear_bf16():
         return "written for CPUs with avx512_bf16"
@@ -90,19 +90,44 @@ def _experts_max_rows(problem: ExpertsProblem, platform: Any) -> int | None:
 
 def _experts_bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
     library = load_native("moe", _SIGNATURES)
-    function, workspace_bytes = getattr(library, f"moe_experts_{_SUFFIXES[problem.dtype]}"), library.moe_workspace_bytes
-    held = [
-        None if weights[name] is None else weights[name].contiguous()
-        for name in ("gate_up", "down", "gate_up_bias", "down_bias")
-    ]
+    function = getattr(library, f"moe_experts_{_SUFFIXES[problem.dtype]}")
+    names = ("gate_up", "down", "gate_up_bias", "down_bias")
+    held = [None if weights[name] is None else weights[name].contiguous() for name in names]
+    pointers = [None if tensor is None else tensor.data_ptr() for tensor in held]
+    return bind_experts(problem, function, library.moe_workspace_bytes, pointers, held)
+
+
+def why_not_activation(problem: ExpertsProblem) -> str | None:
+    """Why the C functions do not compute the activation; None where they do."""
+    known = " and ".join(_ACTIVATIONS)
+    return None if problem.activation in _ACTIVATIONS else f"computes {known}, not {problem.activation}"
+
+
+def bind_experts(
+    problem: ExpertsProblem,
+    function: Callable[..., int],
+    workspace_bytes: Callable[..., int],
+    pointers: Sequence[int | None],
+    keep_alive: Any,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Callable[..., torch.Tensor]:
+    """The operator by a C function ``moe_experts`` of ``moe_experts.h``.
+
+    Args:
+        pointers: to the matrices of gate_up and down, and to their biases.
+        keep_alive: what the pointers lead to.
+        dtype: of rows in the C function; None is the problem's.
+    """
+    dtype = dtype or problem.dtype
     # Arguments that never change are converted for C once.
-    pointers = tuple(c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in held)
+    matrices = tuple(c_void_p(pointer) for pointer in pointers)
     shape = (problem.num_experts, problem.top_k, problem.hidden_size, problem.intermediate_size)
     sizes = tuple(c_int64(size) for size in shape)
-    item_size = c_int64(problem.dtype.itemsize)
+    item_size = c_int64(dtype.itemsize)
     activation, alpha, limit = c_int64(_ACTIVATIONS[problem.activation]), c_float(problem.alpha), c_float(problem.limit)
     passing = max(_PASSING_TOKENS, _PASSING_ROWS * problem.num_experts // problem.top_k)
-    row_bytes = problem.hidden_size * problem.dtype.itemsize
+    row_bytes = problem.hidden_size * dtype.itemsize
     top_k, empty_like, uint8 = problem.top_k, torch.empty_like, torch.uint8
 
     def run(
@@ -110,19 +135,21 @@ def _experts_bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.
         weights_TK: torch.Tensor,
         ids_TK: torch.Tensor,
         base: torch.Tensor | None = None,
-        _keep_alive: Any = held,
+        _keep_alive: Any = keep_alive,
     ) -> torch.Tensor:
         x, weights_TK, ids_TK, base = experts_inputs(problem, x, weights_TK, ids_TK, base)
+        x = x.to(dtype)
         num_tokens, out = x.shape[0], empty_like(x)
         workspace = x.new_empty(workspace_bytes(min(num_tokens, passing), *sizes, item_size), dtype=uint8)
         for start in range(0, num_tokens, passing):
             row, pair = start * row_bytes, start * top_k * 4
-            function(
-                x.data_ptr() + row, weights_TK.data_ptr() + pair, ids_TK.data_ptr() + pair, *pointers,
+            if not function(
+                x.data_ptr() + row, weights_TK.data_ptr() + pair, ids_TK.data_ptr() + pair, *matrices,
                 out.data_ptr() + row, min(num_tokens - start, passing), *sizes, activation, alpha, limit,
                 workspace.data_ptr(),
-            )  # fmt: skip
-        return out if base is None else out.add_(base)
+            ):  # fmt: skip
+                raise MemoryError("no memory for a panel of the experts' weights")
+        return (out if base is None else out.add_(base)).to(problem.dtype)
 
     return run
 

@@ -9,7 +9,8 @@ import torch
 from atom_kernels.aiter.moe import experts as aiter_experts
 from atom_kernels.aiter.moe import routing as aiter_routing
 from atom_kernels.dtypes import FLOATS
-from atom_kernels.moe import grouped_backend, native, triton_experts_backend, triton_route_backend
+from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, WeightFormat, num_bytes, weight_specs
+from atom_kernels.moe import grouped_backend, native, native_quantized, triton_experts_backend, triton_route_backend
 from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, experts, route, routing_tensors
 from atom_kernels.moe.sorted_rows import TORCH_BACKEND
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
@@ -107,9 +108,12 @@ MOE_ROUTE = Op(
 def _expert_weights(problem: ExpertsProblem) -> dict[str, WeightSpec]:
     experts_, hidden, size = problem.num_experts, problem.hidden_size, problem.intermediate_size
     absent = not problem.bias
+    specs = {}
+    for matrix in problem.matrices.values():
+        parts = weight_specs(matrix.held, matrix.rows, matrix.columns, (experts_,))
+        specs |= {name: parts[part] for part, name in matrix.tensors.items()}
     return {
-        "gate_up": WeightSpec((experts_, 2 * size, hidden), problem.dtype),
-        "down": WeightSpec((experts_, hidden, size), problem.dtype),
+        **specs,
         "gate_up_bias": WeightSpec((experts_, 2 * size), problem.dtype, optional=absent),
         "down_bias": WeightSpec((experts_, hidden), problem.dtype, optional=absent),
     }
@@ -122,9 +126,12 @@ def _expert_inputs(problem: ExpertsProblem, num_rows: int, generator: torch.Gene
         return (torch.randn(*shape, generator=generator) * scale).to(problem.dtype)
 
     weights: dict[str, torch.Tensor | None] = {}
-    for name, spec in _expert_weights(problem).items():
-        scale = spec.shape[-1] ** -0.5 if len(spec.shape) == 3 else 1.0
-        weights[name] = None if spec.optional else random(*spec.shape, scale=scale)
+    for matrix in problem.matrices.values():
+        shape = (problem.num_experts, matrix.rows, matrix.columns)
+        parts = matrix.held.quantize(random(*shape, scale=matrix.columns**-0.5))
+        weights |= {name: parts[part] for part, name in matrix.tensors.items()}
+        bias = f"{matrix.name}_bias"
+        weights[bias] = random(problem.num_experts, matrix.rows) if problem.bias else None
     slope = torch.linspace(2.0, -2.0, problem.num_experts)
     logits = torch.randn(num_rows, problem.num_experts, generator=generator) + slope
     routing = RoutingProblem(problem.num_experts, problem.top_k, renormalize=True)
@@ -141,7 +148,34 @@ def _expert_problems() -> tuple[ExpertsProblem, ...]:
         ((3, 2, 2100, 48), {"activation": "swiglu_oai"}),
         ((9, 2, 128, 176), {}),
     )
-    return tuple(ExpertsProblem(*shape, dtype, **rule) for shape, rule in rules for dtype in FLOATS)
+    plain = tuple(ExpertsProblem(*shape, dtype, **rule) for shape, rule in rules for dtype in FLOATS)
+    return (*plain, *_quantized_problems())
+
+
+def _quantized_problems() -> tuple[ExpertsProblem, ...]:
+    """Every format for both products, sizes that no kernel of packed codes takes, and unlike formats."""
+    formats: tuple[WeightFormat, ...] = (
+        Float8(),
+        Float8(128, 128),
+        Float8(16, 32),
+        Integers(8),
+        Integers(8, 32),
+        *(Integers(4, 32, offset, torch.float16) for offset in Offset),
+        Mxfp4(),
+        Nvfp4(),
+    )
+    odd: dict[str, Any] = {"bias": True, "activation": "swiglu_oai"}
+    pairs = [(one, one) for one in formats] + [(Mxfp4(), Float8(128, 128)), (Integers(8), Integers(4, 32))]
+    alike = tuple(
+        ExpertsProblem(*(5, 2, 96, 160), torch.float32, **odd, gate_up_format=gate_up, down_format=down)
+        for gate_up, down in pairs
+    )
+    return (
+        *alike,
+        ExpertsProblem(4, 2, 64, 32, torch.bfloat16, gate_up_format=Mxfp4(), down_format=Mxfp4()),
+        ExpertsProblem(3, 1, 40, 24, torch.float32, gate_up_format=Integers(8), down_format=Integers(8)),
+        ExpertsProblem(3, 2, 64, 32, torch.float32, gate_up_format=Integers(8)),
+    )
 
 
 def _expert_tolerance(problem: ExpertsProblem) -> Tolerance:
@@ -155,9 +189,11 @@ def _expert_tolerance(problem: ExpertsProblem) -> Tolerance:
 def _expert_work(problem: ExpertsProblem, num_rows: int) -> Work:
     """The weights of as many experts as the rows can reach on average, each read once."""
     reached = problem.num_experts * (1 - (1 - problem.top_k / problem.num_experts) ** num_rows)
+    matrices = problem.matrices.values()
+    weights = sum(num_bytes(matrix.held, matrix.rows, matrix.columns) for matrix in matrices)
+    moved = reached * weights + 2 * num_rows * problem.hidden_size * problem.dtype.itemsize
     products = 3 * problem.hidden_size * problem.intermediate_size
-    moved = reached * products + 2 * num_rows * problem.hidden_size
-    return Work(int(moved * problem.dtype.itemsize), 2 * num_rows * problem.top_k * products)
+    return Work(int(moved), 2 * num_rows * problem.top_k * products)
 
 
 MOE_EXPERTS = Op(
@@ -171,6 +207,7 @@ MOE_EXPERTS = Op(
         triton_experts_backend.EXPERTS_BACKEND,
         grouped_backend.GROUPED_BACKEND,
         native.EXPERTS_BACKEND,
+        native_quantized.QUANTIZED_BACKEND,
         TORCH_BACKEND,
     ),
     weights=_expert_weights,
@@ -179,6 +216,7 @@ MOE_EXPERTS = Op(
     examples=lambda: (
         ExpertsProblem(32, 4, 1024, 512, torch.bfloat16),
         ExpertsProblem(8, 2, 512, 1024, torch.float32),
+        ExpertsProblem(8, 2, 512, 1024, torch.float32, gate_up_format=Mxfp4(), down_format=Mxfp4()),
     ),
     tolerance=_expert_tolerance,
     work=_expert_work,

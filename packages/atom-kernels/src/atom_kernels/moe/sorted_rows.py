@@ -1,4 +1,7 @@
-"""Experts in torch: rows sorted by expert, one product for each expert that any token chose."""
+"""Experts in torch: rows sorted by expert, one product for each expert that any token chose.
+
+Packed matrices become plain numbers one expert at a time, at each call.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import torch
 
 from atom_kernels.activation import Activation, GatedActivationProblem
 from atom_kernels.activation.ops import GATED_ACTIVATION
-from atom_kernels.moe.contract import ExpertsProblem, activation_of
+from atom_kernels.formats import Plain
+from atom_kernels.linear.contract import linear
+from atom_kernels.moe.contract import ExpertMatrix, ExpertsProblem, activation_of
 from atom_kernels.operator import Backend
 from atom_kernels.select import select
 
@@ -61,15 +66,19 @@ def fast_activation(problem: ExpertsProblem) -> Callable[[torch.Tensor], torch.T
 
 
 def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
-    gate_up, down, linear = weights["gate_up"], weights["down"], torch.nn.functional.linear
-    gate_up_bias, down_bias = weights["gate_up_bias"], weights["down_bias"]
+    def product(matrix: ExpertMatrix) -> Product:
+        weight, bias = weights[matrix.name], weights[f"{matrix.name}_bias"]
 
-    def product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
-        if bias is None:
-            return lambda rows, expert: linear(rows, weight[expert])
-        return lambda rows, expert: linear(rows, weight[expert], bias[expert])
+        def multiply(rows: torch.Tensor, expert: int) -> torch.Tensor:
+            here = None if bias is None else bias[expert]
+            if isinstance(matrix.held, Plain):
+                return torch.nn.functional.linear(rows, weight[expert], here)
+            return linear(rows, matrix.numbers(weights, expert), here)
 
-    return run_sorted(problem, product(gate_up, gate_up_bias), product(down, down_bias), fast_activation(problem))
+        return multiply
+
+    gate_up, down = problem.matrices["gate_up"], problem.matrices["down"]
+    return run_sorted(problem, product(gate_up), product(down), fast_activation(problem))
 
 
 TORCH_BACKEND = Backend(

@@ -133,6 +133,8 @@ class TritonExperts:
 
 
 def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
+    if (reason := problem.why_not_plain()) is not None:
+        return reason
     if problem.num_experts > _MAX_EXPERTS:
         return f"counts the pairs of up to {_MAX_EXPERTS} experts in registers, not {problem.num_experts}"
     if 2 * problem.intermediate_size * problem.hidden_size >= 2**31:

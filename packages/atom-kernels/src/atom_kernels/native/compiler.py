@@ -68,7 +68,7 @@ def _run(command: list[str], source: Path) -> None:
 
 def _key(source: Path, compiler: str) -> str:
     digest = hashlib.sha256()
-    for path in (source, *sorted(SOURCES.glob("*.h"))):
+    for path in (source, *sorted(SOURCES.glob("*.[ch]"))):
         digest.update(path.read_bytes())
     digest.update("\0".join((*_COMPILE_FLAGS, *_LINK_FLAGS, _compiler_version(compiler), _cpu_flags())).encode())
     return digest.hexdigest()[:20]

@@ -3,15 +3,13 @@
  * Rows are sorted by expert, so that an expert's weights pass once through the tiles of the linears for all its rows.
  * Each pair of token and expert is a row of its own up to the sum at the end, which adds in the order of the choice: a
  * token's result is the same, to the bit, whatever the other tokens. */
-#include "linear.h"
+#include "moe_rows.h"
 #include "silu.h"
 #include <float.h>
 
 #define MAX_EXPERTS 1024
-#define ALIGNMENT 64
-/* Below these a second thread costs more than it gives. */
+/* Below this a second thread costs more than it gives. */
 #define PARALLEL_SCORES 16384
-#define PARALLEL_PRODUCTS 65536
 
 /* Scores are padded to whole vectors with what is never taken. */
 #define TAKEN (-INFINITY)
@@ -106,57 +104,16 @@ static void route(float *row, const float *bias, float *weights, int32_t *ids, i
 DEFINE_MOE_ROUTE(f32)
 DEFINE_MOE_ROUTE(bf16)
 
-/* Bytes of all arrays between the products, see `moe_experts`. */
-typedef struct {
-    int64_t rows, hidden, active, starts, cursors, order, total;
-} Workspace;
-
-static Workspace plan_workspace(int64_t tokens, int64_t count, int64_t top_k, int64_t d_size, int64_t i_size,
-                                int64_t item) {
-    Workspace at;
-    int64_t next = 0, pairs = tokens * top_k;
-#define TAKE(field, bytes) at.field = next, next += ((bytes) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT
-    TAKE(rows, pairs * d_size * item);
-    TAKE(hidden, pairs * 2 * i_size * item);
-    TAKE(active, pairs * i_size * item);
-    TAKE(starts, (count + 1) * 8);
-    TAKE(cursors, count * 8);
-    TAKE(order, pairs * 8);
-#undef TAKE
-    at.total = next + ALIGNMENT;
-    return at;
-}
-
-int64_t moe_workspace_bytes(int64_t tokens, int64_t count, int64_t top_k, int64_t d_size, int64_t i_size,
-                            int64_t item) {
-    return plan_workspace(tokens, count, top_k, d_size, i_size, item).total;
-}
-
-/* Rows of weight that pass in one go, as in `linear`. */
-INLINE int64_t panel_rows(int64_t k_size, int64_t item) {
-    int64_t rows = PANEL_BYTES / (item * k_size) / TILE * TILE;
-    return rows > PANEL_ROWS ? PANEL_ROWS : rows < TILE ? TILE : rows;
-}
-
-/* starts[e]: first sorted row of an expert; order[pair]: where the row of that pair lies, -1 if it has no expert. */
-static void sort_rows(const int32_t *ids, int64_t pairs, int64_t count, int64_t *starts, int64_t *cursors,
-                      int64_t *order) {
-    memset(cursors, 0, count * sizeof(int64_t));
-    for (int64_t p = 0; p < pairs; p++)
-        if (ids[p] >= 0 && ids[p] < count) cursors[ids[p]]++;
-    starts[0] = 0;
-    for (int64_t e = 0; e < count; e++) {
-        starts[e + 1] = starts[e] + cursors[e];
-        cursors[e] = starts[e];
-    }
-    for (int64_t p = 0; p < pairs; p++) order[p] = ids[p] >= 0 && ids[p] < count ? cursors[ids[p]]++ : -1;
-}
-
 #define T float
 #define NAME(x) x##_f32
+#define MATRICES float
 #define WIDEN(p) vf_load(p)
 #define ROUND(p, v) vf_store(p, v)
+#define MULTIPLY(x, matrices, first, bias, out, from, to, rows, k, n) \
+    multiply_f32(x, (matrices) + (first) * (k), bias, out, from, to, rows, k, n)
 #include "moe_experts.h"
+#undef MULTIPLY
+#undef MATRICES
 #undef T
 #undef NAME
 #undef WIDEN
@@ -164,13 +121,18 @@ static void sort_rows(const int32_t *ids, int64_t pairs, int64_t count, int64_t 
 
 #define T bf16
 #define NAME(x) x##_bf16
+#define MATRICES bf16
 #define WIDEN(p) vf_load_bf16(p)
 #define ROUND(p, v) vf_store_bf16(p, v)
+#define MULTIPLY(x, matrices, first, bias, out, from, to, rows, k, n) \
+    multiply_bf16(x, (matrices) + (first) * (k), bias, out, from, to, rows, k, n)
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
 #include "moe_experts.h"
 #else
-void moe_experts_bf16(const bf16 *x, const float *weights, const int32_t *ids, const bf16 *gate_up, const bf16 *down,
+int64_t moe_experts_bf16(const bf16 *x, const float *weights, const int32_t *ids, const bf16 *gate_up, const bf16 *down,
                       const bf16 *gate_up_bias, const bf16 *down_bias, bf16 *out, int64_t tokens, int64_t count,
                       int64_t top_k, int64_t d_size, int64_t i_size, int64_t clamped, float alpha, float limit,
-                      char *workspace) {}
+                         char *workspace) {
+    return 0;
+}
 #endif

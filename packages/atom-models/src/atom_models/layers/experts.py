@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from atom_kernels.activation import check_activation
-from atom_kernels.formats import Plain
+from atom_kernels.formats import WeightFormat
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
-from atom_kernels.operator import WeightSpec
 from atom_kernels.plan import Plan
+from atom_kernels.platform import Platform
 from atom_kernels.select import select
+from atom_models.layers.expert_stack import ExpertStack, RankPart, StoredExpertMatrix, format_on_rank
 from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import RankWeight, check_shape, not_loaded
-from atom_models.quantization import ExpectedWeight, StoredLayout
+from atom_models.quantization import ExpectedWeight, HeldFormat
+from atom_models.quantization.experts_plan import packed_experts
 from atom_models.quantization.layouts import PlainLayout
 
 if TYPE_CHECKING:
@@ -27,41 +29,46 @@ if TYPE_CHECKING:
 
 # Names of gate, up and down where each expert is stored by itself.
 _EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
+_SLOTS = ("gate_up", "down")
+_BIAS = "bias"
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """A matrix or bias of the checkpoint, and where it goes in a slot: to one expert or to all, to gate or up or both.
+class _Matrix:
+    """A matrix of the checkpoint and where it goes: to one expert, or to all (None), which lie in one tensor."""
 
-    Attributes:
-        layout: of the matrix; None for a bias.
-        shape: of the plain numbers, experts first where they are all in one.
-        turned: inputs come before outputs.
-        interleaved: rows of gate and up take turns.
-    """
-
+    name: str
     slot: str
-    shape: tuple[int, ...]
-    layout: StoredLayout | None = None
+    source: StoredExpertMatrix
+    held: HeldFormat | None
     expert: int | None = None
-    half: int | None = None
-    turned: bool = False
-    interleaved: bool = False
 
-    def expected(self, dtype: torch.dtype) -> dict[str, ExpectedWeight]:
+    def expected(self, num_experts: int) -> dict[str, ExpectedWeight]:
         """Its tensors, by what the layout calls them."""
-        if self.layout is None or isinstance(self.layout, PlainLayout):
-            return {"weight": ExpectedWeight(self.shape, dtype)}
-        *experts, rows, columns = self.shape
-        tensors = self.layout.expected(rows, columns)
-        return {suffix: replace(one, shape=(*experts, *one.shape)) for suffix, one in tensors.items()}
+        experts = () if self.expert is not None else (num_experts,)
+        return {suffix: replace(one, shape=(*experts, *one.shape)) for suffix, one in self.source.expected().items()}
 
-    def plain(self, stored: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The numbers of one expert, outputs first."""
-        if self.layout is None or isinstance(self.layout, PlainLayout):
-            return stored["weight"].t() if self.turned else stored["weight"]
-        rows, columns = self.shape[-2:]
-        return self.layout.weight_format.dequantize(self.layout.to_parts(stored, rows, columns), columns)
+    def expected_bias(self, num_experts: int, dtype: torch.dtype) -> ExpectedWeight:
+        experts = () if self.expert is not None else (num_experts,)
+        return ExpectedWeight((*experts, self.source.shape[0]), dtype)
+
+    def tensor_name(self, suffix: str) -> str:
+        """Plain matrices of all experts go without a suffix."""
+        if self.expert is not None:
+            return f"{self.name}.{suffix}"
+        return self.name if isinstance(self.source.layout, PlainLayout) else f"{self.name}_{suffix}"
+
+    @property
+    def bias_name(self) -> str:
+        return f"{self.name}_bias" if self.expert is None else f"{self.name}.bias"
+
+
+class _Piece(NamedTuple):
+    """A tensor of a matrix, by what the layout calls it, or "bias"."""
+
+    matrix: _Matrix
+    suffix: str
+    expected: ExpectedWeight
 
 
 class Experts(Layer):
@@ -77,19 +84,19 @@ class Experts(Layer):
         self.prefix = prefix
         self._config, self._context, self._ranks = config, context, context.collectives
         self._local_size = context.split(config.intermediate_size, f"{prefix}: intermediate_size of an expert")
-        found = context.quantization.for_layer(f"{prefix}.0.gate_proj", context.dtype)
-        if isinstance(found.stored, PlainLayout) and found.held is not None:
-            name = context.quantization.name
-            raise ValueError(f"{prefix}: experts cannot be held as {name} yet; leave them out of quantization")
-        self.problem = ExpertsProblem(
+        self._plain = ExpertsProblem(
             *(config.num_experts, config.top_k, config.hidden_size, self._local_size, context.dtype),
             *(check_activation(config.hidden_act), config.expert_bias, config.swiglu_alpha, config.swiglu_limit),
             batch_invariant=context.platform.batch_invariant,
         )
-        self._tensors: dict[str, torch.Tensor] = {}
+        # Until names are chosen, all experts are taken to be stored as the first.
+        self._first = self._fused() if config.fused_transposed else self._single(_EXPERT_NAMES[0], 1)
+        self.problem = self._problem_of(self._first, context.platform)
+        self._stacks: dict[str, ExpertStack] = {}
+        self._biases: dict[str, torch.Tensor] = {}
         # What has come of matrices that are not complete.
-        self._waiting: dict[_Piece, dict[str, torch.Tensor]] = {}
-        self._chosen_pieces: dict[str, tuple[_Piece, str]] | None = None
+        self._waiting: dict[_Matrix, dict[str, torch.Tensor]] = {}
+        self._chosen_pieces: dict[str, _Piece] | None = None
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
     def forward(
@@ -103,134 +110,183 @@ class Experts(Layer):
         problem = self.problem
         return 3 * problem.hidden_size * problem.intermediate_size * (problem.num_experts - problem.top_k)
 
+    def is_quantized(self, platform: Platform) -> bool:
+        """Whether the weights would be held in another format than plain numbers there."""
+        return not self._problem_of(self._first, platform).is_plain
+
+    @property
+    def is_stored_quantized(self) -> bool:
+        return any(not isinstance(matrix.source.layout, PlainLayout) for matrix in self._first)
+
     def held_weights(self) -> list[HeldWeights]:
-        name = f"{self.prefix}.0.{_EXPERT_NAMES[0][0]}"
-        held = Plain(self._context.dtype).name
-        return [HeldWeights.run_by(self._plan, (self.prefix,), asked=name, stored=self._layout(name).name, held=held)]
+        first = self._first[0]
+        held = " and ".join(dict.fromkeys(matrix.held.name for matrix in self.problem.matrices.values()))
+        stored = first.source.layout.name
+        return [HeldWeights.run_by(self._plan, (self.prefix,), asked=first.name, stored=stored, held=held)]
+
+    def weights_on_rank(self) -> list[RankWeight]:
+        count, weights = self.problem.num_experts, []
+        for matrix in self.problem.matrices.values():
+            sources = [one.source for one in self._first if one.slot == matrix.name]
+            stored = sum(tensor.num_bytes for source in sources for tensor in source.expected().values())
+            weights.append(RankWeight((count, matrix.rows, matrix.columns), count * stored // self._ranks.size))
+        if self.problem.bias:
+            rows = [matrix.rows for matrix in self.problem.matrices.values()]
+            weights += [RankWeight((count, size), count * size * self.problem.dtype.itemsize) for size in rows]
+        return weights
+
+    def choose_names(self, available: Collection[str]) -> None:
+        """Expects the names that a checkpoint with those tensors uses."""
+        if not {f"{self.prefix}.gate_up_proj", f"{self.prefix}.gate_up_proj_blocks"}.isdisjoint(available):
+            self._list(self._fused())
+            return
+        for names in _EXPERT_NAMES:
+            gate = self._single(names, 1)[0]
+            known = {gate.bias_name, *map(gate.tensor_name, gate.source.expected())}
+            if not known.isdisjoint(available):
+                self._list(self._single(names, self._config.num_experts))
+
+    def ignored_weights(self) -> frozenset[str]:
+        matrices = {piece.matrix for piece in self._pieces.values()}
+        return frozenset(f"{one.name}.{suffix}" for one in matrices for suffix in one.source.layout.ignored)
+
+    def expected_weights(self) -> dict[str, ExpectedWeight]:
+        return {name: piece.expected for name, piece in self._pieces.items()}
+
+    def load_shard(self, name: str, tensor: torch.Tensor) -> None:
+        matrix, suffix, expected = self._pieces[name]
+        check_shape(name, tensor, expected)
+        if suffix == _BIAS:
+            self._place_bias(matrix, tensor)
+            return
+        waiting = self._waiting.setdefault(matrix, {})
+        waiting[suffix] = tensor
+        if len(waiting) == len(matrix.source.expected()):
+            self._place(matrix, self._waiting.pop(matrix))
+
+    def finish(self) -> None:
+        tensors, self._biases = {f"{slot}_bias": bias for slot, bias in self._biases.items()}, {}
+        for stack in self._stacks.values():
+            tensors |= stack.take()
+        self._stacks = {}
+        self._apply = self._plan.prepare(tensors)
 
     @property
     def _plan(self) -> Plan:
         return select(MOE_EXPERTS, self.problem, self._context.platform)
 
-    def choose_names(self, available: Collection[str]) -> None:
-        """Expects the names that a checkpoint with those tensors uses."""
-        if not {f"{self.prefix}.gate_up_proj", f"{self.prefix}.gate_up_proj_blocks"}.isdisjoint(available):
-            self._chosen_pieces = self._fused_pieces()
-            return
-        for names in _EXPERT_NAMES:
-            start = f"{self.prefix}.0.{names[0]}."
-            if any(name.startswith(start) for name in available):
-                self._chosen_pieces = self._single_pieces(names)
-
-    def ignored_weights(self) -> frozenset[str]:
-        layers = {name.removesuffix(f".{suffix}"): piece.layout for name, (piece, suffix) in self._pieces.items()}
-        return frozenset(f"{layer}.{suffix}" for layer, layout in layers.items() if layout for suffix in layout.ignored)
-
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
-        dtype = self._context.dtype
-        return {name: piece.expected(dtype)[suffix] for name, (piece, suffix) in self._pieces.items()}
-
-    def weights_on_rank(self) -> list[RankWeight]:
-        specs = {slot: spec for slot, spec in MOE_EXPERTS.weights(self.problem).items() if not spec.optional}
-        return [RankWeight(spec.shape, self._stored_bytes(slot, spec)) for slot, spec in specs.items()]
-
-    def _stored_bytes(self, slot: str, spec: WeightSpec) -> int:
-        """All experts are taken to be stored as the first."""
-        layout = self._layout(f"{self.prefix}.0.{_EXPERT_NAMES[0][0]}")
-        if slot.endswith("bias") or isinstance(layout, PlainLayout):
-            return spec.num_bytes
-        config = self._config
-        whole = sum(one.num_bytes for one in layout.expected(config.intermediate_size, config.hidden_size).values())
-        num_matrices = {"gate_up": 2, "down": 1}[slot] * config.num_experts
-        return whole * num_matrices // self._ranks.size
-
-    def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        piece, suffix = self._pieces[name]
-        expected = piece.expected(self._context.dtype)
-        check_shape(name, tensor, expected[suffix])
-        waiting = self._waiting.setdefault(piece, {})
-        waiting[suffix] = tensor
-        if len(waiting) < len(expected):
-            return
-        stored, target = self._waiting.pop(piece), self._tensor(piece.slot)
-        if piece.expert is not None:
-            self._place(piece, stored, target[piece.expert])
-            return
-        for expert, one in enumerate(target):
-            self._place(piece, {suffix: tensor[expert] for suffix, tensor in stored.items()}, one)
-
-    def _place(self, piece: _Piece, stored: dict[str, torch.Tensor], target: torch.Tensor) -> None:
-        """Puts this rank's part of a complete matrix or bias where it belongs in one expert, as plain numbers."""
-        source, size, rank = piece.plain(stored), self._config.intermediate_size, self._ranks.rank
-        here = slice(rank * self._local_size, (rank + 1) * self._local_size)
-        if piece.slot in ("gate_up", "gate_up_bias"):
-            halves = (
-                source.unflatten(0, (size, 2)).transpose(0, 1) if piece.interleaved else source.unflatten(0, (-1, size))
-            )
-            target.unflatten(0, (2, -1))[_at(piece.half)].copy_(halves[:, here])
-        elif piece.slot == "down":
-            target.copy_(source[:, here])
-        elif rank == 0:
-            # The sum over ranks holds it once.
-            target.copy_(source)
-
-    def finish(self) -> None:
-        tensors, self._tensors = self._tensors, {}
-        self._apply = self._plan.prepare(tensors)
-
     @property
-    def _pieces(self) -> dict[str, tuple[_Piece, str]]:
-        """By full name: the piece, and what its layout calls that tensor.
+    def _pieces(self) -> dict[str, _Piece]:
+        """By full name.
 
         Listed when first asked for: there may be a thousand, and a model that is only counted needs none.
         """
         if self._chosen_pieces is None:
             fused = self._config.fused_transposed
-            self._chosen_pieces = self._fused_pieces() if fused else self._single_pieces(_EXPERT_NAMES[0])
+            return self._list(self._fused() if fused else self._single(_EXPERT_NAMES[0], self._config.num_experts))
         return self._chosen_pieces
 
-    def _layout(self, name: str) -> StoredLayout:
-        return self._context.quantization.for_layer(name, self._context.dtype).stored
+    def _list(self, matrices: Sequence[_Matrix]) -> dict[str, _Piece]:
+        """Expects these, and chooses the formats that hold them."""
+        count, pieces = self._config.num_experts, {}
+        for matrix in matrices:
+            for suffix, expected in matrix.expected(count).items():
+                pieces[matrix.tensor_name(suffix)] = _Piece(matrix, suffix, expected)
+            if self._config.expert_bias:
+                expected = matrix.expected_bias(count, self._context.dtype)
+                pieces[matrix.bias_name] = _Piece(matrix, _BIAS, expected)
+        self.problem = self._problem_of(matrices, self._context.platform)
+        self._first = tuple(matrix for matrix in matrices if matrix.expert in (None, 0))
+        self._chosen_pieces = pieces
+        return pieces
 
-    def _single_pieces(self, names: tuple[str, str, str]) -> dict[str, tuple[_Piece, str]]:
+    def _single(self, names: tuple[str, str, str], num_experts: int) -> tuple[_Matrix, ...]:
+        """Matrices of the first experts, each by itself."""
         config = self._config
         outer, inner = (config.intermediate_size, config.hidden_size), (config.hidden_size, config.intermediate_size)
         places = (("gate_up", outer, 0), ("gate_up", outer, 1), ("down", inner, None))
-        pieces = {}
-        for expert in range(config.num_experts):
+        matrices = []
+        for expert in range(num_experts):
             for name, (slot, shape, half) in zip(names, places, strict=True):
                 layer = f"{self.prefix}.{expert}.{name}"
-                piece = _Piece(slot, shape, self._layout(layer), expert, half)
-                pieces |= {f"{layer}.{suffix}": (piece, suffix) for suffix in piece.expected(self._context.dtype)}
-                if config.expert_bias:
-                    pieces[f"{layer}.bias"] = _Piece(f"{slot}_bias", shape[:1], None, expert, half), "weight"
-        return pieces
+                found = self._context.quantization.for_layer(layer, self._context.dtype)
+                source = StoredExpertMatrix(found.stored, shape, half=half)
+                matrices.append(_Matrix(layer, slot, source, found.held, expert))
+        return tuple(matrices)
 
-    def _fused_pieces(self) -> dict[str, tuple[_Piece, str]]:
-        config = self._config
-        count, hidden, size = config.num_experts, config.hidden_size, config.intermediate_size
-        pieces = {}
-        for slot, rows, columns in (("gate_up", 2 * size, hidden), ("down", hidden, size)):
+    def _fused(self) -> tuple[_Matrix, ...]:
+        """The matrices of all experts in one."""
+        config, matrices = self._config, []
+        hidden, size = config.hidden_size, config.intermediate_size
+        for slot, shape in (("gate_up", (2 * size, hidden)), ("down", (hidden, size))):
             layer = f"{self.prefix}.{slot}_proj"
-            layout = self._layout(layer)
-            is_plain = isinstance(layout, PlainLayout)
-            turned, interleaved = is_plain and config.fused_transposed, config.fused_transposed
-            shape = (columns, rows) if turned else (rows, columns)
-            piece = _Piece(slot, (count, *shape), layout, turned=turned, interleaved=interleaved)
-            # Plain matrices of all experts go without a suffix.
-            pieces |= {
-                layer if is_plain else f"{layer}_{suffix}": (piece, suffix)
-                for suffix in piece.expected(self._context.dtype)
-            }
-            if config.expert_bias:
-                pieces[f"{layer}_bias"] = _Piece(f"{slot}_bias", (count, rows), interleaved=interleaved), "weight"
-        return pieces
+            found = self._context.quantization.for_layer(layer, self._context.dtype)
+            turned = isinstance(found.stored, PlainLayout) and config.fused_transposed
+            interleaved = config.fused_transposed and slot == "gate_up"
+            source = StoredExpertMatrix(found.stored, shape, turned=turned, interleaved=interleaved)
+            matrices.append(_Matrix(layer, slot, source, found.held))
+        return tuple(matrices)
 
-    def _tensor(self, slot: str) -> torch.Tensor:
-        if slot not in self._tensors:
-            spec: Any = MOE_EXPERTS.weights(self.problem)[slot]
-            self._tensors[slot] = torch.zeros(spec.shape, dtype=spec.dtype, device=self._context.device)
-        return self._tensors[slot]
+    def _problem_of(self, matrices: Sequence[_Matrix], platform: Platform) -> ExpertsProblem:
+        formats = {slot: self._format(slot, {one for one in matrices if one.slot == slot}) for slot in _SLOTS}
+        rounded = any(matrix.held is not None and matrix.held.weights is not None for matrix in matrices)
+        return packed_experts(self._plain, formats, platform, rounded=rounded)
+
+    def _format(self, slot: str, matrices: Collection[_Matrix]) -> WeightFormat | None:
+        """That holds a matrix of all experts; None is plain, as where experts are stored in several formats."""
+        choices = {(matrix.source.layout, matrix.held) for matrix in matrices}
+        (layout, held), *others = choices
+        if held is None or others:
+            return None
+        source = next(iter(matrices)).source
+        part = self._part(slot, source)
+        if held.weights is not None:
+            # Numbers are rounded when they are cut already, gate and up each by itself.
+            rows = ((0, self._local_size),) * 2 if slot == "gate_up" else part.rows
+            return format_on_rank(held.weights, RankPart(rows, (0, source.shape[1])))
+        rows = part.rows * (1 if source.half is None else 2)
+        return format_on_rank(layout.weight_format, RankPart(rows, part.columns), interleaved=source.interleaved)
+
+    def _part(self, slot: str, source: StoredExpertMatrix) -> RankPart:
+        """What this rank holds of a matrix."""
+        first = self._ranks.rank * self._local_size
+        last, size = first + self._local_size, self._config.intermediate_size
+        if slot == "down":
+            return RankPart(((0, source.shape[0]),), (first, last))
+        starts = (0, size) if source.half is None else (0,)
+        return RankPart(tuple((start + first, start + last) for start in starts), (0, source.shape[1]))
+
+    def _place(self, matrix: _Matrix, stored: Mapping[str, torch.Tensor]) -> None:
+        """Puts this rank's part of a complete matrix where it belongs."""
+        if matrix.slot not in self._stacks:
+            held = self.problem.matrices[matrix.slot]
+            self._stacks[matrix.slot] = ExpertStack(held, self.problem.num_experts, self._context.device)
+        stack, part = self._stacks[matrix.slot], self._part(matrix.slot, matrix.source)
+        if matrix.expert is not None:
+            stack.place(matrix.expert, matrix.source, stored, part)
+            return
+        for expert in range(self.problem.num_experts):
+            one = {suffix: tensor[expert] for suffix, tensor in stored.items()}
+            stack.place(expert, matrix.source, one, part)
+
+    def _place_bias(self, matrix: _Matrix, source: torch.Tensor) -> None:
+        if matrix.slot not in self._biases:
+            rows = self.problem.matrices[matrix.slot].rows
+            shape = (self.problem.num_experts, rows)
+            self._biases[matrix.slot] = torch.zeros(shape, dtype=self.problem.dtype, device=self._context.device)
+        target, size, rank = self._biases[matrix.slot], self._config.intermediate_size, self._ranks.rank
+        target = target[_at(matrix.expert)]
+        source = source if matrix.expert is None else source.unsqueeze(0)
+        if matrix.slot == "gate_up":
+            here = slice(rank * self._local_size, (rank + 1) * self._local_size)
+            is_interleaved = matrix.source.interleaved
+            halves = (
+                source.unflatten(1, (size, 2)).transpose(1, 2) if is_interleaved else source.unflatten(1, (-1, size))
+            )
+            target.unflatten(1, (2, -1))[:, _at(matrix.source.half)].copy_(halves[..., here])
+        elif rank == 0:
+            # The sum over ranks holds it once.
+            target.copy_(source)
 
 
 def _at(index: int | None) -> slice:

@@ -18,9 +18,8 @@ class Count:
 
     Attributes:
         parameters: all of them.
-        linear: matrices of linear layers but the head and routers: what is rounded while loading.
+        linear: matrices of experts, and of linear layers but the head and routers: what is rounded while loading.
         linear_shapes: of those.
-        experts: matrices of routed experts.
         idle: weights of experts that a token does not choose, with their biases.
         stored_bytes: of all of them in the checkpoint.
     """
@@ -28,7 +27,6 @@ class Count:
     parameters: int = 0
     linear: int = 0
     linear_shapes: Counter[tuple[int, int]] = field(default_factory=Counter)
-    experts: int = 0
     idle: int = 0
     stored_bytes: int = 0
 
@@ -47,9 +45,11 @@ def _count(layer: Loadable, *, is_router: bool) -> Count:
     weights = layer.weights_on_rank()
     total, stored_bytes = sum(math.prod(one.shape) for one in weights), sum(one.stored_bytes for one in weights)
     if isinstance(layer, Experts):
-        problem, matrices = layer.problem, sum(math.prod(one.shape) for one in weights if len(one.shape) == 3)
-        idle = total // problem.num_experts * (problem.num_experts - problem.top_k)
-        return Count(parameters=total, experts=matrices, idle=idle, stored_bytes=stored_bytes)
+        count = layer.problem.num_experts
+        shapes = Counter({(one.shape[1], one.shape[2]): count for one in weights if len(one.shape) == 3})
+        linear = sum(math.prod(shape) * number for shape, number in shapes.items())
+        idle = total // count * (count - layer.problem.top_k)
+        return Count(total, linear, shapes, idle, stored_bytes)
     if is_router or isinstance(layer, LMHead) or not isinstance(layer, (Linear, LatentAttention)):
         return Count(parameters=total, stored_bytes=stored_bytes)
     matrices = [(one.shape[0], one.shape[1]) for one in weights if len(one.shape) == 2]

@@ -49,11 +49,11 @@ class ModelRequirements:
         architecture: as the checkpoint names it.
         num_parameters: tied embeddings counted once; layers that are not loaded are not counted.
         num_active_parameters: of these, what one token passes through; fewer in mixtures of experts.
-        num_linear_parameters: of these, what is rounded while loading (no embedding, head or routed expert).
+        num_linear_parameters: of these, what is rounded while loading (no embedding, head or router).
         num_layers: that have a cache.
         max_model_len: longest context in tokens.
-        weight_bytes: by number format. Those of `ROUNDED_TO` leave all but the linears in bfloat16, and are there for
-            models without experts; the published format is there if the checkpoint is quantized and can be read.
+        weight_bytes: by number format. Those of `ROUNDED_TO` leave all but linears and experts in bfloat16; the
+            published format is there if the checkpoint is quantized and can be read.
         published_format: by which method the checkpoint is quantized, such as "fp8" or "awq", or None.
         held_format: platform, or None for this machine -> what an engine holds the published weights in there, one of
             `weight_bytes`.
@@ -149,18 +149,20 @@ def _rank_share(checkpoint: Checkpoint, context: BuildContext, stored: _Stored, 
 
 def _held_format(model: nn.Module, stored: _Stored, platform: Platform) -> str:
     """The published format where all that is stored in it stays so, else what the model computes in."""
-    has_experts = any(isinstance(layer, Experts) for layer in model.modules())
-    is_packed = any(isinstance(layer, Linear) and layer.is_quantized(platform) for layer in model.modules())
-    return stored.method if stored.method is not None and is_packed and not has_experts else "bfloat16"
+    layers = [layer for layer in model.modules() if isinstance(layer, (Linear, Experts))]
+    is_packed = any(layer.is_quantized(platform) for layer in layers)
+    # The experts are most of a mixture: its size is the published one where they stay as they are stored.
+    experts = [layer for layer in layers if isinstance(layer, Experts) and layer.is_stored_quantized]
+    keeps_experts = all(layer.is_quantized(platform) for layer in experts)
+    return stored.method if stored.method is not None and is_packed and keeps_experts else "bfloat16"
 
 
 def _share(model: nn.Module, count: Count, stored: _Stored) -> RankShare:
     found = {"float32": count.parameters * 4, "bfloat16": count.parameters * 2}
-    if not count.experts:
-        # Experts cannot be held so yet. A published format of the same name has a size of its own.
-        for name, weight_format in ROUNDED_TO.items():
-            if name != stored.method:
-                found[name] = (count.parameters - count.linear) * 2 + _rounded_bytes(count, weight_format)
+    for name, weight_format in ROUNDED_TO.items():
+        # A published format of the same name has a size of its own.
+        if name != stored.method:
+            found[name] = (count.parameters - count.linear) * 2 + _rounded_bytes(count, weight_format)
     if stored.method is not None and stored.is_read:
         found[stored.method] = count.stored_bytes
     return RankShare(found, cache_groups(model))

@@ -25,6 +25,8 @@ _SHUFFLE = (16, 16)
 
 
 def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
+    if (reason := problem.why_not_plain()) is not None:
+        return reason
     if problem.dtype not in _DTYPES:
         return f"fused_moe is written for bfloat16 and float16, not {problem.dtype}"
     if problem.activation != Activation.SILU:
