@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.attention import AttentionProblem, AttentionPrologue
+from atom_kernels.mixers import CacheFormat
 from atom_models.layers.mixer import Mixer
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Attention(Mixer):
             head_dim=head_dim,
             scale=head_dim**-0.5 if scale is None else scale,
             dtype=context.dtype_name,
-            kv_cache_dtype=context.kv_cache_dtype,
+            cache=CacheFormat.named(context.kv_cache_dtype),
             block_size=context.block_size,
             sliding_window=sliding_window,
             has_sinks=sinks,

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from atom_kernels.mixers import select_mixer
+from atom_kernels.mixers import CacheFormat, select_mixer
 from atom_kernels.platform import Platform
 from atom_kernels.protocols import CacheLayout
 from atom_models.model import mixer_layers
@@ -56,4 +56,4 @@ def cache_groups(model: nn.Module) -> tuple[CacheGroup, ...]:
 @functools.cache
 def _layout(problem: Any, kv_cache_dtype: str, platform: Platform) -> CacheLayout:
     stored = platform.float8 if kv_cache_dtype == "float8_e4m3fn" else kv_cache_dtype
-    return select_mixer(replace(problem, kv_cache_dtype=stored), platform).layout
+    return select_mixer(replace(problem, cache=CacheFormat.named(stored)), platform).layout

@@ -13,7 +13,7 @@ import torch
 from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, MultipleOf
 
 from atom_kernels.attention import AttentionProblem
-from atom_kernels.mixers import MixerPlan
+from atom_kernels.mixers import CacheFormat, MixerPlan
 from atom_kernels.protocols import Caches
 from atom_vllm.mixers.cache_dtypes import FLOAT8_CACHES, stored_dtype
 from atom_vllm.mixers.cache_view import Strides, plan_over_view, split_view
@@ -110,7 +110,7 @@ class AtomAttention(AtomKernels, AttentionImpl[Any]):
             head_dim=self.head_size,
             scale=self.scale,
             dtype=self._dtype,
-            kv_cache_dtype=self._cache_dtype,
+            cache=CacheFormat(self._cache_dtype),
             block_size=block_size,
             sliding_window=self._window,
             has_sinks=self.sinks is not None,
