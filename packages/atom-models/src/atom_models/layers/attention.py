@@ -8,6 +8,7 @@ import torch
 
 from atom_kernels.attention import AttentionProblem, AttentionPrologue
 from atom_kernels.mixers import CacheFormat
+from atom_models.layers.cache_scales import with_cache_scales
 from atom_models.layers.mixer import Mixer
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class Attention(Mixer):
             soft_cap=soft_cap,
             batch_invariant=context.platform.batch_invariant,
         )
-        super().__init__(problem, prefix=prefix, context=context)
+        problem, scales = with_cache_scales(problem, prefix.rpartition(".")[0], context)
+        super().__init__(problem, prefix=prefix, context=context, cache_scales=scales)
         self._q_shape, self._kv_shape = (num_heads, head_dim), (num_kv_heads, head_dim)
         self._rotary = rotary
         self.q_norm, self.k_norm = q_norm, k_norm
