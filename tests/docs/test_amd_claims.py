@@ -16,7 +16,7 @@ from atom_kernels.attention import AttentionProblem
 from atom_kernels.attention.mla import MlaProblem
 from atom_kernels.linear import OP as LINEAR
 from atom_kernels.linear import LinearProblem
-from atom_kernels.mixers import MixerPlan, select_mixer
+from atom_kernels.mixers import CacheFormat, MixerPlan, select_mixer
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.platform import AITER_ARCHES, Platform
@@ -32,12 +32,12 @@ PLAIN = AttentionProblem(
     head_dim=128,
     scale=128**-0.5,
     dtype="bfloat16",
-    kv_cache_dtype="bfloat16",
+    cache=CacheFormat("bfloat16"),
     block_size=16,
 )
 LATENT = MlaProblem(
     num_heads=16, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, scale=0.1,
-    dtype="bfloat16", kv_cache_dtype="bfloat16", block_size=16,
+    dtype="bfloat16", cache=CacheFormat("bfloat16"), block_size=16,
 )  # fmt: skip
 EXPERTS = ExpertsProblem(32, 4, 1024, 512, torch.bfloat16)
 
@@ -55,7 +55,7 @@ def test_plain_heads_are_decoded_by_the_assembly_over_both_kinds_of_cache(platfo
     assert "`pa_fwd_asm` decodes over blocks of keys and values in the order of its assembly" in WORDS
     assert "pa_fwd_asm" in attention(platform).kernels
     assert "from a cache in bfloat16 or float8; prompts over a float8 cache are gathered" in WORDS
-    assert attention(platform, kv_cache_dtype=platform.float8).kernels == ("pa_fwd_asm", "flash_attn_varlen_func")
+    assert attention(platform, cache=CacheFormat(platform.float8)).kernels == ("pa_fwd_asm", "flash_attn_varlen_func")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_other_heads_are_served_by_unified_attention(platform: Platform, fields:
 def test_latents_in_float8_have_no_kernel(platform: Platform):
     assert "No kernel reads *latents* in float8: the reference does" in WORDS
     assert select_mixer(LATENT, platform).backend == "aiter"
-    assert select_mixer(replace(LATENT, kv_cache_dtype=platform.float8), platform).backend == "reference"
+    assert select_mixer(replace(LATENT, cache=CacheFormat(platform.float8)), platform).backend == "reference"
 
 
 def linear_backend(platform: Platform, dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> str:
@@ -95,7 +95,7 @@ def test_batch_invariant_engines_attend_and_multiply_in_triton(platform: Platfor
 
 def test_attention_in_float32_is_tritons(platform: Platform):
     assert "attention and experts in float32" in WORDS
-    assert attention(platform, dtype="float32", kv_cache_dtype="float32").backend == "triton"
+    assert attention(platform, dtype="float32", cache=CacheFormat("float32")).backend == "triton"
 
 
 def test_gated_activations_are_aiters_but_for_that_of_gpt_oss(platform: Platform):

@@ -275,10 +275,12 @@ def test_threads_of_an_engine_sleep_on_a_busy_machine_although_torch_was_there_f
     assert waiting_after(code) == "asleep"
 
 
-def test_a_cache_that_no_kernel_reads_is_told_of_at_start(make_engine):
+def test_a_cache_that_no_kernel_reads_is_told_of_at_start(make_engine, monkeypatch):
     def told(**settings):
         return [line for line in make_engine(**settings).info.choices if "no kernel here reads one" in line]
 
+    assert told(kv_cache_dtype="fp8") == []
+    monkeypatch.setenv("ATOM_DISABLE_NATIVE", "1")
     assert told() == []
     [line] = told(kv_cache_dtype="fp8")
     assert line.startswith("attention over a cache of float8_e4m3fn runs in plain torch, and slowly")
@@ -295,11 +297,15 @@ def test_variables_that_nobody_reads_are_told_of_at_start(make_engine, monkeypat
     assert levels["of no effect here, though ROCm/ATOM reads them: ATOM_USE_TRITON_GEMM"] == "INFO"
 
 
-def test_an_fp8_cache_gives_tokens(make_engine):
-    engine = make_engine(kv_cache_dtype="fp8")
-    assert engine.info.kv_cache_dtype == "float8_e4m3fn"
-    (output,) = engine.generate([[4, 5, 6] * 10], SHORT, use_tqdm=False)
-    assert len(output["token_ids"]) == 8
+@pytest.mark.parametrize(
+    ("asked", "kept"), [("fp8", "float8_e4m3fn"), ("fp8_per_token_head", "float8_e4m3fn_per_token_head")]
+)
+def test_an_fp8_cache_gives_the_same_tokens_to_a_prompt_that_it_has_cached(make_engine, asked, kept):
+    engine = make_engine(kv_cache_dtype=asked)
+    assert engine.info.kv_cache_dtype == kept
+    first, again = (engine.generate([[4, 5, 6] * 20], SHORT, use_tqdm=False)[0] for _ in range(2))
+    assert len(first["token_ids"]) == 8
+    assert again["token_ids"] == first["token_ids"]
 
 
 @pytest.mark.slow

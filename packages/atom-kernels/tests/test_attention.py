@@ -10,7 +10,7 @@ import torch
 from atom_kernels.attention import AttentionProblem, paged_attention
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
-from atom_kernels.mixers import UnsupportedMixerError, select_mixer
+from atom_kernels.mixers import CacheFormat, UnsupportedMixerError, select_mixer
 from atom_kernels.native import native_unavailable
 from atom_kernels.protocols import CacheLayout
 
@@ -108,14 +108,14 @@ def test_the_fused_prologue_equals_norm_then_rotation(backend, interleaved, rota
         torch.testing.assert_close(got, want, atol=2e-5, rtol=2e-5)
 
 
-def test_a_float8_cache_is_served_by_the_reference():
-    problem = make_problem(4, 2, 32, kv_cache_dtype="float8_e4m3fn")
+def test_a_float8_cache_of_another_kind_is_served_by_the_reference():
+    problem = make_problem(4, 2, 32, kv_cache_dtype="float8_e4m3fnuz")
     plan = select_mixer(problem)
     assert plan.backend == "reference"
     assert {name for name, _ in plan.reasons} == {"aiter", "triton", "native", "torch"}
     out, k_cache, _ = make_step(problem, [(4, 20)]).run(plan)
     exact = attend(make_problem(4, 2, 32), [(4, 20)], "reference")
-    assert k_cache.dtype is torch.float8_e4m3fn
+    assert k_cache.dtype is torch.float8_e4m3fnuz
     assert (out - exact).abs().max() < 0.2
 
 
@@ -150,7 +150,7 @@ def test_an_unknown_backend_is_refused_with_the_known_ones():
 def test_a_problem_that_makes_no_sense_is_refused(overrides, words):
     values = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "scale": 1.0, "dtype": "float32"}
     with pytest.raises(ValueError, match=words):
-        AttentionProblem(**(values | {"kv_cache_dtype": "float32", "block_size": 4} | overrides))
+        AttentionProblem(**(values | {"cache": CacheFormat("float32"), "block_size": 4} | overrides))
 
 
 def test_the_contract_can_be_called_without_a_plan():

@@ -27,8 +27,12 @@ def make_tokens(problem, num_tokens=NUM_TOKENS, seed=0):
     return [torch.randn(num_tokens, count, problem.head_dim, generator=generator).to(dtype) for count in heads]
 
 
-def make_sinks(problem):
-    return torch.linspace(-1, 1, problem.num_heads) if problem.has_sinks else None
+def make_weights(problem):
+    return (
+        {"sinks": torch.linspace(-1, 1, problem.num_heads).to(getattr(torch, problem.dtype))}
+        if problem.has_sinks
+        else {}
+    )
 
 
 def attend_in_chunks(plan, tokens, ends, *, scattered=True):
@@ -36,6 +40,7 @@ def attend_in_chunks(plan, tokens, ends, *, scattered=True):
     full, num_blocks = make_geometry([(1, NUM_TOKENS)], plan.problem.block_size, scattered=scattered)
     kv_cache = tuple(cache.fill_(float("nan")) for cache in plan.layout.allocate(num_blocks))
     blocks, block_size = full.block_table[0].tolist(), plan.problem.block_size
+    weights = plan.prepare(make_weights(plan.problem))
     outputs = []
     for start, end in zip([0, *ends], ends, strict=False):
         slots = [blocks[p // block_size] * block_size + p % block_size for p in range(start, end)]
@@ -52,7 +57,7 @@ def attend_in_chunks(plan, tokens, ends, *, scattered=True):
         )
         q, k, v = (x[start:end] for x in tokens)
         metadata = plan.build_metadata(geometry)
-        outputs.append(plan.forward((q, k, v), kv_cache, metadata, weights=make_sinks(plan.problem)))
+        outputs.append(plan.forward((q, k, v), kv_cache, metadata, weights=weights))
     return torch.cat(outputs)
 
 

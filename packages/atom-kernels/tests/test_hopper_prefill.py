@@ -17,6 +17,7 @@ from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.problem import AttentionProblem
 from atom_kernels.attention.triton import launch
 from atom_kernels.attention.triton.backend import TritonAttention
+from atom_kernels.mixers import CacheFormat
 from atom_kernels.platform import Facts, Platform, platform_from_facts, use_platform
 
 PROBLEM = make_problem(16, 8, 128, "bfloat16")
@@ -40,8 +41,8 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (PROBLEM, True),
         (make_problem(64, 8, 64, "float16", has_sinks=True, block_size=256), True),
-        (replace(PROBLEM, dtype="float32", kv_cache_dtype="float32"), False),
-        (replace(PROBLEM, kv_cache_dtype="float8_e4m3fn"), False),
+        (replace(PROBLEM, dtype="float32", cache=CacheFormat("float32")), False),
+        (replace(PROBLEM, cache=CacheFormat("float8_e4m3fn")), False),
         (replace(PROBLEM, sliding_window=128), False),
         (replace(PROBLEM, soft_cap=30.0), False),
         (replace(PROBLEM, batch_invariant=True), False),

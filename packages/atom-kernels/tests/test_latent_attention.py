@@ -10,7 +10,7 @@ import torch
 from atom_kernels.attention.mla import MlaProblem, latent_attention
 from atom_kernels.attention.mla.cases import make_problem, make_step
 from atom_kernels.attention.mla.native_steps import expands
-from atom_kernels.mixers import UnsupportedMixerError, select_mixer
+from atom_kernels.mixers import CacheFormat, UnsupportedMixerError, select_mixer
 from atom_kernels.mixers.cases import make_geometry
 from atom_kernels.mixers.plan import usable_plans
 from atom_kernels.protocols import BatchGeometry, CacheLayout
@@ -75,7 +75,7 @@ def test_the_contract_can_be_called_without_a_plan():
     geometry = step.geometry
     again = latent_attention(
         step.inputs[0],
-        cache,
+        (cache,),
         step.weights["kv_b"],
         geometry.query_start_loc,
         geometry.seq_lens,
@@ -233,11 +233,11 @@ def test_weights_of_another_shape_are_refused():
     [
         ({"num_heads": 0}, "num_heads is 0; it must be at least 1"),
         ({"qk_rope_head_dim": 7}, "qk_rope_head_dim is 7; pairs are rotated: it must be even"),
-        ({"kv_cache_dtype": "float64"}, "kv_cache_dtype is 'float64'; give one of"),
+        ({"dtype": "float64"}, "dtype is 'float64'; give one of"),
     ],
 )
 def test_a_problem_that_makes_no_sense_is_refused(overrides, words):
     sizes = {"num_heads": 4, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
-    others = {"scale": 1.0, "dtype": "float32", "kv_cache_dtype": "float32", "block_size": 4}
+    others = {"scale": 1.0, "dtype": "float32", "cache": CacheFormat("float32"), "block_size": 4}
     with pytest.raises(ValueError, match=words):
         MlaProblem(**(sizes | others | overrides))

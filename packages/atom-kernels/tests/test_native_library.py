@@ -57,10 +57,10 @@ def test_everything_is_chosen_from_torch_when_native_kernels_are_disabled():
     code = """
         import torch
         from atom_kernels.attention import AttentionProblem
-        from atom_kernels.mixers import select_mixer
+        from atom_kernels.mixers import CacheFormat, select_mixer
         from atom_kernels.sampling import SAMPLE_SLOTS, SlotSamplingProblem
         from atom_kernels.select import select
-        plan = select_mixer(AttentionProblem(2, 1, 16, 0.25, "float32", "float32", 4))
+        plan = select_mixer(AttentionProblem(2, 1, 16, 0.25, "float32", CacheFormat("float32"), 4))
         none = torch.zeros(1)
         tables = (none, none.int(), none + 1, none, none.long(), none.long())
         token = select(SAMPLE_SLOTS, SlotSamplingProblem(2, True))(torch.tensor([[0.0, 9.0]]), none, none, *tables)

@@ -20,6 +20,7 @@ from atom_models import (
     open_checkpoint,
 )
 from atom_models.layers.linear import Linear
+from atom_models.model import mixer_layers
 from atom_models.quantization.published import StoredQuantization, read_published
 from atom_models.weights.safetensors_source import SafetensorsSource
 from quantized_checkpoints import PUBLISHED, set_config, write_gpt_oss, write_quantized
@@ -126,6 +127,65 @@ def test_scales_of_an_fp8_cache_are_passed_over_with_a_line(plain_llama: Path, t
     change(quantized, **{f"model.layers.0.{name}": torch.tensor(2.0) for name in names})
     assert_equals_twin(quantized, twin)
     assert f"{quantized} has 3 scales for an fp8 KV cache: not used, the scale is 1" in caplog.text
+
+
+def fp8_cache_logits(folder: Path) -> torch.Tensor:
+    return torch.cat(load_model(folder, "float32", kv_cache_dtype="fp8", progress=False).logits(PROMPTS))
+
+
+needs_the_native_kernels = pytest.mark.skipif(native_unavailable() is not None, reason="no C compiler")
+
+
+@needs_the_native_kernels
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("self_attn.k_scale", "self_attn.v_scale"),
+        ("self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale"),
+        ("self_attn.qkv_proj.k_scale", "self_attn.qkv_proj.v_scale"),
+        ("self_attn.attn.k_scale", "self_attn.attn.v_scale"),
+        ("self_attn.k_proj.output_scale", "self_attn.v_proj.output_scale"),
+        ("self_attn.k_cache.scale", "self_attn.v_cache.scale"),
+        ("self_attn.kv_scale",),
+        ("self_attn.v_scale",),
+    ],
+    ids=str,
+)
+def test_an_fp8_cache_has_the_scales_of_the_checkpoint(names, plain_llama: Path, tmp_path: Path, caplog):
+    """A scale changes what is rounded away, no more; and one by which the cache's numbers vanish changes all."""
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tensors"])
+    plain = fp8_cache_logits(quantized)
+    for scale, distances in ((2.0**-4, (1e-4, 0.3)), (2.0**30, (0.5, 100.0))):
+        every = {f"model.layers.{layer}.{name}": torch.tensor(scale) for layer in range(2) for name in names}
+        change(quantized, **every)
+        assert distances[0] < (fp8_cache_logits(quantized) - plain).abs().max() < distances[1]
+    assert "for an fp8 KV cache" not in caplog.text
+
+
+@needs_the_native_kernels
+def test_an_fp8_cache_has_a_scale_for_each_head(plain_llama: Path, tmp_path: Path):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tensors"])
+    by_head = {f"model.layers.0.self_attn.{kind}_scale": torch.tensor([[[0.25]], [[4.0]]]) for kind in "kv"}
+    change(quantized, **by_head)
+    model = load_model(quantized, "float32", kv_cache_dtype="fp8", progress=False).model
+    weights = mixer_layers(model)["model.layers.0.self_attn.attn"]._host._weights
+    assert weights.key_scale.tolist() == weights.value_scale.tolist() == [0.25, 4.0]
+
+
+@needs_the_native_kernels
+@pytest.mark.parametrize(
+    ("scale", "words"),
+    [
+        (torch.tensor(0.0), r"k_scale has 0.0: scales of a KV cache are above 0"),
+        (torch.ones(3), r"k_scale has 3 scales; the KV cache takes one, or 2 for each of 1 ranks"),
+    ],
+    ids=["zero", "three"],
+)
+def test_scales_of_a_cache_that_make_no_sense_are_refused(scale, words, plain_llama: Path, tmp_path: Path):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tensors"])
+    change(quantized, **{"model.layers.0.self_attn.k_scale": scale})
+    with pytest.raises(CheckpointError, match=words):
+        fp8_cache_logits(quantized)
 
 
 def change(folder: Path, rename: dict[str, str | None] | None = None, **tensors: torch.Tensor) -> None:

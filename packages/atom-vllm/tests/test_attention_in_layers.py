@@ -11,12 +11,12 @@ import torch
 
 from atom_kernels.attention import AttentionProblem, apply_prologue
 from atom_kernels.attention.cases import make_step
-from atom_kernels.mixers import select_mixer
+from atom_kernels.mixers import CacheFormat, select_mixer
 from stub_vllm import GraphSupport, stub_vllm
 
 REQUESTS = ((1, 40), (1, 7), (5, 30), (33, 33))
 PROBLEM = AttentionProblem(
-    num_heads=6, num_kv_heads=2, head_dim=32, scale=0.2, dtype="float32", kv_cache_dtype="float32", block_size=16
+    num_heads=6, num_kv_heads=2, head_dim=32, scale=0.2, dtype="float32", cache=CacheFormat("float32"), block_size=16
 )
 
 

@@ -7,14 +7,14 @@ import torch
 
 from atom_kernels.attention import AttentionProblem
 from atom_kernels.attention.cases import make_step
-from atom_kernels.mixers import select_mixer
+from atom_kernels.mixers import CacheFormat, select_mixer
 from atom_vllm.mixers.cache_view import packed_layout, plan_over_view, split_view
 
 REQUESTS = ((1, 1), (1, 64), (1, 257), (3, 130), (20, 20), (90, 150))
 
 
 def problem(dtype: str, **rules: object) -> AttentionProblem:
-    values = {"scale": 0.2, "dtype": dtype, "kv_cache_dtype": dtype, "block_size": 16} | rules
+    values = {"scale": 0.2, "dtype": dtype, "cache": CacheFormat(dtype), "block_size": 16} | rules
     return AttentionProblem(num_heads=6, num_kv_heads=2, head_dim=32, **values)  # type: ignore[arg-type]
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from atom_kernels.attention import AttentionProblem
+from atom_kernels.mixers import CacheFormat
 from atom_kernels.platform import Platform, use_platform
 from stub_vllm import stub_vllm
 
@@ -60,7 +61,7 @@ def test_kernels_for_gpus_are_planned_over_vllms_cache(ours: Any, cache: str) ->
         head_dim=128,
         scale=0.1,
         dtype="bfloat16",
-        kv_cache_dtype=stored_dtype(cache, "bfloat16"),
+        cache=CacheFormat(stored_dtype(cache, "bfloat16")),
         block_size=16,
     )
     plan = plan_over_view(problem)

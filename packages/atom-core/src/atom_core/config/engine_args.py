@@ -67,7 +67,9 @@ class EngineArgs:
         None, "Threads that the engine computes with; unset takes every core it may use.", minimum=1
     )
     kv_cache_dtype: str = _cache(
-        "auto", "Number format of the KV cache; auto is that of the model.", choices=("auto", "bf16", "fp8")
+        "auto",
+        "Number format of the KV cache; auto is that of the model.",
+        choices=("auto", "bf16", "fp8", "fp8_per_token_head"),
     )
     block_size: int = _cache(16, "Tokens in one block of the KV cache.", minimum=1, maximum=1024)
     enable_prefix_caching: bool = _cache(True, "Requests that begin alike share the blocks of their common beginning.")

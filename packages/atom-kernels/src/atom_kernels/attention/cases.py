@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
+from atom_kernels.mixers.cache_format import HEAD_SCALES, NO_SCALES, CacheFormat
 from atom_kernels.mixers.cases import MixerStep, make_geometry
 
 _MIN_POSITIONS = 1024
@@ -17,7 +18,8 @@ def make_problem(
     num_heads: int, num_kv_heads: int, head_dim: int, dtype: str = "float32", **overrides: object
 ) -> AttentionProblem:
     """A problem with the usual scale, a cache of the same dtype and blocks of 16 tokens, unless overridden."""
-    values = {"scale": head_dim**-0.5, "dtype": dtype, "kv_cache_dtype": dtype, "block_size": 16} | overrides
+    cache = CacheFormat(str(overrides.pop("kv_cache_dtype", dtype)), str(overrides.pop("scales", NO_SCALES)))
+    values = {"scale": head_dim**-0.5, "dtype": dtype, "cache": cache, "block_size": 16} | overrides
     return AttentionProblem(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, **values)  # type: ignore[arg-type]
 
 
@@ -52,7 +54,6 @@ def make_step(
     qkv = random(geometry.num_tokens, sum(heads) * problem.head_dim)
     parts = qkv.split([count * problem.head_dim for count in heads], dim=1)
     q, k, v = (part.unflatten(1, (count, problem.head_dim)) for part, count in zip(parts, heads, strict=True))
-    block = (problem.block_size, problem.num_kv_heads, problem.head_dim)
     prologue = None
     if rotary_dim is not None or norms:
         num_positions = max(_MIN_POSITIONS, geometry.max_seq_len)
@@ -64,10 +65,13 @@ def make_step(
             q_norm_weight=random(problem.head_dim) if norms else None,
             k_norm_weight=random(problem.head_dim) if norms else None,
         )
+    weights = {"sinks": random(problem.num_heads)} if problem.has_sinks else {}
+    if problem.cache.scales == HEAD_SCALES:
+        weights |= {name: random(problem.num_kv_heads, dtype="float32").exp() for name in ("key_scale", "value_scale")}
     return MixerStep(
         inputs=(q, k, v),
-        caches=tuple(random(num_blocks, *block, dtype=problem.kv_cache_dtype) for _ in range(2)),
+        caches=tuple(random(num_blocks, *tensor.shape, dtype=tensor.dtype) for tensor in problem.layout.tensors),
         geometry=geometry,
         prologue=prologue,
-        weights={"sinks": random(problem.num_heads)} if problem.has_sinks else {},
+        weights=weights,
     )

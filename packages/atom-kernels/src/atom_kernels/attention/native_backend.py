@@ -6,13 +6,16 @@ Shapes: T tokens, H query heads, K key/value heads, D head_dim.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from atom_kernels.attention.weights import NO_WEIGHTS, AttentionWeights
 from atom_kernels.dtypes import why_not_dtype
-from atom_kernels.mixers.backend import MixerBackend, MixerRunner, reads_any_strides
+from atom_kernels.mixers.backend import MixerBackend, MixerRunner
+from atom_kernels.mixers.cache_format import ALL_SCALES, TOKEN_SCALES
 from atom_kernels.native import load_native, native_unavailable
 
 if TYPE_CHECKING:
@@ -20,17 +23,42 @@ if TYPE_CHECKING:
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
 
-LIBRARIES = {"float32": "attention_f32", "bfloat16": "attention_bf16"}
-SIGNATURE = {"attention": "pp" + "pppppppp" + "llll" + "pppp" + "llf"}
+_LIBRARIES = {
+    ("float32", "float32"): "attention_f32",
+    ("float32", "float8_e4m3fn"): "attention_f32_e4m3",
+    ("bfloat16", "bfloat16"): "attention_bf16",
+    ("bfloat16", "float8_e4m3fn"): "attention_bf16_e4m3",
+}
+SIGNATURE = {"attention": "pp" + "pppppp" + "pppp" + "pp" + "llll" + "pppp" + "llf"}
 _MAX_HEAD_DIM = 256
 
 
 def supports(problem: AttentionProblem, platform: Platform) -> str | None:
-    if problem.kv_cache_dtype != problem.dtype:
-        return f"reads the cache in place, so its dtype must be {problem.dtype}, not {problem.kv_cache_dtype}"
     if problem.head_dim % 2 or problem.head_dim > _MAX_HEAD_DIM:
         return f"written for even head_dim up to {_MAX_HEAD_DIM}, not {problem.head_dim}"
-    return why_not_dtype(problem.dtype, LIBRARIES) or native_unavailable(LIBRARIES[problem.dtype])
+    return unavailable(problem.dtype, problem.kv_cache_dtype)
+
+
+def library_of(dtype: str, kv_cache_dtype: str) -> str:
+    """The native library that computes in `dtype` over a cache of `kv_cache_dtype`."""
+    return _LIBRARIES[dtype, kv_cache_dtype]
+
+
+def unavailable(dtype: str, kv_cache_dtype: str) -> str | None:
+    """None if the kernels of such numbers run on this machine, else the reason."""
+    reason = why_not_dtype(dtype, list(dict.fromkeys(computed for computed, _ in _LIBRARIES)))
+    if reason is not None:
+        return reason
+    caches = [cached for computed, cached in _LIBRARIES if computed == dtype]
+    if kv_cache_dtype not in caches:
+        return f"computes in {dtype} over a cache of {' or '.join(caches)}, not of {kv_cache_dtype}"
+    return native_unavailable(library_of(dtype, kv_cache_dtype))
+
+
+def _strides_with_scales(problem: AttentionProblem, platform: Platform) -> str | None:
+    if problem.cache.scales == TOKEN_SCALES:
+        return "reads scales of tokens in contiguous blocks only"
+    return None
 
 
 class NativeLayer(ctypes.Structure):
@@ -94,8 +122,9 @@ class NativeAttention(MixerRunner):
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
         self.problem = problem
         self.layout = layout
-        self._attention = load_native(LIBRARIES[problem.dtype], SIGNATURE).attention
+        self._attention = load_native(library_of(problem.dtype, problem.kv_cache_dtype), SIGNATURE).attention
         self._dtype = getattr(torch, problem.dtype)
+        self._cache_dtype = getattr(torch, problem.kv_cache_dtype)
         self._head_strides = (problem.head_dim, 1)
         block_stride, token_stride, head_stride = _strides(layout)
         self._layer = NativeLayer(
@@ -113,6 +142,11 @@ class NativeAttention(MixerRunner):
         )
         self._layer_address = ctypes.addressof(self._layer)
 
+    def prepare(self, weights: Mapping[str, torch.Tensor | None]) -> AttentionWeights:
+        # The kernel only sees pointers: everything is contiguous float32.
+        kept = {name: None if weight is None else weight.float().contiguous() for name, weight in weights.items()}
+        return AttentionWeights.of(kept)
+
     def build_metadata(self, geometry: BatchGeometry) -> Launch:
         step = geometry.dense()
         return Launch.of(
@@ -129,18 +163,17 @@ class NativeAttention(MixerRunner):
         caches: Caches,
         metadata: Launch,
         *,
-        weights: torch.Tensor | None,
+        weights: AttentionWeights | None,
         prologue: AttentionPrologue | None,
     ) -> torch.Tensor:
-        (q_THD, k_TKD, v_TKD), sinks = inputs, weights
-        if q_THD.dtype is not self._dtype or caches[0].dtype is not self._dtype:
-            raise TypeError(f"attention was planned for {self._dtype}, got {q_THD.dtype} and {caches[0].dtype}")
+        (q_THD, k_TKD, v_TKD), weights = inputs, weights or NO_WEIGHTS
+        if q_THD.dtype is not self._dtype or caches[0].dtype is not self._cache_dtype:
+            planned = f"{self._dtype} over a cache of {self._cache_dtype}"
+            raise TypeError(f"attention was planned for {planned}, got {q_THD.dtype} and {caches[0].dtype}")
         strides = (q_THD.stride(), k_TKD.stride(), v_TKD.stride())
         if any(stride[1:] != self._head_strides for stride in strides):
             q_THD, k_TKD, v_TKD = q_THD.contiguous(), k_TKD.contiguous(), v_TKD.contiguous()
             strides = (q_THD.stride(), k_TKD.stride(), v_TKD.stride())
-        if sinks is not None and sinks.dtype is not torch.float32:
-            sinks = sinks.float()
         out_THD = torch.empty(q_THD.shape, dtype=self._dtype)
         self._attention(
             self._layer_address,
@@ -151,7 +184,10 @@ class NativeAttention(MixerRunner):
             caches[0].data_ptr(),
             caches[1].data_ptr(),
             out_THD.data_ptr(),
-            None if sinks is None else sinks.data_ptr(),
+            _address(weights.key_scale),
+            _address(weights.value_scale),
+            *((caches[2].data_ptr(), caches[3].data_ptr()) if len(caches) == 4 else (None, None)),
+            _address(weights.sinks),
             None,
             strides[0][0],
             strides[1][0],
@@ -176,13 +212,17 @@ class NativeAttention(MixerRunner):
                 raise TypeError(f"norm weights must be {self._dtype} like the queries, got {weight.dtype}")
         return (
             positions.data_ptr(),
-            None if cos_sin is None else cos_sin.data_ptr(),
-            None if q_norm is None else q_norm.data_ptr(),
-            None if k_norm is None else k_norm.data_ptr(),
+            _address(cos_sin),
+            _address(q_norm),
+            _address(k_norm),
             0 if cos_sin is None else cos_sin.shape[1],
             prologue.interleaved,
             prologue.norm_eps,
         )
+
+
+def _address(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def _strides(layout: CacheLayout) -> tuple[int, int, int]:
@@ -194,4 +234,10 @@ def _strides(layout: CacheLayout) -> tuple[int, int, int]:
     return block_size * num_heads * head_dim, num_heads * head_dim, head_dim
 
 
-BACKEND = MixerBackend(name="native", supports=supports, create=NativeAttention, why_not_strided=reads_any_strides)
+BACKEND = MixerBackend(
+    name="native",
+    supports=supports,
+    create=NativeAttention,
+    why_not_strided=_strides_with_scales,
+    cache_scales=ALL_SCALES,
+)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from atom_kernels.mixers.cache_format import HEAD_SCALES, CacheFormat
 from atom_kernels.operator import WeightSpec
-from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout, CacheTensor
+from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,7 @@ class AttentionProblem:
         head_dim: elements of one head.
         scale: factor on ``q @ k``, usually ``head_dim ** -0.5``.
         dtype: of queries, new keys and values, and the output, by torch name.
-        kv_cache_dtype: of cached keys and values; ``"float8_e4m3fn"`` stores them with scale 1, saturated to +-448.
+        cache: how keys and values are cached.
         block_size: tokens of one cache block.
         sliding_window: tokens visible to a query including itself; None sees everything.
         has_sinks: a learned logit per query head joins the softmax denominator and takes no value.
@@ -38,7 +39,7 @@ class AttentionProblem:
     head_dim: int
     scale: float
     dtype: str
-    kv_cache_dtype: str
+    cache: CacheFormat
     block_size: int
     sliding_window: int | None = None
     has_sinks: bool = False
@@ -54,11 +55,8 @@ class AttentionProblem:
             raise ValueError(
                 f"AttentionProblem.num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
             )
-        for name in ("dtype", "kv_cache_dtype"):
-            if getattr(self, name) not in DTYPE_BYTES:
-                raise ValueError(
-                    f"AttentionProblem.{name} is {getattr(self, name)!r}; give one of {', '.join(DTYPE_BYTES)}"
-                )
+        if self.dtype not in DTYPE_BYTES:
+            raise ValueError(f"AttentionProblem.dtype is {self.dtype!r}; give one of {', '.join(DTYPE_BYTES)}")
         if not self.scale > 0:
             raise ValueError(f"AttentionProblem.scale is {self.scale}; it must be positive")
         if self.sliding_window is not None and self.sliding_window < 1:
@@ -72,6 +70,11 @@ class AttentionProblem:
         return self.num_heads // self.num_kv_heads
 
     @property
+    def kv_cache_dtype(self) -> str:
+        """The dtype of what is cached, by torch name."""
+        return self.cache.dtype
+
+    @property
     def out_shape(self) -> tuple[int, int]:
         """The shape of one token's output."""
         return self.num_heads, self.head_dim
@@ -80,17 +83,19 @@ class AttentionProblem:
     def layout(self) -> CacheLayout:
         """Keys and values apart, token by token: physically adjacent blocks are one run of tokens."""
         shape = (self.block_size, self.num_kv_heads, self.head_dim)
-        tensors = tuple(CacheTensor(name, shape, self.kv_cache_dtype) for name in ("key", "value"))
-        return CacheLayout("nhd", self.block_size, tensors)
+        return CacheLayout("nhd", self.block_size, self.cache.tensors({"key": shape, "value": shape}))
 
     @property
     def weights(self) -> dict[str, WeightSpec]:
-        """``sinks [num_heads]`` if it has sinks."""
-        if not self.has_sinks:
-            return {}
+        """``sinks [num_heads]`` if it has sinks; of a cache with scales of heads, those of keys and of values."""
         import torch
 
-        return {"sinks": WeightSpec((self.num_heads,), getattr(torch, self.dtype))}
+        weights = {}
+        if self.has_sinks:
+            weights["sinks"] = WeightSpec((self.num_heads,), getattr(torch, self.dtype))
+        if self.cache.scales == HEAD_SCALES:
+            weights |= {name: WeightSpec((self.num_kv_heads,), torch.float32) for name in ("key_scale", "value_scale")}
+        return weights
 
     @property
     def backends(self) -> tuple[MixerBackend, ...]:

@@ -6,14 +6,17 @@ Shapes: T tokens, R requests, H query heads, K key/value heads, D head_dim, L ke
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.cache_write import write_cache
+from atom_kernels.attention.cache_write import read_tokens, write_cache
 from atom_kernels.attention.prologue import apply_prologue
+from atom_kernels.attention.weights import NO_WEIGHTS, AttentionWeights
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner, reads_any_strides
+from atom_kernels.mixers.cache_format import ALL_SCALES
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
@@ -31,11 +34,13 @@ def paged_attention(
     sliding_window: int | None = None,
     sinks_H: torch.Tensor | None = None,
     soft_cap: float | None = None,
+    head_scales: Sequence[torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Causal attention of a batch that mixes decodes and chunks of prompts; keys and values are in the cache already.
 
     The queries of request ``r`` are rows ``query_start_loc[r]:query_start_loc[r+1]`` and stand at the last positions of
     its ``seq_lens[r]`` tokens, which lie in the blocks ``block_table[r]``. Rows of no request give zeros.
+    Caches and `head_scales` are as `write_cache` takes them.
 
     Returns:
         ``[T, H, D]`` in the dtype of the queries.
@@ -45,7 +50,7 @@ def paged_attention(
     for request, (first, last) in enumerate(itertools.pairwise(starts)):
         if first == last:
             continue
-        k_LKD, v_LKD = (gather_tokens(cache, block_table[request], lengths[request]) for cache in caches)
+        k_LKD, v_LKD = read_tokens(caches, block_table[request], lengths[request], head_scales)
         out_THD[first:last] = attend(
             q_THD[first:last].float(),
             k_LKD,
@@ -56,12 +61,6 @@ def paged_attention(
             soft_cap=soft_cap,
         ).to(q_THD.dtype)
     return out_THD
-
-
-def gather_tokens(cache: torch.Tensor, block_ids: torch.Tensor, length: int) -> torch.Tensor:
-    """What is cached of a request, token by token, in float32."""
-    blocks = block_ids[: -(-length // cache.shape[1])].tolist()
-    return torch.cat([cache[block].float() for block in blocks])[:length]
 
 
 def attend(
@@ -105,6 +104,9 @@ class ReferenceAttention(MixerRunner):
     problem: AttentionProblem
     layout: CacheLayout
 
+    def prepare(self, weights: Mapping[str, torch.Tensor | None]) -> AttentionWeights:
+        return AttentionWeights.of(weights)
+
     def build_metadata(self, geometry: BatchGeometry) -> BatchGeometry:
         return geometry
 
@@ -114,13 +116,13 @@ class ReferenceAttention(MixerRunner):
         caches: Caches,
         metadata: BatchGeometry,
         *,
-        weights: torch.Tensor | None,
+        weights: AttentionWeights | None,
         prologue: AttentionPrologue | None,
     ) -> torch.Tensor:
-        (q_THD, k_TKD, v_TKD), sinks = inputs, weights
+        (q_THD, k_TKD, v_TKD), weights = inputs, weights or NO_WEIGHTS
         q_THD, k_TKD = apply_prologue(q_THD, k_TKD, prologue)
         written = slice(0, metadata.num_tokens)
-        write_cache(caches, (k_TKD[written], v_TKD[written]), metadata.slot_mapping[written])
+        write_cache(caches, (k_TKD[written], v_TKD[written]), metadata.slot_mapping[written], weights.head_scales)
         return paged_attention(
             q_THD,
             caches,
@@ -129,9 +131,12 @@ class ReferenceAttention(MixerRunner):
             metadata.block_table,
             scale=self.problem.scale,
             sliding_window=self.problem.sliding_window,
-            sinks_H=sinks,
+            sinks_H=weights.sinks,
             soft_cap=self.problem.soft_cap,
+            head_scales=weights.head_scales,
         )
 
 
-BACKEND = MixerBackend(name="reference", create=ReferenceAttention, why_not_strided=reads_any_strides)
+BACKEND = MixerBackend(
+    name="reference", create=ReferenceAttention, why_not_strided=reads_any_strides, cache_scales=ALL_SCALES
+)

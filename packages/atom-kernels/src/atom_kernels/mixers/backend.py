@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from atom_kernels.mixers.cache_format import NO_SCALES
 from atom_kernels.operator import any_problem
 
 if TYPE_CHECKING:
     import torch
 
+    from atom_kernels.mixers.cache_format import CacheFormat
     from atom_kernels.operator import WeightSpec
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
@@ -28,6 +30,11 @@ class MixerProblem(Protocol):
     @property
     def dtype(self) -> str:
         """The dtype of inputs and outputs, by torch name."""
+        ...
+
+    @property
+    def cache(self) -> CacheFormat:
+        """How numbers are cached; the layout follows from it."""
         ...
 
     @property
@@ -120,6 +127,7 @@ class MixerBackend:
         layouts: ``(problem, platform)`` -> the layouts that it reads, best first.
         why_not_strided: ``(problem, platform) -> None`` if its blocks may lie at any strides, else the reason why not.
         passed_over: ``(problem, platform, layout)`` -> (name, reason) of kernels that it might have taken instead.
+        cache_scales: the kinds of `CacheFormat.scales` that it reads and writes.
         kernels: by the name of a layout, those that it calls over it, where they have names.
     """
 
@@ -129,7 +137,15 @@ class MixerBackend:
     layouts: Callable[[Any, Platform], tuple[CacheLayout, ...]] = reads_the_usual_layout
     why_not_strided: Callable[[Any, Platform], str | None] = reads_contiguous_blocks
     passed_over: Callable[[Any, Platform, CacheLayout], tuple[tuple[str, str], ...]] = nothing_passed_over
+    cache_scales: tuple[str, ...] = (NO_SCALES,)
     kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def why_not(self, problem: MixerProblem, platform: Platform) -> str | None:
+        """None if it can run the problem there, else the reason why not."""
+        reason = platform.why_not(self.name)
+        if reason is None and problem.cache.scales not in self.cache_scales:
+            return f"reads a cache with scales {' or '.join(self.cache_scales)}, not with scales {problem.cache.scales}"
+        return reason or self.supports(problem, platform)
 
     def agree_on_layout(
         self, problem: MixerProblem, platform: Platform, offered: tuple[CacheLayout, ...] | None, usual: CacheLayout

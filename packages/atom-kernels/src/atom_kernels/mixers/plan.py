@@ -120,7 +120,7 @@ def select_mixer(
     for backend in problem.backends:
         if only_backend is not None and only_backend != backend.name:
             continue
-        reason = platform.why_not(backend.name) or backend.supports(problem, platform)
+        reason = backend.why_not(problem, platform)
         layout = reason if reason is not None else backend.agree_on_layout(problem, platform, layouts, usual)
         if not isinstance(layout, str):
             reasons += backend.passed_over(problem, platform, layout)

@@ -7,42 +7,11 @@
 #pragma once
 #include <stdlib.h>
 
-#include "attention_tile.h"
+#include "attention_write.h"
 
 #define SEGMENT 256
 #define TILE_ROWS 96  /* queries times heads of a group that one task takes through the keys together */
 #define SPLIT_ROWS 32 /* up to so many, its segments are tasks of their own */
-
-typedef struct {
-    int64_t num_heads, num_kv_heads, head_dim, value_dim, block_size; /* value_dim: of a value and of the output */
-    int64_t block_stride, token_stride, head_stride; /* of the cache, keys and values alike, in elements */
-    int64_t window;                                  /* 0: none */
-    float scale, soft_cap;                           /* soft_cap 0: none */
-} Layer;
-
-typedef struct {
-    const int32_t *query_starts, *query_ends, *seq_lens, *block_table;
-    const int32_t *key_ends; /* positions from which on a request has no keys, NULL: its last query's is the last */
-    const int64_t *slot_mapping;
-    int64_t block_table_stride, num_reqs, num_tokens;
-} Batch;
-
-typedef struct {
-    const int64_t *positions; /* NULL: neither norm nor rotation */
-    const float *cos_sin;     /* [positions, rotary_dim], NULL: no rotation */
-    const element *q_norm, *k_norm;
-    int64_t rotary_dim, interleaved;
-    float eps;
-} Prologue;
-
-typedef struct {
-    const element *q, *k, *v;
-    element *k_cache, *v_cache, *out;
-    const float *sinks;                   /* [num_heads], NULL: none */
-    float *log_sums;                      /* [rows, num_heads] of the exponentials of the scores, NULL: not wanted */
-    int64_t q_stride, k_stride, v_stride; /* from token to token, in elements */
-    int64_t num_rows;                     /* of q and out; those past the last request become zeros */
-} Tensors;
 
 typedef struct {
     int request, first_head, last_head, first_query, last_query, first_segment, last_segment;
@@ -82,76 +51,11 @@ INLINE int64_t first_visible(const Layer *layer, int64_t position) {
     return layer->window > 0 ? high(0, position - layer->window + 1) : 0;
 }
 
-/* ---- prologue ------------------------------------------------------------------------------------------------- */
-
-static void normalize_head(float *x, const element *weight, int n, float eps) {
-    vf squares = vf_set(0);
-    float sum = 0;
-    int d = 0;
-    for (; d + VL <= n; d += VL) squares += vf_load(x + d) * vf_load(x + d);
-    for (; d < n; d++) sum += x[d] * x[d];
-    float factor = 1.0f / sqrtf((vf_hsum(squares) + sum) / (float)n + eps);
-    for (d = 0; d < n; d++) x[d] = element_to_float(float_to_element(x[d] * factor * element_to_float(weight[d])));
-}
-
-static void rotate_head(float *x, const float *cos_sin, int rotary_dim, int interleaved) {
-    int half = rotary_dim / 2;
-    const float *cosine = cos_sin, *sine = cos_sin + half;
-    if (interleaved) {
-        for (int i = 0; i < half; i++) {
-            float a = x[2 * i], b = x[2 * i + 1];
-            x[2 * i] = a * cosine[i] - b * sine[i];
-            x[2 * i + 1] = b * cosine[i] + a * sine[i];
-        }
-    } else {
-        float *other = x + half;
-        for (int i = 0; i < half; i++) {
-            float a = x[i], b = other[i];
-            x[i] = a * cosine[i] - b * sine[i];
-            other[i] = b * cosine[i] + a * sine[i];
-        }
-    }
-}
-
-static void prepare_head(const element *in, element *out, const Prologue *prologue, const element *norm, int n,
-                         int64_t token) {
-    float x[MAX_HEAD_DIM];
-    int d = 0;
-    for (; d + VL <= n; d += VL) vf_store(x + d, load_elements(in + d));
-    for (; d < n; d++) x[d] = element_to_float(in[d]);
-    if (norm) normalize_head(x, norm, n, prologue->eps);
-    if (prologue->cos_sin)
-        rotate_head(x, prologue->cos_sin + prologue->positions[token] * prologue->rotary_dim,
-                    (int)prologue->rotary_dim, (int)prologue->interleaved);
-    for (d = 0; d + VL <= n; d += VL) store_elements(out + d, vf_load(x + d));
-    for (; d < n; d++) out[d] = float_to_element(x[d]);
-}
-
-/* Writes the keys and values of one token to its slot, and its queries to `q_out` if they change. */
-static void prepare_token(const Layer *layer, const Batch *batch, const Prologue *prologue, const Tensors *t,
-                          element *q_out, int64_t token) {
-    int n = (int)layer->head_dim;
-    if (prologue->positions)
-        for (int64_t h = 0; h < layer->num_heads; h++)
-            prepare_head(t->q + token * t->q_stride + h * n, q_out + (token * layer->num_heads + h) * n, prologue,
-                         prologue->q_norm, n, token);
-    int64_t slot = batch->slot_mapping[token];
-    if (slot < 0) return;
-    int64_t place = slot / layer->block_size * layer->block_stride + slot % layer->block_size * layer->token_stride;
-    for (int64_t h = 0; h < layer->num_kv_heads; h++) {
-        const element *k = t->k + token * t->k_stride + h * n, *v = t->v + token * t->v_stride + h * layer->value_dim;
-        element *k_slot = t->k_cache + place + h * layer->head_stride;
-        if (prologue->positions) prepare_head(k, k_slot, prologue, prologue->k_norm, n, token);
-        else memcpy(k_slot, k, n * sizeof(element));
-        memcpy(t->v_cache + place + h * layer->head_stride, v, layer->value_dim * sizeof(element));
-    }
-}
-
 /* ---- one task ------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     word *queries, *keys, *values, *weights; /* tiles as operands */
-    float *scores, *scratch;
+    float *scores;
     State segment, total;
 } Workspace;
 
@@ -163,7 +67,7 @@ static float *carve(char **at, int64_t floats) {
 
 static Workspace workspace(const Layer *layer) {
     int64_t rows = high(TILE_ROWS, group_of(layer)), columns = columns_of(layer), n = layer->head_dim;
-    int64_t floats = rows * (n + TILE * 2 + 2 * (1 + VL + columns)) + TILE * (2 * n + columns) + 64 * 16;
+    int64_t floats = rows * (n + TILE * 2 + 2 * (1 + VL + columns)) + TILE * (n + columns) + 64 * 16;
     char *at = reserve(&tile_buffer, (size_t)floats * 4);
     Workspace w;
     w.queries = (word *)carve(&at, rows * n);
@@ -171,7 +75,6 @@ static Workspace workspace(const Layer *layer) {
     w.values = (word *)carve(&at, TILE * columns);
     w.weights = (word *)carve(&at, rows * TILE);
     w.scores = carve(&at, rows * TILE);
-    w.scratch = carve(&at, TILE * n);
     w.segment = (State){carve(&at, rows), carve(&at, rows * VL), carve(&at, rows * columns)};
     w.total = (State){carve(&at, rows), carve(&at, rows), carve(&at, rows * columns)};
     return w;
@@ -206,6 +109,7 @@ INLINE void finish_row(const Layer *layer, const Tensors *t, int64_t token, int6
         float keep = scalar_exp(largest - joint);
         factor = keep / (sum * keep + scalar_exp(t->sinks[head] - joint));
     }
+    if (t->v_scales) factor *= t->v_scales[head / group_of(layer)];
     if (t->log_sums) t->log_sums[token * layer->num_heads + head] = largest + logf(sum);
     element *out = t->out + (token * layer->num_heads + head) * layer->value_dim;
     int d = 0, n = (int)layer->value_dim;
@@ -257,7 +161,7 @@ static void gather_queries(const Span *s, const element *q, int64_t q_stride, wo
 
 /* Where the keys of a tile lie in the cache, and their values: the same offsets. */
 typedef struct {
-    int64_t offset[TILE];
+    int64_t offset[TILE], slot[TILE];
     int first, last; /* those that any query sees */
 } Places;
 
@@ -267,37 +171,55 @@ static void find_places(const Span *s, int64_t start, Places *places) {
     places->first = (int)(key - start), places->last = (int)(last - start);
     while (key < last) {
         int64_t in_block = key % layer->block_size, end = low(last, key - in_block + layer->block_size);
-        int64_t offset = s->blocks[key / layer->block_size] * layer->block_stride + in_block * layer->token_stride;
-        for (; key < end; key++, offset += layer->token_stride) places->offset[key - start] = offset;
+        int64_t block = s->blocks[key / layer->block_size], slot = block * layer->block_size + in_block;
+        int64_t offset = block * layer->block_stride + in_block * layer->token_stride;
+        for (; key < end; key++, offset += layer->token_stride) {
+            places->offset[key - start] = offset;
+            places->slot[key - start] = slot++;
+        }
     }
 }
 
 /* Pointers to one head of a tile's keys or values. Unseen ones point to zeros: what lies in the cache past a request's
  * end may be anything, and blocks that a window has left may be gone. */
-INLINE void tile_rows(const element *head, const Places *places, const element **rows) {
-    static const element zeros[MAX_HEAD_DIM];
+INLINE void tile_rows(const stored *head, const Places *places, const stored **rows) {
+    static const stored zeros[MAX_HEAD_DIM];
     for (int i = places->first; i < places->last; i++) rows[i] = head + places->offset[i];
     for (int i = 0; i < places->first; i++) rows[i] = zeros;
     for (int i = places->last; i < TILE; i++) rows[i] = zeros;
+}
+
+/* The scales of one head of a tile's keys or values, in `out`; NULL where they have none. */
+INLINE const float *tile_scales(const Layer *layer, const float *scales, int64_t head, const Places *places, float *out) {
+    if (!scales) return NULL;
+    for (int i = 0; i < TILE; i++) out[i] = 1;
+    for (int i = places->first; i < places->last; i++) out[i] = scales[places->slot[i] * layer->num_kv_heads + head];
+    return out;
 }
 
 /* Takes the rows of one key/value head through the keys of the tile at `start`, while those of the tile that comes after
  * it, at `next`, are fetched: decodes are bound by memory. */
 static void attend_tile(const Span *s, const Tensors *t, Workspace *w, int64_t head, int64_t start,
                         const Places *places, int64_t next_head, const Places *next) {
-    const element *rows[TILE], *ahead[TILE];
+    const stored *rows[TILE], *ahead[TILE];
     int columns = s->columns, n = (int)s->layer->head_dim, first_row = (int)head * s->rows_per_head;
     int64_t offset = (s->first_head + head) * s->layer->head_stride, next_offset = next_head * s->layer->head_stride;
     tile_rows(t->k_cache + offset, places, rows);
     tile_rows(t->k_cache + next_offset, next, ahead);
-    pack_keys(rows, ahead, n, w->keys, w->scratch);
+    pack_keys(rows, ahead, n, w->keys);
     product(w->queries + (int64_t)first_row * (n / PAIRS), n / PAIRS, w->keys, TILE, w->scores, TILE, s->rows_per_head,
             n / PAIRS, TILE, 0);
+    float key_scale_buffer[TILE], value_scale_buffer[TILE];
+    int64_t kv_head = s->first_head + head;
+    const float *key_scales = tile_scales(s->layer, t->k_token_scales, kv_head, places, key_scale_buffer);
+    const float *value_scales = tile_scales(s->layer, t->v_token_scales, kv_head, places, value_scale_buffer);
+    float scale = t->k_scales ? s->layer->scale * t->k_scales[kv_head] : s->layer->scale;
     for (int i = 0; i < s->rows_per_head; i++) {
         int64_t position = s->first_position + i / s->group;
         int64_t seen = low(TILE, high(0, first_visible(s->layer, position) - start));
         softmax_row(w->scores + i * TILE, w->weights + i * (TILE / PAIRS), w->segment, first_row + i, columns, (int)seen,
-                    (int)low(TILE, low(position + 1, s->key_end) - start), s->layer->scale, s->layer->soft_cap);
+                    (int)low(TILE, low(position + 1, s->key_end) - start), scale, s->layer->soft_cap, key_scales,
+                    value_scales);
     }
     tile_rows(t->v_cache + offset, places, rows);
     tile_rows(t->v_cache + next_offset, next, ahead);
@@ -455,10 +377,11 @@ static void attend_batch(const Layer *layer, const Batch *batch, const Prologue 
 
 /* The entry point: pointers and numbers of one layer and step, in the order of the structures above. */
 void attention(const Layer *layer, const Batch *batch, const void *q, const void *k, const void *v, void *k_cache,
-               void *v_cache, void *out, const void *sinks, void *log_sums, int64_t q_stride, int64_t k_stride, int64_t v_stride,
+               void *v_cache, void *out, const void *k_scales, const void *v_scales, void *k_token_scales,
+               void *v_token_scales, const void *sinks, void *log_sums, int64_t q_stride, int64_t k_stride, int64_t v_stride,
                int64_t num_rows, const void *positions, const void *cos_sin, const void *q_norm, const void *k_norm,
                int64_t rotary_dim, int64_t interleaved, float eps) {
     Prologue prologue = {positions, cos_sin, q_norm, k_norm, rotary_dim, interleaved, eps};
-    Tensors tensors = {q, k, v, k_cache, v_cache, out, sinks, log_sums, q_stride, k_stride, v_stride, num_rows};
+    Tensors tensors = {q, k, v, k_cache, v_cache, out, k_scales, v_scales, k_token_scales, v_token_scales, sinks, log_sums, q_stride, k_stride, v_stride, num_rows};
     attend_batch(layer, batch, &prologue, &tensors);
 }

@@ -5,7 +5,7 @@
  * rows beside it, so that a query's result is the same in any batch and in any chunk.
  */
 #pragma once
-#include "vector.h"
+#include "e4m3.h"
 
 #ifdef ELEMENT_BFLOAT16
 typedef bf16 element;
@@ -17,6 +17,13 @@ typedef float element;
 #define PAIRS 2 /* elements in a word */
 #else
 #define PAIRS 1
+#endif
+
+/* What a cache keeps of keys and values: elements as they are, or bytes that are decoded as a tile is packed. */
+#ifdef CACHE_E4M3
+typedef uint8_t stored;
+#else
+typedef element stored;
 #endif
 
 #define TILE 64
@@ -62,6 +69,47 @@ INLINE void store_elements(element *p, vf x) {
 #else
     vf_store(p, x);
 #endif
+}
+
+INLINE vf load_stored(const stored *p) {
+#ifdef CACHE_E4M3
+    return vf_load_e4m3(p);
+#else
+    return load_elements(p);
+#endif
+}
+
+INLINE float stored_to_float(stored x) {
+#ifdef CACHE_E4M3
+    return e4m3_to_vf((vu){x})[0];
+#else
+    return element_to_float(x);
+#endif
+}
+
+/* VL words of a row, from the one that begins at element `at` on. Numbers in e4m3 are exact in bfloat16. */
+INLINE vu load_words(const stored *row, int at) {
+#if PAIRS == 1
+    return (vu)load_stored(row + at);
+#elif defined(CACHE_E4M3)
+    vu codes = vu_widen((const uint16_t *)(row + at));
+    return (vu)e4m3_to_vf(codes & 0xff) >> 16 | (vu)e4m3_to_vf(codes >> 8);
+#else
+    return *(const vu *)(row + at);
+#endif
+}
+
+INLINE word load_word(const stored *row, int at) {
+    word out;
+#if PAIRS == 1
+    float value = stored_to_float(row[at]);
+    memcpy(&out, &value, 4);
+#elif defined(CACHE_E4M3)
+    out = float_to_bf16(stored_to_float(row[at])) | (word)float_to_bf16(stored_to_float(row[at + 1])) << 16;
+#else
+    memcpy(&out, row + at, 4);
+#endif
+    return out;
 }
 
 /* acc + a * b, word by word; `a` is one word for all lanes. */
@@ -142,12 +190,12 @@ static const uint32_t low_lanes[4][VL] = {LANES(LOW_LANE, 1), LANES(LOW_LANE, 2)
 static const uint32_t high_lanes[4][VL] = {LANES(HIGH_LANE, 1), LANES(HIGH_LANE, 2), LANES(HIGH_LANE, 4),
                                            LANES(HIGH_LANE, 8)};
 
-/* Transposes VL x VL words: `in[i]` is a row, `out + i * out_stride` a column. */
-INLINE void transpose_words(const word *const *in, int64_t offset, word *out, int64_t out_stride) {
+/* Transposes VL x VL words, of each row those from element `at` on: `out + i * out_stride` is a column. */
+INLINE void transpose_words(const stored *const *in, int at, word *out, int64_t out_stride) {
 #if defined(__GNUC__) && !defined(__clang__)
     vu row[VL];
 #pragma GCC unroll 16
-    for (int i = 0; i < VL; i++) row[i] = *(const vu *)(in[i] + offset);
+    for (int i = 0; i < VL; i++) row[i] = load_words(in[i], at);
 #pragma GCC unroll 4
     for (int stage = 0; 1 << stage < VL; stage++) {
         vu low = *(const vu *)low_lanes[stage], high = *(const vu *)high_lanes[stage];
@@ -163,54 +211,83 @@ INLINE void transpose_words(const word *const *in, int64_t offset, word *out, in
     for (int i = 0; i < VL; i++) *(vu *)(out + i * out_stride) = row[i];
 #else
     for (int i = 0; i < VL; i++)
-        for (int j = 0; j < VL; j++) out[j * out_stride + i] = in[i][offset + j];
+        for (int j = 0; j < VL; j++) out[j * out_stride + i] = load_word(in[i], at + j * PAIRS);
 #endif
 }
 
 /* Asks for the cache line at `row + d` of each of `count` rows. Sprinkled over the packing: a burst would be dropped. */
-INLINE void prefetch_lines(const element *const *rows, int count, int d) {
+INLINE void prefetch_lines(const stored *const *rows, int count, int d) {
     for (int i = 0; i < count; i++) __builtin_prefetch(rows[i] + d);
 }
 
-/* Keys, transposed: packed[word of the head][key]. Those in `ahead` are wanted soon. */
-static void pack_keys(const element *const *keys, const element *const *ahead, int head_dim, word *packed,
-                      float *scratch) {
-    const word *rows[TILE];
-#if PAIRS == 1 && defined(ELEMENT_BFLOAT16)
-    for (int t = 0; t < TILE; t++) {
-        for (int d = 0; d < head_dim; d++) scratch[t * head_dim + d] = element_to_float(keys[t][d]);
-        rows[t] = (const word *)(scratch + t * head_dim);
-    }
-#else
-    for (int t = 0; t < TILE; t++) rows[t] = (const word *)keys[t];
+#if defined(CACHE_E4M3) && defined(E4M3_BLOCKS)
+/* Puts NaN where it was: what was packed of rows [0, count) lies `row_step` floats from row to row, `step` in a row. */
+static __attribute__((noinline)) void mend_nan(const uint8_t *const *rows, int count, int head_dim, float *packed,
+                                               int64_t row_step, int64_t step) {
+    for (int t = 0; t < count; t++)
+        for (int d = 0; d < head_dim; d++)
+            if ((rows[t][d] & 0x7f) == 0x7f) packed[t * row_step + d * step] = NAN;
+}
 #endif
-    int words = head_dim / PAIRS, d = 0;
-    for (; d + VL <= words; d += VL)
+
+/* Keys, transposed: packed[word of the head][key]. Those in `ahead` are wanted soon. */
+static void pack_keys(const stored *const *keys, const stored *const *ahead, int head_dim, word *packed) {
+    int d = 0;
+#if defined(CACHE_E4M3) && defined(E4M3_BLOCKS)
+    __m128i largest = _mm_setzero_si128();
+    for (; d + VL <= head_dim; d += VL)
         for (int t = 0; t < TILE; t += VL) {
-            transpose_words(rows + t, d, packed + d * TILE + t, TILE);
-            prefetch_lines(ahead + t, VL, d * PAIRS);
+            largest = transpose_e4m3(keys + t, d, (float *)packed + d * TILE + t, TILE, largest);
+            if (d % 64 == 0) prefetch_lines(ahead + t, VL, d);
         }
-    for (; d < words; d++)
-        for (int t = 0; t < TILE; t++) memcpy(packed + d * TILE + t, rows[t] + d, 4);
+    if (any_e4m3_nan(largest)) mend_nan(keys, TILE, head_dim, (float *)packed, 1, TILE);
+#endif
+    for (; d + VL * PAIRS <= head_dim; d += VL * PAIRS)
+        for (int t = 0; t < TILE; t += VL) {
+            transpose_words(keys + t, d, packed + d / PAIRS * TILE + t, TILE);
+            if (d * sizeof(stored) % 64 < VL * PAIRS * sizeof(stored)) prefetch_lines(ahead + t, VL, d);
+        }
+    for (; d < head_dim; d += PAIRS)
+        for (int t = 0; t < TILE; t++) packed[d / PAIRS * TILE + t] = load_word(keys[t], d);
 }
 
 /* Values: packed[key, or pair of keys][columns]; columns past head_dim are zeros. Those in `ahead` are wanted soon. */
-static void pack_values(const element *const *values, const element *const *ahead, int head_dim, int columns,
+static void pack_values(const stored *const *values, const stored *const *ahead, int head_dim, int columns,
                         word *packed) {
+#if defined(CACHE_E4M3) && defined(E4M3_BLOCKS)
+    __m128i largest = _mm_setzero_si128();
+#endif
     for (int t = 0; t < TILE; t += PAIRS) {
-        for (int line = 0; line < head_dim; line += 64 / (int)sizeof(element)) prefetch_lines(ahead + t, PAIRS, line);
+        for (int line = 0; line < head_dim; line += 64 / (int)sizeof(stored)) prefetch_lines(ahead + t, PAIRS, line);
         word *out = packed + (int64_t)(t / PAIRS) * columns;
         int d = 0;
 #if PAIRS == 2
-        const element *even = values[t], *odd = values[t + 1];
+        const stored *even = values[t], *odd = values[t + 1];
+#ifdef CACHE_E4M3
+        for (; d + VL <= head_dim; d += VL)
+            *(vu *)(out + d) = (vu)vf_load_e4m3(even + d) >> 16 | (vu)vf_load_e4m3(odd + d);
+        for (; d < head_dim; d++)
+            out[d] = float_to_bf16(stored_to_float(even[d])) | (word)float_to_bf16(stored_to_float(odd[d])) << 16;
+#else
         for (; d + VL <= head_dim; d += VL) *(vu *)(out + d) = vu_widen(even + d) | vu_widen(odd + d) << 16;
         for (; d < head_dim; d++) out[d] = even[d] | (word)odd[d] << 16;
+#endif
 #else
-        for (; d + VL <= head_dim; d += VL) vf_store((float *)out + d, load_elements(values[t] + d));
-        for (; d < head_dim; d++) ((float *)out)[d] = element_to_float(values[t][d]);
+#if defined(CACHE_E4M3) && defined(E4M3_BLOCKS)
+        for (; d + 2 * VL <= head_dim; d += 2 * VL) {
+            __m128i codes = _mm_loadu_si128((const __m128i *)(values[t] + d));
+            largest = largest_e4m3(largest, codes);
+            decode_finite_e4m3(codes, (float *)out + d, (float *)out + d + VL);
+        }
+#endif
+        for (; d + VL <= head_dim; d += VL) vf_store((float *)out + d, load_stored(values[t] + d));
+        for (; d < head_dim; d++) ((float *)out)[d] = stored_to_float(values[t][d]);
 #endif
         for (; d < columns; d++) out[d] = 0;
     }
+#if defined(CACHE_E4M3) && defined(E4M3_BLOCKS)
+    if (any_e4m3_nan(largest)) mend_nan(values, TILE, head_dim, (float *)packed, columns, 1);
+#endif
 }
 
 /* Stores the weights of a tile as the left operand of the product with its values. */
@@ -237,9 +314,10 @@ INLINE vf soft_capped(vf score, float cap) {
     return cap * (1.0f - 2.0f / (vf_exp(2.0f * x) + 1.0f));
 }
 
-/* Turns the scores of one row into weights and brings its state up to date. Keys outside [first, last) are unseen. */
+/* Turns the scores of one row into weights and brings its state up to date. Keys outside [first, last) are unseen.
+ * `key_scales`, `value_scales`: a factor on each key's score, and one on each value's weight; NULL for none. */
 INLINE void softmax_row(float *scores, word *weights, State state, int row, int columns, int first, int last,
-                        float scale, float soft_cap) {
+                        float scale, float soft_cap, const float *key_scales, const float *value_scales) {
     if (first >= last) {
         memset(weights, 0, TILE / PAIRS * 4);
         return;
@@ -248,6 +326,7 @@ INLINE void softmax_row(float *scores, word *weights, State state, int row, int 
 #pragma GCC unroll 16
     for (int j = 0; j < TILE / VL; j++) {
         vf x = vf_load(scores + j * VL) * scale;
+        if (key_scales) x = x * vf_load(key_scales + j * VL);
         if (soft_cap > 0) x = soft_capped(x, soft_cap);
         if (first > 0 || last < TILE) {
             vf key = iota + (float)(j * VL);
@@ -270,6 +349,7 @@ INLINE void softmax_row(float *scores, word *weights, State state, int row, int 
     for (int j = 0; j < TILE / VL; j++) {
         vf weight = vf_exp(score[j] - after);
         sum += weight;
+        if (value_scales) weight = weight * vf_load(value_scales + j * VL);
         store_weights(weights, j * VL, weight);
     }
     vf_store(state.sums + row * VL, sum);

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from atom_kernels.attention.mla import MlaProblem
+from atom_kernels.mixers import CacheFormat
 from atom_models.architectures.fine_grained_moe import FineGrainedMoEConfig
 from atom_models.architectures.llama import LlamaDecoderLayer, LlamaForCausalLM
 from atom_models.build_context import BuildContext
@@ -88,7 +89,7 @@ class DeepseekV2Attention(Layer):
             v_head_dim=config.v_head_dim,
             scale=mla_scale(query_dim, config.rope_parameters),
             dtype=context.dtype_name,
-            kv_cache_dtype=context.kv_cache_dtype,
+            cache=CacheFormat.named(context.kv_cache_dtype),
             block_size=context.block_size,
         )
         if q_rank is None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.attention import AttentionProblem, AttentionPrologue
+from atom_kernels.mixers import CacheFormat
+from atom_models.layers.cache_scales import with_cache_scales
 from atom_models.layers.mixer import Mixer
 
 if TYPE_CHECKING:
@@ -52,14 +54,15 @@ class Attention(Mixer):
             head_dim=head_dim,
             scale=head_dim**-0.5 if scale is None else scale,
             dtype=context.dtype_name,
-            kv_cache_dtype=context.kv_cache_dtype,
+            cache=CacheFormat.named(context.kv_cache_dtype),
             block_size=context.block_size,
             sliding_window=sliding_window,
             has_sinks=sinks,
             soft_cap=soft_cap,
             batch_invariant=context.platform.batch_invariant,
         )
-        super().__init__(problem, prefix=prefix, context=context)
+        problem, scales = with_cache_scales(problem, prefix.rpartition(".")[0], context)
+        super().__init__(problem, prefix=prefix, context=context, cache_scales=scales)
         self._q_shape, self._kv_shape = (num_heads, head_dim), (num_kv_heads, head_dim)
         self._rotary = rotary
         self.q_norm, self.k_norm = q_norm, k_norm

@@ -20,7 +20,11 @@ from atom_models.layers.weighted_layer import WeightedLayer
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
+    from atom_models.layers.cache_scales import CacheScaleWeights
+    from atom_models.quantization import ExpectedWeight
 
+# Weights of a problem that checkpoints hold as scales of the cache.
+CACHE_SCALES = ("key_scale", "value_scale", "latent_scale")
 # What a traced model calls for each mixer, unless its host brings an operator of its own.
 MIX_OPERATOR = "atom_models::mix"
 
@@ -52,6 +56,7 @@ class Mixer(WeightedLayer):
         problem: what the layer is, on this rank.
         prefix: the layer's name, by which hosts know its cache and traced models call it.
         context: gives it its host.
+        cache_scales: loads those weights of the problem that are scales of its cache; None if there are none.
 
     Attributes:
         name: as `prefix`.
@@ -61,13 +66,23 @@ class Mixer(WeightedLayer):
 
     linears: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, problem: MixerProblem, *, prefix: str, context: BuildContext) -> None:
+    def __init__(
+        self,
+        problem: MixerProblem,
+        *,
+        prefix: str,
+        context: BuildContext,
+        cache_scales: CacheScaleWeights | None = None,
+    ) -> None:
         super().__init__(context)
+        self._cache_scales = cache_scales
         self.name, self.problem = prefix, problem
         self._host = context.mixer_host(problem, prefix, context)
         self._out_features = math.prod(problem.out_shape)
         parent, num_ranks = prefix.rpartition(".")[0], context.collectives.size
         for slot, spec in problem.weights.items():
+            if slot in CACHE_SCALES:
+                continue
             rows, *columns = (spec.shape[0] * num_ranks, *spec.shape[1:])
             if slot in self.linears:
                 self.expect_matrix(f"{parent}.{self.linears[slot]}", (rows, spec.shape[1]), slot=slot)
@@ -99,7 +114,19 @@ class Mixer(WeightedLayer):
             return torch.ops.atom_models.mix(inputs, self.name, self._out_features)
         return self.mix(*inputs)
 
+    def expected_weights(self) -> dict[str, ExpectedWeight]:
+        scales = {} if self._cache_scales is None else self._cache_scales.expected_weights()
+        return super().expected_weights() | scales
+
+    def load_shard(self, name: str, tensor: torch.Tensor) -> None:
+        if self._cache_scales is not None and name in self._cache_scales.expected_weights():
+            self._cache_scales.load(name, tensor)
+        else:
+            super().load_shard(name, tensor)
+
     def pack(self, weights: dict[str, torch.Tensor]) -> None:
+        if self._cache_scales is not None:
+            weights = weights | self._cache_scales.take()
         if weights:
             self._host.take_weights(weights)
 

@@ -32,6 +32,9 @@ class OneFormat:
         is_skipped = any(f".{name}." in dotted for name in self.skipped)
         return LayerQuantization(PlainLayout(dtype), None if is_skipped else self.held)
 
+    def cache_scales(self, attention: str) -> None:
+        return None
+
 
 UNQUANTIZED = OneFormat("none", None)
 

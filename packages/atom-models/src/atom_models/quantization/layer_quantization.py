@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from atom_kernels.formats import WeightFormat
 from atom_models.quantization.layouts import StoredLayout
+
+if TYPE_CHECKING:
+    from atom_models.quantization.published.cache_scales import CacheScales
 
 
 @dataclass(frozen=True)
@@ -49,4 +52,8 @@ class Quantization(Protocol):
 
     def for_layer(self, layer_name: str, dtype: torch.dtype) -> LayerQuantization:
         """What a layer with activations in `dtype` gets."""
+        ...
+
+    def cache_scales(self, attention: str) -> CacheScales | None:
+        """The scales of an fp8 KV cache that the checkpoint has for the attention block of that name."""
         ...

@@ -10,12 +10,13 @@ from typing import Any
 
 from torch import nn
 
-from atom_kernels.mixers import select_mixer
+from atom_kernels.mixers import CacheFormat, select_mixer
+from atom_kernels.mixers.cache_format import FLOAT8_DTYPES
 from atom_kernels.platform import Platform
 from atom_kernels.protocols import CacheLayout
 from atom_models.model import mixer_layers
 
-CACHE_DTYPES = ("float32", "bfloat16", "float8_e4m3fn")
+CACHE_DTYPES = ("float32", "bfloat16", "float8_e4m3fn", "float8_e4m3fn_per_token_head")
 
 
 @dataclass(frozen=True)
@@ -55,5 +56,7 @@ def cache_groups(model: nn.Module) -> tuple[CacheGroup, ...]:
 
 @functools.cache
 def _layout(problem: Any, kv_cache_dtype: str, platform: Platform) -> CacheLayout:
-    stored = platform.float8 if kv_cache_dtype == "float8_e4m3fn" else kv_cache_dtype
-    return select_mixer(replace(problem, kv_cache_dtype=stored), platform).layout
+    cache = CacheFormat.named(kv_cache_dtype)
+    if cache.dtype in FLOAT8_DTYPES:
+        cache = replace(cache, dtype=platform.float8)
+    return select_mixer(replace(problem, cache=cache), platform).layout

@@ -17,7 +17,10 @@ logger = logging.getLogger(__name__)
 # Tables that old checkpoints stored although they follow from the config.
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached", ".masked_bias")
 # Scales of keys and values in a cache of eight bits, in the spellings of several quantizers.
-_CACHE_SCALES = (".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale", ".output_scale")
+_CACHE_SCALES = (
+    *(".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale", ".output_scale"),
+    *(".k_cache.scale", ".v_cache.scale"),
+)
 _NAMES_SHOWN = 8
 
 
@@ -137,7 +140,7 @@ class _Filling:
 
     def account(self, given: Collection[str], unexpected: list[str]) -> None:
         """Refuses a model of which not every tensor is given, and tensors that nobody takes."""
-        if self._num_cache_scales:
+        if self._num_cache_scales and not any(name.endswith(_CACHE_SCALES) for name in self.owners):
             line = "%s has %d scales for an fp8 KV cache: not used, the scale is 1"
             logger.warning(line, self._where, self._num_cache_scales)
         missing = [name for name in self.owners if name not in given]

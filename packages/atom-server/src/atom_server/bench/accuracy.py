@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-cache-dtype",
         "--kv_cache_dtype",
-        choices=("auto", "bf16", "fp8"),
+        choices=("auto", "bf16", "fp8", "fp8_per_token_head"),
         default="auto",
         help="of the KV cache of what is compared (default: %(default)s)",
     )

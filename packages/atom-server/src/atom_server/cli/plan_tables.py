@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from atom_core.models import Accelerator, ModelRequirements, Placement
 
 # The engine's words for `--kv-cache-dtype` -> the names by which sizes are known.
-_STORED_AS = {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+_STORED_AS = {"bf16": "bfloat16", "fp8": "float8_e4m3fn", "fp8_per_token_head": "float8_e4m3fn_per_token_head"}
 CACHE_DTYPES = ("auto", *_STORED_AS, "float32", "bfloat16", "float8_e4m3fn")
 
 

@@ -13,7 +13,7 @@ import torch
 from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, MultipleOf
 
 from atom_kernels.attention import AttentionProblem
-from atom_kernels.mixers import MixerPlan
+from atom_kernels.mixers import CacheFormat, MixerPlan
 from atom_kernels.protocols import Caches
 from atom_vllm.mixers.cache_dtypes import FLOAT8_CACHES, stored_dtype
 from atom_vllm.mixers.cache_view import Strides, plan_over_view, split_view
@@ -96,7 +96,7 @@ class AtomAttention(AtomKernels, AttentionImpl[Any]):
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype = kv_cache_dtype
-        self.sinks = self.weights = sinks
+        self.sinks = sinks
         self._window = sliding_window
         self._soft_cap = logits_soft_cap or None
         self._dtype = str(torch.get_default_dtype()).removeprefix("torch.")
@@ -110,7 +110,7 @@ class AtomAttention(AtomKernels, AttentionImpl[Any]):
             head_dim=self.head_size,
             scale=self.scale,
             dtype=self._dtype,
-            kv_cache_dtype=self._cache_dtype,
+            cache=CacheFormat(self._cache_dtype),
             block_size=block_size,
             sliding_window=self._window,
             has_sinks=self.sinks is not None,
@@ -148,4 +148,8 @@ class AtomAttention(AtomKernels, AttentionImpl[Any]):
         if self._cache_dtype != self._dtype:
             kv_cache = kv_cache.view(getattr(torch, self._cache_dtype))  # vLLM knows bytes only
         halves = split_view(kv_cache)
-        return self.plan_for(kv_cache.shape[2], halves[0].stride()), halves
+        plan = self.plan_for(kv_cache.shape[2], halves[0].stride())
+        # By now the layer's weights are loaded.
+        sinks = {} if self.sinks is None else {"sinks": self.sinks.to(getattr(torch, self._dtype))}
+        self.weights = plan.prepare(sinks)
+        return plan, halves

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atom_kernels.attention import AttentionProblem
-from atom_kernels.mixers import UnsupportedMixerError
+from atom_kernels.mixers import CacheFormat, UnsupportedMixerError
 from atom_kernels.platform import detect_platform
 from atom_vllm.mixers.cache_view import plan_over_view
 
@@ -25,7 +25,13 @@ def why_not_cached(kv_cache_dtype: str, dtype: str, head_size: int) -> str | Non
         return f"a cache of {kv_cache_dtype} is left to it"
     stored = stored_dtype(kv_cache_dtype, dtype)
     problem = AttentionProblem(
-        num_heads=1, num_kv_heads=1, head_dim=head_size, scale=1.0, dtype=dtype, kv_cache_dtype=stored, block_size=16
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=head_size,
+        scale=1.0,
+        dtype=dtype,
+        cache=CacheFormat(stored),
+        block_size=16,
     )
     what = f"heads of {head_size} in {dtype} over a cache of {stored}"
     try:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
+from atom_kernels.mixers.cache_format import NO_SCALES, CacheFormat
 from atom_kernels.mixers.cases import MixerStep, make_geometry
 
 _NUM_POSITIONS = 16384
@@ -17,7 +18,8 @@ def make_problem(
     num_heads: int, kv_lora_rank: int, nope: int, rope: int, v_head_dim: int, dtype: str = "float32", **overrides: Any
 ) -> MlaProblem:
     """A problem with the usual scale, a cache of the same dtype and blocks of 16 tokens, unless overridden."""
-    values = {"scale": (nope + rope) ** -0.5, "dtype": dtype, "kv_cache_dtype": dtype, "block_size": 16} | overrides
+    cache = CacheFormat(str(overrides.pop("kv_cache_dtype", dtype)), str(overrides.pop("scales", NO_SCALES)))
+    values = {"scale": (nope + rope) ** -0.5, "dtype": dtype, "cache": cache, "block_size": 16} | overrides
     return MlaProblem(num_heads, kv_lora_rank, nope, rope, v_head_dim, **values)
 
 
@@ -53,7 +55,7 @@ def make_step(
     return MixerStep(
         inputs=(q_THD, kv_TL),
         weights={"kv_b": random(problem.num_heads * expanded, rank, size=rank**-0.5)},
-        caches=(random(num_blocks, problem.block_size, problem.latent_dim, dtype=problem.kv_cache_dtype),),
+        caches=tuple(random(num_blocks, *tensor.shape, dtype=tensor.dtype) for tensor in problem.layout.tensors),
         geometry=geometry,
         prologue=MlaPrologue(
             positions=torch.cat([torch.arange(length - queries, length) for queries, length in requests]),

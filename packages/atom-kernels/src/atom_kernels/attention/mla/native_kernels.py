@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.native_backend import LIBRARIES, SIGNATURE, Launch, NativeLayer
+from atom_kernels.attention.native_backend import SIGNATURE, Launch, NativeLayer, library_of
 from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.native import load_native, native_unavailable
 
@@ -30,7 +30,9 @@ _SIGNATURES = {
 
 def unavailable(dtype: str) -> str | None:
     """None if the kernels of a dtype run on this machine, else the reason."""
-    reason = why_not_dtype(dtype, _SUFFIXES) or native_unavailable(LIBRARIES[dtype]) or native_unavailable("mla")
+    reason = (
+        why_not_dtype(dtype, _SUFFIXES) or native_unavailable(library_of(dtype, dtype)) or native_unavailable("mla")
+    )
     if reason is None and dtype == "bfloat16" and not load_native("mla", {"has_mla_bf16": "->l"}).has_mla_bf16():
         return "written for CPUs with avx512_bf16"
     return reason
@@ -59,7 +61,7 @@ class MlaKernels:
         self._write_latents = getattr(library, f"write_latents_{suffix}")
         self._place_queries = getattr(library, f"place_queries_{suffix}")
         self._spread_keys = getattr(library, f"spread_keys_{suffix}")
-        self._attention = load_native(LIBRARIES[problem.dtype], SIGNATURE).attention
+        self._attention = load_native(library_of(problem.dtype, problem.dtype), SIGNATURE).attention
 
     def prologue(self, prologue: MlaPrologue | None) -> Prologue:
         """Checks everything: the kernels only see pointers, and would read a wrong dtype as garbage."""
@@ -176,6 +178,7 @@ class MlaKernels:
             keys.data_ptr(),
             values.data_ptr(),
             out.data_ptr(),
+            *(None, None, None, None),
             None,
             None if log_sums is None else log_sums.data_ptr(),
             query.stride(0),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from atom_kernels.mixers.cache_format import HEAD_SCALES, CacheFormat
 from atom_kernels.operator import WeightSpec
-from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout, CacheTensor
+from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +29,7 @@ class MlaProblem:
         v_head_dim: elements of one head's value, and of its output.
         scale: factor on ``q @ k``, usually ``(qk_nope_head_dim + qk_rope_head_dim) ** -0.5``.
         dtype: of queries, new latents, weights and the output, by torch name.
-        kv_cache_dtype: of cached latents.
+        cache: how latents are cached.
         block_size: tokens of one cache block.
     """
 
@@ -39,7 +40,7 @@ class MlaProblem:
     v_head_dim: int
     scale: float
     dtype: str
-    kv_cache_dtype: str
+    cache: CacheFormat
     block_size: int
     name: ClassVar[str] = "latent_attention"
 
@@ -51,9 +52,8 @@ class MlaProblem:
             raise ValueError(
                 f"MlaProblem.qk_rope_head_dim is {self.qk_rope_head_dim}; pairs are rotated: it must be even"
             )
-        for name in ("dtype", "kv_cache_dtype"):
-            if getattr(self, name) not in DTYPE_BYTES:
-                raise ValueError(f"MlaProblem.{name} is {getattr(self, name)!r}; give one of {', '.join(DTYPE_BYTES)}")
+        if self.dtype not in DTYPE_BYTES:
+            raise ValueError(f"MlaProblem.dtype is {self.dtype!r}; give one of {', '.join(DTYPE_BYTES)}")
 
     @property
     def query_dim(self) -> int:
@@ -71,6 +71,11 @@ class MlaProblem:
         return None
 
     @property
+    def kv_cache_dtype(self) -> str:
+        """The dtype of what is cached, by torch name."""
+        return self.cache.dtype
+
+    @property
     def out_shape(self) -> tuple[int, int]:
         """The shape of one token's output."""
         return self.num_heads, self.v_head_dim
@@ -79,18 +84,21 @@ class MlaProblem:
     def layout(self) -> CacheLayout:
         """Latents token by token: physically adjacent blocks are one run of tokens."""
         shape = (self.block_size, self.latent_dim)
-        return CacheLayout("latent", self.block_size, (CacheTensor("latent", shape, self.kv_cache_dtype),))
+        return CacheLayout("latent", self.block_size, self.cache.tensors({"latent": shape}))
 
     @property
     def weights(self) -> dict[str, WeightSpec]:
-        """``kv_b [num_heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank]``.
+        """``kv_b [num_heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank]``, and the scale of latents if it has one.
 
-        For each head it has what makes its keys from a latent, then what makes its values.
+        For each head ``kv_b`` has what makes its keys from a latent, then what makes its values.
         """
         import torch
 
         rows = self.num_heads * (self.qk_nope_head_dim + self.v_head_dim)
-        return {"kv_b": WeightSpec((rows, self.kv_lora_rank), getattr(torch, self.dtype))}
+        weights = {"kv_b": WeightSpec((rows, self.kv_lora_rank), getattr(torch, self.dtype))}
+        if self.cache.scales == HEAD_SCALES:
+            weights["latent_scale"] = WeightSpec((1,), torch.float32)
+        return weights
 
     @property
     def backends(self) -> tuple[MixerBackend, ...]:

@@ -6,15 +6,17 @@ Shapes: T tokens, H heads, D query_dim, N qk_nope_head_dim, V v_head_dim, C kv_l
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.cache_write import write_cache
+from atom_kernels.attention.cache_write import read_tokens, write_cache
 from atom_kernels.attention.mla.prologue import apply_mla_prologue
-from atom_kernels.attention.reference import attend, gather_tokens
+from atom_kernels.attention.reference import attend
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
+from atom_kernels.mixers.cache_format import ALL_SCALES
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 def latent_attention(
     q_THD: torch.Tensor,
-    cache: torch.Tensor,
+    caches: Caches,
     kv_b_weight: torch.Tensor,
     query_start_loc: torch.Tensor,
     seq_lens: torch.Tensor,
@@ -31,6 +33,7 @@ def latent_attention(
     *,
     v_head_dim: int,
     scale: float,
+    latent_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal latent attention of a batch that mixes decodes and chunks of prompts; latents are in the cache already.
 
@@ -39,8 +42,10 @@ def latent_attention(
 
     Args:
         q_THD: queries, their rotary part last and rotated.
-        cache: ``[num_blocks, block_size, C + rope]``, normed latents with the rotated key behind them.
+        caches: ``[num_blocks, block_size, C + rope]``, normed latents with the rotated key behind them; where tokens
+            have scales, these follow, ``[num_blocks, block_size]``.
         kv_b_weight: ``[H * (N + V), C]``: for each head, what makes its keys and then its values from a latent.
+        latent_scale: ``[1]``: a number is what is cached of it times this; None for 1.
 
     Returns:
         ``[T, H, V]`` in the dtype of the queries.
@@ -53,7 +58,9 @@ def latent_attention(
     for request, (first, last) in enumerate(itertools.pairwise(starts)):
         if first == last:
             continue
-        cached = gather_tokens(cache, block_table[request], lengths[request])
+        [cached] = read_tokens(
+            caches, block_table[request], lengths[request], None if latent_scale is None else [latent_scale]
+        )
         latent_LC, rotary_key = cached[:, :rank], cached[:, rank:]
         k_LHN = torch.einsum("lc,hnc->lhn", latent_LC, w_key_HNC)
         k_LHD = torch.cat((k_LHN, rotary_key.unsqueeze(1).expand(-1, num_heads, -1)), dim=-1)
@@ -71,6 +78,9 @@ class ReferenceMla(MixerRunner):
 
     problem: MlaProblem
 
+    def prepare(self, weights: Mapping[str, torch.Tensor | None]) -> Mapping[str, torch.Tensor | None]:
+        return weights
+
     def build_metadata(self, geometry: BatchGeometry) -> BatchGeometry:
         return geometry
 
@@ -80,23 +90,25 @@ class ReferenceMla(MixerRunner):
         caches: Caches,
         metadata: BatchGeometry,
         *,
-        weights: torch.Tensor,
+        weights: Mapping[str, torch.Tensor],
         prologue: MlaPrologue | None,
     ) -> torch.Tensor:
         q_THD, kv = inputs
         q_THD, kv = apply_mla_prologue(self.problem, q_THD, kv, prologue)
         written = slice(0, metadata.num_tokens)
-        write_cache(caches, (kv[written],), metadata.slot_mapping[written])
+        scale = weights.get("latent_scale")
+        write_cache(caches, (kv[written],), metadata.slot_mapping[written], None if scale is None else [scale])
         return latent_attention(
             q_THD,
-            caches[0],
-            weights,
+            caches,
+            weights["kv_b"],
             metadata.query_start_loc,
             metadata.seq_lens,
             metadata.block_table,
             v_head_dim=self.problem.v_head_dim,
             scale=self.problem.scale,
+            latent_scale=scale,
         )
 
 
-BACKEND = MixerBackend(name="reference", create=lambda problem, layout: ReferenceMla(problem))
+BACKEND = MixerBackend(name="reference", create=lambda problem, layout: ReferenceMla(problem), cache_scales=ALL_SCALES)

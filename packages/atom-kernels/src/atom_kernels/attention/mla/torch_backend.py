@@ -127,7 +127,7 @@ def _absorbed(problem: MlaProblem) -> AttentionProblem:
         head_dim=problem.latent_dim,
         scale=problem.scale,
         dtype=problem.dtype,
-        kv_cache_dtype=problem.kv_cache_dtype,
+        cache=problem.cache,
         block_size=problem.block_size,
     )
 

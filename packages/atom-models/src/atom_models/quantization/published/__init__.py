@@ -1,7 +1,17 @@
 """What published configs and files say of each layer's weights."""
 
+from atom_models.quantization.published.cache_scales import CacheScales, StoredScale
 from atom_models.quantization.published.headers import Header, Headers
 from atom_models.quantization.published.readers import Choice, PublishedQuantization, read_published
 from atom_models.quantization.published.stored_quantization import StoredQuantization
 
-__all__ = ["Choice", "Header", "Headers", "PublishedQuantization", "StoredQuantization", "read_published"]
+__all__ = [
+    "CacheScales",
+    "Choice",
+    "Header",
+    "Headers",
+    "PublishedQuantization",
+    "StoredQuantization",
+    "StoredScale",
+    "read_published",
+]

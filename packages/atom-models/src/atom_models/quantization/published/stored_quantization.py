@@ -12,6 +12,7 @@ from atom_models.checkpoint.errors import CheckpointError
 from atom_models.quantization.layer_quantization import HeldFormat, LayerQuantization
 from atom_models.quantization.layouts import Float8Layout, PlainLayout, StoredLayout
 from atom_models.quantization.layouts.stored import FLOATS
+from atom_models.quantization.published.cache_scales import CacheScales, find_cache_scales
 from atom_models.quantization.published.headers import Header, Headers
 from atom_models.quantization.published.readers import PublishedQuantization
 
@@ -47,6 +48,9 @@ class StoredQuantization:
                 return LayerQuantization(layout, _held(layout), f"{choice.rule}, but stored as {layout.name}")
         found, expected = ", ".join(sorted(present)), ", ".join(stored.expected(1, 1))
         raise CheckpointError(f"{layer_name} is stored as {found}, but the config calls for {expected} ({choice.rule})")
+
+    def cache_scales(self, attention: str) -> CacheScales | None:
+        return find_cache_scales(attention, self.headers) if self.headers else None
 
 
 def _has(layout: StoredLayout, present: Mapping[str, Header]) -> bool:
