@@ -11,7 +11,7 @@ from atom_kernels.activation import Activation, GatedActivationProblem, gated_ac
 from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.cases import mismatch
 from atom_kernels.embedding import embedding
-from atom_kernels.formats import Integers
+from atom_kernels.formats import Float8, Integers, Mxfp4, Offset
 from atom_kernels.linear import OP, LinearProblem
 from atom_kernels.norm import (
     ADD_RMS_NORM,
@@ -222,6 +222,33 @@ def test_a_row_of_the_c_linear_does_not_depend_on_its_batch(dtype, in_features, 
     x = torch.randn(11, in_features).to(dtype)
     alone = torch.cat([bound(row.unsqueeze(0)) for row in x])
     for num_rows in (2, 3, 4, 5, 6, 7, 11):
+        assert torch.equal(bound(x[:num_rows]), alone[:num_rows])
+
+
+_PACKED = (
+    Integers(8),
+    Integers(4, 16),
+    Integers(4, 32, Offset.ZERO_POINT),
+    Integers(4, 64, Offset.MINIMUM),
+    Mxfp4(),
+    Float8(),
+)
+
+
+@pytest.mark.parametrize("weight_format", _PACKED, ids=lambda weight_format: weight_format.name)
+@pytest.mark.parametrize(("in_features", "out_features"), [(64, 21), (2112, 37)])
+def test_a_row_of_the_c_linear_over_packed_weights_does_not_depend_on_its_batch(
+    weight_format, in_features, out_features
+):
+    problem = LinearProblem(in_features, out_features, torch.float32, bias=True, weight_format=weight_format)
+    backends = [backend for backend in usable(OP, problem) if backend.name == "native"]
+    if not backends:
+        pytest.skip("no native linear over packed weights here")
+    weights = weight_format.quantize(torch.randn(out_features, in_features)) | {"bias": torch.randn(out_features)}
+    bound = plan_with(OP, problem, backends[0]).prepare(weights)
+    x = torch.randn(9, in_features)
+    alone = torch.cat([bound(row.unsqueeze(0)) for row in x])
+    for num_rows in (2, 3, 4, 5, 9):
         assert torch.equal(bound(x[:num_rows]), alone[:num_rows])
 
 
