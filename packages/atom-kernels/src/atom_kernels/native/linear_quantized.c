@@ -172,6 +172,17 @@ INLINE vf packed_tile(const int kind, const int wide, const int minima, const in
     return sum_lanes(sums);
 }
 
+/* The weights without their first rows. */
+INLINE weights_t weights_from(int kind, const weights_t *weights, int64_t row) {
+    const int64_t k_size = weights->k_size, groups = row * (k_size / weights->group);
+    weights_t rest = *weights;
+    rest.codes += row * (kind == INT8 || kind == E4M3 ? k_size : k_size / 2);
+    rest.scale += groups;
+    if (rest.minimum) rest.minimum += groups;
+    if (rest.zero) rest.zero += groups;
+    return rest;
+}
+
 /* MR rows of x with the TILE / MR rows of weight from `n` on; long rows are cut as `linear_tile.h` cuts them. */
 INLINE void packed_product(const int kind, const int wide, const int minima, const int MR, const weights_t *weights,
                            const float *x, const float *bias, float *out, int64_t n, int64_t n_size) {
@@ -217,6 +228,7 @@ static void multiply_packed(int kind, const weights_t *weights, const float *x, 
         MULTIPLY(E4M3)
     }
 }
+#undef MULTIPLY
 
 /* A thread's panel. It grows with the longest rows and is kept: mapping it anew at each call would cost more than a call. */
 static float *panel_of_thread(int64_t size) {

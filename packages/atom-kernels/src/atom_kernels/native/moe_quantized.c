@@ -1,7 +1,7 @@
 /* The chosen experts of each token, whose matrices are codes of eight or four bits: rows and sums are float32.
  *
- * A thread decodes a panel of an expert's rows into its caches once and multiplies all rows of x that chose the expert. A
- * token's result is the same, to the bit, whatever the other tokens. */
+ * A thread decodes a panel of an expert's rows into its caches once and multiplies all rows of x that chose the expert; few
+ * rows of x are multiplied while decoding. A token's result is the same, to the bit, whatever the other tokens. */
 #include "linear_quantized.c"
 #include "moe_rows.h"
 #include "silu.h"
@@ -12,7 +12,7 @@ typedef struct {
     weights_t weights;
 } packed_t;
 
-static int64_t multiply_packed(const float *x, const packed_t *matrices, int64_t first, const float *bias, float *out,
+static int64_t multiply_expert(const float *x, const packed_t *matrices, int64_t first, const float *bias, float *out,
                                int64_t from, int64_t to, int64_t rows, int64_t k_size, int64_t n_size);
 
 #define T float
@@ -20,13 +20,19 @@ static int64_t multiply_packed(const float *x, const packed_t *matrices, int64_t
 #define WIDEN(p) vf_load(p)
 #define ROUND(p, v) vf_store(p, v)
 #define MATRICES packed_t
-#define MULTIPLY multiply_packed
+#define MULTIPLY multiply_expert
 #include "moe_experts.h"
 
-static int64_t multiply_packed(const float *x, const packed_t *matrices, int64_t first, const float *bias, float *out,
+static int64_t multiply_expert(const float *x, const packed_t *matrices, int64_t first, const float *bias, float *out,
                                int64_t from, int64_t to, int64_t rows, int64_t k_size, int64_t n_size) {
+    const int kind = (int)matrices->kind;
+    if (rows <= MAX_FEW_ROWS && (to - from) % TILE == 0) {
+        const weights_t expert = weights_from(kind, &matrices->weights, first);
+        multiply_packed(kind, &expert, x, bias, out, rows, from, to, n_size);
+        return 1;
+    }
     float *panel = panel_of_thread((to - from) * k_size);
     if (!panel) return 0;
-    decode((int)matrices->kind, &matrices->weights, first + from, first + to, panel);
+    decode(kind, &matrices->weights, first + from, first + to, panel);
     return multiply_f32(x, panel - from * k_size, bias, out, from, to, rows, k_size, n_size);
 }
