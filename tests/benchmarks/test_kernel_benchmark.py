@@ -101,7 +101,12 @@ def test_plain_latent_attention_is_the_reference(queries: int) -> None:
     q, latents = torch.randn(2, 4, queries, 14, generator=generator), torch.randn(2, 13, 22, generator=generator)
     weight = torch.randn(4 * 18, 16, generator=generator) / 4
     expected = latent_attention(
-        q.transpose(1, 2).flatten(0, 1), latents, weight, *table_of(2, queries, 13), v_head_dim=10, scale=problem.scale
+        q.transpose(1, 2).flatten(0, 1),
+        (latents,),
+        weight,
+        *table_of(2, queries, 13),
+        v_head_dim=10,
+        scale=problem.scale,
     )
     found = plain_latent(problem, q, latents, weight)
     torch.testing.assert_close(found.transpose(1, 2).flatten(0, 1), expected)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from atom_kernels.mixers import MixerBackend, MixerRunner, UnsupportedMixerError, select_mixer
+from atom_kernels.mixers.cache_format import CacheFormat
 from atom_kernels.operator import WeightError, WeightSpec
 from atom_kernels.protocols import BatchGeometry, CacheLayout, CacheTensor
 from atom_models import BuildContext, mixer_layers
@@ -40,6 +41,7 @@ class SumRunner(MixerRunner):
         return out_TD
 
 
+PLAIN_CACHE = CacheFormat("float32")
 REASONS = {"native": "cannot add", "torch": None}
 
 
@@ -50,9 +52,13 @@ class SumProblem:
     hidden_size: int
     block_size: int
     dtype: str = "float32"
-    kv_cache_dtype: str = "float32"
+    cache: CacheFormat = PLAIN_CACHE
     sliding_window: int | None = None
     name: ClassVar[str] = "prefix_sum"
+
+    @property
+    def kv_cache_dtype(self) -> str:
+        return self.cache.dtype
 
     @property
     def out_shape(self) -> tuple[int, ...]:

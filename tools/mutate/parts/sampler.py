@@ -21,9 +21,6 @@ _HOW_SOON = "any key between ends the search: how soon is its speed alone"
 HARMLESS: Harmless = {
     ("sampling/ops.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("sampling/ops.py: turns", "*", "*"): _EXAMPLES,
-    ("sampling/ops.py: _parity_problems", "*", "*"): _EXAMPLES,
-    ("sampling/ops.py: _make_slot_inputs", "*", "*"): _EXAMPLES,
-    ("sampling/ops.py: _make_counters", "*", "*"): _EXAMPLES,
     ("masks.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("penalties.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("logprobs.py: _make_inputs", "*", "*"): _EXAMPLES,

@@ -9,7 +9,7 @@ import torch
 
 from amd_machine import amd_machine
 from atom_kernels.attention.mla.cases import make_problem, make_step
-from atom_kernels.mixers import UnsupportedMixerError, select_mixer
+from atom_kernels.mixers import CacheFormat, UnsupportedMixerError, select_mixer
 from atom_kernels.platform import Platform
 
 # Heads of a rank, kv_lora_rank, nope, rope, v_head_dim.
@@ -134,8 +134,8 @@ def test_a_second_step_of_the_same_size_writes_the_same_buffers(machine):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"dtype": "float32", "kv_cache_dtype": "float32"}, "in bfloat16, not in float32"),
-        ({"kv_cache_dtype": "float8_e4m3fnuz"}, "reads latents in bfloat16, not in float8_e4m3fnuz"),
+        ({"dtype": "float32", "cache": CacheFormat("float32")}, "in bfloat16, not in float32"),
+        ({"cache": CacheFormat("float8_e4m3fnuz")}, "reads latents in bfloat16, not in float8_e4m3fnuz"),
         ({"kv_lora_rank": 256}, "512 \\+ 64 elements, not 256 \\+ 64"),
         ({"num_heads": 144}, "up to 128 heads, not 144"),
     ],

@@ -101,7 +101,7 @@ def test_a_float8_cache_is_read_and_written_saturated():
     geometry = step.geometry
     expected = latent_attention(
         step.inputs[0],
-        cache,
+        (cache,),
         step.weights["kv_b"],
         geometry.query_start_loc,
         geometry.seq_lens,
