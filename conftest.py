@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 pytest_plugins = ["time_budget"]
+
+# Those that commands set: the root, and one for each package.
+_LOGGERS = (None, "atom_kernels", "atom_models", "atom_core", "atom_server")
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """A command that runs in a test's process sends the log to the test's stderr, which the next test has no more."""
+    root = logging.getLogger()
+    handlers, levels = list(root.handlers), {name: logging.getLogger(name).level for name in _LOGGERS}
+    yield
+    root.handlers[:] = handlers
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from benchmarks import timing
 from benchmarks.peers import Side, Transformers
 
 # Ours with weights rounded as they load is told by the format: "atom int8".
-ENGINES = ("atom", "transformers", *(f"atom {name}" for name in ("int8", "int4", "fp8", "fp8_block", "mxfp4")))
+ENGINES = ("atom", "transformers", *(f"atom {name}" for name in ("auto", "int8", "int4", "fp8", "fp8_block", "mxfp4")))
 
 
 class SideProcess:

@@ -23,7 +23,7 @@ from atom_kernels.select import select
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import open_checkpoint
 from atom_models.layers import Experts
-from atom_models.layers.moe import Router
+from atom_models.layers.mixture.moe import Router
 from atom_models.model import build_model, mixer_layers
 from published_configs import FOLDER, NAMES
 

@@ -66,10 +66,26 @@ def test_other_heads_are_served_by_unified_attention(platform: Platform, fields:
     assert "unified_attention" in attention(platform, **fields).kernels
 
 
-def test_latents_in_float8_have_no_kernel(platform: Platform):
-    assert "No kernel reads *latents* in float8: the reference does" in WORDS
-    assert select_mixer(LATENT, platform).backend == "aiter"
-    assert select_mixer(replace(LATENT, cache=CacheFormat(platform.float8)), platform).backend == "reference"
+def test_latents_in_float8_are_aiters_over_one_scale_of_a_layer(platform: Platform):
+    assert "*Latents* in float8 have one scale for a layer: `mla_decode_fwd` reads them in place" in WORDS
+    for scales in ("none", "head"):
+        plan = select_mixer(replace(LATENT, cache=CacheFormat(platform.float8, scales)), platform)
+        assert plan.backend == "aiter"
+        assert "mla_decode_fwd" in plan.kernels
+    assert "our Triton kernels serve" in WORDS
+    other = replace(LATENT, kv_lora_rank=256, cache=CacheFormat(platform.float8))
+    assert select_mixer(other, platform).backend == "triton"
+
+
+def test_scales_of_tokens_are_the_assemblys_and_the_references_elsewhere(platform: Platform):
+    assert "`pa_fwd_asm` also reads caches with a scale for each token and head" in WORDS
+    tokens, heads = (CacheFormat(platform.float8, scales) for scales in ("token_head", "head"))
+    assert attention(platform, cache=tokens).layout.name == "shuffled_scaled"
+    assert "The reference serves, slowly, where other models or latents have a scale for each token and head" in WORDS
+    assert attention(platform, cache=tokens, has_sinks=True).backend == "reference"
+    assert select_mixer(replace(LATENT, cache=tokens), platform).backend == "reference"
+    assert "and where checkpoints have one for each head of keys and values" in WORDS
+    assert attention(platform, cache=heads).backend == "reference"
 
 
 def linear_backend(platform: Platform, dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> str:
@@ -126,6 +142,6 @@ def recipes() -> list[list[str]]:
 
 @pytest.mark.parametrize("command", recipes(), ids=lambda command: command[2])
 def test_a_recipe_is_refused_in_one_line(command: list[str], capsys: pytest.CaptureFixture[str]):
-    assert main(command) == 1
+    assert main(command) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "is not supported by this version of ATOM" in line

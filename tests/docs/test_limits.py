@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from atom_core.structured_output import compiler
-from atom_core.structured_output.constraints import grammar
-from atom_core.structured_output.llguidance import short_parser
+from atom_core.structured_output import compiler, work_budget
+from atom_core.structured_output.constraints import grammar, work
+from atom_core.structured_output.judge import limits as judge
+from atom_core.structured_output.llguidance import short_parser, trial
+from atom_core.structured_output.xgrammar import limits
 from atom_server.output.enforcement import MAX_CALLS
 from atom_server.output.notation import FORMATS
 from atom_server.responses.store import MAX_RESPONSES
@@ -23,7 +25,13 @@ def test_limits_of_structured_output():
     text = page("docs/structured-output.md")
     assert f"{grammar.MAX_BYTES >> 10} KB for a constraint, {grammar.MAX_DEPTH} levels" in text
     assert f"{grammar.MAX_REGEX_LENGTH:,} characters of a pattern, {grammar.MAX_CHOICES:,} choices" in text
-    assert f"{grammar.MAX_TAGS} tags; {compiler.DEADLINE_SECONDS:g} seconds to compile" in text
+    assert f"{grammar.MAX_TAGS} tags." in text
+    assert f"stand for more than {work.MAX_PATTERN_SIZE:,} characters" in text
+    assert f"`multipleOf` with more than {work.MAX_REMAINDERS:,} remainders" in text
+    assert f"{judge.CPU_SECONDS:g} second of processor time and {judge.MEMORY_BYTES >> 20} MiB" in text
+    assert f"follows a text in it for {trial.NUM_STEPS} steps" in text
+    assert f"schemas of up to {limits.MAX_OBJECTS} objects" in text
+    assert f"{work_budget.SECONDS_PER_TOKEN * 1000:g} ms for each token" in text
     assert f"{compiler.MAX_GRAMMARS} grammars and {compiler.MAX_BYTES >> 20} MiB of them" in text
     assert f"A model has at most {short_parser.MAX_VOCABULARIES} short vocabularies" in text
 

@@ -19,6 +19,7 @@ STATE = {
     "atom_kernels/plan.py: _handles": "Compiled graphs name plans by number; entries go with their plans.",
     "atom_kernels/plan.py: _next_handle": "Numbers of plans are not used twice.",
     "atom_kernels/platform.py: _in_use": "`explain --arch` and tests see another machine, in all threads.",
+    "atom_models/fallback/attention.py: _recorder": "Takes the calls of a dry run; each thread has its own.",
     "atom_models/forward_context.py: _current": "The step that runs now; each thread has its own.",
     "atom_vllm/models/load_order.py: _digest": "vLLM's cache of graphs must tell the order in which numbers went.",
     "atom_vllm/register.py: _failure": "vLLM swallows the error of one entry point; the other must tell it.",
@@ -26,7 +27,8 @@ STATE = {
 
 # Functions whose answers are kept: each gives the same answer for the same arguments as long as the process lives.
 CACHES = {
-    "atom_core/structured_output/llguidance/backend.py: _bytes": "The bytes of each token of a tokenizer.",
+    "atom_core/structured_output/judge/judges.py: shared_judges": "Processes that judge grammars, for all engines.",
+    "atom_core/structured_output/llguidance/trial.py: _bytes": "The vocabulary in which every byte is a token.",
     "atom_kernels/aiter/api.py: _by_name": "Functions of an API by their names.",
     "atom_kernels/aiter/api.py: known_api": "What a release of AITER offers, from a file of ours.",
     "atom_kernels/aiter/library.py: _library_of": "What the imported AITER offers, read from its sources.",
@@ -46,6 +48,7 @@ CACHES = {
     "atom_kernels/triton/support.py: has_dependent_launch": "Whether this GPU starts kernels early.",
     "atom_kernels/tuned/store.py: _read": "A file of launch configurations.",
     "atom_kernels/tuned/store.py: triton_release": "The version of Triton.",
+    "atom_models/fallback/trial.py: _trial": "Whether a class of transformers passed its trial, by the kind of config.",
     "atom_models/requirements/cache.py: _layout": "The layout of a problem's cache on a platform.",
     "atom_vllm/mixers/cache_view.py: _plan": "The plan of a problem on a platform.",
     "atom_vllm/mixers/latent_attention.py: plan_latent": "The plan of a problem.",

@@ -13,7 +13,7 @@ from atom_core.structured_output.constraints.choice import INSTALL
 from source_tree import MAY_IMPORT, ROOT, imported_modules, product_files, project, short, source_files
 
 # Vendors' libraries, each imported lazily where it is found to be installed.
-OPTIONAL = {"aiter", "matplotlib", "triton", "vllm", "xgrammar"}
+OPTIONAL = {"transformers", "aiter", "matplotlib", "triton", "vllm", "xgrammar"}
 
 
 # Needed without an import: torch warns where it is missing.

@@ -49,6 +49,7 @@ def write_gguf(
     *,
     quant: str = "F32",
     quantized: str = "",
+    others: Mapping[str, str] | None = None,
     dequantized: bool = False,
     latent_halves: bool = True,
     metadata: Mapping[str, Any] | None = None,
@@ -59,6 +60,7 @@ def write_gguf(
     Args:
         quant: format of matrices.
         quantized: only of those whose names hold this text.
+        others: formats of matrices whose names hold a text, by that text.
         dequantized: in float32, the numbers that come out of `quant`.
         latent_halves: False writes kv_b_proj and the sizes of a head as converters before 2025-04 did.
         metadata: further keys, or other values.
@@ -73,7 +75,8 @@ def write_gguf(
         if key not in without and value is not None:
             _add(writer, key, value)
     for name, array in _tensors(weights, config, architecture, latent_halves):
-        _add_tensor(writer, name, array, quant if quantized in name else "F32", dequantized)
+        own = [kind for text, kind in (others or {}).items() if text in name]
+        _add_tensor(writer, name, array, own[0] if own else quant if quantized in name else "F32", dequantized)
     if config["rope_parameters"].get("rope_type") == "llama3":
         head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         writer.add_tensor("rope_freqs.weight", _llama3_divisors(config["rope_parameters"], head_dim))
@@ -343,8 +346,8 @@ def _random_blocks(shape: tuple[int, ...], kind: gguf.GGMLQuantizationType) -> n
     rng = np.random.default_rng(sum(shape))
     blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // block, num_bytes), dtype=np.uint8)
     scale = np.frombuffer(np.float16(1e-4).tobytes(), dtype=np.uint8)
-    # Q6_K has its scale at the end; the others have two, a scale and one of minimums, at the start.
-    for start in (num_bytes - 2,) if kind.name == "Q6_K" else (0, 2):
+    # Q3_K and Q6_K have their scale at the end; the others have two, a scale and one of minimums, at the start.
+    for start in (num_bytes - 2,) if kind.name in ("Q3_K", "Q6_K") else (0, 2):
         blocks[..., start : start + 2] = scale
     return blocks.reshape(*shape[:-1], -1)
 

@@ -22,8 +22,14 @@ from atom_core.messages import (
     TokenLogprobs,
 )
 from atom_core.scheduler import Scheduler
+from atom_kernels.protocols import Pages
 
 VOCAB_SIZE = 13
+
+
+def pages(*windows: int | None) -> tuple[Pages, ...]:
+    """Groups of these windows."""
+    return tuple(map(Pages, windows))
 
 
 @dataclass(eq=False)

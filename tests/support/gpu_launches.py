@@ -21,6 +21,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from atom_kernels.attention.cases import make_step
+from atom_kernels.attention.mla import cases as latent_cases
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.cases import bench_cases
 from atom_kernels.mixers import select_mixer
@@ -36,6 +37,7 @@ _TARGETS = {
 _MAX_WORKGROUP = 1024
 # Longer than any that is measured on a host: some GPUs have a kernel of their own for it.
 _LONG_PROMPT = 4096
+_MIXED = [(1, 5), (1, 300), (40, 40), (17, 65)]
 
 
 class _TargetOnly:
@@ -115,6 +117,11 @@ def _platform(arch: str) -> Platform:
 def _triton_runs(platform: Platform) -> Iterator[Any]:
     for op in all_ops().values():
         yield from (case.run for case in bench_cases(op, platform) if case.backend.startswith("triton"))
+    paged = make_problem(16, 8, 128, "bfloat16", kv_cache_dtype=platform.float8)
+    yield partial(make_step(paged, _MIXED).run, select_mixer(paged, platform, only_backend="triton"))
+    for heads in (16, 128):
+        latent = latent_cases.make_problem(heads, 512, 128, 64, 128, "bfloat16", kv_cache_dtype=platform.float8)
+        yield partial(latent_cases.make_step(latent, _MIXED).run, select_mixer(latent, platform, only_backend="triton"))
     for heads, rules in (((16, 8, 128), {}), ((64, 8, 64), {"has_sinks": True})):
         problem = make_problem(*heads, "bfloat16", **rules)
         step = make_step(problem, [(1, 5), (_LONG_PROMPT, _LONG_PROMPT)])

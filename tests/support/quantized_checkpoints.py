@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, WeightFormat, unpack_nibbles
+from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, Plain, WeightFormat, unpack_nibbles
 
 Tensors = dict[str, torch.Tensor]
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -50,6 +50,44 @@ class Published:
         parts = self.weight_format.quantize(weight)
         numbers = self.weight_format.dequantize(parts, weight.shape[1])
         return {name: tensor.contiguous() for name, tensor in self.store(parts).items()}, numbers
+
+
+NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634),
+    *(0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+
+
+@dataclass(frozen=True)
+class Bitsandbytes(Published):
+    """Its blocks of 64 weights follow each other over the rows, and may have scales that are rounded themselves."""
+
+    nested: bool = False
+
+    def write(self, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        table, count = torch.tensor(NF4), weight.numel()
+        blocks = torch.nn.functional.pad(weight.flatten().float(), (0, -count % 64)).view(-1, 64)
+        absmax = blocks.abs().amax(1)
+        state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": list(weight.shape)}
+        stored = {"weight.absmax": absmax, "weight.quant_map": table}
+        if self.nested:
+            offset, levels = absmax.mean().item(), torch.linspace(-1, 1, 256)
+            largest = (absmax - offset).abs().max() + 1e-6
+            codes = ((absmax - offset) / largest * 127.5 + 127.5).round()
+            absmax = levels[codes.int()] * largest + offset
+            state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": offset}
+            stored |= {
+                "weight.absmax": codes.to(torch.uint8),
+                "weight.nested_absmax": largest.expand(-(-len(absmax) // 256)).contiguous(),
+                "weight.nested_quant_map": levels,
+            }
+        codes = (blocks / absmax[:, None]).unsqueeze(-1).sub(table).abs().argmin(-1)
+        values = (table[codes] * absmax[:, None]).flatten()[:count].view_as(weight)
+        flat = codes.to(torch.uint8).flatten()[: count + count % 2]
+        stored["weight"] = (flat[::2] << 4 | flat[1::2]).view(-1, 1)
+        blob = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+        return stored | {"weight.quant_state.bitsandbytes__nf4": blob}, values
 
 
 def write_quantized(folder: Path, plain: Path, published: Published, **changes: Any) -> tuple[Path, Path]:
@@ -144,7 +182,7 @@ def _pack_gptq(parts: Tensors) -> Tensors:
         "qweight": words(codes).t(),
         "qzeros": words(((zeros + 15) % 16).t()),
         "scales": parts["scale"].t(),
-        "g_idx": torch.arange(codes.shape[1], dtype=torch.int32) // 32,
+        "g_idx": torch.arange(codes.shape[1], dtype=torch.int32) // (codes.shape[1] // parts["scale"].shape[1]),
     }
 
 
@@ -232,6 +270,28 @@ PUBLISHED: Mapping[str, Published] = {
             "export": {"kv_cache_group": [], "pack_method": "reorder", "weight_format": "real_quantized"},
         },
         group=32,
+    ),
+    "nf4": Bitsandbytes(
+        Plain(torch.float32),
+        dict,
+        {
+            "quant_method": "bitsandbytes",
+            "load_in_4bit": True,
+            "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_use_double_quant": False,
+        },
+        nested=False,
+    ),
+    "nf4 nested": Bitsandbytes(
+        Plain(torch.float32),
+        dict,
+        {
+            "quant_method": "bitsandbytes",
+            "load_in_4bit": True,
+            "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_use_double_quant": True,
+        },
+        nested=True,
     ),
     "nvfp4": Published(
         Nvfp4(),

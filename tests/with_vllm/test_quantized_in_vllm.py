@@ -19,7 +19,7 @@ from tiny_architectures import make_tiny
 _SYMMETRIC_GPTQ = replace(PUBLISHED["gptq sorted"], config={**PUBLISHED["gptq sorted"].config, "desc_act": False})
 # vLLM's own reading of the config refuses the two other kinds of GPTQ before it asks for a model, depending on version.
 LLAMAS: dict[str, Published] = {
-    name: published for name, published in PUBLISHED.items() if not name.startswith("gptq")
+    name: published for name, published in PUBLISHED.items() if not name.startswith(("gptq", "nf4"))
 } | {"gptq symmetric": _SYMMETRIC_GPTQ}
 MIXTURES = {"qwen3_moe": ("fp8 tiles", {}), "deepseek_v3": ("fp8 tiles", {})}
 NAMES = (*LLAMAS, *MIXTURES, "gpt_oss")

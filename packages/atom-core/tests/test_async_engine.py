@@ -212,25 +212,63 @@ async def test_a_killed_engine_ends_every_stream_with_an_error_within_a_second(t
             engine.generate([3], LONG)
 
 
-async def test_a_stopped_process_counts_as_hung(tiny_llama, monkeypatch):
-    monkeypatch.setattr("atom_core.engine.async_engine.SILENCE_SECONDS", 1.0)
-    async with running(tiny_llama) as engine:
-        engine.check_health()
-        assert engine.pid is not None
-        os.kill(engine.pid, signal.SIGSTOP)
-        await asyncio.sleep(1.6)
-        with pytest.raises(EngineDeadError, match="silent"):
+async def test_a_stopped_process_is_ended_as_one_that_hangs(tiny_llama):
+    async with running(tiny_llama, step_timeout=1.0) as engine:
+        stream = engine.generate([3] * 20, LONG)
+        await anext(stream)
+        pid = engine.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        async with asyncio.timeout(4):
+            outputs = [output async for output in stream]
+        assert outputs[-1].finish_reason == "error"
+        with pytest.raises(EngineDeadError, match="hangs: its process has said nothing"):
             engine.check_health()
-        os.kill(engine.pid, signal.SIGCONT)
+        await until(lambda: not process_exists(pid) or pid not in child_processes())
 
 
-async def test_a_step_that_never_ends_counts_as_hung(engine):
-    stats = StepStats(*[0] * 7)
-    engine._handle(Pulse(1000.0, stats))
-    with pytest.raises(EngineDeadError, match="no step has ended for 1000 s"):
+async def test_a_step_that_never_ends_counts_as_hung(tiny_llama):
+    async with running(tiny_llama) as engine:
+        stream = engine.generate([3] * 20, LONG)
+        await anext(stream)
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGSTOP)  # no other pulses come
+        engine._process._handle(Pulse(59.0, StepStats(*[0] * 7)))
+        await asyncio.sleep(0.4)
         engine.check_health()
-    engine._handle(Pulse(0.0, stats))
-    engine.check_health()
+        engine._process._handle(Pulse(1000.0, StepStats(*[0] * 7)))
+        outputs = [output async for output in stream]
+        assert "no step has ended for 1000 s" in (outputs[-1].error or "")
+        with pytest.raises(EngineDeadError, match="no step has ended for 1000 s"):
+            engine.check_health()
+
+
+async def test_a_program_that_was_stopped_itself_takes_nobody_for_hung(tiny_llama):
+    async with running(tiny_llama, step_timeout=1.0) as engine:
+        time.sleep(1.5)  # the event loop hears nothing meanwhile
+        await asyncio.sleep(0.5)
+        engine.check_health()
+
+
+async def test_an_engine_that_died_can_be_started_anew(tiny_llama):
+    async with running(tiny_llama) as engine:
+        before = await tokens_of(engine, [3] * 20, SamplingParams(max_tokens=5, temperature=0.0))
+        stream = engine.generate([3] * 20, LONG)
+        await anext(stream)
+        first, folder = engine.pid, engine.folder
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        assert [output async for output in stream][-1].finish_reason == "error"
+        starting = asyncio.create_task(engine.restart())
+        await asyncio.sleep(0)
+        with pytest.raises(EngineDeadError):
+            engine.generate([3], LONG)
+        await starting
+        engine.check_health()
+        assert engine.pid != first
+        assert not os.path.exists(folder)
+        assert await tokens_of(engine, [3] * 20, SamplingParams(max_tokens=5, temperature=0.0)) == before
+        await until(lambda: all_blocks_are_free(engine))
 
 
 def send_bytes(address: str, data: bytes) -> None:
@@ -354,3 +392,28 @@ async def test_the_api_process_stays_free_of_torch_and_the_engine_dies_with_it(t
     assert has_torch == "False"
     await until(lambda: not process_exists(int(pid)), seconds=5)
     assert not os.path.exists(folder)
+
+
+async def test_what_waits_is_counted_in_prompt_tokens_until_it_ends(tiny_llama):
+    async with running(tiny_llama, max_num_queued_tokens=50) as engine:
+        with pytest.raises(InvalidRequestError, match="max_num_queued_tokens = 50") as caught:
+            engine.submit([[3] * 26] * 2, LONG)
+        assert caught.value.code == "invalid_value"
+        stream = engine.generate([3] * 30, LONG)
+        with pytest.raises(InvalidRequestError) as caught:
+            engine.generate([3] * 21, LONG)
+        assert caught.value.code == "queue_full"
+        await engine.generate([3] * 20, LONG).aclose()
+        await stream.aclose()
+        await engine.generate([3] * 50, LONG).aclose()
+
+
+async def test_no_tenant_fills_the_queue(tiny_llama):
+    async with running(tiny_llama, max_num_seqs=2, max_num_queued_requests=2) as engine:
+        greedy = [engine.generate([3], LONG, tenant="greedy") for _ in range(2)]
+        with pytest.raises(InvalidRequestError, match="left to others"):
+            engine.generate([3], LONG, tenant="greedy")
+        modest = engine.generate([4], LONG, tenant="modest")
+        for stream in (*greedy, modest):
+            await stream.aclose()
+        assert engine._open.load_of("greedy") == engine._open.load

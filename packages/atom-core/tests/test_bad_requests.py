@@ -56,6 +56,8 @@ BAD_PARAMS = [
     ("prompt_logprobs", 10**6, "from 0 to 20"),
     ("stop_strings", "stop", "a list of at most 16"),
     ("stop_strings", [""], "1 to 256 characters"),
+    ("stop_strings", ["ok", "a\ud800"], "half of a surrogate pair, '\\ud800' at character 1"),
+    ("bad_words", ["\udfff"], "half of a surrogate pair"),
     ("stop_strings", ["x" * 257], "1 to 256 characters"),
     ("stop_strings", ["x"] * 17, "at most 16"),
     ("stop_strings", [3], "1 to 256 characters"),
@@ -120,8 +122,8 @@ def test_a_cache_salt_is_a_short_plain_word(salt):
         make_processor().process([PROMPT], SamplingParams(max_tokens=1), cache_salt=salt)
 
 
-@pytest.mark.parametrize("priority", [1.5, "high", 2**40, True])
-def test_a_priority_is_an_integer(priority):
+@pytest.mark.parametrize("priority", [1.5, "high", 2**40, True, -101, 101])
+def test_a_priority_is_an_integer_of_at_most_a_hundred(priority):
     with pytest.raises(InvalidRequestError, match="priority"):
         make_processor().process([PROMPT], SamplingParams(max_tokens=1), priority=priority)
 

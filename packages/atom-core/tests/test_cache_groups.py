@@ -6,16 +6,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from atom_core.kv_cache import KVCacheConfig, PagedCache, blocks_of_request, longest_request
+from atom_core.kv_cache import KVCacheConfig, PagedCache
 from atom_core.messages import EngineRequest, SamplingParams
 from atom_core.scheduler import Scheduler, SchedulerConfig
-from fake_worker import FakeEngine, tokens_alone
+from atom_kernels.protocols import blocks_of_request, longest_request
+from fake_worker import FakeEngine, pages, tokens_alone
 
 BLOCK_SIZE = 2
 
 
 def make_cache(windows=(None, 4), *, num_blocks=64, max_step_tokens=4, **overrides):
-    config = KVCacheConfig(num_blocks=num_blocks, block_size=BLOCK_SIZE, windows=windows, **overrides)
+    config = KVCacheConfig(num_blocks=num_blocks, block_size=BLOCK_SIZE, groups=pages(*windows), **overrides)
     return PagedCache(config, max_step_tokens=max_step_tokens)
 
 
@@ -46,7 +47,10 @@ def run_through(cache, token_ids):
 def make_engine(windows, *, num_blocks, ahead=0, block_size=1, enable_prefix_caching=False, **overrides):
     limits = {"max_num_seqs": 8, "max_num_batched_tokens": 4, "max_model_len": 64, "async_scheduling": ahead > 0}
     cache = KVCacheConfig(
-        num_blocks=num_blocks, block_size=block_size, windows=windows, enable_prefix_caching=enable_prefix_caching
+        num_blocks=num_blocks,
+        block_size=block_size,
+        groups=pages(*windows),
+        enable_prefix_caching=enable_prefix_caching,
     )
     return FakeEngine(Scheduler(SchedulerConfig(**limits | overrides), cache), num_blocks, block_size, ahead, windows)
 
@@ -97,7 +101,7 @@ def test_a_window_holds_no_more_of_a_long_prompt_than_it_and_a_step_need():
         most = max(most, table.num_held)
         cache.trim(table, 4 * step + 4, step)
         cache.step_reported(step)
-    assert most <= blocks_of_request((4,), 100, BLOCK_SIZE, 4) == 5
+    assert most <= blocks_of_request(pages(4), 100, BLOCK_SIZE, 4) == 5
 
 
 def test_a_whole_prefix_is_found_that_only_its_last_window_is_left_of():
@@ -192,9 +196,9 @@ def test_prefixes_without_blocks_are_forgotten():
 def test_the_longest_request_is_the_last_that_fits():
     for windows in ((None,), (6,), (None, 6), (None, 3, 3, 11)):
         for num_blocks in range(1, 40):
-            longest = longest_request(windows, num_blocks, BLOCK_SIZE, step_tokens=4, limit=50)
-            assert longest == 0 or blocks_of_request(windows, longest, BLOCK_SIZE, 4) <= num_blocks
-            assert longest == 50 or blocks_of_request(windows, longest + 1, BLOCK_SIZE, 4) > num_blocks
+            longest = longest_request(pages(*windows), num_blocks, BLOCK_SIZE, step_tokens=4, limit=50)
+            assert longest == 0 or blocks_of_request(pages(*windows), longest, BLOCK_SIZE, 4) <= num_blocks
+            assert longest == 50 or blocks_of_request(pages(*windows), longest + 1, BLOCK_SIZE, 4) > num_blocks
 
 
 def test_windows_let_a_text_run_that_is_longer_than_the_cache():
@@ -246,7 +250,7 @@ def test_a_prompt_that_lacks_blocks_waits_with_those_it_has():
 def test_long_prompts_in_little_memory_get_their_tokens(data):
     windows = data.draw(st.sampled_from([(4,), (3, 6), (None, 3), (2, None, 5)]))
     block_size, step_tokens = data.draw(st.integers(1, 3)), data.draw(st.integers(2, 7))
-    least = blocks_of_request(windows, 60, block_size, step_tokens)
+    least = blocks_of_request(pages(*windows), 60, block_size, step_tokens)
     engine = make_engine(
         windows,
         num_blocks=least + data.draw(st.integers(0, least)),

@@ -16,6 +16,7 @@ from atom_kernels.aiter.attention.layouts import from_nhd, restore_nhd, scaled_l
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.mixers import select_mixer
 from atom_kernels.platform import Platform
+from atom_kernels.protocols import Pages
 from atom_models import open_checkpoint
 
 LONG = 1 << 20
@@ -25,7 +26,7 @@ def layers_with(layouts_of_windows):
     """Layers without a model, by name."""
     return {
         f"layers.{index}": SimpleNamespace(
-            plan=SimpleNamespace(layout=layout, problem=SimpleNamespace(sliding_window=window))
+            plan=SimpleNamespace(layout=layout, problem=SimpleNamespace(keeps=Pages(window)))
         )
         for index, (window, layout) in enumerate(layouts_of_windows)
     }

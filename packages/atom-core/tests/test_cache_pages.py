@@ -11,7 +11,7 @@ import torch
 from atom_core import LLMEngine, SamplingParams
 from atom_core.worker.cache.pages import plan_pages
 from atom_core.worker.cache.tensors import allocate_caches
-from atom_kernels.protocols import CacheLayout, CacheTensor
+from atom_kernels.protocols import CacheLayout, CacheTensor, Pages
 from tiny_architectures import make_tiny
 
 BLOCK_SIZE = 16
@@ -24,7 +24,7 @@ def make_layers(windows, *, num_kv_heads=lambda window: 2):
     for index, window in enumerate(windows):
         heads = num_kv_heads(window)
         tensors = tuple(CacheTensor(name, (BLOCK_SIZE, heads, 8), "bfloat16") for name in ("key", "value"))
-        problem = SimpleNamespace(sliding_window=window)
+        problem = SimpleNamespace(keeps=Pages(window))
         plan = SimpleNamespace(layout=CacheLayout("nhd", BLOCK_SIZE, tensors), problem=problem)
         layers[f"layers.{index}"] = SimpleNamespace(plan=plan)
     return layers
@@ -39,7 +39,7 @@ def shape_of(pages):
     """Number of layers of each group, by window."""
     sizes: dict[Any, list[int]] = {}
     for group in pages.groups:
-        sizes.setdefault(group.window, []).append(len(group.layers))
+        sizes.setdefault(group.spec.window, []).append(len(group.layers))
     return sizes, len(pages.places)
 
 

@@ -12,6 +12,7 @@ from atom_core.scheduler import SchedulerConfig
 from atom_core.worker.cache.pages import CachePages, PageGroup
 from atom_core.worker.cache.size import CPU_CACHE_CAP, size_cache
 from atom_kernels.protocols import CacheLayout, CacheTensor
+from fake_worker import pages
 
 BLOCK_SIZE = 16
 
@@ -28,7 +29,7 @@ def make_size(*, max_model_len=512, given=False, memory=1 << 30, block_bytes=102
         device="cpu",
     )
     page = CacheLayout("nhd", BLOCK_SIZE, (CacheTensor("all", (block_bytes,), "uint8"),))
-    groups = tuple(PageGroup(window, ()) for window in windows)
+    groups = tuple(PageGroup(spec, ()) for spec in pages(*windows))
     return size_cache(config, CachePages(groups, (page,), len(windows) * block_bytes // BLOCK_SIZE), memory)
 
 

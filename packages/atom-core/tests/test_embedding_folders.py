@@ -11,9 +11,8 @@ import torch
 from transformers import AutoModel, PreTrainedTokenizerFast
 
 from atom_core import InvalidRequestError, LLMEngine, SamplingParams
-from atom_core.config.options import ConfigError
 from atom_core.engine.embedding_model import EmbeddingModel
-from atom_models import load_model, open_checkpoint
+from atom_models import CheckpointError, load_model, open_checkpoint
 from embedding_folder import EOS, PROMPTS, make_embedding_folder, write_json
 from tiny_models import make_tiny_llama
 
@@ -147,7 +146,7 @@ def test_an_engine_refuses_a_checkpoint_in_the_words_of_the_plan(tmp_path: Path)
     write_json(folder / "config.json", config | {"quantization_config": {"quant_method": "gptq", "bits": 3}})
     refusal = model_requirements(open_checkpoint(folder)).refusal
     assert refusal is not None
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(CheckpointError) as refused:
         LLMEngine(model=str(folder))
     assert str(refused.value) == f"{folder}: {refusal}"
 

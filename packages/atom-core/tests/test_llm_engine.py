@@ -126,6 +126,14 @@ def test_prompts_may_be_texts_or_token_ids_with_parameters_for_each(engine):
         engine.generate(["a", "b"], [SHORT], use_tqdm=False)
 
 
+@pytest.mark.parametrize("text", ["\ud800", "fine so far \udc00 and on"])
+def test_a_text_with_half_of_a_surrogate_pair_is_refused_before_anything_is_queued(engine, text):
+    for call in (engine.generate, engine.add_request, engine.embed):
+        with pytest.raises(InvalidRequestError, match="prompt holds half of a surrogate pair"):
+            call(["good", text])
+    assert engine.is_finished()
+
+
 def test_no_prompts_give_no_outputs(engine):
     assert engine.generate([], SHORT, use_tqdm=False) == []
 
@@ -339,3 +347,14 @@ def test_engines_of_one_process_do_not_see_each_others_steps(make_engine, tiny_l
             is_over.set()
         generating.result(60)
     assert rounds == [alone["first"]] * len(rounds) != []
+
+
+def test_tenants_of_an_engine_have_equal_shares(make_engine):
+    engine = make_engine(max_num_seqs=1)
+    params = SamplingParams(max_tokens=4, ignore_eos=True)
+    greedy = engine.add_request([[4], [5], [6]], params, tenant="greedy", priority=-100)
+    (modest,) = engine.add_request([[7]], params, tenant="modest")
+    done = []
+    while not engine.is_finished():
+        done += [output["request_id"] for output in engine.step()]
+    assert done == [greedy[0], modest, *greedy[1:]]

@@ -69,6 +69,8 @@ class FakeDevice:
         output = ModelOutput(self._step.step_id, reports)
         return lambda: output
 
+    is_preparing = False
+
     def prepare(self) -> bool:
         return False
 

@@ -214,3 +214,44 @@ def test_short_news_are_one_slice_as_they_are():
     news = [make_output("a", [1], num_prompt_logprobs=2), make_output("b", [2])]
     assert list(slices_of(news)) == [news]
     assert list(slices_of([])) == []
+
+
+async def test_the_slowest_reader_makes_room_and_others_lose_nothing():
+    aborted = []
+    requests = OpenRequests(None, aborted.extend, max_unread=100)
+    slow, quick = (requests.add(make_inputs_of(name)) for name in "ab")
+    for place in range(60):
+        requests.take([make_output(stream.request_ids[0], [place]) for stream in (slow, quick)])
+        if slow.request_ids[0] not in aborted:
+            assert (await anext(quick)).output_tokens == [place]
+    assert aborted == [slow.request_ids[0]]
+    [last] = [output async for output in slow]
+    assert (last.finish_reason, last.error_code) == ("error", "slow_reader")
+    assert requests.num_samples == 1
+
+
+async def test_an_answer_that_is_complete_and_not_read_makes_room_too():
+    requests = OpenRequests(None, lambda ids: None, max_unread=100)
+    slow, quick = (requests.add(make_inputs_of(name)) for name in "ab")
+    requests.take([msgspec.structs.replace(make_output(slow.request_ids[0], [1] * 90), finish_reason="length")])
+    requests.take([make_output(quick.request_ids[0], [2] * 20)])
+    assert [output.error_code async for output in slow] == ["slow_reader"]
+    assert (await anext(quick)).output_tokens == [2] * 20
+
+
+async def test_what_was_dropped_or_closed_counts_no_longer():
+    requests = OpenRequests(None, lambda ids: None, max_unread=10**6)
+    for index in range(3):
+        stream = requests.add(make_inputs_of(str(index)))
+        requests.take([make_output(stream.request_ids[0], [1] * 9)])
+        if index:
+            await stream.aclose()
+        del stream
+    assert (requests._unread.size, len(requests._unread.streams)) == (0, 0)
+
+
+def make_inputs_of(name: str) -> Submission:
+    """A submission with an id of its own."""
+    submission = make_submission()
+    [prompt] = submission.prompts
+    return msgspec.structs.replace(submission, prompts=[msgspec.structs.replace(prompt, request_id=name)])

@@ -19,7 +19,7 @@ def make_engine(ahead=0, clock=lambda: 0.0, **overrides):
 
 
 def make_request(request_id="a", num_prompt_tokens=3, **overrides):
-    names = ("kind", "eos_token_ids", "priority", "parent_id", "sample_index")
+    names = ("kind", "eos_token_ids", "priority", "parent_id", "sample_index", "tenant")
     fields = {name: overrides.pop(name) for name in names if name in overrides}
     token_ids = overrides.pop("token_ids", [ord(request_id[0]) + i for i in range(num_prompt_tokens)])
     return EngineRequest(

@@ -190,7 +190,7 @@ def test_many_aborts_of_waiting_requests_leave_nothing_behind():
     for i in range(2000):
         engine.add(make_request(str(i)))
         engine.abort(str(i))
-    assert len(engine.scheduler._book.waiting._heap) < 100
+    assert len(engine.scheduler._book.waiting._lines[""].heap) < 100
 
 
 @pytest.mark.parametrize(("overrides", "reason"), [({"kind": "embed"}, "stop"), ({"max_tokens": 0}, "length")])

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from atom_core.kv_cache import KVCacheConfig, blocks_of_request
+from atom_core.kv_cache import KVCacheConfig
 from atom_core.messages import EngineRequest, SamplingParams
 from atom_core.scheduler import Scheduler, SchedulerConfig
+from atom_kernels.protocols import blocks_of_request
 from block_accounting import check_blocks
-from fake_worker import FakeEngine, prompt_logprobs_alone, tokens_alone
+from fake_worker import FakeEngine, pages, prompt_logprobs_alone, tokens_alone
 
 HASHERS = {
     "xxhash64": None,
@@ -44,7 +45,7 @@ def engines(draw):
     block_size = draw(st.integers(1, 4))
     windows = draw(st.sampled_from(WINDOWS))
     max_num_batched_tokens = draw(st.integers(1, 24))
-    least = blocks_of_request(windows, 25, block_size, max_num_batched_tokens)
+    least = blocks_of_request(pages(*windows), 25, block_size, max_num_batched_tokens)
     num_blocks = draw(st.integers(least, max(least, len(windows) * 64 // block_size)))
     ahead = draw(st.integers(0, 3))
     scheduler = Scheduler(
@@ -59,7 +60,7 @@ def engines(draw):
             num_blocks=num_blocks,
             block_size=block_size,
             enable_prefix_caching=draw(st.booleans()),
-            windows=windows,
+            groups=pages(*windows),
         ),
         hasher=HASHERS[draw(st.sampled_from(sorted(HASHERS)))],
     )
@@ -107,8 +108,9 @@ class AnyInterleaving(RuleBasedStateMachine):
         eos=st.sampled_from([(), (0,), (2, 5)]),
         salt=st.sampled_from(["", "", "s"]),
         num_samples=st.sampled_from([1, 1, 1, 3]),
+        tenant=st.sampled_from(["", "", "greedy", "modest"]),
     )
-    def add(self, prompt, params, priority, eos, salt, num_samples):
+    def add(self, prompt, params, priority, eos, salt, num_samples, tenant):
         first = len(self.requests)
         for index in range(num_samples):
             request = EngineRequest(
@@ -120,6 +122,7 @@ class AnyInterleaving(RuleBasedStateMachine):
                 cache_salt=salt,
                 parent_id=f"p{first}" if num_samples > 1 else None,
                 sample_index=index,
+                tenant=tenant,
             )
             self.requests[request.request_id] = request
             self.engine.add(request)

@@ -20,6 +20,7 @@ from atom_core.config import ConfigError
 from atom_core.config.sections import StructuredOutputConfig
 from atom_core.messages import EngineRequest
 from atom_core.structured_output import Compilers, ConstrainedRequests, GrammarCompiler, GrammarError
+from atom_core.structured_output.backend import Grammar, Parser
 from atom_core.structured_output.bits import one_token, only_token
 from atom_core.structured_output.compiler import DEADLINE_SECONDS, NUM_THREADS, QUEUE_SECONDS
 from atom_core.structured_output.constraints.choice import choose
@@ -277,10 +278,10 @@ def test_a_request_whose_grammar_waits_too_long_is_no_fault_of_its_grammar(engin
 
 
 def test_grammars_are_forgotten_when_they_take_too_much_memory():
-    class Large:
-        num_bytes = 40
+    def no_parser() -> Parser:
+        raise AssertionError("nothing follows it")
 
-    compiler = GrammarCompiler(lambda params: Large(), max_bytes=100)
+    compiler = GrammarCompiler(lambda params: Grammar(no_parser, lambda: 40), max_bytes=100)
     for text in "abcd":
         compiler.submit(StructuredOutputParams(regex=text)).grammar.result(5)
     compiler.submit(StructuredOutputParams(regex="d")).grammar.result(5)

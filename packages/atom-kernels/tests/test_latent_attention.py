@@ -204,14 +204,6 @@ def test_the_layout_is_one_latent_a_token_and_says_its_bytes():
     assert [tuple(cache.shape) for cache in plan.layout.allocate(5)] == [(5, 16, 64)]
 
 
-def test_a_float8_cache_is_served_by_the_reference():
-    problem = make_problem(*SHAPE, kv_cache_dtype="float8_e4m3fn")
-    plan = select_mixer(problem)
-    assert plan.backend == "reference"
-    assert {name for name, _ in plan.reasons} >= {"native", "torch"}
-    assert make_step(problem, [(4, 20)]).run(plan)[1].dtype is torch.float8_e4m3fn
-
-
 def test_a_host_that_offers_only_another_layout_is_told_what_is_needed():
     with pytest.raises(UnsupportedMixerError, match="needs the cache layout latent of 16 tokens.*offers nhd of 8"):
         select_mixer(make_problem(*SHAPE), offered=[CacheLayout("nhd", 8, ())])

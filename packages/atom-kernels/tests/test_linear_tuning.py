@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom_kernels.linear import FusedLinearProblem, skinny_configs
-from atom_kernels.linear.triton_backend import SKINNY_BACKEND
-from atom_kernels.linear.tuning import FUSED_LINEAR_TUNING, candidates, is_normed
+from atom_kernels.linear import FusedLinearProblem
+from atom_kernels.linear.triton import skinny_configs
+from atom_kernels.linear.triton.backend import SKINNY_BACKEND
+from atom_kernels.linear.triton.tuning import FUSED_LINEAR_TUNING, candidates, is_normed
 from atom_kernels.platform import Facts, platform_from_facts
 
 PROBLEMS = FUSED_LINEAR_TUNING.problems()

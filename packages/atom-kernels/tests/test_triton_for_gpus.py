@@ -61,5 +61,5 @@ def test_tiles_shrink_only_where_local_memory_is_small():
         assert default_config(experts, 128).down == TileConfig(64, 128, 64, group_m=8)
     with use_platform(Platform.rocm("gfx942")):
         assert prefill_config(problem).num_stages == 2
-        assert decode_config(problem).num_stages == 3
+        assert decode_config(problem).num_stages == 2  # three stages and the block ids are more than 64 KiB
         assert default_config(experts, 128).down == TileConfig(64, 128, 64, group_m=8, num_stages=3)

@@ -29,6 +29,7 @@ FORMATS = [
     Float8(1, 128),
     Integers(8),
     Integers(8, 32, scale_dtype=torch.float16),
+    Integers(8, 32, Offset.MINIMUM),
     Integers(4),
     Integers(4, 32, scale_dtype=torch.bfloat16),
     Integers(4, 64, Offset.ZERO_POINT, torch.float16),
@@ -39,6 +40,12 @@ FORMATS = [
 ]
 # The largest error of a number, as a share of the largest number that it has a scale with.
 ERRORS = {"bfloat16": 2**-8, "fp8": 2**-4, "int8": 0.51 / 127, "int4": 1.1 / 15, "mxfp4": 1 / 4, "nvfp4": 0.18}
+
+
+def largest_error(weight_format) -> float:
+    """With a minimum, codes of eight bits are 0 to 127: half as many."""
+    kind = weight_format.name.split()[0]
+    return ERRORS[kind] * (2 if kind == "int8" and "minimum" in weight_format.parts else 1)
 
 
 def matrix(num_rows: int = 192, num_columns: int = 320, *leading: int) -> torch.Tensor:
@@ -64,7 +71,7 @@ def test_tensors_have_the_shapes_that_the_format_says(weight_format):
 def test_rounding_goes_no_further_than_half_a_step(weight_format):
     weight = matrix()
     error = (weight_format.dequantize(weight_format.quantize(weight), 320) - weight).abs()
-    most = ERRORS[weight_format.name.split()[0]]
+    most = largest_error(weight_format)
     scale = weight_format.parts.get("scale", Part(torch.float32))
     for row in range(0, 192, scale.rows):
         for column in range(0, 320, scale.columns or 320):
@@ -78,7 +85,7 @@ def test_numbers_of_the_format_stay_as_they_are(weight_format):
     once = weight_format.dequantize(weight_format.quantize(matrix()), 320)
     twice = weight_format.dequantize(weight_format.quantize(once), 320)
     moved = (twice - once).abs().max() / once.abs().max()
-    assert moved <= ERRORS[weight_format.name.split()[0]] / 2
+    assert moved <= largest_error(weight_format) / 2
 
 
 @each(FORMATS)
@@ -106,12 +113,15 @@ def test_a_part_of_a_matrix_equals_that_part_of_its_numbers(weight_format, rows,
     assert torch.equal(held.dequantize(parts, width), expected)
 
 
-@pytest.mark.parametrize(("offset", "most"), [(Offset.MINIMUM, 1 / 30), (Offset.ZERO_POINT, 6 / 30)])
+@pytest.mark.parametrize(
+    ("bits", "offset", "most"),
+    [(4, Offset.MINIMUM, 1 / 30), (8, Offset.MINIMUM, 1 / 254), (4, Offset.ZERO_POINT, 6 / 30)],
+)
 @pytest.mark.parametrize("sign", [1, -1])
-def test_an_offset_spares_codes_for_numbers_of_one_sign(offset, most, sign):
+def test_an_offset_spares_codes_for_numbers_of_one_sign(bits, offset, most, sign):
     """A minimum uses all codes between the smallest and the largest number, a zero point those between zero and it."""
     weight = sign * (5 + torch.rand(4, 64, generator=torch.Generator().manual_seed(0)))
-    weight_format = Integers(4, 32, offset)
+    weight_format = Integers(bits, 32, offset)
     error = (weight_format.dequantize(weight_format.quantize(weight), 64) - weight).abs().max()
     assert most / 2 < error <= 1.01 * most
 
@@ -138,8 +148,8 @@ def test_two_codes_of_a_byte_are_not_cut():
 def test_integers_of_other_sizes_are_refused():
     with pytest.raises(ValueError, match="4 or 8 bits here, not 3"):
         Integers(3)
-    with pytest.raises(ValueError, match="8 bits have no offset"):
-        Integers(8, 32, Offset.MINIMUM)
+    with pytest.raises(ValueError, match="8 bits have no zero point"):
+        Integers(8, 32, Offset.ZERO_POINT)
 
 
 def test_nibbles_come_back_as_they_were_and_the_even_one_is_low():

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from atom_kernels.formats import Float8, Integers, Mxfp4, Plain
-from atom_kernels.linear import linear
-from atom_kernels.platform import detect_platform
+from atom_kernels.linear import FusedLinearProblem, linear
+from atom_kernels.platform import Platform, detect_platform
 from atom_models import BuildContext, build_model, load_model, load_weights, open_checkpoint
 from atom_models.layers import Linear, LMHead, MergedColumnParallelLinear, ReplicatedLinear
 from atom_models.quantization import (
@@ -20,8 +20,11 @@ from atom_models.quantization import (
     OneFormat,
     UnsupportedQuantizationError,
     choose_quantization,
+    input_format_of,
+    why_never_packed,
 )
-from atom_models.quantization.layouts import PlainLayout
+from atom_models.quantization.layouts import Float8Layout, Int8Layout, Mxfp4Layout, PlainLayout
+from atom_models.quantization.linear_plan import held_problem, plan_linear
 from tiny_models import make_tiny_llama
 
 INT8 = HeldFormat(Integers(8), without_kernel=True)
@@ -66,10 +69,9 @@ def held_by(quantization, name):
 
 
 def test_rounding_is_refused_where_no_kernel_reads_the_format(tiny_llama):
-    """A machine that is fast at bfloat16 has no kernels for packed weights: they would silently stay plain."""
-    platform = replace(detect_platform(), fast_bf16=True)
-    context = BuildContext(dtype=torch.bfloat16, platform=platform, quantization=ONLINE["int4"])
-    with pytest.raises(ValueError, match="not rounded to int4 per 32 .* here: sums in float32, which is slower"):
+    """No kernel for CPUs has packed weights beside float16: they would silently stay plain."""
+    context = BuildContext(dtype=torch.float16, quantization=ONLINE["int4"])
+    with pytest.raises(ValueError, match="not rounded to int4 per 32 .* here: "):
         build_model(open_checkpoint(tiny_llama), context)
 
 
@@ -85,6 +87,32 @@ def test_rounding_is_refused_where_no_kernel_reads_the_format(tiny_llama):
 def test_activations_may_be_rounded_beside_weights_of_eight_bit_floats(quantization, inputs):
     layer = ReplicatedLinear(64, 96, BuildContext(dtype=torch.float32, quantization=quantization), prefix="a.proj")
     assert layer._parts[0].problem.input_format == inputs
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_what_a_checkpoint_says_of_activations_chooses_amds_kernel(arch):
+    plain = FusedLinearProblem(1024, 1024, torch.bfloat16)
+    platform = Platform.rocm(arch)
+    served = {}
+    for layout in (Float8Layout(), Float8Layout((128, 128)), Int8Layout(rounds_inputs=True), Mxfp4Layout()):
+        for held in (HeldFormat(inputs=input_format_of(layout)), HeldFormat()):
+            problem = held_problem(plain, held, layout.weight_format, platform)
+            assert problem.weight_format == layout.weight_format
+            served[layout, held.inputs is not None] = plan_linear(problem, platform).rows[0].backend
+            assert why_never_packed(layout.weight_format, plain.dtype, platform, input_format=held.inputs) is None
+    assert {
+        rounded: {one for (_, inputs), one in served.items() if inputs is rounded} for rounded in (True, False)
+    } == {
+        True: {"aiter"},
+        False: {"triton"},
+    }
+
+
+def test_a_format_that_one_kernel_reads_with_rounded_activations_alone_is_read_with_them():
+    """As vLLM asks, where Triton is not there to make up for AITER."""
+    platform = Platform.rocm("gfx942", device="cpu")
+    assert why_never_packed(Float8(), torch.bfloat16, platform, input_format=Float8()) is None
+    assert "rows of this linear are not rounded" in (why_never_packed(Float8(), torch.bfloat16, platform) or "")
 
 
 def test_a_linear_of_odd_size_stays_plain_when_the_others_are_rounded():
@@ -159,9 +187,9 @@ def test_shards_that_a_checkpoint_skips_stay_dense_within_a_merged_layer(tmp_pat
         ({}, None, "quantized as none"),
         ("fp8", None, "quantized as fp8, which"),
         (
-            {"quant_method": "bitsandbytes", "load_in_4bit": True},
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "int4"},
             None,
-            "as bitsandbytes with bnb_4bit_quant_type 'fp4', .* in bfloat16 or a GGUF file",
+            "as bitsandbytes with bnb_4bit_quant_type 'int4', .* in bfloat16 or a GGUF file",
         ),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8", "already"),
         (
@@ -212,8 +240,10 @@ def test_the_logits_of_a_packed_head_are_sums_that_were_not_rounded(weights):
     head.load_shard("lm_head.weight", table)
     head.finish()
     logits = head(torch.ones(3, 64, dtype=torch.bfloat16))
-    exact = weights.dequantize(weights.quantize(table), 64).sum(dim=1).expand(3, 96)
-    torch.testing.assert_close(logits, exact, atol=1e-4, rtol=1e-4)
+    multiplied = weights.dequantize(weights.quantize(table), 64)
+    if detect_platform().fast_bf16:  # weights are then rounded to it
+        multiplied = multiplied.bfloat16().float()
+    torch.testing.assert_close(logits, multiplied.sum(dim=1).expand(3, 96), atol=1e-4, rtol=1e-4)
 
 
 def test_a_merged_layer_frees_its_sources_when_it_finishes():

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from atom_kernels.attention.mla import apply_mla_prologue
+from atom_kernels.protocols import Pages
 from atom_models import BuildContext, load_model, mixer_layers
 from atom_models.architectures.deepseek_v2 import DeepseekV2Attention, DeepseekV2Config
 from atom_models.forward_context import ForwardContext, set_forward_context
@@ -91,7 +92,7 @@ def test_weights_have_the_names_of_published_checkpoints():
 def test_what_it_caches_is_one_latent_a_token():
     problem = make_layer(make_context(kv_cache_dtype="bfloat16")).attn.problem
     assert problem.layout.block_bytes == problem.block_size * (16 + 4) * 2
-    assert problem.sliding_window is None
+    assert problem.keeps == Pages()
 
 
 def test_another_host_may_attend_in_its_own_way():

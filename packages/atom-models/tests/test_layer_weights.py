@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from atom_kernels.formats import Plain
+from atom_kernels.platform import detect_platform
 from atom_models import load_model, open_checkpoint
 from atom_models.requirements import LayerWeights, layer_weights
 from converted_gguf import write_gguf
@@ -106,4 +107,15 @@ def test_formats_of_a_gguf_file_are_those_of_its_tensors(tmp_path: Path):
     folder = make_tiny_llama(tmp_path / "m")
     found = of(write_gguf(folder, tmp_path / "m.gguf", quant="Q4_0"))
     assert found["model.layers.*.mlp.down_proj"].stored == "Q4_0"
-    assert found["model.layers.*.mlp.down_proj"].held == Plain(torch.float32).name
+    # The file names no number format of the model: the machine chooses it for what is not packed.
+    chosen = getattr(torch, detect_platform().preferred_dtype)
+    assert found["model.embed_tokens"].held == Plain(chosen).name
+
+
+def test_matrices_of_a_gguf_file_are_kept_packed_unless_plain_numbers_are_asked_for(tmp_path: Path):
+    path = write_gguf(make_tiny_llama(tmp_path / "m"), tmp_path / "m.gguf", quant="Q4_0")
+    context = load_model(path).context
+    held = {asked: of(path, asked)["model.layers.*.mlp.down_proj"].held for asked in (None, "auto", "none")}
+    packed = load_model(path).model.model.layers[0].mlp.down_proj.is_quantized(context.platform)
+    kept = "int4 per 32" if packed else Plain(context.dtype).name
+    assert held == {None: kept, "auto": kept, "none": Plain(context.dtype).name}

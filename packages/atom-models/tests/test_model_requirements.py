@@ -23,7 +23,7 @@ from atom_models import (
 )
 from atom_models.layers import Experts
 from atom_models.layers.loadable import Loadable
-from atom_models.layers.wide_norm import WideRMSNorm
+from atom_models.layers.norms.wide_norm import WideRMSNorm
 from atom_models.model import mixer_layers
 from atom_models.requirements.parameters import count_parameters
 from quantized_checkpoints import PUBLISHED, write_gpt_oss, write_quantized
@@ -55,8 +55,8 @@ def test_windows_are_those_of_the_built_model(tiny_family, family):
     checkpoint = open_checkpoint(tiny_family(family))
     layers = mixer_layers(build_model(checkpoint, BuildContext(dtype=torch.float32))).values()
     groups = model_requirements(checkpoint).cache_groups
-    built = Counter(layer.problem.sliding_window for layer in layers)
-    assert {group.window: group.num_layers for group in groups} == dict(built)
+    built = Counter(layer.problem.keeps for layer in layers)
+    assert {group.spec: group.num_layers for group in groups} == dict(built)
 
 
 def elements_per_token(problem):

@@ -24,7 +24,7 @@ from atom_models.layers import (
     UngatedMLP,
     make_rotary,
 )
-from atom_models.layers.residual import summed
+from atom_models.layers.norms.residual import summed
 from atom_models.requirements.parameters import count_parameters
 from tiny_architectures import redraw
 from tiny_models import write_tokenizer

@@ -7,12 +7,16 @@ import math
 import pytest
 import torch
 
-from atom_kernels.formats import Float8, Integers, Mxfp4
+from atom_kernels.formats import Float8, Integers, Mxfp4, Plain
+from atom_kernels.moe import ExpertsProblem
+from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.native import native_unavailable
+from atom_kernels.platform import Platform
 from atom_kernels.protocols.collectives import SingleRank
+from atom_kernels.select import select
 from atom_models import BuildContext, build_model, open_checkpoint
 from atom_models.layers import Experts, MoEConfig
-from atom_models.layers.expert_stack import RankPart, format_on_rank
+from atom_models.layers.mixture.expert_stack import RankPart, format_on_rank
 from atom_models.model import stored_quantization
 from atom_models.quantization import (
     ROUNDED_TO,
@@ -21,11 +25,25 @@ from atom_models.quantization import (
     UnsupportedQuantizationError,
     choose_quantization,
 )
-from atom_models.quantization.layouts import Float8Layout, Mxfp4Layout, PlainLayout
+from atom_models.quantization.experts_plan import packed_experts
+from atom_models.quantization.layouts import (
+    AwqLayout,
+    Float8Layout,
+    GptqLayout,
+    Int8Layout,
+    Mxfp4Layout,
+    Nvfp4Layout,
+    PackedInt4Layout,
+    PlainLayout,
+)
 from quantized_checkpoints import PUBLISHED, write_gpt_oss, write_quantized
 from tiny_architectures import make_tiny
 
 E, K, D, I = 4, 2, 64, 64  # noqa: E741
+PACKED_LAYOUTS = (
+    *(Float8Layout(), Float8Layout((128, 128)), Float8Layout((32, 32)), Int8Layout(), Mxfp4Layout(), Nvfp4Layout()),
+    *(PackedInt4Layout(32), PackedInt4Layout(32, zero_points=True), AwqLayout(32), GptqLayout(32)),
+)
 needs_kernel = pytest.mark.skipif(bool(native_unavailable("moe_quantized")), reason="no C kernels here")
 
 
@@ -143,6 +161,34 @@ def test_stored_codes_are_cut_over_ranks_and_change_no_number(layout, num_ranks)
 
 
 @needs_kernel
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("layout", [*PACKED_LAYOUTS, PlainLayout(torch.float32)], ids=lambda one: one.name)
+def test_a_rank_allocates_the_bytes_of_experts_that_are_counted(layout, num_ranks):
+    layer = make_experts(OneLayout(layout), collectives=Rank(num_ranks - 1, num_ranks), dtype=torch.float32)
+    for expert in range(E):
+        for name, shape in {"gate_proj": (I, D), "up_proj": (I, D), "down_proj": (D, I)}.items():
+            for suffix, tensor in layout.expected(*shape).items():
+                layer.load_shard(f"m.{expert}.{name}.{suffix}", torch.ones(tensor.shape).to(tensor.dtype))
+    assert all(held == layer.problem.matrices[slot].held for slot, held in formats_of_stacks(layer).items())
+    allocated = [sum(tensor.nbytes for tensor in stack.take().values()) for stack in layer._stacks.values()]
+    assert [one.packed_bytes for one in layer.weights_on_rank()] == allocated
+    assert (type(layout.weight_format) is Plain) == (layer.problem.gate_up_format is None)
+
+
+def formats_of_stacks(layer):
+    return {slot: stack._matrix.held for slot, stack in layer._stacks.items()}
+
+
+@needs_kernel
+def test_experts_that_cannot_be_cut_are_counted_as_the_plain_numbers_that_they_become():
+    """The second of two ranks begins within a block of 32 inputs of the down projection."""
+    whole, half = (make_experts(OneLayout(Mxfp4Layout()), 32, collectives=Rank(ranks - 1, ranks)) for ranks in (1, 2))
+    assert [one.packed_bytes for one in whole.weights_on_rank()] == [E * 64 * D * 17 // 32, E * D * 32 * 17 // 32]
+    plain = whole.problem.dtype.itemsize
+    assert [one.packed_bytes for one in half.weights_on_rank()] == [E * 32 * D * plain, E * D * 16 * plain]
+
+
+@needs_kernel
 @pytest.mark.parametrize("other", [Float8Layout((32, 32)), PlainLayout(torch.float32)], ids=lambda one: one.name)
 def test_experts_that_are_stored_in_several_formats_are_held_plain(other):
     layouts = [Mxfp4Layout(), other]
@@ -183,3 +229,29 @@ def test_experts_of_published_mixtures_stay_packed(family, tmp_path):
         assert type(layer.problem.gate_up_format) is type(wanted)
         assert wanted.name.split()[0] in told.held
         assert told.num_bytes < 2 * 1.5 * math.prod(gate_up.shape)
+
+
+@pytest.mark.parametrize(("rounds", "served"), [(True, "aiter"), (False, None)])
+def test_what_a_checkpoint_says_of_activations_chooses_amds_kernel_of_experts(rounds, served):
+    plain = ExpertsProblem(4, 2, 256, 128, torch.bfloat16)
+    for layout in (Float8Layout(rounds_inputs=rounds), Float8Layout((128, 128), rounds_inputs=rounds)):
+        formats = dict.fromkeys(("gate_up", "down"), layout.weight_format)
+        platform = Platform.rocm("gfx942")
+        problem = packed_experts(plain, formats, platform, rounded=False, input_format=layout.input_format)
+        assert problem.is_plain == (served is None)
+        if served:
+            assert select(MOE_EXPERTS, problem, platform).rows[0].backend == served
+
+
+def test_experts_of_a_layer_are_told_what_activations_may_be_rounded_to():
+    class Rounding(OneLayout):
+        def for_layer(self, layer_name, dtype):
+            return LayerQuantization(self._layouts[0], HeldFormat(inputs=self._layouts[0].input_format))
+
+    config = MoEConfig(E, K, 256, 128)
+    context = BuildContext(
+        dtype=torch.bfloat16, quantization=Rounding(Float8Layout()), platform=Platform.rocm("gfx942")
+    )
+    layer = Experts(config, context, prefix="experts")
+    layer.expected_weights()
+    assert layer.problem.input_format == Float8()

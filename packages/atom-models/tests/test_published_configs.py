@@ -192,7 +192,7 @@ def test_a_head_that_is_tied_by_default_counts_once(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(GEMMA_3_1B))
     needs = model_requirements(open_checkpoint(tmp_path))
     assert needs.num_parameters == 999_885_952
-    assert [(group.window, group.num_layers) for group in needs.cache_groups] == [(None, 4), (512, 22)]
+    assert [(group.spec.window, group.num_layers) for group in needs.cache_groups] == [(None, 4), (512, 22)]
 
 
 def test_a_first_mistral_without_a_window_in_its_config_has_one(tmp_path: Path):
@@ -200,7 +200,7 @@ def test_a_first_mistral_without_a_window_in_its_config_has_one(tmp_path: Path):
     for window, kept in (({}, 4096), ({"sliding_window": None}, None)):
         changed = config | {"architectures": ["MistralForCausalLM"], "rope_scaling": None} | window
         (tmp_path / "config.json").write_text(json.dumps(changed))
-        assert [group.window for group in model_requirements(open_checkpoint(tmp_path)).cache_groups] == [kept]
+        assert [group.spec.window for group in model_requirements(open_checkpoint(tmp_path)).cache_groups] == [kept]
 
 
 def share_of(name: str, ranks: int) -> RankShare:

@@ -70,7 +70,7 @@ def test_a_checkpoint_without_quantization_has_none():
     assert quantization_method({}) is None
 
 
-@pytest.mark.parametrize("given", [GPTQ, NF4], ids=lambda given: given["quant_method"])
+@pytest.mark.parametrize("given", [GPTQ, AWQ | {"version": "gemv"}], ids=lambda given: given["quant_method"])
 def test_a_plan_says_what_the_engine_says(given: dict[str, Any], tmp_path: Path):
     checkpoint = open_checkpoint(with_quantization(tmp_path / "m", given))
     with pytest.raises(UnsupportedQuantizationError) as refused:
@@ -78,6 +78,15 @@ def test_a_plan_says_what_the_engine_says(given: dict[str, Any], tmp_path: Path)
     needs = model_requirements(checkpoint)
     assert needs.refusal == str(refused.value)
     assert "Use the model's checkpoint in bfloat16" in needs.refusal
+
+
+# Formats that layers hold in more bytes than files, and the bytes of an element of each tensor there: scales in float32
+# instead of bfloat16 or for each input instead of 32, eight zero points of a word in a byte each.
+WIDER = {
+    "int4 packed": {"weight_scale": 4, "weight_shape": 0},
+    "int4 packed with zeros": {"weight_scale": 4, "weight_zero_point": 8, "weight_shape": 0},
+    "gptq sorted": {"scales": 2 * 32, "qzeros": 0, "g_idx": 0},
+}
 
 
 def bytes_of_files(quantized: Path, plain: Path) -> int:
@@ -90,8 +99,8 @@ def bytes_of_files(quantized: Path, plain: Path) -> int:
 @pytest.mark.parametrize(
     ("family", "name"),
     [
-        *(("llama", name) for name in PUBLISHED),
-        *(("qwen3_moe", "fp8 tiles"), ("qwen3_moe", "int4 packed"), ("mixtral", "fp8 rows")),
+        *(("llama", name) for name in PUBLISHED if name not in WIDER),
+        *(("qwen3_moe", "fp8 tiles"), ("qwen3_moe", "nf4"), ("mixtral", "fp8 rows")),
         ("gpt_oss", "mxfp4"),
     ],
 )
@@ -107,6 +116,19 @@ def test_a_plan_counts_the_weights_of_a_file(family: str, name: str, tmp_path: P
     needs = model_requirements(open_checkpoint(quantized))
     assert (needs.refusal, needs.num_parameters) == (None, model_requirements(open_checkpoint(plain)).num_parameters)
     assert needs.weight_bytes[str(needs.published_format)] == pytest.approx(bytes_of_files(quantized, plain), rel=0.03)
+
+
+@pytest.mark.parametrize("name", WIDER)
+def test_a_plan_counts_what_is_held_where_files_are_smaller(name: str, tmp_path: Path):
+    plain = make_tiny_llama(tmp_path / "plain", hidden=96, intermediate=160, kv_heads=2)
+    quantized, _ = write_quantized(tmp_path, plain, PUBLISHED[name])
+    dense, held = load_file(plain / "model.safetensors").keys(), 0
+    for full_name, tensor in load_file(quantized / "model.safetensors").items():
+        suffix = full_name.rpartition(".")[2]
+        width = 2 if full_name in dense else WIDER[name].get(suffix, tensor.itemsize)
+        held += tensor.numel() * width
+    needs = model_requirements(open_checkpoint(quantized))
+    assert needs.weight_bytes[str(needs.published_format)] == held
 
 
 def test_what_the_engine_loads_is_not_refused_and_a_plan_says_how_it_is_held(tmp_path: Path):

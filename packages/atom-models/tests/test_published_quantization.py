@@ -11,6 +11,7 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
 from atom_models.quantization.layouts import (
     AwqLayout,
+    Bitsandbytes4Layout,
     Float8Layout,
     GptqLayout,
     Int8Layout,
@@ -62,7 +63,11 @@ AMD_R1 = {
 }
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
+BITSANDBYTES = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 
+INT8 = {"dtype": "int8", "qscheme": "per_channel"}
+INT8_INPUTS = {"input_tensors": {"dtype": "int8", "qscheme": "per_token", "is_dynamic": True}}
+QUARK_FP4 = Mxfp4Layout("weight", rounds_inputs=True)
 TILES, TILES_INV = Float8Layout((128, 128)), Float8Layout((128, 128), "weight_scale_inv")
 
 
@@ -77,22 +82,54 @@ TILES, TILES_INV = Float8Layout((128, 128)), Float8Layout((128, 128), "weight_sc
         (compressed(FLOAT | {"strategy": "channel"}, HEAD), {Q: Float8Layout(rounds_inputs=False)}),
         (compressed(FLOAT | {"strategy": "block", "block_structure": [128, 128]}, **ROUNDED), {Q: TILES}),
         (compressed({"num_bits": 8, "type": "int", "strategy": "channel"}, form="int-quantized"), {Q: Int8Layout()}),
+        (
+            compressed({"num_bits": 8, "type": "int", "strategy": "channel"}, form="int-quantized", **ROUNDED),
+            {Q: Int8Layout(rounds_inputs=True)},
+        ),
         (compressed(INT4 | {"group_size": 128}, HEAD), {Q: PackedInt4Layout(128), HEAD: None}),
         (compressed(INT4 | {"symmetric": False}), {Q: PackedInt4Layout(32, zero_points=True)}),
         (compressed(INT4 | {"strategy": "channel", "group_size": None}), {Q: PackedInt4Layout(None)}),
         (compressed(None), {Q: None}),
         (KIMI, {EXPERT: PackedInt4Layout(32), SHARED: None, Q: None, GATE: None, HEAD: None}),
         (compressed({"num_bits": 4, "type": "float", "group_size": 32}), {Q: Mxfp4Layout()}),
+        (
+            compressed({"num_bits": 4, "type": "float", "group_size": 32}, **ROUNDED),
+            {Q: Mxfp4Layout(rounds_inputs=True)},
+        ),
         (compressed({"num_bits": 4, "type": "float", "group_size": 16}), {Q: Nvfp4Layout()}),
         (GPT_OSS, {"model.layers.3.mlp.experts": Mxfp4BlocksLayout(), Q: None, HEAD: None}),
-        (AMD_R1, {EXPERT: Mxfp4Layout("weight"), SHARED: Mxfp4Layout("weight"), Q: None, ROUTER: None, HEAD: None}),
-        (AMD_R1, {GATE: Mxfp4Layout("weight"), "model.layers.61.mlp.experts.7.up_proj": None}),
+        (AMD_R1, {EXPERT: QUARK_FP4, SHARED: QUARK_FP4, Q: None, ROUTER: None, HEAD: None}),
+        (AMD_R1 | {"global_quant_config": {"weight": FP4}}, {EXPERT: Mxfp4Layout("weight")}),
+        (AMD_R1 | {"global_quant_config": {"weight": INT8} | INT8_INPUTS}, {EXPERT: Int8Layout(rounds_inputs=True)}),
+        (AMD_R1, {GATE: QUARK_FP4, "model.layers.61.mlp.experts.7.up_proj": None}),
         (AWQ, {Q: AwqLayout(128), HEAD: None}),
         (AWQ | {"modules_to_not_convert": ["gate"]}, {GATE: None, Q: AwqLayout(128)}),
         (GPTQ, {Q: GptqLayout(128, symmetric=True), HEAD: None}),
         (GPTQ | {"lm_head": True, "checkpoint_format": "gptq_v2"}, {HEAD: GptqLayout(128, False, symmetric=True)}),
         (GPTQ | {"group_size": -1, "sym": False}, {Q: GptqLayout(None)}),
+        (
+            GPTQ | {"dynamic": {r"+:.*\.3\.mlp": {"group_size": 32}, r".*q_proj": {"sym": False, "desc_act": True}}},
+            {GATE: GptqLayout(32, symmetric=True), Q: GptqLayout(128, sorted_inputs=True), HEAD: None},
+        ),
+        # The first rule that means a layer decides, and one that leaves it out is a rule like the others.
+        (
+            GPTQ | {"dynamic": {r"-:.*\.1?3\.self_attn": {}, "+:.*q_proj": {"group_size": 64}, "+:lm_head": {}}},
+            {Q: None, GATE: GptqLayout(128, symmetric=True), HEAD: GptqLayout(128, symmetric=True)},
+        ),
+        (
+            GPTQ | {"dynamic": {"+:.*q_proj": {"group_size": 64}, "-:model.layers.3": {}, "-:self_attn": {}}},
+            {
+                Q: GptqLayout(64, symmetric=True),
+                GATE: None,
+                "model.layers.13.self_attn.k_proj": GptqLayout(128, symmetric=True),
+            },
+        ),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, {Q: Int8Layout("SCB", 127.0, ("weight_format",))}),
+        (BITSANDBYTES, {Q: Bitsandbytes4Layout("fp4", nested=False), HEAD: None}),
+        (
+            BITSANDBYTES | {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+            {Q: Bitsandbytes4Layout("nf4", nested=True)},
+        ),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*.mlp.gate"]}, {ROUTER: None}),
         (
             {"quant_method": "modelopt", "quant_algo": "NVFP4"},
@@ -131,7 +168,7 @@ def test_quark_gives_layers_of_a_pattern_their_own_layout():
     published = read_published(given)
     ignored = ("input_scale", "output_scale")
     assert published.choose(Q).layout == Float8Layout(ignored=ignored, rounds_inputs=False)
-    assert published.choose(EXPERT).layout == Mxfp4Layout("weight")
+    assert published.choose(EXPERT).layout == QUARK_FP4
 
 
 @pytest.mark.parametrize(
@@ -140,14 +177,15 @@ def test_quark_gives_layers_of_a_pattern_their_own_layout():
         ({"quant_method": "hqq"}, "quantized as hqq, which .* it reads fp8, "),
         (DEEPSEEK | {"weight_block_size": [128]}, r"fp8 with weight_block_size \[128\], .*two numbers"),
         (DEEPSEEK | {"fmt": "e5m2"}, "fp8 with fmt 'e5m2'"),
-        (
-            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
-            "with bnb_4bit_quant_type 'nf4'",
-        ),
+        (BITSANDBYTES | {"bnb_4bit_quant_type": "int4"}, "with bnb_4bit_quant_type 'int4', .* it reads nf4, fp4"),
+        (BITSANDBYTES | {"bnb_4bit_quant_storage": "bfloat16"}, "with bnb_4bit_quant_storage 'bfloat16'"),
+        ({"quant_method": "bitsandbytes"}, "with load_in_4bit None"),
         (AWQ | {"bits": 8}, "awq with bits 8, which this version does not read; it reads 4"),
         (AWQ | {"version": "gemv"}, "awq with version 'gemv'"),
         (GPTQ | {"bits": 3}, "gptq with bits 3"),
-        (GPTQ | {"dynamic": {"-:.*": {}}}, "gptq with dynamic"),
+        (GPTQ | {"dynamic": {"+:.*q_proj": {"bits": 8}}}, r"gptq with dynamic\.\+:\.\*q_proj\.bits 8, .* it reads 4"),
+        (GPTQ | {"dynamic": [".*"]}, r"gptq with dynamic \['.*'\]"),
+        (GPTQ | {"dynamic": {".*": 8}}, r"gptq with dynamic \{'.*': 8\}"),
         (GPTQ | {"checkpoint_format": "gptq_p"}, "checkpoint_format 'gptq_p'"),
         (compressed(INT4 | {"num_bits": 3}), r"config_groups\.group_0\.weights 'type int, num_bits 3"),
         (compressed(INT4 | {"actorder": "group"}), r"config_groups\.group_0\.actorder 'group'"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from atom_kernels.formats import Integers, Offset
 from atom_kernels.native import native_unavailable
-from atom_kernels.platform import detect_platform
+from atom_kernels.platform import Platform, detect_platform
 from atom_models import (
     BuildContext,
     CheckpointError,
@@ -26,6 +29,9 @@ from atom_models.weights.safetensors_source import SafetensorsSource
 from quantized_checkpoints import PUBLISHED, set_config, write_gpt_oss, write_quantized
 from tiny_architectures import make_tiny
 from tiny_models import make_tiny_llama
+
+if TYPE_CHECKING:
+    from atom_kernels.protocols import Collectives
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [27]]
 
@@ -63,6 +69,8 @@ def test_llama_computes_with_the_numbers_of_its_file(name: str, plain_llama: Pat
         ("kimi_k2", "int4 packed", {"q_lora_rank": 32, "v_head_dim": 16, "moe_intermediate_size": 32}),
         ("glm4_moe", "fp8 rows", {}),
         ("gemma3", "int8 rows", {}),
+        ("qwen3_moe", "nf4 nested", {}),
+        ("deepseek_v3", "nf4", {}),
     ],
 )
 def test_families_compute_with_the_numbers_of_their_files(family: str, name: str, sizes: dict, tmp_path: Path):
@@ -73,14 +81,32 @@ def test_families_compute_with_the_numbers_of_their_files(family: str, name: str
 
 def test_experts_of_kimi_are_quantized_and_all_else_is_not(tmp_path: Path):
     """The config of Kimi-K2-Thinking leaves out attention, shared experts and dense layers by patterns."""
-    from dataclasses import replace
-
     plain = make_tiny("kimi_k2", tmp_path / "plain", moe_intermediate_size=32)
     ignore = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]
     int4 = PUBLISHED["int4 packed"]
     skipped = ("self_attn", "shared_experts", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
     published = replace(int4, config={**int4.config, "ignore": ignore}, skipped=skipped)
     assert_equals_twin(*write_quantized(tmp_path, plain, published))
+
+
+def test_layers_of_a_gptq_file_may_differ_by_its_dynamic_rules(plain_llama: Path, tmp_path: Path):
+    """Groups of 16 in the second layer, and attention left as it was."""
+    gptq = PUBLISHED["gptq"]
+    config = {**gptq.config, "dynamic": {r"-:.*\.self_attn\.": {}, r"+:.*\.1\..*": {"group_size": 16}}}
+    first = replace(gptq, config=config, skipped=(*gptq.skipped, "self_attn", "layers.1."))
+    fine = Integers(4, 16, Offset.ZERO_POINT, torch.float16)
+    second = replace(first, weight_format=fine, skipped=(*gptq.skipped, "self_attn", "layers.0."))
+    folders = write_quantized(tmp_path / "a", plain_llama, first), write_quantized(tmp_path / "b", plain_llama, second)
+    for folder, other in zip(*folders, strict=True):
+        both = [
+            {name: tensor for name, tensor in load_file(place / "model.safetensors").items() if wanted(name)}
+            for place, wanted in ((folder, lambda name: ".1." not in name), (other, lambda name: ".1." in name))
+        ]
+        save_file(both[0] | both[1], folder / "model.safetensors")
+    assert_equals_twin(*folders[0])
+    set_config(folders[0][0], quantization_config=dict(gptq.config))
+    with pytest.raises(CheckpointError, match=r"layers\.1\..* is \[6, 20\], but the config calls for \[3, 20"):
+        logits(folders[0][0])
 
 
 def test_gpt_oss_computes_with_the_mxfp4_numbers_of_its_file(tmp_path: Path):
@@ -162,6 +188,95 @@ def test_an_fp8_cache_has_the_scales_of_the_checkpoint(names, plain_llama: Path,
     assert "for an fp8 KV cache" not in caplog.text
 
 
+STATIC = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+
+
+@needs_the_native_kernels
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"kv_cache_scheme": STATIC}, "quantization_config.kv_cache_scheme"),
+        ({"kv_cache_scheme": "static"}, "quantization_config.kv_cache_scheme"),
+        ({"kv_cache_quant_algo": "FP8"}, "quantization_config.kv_cache_quant_algo"),
+        ({"kv_cache_quant_config": {"*v_proj": {}}}, "quantization_config.kv_cache_quant_config"),
+        ({"export": {"kv_cache_group": ["*k_proj", "*v_proj"]}}, "quantization_config.kv_cache_group"),
+        ({"kv_cache_scheme": STATIC | {"dynamic": True}}, None),
+        ({"kv_cache_scheme": None, "export": {"kv_cache_group": []}}, None),
+    ],
+    ids=str,
+)
+def test_scales_that_are_declared_and_not_there_are_told_of(fields, named, plain_llama: Path, tmp_path: Path, caplog):
+    published = PUBLISHED["fp8 tensors"]
+    quantized, _ = write_quantized(tmp_path, plain_llama, published)
+    set_config(quantized, quantization_config={**published.config, **fields})
+
+    def lines(**settings) -> list[str]:
+        caplog.clear()
+        load_model(quantized, "float32", progress=False, **settings)
+        return [line for line in caplog.messages if "declares scales for an fp8 KV cache" in line]
+
+    by_head = {f"model.layers.0.self_attn.{kind}_scale": torch.tensor(0.5) for kind in "kv"}
+    assert lines() == lines(kv_cache_dtype="fp8_per_token_head") == []
+    assert [f"{named} declares" in line for line in lines(kv_cache_dtype="fp8")] == ([True] if named else [])
+    change(quantized, **by_head)
+    for line in lines(kv_cache_dtype="fp8"):
+        assert "the files hold none for 1 layers (the first is model.layers.1.self_attn)" in line
+    change(quantized, **{name.replace("layers.0", "layers.1"): scale for name, scale in by_head.items()})
+    assert lines(kv_cache_dtype="fp8") == []
+    # Where no kernel reads scales, that is told when weights are loaded.
+    context = BuildContext(platform=Platform.nvidia("sm_90"), dtype=torch.bfloat16, kv_cache_dtype="float8_e4m3fn")
+    build_model(open_checkpoint(quantized), context)
+    assert "declares scales" not in caplog.text
+
+
+@needs_the_native_kernels
+def test_latents_in_fp8_have_the_scale_of_the_checkpoint_on_every_rank(tmp_path: Path, caplog):
+    quantized, _ = write_quantized(tmp_path, make_tiny("deepseek_v3", tmp_path / "plain"), PUBLISHED["fp8 tiles"])
+    plain, name = fp8_cache_logits(quantized), "model.layers.0.self_attn.k_scale"
+    change(quantized, **{name: torch.tensor(2.0**-4)})
+    assert 1e-5 < (fp8_cache_logits(quantized) - plain).abs().max() < 0.5
+    assert "for an fp8 KV cache" not in caplog.text
+    change(quantized, **{name: torch.ones(2)})
+    with pytest.raises(CheckpointError, match=r"k_scale has 2 scales; the KV cache takes one"):
+        fp8_cache_logits(quantized)
+
+
+class Rank(NamedTuple):
+    rank: int
+    size: int
+
+
+@needs_the_native_kernels
+@pytest.mark.parametrize(
+    ("kv_heads", "cuts"),
+    [
+        (4, {2: [[1, 2], [3, 4]], 4: [[1], [2], [3], [4]]}),
+        # More ranks than heads: each has the scale of its head.
+        (2, {1: [[1, 2]], 2: [[1], [2]], 4: [[1], [1], [2], [2]]}),
+        (1, {2: [[1], [1]]}),
+    ],
+    ids=str,
+)
+def test_a_rank_has_the_scales_of_its_heads(kv_heads: int, cuts: dict, tmp_path: Path):
+    folder = make_tiny_llama(tmp_path / "m", hidden=64, num_heads=4, kv_heads=kv_heads)
+    set_config(folder, quantization_config=PUBLISHED["fp8 tensors"].config)
+    name = "model.layers.0.self_attn.{}_scale"
+    keys = torch.arange(1.0, kv_heads + 1)
+    change(folder, **{name.format("k"): keys, name.format("v"): keys * 8})
+    checkpoint = open_checkpoint(folder)
+    for size, expected in cuts.items():
+        for rank in range(size):
+            ranks = cast("Collectives", Rank(rank, size))
+            context = BuildContext(kv_cache_dtype="float8_e4m3fn", collectives=ranks)
+            layer = mixer_layers(build_model(checkpoint, context))["model.layers.0.self_attn.attn"]
+            layer.load_shard(name.format("k"), keys)
+            layer.load_shard(name.format("v"), keys * 8)
+            layer.finish()
+            weights = layer._host._weights
+            assert weights.key_scale.tolist() == expected[rank]
+            assert weights.value_scale.tolist() == [8 * scale for scale in expected[rank]]
+
+
 @needs_the_native_kernels
 def test_an_fp8_cache_has_a_scale_for_each_head(plain_llama: Path, tmp_path: Path):
     quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tensors"])
@@ -221,7 +336,6 @@ BAD_FILES = {
     ),
     "wrong group of awq": ("awq", {}, {}, {"group_size": 64}, r"qzeros is \[\d+, \d+\], but the config calls for"),
     "wrong group of gptq": ("gptq", {}, {}, {"group_size": 128}, r"qzeros is \[\d+, \d+\], but the config calls for"),
-    "no group of awq": ("awq", {}, {}, {"group_size": "many"}, r"qzeros is \[\d+, \d+\], but the config calls for"),
     "no zero points in awq": ("awq", {"qzeros": None}, {}, {}, r"stored as qweight, scales, but .* qzeros"),
     "no zero points in gptq": ("gptq", {"qzeros": None}, {}, {}, r"stored as g_idx, qweight, scales, but .* qzeros"),
     "no zero points": ("int4 packed with zeros", {"weight_zero_point": None}, {}, {}, r"but .* weight_zero_point"),
@@ -305,11 +419,18 @@ def test_linears_stay_packed_where_a_kernel_reads_the_format(name: str, plain_ll
     layer, plain = (load_model(folder).model.model.layers[0].mlp.gate_up_proj for folder in (quantized, twin))
     if native_unavailable("linear_quantized"):
         pytest.skip("no C kernels here")
-    # Sorted inputs have a scale each, which no kernel reads.
-    assert layer.is_quantized(detect_platform()) is (name != "gptq sorted")
+    # Sorted inputs have a scale each, and blocks of nf4 may go on in the next row: no kernel reads these.
+    stays_packed = name not in ("gptq sorted", "nf4", "nf4 nested")
+    assert layer.is_quantized(detect_platform()) is stays_packed
     held = layer._apply.weight_bytes / plain._apply.weight_bytes
-    most = 1 if name == "gptq sorted" else 0.3 if "8" in name else 0.2
+    most = 1 if not stays_packed else 0.3 if "8" in name else 0.2
     assert most / 2 < held <= most
+
+
+def test_nf4_becomes_plain_numbers_in_the_dtype_of_the_model(plain_llama: Path, tmp_path: Path):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["nf4"])
+    [held] = load_model(quantized, "bfloat16").model.model.layers[0].mlp.gate_up_proj.held_weights()
+    assert (held.stored, held.held) == ("nf4", "bfloat16")
 
 
 # The error of logits that one rounding of each weight leaves in a tiny model of sharp weights.
@@ -331,3 +452,22 @@ def test_dummy_weights_of_a_quantized_model_give_finite_numbers(name: str, plain
     model = build_model(checkpoint, BuildContext(dtype=torch.float32))
     load_dummy_weights(model, checkpoint)
     assert torch.isfinite(model.compute_logits(torch.randn(2, 96))).all()  # pyright: ignore[reportCallIssue]
+
+
+def test_groups_of_inputs_that_contradict_the_config_are_told_with_the_layers_name(plain_llama, tmp_path):
+    """Inputs in another order than the config says would get the scales of others."""
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["gptq"])
+    found = load_file(quantized / "model.safetensors")[f"{DOWN}.g_idx"]
+    change(quantized, **{f"{DOWN}.g_idx": found.flip(0)})
+    says = (
+        rf"the weight {DOWN}\..*: .*g_idx puts input 0 into group {int(found[-1])}, and the config, whose desc_act is"
+    )
+    with pytest.raises(CheckpointError, match=says):
+        load_model(quantized, progress=False)
+
+
+def test_groups_of_inputs_in_order_may_be_there_or_not(plain_llama, tmp_path):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["gptq"])
+    with_groups = load_model(quantized, progress=False).logits([[3, 1, 4]])[0]
+    change(quantized, {f"{DOWN}.g_idx": None})
+    assert torch.equal(load_model(quantized, progress=False).logits([[3, 1, 4]])[0], with_groups)

@@ -22,6 +22,8 @@ from atom_models.quantization import choose_quantization
 from quantized_checkpoints import PUBLISHED, Published
 
 IN, OUT = 192, 384
+# nf4 becomes plain numbers while it is loaded.
+PACKED = [name for name in PUBLISHED if not name.startswith("nf4")]
 
 
 @dataclass
@@ -132,6 +134,31 @@ def test_a_head_may_be_quantized_and_shared():
         head = load(LMHead(IN, 400, context(published, rank, 3)), published, {"lm_head": weight})
         parts.append(head._apply(x))
     assert_close(torch.cat(parts, dim=1)[:, :400], expected(published, weight, x))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("name", PACKED)
+def test_a_rank_allocates_the_bytes_that_are_counted(name: str, size: int):
+    """Tiles of 128 x 128 are cut: 96 inputs, and merged matrices that begin at 100."""
+    published, at = PUBLISHED[name], context(PUBLISHED[name], size - 1, size)
+    row = RowParallelLinear(IN, OUT, at, prefix="m.down_proj")
+    merged = MergedColumnParallelLinear(IN, {"gate_proj": 200, "up_proj": 136}, at, prefix="m.gate_up_proj", bias=True)
+    layers = ((row, {"down_proj": OUT}), (merged, {"gate_proj": 200, "up_proj": 136}))
+    for layer, heights in layers:
+        for shard, height in heights.items():
+            stored, _ = published.write(matrix(height))
+            for suffix in stored.keys() - published_but_ignored(layer, f"m.{shard}"):
+                layer.load_shard(f"m.{shard}.{suffix}", stored[suffix])
+        [part] = layer._parts
+        tensors = part.matrices.take(part.matrices.weight_format)
+        allocated = [sum(tensor.nbytes for tensor in tensors.values())]
+        if part.problem.bias:
+            allocated.append(part.bias.nbytes)
+        assert [one.packed_bytes for one in layer.weights_on_rank()] == allocated
+
+
+def published_but_ignored(layer: Any, name: str) -> set[str]:
+    return {full.removeprefix(f"{name}.") for full in layer.ignored_weights()}
 
 
 def test_a_layer_of_which_only_a_matrix_is_missing_runs_nothing():

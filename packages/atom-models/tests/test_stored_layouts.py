@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -12,6 +13,7 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.quantization.layouts import (
     AwqLayout,
+    Bitsandbytes4Layout,
     Float8Layout,
     GptqLayout,
     Int8Layout,
@@ -20,8 +22,29 @@ from atom_models.quantization.layouts import (
     PackedInt4Layout,
     StoredLayout,
 )
+from quantized_checkpoints import NF4
 
 N, K = 192, 320
+# Written by bitsandbytes 0.50.2, quantize_4bit(compress_statistics=True), of a matrix [4, 40].
+NF4_CODES = (
+    "04c16e29f3b05d17e29f3c05d18e2af4c16e18e3b05d17e29f3b05d18e2af4c16d18e3b04c17e29f3b05d17e2af4c06d18e2a04c16e29f3b0"
+    "5d17e29f3c05d18e2af4c16e18e3b05d17e29f3b05d18e2"
+)
+NF4_STATE = (
+    b'{"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": [4, 40], "nested_blocksize": 256, '
+    b'"nested_dtype": "float32", "nested_offset": 1.9166666269302368}'
+)
+NF4_NUMBERS = {
+    0: -1.99888014793396,
+    1: -0.568564236164093,
+    39: -0.7893927097320557,
+    40: 0.6754520535469055,
+    63: -1.3916059732437134,
+    64: -0.06903442740440369,
+    127: 0.060338035225868225,
+    128: 2.163881301879883,
+    159: -1.5715954303741455,
+}
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
@@ -314,3 +337,53 @@ def test_scales_that_are_no_numbers_are_refused():
     tensors = {"weight": random(N, K).to(torch.float8_e4m3fn), "weight_scale": torch.full((2, 3), torch.nan)}
     with pytest.raises(CheckpointError, match="a scale is not a finite number"):
         numbers(Float8Layout((128, 128)), tensors)
+
+
+def nf4_file() -> dict[str, torch.Tensor]:
+    nested_map = torch.full((256,), float("nan"))
+    nested_map[[180, 0, 249]] = torch.tensor([0.07046874612569809, -0.992968738079071, 0.922656238079071])
+    return {
+        "weight": torch.tensor(list(bytes.fromhex(NF4_CODES)), dtype=torch.uint8).view(-1, 1),
+        "weight.absmax": torch.tensor([180, 0, 249], dtype=torch.uint8),
+        "weight.quant_map": torch.tensor(NF4),
+        "weight.nested_absmax": torch.tensor([1.1666666269302368]),
+        "weight.nested_quant_map": nested_map,
+        "weight.quant_state.bitsandbytes__nf4": torch.tensor(list(NF4_STATE), dtype=torch.uint8),
+    }
+
+
+def test_nf4_of_a_published_file_has_the_numbers_of_its_library():
+    found = numbers(Bitsandbytes4Layout("nf4", nested=True), nf4_file(), 4, 40).flatten()
+    assert {place: found[place].item() for place in NF4_NUMBERS} == NF4_NUMBERS
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("kind", ["nf4", "fp4"])
+@pytest.mark.parametrize(("rows", "columns"), [(192, 320), (7, 40), (300, 200)])
+def test_bitsandbytes_of_four_bits(kind: str, nested: bool, rows: int, columns: int):
+    functional = pytest.importorskip("bitsandbytes.functional")
+    weight = random(rows, columns) * random(rows, 1, seed=3).exp()
+    codes, state = functional.quantize_4bit(weight, blocksize=64, compress_statistics=nested, quant_type=kind)
+    tensors = {f"weight.{name}": tensor for name, tensor in state.as_dict(packed=True).items()}
+    found = numbers(Bitsandbytes4Layout(kind, nested), {"weight": codes, **tensors}, rows, columns)
+    assert torch.equal(found, functional.dequantize_4bit(codes, state))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"quant_type": "fp4"}, "has quant_type fp4, not nf4"),
+        ({"blocksize": 128}, "has blocksize 128, not 64"),
+        ({"shape": [40, 4]}, r"has shape \[40, 4\], not \[4, 40\]"),
+        ({"nested_blocksize": 64}, "has nested_blocksize 64, not 256"),
+        ({"nested_offset": None}, "has no nested_offset"),
+        (None, "is no JSON"),
+    ],
+    ids=str,
+)
+def test_a_state_of_nf4_weights_that_is_not_that_of_the_matrix_is_refused(change, words):
+    state = b"{" if change is None else json.dumps(json.loads(NF4_STATE) | change).encode()
+    blob = torch.tensor(list(state), dtype=torch.uint8)
+    tensors = nf4_file() | {"weight.quant_state.bitsandbytes__nf4": blob}
+    with pytest.raises(CheckpointError, match=words):
+        Bitsandbytes4Layout("nf4", nested=True).to_parts(tensors, 4, 40)

@@ -85,20 +85,28 @@ def test_a_quantized_checkpoint_is_its_own_baseline_for_its_cache(tiny_llama, te
 
 
 @pytest.mark.parametrize(
-    ("flags", "reason"),
+    ("flags", "reason", "code"),
     [
-        ((), "there is nothing to compare: name --quantization, --kv-cache-dtype fp8 or --against MODEL"),
-        (("--quantization", "int8", "int3"), "unknown quantization 'int3'; dense weights can be loaded as none, int8"),
-        (("--quantization", "int8"), "tokens and fills no window of 512"),
-        (("--quantization", "int8", "--window", "4096"), "--window 4096 is longer than"),
-        (("--quantization", "int8", "--json", "none/x.json"), "--json none/x.json: there is no folder none"),
-        (("--quantization", "int8", "--text", "none.txt"), "none.txt: No such file"),
-        (("--quantization", "int8", "--window", "64", "--dtype", "int8"), "is not one of float32, bfloat16, float16"),
+        ((), "there is nothing to compare: name --quantization, --kv-cache-dtype fp8 or --against MODEL", 1),
+        (
+            ("--quantization", "int8", "int3"),
+            "unknown quantization 'int3'; dense weights can be loaded as none, int8",
+            3,
+        ),
+        (("--quantization", "int8"), "tokens and fills no window of 512", 1),
+        (("--quantization", "int8", "--window", "4096"), "--window 4096 is longer than", 1),
+        (("--quantization", "int8", "--json", "none/x.json"), "--json none/x.json: there is no folder none", 1),
+        (("--quantization", "int8", "--text", "none.txt"), "none.txt: No such file", 1),
+        (
+            ("--quantization", "int8", "--window", "64", "--dtype", "int8"),
+            "is not one of float32, bfloat16, float16",
+            1,
+        ),
     ],
 )
-def test_what_cannot_be_measured_is_told_before_a_model_is_loaded(flags, reason, tiny_llama, text, capsys):
+def test_what_cannot_be_measured_is_told_before_a_model_is_loaded(flags, reason, code, tiny_llama, text, capsys):
     command = ["bench", "accuracy", "--model", str(tiny_llama), "--text", str(text), *flags]
-    assert main(command) == 1
+    assert main(command) == code
     found = capsys.readouterr()
     assert reason in found.err
     assert not found.out
@@ -116,8 +124,9 @@ def test_bytes_that_are_no_text_are_refused(tiny_llama, tmp_path, capsys):
 def test_eight_bits_cost_the_default_model_little(tmp_path):
     """Perplexity against plain weights; docs/quantization.md has the figures."""
     path, command = tmp_path / "found.json", ["bench", "accuracy", "--text", str(TEXT), "--json"]
-    assert main([*command, str(path), "--quantization", "int8", "fp8"]) == 0
+    assert main([*command, str(path), "--quantization", "stored", "int8", "fp8"]) == 0
     change = {row["quantization"]: row["perplexity_change"] for row in json.loads(path.read_text())["results"]}
+    assert abs(change["stored"]) < 0.001  # the file's own four bits, packed
     assert abs(change["int8"]) < 0.01
     assert abs(change["fp8"]) < 0.025
     for stored in ("fp8", "fp8_per_token_head"):

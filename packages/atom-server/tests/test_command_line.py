@@ -13,7 +13,8 @@ import pytest
 from atom_core import EngineArgs
 from atom_core.config import ConfigError
 from atom_server import ServerOptions
-from atom_server.cli.main import build_parser, describe, main
+from atom_server.cli.endings import failure_of
+from atom_server.cli.main import build_parser, main
 from quantized_checkpoints import PUBLISHED, write_quantized
 
 FLOAT32 = ("--dtype", "float32", "--num-threads", "1", "--num-kv-blocks", "64")
@@ -76,12 +77,12 @@ def taken_port():
 
 @pytest.mark.parametrize("flag", ["--port", "--server-port"])
 def test_the_server_listens_on_the_port_that_is_asked_for(flag, taken_port, capsys):
-    assert main(["serve", flag, str(taken_port)]) == 1
+    assert main(["serve", flag, str(taken_port)]) == 4
     assert f"port {taken_port} on 127.0.0.1 is in use" in capsys.readouterr().err
 
 
 def test_a_port_that_is_left_aside_is_said_to_be(taken_port, capsys):
-    assert main(["serve", "--port", "8006", "--server-port", str(taken_port)]) == 1
+    assert main(["serve", "--port", "8006", "--server-port", str(taken_port)]) == 4
     assert "--port 8006 is left aside" in capsys.readouterr().err
 
 
@@ -104,16 +105,15 @@ def test_server_options_that_cannot_be_are_refused(settings):
 
 
 def test_errors_for_people_are_shown_as_they_are_and_others_with_their_kind():
-    assert describe(ConfigError("block_size is 3; it must be 1")) == "block_size is 3; it must be 1"
-    assert describe(KeyError("x")).startswith("KeyError: 'x'")
-    assert (
-        describe(FileNotFoundError(2, "No such file or directory", "a.jinja")) == "a.jinja: No such file or directory"
-    )
+    assert failure_of(ConfigError("block_size is 3; it must be 1")).line == "block_size is 3; it must be 1"
+    assert failure_of(KeyError("x")).line.startswith("KeyError: 'x' (the full trace: /")
+    missing = FileNotFoundError(2, "No such file or directory", "a.jinja")
+    assert failure_of(missing).line == "a.jinja: No such file or directory"
 
 
 @pytest.mark.parametrize("flags", ["-tp 2", "--method mtp", "--enable-expert-parallel", "--trust-remote-code"])
 def test_a_feature_that_is_not_built_is_refused_in_one_line(flags, capsys):
-    assert main(["serve", *flags.split()]) == 1
+    assert main(["serve", *flags.split()]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "not supported" in line
 
@@ -128,9 +128,9 @@ def test_a_wrong_flag_is_answered_without_a_wall_of_usage(capsys):
 class TestModelsThatCannotBeLoaded:
     """Each ends with a non-zero code and the cause as the last line."""
 
-    def refuse(self, model, *flags):
+    def refuse(self, model, *flags, code=3):
         done = run("serve", "--model", model, "--server-port", "0", *FLOAT32, *flags)
-        assert done.returncode != 0
+        assert done.returncode == code
         return last_line(done)
 
     def test_missing(self, tmp_path):
@@ -177,7 +177,7 @@ class TestModelsThatCannotBeLoaded:
 
     def test_a_chat_template_that_does_not_parse(self, tiny_llama, tmp_path):
         (tmp_path / "bad.jinja").write_text("{% if %}")
-        assert "does not parse" in self.refuse(tiny_llama, "--chat-template", tmp_path / "bad.jinja")
+        assert "does not parse" in self.refuse(tiny_llama, "--chat-template", tmp_path / "bad.jinja", code=2)
 
     def copied(self, model, folder):
         return shutil.copytree(model, folder / "model")
@@ -192,7 +192,7 @@ def test_generate_completes_a_prompt(tiny_llama):
 
 def test_generate_refuses_what_cannot_be(tiny_llama):
     done = run("generate", "Hello", "--model", tiny_llama, "--temperature", "-1", *FLOAT32)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "temperature" in last_line(done)
 
 
@@ -220,7 +220,8 @@ def test_plan_says_when_nothing_fits(tiny_llama):
 def test_doctor_tells_how_each_kind_of_layer_is_kept(tiny_llama, capsys):
     assert main(["doctor", "--model", str(tiny_llama), "--quantization", "int8"]) == 0
     title, *blocks, total = capsys.readouterr().out.strip().split("\n\n")
-    assert title == f"weights of {tiny_llama}"
+    assert title.splitlines()[0] == f"weights of {tiny_llama}"
+    assert title.splitlines()[1].strip() == "run by our own layers (our file of LlamaForCausalLM)"
     told = {block.splitlines()[0].partition(":")[0].strip(): block.splitlines()[1:] for block in blocks}
     assert told["2 x model.layers.*.mlp.down_proj"][0].strip() == "stored as float32, kept as int8 per row"
     assert told["2 x model.layers.*.mlp.down_proj"][1].strip().startswith("linear: ")
@@ -236,7 +237,7 @@ def test_doctor_tells_the_rule_of_a_quantized_checkpoint(tmp_path, tiny_llama, c
 
 
 def test_doctor_refuses_a_format_that_nobody_knows(tiny_llama, capsys):
-    assert main(["doctor", "--model", str(tiny_llama), "--quantization", "int3"]) == 1
+    assert main(["doctor", "--model", str(tiny_llama), "--quantization", "int3"]) == 3
     assert "unknown quantization 'int3'" in capsys.readouterr().err
 
 

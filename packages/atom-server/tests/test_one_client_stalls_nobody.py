@@ -33,7 +33,7 @@ class LagProbe:
     """
 
     def __init__(self, server) -> None:
-        self._loop = server.engine._ready.get_loop()
+        self._loop = server.loop
         self._stopped = False
         self.worst = 0.0
 

@@ -113,3 +113,38 @@ def test_what_is_not_there_is_not_found():
     with pytest.raises(APIError) as caught:
         store.find("a")
     assert (caught.value.status, caught.value.code) == (404, "response_not_found")
+
+
+def owned(name, owner, status="completed", text="x"):
+    response = make_response(name, status, text)
+    response.owner = owner
+    return response
+
+
+def test_whoever_holds_most_makes_room():
+    store = ResponseStore(max_responses=4)
+    store.put(owned("a", "modest"))
+    for number in range(9):
+        store.put(owned(str(number), "greedy"))
+    assert store.get("a", "modest") is not None
+    assert [number for number in range(9) if store.get(str(number), "greedy")] == [6, 7, 8]
+
+
+def test_a_key_leaves_others_room_to_make_responses():
+    store = ResponseStore(max_responses=4)
+    for name in "ab":
+        store.put(owned(name, "greedy", "in_progress"))
+    with pytest.raises(APIError) as caught:
+        store.put(owned("c", "greedy", "in_progress"))
+    assert caught.value.code == "queue_full"
+    store.put(owned("c", "modest", "in_progress"))
+
+
+def test_one_id_of_two_owners_is_two_responses():
+    store = ResponseStore()
+    mine, yours = owned("a", "alice"), owned("a", "bob")
+    store.put(mine)
+    store.put(yours)
+    assert (store.get("a", "alice"), store.get("a", "bob"), store.get("a")) == (mine, yours, None)
+    store.remove("a", "bob")
+    assert store.get("a", "alice") is mine

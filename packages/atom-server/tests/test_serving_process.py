@@ -8,77 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import httpx
 import pytest
 
-ENDLESS = {"prompt": "once", "max_tokens": 500, "ignore_eos": True, "temperature": 0, "stream": True}
-
-
-class Stream:
-    """A stream that is read in a thread, so that the test can do other things meanwhile."""
-
-    def __init__(self, url, fields=ENDLESS):
-        self.events: list[str] = []
-        self.error: Exception | None = None
-        self.started = threading.Event()
-        self._thread = threading.Thread(target=self._read, args=(url, fields), daemon=True)
-        self._thread.start()
-        assert self.started.wait(20)
-
-    def finish(self):
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-        if self.error is not None:
-            raise self.error
-        return self.events
-
-    @property
-    def text(self):
-        chunks = [json.loads(event[6:]) for event in self.events if event.startswith('data: {"id"')]
-        return "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
-
-    def _read(self, url, fields):
-        try:
-            with httpx.stream("POST", url + "/v1/completions", json=fields, timeout=60) as answer:
-                for line in answer.iter_lines():
-                    if line:
-                        self.events.append(line)
-                        self.started.set()
-        except Exception as error:
-            self.error = error
-        finally:
-            self.started.set()
-
-
-def post(running, **fields):
-    return httpx.post(running.url + "/v1/completions", json={"prompt": "x", "max_tokens": 1} | fields, timeout=30)
-
-
-def exit_code(running, seconds):
-    return running.process.wait(seconds)
-
-
-def engine_pid(running):
-    children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
-    found = [
-        int(pid)
-        for task in children.parent.parent.iterdir()
-        for pid in (task / "children").read_text().split()
-        if b"core_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    assert len(found) == 1
-    return found[0]
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
-    except FileNotFoundError:
-        return False
+from serving_processes import ENDLESS, Stream, engine_pid, exit_code, is_running, post
 
 
 def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(serve_process):
@@ -136,8 +72,11 @@ def test_a_dead_engine_ends_streams_with_an_error_and_then_the_server(serve_proc
         answer = post(running)
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "engine_dead"
-        assert exit_code(running, 5) != 0
+        assert exit_code(running, 5) == 6
         assert time.monotonic() - killed < 5
+        running.wait_for_text()
+        assert running.lines[-1].startswith("atom serve: the engine's process was ended by SIGKILL")
+        assert "Traceback" not in running.text
 
 
 def test_the_api_process_has_no_torch(serve_process):
@@ -166,7 +105,7 @@ def test_a_port_in_use_is_told_in_one_line_before_anything_is_loaded(tiny_llama)
             [sys.executable, "-m", "atom_server", "serve", "--model", str(tiny_llama), "--server-port", port],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 4
     [line] = done.stderr.strip().splitlines()
     assert f"port {port}" in line
     assert "in use" in line

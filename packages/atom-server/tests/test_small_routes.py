@@ -65,6 +65,7 @@ def test_load_counts_requests_and_cache(server):
     server.wait_until_idle()
     idle = get(server, "/load").json()
     assert idle.pop("max_num_queued_requests") == 4 * server.engine.info.max_num_seqs
+    assert idle.pop("max_num_queued_tokens") >= 2**21
     assert idle == {"server_load": 0, "num_requests_running": 0, "num_requests_waiting": 0, "kv_cache_usage": 0.0}
     request = {"prompt": "hello", "max_tokens": 400, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", server.url + "/v1/completions", json=request, timeout=30) as answer:

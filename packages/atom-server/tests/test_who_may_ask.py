@@ -77,7 +77,7 @@ def test_a_blank_variable_is_refused_and_an_empty_one_is_unset(monkeypatch):
 def test_the_command_line_says_it_in_one_line_before_anything_is_loaded():
     command = [sys.executable, "-m", "atom_server", "serve", "--model", "nothing", "--api-key", " , "]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     [line] = done.stderr.strip().splitlines()
     assert "holds no key" in line
 

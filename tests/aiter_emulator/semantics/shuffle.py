@@ -30,13 +30,16 @@ def shuffle_weight(x: Tensor, layout: Layout = (16, 16), use_int4: bool = False,
     """
     detect_unless(not holds_shuffled(x), "the weight is shuffled already")
     refuse_unless(pad_k_to >= 0, f"pad_k_to must not be negative, got {pad_k_to}")
-    original = x.shape[-1]
+    original, dtype = x.shape[-1], x.dtype
+    if dtype == getattr(torch, "float4_e2m1fn_x2", None):
+        x = x.view(torch.uint8)
     if pad_k_to:
         x = torch.nn.functional.pad(x, (0, -original % pad_k_to))
     shuffled = reorder(x, layout, use_int4)
     for plain, other in zip(_matrices(x), _matrices(shuffled), strict=True):
         if not torch.equal(_bytes(plain), _bytes(other)):
             _shuffled[_digest(other)] = layout
+    shuffled = shuffled.view(dtype)
     shuffled.is_shuffled = True
     if pad_k_to:
         shuffled.aiter_original_k, shuffled.aiter_padded_k = original, x.shape[-1]

@@ -33,9 +33,9 @@ HARMLESS: Harmless = {
     ("gpt_oss.py: GptOssConfig", "1e-5", "*"): "the config of every family states its epsilon, too",
     ("gpt_oss.py: GptOssConfig", "128", "129"): _STATED_WINDOW,
     ("qwen2.py: Qwen2Config", "4096", "4097"): _STATED_WINDOW,
-    ("layers/attention.py: _prologue", "q_norm is None", "*"): _NO_NORM,
-    ("layers/attention.py: _prologue", "k_norm is None", "*"): _NO_NORM,
-    ("layers/attention.py: _prologue", "1e-6", "*"): _NO_NORM,
+    ("attention.py: _prologue", "q_norm is None", "*"): _NO_NORM,
+    ("attention.py: _prologue", "k_norm is None", "*"): _NO_NORM,
+    ("attention.py: _prologue", "1e-6", "*"): _NO_NORM,
     ("residual.py: normed", "self._term, self._total", "self._total, self._term"): "a sum has no order",
     ("mla.py: mla_scale", "factor <= 1", "factor < 1"): "the logarithm of 1 is 0",
 }
@@ -43,7 +43,7 @@ HARMLESS: Harmless = {
 LAYERS = Part(
     name="layers",
     files={
-        f"{_MODELS}/layers/*.py": _TESTS,
+        f"{_MODELS}/layers/**/*.py": _TESTS,
         f"{_MODELS}/architectures/*.py": _TESTS,
         f"{_MODELS}/config/*.py": _TESTS,
         f"{_MODELS}/decoder/*.py": _TESTS,

@@ -31,6 +31,8 @@ SCHEDULER = Part(
     files={
         f"{_CORE}/scheduler/*.py": _TESTS,
         f"{_CORE}/kv_cache/*.py": _TESTS,
+        "atom-kernels/src/atom_kernels/protocols/group_spec.py": _TESTS,
+        "atom-kernels/src/atom_kernels/protocols/pages.py": _TESTS,
     },
     operators=GENERAL_OPERATORS,
     harmless=HARMLESS,

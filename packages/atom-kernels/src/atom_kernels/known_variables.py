@@ -22,6 +22,7 @@ READ = frozenset(
         "ATOM_PROFILER_MORE",
         "ATOM_TORCH_PROFILER_DIR",
         # atom-server
+        "ATOM_ADMIN_KEY",
         "ATOM_API_KEY",
         "ATOM_DEBUG",
         # atom-vllm

@@ -20,6 +20,7 @@ OP_MODULES = (
     "atom_kernels.attention.mla.ops",
     "atom_kernels.sampling",
     "atom_kernels.step_inputs",
+    "atom_kernels.delta",
 )
 
 

@@ -143,6 +143,27 @@ def test_a_float8_cache_is_read_as_it_was_written(machine, family, requests):
     torch.testing.assert_close(out, expected, atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize("requests", [MIXED, CHUNKS, DECODES], ids=["mixed", "chunks", "decodes"])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_float8_cache_with_a_scale_for_each_token_and_head_is_as_the_reference_has_it(machine, family, requests):
+    problem, options = of_family(family, kv_cache_dtype=machine.float8, scales="token_head")
+    plan = select_mixer(problem, machine, only_backend="aiter")
+    assert plan.layout.name == "shuffled_scaled"
+    step = make_step(problem, requests, scattered=True, **options)
+    # Scales differ from token to token.
+    step.inputs[2][::2] *= 50
+    out, *_ = run(plan, step)
+    expected, *_ = step.run(select_mixer(problem, machine, only_backend="reference"))
+    error = (out.float() - expected.float()).norm() / expected.float().norm()
+    assert error < 3e-2
+
+
+def test_scales_of_tokens_are_refused_where_only_the_unified_kernel_would_serve():
+    problem, _ = of_family("gpt-oss window", kv_cache_dtype="float8_e4m3fnuz", scales="token_head")
+    with pytest.raises(UnsupportedMixerError, match="one scale of a cache, and none of tokens"):
+        select_mixer(problem, Platform.rocm("gfx942"), only_backend="aiter")
+
+
 @pytest.mark.parametrize("queries", [2, 4])
 def test_float8_decodes_of_several_queries_see_no_later_ones(machine, queries):
     problem, options = of_family("llama", kv_cache_dtype=machine.float8)

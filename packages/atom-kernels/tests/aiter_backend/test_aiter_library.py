@@ -145,7 +145,9 @@ def test_a_parameter_without_a_default_must_be_given(install):
 
 def test_arguments_after_a_default_that_is_no_literal_go_by_keyword_where_that_is_safe(install):
     names = ["hidden_states", "w1", "w2", "topk_weight", "topk_ids"]
-    listed = ", ".join((*names, "expert_mask=None, activation=Some.thing, quant_type=None"))
+    listed = ", ".join(
+        (*names, "expert_mask=None, activation=Some.thing, quant_type=None, w1_scale=None, w2_scale=None")
+    )
     source = f"class Some: thing = 'kept'\ndef fused_moe({listed}): return expert_mask, activation, quant_type\n"
     install({**package(NEW), "aiter/fused_moe.py": source})
     call = library().bind("fused_moe", "quant_type", *names, expert_mask="mask")

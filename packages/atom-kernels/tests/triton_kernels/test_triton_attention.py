@@ -6,18 +6,21 @@ from dataclasses import replace
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from atom_kernels.attention import paged_attention
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.triton import launch as triton_launch
+from atom_kernels.attention.triton.prologue import saturated
 from atom_kernels.cases import mismatch
 from atom_kernels.mixers import select_mixer
 from atom_kernels.mixers.cases import MixerStep
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import detect_platform
 from atom_kernels.settings import triton_interpret
-from atom_kernels.triton.launch import launches_go_to
+from atom_kernels.triton.launch import launch, launches_go_to
 
 TOLERANCES = {"float32": Tolerance(2e-5, 2e-5), "bfloat16": Tolerance(2e-2, 2e-2)}
 # Decodes around the borders of blocks, tiles and splits; a short query; a prompt; chunks behind a prefix.
@@ -86,12 +89,30 @@ def test_a_float8_cache_is_read_and_written_saturated():
         scale=problem.scale,
     )
     assert mismatch(out, expected, Tolerance(3.0, 2e-2)) is None
-    assert kv_cache[1].float().abs().max() == 448
+    assert kv_cache[1].float().abs().max() == torch.finfo(kv_cache[1].dtype).max
     if triton_interpret():
         return  # the interpreter rounds to float8 in its own way: a carry out of the mantissa is lost
     written = select_mixer(problem, only_backend="reference")
     for one, other in zip(kv_cache, step.run(written)[1:], strict=True):
         assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+@triton.jit
+def _saturate(x_ptr, out_ptr, LARGEST: tl.constexpr):
+    at = tl.arange(0, 8)
+    tl.store(out_ptr + at, saturated(tl.load(x_ptr + at), LARGEST))
+
+
+@pytest.mark.parametrize("float8", [torch.float8_e4m3fn, torch.float8_e4m3fnuz], ids=str)
+def test_what_goes_into_float8_is_within_its_numbers_and_no_zero_of_amds_is_negative(float8):
+    x = torch.tensor([1e4, -1e4, 239.0, -0.0, -1e-5, -(2.0**-11), -(2.0**-10), 2.0**-10], device=DEVICE)
+    out = torch.empty_like(x)
+    launch(_saturate, (1,), x, out, LARGEST=torch.finfo(float8).max)
+    expected = x.clamp(-torch.finfo(float8).max, torch.finfo(float8).max)
+    if float8 is torch.float8_e4m3fnuz:
+        expected[3:6] = 0.0
+        assert not out[3:6].signbit().any()
+    assert torch.equal(out, expected)
 
 
 @pytest.mark.parametrize("apart", [False, True])

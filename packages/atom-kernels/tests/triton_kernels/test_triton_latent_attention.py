@@ -10,10 +10,10 @@ import torch
 from atom_kernels.attention.mla import latent_attention
 from atom_kernels.attention.mla.cases import make_problem, make_step
 from atom_kernels.cases import mismatch
-from atom_kernels.mixers import select_mixer
+from atom_kernels.mixers import CacheFormat, UnsupportedMixerError, select_mixer
 from atom_kernels.mixers.cases import MixerStep
 from atom_kernels.operator import Tolerance
-from atom_kernels.platform import detect_platform
+from atom_kernels.platform import Platform, detect_platform
 
 SHAPE = (6, 48, 24, 16, 20)
 TOLERANCES = {"float32": Tolerance(5e-5, 5e-5), "bfloat16": Tolerance(4e-2, 4e-2)}
@@ -97,6 +97,7 @@ def test_nothing_past_the_end_of_a_request_is_read():
 def test_a_float8_cache_is_read_and_written_saturated():
     problem = make_problem(*SHAPE, "bfloat16", kv_cache_dtype="float8_e4m3fn")
     step = make_step_here(problem, [(1, 40), (9, 20)], prologue=False)
+    step.inputs[1][0, :2] = torch.tensor([1e4, -1e4])
     out, cache = step.run(select_mixer(problem, only_backend="triton"))
     geometry = step.geometry
     expected = latent_attention(
@@ -110,6 +111,30 @@ def test_a_float8_cache_is_read_and_written_saturated():
         scale=problem.scale,
     )
     assert mismatch(out, expected, TOLERANCES["bfloat16"]) is None
+    assert cache.float().abs().max() == torch.finfo(cache.dtype).max
+
+
+@pytest.mark.parametrize(
+    ("platform", "reason"),
+    [
+        (Platform.rocm("gfx942"), None),
+        (Platform.rocm("gfx950"), None),
+        (Platform.nvidia("sm_90"), None),
+        (Platform.nvidia("sm_80"), "float8_e4m3fn needs an NVIDIA GPU of sm_89 or later, or gfx942 or gfx950"),
+        (replace(Platform.rocm("gfx942"), arch="gfx90a"), "sm_89 or later, or gfx942 or gfx950, this is gfx90a"),
+    ],
+    ids=lambda value: getattr(value, "arch", ""),
+)
+def test_each_gpu_caches_latents_in_the_float8_of_its_own_and_no_other(platform, reason):
+    problem = make_problem(*SHAPE, "bfloat16", kv_cache_dtype=platform.float8)
+    other = {"float8_e4m3fn": "float8_e4m3fnuz"}.get(platform.float8, "float8_e4m3fn")
+    with pytest.raises(UnsupportedMixerError, match=f"reads a cache of bfloat16 or {platform.float8}, not of {other}"):
+        select_mixer(replace(problem, cache=CacheFormat(other)), platform, only_backend="triton")
+    if reason is None:
+        assert select_mixer(problem, platform, only_backend="triton").backend == "triton"
+    else:
+        with pytest.raises(UnsupportedMixerError, match=reason):
+            select_mixer(problem, platform, only_backend="triton")
 
 
 @pytest.mark.gpu

@@ -10,12 +10,12 @@ import torch
 
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.protocols import SINGLE_RANK, Collectives
-from atom_models.layers.mixer import planned_host
+from atom_models.layers.mixers.mixer import planned_host
 from atom_models.quantization import UNQUANTIZED
 
 if TYPE_CHECKING:
     from atom_kernels.mixers import MixerProblem
-    from atom_models.layers.mixer import MixerHost
+    from atom_models.layers.mixers.mixer import MixerHost
     from atom_models.quantization import Quantization
 
     MixerHostFactory = Callable[[MixerProblem, str, "BuildContext"], MixerHost]
@@ -36,6 +36,8 @@ class BuildContext:
         kv_cache_dtype: of keys and values by torch name; "auto" becomes `dtype`.
         block_size: tokens of a cache block.
         max_model_len: longest sequence that will be run, for tables of positions; None is the model's own.
+        model_impl: what serves the checkpoint: "atom" is a file of this package, "transformers" its layers over our
+            attention, and "auto" the first where there is one.
         aux_hidden_states: ids of layers whose outputs `forward` returns as well (drafters read them).
     """
 
@@ -48,6 +50,7 @@ class BuildContext:
     kv_cache_dtype: str = "auto"
     block_size: int = 16
     max_model_len: int | None = None
+    model_impl: str = "auto"
     aux_hidden_states: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

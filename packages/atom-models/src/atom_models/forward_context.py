@@ -16,7 +16,7 @@ import torch
 
 if TYPE_CHECKING:
     from atom_kernels.protocols import Caches
-    from atom_models.layers.mixer import Mixer
+    from atom_models.layers.mixers.mixer import Mixer
 
 Mix = Callable[..., torch.Tensor]
 """``(*inputs) -> out``: a mixer over the cache and the metadata of the context."""

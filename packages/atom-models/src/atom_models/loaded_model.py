@@ -87,6 +87,7 @@ def load_model(
     kv_cache_dtype: str = "auto",
     block_size: int = 16,
     max_model_len: int | None = None,
+    model_impl: str = "auto",
     progress: bool = True,
 ) -> LoadedModel:
     """Opens, builds and loads a model.
@@ -94,12 +95,15 @@ def load_model(
     Args:
         model: folder, ``.gguf`` file, or a name that `resolve_model` knows.
         dtype: to run in; None is float32 for float32 checkpoints, and what is fast here for others.
-        quantization: round plain weights while loading: "int8", "int4", "fp8", "fp8_block" or "mxfp4".
+        quantization: round plain weights while loading: "int8", "int4", "fp8", "fp8_block" or "mxfp4"; "none" also
+            makes plain numbers of a GGUF file's, which stay packed without it.
         device: where it runs; None is the platform's.
         kv_cache_dtype: of keys and values, as the engine's --kv-cache-dtype: "auto" (the model's), "bf16" or "fp8".
         block_size: tokens of a cache block.
         max_model_len: longest sequence that will be run; None is the model's own. Some rotations (longrope, dynamic)
             depend on it.
+        model_impl: "atom" takes a file of this package, "transformers" takes its layers over our attention, and "auto"
+            the first where there is one.
         progress: show a bar on a terminal.
 
     Raises:
@@ -122,6 +126,7 @@ def load_model(
         kv_cache_dtype=stored,
         block_size=block_size,
         max_model_len=max_model_len,
+        model_impl=model_impl,
     )
     if torch.device(context.device).type == "cpu":
         keep_to_quota()

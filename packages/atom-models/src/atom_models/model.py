@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from atom_models.architectures.registry import check_architecture, find_architecture
+from atom_models.architectures.registry import find_architecture
 from atom_models.checkpoint import CheckpointError
 from atom_models.config.other_fields import unknown_fields
+from atom_models.fallback.choice import choose_implementation
+from atom_models.fallback.loading import construct_fallback, is_fallback, try_fallback
 from atom_models.layers import Experts, Mixer
-from atom_models.quantization import UNQUANTIZED, choose_quantization
+from atom_models.layers.mixers.cache_scales import needs_cache_scales
+from atom_models.quantization import AS_STORED, UNQUANTIZED, GGUFQuantization, choose_quantization
+from atom_models.weights.gguf_source import open_gguf
 from atom_models.weights.safetensors_source import read_headers
 
 if TYPE_CHECKING:
@@ -33,10 +37,14 @@ def build_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
             cannot share the model.
     """
     if context.quantization is UNQUANTIZED:
-        check_architecture(checkpoint.architecture, checkpoint.config)
-        context = replace(context, quantization=stored_quantization(checkpoint))
+        choose_implementation(checkpoint, context.model_impl)  # refuses before the weights are looked at
+        context = replace(context, quantization=stored_quantization(checkpoint, "none"))
     model = construct_model(checkpoint, context)
-    for line in config_warnings(model, checkpoint):
+    if is_fallback(model):
+        try_fallback(model)
+        chosen = choose_implementation(checkpoint, context.model_impl)
+        logger.info("%s is run by %s", checkpoint.architecture, chosen.describe())
+    for line in (*config_warnings(model, checkpoint), *missing_cache_scales(model, checkpoint, context)):
         logger.warning("%s", line)
     return model
 
@@ -44,10 +52,15 @@ def build_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
 def stored_quantization(checkpoint: Checkpoint, requested: str | None = None) -> Quantization:
     """The checkpoint's quantization, as its config and the headers of its files say; or `requested`, of plain weights.
 
+    Matrices of a GGUF file stay in the file's formats, where there is one for them here; with "none", and with a format
+    that they are to be rounded to, they are plain numbers first.
+
     Raises:
         UnsupportedQuantizationError: an unknown one, or a request on top of it.
         CheckpointError: the files are damaged.
     """
+    if checkpoint.format == "gguf" and requested in (None, AS_STORED):
+        return GGUFQuantization(open_gguf(checkpoint).packed_types())
     is_quantized = checkpoint.config.get("quantization_config") is not None and checkpoint.format == "safetensors"
     headers = read_headers(checkpoint.path) if is_quantized else None
     return choose_quantization(checkpoint.config, requested, headers)
@@ -55,7 +68,8 @@ def stored_quantization(checkpoint: Checkpoint, requested: str | None = None) ->
 
 def construct_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
     """As `build_model`, with the quantization of `context` whatever the checkpoint's is: enough to count layers."""
-    check_architecture(checkpoint.architecture, checkpoint.config)
+    if choose_implementation(checkpoint, context.model_impl).name == "transformers":
+        return construct_fallback(checkpoint, context)
     model_class = find_architecture(checkpoint.architecture)
     if context.max_model_len is None:
         context = replace(context, max_model_len=checkpoint.max_model_len)
@@ -71,12 +85,28 @@ def construct_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
 
 
 def config_warnings(model: nn.Module, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """A line for each field of the config that is set and unknown here."""
+    """A line for each field of the config that is set and unknown here; transformers' own layers know all of theirs."""
+    if is_fallback(model):
+        return ()
     unknown = unknown_fields(type(model.config), checkpoint.text_config)
     return tuple(
         f"{checkpoint.path}: config.json sets {name}, which {checkpoint.architecture} here does not know: ignored, and "
         "results may differ if the model depends on it"
         for name in unknown
+    )
+
+
+def missing_cache_scales(model: nn.Module, checkpoint: Checkpoint, context: BuildContext) -> tuple[str, ...]:
+    """A line where the config declares scales of an fp8 KV cache, and the files lack those of layers that need them."""
+    quantization = context.quantization
+    blocks = [name.rpartition(".")[0] for name, layer in mixer_layers(model).items() if needs_cache_scales(layer)]
+    missing = [block for block in blocks if quantization.cache_scales(block) is None]
+    if not missing or quantization.cache_field is None:
+        return ()
+    return (
+        f"{checkpoint.path}: quantization_config.{quantization.cache_field} declares scales for an fp8 KV cache, but "
+        f"the files hold none for {len(missing)} layers (the first is {missing[0]}): the scale is 1 there, and numbers "
+        "above 448 are cut off. fp8_per_token_head needs no scales of the checkpoint",
     )
 
 

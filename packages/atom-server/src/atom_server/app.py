@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from atom_core import __version__
+from atom_server.access.guard import METRICS_PATH, OPEN_PATHS, ApiKeys
 from atom_server.bodies.memory import BodyMemory
 from atom_server.errors import install_error_handlers
-from atom_server.middleware import ApiKeys, RequestContext
+from atom_server.middleware import RequestContext
 from atom_server.options import ServerOptions
 from atom_server.routes import ROUTERS
 from atom_server.routes.openapi import document_limits
@@ -28,6 +29,7 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
 
     Raises:
         ChatTemplateError, OSError: the chat template cannot be read or does not parse.
+        ConfigError: the keys are not what they should be.
     """
     options = options or ServerOptions()
     app = FastAPI(
@@ -43,8 +45,8 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
     install_error_handlers(app)
     # The last one added is the outermost.
     app.add_middleware(BodyMemory, most_bytes=_NUM_LARGEST_BODIES * options.max_body_bytes)
-    if options.api_keys:
-        app.add_middleware(ApiKeys, keys=options.api_keys)
+    open_paths = OPEN_PATHS | {METRICS_PATH} if options.open_metrics else OPEN_PATHS
+    app.add_middleware(ApiKeys, keys=app.state.server.keys, open_paths=open_paths)
     app.add_middleware(WebPageGuard, allowed_hosts=options.host_names)
     app.add_middleware(RequestContext)
     return app

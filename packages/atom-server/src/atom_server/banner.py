@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 from rich.console import Console
@@ -15,9 +16,16 @@ from atom_server.state import ServerState
 logger = logging.getLogger(__name__)
 
 
-def show_banner(state: ServerState, url: str, *, seconds: float, console: Console | None = None) -> None:
-    """Print the banner to stderr, and a warning where anybody on the network could use this server."""
-    console = console or Console(stderr=True)
+def show_banner(state: ServerState, url: str, *, seconds: float) -> None:
+    """Print the banner to stderr, and a warning where anybody on the network could use this server.
+
+    A log that takes no more, such as a file on a full disk, keeps nobody from being served.
+    """
+    with contextlib.suppress(OSError):
+        _print_banner(state, url, Console(stderr=True), seconds=seconds)
+
+
+def _print_banner(state: ServerState, url: str, console: Console, *, seconds: float) -> None:
     rows = banner_rows(state, url, seconds=seconds)
     if console.is_terminal:
         grid = Table.grid(padding=(0, 2))
@@ -53,7 +61,7 @@ def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[s
         ),
         ("API", f"{url}/v1"),
         ("docs", f"{url}/docs"),
-        ("API key", "required" if state.options.api_keys else "none"),
+        ("API key", "required" if len(state.keys) else "none"),
         ("started in", f"{seconds:.1f} s" + (f" ({phases})" if phases else "")),
     ]
 
@@ -61,11 +69,11 @@ def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[s
 def warn_when_open(state: ServerState, console: Console) -> None:
     """Say loudly that the network can reach a server without a key."""
     options = state.options
-    if options.api_keys or is_loopback(options.host):
+    if len(state.keys) or is_loopback(options.host):
         return
     console.print(
         f"WARNING: listening on {options.host} without an API key: anybody who can reach this machine can use this "
-        "server. Set --api-key or ATOM_API_KEY, or bind to 127.0.0.1.",
+        "server. Set --api-key-file or ATOM_API_KEY, or bind to 127.0.0.1; --require-key refuses to start like this.",
         style="bold red",
         highlight=False,
         soft_wrap=True,

@@ -15,7 +15,7 @@ from typing import Any
 
 import uvicorn
 
-from atom_core import AsyncEngine, EngineArgs, EngineDeadError
+from atom_core import AsyncEngine, EngineArgs, EngineDeadError, EngineStartError
 from atom_server.app import create_app
 from atom_server.banner import show_banner
 from atom_server.connections.connection import Connection
@@ -28,7 +28,7 @@ from atom_server.state import ServerState
 
 logger = logging.getLogger(__name__)
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HEALTH_INTERVAL_S = 0.25
 # Long enough for open streams to get their error and for probes to see the 503.
 _LAST_WORDS_S = 2.0
@@ -47,11 +47,11 @@ class Lifecycle:
     """Watches signals and the engine's health for a running server.
 
     Attributes:
-        exit_code: 0 after a signal, 1 after the engine died.
+        death: of the engine, where that is what ends the server.
     """
 
     def __init__(self, state: ServerState, server: uvicorn.Server) -> None:
-        self.exit_code = 0
+        self.death: EngineDeadError | EngineStartError | None = None
         self._state = state
         self._server = server
         self._drain: asyncio.Task[None] | None = None
@@ -83,20 +83,30 @@ class Lifecycle:
         self._server.should_exit = True
 
     async def watch_engine(self) -> None:
-        """End the server, with a failure, soon after the engine has died."""
-        while True:
+        """Start an engine that died anew, as often as the options say; then end the server."""
+        restarts_left = self._state.options.restart_engine
+        while self.death is None:
+            await asyncio.sleep(_HEALTH_INTERVAL_S)
             try:
                 self._state.engine.check_health()
             except EngineDeadError as error:
                 if self._drain is not None and self._server.should_exit:
                     return
-                self._state.dead_reason = str(error)
-                self.exit_code = 1
-                logger.error("the engine stopped working: %s", error)
-                await asyncio.sleep(_LAST_WORDS_S)
-                self._server.should_exit = True
-                return
-            await asyncio.sleep(_HEALTH_INTERVAL_S)
+                self.death = await self._restart(restarts_left) if restarts_left > 0 and not self._drain else error
+                restarts_left -= 1
+        self._state.dead_reason = str(self.death)
+        await asyncio.sleep(_LAST_WORDS_S)
+        self._server.should_exit = True
+
+    async def _restart(self, restarts_left: int) -> EngineStartError | None:
+        """Start the engine anew; what went wrong with that."""
+        logger.warning("starting the engine anew (--restart-engine: %d more times after this)", restarts_left - 1)
+        try:
+            await self._state.engine.restart()
+        except EngineStartError as error:
+            return error
+        logger.info("the engine works again")
+        return None
 
     async def _idle_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -125,23 +135,24 @@ def uvicorn_settings(app: Any, options: ServerOptions) -> uvicorn.Config:
     )
 
 
-def serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, *, started: float) -> int:
-    """Run a server on `listener` until a signal or the engine's death; the exit code.
+def serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, *, started: float) -> None:
+    """Run a server on `listener` until a signal or the engine's death.
 
     Args:
         started: `time.time()` at which the process began, for the banner.
 
     Raises:
         EngineStartError, ConfigError, ValueError, OSError: it could not start.
+        EngineDeadError: the engine died. Nothing is logged any more: the error can be the last line.
     """
     with asyncio.Runner(loop_factory=uvicorn.Config("unused").get_loop_factory()) as runner:
-        return runner.run(_serve(args, options, listener, started))
+        runner.run(_serve(args, options, listener, started))
 
 
-async def _serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, started: float) -> int:
+async def _serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, started: float) -> None:
     engine = await _start_engine(args)
     if engine is None:
-        return 0
+        return
     try:
         app = create_app(engine, options)
         state: ServerState = app.state.server
@@ -156,7 +167,8 @@ async def _serve(args: EngineArgs, options: ServerOptions, listener: socket.sock
         await server.serve(sockets=[listener])
         for task in watching:
             task.cancel()
-        return life.exit_code
+        if life.death is not None:
+            raise life.death
     finally:
         gc.unfreeze()
         await engine.shutdown(0.0)

@@ -41,6 +41,30 @@ class ServerOptions:
         "Bearer token that every request but GET /health and /ready must carry, or several separated by commas; "
         "unset takes ATOM_API_KEY, and where that is unset too, no key is asked for.",
     )
+    api_key_file: str | None = _option(
+        None,
+        "File with more such keys, one in each line, after a name where it has one; sha256: and a digest stand for a "
+        "key. Keys have shares, limits, cached prefixes and stored responses of their own.",
+    )
+    admin_key: str | None = _option(
+        None,
+        "Bearer token of the routes that are about the server itself, such as /start_profile; it may do all else too. "
+        "Unset takes ATOM_ADMIN_KEY; without one these routes are closed where keys are asked for.",
+    )
+    require_key: bool = _option(False, "Refuse to start without a key.")
+    open_metrics: bool = _option(False, "Let /metrics be read without a key.")
+    metrics_prefix: str = _option(
+        "atom",
+        "What the names of /metrics begin with; vllm suits dashboards and routers made for it.",
+        choices=("atom", "vllm"),
+    )
+    salt_per_key: bool = _option(
+        True, "Share cached prefixes only between requests of one key, so that no key can find out what others send."
+    )
+    requests_per_minute: int = _option(0, "Requests of each key, in a minute; 0 sets no limit.", minimum=0)
+    tokens_per_minute: int = _option(
+        0, "Tokens of prompts and output of each key, in a minute; 0 sets no limit.", minimum=0
+    )
     allowed_hosts: str | None = _option(
         None,
         "Names that the Host header may carry besides localhost and loopback addresses, separated by commas; * allows "
@@ -75,6 +99,9 @@ class ServerOptions:
     drain_timeout: float = _option(
         30.0, "Seconds that running requests get to finish after SIGTERM or Ctrl-C.", minimum=0
     )
+    restart_engine: int = _option(
+        0, "How many times the engine is started anew after it died or hung, before the server ends.", minimum=0
+    )
     timeout_keep_alive: int = _option(5, "Seconds after which an idle connection is closed.", minimum=0)
     log_level: str = _option(
         "info", "How much to log; info is one line for each request.", choices=("debug", "info", "warning", "error")
@@ -84,7 +111,9 @@ class ServerOptions:
         for entry in options_of(type(self)):
             object.__setattr__(self, entry.name, entry.check(getattr(self, entry.name)))
         if self.api_key is not None:
-            _check_keys(self.api_key, self.api_keys)
+            _check_keys("api_key", self.api_key, self.api_keys)
+        if self.admin_key is not None:
+            _check_keys("admin_key", self.admin_key, _listed(self.admin_key))
         if self.server_port is not None:
             object.__setattr__(self, "port", self.server_port)
 
@@ -96,10 +125,12 @@ class ServerOptions:
 
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> ServerOptions:
-        """The options that a parsed namespace gives; the API key may also come from the environment."""
+        """The options that a parsed namespace gives; keys may also come from the environment."""
         given: dict[str, Any] = {entry.name: getattr(args, entry.name, None) for entry in options_of(cls)}
         if given["api_key"] is None:
             given["api_key"] = settings.api_key()
+        if given["admin_key"] is None:
+            given["admin_key"] = settings.admin_key()
         return cls(**{name: value for name, value in given.items() if value is not None})
 
     @property
@@ -125,14 +156,15 @@ class ServerOptions:
         return int(self.max_body_mb * 2**20)
 
 
-def _check_keys(given: str, keys: tuple[str, ...]) -> None:
+def _check_keys(name: str, given: str, keys: tuple[str, ...]) -> None:
     """Refuse what would leave the server open although a key was meant, or a key that no client could send."""
     if not keys:
         raise ConfigError(
-            f"api_key is {given!r}, which holds no key; give one, or leave --api-key and ATOM_API_KEY unset"
+            f"{name} is {given!r}, which holds no key; give one, or leave --{name.replace('_', '-')} and "
+            f"ATOM_{name.upper()} unset"
         )
     if not all(key.isascii() and key.isprintable() for key in keys):
-        raise ConfigError("api_key holds a character that no header can carry; use printable ASCII")
+        raise ConfigError(f"{name} holds a character that no header can carry; use printable ASCII")
 
 
 def _listed(text: str | None) -> tuple[str, ...]:

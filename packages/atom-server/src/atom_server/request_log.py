@@ -10,7 +10,7 @@ from atom_core.log_lines import in_log
 logger = logging.getLogger("atom_server.request")
 
 # Probes come every few seconds and would drown the rest.
-_QUIET_PATHS = frozenset(("/health", "/ready"))
+PROBES = frozenset(("/health", "/ready"))
 
 
 @dataclass
@@ -30,7 +30,7 @@ class RequestRecord:
 
     def log(self, seconds: float) -> None:
         """Write the line."""
-        level = logging.DEBUG if self.path in _QUIET_PATHS and self.status < 400 else logging.INFO
+        level = logging.DEBUG if self.path in PROBES and self.status < 400 else logging.INFO
         if not logger.isEnabledFor(level):
             return
         line = f"{in_log(self.request_id)} {in_log(self.method)} {in_log(self.path)} {self.status}"

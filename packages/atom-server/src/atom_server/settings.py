@@ -10,6 +10,11 @@ def api_key() -> str | None:
     return os.environ.get("ATOM_API_KEY") or None
 
 
+def admin_key() -> str | None:
+    """``ATOM_ADMIN_KEY``: the bearer token of admin routes, where ``--admin-key`` gives none."""
+    return os.environ.get("ATOM_ADMIN_KEY") or None
+
+
 def debug() -> bool:
     """``ATOM_DEBUG``: show tracebacks of errors that are otherwise told in one line."""
     return os.environ.get("ATOM_DEBUG", "") not in ("", "0")

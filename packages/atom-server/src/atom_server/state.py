@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atom_core.config import ConfigError
+from atom_server.access.keys import KeyRing
+from atom_server.access.rate_limits import RateLimits
 from atom_server.errors import APIError, engine_dead, shutting_down
+from atom_server.observe.metrics import Metrics
 from atom_server.options import ServerOptions
 from atom_server.output.output_format import OutputFormat
 from atom_server.output.response_template import ResponseTemplate
@@ -35,6 +38,8 @@ class ServerState:
         response_template: how the model's replies are read, as JSON declares it.
         active: what is generating for the HTTP requests that are open.
         responses: of the Responses API, to be fetched or continued.
+        keys: who may use the server.
+        rates: how much each of them may use.
     """
 
     engine: AsyncEngine
@@ -47,6 +52,8 @@ class ServerState:
     dead_reason: str | None = None
     active: set[Generation] = field(default_factory=set)
     responses: ResponseStore = field(default_factory=ResponseStore)
+    keys: KeyRing = field(default_factory=KeyRing)
+    rates: RateLimits = field(default_factory=RateLimits)
 
     @classmethod
     def create(cls, engine: AsyncEngine, options: ServerOptions) -> ServerState:
@@ -54,11 +61,19 @@ class ServerState:
 
         Raises:
             ChatTemplateError, OSError: the chat template cannot be read or does not parse.
-            ConfigError: the same of a response template that the options name.
+            ConfigError: the same of a response template that the options name, or of keys.
         """
         names = options.served_model_names or _names_of(engine.info.model)
         declared = load_response_template(engine.tokenizer, options.response_template)
-        state = cls(engine, options, load_template(engine.tokenizer, options.chat_template), names, declared)
+        state = cls(
+            engine,
+            options,
+            load_template(engine.tokenizer, options.chat_template),
+            names,
+            declared,
+            keys=KeyRing.of(options),
+            rates=RateLimits(options.requests_per_minute, options.tokens_per_minute),
+        )
         _ = state.output_format  # warns of what the model declares and cannot be followed
         return state
 
@@ -75,6 +90,11 @@ class ServerState:
             message = "this server has no tokenizer (--skip-tokenizer-init): send prompts as token ids"
             raise APIError(400, message, param="prompt", code="no_tokenizer")
         return tokenizer
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """Counts of what has been served."""
+        return Metrics(self.engine, prefix=self.options.metrics_prefix, model_name=self.model_name)
 
     @cached_property
     def output_format(self) -> OutputFormat | None:

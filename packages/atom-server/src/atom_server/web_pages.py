@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from atom_server.access.guard import OPEN_PATHS
 from atom_server.bodies.body import quoted
 from atom_server.connections.listen import is_loopback
 from atom_server.errors import APIError
-from atom_server.middleware import OPEN_PATHS
 
 _SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 _JSON = "application/json"

@@ -12,6 +12,15 @@ if TYPE_CHECKING:
 
 # vLLM brings these to their form by a loader of its own, which asks its own models how.
 _LOADED_BY_VLLM = ("bitsandbytes",)
+# Fields of a config that count the experts of a mixture, by family.
+_NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+# A matrix of experts in a layer of the checkpoint, by `model_type`, and of all other mixtures.
+_AN_EXPERT = {
+    "gpt_oss": "mlp.experts.gate_up_proj",
+    "minimax_m2": "block_sparse_moe.experts.0.w1",
+    "mixtral": "block_sparse_moe.experts.0.w1",
+}
+_AN_EXPERT_ELSE = "mlp.experts.0.gate_proj"
 
 
 def why_quantization_is_left(vllm_config: Any) -> str | None:
@@ -26,7 +35,7 @@ def why_quantization_is_left(vllm_config: Any) -> str | None:
         return f"vLLM has a loader of its own for {model.quantization}"
     if getattr(model, "quantization_config", None) is not None:
         return f"a quantization beside that of the checkpoint ({model.quantization}) is asked for"
-    return _why_not_read(given, model.dtype)
+    return _why_not_read(given, model.dtype, expert=_name_of_an_expert(model.hf_config))
 
 
 def headers_of(vllm_config: Any) -> Headers | None:
@@ -47,16 +56,40 @@ def headers_of(vllm_config: Any) -> Headers | None:
     return Headers({name: read_header(name, *header) for name, header in found.items()}) if found else None
 
 
-def _why_not_read(given: Any, dtype: Any) -> str | None:
+def _name_of_an_expert(hf_config: Any) -> str | None:
+    """A matrix of experts in the last layer, where mixtures have them; None where the model is no mixture."""
+    if not any((getattr(hf_config, name, None) or 0) > 1 for name in _NUM_EXPERTS):
+        return None
+    last = (getattr(hf_config, "num_hidden_layers", None) or 1) - 1
+    return f"model.layers.{last}.{_AN_EXPERT.get(getattr(hf_config, 'model_type', ''), _AN_EXPERT_ELSE)}"
+
+
+def _why_not_read(given: Any, dtype: Any, *, expert: str | None = None) -> str | None:
+    """`expert` is the name of a matrix of experts; None where there are none."""
     from atom_kernels.platform import detect_platform
-    from atom_models.quantization import UnsupportedQuantizationError, read_published, why_never_packed
+    from atom_models.quantization import (
+        UnsupportedQuantizationError,
+        input_format_of,
+        read_published,
+        why_experts_never_packed,
+        why_never_packed,
+    )
 
     try:
         published = read_published(given)
     except UnsupportedQuantizationError as error:
         return str(error)
+    platform = detect_platform()
     for layout in dict.fromkeys(layout for _, layout in published.groups if layout is not None):
         # Our layers would hold plain numbers, which may take several times the memory of vLLM's own.
-        if (reason := why_never_packed(layout.weight_format, dtype, detect_platform())) is not None:
+        inputs = input_format_of(layout)
+        reason = why_never_packed(layout.weight_format, dtype, platform, input_format=inputs)
+        if reason is not None:
             return f"no kernel of ours reads {layout.name} here ({reason})"
+    experts = published.choose(expert).layout if expert is not None else None
+    if experts is not None:
+        inputs = input_format_of(experts)
+        reason = why_experts_never_packed(experts.weight_format, dtype, platform, input_format=inputs)
+        if reason is not None:
+            return f"no kernel of ours reads experts in {experts.name} here ({reason})"
     return None

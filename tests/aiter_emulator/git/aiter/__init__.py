@@ -9,6 +9,8 @@ from .ops.cache import *
 from .ops.enum import *
 from .ops.fused_qk_norm_rope_cache_quant import *
 from .ops.fused_qk_rmsnorm_group_quant import *
+from .ops.gemm_op_a4w4 import *
+from .ops.gemm_op_a8w8 import *
 from .ops.mha import *
 from .ops.moe_op import *
 from .ops.norm import *

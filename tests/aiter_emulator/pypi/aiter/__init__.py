@@ -7,6 +7,8 @@ from .ops.attention import *
 from .ops.batched_gemm_op_bf16 import *
 from .ops.cache import *
 from .ops.enum import *
+from .ops.gemm_op_a4w4 import *
+from .ops.gemm_op_a8w8 import *
 from .ops.mha import *
 from .ops.moe_op import *
 from .ops.norm import *

@@ -1,6 +1,6 @@
 """Experts."""
 
-from tests.aiter_emulator.semantics import experts
+from tests.aiter_emulator.semantics import experts, quantized_experts
 from tests.aiter_emulator.semantics.binding import emulated
 
 from .ops.enum import ActivationType, QuantType
@@ -49,6 +49,30 @@ def fused_moe(
     bias1=None,
     bias2=None,
 ):
+    if quant_type.value:
+        return quantized_experts.fused_moe(
+            hidden_states,
+            w1,
+            w2,
+            (topk_weight, topk_ids, expert_mask),
+            activation.value,
+            quant_type.value,
+            w1_scale,
+            w2_scale,
+            {
+                "doweight_stage1": doweight_stage1,
+                "a1_scale": a1_scale,
+                "a2_scale": a2_scale,
+                "block_size_M": block_size_M,
+                "num_local_tokens": num_local_tokens,
+                "dtype": dtype,
+                "hidden_pad": hidden_pad,
+                "intermediate_pad": intermediate_pad,
+                "bias1": bias1,
+                "bias2": bias2,
+            },
+            reads_attribute=False,
+        )
     return experts.fused_moe(
         hidden_states,
         w1,

@@ -38,7 +38,9 @@ class EngineArgs:
 
     model: str = _model("smollm2", "Model folder, .gguf file, Hugging Face id, or a name known to `atom models`.")
     revision: str | None = _model(None, "Revision of a Hugging Face id.")
-    tokenizer: str | None = _model(None, "Folder with tokenizer.json, where it is not the model's own.")
+    tokenizer: str | None = _model(
+        None, "Folder with tokenizer.json or tiktoken.model, where it is not the model's own."
+    )
     skip_tokenizer_init: bool = _model(False, "Load no tokenizer: prompts are token ids and outputs carry no text.")
     trust_remote_code: bool = _model(False, "Refused: Python code of a model's repository is never run.")
     dtype: str = _model(
@@ -47,9 +49,16 @@ class EngineArgs:
         choices=("auto", "bfloat16", "float16", "float32"),
     )
     quantization: str = _model(
-        "none",
-        "Number format to which plain weights of linears are rounded as they load; none leaves them as they are.",
-        choices=("none", "int8", "int4", "fp8", "fp8_block", "mxfp4"),
+        "auto",
+        "Number format to which plain weights of linears are rounded as they load; auto holds them as the checkpoint "
+        "does, none also makes those of GGUF files plain numbers.",
+        choices=("auto", "none", "int8", "int4", "fp8", "fp8_block", "mxfp4"),
+    )
+    model_impl: str = _model(
+        "auto",
+        "Code that runs the model: atom is our own, transformers takes that library's layers over our attention and "
+        "scheduler; auto is our own where there is one.",
+        choices=("auto", "atom", "transformers"),
     )
     max_model_len: int | None = _model(
         None,
@@ -99,6 +108,18 @@ class EngineArgs:
         "Requests that may wait beside those that run: a server refuses more. Unset takes 4 times max_num_seqs.",
         minimum=0,
     )
+    max_num_queued_tokens: int | None = _scheduler(
+        None,
+        "Tokens of the prompts of all requests that run or wait: a server refuses more. Unset takes 4 times what the "
+        "KV cache holds, and 2097152 at least.",
+        minimum=1,
+    )
+    priority_ageing: float = _scheduler(
+        10.0,
+        "Seconds of waiting that are worth one step of priority; 0 lets none go before a more urgent one, however long "
+        "it waits.",
+        minimum=0,
+    )
     max_request_logprobs: int = _scheduler(
         2**21,
         "Log-probabilities that one request may ask for, over all its samples and tokens: an answer is kept whole in "
@@ -110,6 +131,12 @@ class EngineArgs:
     )
     scheduler_delay_factor: float = _scheduler(
         0.0, "Wait this multiple of the last prompt's latency before the next prompt is scheduled.", minimum=0.0
+    )
+    step_timeout: float = _scheduler(
+        60.0,
+        "Seconds without the end of a step, or without a word of the engine's process, after which it counts as hung "
+        "and is ended; captures and compilations are not counted.",
+        minimum=0.1,
     )
     async_scheduling: bool = _scheduler(True, "Schedule each step while the one before it still runs.")
     tensor_parallel_size: int = _parallel(1, "Devices that share each layer.", minimum=1, short="-tp")

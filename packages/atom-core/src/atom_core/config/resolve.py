@@ -78,6 +78,7 @@ def _model(args: EngineArgs, checkpoint: Checkpoint, platform: Platform, choices
         eos_token_ids=tuple(checkpoint.eos_token_ids),
         load_dummy=args.load_dummy,
         quantization=args.quantization,
+        model_impl=args.model_impl,
         skip_tokenizer_init=args.skip_tokenizer_init,
         tokenizer=args.tokenizer,
         seed=secrets.randbits(63) if args.seed is None else args.seed,
@@ -119,6 +120,7 @@ def _scheduler(args: EngineArgs, max_model_len: int, platform: Platform, choices
         max_model_len=max_model_len,
         async_scheduling=args.async_scheduling,
         scheduler_delay_factor=args.scheduler_delay_factor,
+        priority_ageing=args.priority_ageing,
     )
 
 

@@ -27,7 +27,8 @@ class ModelConfig:
     max_model_len_given: bool
     vocab_size: int
     eos_token_ids: tuple[int, ...]
-    quantization: str = "none"
+    quantization: str = "auto"
+    model_impl: str = "auto"
     load_dummy: bool = False
     skip_tokenizer_init: bool = False
     tokenizer: str | None = None

@@ -58,7 +58,7 @@ class EngineCore:
                 block_size=config.cache.block_size,
                 enable_prefix_caching=config.cache.enable_prefix_caching,
                 prefix_hash=config.cache.prefix_hash,
-                windows=runner.windows,
+                groups=runner.groups,
             ),
         )
         self._steps_ahead = 1 if config.scheduler.async_scheduling else 0
@@ -82,7 +82,7 @@ class EngineCore:
             device=config.device,
             num_blocks=runner.num_blocks,
             block_size=config.cache.block_size,
-            num_groups=len(runner.windows),
+            num_groups=len(runner.groups),
             max_num_seqs=config.scheduler.max_num_seqs,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             enable_prefix_caching=config.cache.enable_prefix_caching,
@@ -127,12 +127,21 @@ class EngineCore:
             handle = self._executor.submit(step)
             self._in_flight.append((step, handle))
             self._release_sampler(step, handle)
-        news, self._news = self._news, []
         if len(self._in_flight) > (self._steps_ahead if step is not None else 0):
-            news += self._collect()
-        elif step is None and not news:
+            self._news += self._collect()
+        elif step is None and not self._news:
             time.sleep(IDLE_SECONDS)  # the scheduler holds requests back for now: do not spin
-        return news
+        return self._take_news()
+
+    def settle(self) -> list[EngineOutput]:
+        """Collect the steps in flight and submit no other: blocks that only these steps still hold become free.
+
+        Raises:
+            EngineDeadError: the device failed several steps in a row.
+        """
+        while self._in_flight:
+            self._news += self._collect()
+        return self._take_news()
 
     def has_unfinished(self) -> bool:
         """Whether `step` has anything left to do or to tell."""
@@ -147,6 +156,11 @@ class EngineCore:
     def prepare(self) -> bool:
         """Use idle time for what later steps would wait for (see `Executor.prepare`); False where nothing is left."""
         return self._executor.prepare()
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether a capture or a compilation runs, in `prepare` or in a step that cannot do without. For any thread."""
+        return self._executor.is_preparing
 
     def profile(self, *, start: bool) -> None:
         """Begin or end a trace in every worker (see `Executor.profile`)."""
@@ -200,15 +214,25 @@ class EngineCore:
             ended = self._scheduler.abort([request_id])
             self._constrained.follow(ended)
             message = f"the grammar of this request cannot be followed any further: {error}"
-            self._news += [msgspec.structs.replace(output, finish_reason="error", error=message) for output in ended]
+            self._news += [
+                msgspec.structs.replace(output, finish_reason="error", error=message, error_code="invalid_grammar")
+                for output in ended
+            ]
+
+    def _take_news(self) -> list[EngineOutput]:
+        news, self._news = self._news, []
+        return news
 
     def _collect(self) -> list[EngineOutput]:
-        step, handle = self._in_flight.popleft()
+        step, handle = self._in_flight[0]
         try:
             output = handle.result()
         except Exception as error:
+            self._in_flight.popleft()
             logger.exception("step %d failed", step.step_id)
             return self._fail(step, error)
+        # Not before: a wait that Ctrl-C ended is taken up again, and the scheduler hears of every step.
+        self._in_flight.popleft()
         self._failed_steps = 0
         news = self._scheduler.update(step, output)
         self._constrained.follow(news)

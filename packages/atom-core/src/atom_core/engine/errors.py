@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from atom_core.engine.failure import Failure
+
 
 class InvalidRequestError(ValueError):
     """A request that cannot be served as it stands; it never reaches the engine.
@@ -19,12 +21,24 @@ class InvalidRequestError(ValueError):
         self.code = code
 
 
-class EngineStartError(RuntimeError):
-    """The engine could not start; the last line of the message is the cause."""
+class EngineFailedError(RuntimeError):
+    """The engine failed; the message is the cause, in one line.
+
+    Attributes:
+        failure: of what kind, and where the full trace is.
+    """
+
+    def __init__(self, failure: Failure | str) -> None:
+        self.failure = Failure("engine", failure) if isinstance(failure, str) else failure
+        super().__init__(self.failure.cause)
 
 
-class EngineDeadError(RuntimeError):
-    """The engine stopped working; the message says what is known of why."""
+class EngineStartError(EngineFailedError):
+    """The engine could not start."""
+
+
+class EngineDeadError(EngineFailedError):
+    """The engine stopped working."""
 
 
 class ProfilerError(RuntimeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
@@ -15,10 +16,12 @@ from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.errors import EngineDeadError, InvalidRequestError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.input_processor import InputProcessor
+from atom_core.engine.inputs.validation import check_text
+from atom_core.engine.interrupts import interrupts_held
 from atom_core.engine.outputs.completion import Completion
 from atom_core.engine.outputs.output_processor import OutputProcessor
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
-from atom_core.messages import Pooling, RequestOutput, SamplingParams, StepStats, Submission
+from atom_core.messages import EngineOutput, Pooling, RequestOutput, SamplingParams, StepStats, Submission
 from atom_core.tokenization import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -27,6 +30,9 @@ StreamCallback = Callable[[RequestOutput], Any]
 
 class LLMEngine:
     """Generates text in this process.
+
+    A call that ends with an exception, Ctrl-C among them, leaves nothing of its own requests in the engine. In the main
+    thread Ctrl-C takes effect between steps; a second one takes effect at once.
 
     Args:
         model: folder, .gguf file, Hugging Face id or known name.
@@ -64,6 +70,9 @@ class LLMEngine:
         # The samples of each prompt that have not finished, by their indices.
         self._completions: dict[str, dict[int, Completion]] = {}
         self._callbacks: dict[str, StreamCallback] = {}
+        # What callbacks have not been told yet, because one before them raised.
+        self._untold: deque[tuple[StreamCallback, RequestOutput]] = deque()
+        # What finished and nobody has taken yet.
         self._finished: list[dict[str, Any]] = []
 
     def generate(
@@ -88,7 +97,7 @@ class LLMEngine:
         Raises:
             InvalidRequestError: before anything is generated.
         """
-        return self._run(self.add_request(prompts, sampling_params), use_tqdm=use_tqdm)
+        return self._run(self._check(prompts, sampling_params), use_tqdm=use_tqdm)
 
     def embed(self, prompts: Prompt | Sequence[Prompt], pooling: Pooling | None = None) -> list[list[float]]:
         """A vector of length 1 for each prompt: the "mean" of the hidden states of its tokens, or the "last", or the
@@ -105,8 +114,7 @@ class LLMEngine:
         tokens = [self._encode(prompt) for prompt in _as_prompts(prompts)]
         submission = self._inputs.process_embedding(tokens, pooling)
         _check_fit(core, submission)
-        self._queue(core, submission)
-        outputs = self._run([prompt.request_id for prompt in submission.prompts], use_tqdm=False)
+        outputs = self._run([submission], use_tqdm=False)
         for output in outputs:
             if "embedding" not in output:
                 raise RuntimeError(f"a prompt could not be embedded: {output['error']}")
@@ -117,6 +125,9 @@ class LLMEngine:
         prompt_or_tokens_list: Prompt | Sequence[Prompt],
         sampling_params_list: SamplingParams | Sequence[SamplingParams] | None = None,
         stream_callback: StreamCallback | None = None,
+        *,
+        priority: int = 0,
+        tenant: str = "",
     ) -> list[str]:
         """Queue prompts for `step`, and return the id of each.
 
@@ -124,46 +135,47 @@ class LLMEngine:
             prompt_or_tokens_list: texts or lists of token ids; a single one is allowed too.
             sampling_params_list: one for all, or one for each.
             stream_callback: called with a `RequestOutput` for every token, from inside `step`.
+            priority: -100 to 100; lower goes first.
+            tenant: on whose behalf. Tenants that wait for each other have equal shares of the engine.
 
         Raises:
             InvalidRequestError: nothing is queued then.
         """
-        core = self._open_core()
-        prompts = _as_prompts(prompt_or_tokens_list)
-        pairs = zip(prompts, _one_for_each(sampling_params_list, len(prompts)), strict=True)
-        submissions = []
-        # What prompts in a row share is checked once.
-        for _, group in groupby(pairs, key=lambda pair: id(pair[1])):
-            members = list(group)
-            params = members[0][1]
-            submission = self._inputs.process([self._encode(prompt) for prompt, _ in members], params)
-            self._inputs.check_grammar(params)
-            _check_fit(core, submission)
-            submissions.append(submission)
-        request_ids = [prompt.request_id for submission in submissions for prompt in submission.prompts]
-        if stream_callback is not None:
-            self._callbacks |= dict.fromkeys(request_ids, stream_callback)
-        for submission in submissions:
-            self._queue(core, submission)
-        return request_ids
+        submissions = self._check(prompt_or_tokens_list, sampling_params_list, priority=priority, tenant=tenant)
+        request_ids = _request_ids(submissions)
+        try:
+            self._queue(submissions, stream_callback)
+            return request_ids
+        except BaseException:
+            self.abort(request_ids)
+            raise
 
     def step(self) -> list[dict[str, Any]]:
         """Run one step, and return what finished in it, as `generate` would."""
+        if self._open_core().has_unfinished() or self._untold:
+            self._step()
         finished, self._finished = self._finished, []
-        return finished + (self._step() if self._open_core().has_unfinished() else [])
+        return finished
 
     def is_finished(self) -> bool:
         """Whether everything queued has finished and was returned."""
-        return not self._completions and not self._finished
+        return not (self._completions or self._finished or self._untold)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Drop requests; nothing more comes of them."""
-        sample_ids = []
-        for request_id in request_ids:
-            sample_ids += self._outputs.close(request_id)
-            self._callbacks.pop(request_id, None)
-            self._completions.pop(request_id, None)
-        self._open_core().abort(sample_ids)
+        core = self._open_core()
+        with interrupts_held():
+            dropped = set(request_ids)
+            sample_ids = []
+            for request_id in request_ids:
+                sample_ids += self._outputs.close(request_id)
+                self._callbacks.pop(request_id, None)
+                self._completions.pop(request_id, None)
+            self._finished = [output for output in self._finished if output["request_id"] not in dropped]
+            self._untold = deque(entry for entry in self._untold if entry[1].request_id not in dropped)
+            core.abort(sample_ids)
+            if not self._completions:  # nobody may ever step again, and steps in flight hold blocks
+                self._take(core.settle())
 
     def start_profile(self) -> None:
         """Begin a trace; ProfilerError says what to set where no folder was given."""
@@ -208,31 +220,64 @@ class LLMEngine:
                 raise InvalidRequestError(
                     "prompt is text, and skip_tokenizer_init left the tokenizer out: give token ids", "prompt"
                 )
+            check_text("prompt", prompt)
             return self.tokenizer.encode(prompt)
         return list(prompt)
 
-    def _queue(self, core: EngineCore, submission: Submission) -> None:
-        for sample in submission.samples():
-            completion = Completion(sample.caller_id, sample.sample_index)
-            self._completions.setdefault(sample.caller_id, {})[sample.sample_index] = completion
-            self._outputs.add(sample)
-            core.add_request(sample)
+    def _check(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        *,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> list[Submission]:
+        """What can be queued as it is; raises InvalidRequestError for the first prompt that cannot."""
+        core = self._open_core()
+        prompts = _as_prompts(prompts)
+        pairs = zip(prompts, _one_for_each(params, len(prompts)), strict=True)
+        submissions = []
+        # What prompts in a row share is checked once.
+        for _, group in groupby(pairs, key=lambda pair: id(pair[1])):
+            members = list(group)
+            shared = members[0][1]
+            tokens = [self._encode(prompt) for prompt, _ in members]
+            submission = self._inputs.process(tokens, shared, priority=priority, tenant=tenant)
+            self._inputs.check_grammar(shared)
+            _check_fit(core, submission)
+            submissions.append(submission)
+        return submissions
 
-    def _run(self, request_ids: Sequence[str], *, use_tqdm: bool) -> list[dict[str, Any]]:
-        """Step until these have finished; what comes of them, in order. What else finishes waits for `step`."""
+    def _queue(self, submissions: Sequence[Submission], callback: StreamCallback | None = None) -> None:
+        core = self._open_core()
+        with interrupts_held():
+            if callback is not None:
+                self._callbacks |= dict.fromkeys(_request_ids(submissions), callback)
+            for submission in submissions:
+                for sample in submission.samples():
+                    completion = Completion(sample.caller_id, sample.sample_index)
+                    self._completions.setdefault(sample.caller_id, {})[sample.sample_index] = completion
+                    self._outputs.add(sample)
+                    core.add_request(sample)
+
+    def _run(self, submissions: Sequence[Submission], *, use_tqdm: bool) -> list[dict[str, Any]]:
+        """Queue these and step until they have finished; what comes of them, in order. What else finishes waits for
+        `step`."""
+        request_ids = _request_ids(submissions)
         order = {request_id: place for place, request_id in enumerate(request_ids)}
         mine: list[dict[str, Any]] = []
-        total = sum(len(self._completions[request_id]) for request_id in request_ids)
+        total = sum(submission.num_samples for submission in submissions)
         num_tokens, started = 0, time.monotonic()
         try:
+            self._queue(submissions)
             with tqdm(total=total, desc="generating", unit="seq", disable=not use_tqdm, dynamic_ncols=True) as bar:
                 while len(mine) < total:
-                    finished = self._step()
-                    ours = [output for output in finished if output["request_id"] in order]
-                    self._finished += [output for output in finished if output["request_id"] not in order]
-                    mine += ours
-                    num_tokens += sum(output["num_tokens_output"] for output in ours)
+                    self._step()
+                    ours = [output for output in self._finished if output["request_id"] in order]
                     if ours:
+                        self._finished = [output for output in self._finished if output["request_id"] not in order]
+                        mine += ours
+                        num_tokens += sum(output["num_tokens_output"] for output in ours)
                         speed = num_tokens / max(time.monotonic() - started, 1e-9)
                         bar.set_postfix_str(f"{speed:.1f} tokens/s", refresh=False)
                         bar.update(len(ours))
@@ -241,30 +286,35 @@ class LLMEngine:
             raise
         return sorted(mine, key=lambda output: (order[output["request_id"]], output["index"]))
 
-    def _step(self) -> list[dict[str, Any]]:
+    def _step(self) -> None:
+        """Run one step, keep what finished in it, and call back."""
         core = self._open_core()
-        processed = self._outputs.process(core.step())
+        with interrupts_held():
+            self._take(core.step())
+        while self._untold:  # after the bookkeeping: a callback may raise
+            callback, output = self._untold.popleft()
+            callback(output)
+
+    def _take(self, news: list[EngineOutput]) -> None:
+        """Turn news into text, and keep what finished and what callbacks are to be told."""
+        processed = self._outputs.process(news)
         if processed.stopped_request_ids:
-            core.abort(processed.stopped_request_ids)
-        finished = []
+            self._open_core().abort(processed.stopped_request_ids)
         for output in processed.outputs:
             samples = self._completions[output.request_id]
             samples[output.index].add(output)
+            callback = self._callbacks.get(output.request_id)
+            if callback is not None:
+                self._untold.append((callback, output))
             if output.finished:
-                finished.append(samples.pop(output.index).as_dict())
+                self._finished.append(samples.pop(output.index).as_dict())
                 if not samples:
                     del self._completions[output.request_id]
-        called = [
-            (self._callbacks[output.request_id], output)
-            for output in processed.outputs
-            if output.request_id in self._callbacks
-        ]
-        for _, output in called:
-            if output.request_id not in self._completions:
-                self._callbacks.pop(output.request_id, None)
-        for callback, output in called:  # after the bookkeeping: a callback may raise
-            callback(output)
-        return finished
+                    self._callbacks.pop(output.request_id, None)
+
+
+def _request_ids(submissions: Sequence[Submission]) -> list[str]:
+    return [prompt.request_id for submission in submissions for prompt in submission.prompts]
 
 
 def _check_fit(core: EngineCore, submission: Submission) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atom_core.config.options import ConfigError
 from atom_core.tokenization import Tokenizer
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def open_tokenizer(args: EngineArgs, checkpoint: Checkpoint) -> Tokenizer | None
         return None
     if args.tokenizer is not None:
         return Tokenizer.from_folder(args.tokenizer)
-    if args.load_dummy and checkpoint.format != "gguf" and not (checkpoint.path / "tokenizer.json").exists():
+    from atom_core.tokenization.hf_folder import has_tokenizer
+
+    if args.load_dummy and checkpoint.format != "gguf" and not has_tokenizer(checkpoint.path):
         return None
     return Tokenizer.from_checkpoint(checkpoint)
 
@@ -45,16 +47,30 @@ def resolve(args: EngineArgs, checkpoint: Checkpoint) -> EngineConfig:
     """
     from atom_core.config import resolve_config
     from atom_kernels.platform import detect_platform
-    from atom_models.architectures.registry import UnsupportedArchitectureError, check_architecture
+    from atom_models.architectures.registry import UnsupportedArchitectureError
+    from atom_models.fallback.choice import choose_implementation
     from atom_models.quantization import UnsupportedQuantizationError, choose_quantization
 
     _tell_of_unread_variables()
     try:
-        check_architecture(checkpoint.architecture, checkpoint.config)
+        implementation = choose_implementation(checkpoint, args.model_impl)
         choose_quantization(checkpoint.config, args.quantization)
     except (UnsupportedArchitectureError, UnsupportedQuantizationError) as error:
-        raise ConfigError(f"{args.model}: {error}") from None
+        raise type(error)(f"{args.model}: {error}") from None
+    if implementation.name == "transformers":
+        args = _eager(args)
     return resolve_config(args, checkpoint, detect_platform())
+
+
+def _eager(args: EngineArgs) -> EngineArgs:
+    """The settings with which transformers' layers run: neither compiled nor captured, since both want ours."""
+    from atom_core.config import ConfigError
+
+    if args.level > 0:
+        raise ConfigError(f"level is {args.level}, and transformers' layers are not compiled: leave it out")
+    if args.cudagraph_mode not in (None, "none") or args.cudagraph_capture_sizes is not None:
+        raise ConfigError("transformers' layers are not captured in graphs: leave the cudagraph settings out")
+    return dataclasses.replace(args, enforce_eager=True)
 
 
 def _tell_of_unread_variables() -> None:

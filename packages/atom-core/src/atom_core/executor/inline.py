@@ -27,6 +27,10 @@ class InlineExecutor:
     def prepare(self) -> bool:
         return self._thread.submit(self._runner.prepare).result()
 
+    @property
+    def is_preparing(self) -> bool:
+        return self._runner.is_preparing
+
     def profile(self, *, start: bool) -> None:
         self._thread.submit(self._runner.profile, start=start).result()
 

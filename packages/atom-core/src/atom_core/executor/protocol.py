@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_kernels.protocols import GroupSpec, Pages
 
 Masks = Mapping[str, Any]
 """By request id, tokens that may be sampled: int32 ``[ceil(vocab / 32)]``, bit ``i % 32`` of word ``i // 32``."""
@@ -18,14 +19,14 @@ class RunnerInfo(msgspec.Struct, frozen=True):
 
     Attributes:
         num_blocks, max_model_len: of the KV cache, and the longest request that it lets in.
-        windows: of each group of layers, in tokens; None sees everything. All groups draw from the same blocks.
+        groups: what each group of layers keeps. All draw from the same blocks.
         timings: seconds of each phase, by name.
         choices: a line for each value that was chosen for the user.
     """
 
     num_blocks: int
     max_model_len: int
-    windows: tuple[int | None, ...] = (None,)
+    groups: tuple[GroupSpec, ...] = (Pages(),)
     timings: dict[str, float] = {}
     choices: list[str] = []
 
@@ -64,6 +65,11 @@ class Executor(Protocol):
         """
         ...
 
+    @property
+    def is_preparing(self) -> bool:
+        """Whether a capture or a compilation runs; asked from any thread."""
+        ...
+
     def profile(self, *, start: bool) -> None:
         """Begin a trace in every worker, or end the traces and write them (see `TorchProfiler`)."""
         ...
@@ -83,4 +89,6 @@ class Runner(Protocol):
     def forward(self, step: SchedulerOutput) -> None: ...
     def sample(self, masks: Masks | None) -> PendingOutput: ...
     def prepare(self) -> bool: ...
+    @property
+    def is_preparing(self) -> bool: ...
     def profile(self, *, start: bool) -> None: ...

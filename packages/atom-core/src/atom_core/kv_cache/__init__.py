@@ -6,7 +6,6 @@ from atom_core.kv_cache.config import KVCacheConfig
 from atom_core.kv_cache.hashing import BlockHasher, make_block_hasher, pack_token_ids
 from atom_core.kv_cache.paged_cache import PagedCache
 from atom_core.kv_cache.prefix_cache import PrefixCache
-from atom_core.kv_cache.windows import Window, blocks_of_request, longest_request
 
 __all__ = [
     "BlockHasher",
@@ -15,9 +14,6 @@ __all__ = [
     "KVCacheConfig",
     "PagedCache",
     "PrefixCache",
-    "Window",
-    "blocks_of_request",
-    "longest_request",
     "make_block_hasher",
     "pack_token_ids",
 ]

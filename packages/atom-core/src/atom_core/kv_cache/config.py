@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from atom_kernels.protocols import GroupSpec, Pages
+
 PrefixHash = Literal["xxhash64", "sha256"]
 
 
@@ -17,7 +19,7 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         block_size: tokens in a block.
         enable_prefix_caching: share full blocks between requests whose tokens begin alike.
         prefix_hash: "xxhash64" (fast) or "sha256" with a random key for each process (names cannot be guessed).
-        windows: one entry for each group of layers: tokens that a query sees, itself included, or None for all.
+        groups: what each group of layers keeps.
 
     Raises:
         ValueError: a number below 1, no group, or an unknown hash.
@@ -27,7 +29,7 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     enable_prefix_caching: bool = True
     prefix_hash: PrefixHash = "xxhash64"
-    windows: tuple[int | None, ...] = (None,)
+    groups: tuple[GroupSpec, ...] = (Pages(),)
 
     def __post_init__(self) -> None:
         for name in ("num_blocks", "block_size"):
@@ -35,5 +37,5 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.prefix_hash not in ("xxhash64", "sha256"):
             raise ValueError(f"prefix_hash is {self.prefix_hash!r}; allowed are 'xxhash64' and 'sha256'")
-        if not self.windows or any(window is not None and window < 1 for window in self.windows):
-            raise ValueError(f"windows are {self.windows}; give one for each group: at least 1, or None")
+        if not self.groups:
+            raise ValueError("groups are empty; give what each group of layers keeps")

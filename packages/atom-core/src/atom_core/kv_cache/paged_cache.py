@@ -7,7 +7,6 @@ from atom_core.kv_cache.block_table import BlockTable
 from atom_core.kv_cache.config import KVCacheConfig
 from atom_core.kv_cache.hashing import BlockHasher, make_block_hasher
 from atom_core.kv_cache.prefix_cache import Hit, PrefixCache
-from atom_core.kv_cache.windows import first_visible_block
 
 
 class PagedCache:
@@ -18,14 +17,14 @@ class PagedCache:
     the window. `max_step_tokens` is the most that one step computes.
 
     Attributes:
-        has_windows: some group has one, so that `trim` has something to do.
+        gives_back: some group does not keep all, so that `trim` has something to do.
         num_queries, num_hits: tokens looked up in the prefix cache, and found.
         num_returning: blocks given up that a step in flight may still read or write.
     """
 
     def __init__(self, config: KVCacheConfig, hasher: BlockHasher | None = None, *, max_step_tokens: int) -> None:
         self.config = config
-        self.has_windows = any(window is not None for window in config.windows)
+        self.gives_back = not all(group.keeps_all for group in config.groups)
         self.num_queries = 0
         self.num_hits = 0
         self.num_returning = 0
@@ -35,13 +34,13 @@ class PagedCache:
         if config.enable_prefix_caching:
             self.pool = BlockPool(config.num_blocks, on_evict=self._forget)
             hasher = hasher or make_block_hasher(config.prefix_hash)
-            self._prefixes = PrefixCache(config.block_size, hasher, self.pool.set_cached, config.windows)
+            self._prefixes = PrefixCache(config.block_size, hasher, self.pool.set_cached, config.groups)
         else:
             self.pool = BlockPool(config.num_blocks)
 
     def make_table(self, salt: str) -> BlockTable:
         """An empty table with a row for each group."""
-        return BlockTable(salt, len(self.config.windows))
+        return BlockTable(salt, len(self.config.groups))
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks of one group that store `num_tokens` tokens."""
@@ -67,7 +66,11 @@ class PagedCache:
         if use_prefix and self._prefixes is not None:
             hit = self._prefixes.find(table, token_ids, (len(token_ids) - 1) // self.config.block_size)
         num_found = len(hit.prefixes)
-        num_blocks = self._blocks_at_first(len(token_ids), num_found)
+        num_found_tokens, block_size = num_found * self.config.block_size, self.config.block_size
+        num_blocks = [
+            group.num_at_first(len(token_ids), num_found_tokens, block_size, self._max_step_tokens)
+            for group in self.config.groups
+        ]
         num_fresh = sum(num_blocks) - len(num_blocks) * num_found
         found = [hit.block_ids(group) for group in range(len(table.groups))] if num_found else []
         num_idle = sum(self.pool.num_holders(block_id) == 0 for block_ids in found for block_id in block_ids)
@@ -79,9 +82,8 @@ class PagedCache:
             self.pool.retain(block_ids)
         for block_ids, length in zip(table.groups, num_blocks, strict=True):
             self._extend(block_ids, length, max_tokens)
-        table.capacity = min(num_blocks) * self.config.block_size
+        table.capacity = min(num_blocks) * block_size
         table.has_news = True
-        num_found_tokens = num_found * self.config.block_size
         if count and use_prefix and self._prefixes is not None:
             self.num_queries += len(token_ids)
             self.num_hits += num_found_tokens
@@ -118,11 +120,11 @@ class PagedCache:
         block_size = self.config.block_size
         if self._prefixes is not None:
             num_tokens -= num_tokens % block_size
-        for group, window in enumerate(self.config.windows):
-            if window is None:
+        for group, spec in enumerate(self.config.groups):
+            if spec.keeps_all:
                 continue
             block_ids, first = table.groups[group], table.first_held[group]
-            keep = min(first_visible_block(num_tokens, window, block_size), len(block_ids))
+            keep = min(spec.first_needed(num_tokens, block_size), len(block_ids))
             if keep > first:
                 table.first_held[group] = keep
                 self._return_after(after_step, block_ids[first:keep])
@@ -154,19 +156,6 @@ class PagedCache:
     def _return_after(self, step_id: int, block_ids: list[int]) -> None:
         self._returning.setdefault(step_id, []).append(block_ids)
         self.num_returning += len(block_ids)
-
-    def _blocks_at_first(self, num_tokens: int, num_found: int) -> list[int]:
-        """Length of each group's row when a request of `num_tokens` tokens is admitted, `num_found` blocks found."""
-        whole = self.num_blocks_for(num_tokens)
-        lengths = []
-        for window in self.config.windows:
-            if window is not None:
-                # No more than `max_blocks` counts: the window reaches back into found blocks, or begins with the text.
-                reach = max(num_found * self.config.block_size, window - 1) + self._max_step_tokens
-                lengths.append(self.num_blocks_for(min(reach, num_tokens)))
-            else:
-                lengths.append(whole)
-        return lengths
 
     def _extend(self, block_ids: list[int], num_blocks: int, max_tokens: int) -> None:
         """Add free blocks to a group's row, so that it has `num_blocks` at least."""

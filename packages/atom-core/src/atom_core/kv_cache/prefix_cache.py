@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from atom_core.kv_cache.block_table import NO_BLOCK, BlockTable
 from atom_core.kv_cache.hashing import BlockHasher, pack_token_ids
-from atom_core.kv_cache.windows import Window, first_visible_block
+from atom_kernels.protocols import GroupSpec, Pages
 
 
 class CachedPrefix:
@@ -47,8 +47,8 @@ class PrefixCache:
     """Hash chains over full blocks, as a tree: each prefix knows the one before it.
 
     A hash only finds a candidate: token ids and the prefix before are compared too, so equal hashes of different
-    prefixes never share a block. A group that sees everything needs all blocks of a prefix, one with a window only the
-    last. A prefix is forgotten once it has neither blocks nor prefixes after it.
+    prefixes never share a block. A group that keeps all needs all blocks of a prefix, one that does not only the last.
+    A prefix is forgotten once it has neither blocks nor prefixes after it.
     `on_change(block_id, is_cached)` is told of a block that was published, or that lost its name.
     """
 
@@ -57,13 +57,13 @@ class PrefixCache:
         block_size: int,
         hasher: BlockHasher,
         on_change: Callable[[int, bool], None],
-        windows: Sequence[Window] = (None,),
+        groups: Sequence[GroupSpec] = (Pages(),),
     ) -> None:
         self._block_size = block_size
         self._hasher = hasher
         self._on_change = on_change
-        self._windows = tuple(windows)
-        self._has_windows = any(window is not None for window in windows)
+        self._groups = tuple(groups)
+        self._keeps_all = all(group.keeps_all for group in groups)
         self._by_hash: dict[bytes, CachedPrefix] = {}
         self._by_block: dict[int, CachedPrefix] = {}
 
@@ -76,12 +76,12 @@ class PrefixCache:
         parent: CachedPrefix | str = table.salt
         while len(found) < max_blocks:
             prefix = self._lookup(table, token_ids, len(found), parent)
-            if prefix is None or (not self._has_windows and None in prefix.block_ids):
+            if prefix is None or (self._keeps_all and None in prefix.block_ids):
                 break
             found.append(prefix)
             parent = prefix
-        num_blocks = self._num_servable(found) if self._has_windows else len(found)
-        return Hit(found[:num_blocks], [self._first_needed(window, num_blocks) for window in self._windows])
+        num_blocks = len(found) if self._keeps_all else self._num_servable(found)
+        return Hit(found[:num_blocks], [self._first_needed(spec, num_blocks) for spec in self._groups])
 
     def publish(self, table: BlockTable, token_ids: list[int], num_blocks: int) -> None:
         """Make the table's first `num_blocks` blocks, all computed, findable.
@@ -111,28 +111,26 @@ class PrefixCache:
         prefix = self._by_block.pop(block_id)
         lost = prefix.block_ids.index(block_id)
         prefix.block_ids[lost] = None
-        if len(self._windows) > 1:
-            window = self._windows[lost]
-            self._drop_blocks(prefix, [i for i, w in enumerate(self._windows) if window is None or w == window])
+        if len(self._groups) > 1:
+            spec = self._groups[lost]
+            self._drop_blocks(prefix, [i for i, other in enumerate(self._groups) if spec.keeps_all or other == spec])
         self._prune(prefix)
 
     def _num_servable(self, found: list[CachedPrefix]) -> int:
         """Blocks of the longest prefix whose last blocks, as far as its window reaches, each group has."""
-        longest, in_a_row = 0, [0] * len(self._windows)
+        longest, in_a_row = 0, [0] * len(self._groups)
         for index, prefix in enumerate(found):
             num_blocks, is_servable = index + 1, True
             for group, block_id in enumerate(prefix.block_ids):
                 in_a_row[group] = 0 if block_id is None else in_a_row[group] + 1
-                needed = num_blocks - self._first_needed(self._windows[group], num_blocks)
+                needed = num_blocks - self._first_needed(self._groups[group], num_blocks)
                 is_servable = is_servable and in_a_row[group] >= needed
             if is_servable:
                 longest = num_blocks
         return longest
 
-    def _first_needed(self, window: Window, num_blocks: int) -> int:
-        if window is None:
-            return 0
-        return min(first_visible_block(num_blocks * self._block_size, window, self._block_size), num_blocks)
+    def _first_needed(self, spec: GroupSpec, num_blocks: int) -> int:
+        return min(spec.first_needed(num_blocks * self._block_size, self._block_size), num_blocks)
 
     def _lookup(
         self, table: BlockTable, token_ids: list[int], index: int, parent: CachedPrefix | str
@@ -146,9 +144,9 @@ class PrefixCache:
         name = self._hash(table, token_ids, index)
         replaced = self._by_hash.get(name)
         if replaced is not None:
-            self._drop_blocks(replaced, range(len(self._windows)))
+            self._drop_blocks(replaced, range(len(self._groups)))
             self._unname(replaced)
-        prefix = CachedPrefix(name, table.parent, self._tokens(token_ids, index), len(self._windows))
+        prefix = CachedPrefix(name, table.parent, self._tokens(token_ids, index), len(self._groups))
         if isinstance(prefix.parent, CachedPrefix):
             prefix.parent.num_children += 1
         self._by_hash[name] = prefix

@@ -59,6 +59,7 @@ class StepStats(msgspec.Struct, frozen=True):
     num_preemptions: int
     prefix_cache_queries: int
     prefix_cache_hits: int
+    num_forced_tokens: int = 0
 
 
 class RequestOutput(msgspec.Struct, gc=False, frozen=True):

@@ -125,7 +125,8 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     `request_id` is the engine's own and never comes again. `sampling_params` is resolved: `seed` and `max_tokens` are
     set, `n` is 1. `eos_token_ids` is empty when the end of sequence is to be ignored. `sample_index` is this sample's
     number among its siblings; siblings after the first wait for the first one's prompt blocks. `pooling` is how a
-    request of kind "embed" makes one vector of the hidden states of its prompt.
+    request of kind "embed" makes one vector of the hidden states of its prompt. `tenant` names who pays for it: tenants
+    have equal shares of the engine while they wait for each other.
     """
 
     request_id: str
@@ -139,6 +140,7 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     parent_id: str | None = None
     sample_index: int = 0
     pooling: Pooling = "mean"
+    tenant: str = ""
 
     @property
     def caller_id(self) -> str:
@@ -170,6 +172,7 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
     priority: int = 0
     cache_salt: str = ""
     pooling: Pooling = "mean"
+    tenant: str = ""
 
     @property
     def num_samples(self) -> int:
@@ -194,4 +197,5 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
                     parent_id=None if n == 1 else prompt.request_id,
                     sample_index=index,
                     pooling=self.pooling,
+                    tenant=self.tenant,
                 )

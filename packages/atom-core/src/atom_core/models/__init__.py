@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from atom_models.accuracy import Accuracy, AccuracyError, ReferenceModel, windows_of
     from atom_models.architectures.registry import Architecture
+    from atom_models.fallback.choice import choose_implementation
     from atom_models.hub import cached_models, find_cached, known_models, models_cache_dir, resolve_config
     from atom_models.model import stored_quantization
     from atom_models.requirements import (
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         LayerWeights,
         ModelRequirements,
         Placement,
+        UnknownAcceleratorError,
         find_accelerators,
         layer_weights,
         place,
@@ -47,7 +49,9 @@ __all__ = [
     "ModelRequirements",
     "Placement",
     "ReferenceModel",
+    "UnknownAcceleratorError",
     "cached_models",
+    "choose_implementation",
     "describe_architecture",
     "find_accelerators",
     "find_cached",

@@ -18,7 +18,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         async_scheduling: steps may be scheduled before the results of earlier ones are known.
         scheduler_delay_factor: hold new prompts back for this many times the duration of the last step that began
             one, so that they gather; 0 lets them in at once.
-        policy: "priority" orders by (priority, arrival), lower first; "fcfs" by arrival alone.
+        policy: "priority" orders by arrival and priority, lower first; "fcfs" by arrival alone.
+        priority_ageing: seconds of waiting that are worth one step of priority; 0 lets no request go before a more
+            urgent one, however long it waits.
 
     Raises:
         ValueError: a number outside its range, or an unknown policy.
@@ -31,6 +33,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     async_scheduling: bool = True
     scheduler_delay_factor: float = 0.0
     policy: Literal["priority", "fcfs"] = "priority"
+    priority_ageing: float = 10.0
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
@@ -40,5 +43,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"long_prefill_share is {self.long_prefill_share}; it must be above 0 and at most 1")
         if not self.scheduler_delay_factor >= 0.0:
             raise ValueError(f"scheduler_delay_factor is {self.scheduler_delay_factor}; it must be at least 0")
+        if not self.priority_ageing >= 0.0:
+            raise ValueError(f"priority_ageing is {self.priority_ageing}; it must be at least 0")
         if self.policy not in ("priority", "fcfs"):
             raise ValueError(f"policy is {self.policy!r}; allowed are 'priority' and 'fcfs'")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from atom_core.kv_cache import KVCacheConfig, blocks_of_request
+from atom_core.kv_cache import KVCacheConfig
 from atom_core.messages import EngineRequest
 from atom_core.scheduler.config import SchedulerConfig
+from atom_kernels.protocols import blocks_of_request
 
 
 def max_output_tokens(request: EngineRequest, config: SchedulerConfig) -> int:
@@ -30,7 +31,7 @@ def refusal(request: EngineRequest, config: SchedulerConfig, cache: KVCacheConfi
             f"not exceed max_model_len = {config.max_model_len}: shorten the prompt or lower max_tokens"
         )
     num_blocks = blocks_of_request(
-        cache.windows, num_prompt_tokens + max(max_tokens, 1) - 1, cache.block_size, config.max_num_batched_tokens
+        cache.groups, num_prompt_tokens + max(max_tokens, 1) - 1, cache.block_size, config.max_num_batched_tokens
     )
     if num_blocks > cache.num_blocks:
         return (

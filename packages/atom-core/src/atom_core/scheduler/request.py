@@ -9,6 +9,7 @@ import msgspec
 
 from atom_core.kv_cache import BlockTable
 from atom_core.messages import EngineRequest, FinishReason, ForcedTokens, NewRequest, TokenLogprobs
+from atom_core.scheduler.tenant import Tenant
 
 
 class RequestStatus(enum.Enum):
@@ -24,7 +25,9 @@ class Request:
     """Counts, tokens and blocks of one request.
 
     Attributes:
-        key: order among requests, ``(priority, arrival)``; lower goes first.
+        key: order among requests once they run, ``(rank, number)``; lower goes first and is preempted last.
+        turn: the same among the waiting requests of its tenant.
+        tenant: who pays for it.
         token_ids: prompt and the output tokens whose values have arrived.
         max_tokens: output tokens at most.
         max_computed_tokens: tokens that will ever be computed (the last output token never is).
@@ -39,10 +42,12 @@ class Request:
 
     engine_request: EngineRequest
     _: KW_ONLY
-    key: tuple[int, int]
+    key: tuple[float, int]
     arrival: float
     max_tokens: int
     block_table: BlockTable
+    tenant: Tenant = field(default_factory=lambda: Tenant(""))
+    turn: tuple[float, int] = (0.0, 0)
     request_id: str = field(init=False)
     token_ids: list[int] = field(init=False)
     num_prompt_tokens: int = field(init=False)

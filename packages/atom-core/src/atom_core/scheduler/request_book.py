@@ -22,6 +22,7 @@ class RequestBook:
     Attributes:
         num_preemptions: since the start.
         num_arrivals: requests added since the start.
+        num_forced_tokens: output tokens that were not sampled, since the start.
     """
 
     def __init__(self, cache: PagedCache) -> None:
@@ -31,14 +32,22 @@ class RequestBook:
         self.running: list[Request] = []
         self.num_preemptions = 0
         self.num_arrivals = 0
+        self.num_forced_tokens = 0
         self._dropped_ids: list[str] = []
 
-    def add(self, engine_request: EngineRequest, *, priority: int, arrival: float, max_tokens: int) -> None:
-        """A new request waits; siblings after the first wait for the first one's prompt."""
+    def add(self, engine_request: EngineRequest, *, rank: float, arrival: float, max_tokens: int) -> None:
+        """A new request waits; siblings after the first wait for the first one's prompt.
+
+        Args:
+            rank: its place among the requests of its tenant; lower goes first.
+        """
         self.num_arrivals += 1
         request = Request(
             engine_request,
-            key=(priority, self.num_arrivals),
+            # What one tenant holds more urgent takes no blocks from another.
+            key=(arrival if engine_request.tenant else rank, self.num_arrivals),
+            turn=(rank, self.num_arrivals),
+            tenant=self.waiting.tenant(engine_request.tenant),
             arrival=arrival,
             max_tokens=max_tokens,
             block_table=self.cache.make_table(engine_request.cache_salt),
@@ -68,6 +77,8 @@ class RequestBook:
         if num_cached_tokens is None:
             return False
         self.waiting.pop()
+        if not request.has_run:
+            request.tenant.pay_prompt(request.num_prompt_tokens - num_cached_tokens)
         request.admit(num_cached_tokens)
         insort(self.running, request, key=_key)
         return True
@@ -88,6 +99,7 @@ class RequestBook:
         request.leave(RequestStatus.FINISHED)
         if was_waiting:
             self.waiting.discard()
+        self.waiting.forget(request)
         self.release_siblings(request)
 
     def release_siblings(self, request: Request) -> None:

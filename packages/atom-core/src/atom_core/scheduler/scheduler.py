@@ -22,8 +22,10 @@ class Scheduler:
 
     A caller adds requests, then calls `schedule` and `update` in turns, or, with `async_scheduling`, schedules further
     steps before the former ones are reported; reports come in the order of the steps. Running decodes go first, then
-    prompts by (priority, arrival). The first request in that order is never preempted, so every request finishes
-    once those before it have: within one priority no request waits for later arrivals.
+    prompts by their ranks: the time of arrival, moved by the priority. The first request in that order is never
+    preempted, so every request finishes once those before it have, and a later one goes before it only by as much as
+    its priority is worth. Where requests name tenants, these share the engine (see `WaitingQueue`): then priorities
+    order what a tenant has waiting, and requests that run are in order of arrival.
 
     Args:
         config: limits of steps and requests.
@@ -65,10 +67,11 @@ class Scheduler:
             reason = "a request of this id has not finished yet; give each its own"
         if reason is not None:
             raise ValueError(f"request {request.request_id!r}: {reason}")
+        arrival = self._clock()
         self._book.add(
             request,
-            priority=request.priority if self.config.policy == "priority" else 0,
-            arrival=self._clock(),
+            rank=self._rank(request, arrival),
+            arrival=arrival,
             max_tokens=max_output_tokens(request, self.config),
         )
 
@@ -105,7 +108,7 @@ class Scheduler:
         self._num_steps += 1
         self._in_flight.append((step.step_id, step.requests))
         output = step.commit(self._book.take_dropped_ids())
-        if self._cache.has_windows:
+        if self._cache.gives_back:
             for request in step.requests:
                 self._cache.trim(request.block_table, request.num_computed_tokens, step.step_id)
         return output
@@ -146,7 +149,15 @@ class Scheduler:
             num_preemptions=self._book.num_preemptions,
             prefix_cache_queries=self._cache.num_queries,
             prefix_cache_hits=self._cache.num_hits,
+            num_forced_tokens=self._book.num_forced_tokens,
         )
+
+    def _rank(self, request: EngineRequest, arrival: float) -> float:
+        """Where a request stands. It keeps its rank, and those who come later get higher ones: so it ages."""
+        if self.config.policy == "fcfs":
+            return arrival
+        ageing = self.config.priority_ageing
+        return arrival + ageing * request.priority if ageing else request.priority
 
     def _schedule_decodes(self, step: StepDraft) -> list[Request]:
         """Running requests with one token to compute; returns those with more, by key."""
@@ -205,7 +216,7 @@ class Scheduler:
         begun = deque(partial_prefills)
         while step.budget > 0:
             head = waiting.peek() if may_admit and len(running) < self.config.max_num_seqs else None
-            if begun and (head is None or begun[0].key < head.key):
+            if begun and (head is None or begun[0].tenant is not head.tenant or begun[0].key < head.key):
                 request = begun.popleft()
                 if request.status is not RequestStatus.RUNNING:
                     continue  # preempted for one before it

@@ -34,6 +34,9 @@ def take_result(
         book.cache.publish(request.block_table, request.token_ids, num_computed_tokens)
         if num_computed_tokens - entry.num_new_tokens < request.num_prompt_tokens <= num_computed_tokens:
             book.release_siblings(request)
+    # Those that were sampled come first.
+    book.num_forced_tokens += max(len(new_token_ids) - len(result.token_ids), 0)
+    request.tenant.pay_output(len(new_token_ids))
     if finish_reason is not None:
         book.finish(request)
     if not new_token_ids and finish_reason is None:

@@ -37,8 +37,8 @@ class Grammar:
 
     Attributes:
         start: gives a parser at the grammar's start.
-        num_bytes: what it holds in memory, as far as the library tells.
+        num_bytes: tells what it holds in memory by now.
     """
 
     start: Callable[[], Parser]
-    num_bytes: int = 0
+    num_bytes: Callable[[], int]

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from atom_core.messages import StructuredOutputParams
+from atom_core.structured_output.backend import Grammar
 from atom_core.structured_output.constraints.grammar import GrammarError, kind_of
 
 # The work on one grammar, and the wait until a thread takes it up.
@@ -37,11 +38,13 @@ class Compilation:
         grammar: what comes of it; fails with what the work raises, GrammarError as a rule.
         num_waiting: callers that wait for it."""
 
-    def __init__(self, params: StructuredOutputParams, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, params: StructuredOutputParams, clock: Callable[[], float], deadline: float = DEADLINE_SECONDS
+    ) -> None:
         self.grammar: Future[Any] = Future()
         self.params = params
         self.num_waiting = 0
-        self._clock = clock
+        self._clock, self._deadline = clock, deadline
         self._submitted = clock()
         self._begun: float | None = None
 
@@ -51,10 +54,17 @@ class Compilation:
         if self.grammar.done():
             return None
         if self._begun is not None:
-            return GrammarError(too_slow(self.params)) if now - self._begun > DEADLINE_SECONDS else None
+            return GrammarError(too_slow(self.params)) if now - self._begun > self._deadline else None
         if now - self._submitted > QUEUE_SECONDS:
             return CompilerBusyError("too many other grammars are being compiled; try again later")
         return None
+
+    def has_failed_by_itself(self) -> bool:
+        """Whether the work failed, and not the constraint: it may go well another time."""
+        if not self.grammar.done() or self.grammar.cancelled():
+            return False
+        error = self.grammar.exception()
+        return error is not None and not isinstance(error, GrammarError)
 
     def run(self, compile_grammar: Callable[[StructuredOutputParams], Any]) -> None:
         """Do the work, unless no caller waits for it any more."""
@@ -73,6 +83,7 @@ class GrammarCompiler:
     Args:
         compile_grammar: does the work, in one of the threads.
         max_grammars, max_bytes: kept in memory; the one unused for longest goes first.
+        deadline: seconds of work on one grammar; infinite where the work has limits of its own.
         clock: seconds, for deadlines.
     """
 
@@ -82,11 +93,13 @@ class GrammarCompiler:
         *,
         max_grammars: int = MAX_GRAMMARS,
         max_bytes: int = MAX_BYTES,
+        deadline: float = DEADLINE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._compile = compile_grammar
         self._max_grammars = max_grammars
         self._max_bytes = max_bytes
+        self._deadline = deadline
         self._clock = clock
         self._lock = threading.Lock()
         self._compilations: OrderedDict[bytes, Compilation] = OrderedDict()
@@ -97,8 +110,8 @@ class GrammarCompiler:
         key = _key(params)
         with self._lock:
             compilation = self._compilations.get(key)
-            if compilation is None:
-                compilation = self._compilations[key] = Compilation(params, self._clock)
+            if compilation is None or compilation.has_failed_by_itself():
+                compilation = self._compilations[key] = Compilation(params, self._clock, self._deadline)
                 self._threads.submit(compilation.run, self._compile)
             compilation.num_waiting += 1
             self._compilations.move_to_end(key)
@@ -159,8 +172,9 @@ class GrammarCompiler:
 
     def _num_bytes(self) -> int:
         futures = (compilation.grammar for compilation in self._compilations.values())
-        done = (future for future in futures if future.done() and not future.cancelled())
-        return sum(getattr(future.result(), "num_bytes", 0) for future in done if future.exception() is None)
+        done = [future for future in futures if future.done() and not future.cancelled()]
+        grammars = [future.result() for future in done if future.exception() is None]
+        return sum(grammar.num_bytes() for grammar in grammars if isinstance(grammar, Grammar))
 
 
 def too_slow(params: StructuredOutputParams) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from atom_core.structured_output.backend import Parser
 from atom_core.structured_output.bits import one_token, only_token
+from atom_core.structured_output.work_budget import WorkBudget
 
 # A run longer than this is followed in several steps, so that none of them takes long.
 MAX_FORCED = 128
@@ -22,11 +23,19 @@ class Matcher:
         vocab_size: rows of the model's head.
         end_token_ids: tokens that end the request: sampled only where the grammar can end.
         max_forced: tokens without a choice are followed this far at once; 0 leaves all to be sampled.
+        budget: of the work that the parser may make.
     """
 
     def __init__(
-        self, parser: Parser, vocab_size: int, end_token_ids: Sequence[int], *, max_forced: int = MAX_FORCED
+        self,
+        parser: Parser,
+        vocab_size: int,
+        end_token_ids: Sequence[int],
+        *,
+        max_forced: int = MAX_FORCED,
+        budget: WorkBudget | None = None,
     ) -> None:
+        self._budget = budget or WorkBudget()
         self._max_forced = max_forced
         self._parser = parser
         self._end_token_ids = frozenset(end_token_ids)
@@ -72,16 +81,21 @@ class Matcher:
     @property
     def error(self) -> str | None:
         """Why the grammar cannot be followed any further, None while it can."""
+        if self._budget.is_used_up:
+            return "it takes too much work to follow: make it simpler"
         return self._error or self._parser.error
 
     def _follow(self, token_id: int) -> None:
-        self._parser.accept(token_id)
+        self._budget.refill()
+        with self._budget:
+            self._parser.accept(token_id)
         self._mask = None
 
     def _parser_mask(self) -> np.ndarray:
         if self._mask is None:
             words = np.zeros_like(self._ends)
-            self._parser.fill(words)
+            with self._budget:
+                self._parser.fill(words)
             if self._parser.is_accepting:
                 self._mask = words | self._ends
             else:

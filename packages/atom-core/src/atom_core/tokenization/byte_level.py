@@ -12,6 +12,7 @@ def _alphabet() -> dict[str, int]:
 
 
 BYTE_OF_CHARACTER = _alphabet()
+CHARACTER_OF_BYTE = {byte: character for character, byte in BYTE_OF_CHARACTER.items()}
 
 
 def byte_level_bytes(token: str) -> bytes:
@@ -20,3 +21,8 @@ def byte_level_bytes(token: str) -> bytes:
         return bytes([BYTE_OF_CHARACTER[character] for character in token])
     except KeyError:
         return token.encode()
+
+
+def byte_level_spelling(token: bytes) -> str:
+    """How a byte-level vocabulary spells the bytes of a token."""
+    return "".join(CHARACTER_OF_BYTE[byte] for byte in token)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from tokenizers.decoders import DecodeStream
 
+from atom_core.tokenization.byte_pieces import BytePieces
 from atom_core.tokenization.tokenizer import Tokenizer
 
 # A character of UTF-8 is at most 4 bytes, so of an undecidable tail only the last 3 tokens can still become one.
@@ -20,7 +21,8 @@ class IncrementalDetokenizer:
     """Text of one growing sequence.
 
     The texts that `add` and the final `flush` return join to what decoding all tokens at once gives, less an
-    unfinished character at the very end. Bytes that can never be a character come out as U+FFFD.
+    unfinished character at the very end. Bytes that can never be a character come out as U+FFFD: where tokens are bytes
+    as SentencePiece's, those bytes alone (decoding at once loses all byte tokens beside them).
 
     Args:
         skip_special_tokens: leave special tokens out, but for `kept_special_token_ids`.
@@ -39,6 +41,9 @@ class IncrementalDetokenizer:
         self._skipped = tokenizer.special_token_ids.difference(kept_special_token_ids) if skip_special_tokens else ()
         self._skip_special_tokens = skip_special_tokens and not kept_special_token_ids
         self._pending: list[int] = []
+        self._pieces = (
+            BytePieces(tokenizer, prompt_token_ids, skipped=self._skipped) if tokenizer.spells_byte_pieces else None
+        )
         # Decoders that strip a leading space must know that text came before; byte-level ones need no context.
         self._context = [] if tokenizer.is_byte_level else list(prompt_token_ids[-PRIMING_TOKENS:])
         self._stream = self._new_stream()
@@ -47,6 +52,8 @@ class IncrementalDetokenizer:
         """Text that `token_id` settles: its own, that of tokens held back before it, or "" when it must wait."""
         if token_id in self._skipped:
             return ""
+        if self._pieces is not None:
+            return self._pieces.add(token_id)
         text = self._take(token_id)
         return text or (self._give_up_on_old_tokens() if len(self._pending) > PATIENCE else "")
 

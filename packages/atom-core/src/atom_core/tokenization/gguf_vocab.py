@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, decoders, models, processors
 from tokenizers import Tokenizer as Backend
 
 from atom_core.tokenization.gguf_pre_tokenizers import PRE_TOKENIZERS
-from atom_core.tokenization.gguf_sentencepiece import sentencepiece_bpe
+from atom_core.tokenization.gguf_sentencepiece import sentencepiece_bpe, spelled_as_in_texts
+from atom_core.tokenization.gguf_token_types import CONTROL, INSTEAD, UNKNOWN, USER_DEFINED, read_types, token_id_in
 from atom_core.tokenization.tokenizer import Tokenizer, TokenizerError
 
-# Token types of the GGUF format.
-CONTROL, USER_DEFINED = 3, 4
-_INSTEAD = "give --tokenizer the model's folder with its tokenizer.json, or skip_tokenizer_init"
+# What llama.cpp takes where the header of a SentencePiece vocabulary is silent: as its converter once wrote them.
+_SENTENCEPIECE_IDS = {"bos": 1, "eos": 2}
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     """Build the tokenizer that `metadata` (the key-value part of a GGUF file) describes.
 
     Raises:
-        TokenizerError: the vocabulary is missing, or of a model or pre-tokenizer not known here.
+        TokenizerError: the vocabulary is missing, contradicts itself, or is of a model or pre-tokenizer not known here.
     """
     tokens = [str(token) for token in metadata.get("tokenizer.ggml.tokens") or ()]
     if not tokens:
@@ -30,19 +30,23 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     if model not in _BUILDERS:
         raise TokenizerError(
             f"the GGUF file's tokenizer is of kind {model!r}; known are byte-level BPE ('gpt2') and SentencePiece's "
-            f"BPE ('llama'): {_INSTEAD}"
+            f"BPE ('llama'): {INSTEAD}"
         )
+    types = read_types(tokens, metadata)
+    if model == "llama":
+        tokens = spelled_as_in_texts(tokens, types)
     try:
-        backend = _BUILDERS[model](tokens, metadata)
+        backend = _BUILDERS[model](tokens, types, metadata)
     except TokenizerError:
         raise
     except Exception as error:  # the library raises bare Exception
         raise TokenizerError(f"the GGUF file's vocabulary and merges do not fit together: {error}") from error
-    backend.add_special_tokens(
-        [AddedToken(t, special=True, normalized=False) for t in _typed(tokens, metadata, CONTROL)]
-    )
-    backend.add_tokens([AddedToken(t, special=False, normalized=False) for t in _typed(tokens, metadata, USER_DEFINED)])
-    special = _special_tokens(tokens, metadata)
+    typed = list(zip(tokens, types, strict=True))
+    special_tokens = [token for token, kind in typed if kind in (CONTROL, UNKNOWN)]
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special_tokens])
+    user_defined = [token for token, kind in typed if kind == USER_DEFINED]
+    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in user_defined])
+    special = _special_tokens(tokens, types, metadata)
     _add_bos_and_eos(backend, special, metadata)
     return Tokenizer(
         backend,
@@ -52,12 +56,12 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     )
 
 
-def _byte_level_bpe(tokens: list[str], metadata: Mapping[str, Any]) -> Backend:
+def _byte_level_bpe(tokens: list[str], types: Sequence[int], metadata: Mapping[str, Any]) -> Backend:
     name = str(metadata.get("tokenizer.ggml.pre") or "")
     if name not in PRE_TOKENIZERS:
         # Any guess would cut some texts otherwise than the model learned them, and nobody would notice.
         says = f"names the pre-tokenizer {name!r}, which is unknown here" if name else "names no pre-tokenizer"
-        raise TokenizerError(f"the GGUF file {says}; known are {', '.join(sorted(PRE_TOKENIZERS))}: {_INSTEAD}")
+        raise TokenizerError(f"the GGUF file {says}; known are {', '.join(sorted(PRE_TOKENIZERS))}: {INSTEAD}")
     cut = PRE_TOKENIZERS[name]
     merges: list[tuple[str, str]] = []
     for merge in metadata.get("tokenizer.ggml.merges") or ():
@@ -75,27 +79,32 @@ def _byte_level_bpe(tokens: list[str], metadata: Mapping[str, Any]) -> Backend:
 _BUILDERS = {"gpt2": _byte_level_bpe, "llama": sentencepiece_bpe}
 
 
-def _typed(tokens: list[str], metadata: Mapping[str, Any], kind: int) -> list[str]:
-    types = metadata.get("tokenizer.ggml.token_type")
-    if types is None:
-        return []
-    return [token for token, token_type in zip(tokens, types, strict=False) if int(token_type) == kind]
-
-
-def _special_tokens(tokens: list[str], metadata: Mapping[str, Any]) -> dict[str, str]:
+def _special_tokens(tokens: list[str], types: Sequence[int], metadata: Mapping[str, Any]) -> dict[str, str]:
     keys = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
     found: dict[str, str] = {}
     for role, key in keys.items():
-        token_id = metadata.get(f"tokenizer.ggml.{key}_token_id")
-        if token_id is not None and 0 <= int(token_id) < len(tokens):
-            found[role] = tokens[int(token_id)]
+        token_id = token_id_in(tokens, metadata, key)
+        if token_id is not None:
+            found[role] = tokens[token_id]
+    if metadata.get("tokenizer.ggml.model") == "llama":
+        for key, token_id in _SENTENCEPIECE_IDS.items():
+            silent = f"tokenizer.ggml.{key}_token_id" not in metadata
+            if silent and token_id < len(tokens) and types[token_id] == CONTROL:
+                found[f"{key}_token"] = tokens[token_id]
     return found
 
 
 def _add_bos_and_eos(backend: Backend, special: dict[str, str], metadata: Mapping[str, Any]) -> None:
-    add_bos = metadata.get("tokenizer.ggml.add_bos_token")
-    bos = special.get("bos_token") if (_adds_bos(metadata) if add_bos is None else add_bos) else None
-    eos = special.get("eos_token") if metadata.get("tokenizer.ggml.add_eos_token") else None
+    adds = {key: metadata.get(f"tokenizer.ggml.add_{key}_token") for key in ("bos", "eos")}
+    for key, asked in adds.items():
+        if asked and f"{key}_token" not in special:
+            given = metadata.get(f"tokenizer.ggml.{key}_token_id")
+            raise TokenizerError(
+                f"the GGUF file's tokenizer.ggml.add_{key}_token asks for a token that tokenizer.ggml.{key}_token_id "
+                f"({given}) does not name: {INSTEAD}"
+            )
+    bos = special.get("bos_token") if (_adds_bos(metadata) if adds["bos"] is None else adds["bos"]) else None
+    eos = special.get("eos_token") if adds["eos"] else None
     around = [(token, backend.token_to_id(token)) for token in (bos, eos) if token]
     single = [part for part in (bos, "$A", eos) if part]
     if around:

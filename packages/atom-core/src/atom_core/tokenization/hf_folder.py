@@ -1,4 +1,4 @@
-"""Reads a tokenizer from a Hugging Face folder: tokenizer.json and what lies beside it."""
+"""Reads a tokenizer from a Hugging Face folder: tokenizer.json or tiktoken.model, and what lies beside it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from typing import Any
 
 import tokenizers
 
+from atom_core.tokenization import tiktoken_vocab
 from atom_core.tokenization.tokenizer import Tokenizer, TokenizerError
 
 SPECIAL_ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a file in `folder` is one that a tokenizer is read from."""
+    return any((folder / name).is_file() for name in ("tokenizer.json", tiktoken_vocab.FILE_NAME))
+
+
 def tokenizer_from_folder(folder: Path) -> Tokenizer:
     """Build the tokenizer of `folder`; TokenizerError says what is missing or broken."""
     config = _read_json(folder / "tokenizer_config.json")
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise TokenizerError(_why_there_is_none(folder, config))
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(
-            f"{path} is not a tokenizer that `tokenizers` {tokenizers.__version__} reads: {error}"
-        ) from error
+    backend = _backend(folder, config)
     backend.no_truncation()
     backend.no_padding()
     special = {**_special_tokens(_read_json(folder / "special_tokens_map.json")), **_special_tokens(config)}
@@ -36,6 +34,20 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
         response_template=config.get("response_template"),
         name=str(config.get("tokenizer_class") or ""),
     )
+
+
+def _backend(folder: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
+    path, tiktoken = folder / "tokenizer.json", folder / tiktoken_vocab.FILE_NAME
+    if path.is_file():
+        try:
+            return tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise TokenizerError(
+                f"{path} is not a tokenizer that `tokenizers` {tokenizers.__version__} reads: {error}"
+            ) from error
+    if tiktoken.is_file():
+        return tiktoken_vocab.backend_from_tiktoken(tiktoken, config)
+    raise TokenizerError(_why_there_is_none(folder, config))
 
 
 def _why_there_is_none(folder: Path, config: dict[str, Any]) -> str:

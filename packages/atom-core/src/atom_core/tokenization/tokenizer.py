@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 
 from atom_core.tokenization.byte_level import byte_level_bytes
+from atom_core.tokenization.byte_pieces import spells_byte_pieces
 from atom_core.tokenization.longest_token import most_characters_per_token
 
 if TYPE_CHECKING:
@@ -106,6 +107,11 @@ class Tokenizer:
         """Whether tokens spell bytes in the alphabet of GPT-2."""
         return "ByteLevel" in repr(self.backend.decoder)
 
+    @cached_property
+    def spells_byte_pieces(self) -> bool:
+        """Whether a text is the bytes of its tokens, less at most a space that begins it."""
+        return spells_byte_pieces(self)
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`; special tokens spelt out in it become their ids."""
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
@@ -153,7 +159,7 @@ class Tokenizer:
         if token is None:
             return b""
         if token_id in self._added_ids:
-            return token.encode()
+            return (token.replace("▁", " ") if self.spells_byte_pieces else token).encode()
         if self.is_byte_level:
             return byte_level_bytes(token)
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):

@@ -14,6 +14,7 @@ from atom_core.executor.protocol import Masks, PendingOutput, RunnerInfo
 from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
 from atom_core.profiling import TorchProfiler
 from atom_core.worker.graphs.cuda_capture import Capture, CudaCapture
+from atom_core.worker.model.compilation import CompilationWatch
 from atom_core.worker.model.loading import load_engine_model
 from atom_core.worker.model.loading_with_cache import LoadModel, LoadReport, load_with_cache
 from atom_core.worker.requests.device_tables import DeviceTables
@@ -91,10 +92,11 @@ class ModelRunner:
             # OpenMP counts threads for each thread that starts work, so this must happen in the worker's own.
             torch.set_num_threads(config.parallel.num_threads)
         self._model, loaded = load_with_cache(config, self._load_model)
+        self._compilation = CompilationWatch() if config.compile.level else None
         self._states, self._sampler, self._steps = self._make_steps(loaded)
         return RunnerInfo(
             num_blocks=loaded.size.num_blocks,
-            windows=loaded.pages.windows,
+            groups=loaded.pages.specs,
             max_model_len=loaded.size.max_model_len,
             timings=loaded.timings,
             choices=[*loaded.choices, *self._steps.choices],
@@ -135,6 +137,11 @@ class ModelRunner:
     def prepare(self) -> bool:
         """Capture a graph before a step needs it; False where none is left."""
         return self._steps.capture_next()
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether a graph is captured or something is compiled; asked from any thread."""
+        return self._steps.is_preparing or (self._compilation is not None and self._compilation.is_running)
 
     def profile(self, *, start: bool) -> None:
         """Begin a trace, or end it and write it (see `TorchProfiler`)."""

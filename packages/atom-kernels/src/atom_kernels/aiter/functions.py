@@ -56,12 +56,30 @@ def _triton(folder: str, path: str, uses: str = "", **options: object) -> AiterF
 
 _PAGED_WRITE = "key value key_cache value_cache slot_mapping"
 _NEW_OUT = "out input"
+_GEMM_A8W8 = "XQ WQ x_scale w_scale"
 
 FUNCTIONS: dict[str, AiterFunction] = {
     # Dense products.
     "shuffle_weight": _both("aiter.ops.shuffle:shuffle_weight", "x layout"),
     "tgemm.mm": _both("aiter.tuned_gemm:tgemm.mm", "inp weights bias otype"),
     "batched_gemm_bf16_CK": _both("aiter.ops.batched_gemm_op_bf16:batched_gemm_bf16_CK", "XQ WQ"),
+    # Quantized products, and the quantizers of their rows.
+    "gemm_a8w8": _both("aiter.ops.gemm_op_a8w8:gemm_a8w8", f"{_GEMM_A8W8} bias dtype"),
+    "gemm_a8w8_bpreshuffle": _both("aiter.ops.gemm_op_a8w8:gemm_a8w8_bpreshuffle", f"{_GEMM_A8W8} bias dtype"),
+    "gemm_a8w8_blockscale": _both("aiter.ops.gemm_op_a8w8:gemm_a8w8_blockscale", f"{_GEMM_A8W8} dtype"),
+    "gemm_a8w8_blockscale_bpreshuffle": _both(
+        "aiter.ops.gemm_op_a8w8:gemm_a8w8_blockscale_bpreshuffle", f"{_GEMM_A8W8} dtype"
+    ),
+    # Until v0.1.9 the caller allocated the result.
+    "gemm_a4w4": _both(
+        "aiter.ops.gemm_op_a4w4:gemm_a4w4",
+        "A B A_scale B_scale bpreshuffle",
+        newer={"out": None, "dtype": None},
+    ),
+    "per_token_quant_hip": _both("aiter.ops.quant:per_token_quant_hip", "x quant_dtype"),
+    "per_group_quant_hip": _both("aiter.ops.quant:per_group_quant_hip", "x quant_dtype group_size transpose_scale"),
+    "per_1x32_f4_quant_hip": _both("aiter.ops.quant:per_1x32_f4_quant_hip", "x quant_dtype shuffle"),
+    "e8m0_shuffle": _both("aiter.utility.fp4_utils:e8m0_shuffle", "scale"),
     # Norms.
     "rmsnorm2d_fwd": _both("aiter.ops.rmsnorm:rmsnorm2d_fwd", "input weight epsilon"),
     "rmsnorm2d_fwd_with_add": _both(
@@ -148,7 +166,7 @@ FUNCTIONS: dict[str, AiterFunction] = {
     "mla_decode_fwd": _both(
         "aiter.mla:mla_decode_fwd",
         "q kv_buffer o qo_indptr kv_indptr kv_indices kv_last_page_lens max_seqlen_q sm_scale "
-        "work_meta_data work_indptr work_info_set reduce_indptr reduce_final_map reduce_partial_map",
+        "work_meta_data work_indptr work_info_set reduce_indptr reduce_final_map reduce_partial_map q_scale kv_scale",
         keywords=True,
     ),
     "mla_prefill_fwd": _both(
@@ -186,7 +204,7 @@ FUNCTIONS: dict[str, AiterFunction] = {
     ),
     "fused_moe": _both(
         "aiter.fused_moe:fused_moe",
-        "hidden_states w1 w2 topk_weight topk_ids expert_mask activation quant_type",
+        "hidden_states w1 w2 topk_weight topk_ids expert_mask activation quant_type w1_scale w2_scale",
         keywords=True,
     ),
 }

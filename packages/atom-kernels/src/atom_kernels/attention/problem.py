@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from atom_kernels.mixers.cache_format import HEAD_SCALES, CacheFormat
 from atom_kernels.operator import WeightSpec
 from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout
+from atom_kernels.protocols.pages import Pages
 
 if TYPE_CHECKING:
     import torch
@@ -78,6 +79,11 @@ class AttentionProblem:
     def out_shape(self) -> tuple[int, int]:
         """The shape of one token's output."""
         return self.num_heads, self.head_dim
+
+    @property
+    def keeps(self) -> Pages:
+        """Keys and values of the tokens that a query sees."""
+        return Pages(self.sliding_window)
 
     @property
     def layout(self) -> CacheLayout:

@@ -30,10 +30,12 @@ class Offset(StrEnum):
 class Integers:
     """``code * scale`` with signed codes of eight bits, or unsigned ones of four (packed by `pack_nibbles`).
 
+    Codes of eight bits beside a minimum are 0 to 127.
+
     Attributes:
         bits: 8 or 4.
         group: inputs that share a scale; None is a whole row.
-        offset: codes of four bits may have one.
+        offset: codes of four bits may have any, those of eight a minimum.
         scale_dtype: of scales and minima.
     """
 
@@ -45,8 +47,8 @@ class Integers:
     def __post_init__(self) -> None:
         if self.bits not in (4, 8):
             raise ValueError(f"integer weights have 4 or 8 bits here, not {self.bits}")
-        if self.bits == 8 and self.offset is not Offset.NONE:
-            raise ValueError("integer weights of 8 bits have no offset here")
+        if self.bits == 8 and self.offset is Offset.ZERO_POINT:
+            raise ValueError("integer weights of 8 bits have no zero point here")
 
     @property
     def name(self) -> str:
@@ -89,7 +91,7 @@ class Integers:
         smallest, largest = smallest_and_largest(weight, scale_part)
         if self.offset is Offset.MINIMUM:
             second, offset = "minimum", smallest.to(self.scale_dtype)
-            scale = _divisor((largest - smallest) / 15, self.scale_dtype)
+            scale = _divisor((largest - smallest) / self._most, self.scale_dtype)
             moved = weight.float() - spread(offset.float(), scale_part, *shape)
             codes = (moved / spread(scale.float(), scale_part, *shape)).round_()
         else:
@@ -99,7 +101,14 @@ class Integers:
             second, offset = "zero_point", (-smallest / scale.float()).round_().clamp_(0, 15).to(torch.uint8)
             codes = (weight.float() / spread(scale.float(), scale_part, *shape)).round_()
             codes += spread(offset.float(), scale_part, *shape)
-        return {"weight": pack_nibbles(codes.clamp_(0, 15).to(torch.uint8)), "scale": scale, second: offset}
+        codes = codes.clamp_(0, self._most)
+        packed = codes.to(torch.int8) if self.bits == 8 else pack_nibbles(codes.to(torch.uint8))
+        return {"weight": packed, "scale": scale, second: offset}
+
+    @property
+    def _most(self) -> int:
+        """The largest code beside an offset."""
+        return 127 if self.bits == 8 else 15
 
     def with_tiles(self, rows: int, columns: int | None) -> WeightFormat:
         return replace(self, group=columns)

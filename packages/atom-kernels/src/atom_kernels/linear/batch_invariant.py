@@ -44,7 +44,7 @@ def why_not_cublas(problem: LinearProblem, platform: Any) -> str | None:
 
 
 def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    from atom_kernels.linear.triton_invariant import invariant_linear_kernel
+    from atom_kernels.linear.triton.invariant import invariant_linear_kernel
 
     weight, bias = weights["weight"].contiguous(), weights["bias"]
     in_features, out_features, dtype = problem.in_features, problem.out_features, problem.dtype

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.aiter import linear as aiter_linear
+from atom_kernels.aiter.quantized import fp8_blocks, fp8_rows, int8_rows, mxfp4
 from atom_kernels.dtypes import FLOATS
 from atom_kernels.formats import num_bytes as format_bytes
 from atom_kernels.formats import weight_specs as tensors_of
@@ -63,7 +64,24 @@ def _reference(problem: LinearProblem, weights: Any, x_TK: torch.Tensor) -> torc
 
 def _make_inputs(problem: LinearProblem, num_rows: int, generator: torch.Generator) -> Any:
     weights, random = random_weights(problem, generator)
+    if problem.input_format is not None:
+        return weights, (exact_when_rounded(num_rows, problem.in_features, problem.dtype, generator),)
     return weights, (random(num_rows, problem.in_features),)
+
+
+def exact_when_rounded(num_rows: int, num_columns: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Rows that formats of floating point hold exactly, so that kernels agree whether they round rows or not.
+
+    Powers of two, up to 16 apart in a row. Rows, and blocks of 32 columns, have unlike largest numbers.
+    """
+
+    def drawn(low: int, high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(low, high, shape, generator=generator)
+
+    blocks = drawn(-1, 1, num_rows, -(-num_columns // 32)).repeat_interleave(32, 1)[:, :num_columns]
+    exponents = drawn(-1, 2, num_rows, 1) + blocks - drawn(0, 4, num_rows, num_columns)
+    signs = 2 * drawn(0, 2, num_rows, num_columns) - 1
+    return (signs * torch.exp2(exponents.float())).to(dtype)
 
 
 def _problems() -> tuple[LinearProblem, ...]:
@@ -118,6 +136,12 @@ OP = Op(
     backends=(
         aiter_linear.SHUFFLED_BACKEND,
         aiter_linear.TUNED_BACKEND,
+        fp8_rows.SHUFFLED,
+        fp8_rows.PLAIN,
+        fp8_blocks.SHUFFLED,
+        fp8_blocks.PLAIN,
+        int8_rows.BACKEND,
+        mxfp4.BACKEND,
         BATCH_INVARIANT_BACKEND,
         native.NATIVE_BACKEND,
         native_quantized.NATIVE_BACKEND,

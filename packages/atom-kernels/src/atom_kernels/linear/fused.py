@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from atom_kernels.aiter import linear as aiter_linear
+from atom_kernels.aiter.quantized import fp8_blocks, fp8_rows, int8_rows, mxfp4
 from atom_kernels.dtypes import FLOATS
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset
-from atom_kernels.linear import triton_backend
 from atom_kernels.linear.contract import FusedLinearProblem, fused_linear
 from atom_kernels.linear.dense import empty_result, random_weights, weight_specs, work
+from atom_kernels.linear.triton import backend as triton_backend
 from atom_kernels.operator import Backend, Op, Tolerance
 
 _FORMATS = (
@@ -83,6 +84,12 @@ FUSED_LINEAR = Op(
     fake=empty_result,
     backends=(
         aiter_linear.FUSED_BACKEND,
+        fp8_rows.FUSED_SHUFFLED,
+        fp8_rows.FUSED_PLAIN,
+        fp8_blocks.FUSED_SHUFFLED,
+        fp8_blocks.FUSED_PLAIN,
+        int8_rows.FUSED,
+        mxfp4.FUSED,
         triton_backend.SKINNY_BACKEND,
         triton_backend.COMPOSED_BACKEND,
         triton_backend.PACKED_SKINNY_BACKEND,

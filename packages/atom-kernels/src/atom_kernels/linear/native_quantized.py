@@ -1,4 +1,4 @@
-"""Linear in C over packed codes: decodes a panel of rows into the caches, and multiplies it as float32."""
+"""Linear in C over packed codes: decodes a panel of rows into the caches, and multiplies it there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend, Layout
 
 _FORMATS = (Float8, Integers, Mxfp4, Nvfp4)
-_SIGNATURES = {"linear_quantized": "lpppppppllll->l"}
+# By the dtype that is multiplied.
+_FUNCTIONS = {torch.float32: "linear_quantized_f32", torch.bfloat16: "linear_quantized_bf16"}
+_SIGNATURES = dict.fromkeys(_FUNCTIONS.values(), "lpppppppllll->l") | {"has_linear_bf16": "->l"}
 # As the source numbers them.
 _INT8, _INT4, _E2M1, _E4M3 = range(4)
 # Columns that lie together: codes of four bits have their first half in the low halves of 16 bytes.
@@ -29,15 +31,23 @@ def _supports(problem: LinearProblem, platform: Any) -> str | None:
         return "for quantized weights"
     if not isinstance(problem.weight_format, _FORMATS):
         return f"does not read {problem.held.name}"
-    if platform.fast_bf16 and problem.dtype == torch.bfloat16:
-        return "sums in float32, which is slower than bfloat16 here"
     reason = why_not_dtype(problem.dtype, (torch.float32, torch.bfloat16)) or native_unavailable("linear_quantized")
+    fast = platform.fast_bf16 and problem.dtype == torch.bfloat16
+    if reason is None and fast and (_multiplied(problem) != problem.dtype or "amx_bf16" in platform.cpu_features):
+        return "multiplies in vectors, which is slower than bfloat16 is here"
     if reason is None and problem.in_features % _BLOCK:
         return f"for multiples of {_BLOCK} inputs, not {problem.in_features}"
     group = group_size(problem)
     if reason is None and group != _HALF and group % _BLOCK:
         return f"for groups of {_HALF} or multiples of {_BLOCK} inputs, not {group}"
     return reason
+
+
+def _multiplied(problem: LinearProblem) -> torch.dtype:
+    """What rows and decoded weights are multiplied as: bfloat16 where the CPU has instructions for it."""
+    if problem.dtype == torch.bfloat16 and load_native("linear_quantized", _SIGNATURES).has_linear_bf16():
+        return torch.bfloat16
+    return torch.float32
 
 
 def group_size(problem: LinearProblem) -> int:
@@ -61,7 +71,7 @@ def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None
         "scale": _by_group(problem, _scale(problem, weights)),
         "minimum": None if minimum is None else _by_group(problem, minimum.float()),
         "zero": None if zero is None else _by_group(problem, zero),
-        "bias": None if bias is None else bias.float().contiguous(),
+        "bias": None if bias is None else bias.to(_multiplied(problem)).contiguous(),
     }
 
 
@@ -95,11 +105,12 @@ def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
     offset = weight_format.offset if isinstance(weight_format, Integers) else Offset.NONE
     a_group = 4 + {Offset.NONE: 0, Offset.ZERO_POINT: 1, Offset.MINIMUM: 4}[offset]
     codes = columns if code_kind(problem) in (_INT8, _E4M3) else columns // 2
-    return rows * (codes + groups * a_group + 4 * problem.bias)
+    return rows * (codes + groups * a_group + _multiplied(problem).itemsize * problem.bias)
 
 
 def _bind(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    function = load_native("linear_quantized", _SIGNATURES).linear_quantized
+    multiplied = _multiplied(problem)
+    function = getattr(load_native("linear_quantized", _SIGNATURES), _FUNCTIONS[multiplied])
     names = ("codes", "scale", "minimum", "zero", "bias")
     pointers = [None if packed[name] is None else packed[name].data_ptr() for name in names]
     kind, group = code_kind(problem), group_size(problem)
@@ -108,7 +119,7 @@ def _bind(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch
     def run(x: torch.Tensor, _keep_alive: Any = packed) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != k:
             raise TypeError(f"linear was planned for [..., {k}] {dtype}, got {list(x.shape)} {x.dtype}")
-        rows = x.float().contiguous()
+        rows = x.to(multiplied).contiguous()
         num_rows = x.numel() // k
         out = torch.empty(num_rows, n)
         if not function(kind, rows.data_ptr(), *pointers, out.data_ptr(), num_rows, k, n, group):

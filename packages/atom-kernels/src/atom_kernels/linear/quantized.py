@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from atom_kernels.dtypes import FLOATS
-from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset
+from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, WeightFormat
 from atom_kernels.host_threads.probing import run_apart
 from atom_kernels.linear.contract import LinearProblem, linear
 from atom_kernels.operator import Backend
@@ -97,6 +97,8 @@ def parity_problems() -> tuple[LinearProblem, ...]:
             Float8(128, 128),
             Float8(1, 32),
             Integers(8, 32),
+            Integers(8, 16),
+            Integers(8, 32, Offset.MINIMUM),
             Integers(4),
             Mxfp4(),
             Nvfp4(),
@@ -116,7 +118,24 @@ def parity_problems() -> tuple[LinearProblem, ...]:
         for one in formats
     )
     halves = (LinearProblem(96, 40, torch.bfloat16, True, weight_format=one) for one in formats)
-    return (*by_row, *others, *halves)
+    return (*by_row, *others, *halves, *_rounded_problems())
+
+
+def _rounded_problems() -> tuple[LinearProblem, ...]:
+    """Linears whose rows may be rounded too, as checkpoints say it."""
+    blocks, tiles = Float8(1, 128), Float8(128, 128)
+    shapes: tuple[tuple[WeightFormat, WeightFormat, tuple[tuple[int, int], ...]], ...] = (
+        (Float8(), Float8(), ((256, 48), (592, 24), (1536, 64), (16, 8), (40, 8))),
+        (tiles, blocks, ((128, 136), (256, 144), (640, 576), (192, 16))),
+        (Integers(8), Integers(8), ((16, 8), (592, 24))),
+        (Mxfp4(), Mxfp4(), ((256, 128), (768, 384))),
+    )
+    return tuple(
+        LinearProblem(k, n, dtype, bias, weight_format=weights, input_format=inputs)
+        for weights, inputs, sizes in shapes
+        for k, n in sizes
+        for dtype, bias in ((torch.bfloat16, False), (torch.float16, True))
+    )
 
 
 def examples() -> tuple[LinearProblem, ...]:
@@ -124,4 +143,13 @@ def examples() -> tuple[LinearProblem, ...]:
     return (
         LinearProblem(576, 3072, torch.bfloat16, weight_format=Integers(8)),
         *(LinearProblem(576, 3072, torch.float32, weight_format=one) for one in formats),
+        *(
+            LinearProblem(4096, 6144, torch.bfloat16, weight_format=weights, input_format=inputs)
+            for weights, inputs in (
+                (Float8(), Float8()),
+                (Float8(128, 128), Float8(1, 128)),
+                (Integers(8), Integers(8)),
+                (Mxfp4(), Mxfp4()),
+            )
+        ),
     )

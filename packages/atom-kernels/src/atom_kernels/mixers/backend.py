@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atom_kernels.mixers.cache_format import CacheFormat
     from atom_kernels.operator import WeightSpec
     from atom_kernels.platform import Platform
-    from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
+    from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches, GroupSpec
 
 
 class MixerProblem(Protocol):
@@ -48,8 +48,8 @@ class MixerProblem(Protocol):
         ...
 
     @property
-    def sliding_window(self) -> int | None:
-        """Tokens visible to a query including itself; None sees everything."""
+    def keeps(self) -> GroupSpec:
+        """What it remembers of a request."""
         ...
 
     @property

@@ -104,6 +104,7 @@ class ExpertsProblem:
     alpha, limit: swiglu_oai only.
     batch_invariant: the bits of a token's result depend on no other token.
     gate_up_format, down_format: of the matrices of the two products; None is plain numbers in `dtype`.
+    input_format: what rows of both products may be rounded to where that makes them faster; None is not at all.
     """
 
     num_experts: int
@@ -118,6 +119,7 @@ class ExpertsProblem:
     batch_invariant: bool = False
     gate_up_format: WeightFormat | None = None
     down_format: WeightFormat | None = None
+    input_format: WeightFormat | None = None
 
     def __post_init__(self) -> None:
         check_activation(self.activation)

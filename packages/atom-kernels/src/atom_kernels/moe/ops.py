@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from atom_kernels.aiter.moe import experts as aiter_experts
+from atom_kernels.aiter.moe import quantized_experts
 from atom_kernels.aiter.moe import routing as aiter_routing
 from atom_kernels.dtypes import FLOATS
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, WeightFormat, num_bytes, weight_specs
@@ -160,6 +161,7 @@ def _quantized_problems() -> tuple[ExpertsProblem, ...]:
         Float8(16, 32),
         Integers(8),
         Integers(8, 32),
+        Integers(8, 32, Offset.MINIMUM),
         *(Integers(4, 32, offset, torch.float16) for offset in Offset),
         Mxfp4(),
         Nvfp4(),
@@ -175,6 +177,16 @@ def _quantized_problems() -> tuple[ExpertsProblem, ...]:
         ExpertsProblem(4, 2, 64, 32, torch.bfloat16, gate_up_format=Mxfp4(), down_format=Mxfp4()),
         ExpertsProblem(3, 1, 40, 24, torch.float32, gate_up_format=Integers(8), down_format=Integers(8)),
         ExpertsProblem(3, 2, 64, 32, torch.float32, gate_up_format=Integers(8)),
+        *(
+            ExpertsProblem(
+                *(4, 2, 256, size), torch.bfloat16, gate_up_format=weights, down_format=weights, input_format=inputs
+            )
+            for weights, inputs, size in (
+                (Float8(), Float8(), 96),
+                (Float8(128, 128), Float8(1, 128), 128),
+                (Mxfp4(), Mxfp4(), 192),
+            )
+        ),
     )
 
 
@@ -204,6 +216,7 @@ MOE_EXPERTS = Op(
     fake=lambda problem, x_TD, *rest: torch.empty_like(x_TD),
     backends=(
         aiter_experts.EXPERTS_BACKEND,
+        quantized_experts.QUANTIZED_BACKEND,
         triton_experts_backend.EXPERTS_BACKEND,
         grouped_backend.GROUPED_BACKEND,
         native.EXPERTS_BACKEND,
@@ -217,6 +230,12 @@ MOE_EXPERTS = Op(
         ExpertsProblem(32, 4, 1024, 512, torch.bfloat16),
         ExpertsProblem(8, 2, 512, 1024, torch.float32),
         ExpertsProblem(8, 2, 512, 1024, torch.float32, gate_up_format=Mxfp4(), down_format=Mxfp4()),
+        *(
+            ExpertsProblem(
+                *(8, 2, 512, 1024), torch.bfloat16, gate_up_format=weights, down_format=weights, input_format=inputs
+            )
+            for weights, inputs in ((Float8(128, 128), Float8(1, 128)), (Mxfp4(), Mxfp4()))
+        ),
     ),
     tolerance=_expert_tolerance,
     work=_expert_work,

@@ -2,8 +2,6 @@
 #pragma once
 #include "attention_tile.h"
 
-#define SMALLEST_SCALE 1e-6f /* of a token and head whose numbers are zeros */
-
 typedef struct {
     int64_t num_heads, num_kv_heads, head_dim, value_dim, block_size; /* value_dim: of a value and of the output */
     int64_t block_stride, token_stride, head_stride; /* of the cache, keys and values alike, in elements */
@@ -81,23 +79,14 @@ static void prepare_head(const element *in, element *out, const Prologue *prolog
     for (; d < n; d++) out[d] = float_to_element(x[d]);
 }
 
-#ifdef CACHE_E4M3
-/* The factor that makes the largest number of a head the largest in e4m3. */
-static float scale_of_row(const element *row, int n) {
-    float largest = 0;
-    for (int d = 0; d < n; d++) largest = fmaxf(largest, fabsf(element_to_float(row[d])));
-    return fmaxf(largest / E4M3_LARGEST, SMALLEST_SCALE);
-}
-#endif
-
 /* Puts one head of a token into the cache. `head_scale`, `token_scale`: those of its head, NULL for none. */
 static void store_row(const element *row, int n, stored *out, const float *head_scale, float *token_scale) {
 #ifdef CACHE_E4M3
-    float scale = head_scale ? *head_scale : 1;
-    if (token_scale) scale = *token_scale = scale_of_row(row, n);
+    float x[MAX_HEAD_DIM];
     int d = 0;
-    for (; d + VL <= n; d += VL) vf_store_e4m3(out + d, load_elements(row + d) / scale);
-    for (; d < n; d++) out[d] = (stored)vf_to_e4m3(vf_set(element_to_float(row[d]) / scale))[0];
+    for (; d + VL <= n; d += VL) vf_store(x + d, load_elements(row + d));
+    for (; d < n; d++) x[d] = element_to_float(row[d]);
+    store_e4m3_row(x, n, out, head_scale, token_scale);
 #else
     memcpy(out, row, n * sizeof(element));
 #endif

@@ -89,3 +89,19 @@ INLINE void vf_store_e4m3(uint8_t *p, vf x) {
     vu code = vf_to_e4m3(x);
     for (int i = 0; i < VL; i++) p[i] = (uint8_t)code[i];
 }
+
+#define SMALLEST_SCALE 1e-6f /* of a row of zeros */
+
+/* Stores a row divided by `scale`; NULL is 1. Where there is a `row_scale`, it becomes the one that makes the row's
+ * largest number the largest in e4m3, and is used instead. */
+static inline void store_e4m3_row(const float *row, int64_t n, uint8_t *out, const float *scale, float *row_scale) {
+    float divisor = scale ? *scale : 1;
+    if (row_scale) {
+        float largest = 0;
+        for (int64_t d = 0; d < n; d++) largest = fmaxf(largest, fabsf(row[d]));
+        divisor = *row_scale = fmaxf(largest / E4M3_LARGEST, SMALLEST_SCALE);
+    }
+    int64_t d = 0;
+    for (; d + VL <= n; d += VL) vf_store_e4m3(out + d, vf_load(row + d) / divisor);
+    for (; d < n; d++) out[d] = (uint8_t)vf_to_e4m3(vf_set(row[d] / divisor))[0];
+}

@@ -1,5 +1,6 @@
 /* Multi-head latent attention around the attention itself: norm, rotation and cache write of latents, rotation of
  * queries, and the products of each head with its part of the weights. */
+#include "e4m3.h"
 #include "linear.h"
 #include <stdlib.h>
 
@@ -8,6 +9,7 @@
 /* Below these a second thread costs more than it gives. */
 #define PARALLEL_PRODUCTS 65536
 #define PARALLEL_VALUES 16384
+#define MAX_LATENT 1024 /* elements, with the rotary key */
 
 typedef struct {
     void *memory;
@@ -61,8 +63,10 @@ void head_products_bf16(const bf16 *x, const bf16 *weight, bf16 *out, int64_t ro
                         int64_t n_size, int64_t x_row, int64_t x_head, int64_t w_head, int64_t out_row,
                         int64_t out_head) {}
 void write_latents_bf16(const bf16 *kv, const bf16 *norm, const int64_t *positions, const float *cos_sin,
-                        const int64_t *slots, bf16 *cache, int64_t tokens, int64_t kv_row, int64_t rank, int64_t rope,
-                        int64_t interleaved, float eps) {}
+                        const int64_t *slots, void *cache, const float *scale, float *token_scales, int64_t is_e4m3,
+                        int64_t tokens, int64_t kv_row, int64_t rank, int64_t rope, int64_t interleaved, float eps) {}
+void read_latents_bf16(const uint8_t *cache, const int64_t *slots, const float *scale, const float *token_scales, bf16 *out,
+                       int64_t count, int64_t n) {}
 void place_queries_bf16(const bf16 *q, const int64_t *positions, const float *cos_sin, bf16 *out, int64_t tokens,
                         int64_t heads, int64_t q_row, int64_t nope, int64_t rope, int64_t copied, int64_t out_head,
                         int64_t interleaved) {}

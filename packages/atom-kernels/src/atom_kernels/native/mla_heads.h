@@ -50,19 +50,40 @@ INLINE void NAME(normalize)(const T *in, const T *norm, T *out, int64_t n, float
     for (; d < n; d++) out[d] = FROM_FLOAT(TO_FLOAT(in[d]) * factor * TO_FLOAT(norm[d]));
 }
 
-/* Latent and rotary key of each token to its slot: normed if there is a norm, rotated if there are angles. */
+/* Latent and rotary key of each token to its slot: normed if there is a norm, rotated if there are angles. A cache in
+ * e4m3 holds them divided by `scale`, or by a scale of each slot's own in `token_scales`; NULL for none. */
 void NAME(write_latents)(const T *kv, const T *norm, const int64_t *positions, const float *cos_sin, const int64_t *slots,
-                         T *cache, int64_t tokens, int64_t kv_row, int64_t rank, int64_t rope, int64_t interleaved,
-                         float eps) {
-#pragma omp parallel for schedule(static) if (tokens * (rank + rope) > PARALLEL_VALUES)
+                         void *cache, const float *scale, float *token_scales, int64_t is_e4m3, int64_t tokens,
+                         int64_t kv_row, int64_t rank, int64_t rope, int64_t interleaved, float eps) {
+    int64_t n = rank + rope;
+#pragma omp parallel for schedule(static) if (tokens * n > PARALLEL_VALUES)
     for (int64_t t = 0; t < tokens; t++) {
-        if (slots[t] < 0) continue;
+        int64_t slot = slots[t];
+        if (slot < 0) continue;
         const T *in = kv + t * kv_row;
-        T *out = cache + slots[t] * (rank + rope);
+        T prepared[MAX_LATENT], *out = is_e4m3 ? prepared : (T *)cache + slot * n;
         if (norm) NAME(normalize)(in, norm, out, rank, eps);
         else memcpy(out, in, rank * sizeof(T));
         if (cos_sin) NAME(rotate)(in + rank, out + rank, cos_sin + positions[t] * rope, rope, interleaved);
         else memcpy(out + rank, in + rank, rope * sizeof(T));
+        if (!is_e4m3) continue;
+        float row[MAX_LATENT];
+        for (int64_t d = 0; d < n; d++) row[d] = TO_FLOAT(out[d]);
+        store_e4m3_row(row, n, (uint8_t *)cache + slot * n, scale, token_scales ? token_scales + slot : NULL);
+    }
+}
+
+/* What a cache in e4m3 holds at some slots, times its scales. */
+void NAME(read_latents)(const uint8_t *cache, const int64_t *slots, const float *scale, const float *token_scales, T *out,
+                        int64_t count, int64_t n) {
+#pragma omp parallel for schedule(static) if (count * n > PARALLEL_VALUES)
+    for (int64_t t = 0; t < count; t++) {
+        const uint8_t *in = cache + slots[t] * n;
+        T *to = out + t * n;
+        float factor = token_scales ? token_scales[slots[t]] : scale ? *scale : 1;
+        int64_t d = 0;
+        for (; d + VL <= n; d += VL) ROUND(to + d, vf_load_e4m3(in + d) * factor);
+        for (; d < n; d++) to[d] = FROM_FLOAT(e4m3_to_vf((vu){in[d]})[0] * factor);
     }
 }
 

@@ -26,13 +26,13 @@ static int64_t multiply_expert(const float *x, const packed_t *matrices, int64_t
 static int64_t multiply_expert(const float *x, const packed_t *matrices, int64_t first, const float *bias, float *out,
                                int64_t from, int64_t to, int64_t rows, int64_t k_size, int64_t n_size) {
     const int kind = (int)matrices->kind;
-    if (rows <= MAX_FEW_ROWS && (to - from) % TILE == 0) {
+    if (rows <= max_few_rows_f32 && (to - from) % TILE == 0) {
         const weights_t expert = weights_from(kind, &matrices->weights, first);
-        multiply_packed(kind, &expert, x, bias, out, rows, from, to, n_size);
+        multiply_packed_f32(kind, &expert, x, bias, out, rows, from, to, n_size);
         return 1;
     }
-    float *panel = panel_of_thread((to - from) * k_size);
+    float *panel = panel_of_thread((to - from) * k_size * (int64_t)sizeof(float));
     if (!panel) return 0;
-    decode(kind, &matrices->weights, first + from, first + to, panel);
+    decode_f32(kind, &matrices->weights, first + from, first + to, panel);
     return multiply_f32(x, panel - from * k_size, bias, out, from, to, rows, k_size, n_size);
 }

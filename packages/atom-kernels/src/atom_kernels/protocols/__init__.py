@@ -1,8 +1,10 @@
-"""Protocols that every host of the operators implements: caches, batch geometry, collectives."""
+"""Protocols that every host of the operators implements: what layers keep, caches, batch geometry, collectives."""
 
 from atom_kernels.protocols.collectives import SINGLE_RANK, Collectives, SingleRank
 from atom_kernels.protocols.geometry import BatchGeometry
+from atom_kernels.protocols.group_spec import GroupSpec, blocks_of_request, longest_request
 from atom_kernels.protocols.kv_cache import CacheLayout, Caches, CacheTensor
+from atom_kernels.protocols.pages import Pages
 
 __all__ = [
     "SINGLE_RANK",
@@ -11,5 +13,9 @@ __all__ = [
     "CacheTensor",
     "Caches",
     "Collectives",
+    "GroupSpec",
+    "Pages",
     "SingleRank",
+    "blocks_of_request",
+    "longest_request",
 ]

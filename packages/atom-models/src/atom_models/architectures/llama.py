@@ -26,7 +26,7 @@ from atom_models.layers import (
 )
 
 if TYPE_CHECKING:
-    from atom_models.layers.norm import MayNorm
+    from atom_models.layers.norms.norm import MayNorm
 
 
 @dataclass(frozen=True)
@@ -172,10 +172,11 @@ class LlamaMLP(Layer):
             prefix=f"{prefix}.gate_up_proj",
             bias=config.mlp_bias,
         )
-        self.max_fused_rows = self.gate_up_proj.max_fused_rows
         self.act = GatedActivation(
             config.activation, self.gate_up_proj.out_features // 2, context, after=self.gate_up_proj
         )
+        # Another problem, with other limits, where the linear ends with the activation.
+        self.max_fused_rows = self.gate_up_proj.max_fused_rows
         self.down_proj = RowParallelLinear(
             size, config.hidden_size, context, prefix=f"{prefix}.down_proj", bias=config.mlp_bias
         )

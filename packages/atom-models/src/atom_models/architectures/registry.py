@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from atom_models.checkpoint.errors import CheckpointError
+
 if TYPE_CHECKING:
     from atom_models.decoder.causal_lm import DecoderForCausalLM
 
@@ -102,7 +104,7 @@ _OTHER_MODALITIES = (
 )
 
 
-class UnsupportedArchitectureError(ValueError):
+class UnsupportedArchitectureError(CheckpointError):
     """A checkpoint's architecture is not implemented; the message names those that are, and the nearest."""
 
 
@@ -139,6 +141,11 @@ def check_architecture(name: str, config: Mapping[str, Any] | None = None) -> No
     raise UnsupportedArchitectureError(
         f"the architecture {name} is not supported; supported: {supported}. Use a model of one of these.{hint}"
     )
+
+
+def is_multimodal(config: Mapping[str, Any]) -> bool:
+    """Whether a config says that its model takes more than text."""
+    return any(config.get(part) is not None for part in _OTHER_MODALITIES)
 
 
 def _stem(name: str) -> str:

@@ -13,6 +13,7 @@ from atom_models.checkpoint.config_fields import normalize_config
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.checkpoint.gguf_config import gguf_config
 from atom_models.checkpoint.gguf_file import GGUFFile, read_gguf
+from atom_models.checkpoint.quantization_files import quantization_beside
 from atom_models.checkpoint.weight_names import is_decoder_alone, weight_names
 
 
@@ -24,6 +25,7 @@ class Checkpoint:
         path: folder with `config.json`, or the GGUF file.
         format: "safetensors" or "gguf".
         config: Hugging Face field names; both generations of transformers brought to one (`rope_parameters`, `dtype`).
+            A `quantization_config` may have a file of its own.
         generation_config: `generation_config.json`, or what a GGUF header says; may be empty.
         gguf: the header of a GGUF file, with the tokenizer in its metadata.
     """
@@ -109,6 +111,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         found = f"{len(files)} GGUF files (name one of them)" if files else "no GGUF file either"
         raise CheckpointError(f"{path} has no config.json, and {found}")
     config = normalize_config(_read_json(path / "config.json"))
+    if config.get("quantization_config") is None and (beside := quantization_beside(path, _read_json)) is not None:
+        config["quantization_config"] = beside
     generation = path / "generation_config.json"
     return Checkpoint(path, "safetensors", config, _read_json(generation) if generation.is_file() else {})
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from atom_models.checkpoint.errors import CheckpointError
 
-class UnsupportedQuantizationError(ValueError):
+
+class UnsupportedQuantizationError(CheckpointError):
     """The checkpoint's or the requested quantization is not known here; the message names those that are."""
 
 

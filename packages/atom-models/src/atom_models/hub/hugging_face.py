@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from atom_models.checkpoint import quantization_files
 from atom_models.hub.errors import ModelNotFoundError
 
 ALLOWED = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
-CONFIGS = ("config.json", "generation_config.json")
+CONFIGS = ("config.json", "generation_config.json", *quantization_files.NAMES)
 IGNORED = ("original/*", "onnx/*", "consolidated*.safetensors")
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")

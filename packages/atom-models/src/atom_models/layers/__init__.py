@@ -1,11 +1,8 @@
 """Layers that every architecture is made of; fusion happens in their seams, not in model files."""
 
 from atom_models.layers.activation import GatedActivation, UngatedActivation
-from atom_models.layers.attention import Attention
 from atom_models.layers.embedding import LMHead, VocabularyEmbedding
-from atom_models.layers.experts import Experts
 from atom_models.layers.layer import Layer
-from atom_models.layers.layer_norm import LayerNorm
 from atom_models.layers.linear import (
     ColumnParallelLinear,
     Linear,
@@ -16,15 +13,18 @@ from atom_models.layers.linear import (
     Shard,
 )
 from atom_models.layers.loadable import Loadable
-from atom_models.layers.mixer import Mixer
-from atom_models.layers.mla import LatentAttention, mla_scale
-from atom_models.layers.moe import MoE
-from atom_models.layers.moe_config import MoEConfig, RoutingConfig, SharedExpertsConfig
-from atom_models.layers.norm import RMSNorm
-from atom_models.layers.residual import Residual, Unsummed, summed
-from atom_models.layers.rotary import Rotary, make_rotary
+from atom_models.layers.mixers.attention import Attention
+from atom_models.layers.mixers.mixer import Mixer
+from atom_models.layers.mixers.mla import LatentAttention, mla_scale
+from atom_models.layers.mixers.rotary import Rotary, make_rotary
+from atom_models.layers.mixture.experts import Experts
+from atom_models.layers.mixture.moe import MoE
+from atom_models.layers.mixture.moe_config import MoEConfig, RoutingConfig, SharedExpertsConfig
+from atom_models.layers.norms.layer_norm import LayerNorm
+from atom_models.layers.norms.norm import RMSNorm
+from atom_models.layers.norms.residual import Residual, Unsummed, summed
+from atom_models.layers.norms.wide_norm import WideRMSNorm
 from atom_models.layers.ungated_mlp import UngatedMLP
-from atom_models.layers.wide_norm import WideRMSNorm
 from atom_models.quantization import ExpectedWeight
 
 __all__ = [

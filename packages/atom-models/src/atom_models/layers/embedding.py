@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from atom_kernels.embedding import OP, EmbeddingProblem
-from atom_kernels.formats import Plain
+from atom_kernels.formats import Plain, WeightFormat
 from atom_kernels.operator import SOURCE
 from atom_kernels.plan import Plan
 from atom_kernels.select import select
 from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.linear import Linear, Shard
 from atom_models.layers.loadable import RankWeight, not_loaded
+from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.weighted_layer import WeightedLayer
 from atom_models.quantization import ExpectedWeight
 from atom_models.quantization.layouts import PlainLayout
@@ -32,6 +33,8 @@ class VocabularyEmbedding(WeightedLayer):
         self.vocab_size, self.hidden_size = vocab_size, hidden_size
         self._ranks = context.collectives
         self.expect(f"{prefix}.weight", (vocab_size, hidden_size), num_pieces=self._ranks.size)
+        self._name, self._stored = prefix, context.quantization.stored_table(prefix, context.dtype)
+        self._packed: MatrixStack | None = None
         self._heads: list[LMHead] = []
         self._lookup: Callable[[torch.Tensor], torch.Tensor] = not_loaded(prefix)
 
@@ -42,25 +45,47 @@ class VocabularyEmbedding(WeightedLayer):
     def share_with(self, head: LMHead) -> None:
         """Makes `head` use this table as its weight, once it is loaded."""
         self._heads.append(head)
+        if self._packed is not None:
+            head.hold_in(self._packed.weight_format)
+        elif not isinstance(self._stored, PlainLayout):
+            self._pack_with(head)
+
+    def _pack_with(self, head: LMHead) -> None:
+        """Holds the table as it is stored, if the head can multiply it so: looking rows up alone would not pay."""
+        height = -(-self.vocab_size // self._ranks.size)
+        rows = (min(self._ranks.rank * height, self.vocab_size), min((self._ranks.rank + 1) * height, self.vocab_size))
+        shape, columns = (self.vocab_size, self.hidden_size), (0, self.hidden_size)
+        matrix = StoredMatrix(self._name, self._stored, shape, rows, columns)
+        stack = MatrixStack((matrix,), self._context.device, height)
+        if head.hold_in(stack.weight_format):
+            self._slots.clear()
+            self._packed = self._matrices["weight"] = stack
 
     def held_weights(self) -> list[HeldWeights]:
         [[(rows, _), _]] = self.weights_on_rank()
         [name] = self.expected_weights()
-        form = Plain(self._context.dtype).name
-        return [
-            HeldWeights.run_by(self._plan(rows), (name.removesuffix(".weight"),), asked=None, stored=form, held=form)
-        ]
+        stored = Plain(self._context.dtype).name if self._packed is None else self._stored.name
+        names, held = (name.removesuffix(".weight"),), self._problem(rows).held.name
+        return [HeldWeights.run_by(self._plan(rows), names, asked=None, stored=stored, held=held)]
+
+    def _problem(self, num_rows: int) -> EmbeddingProblem:
+        first_id = self._ranks.rank * num_rows if self._ranks.size > 1 else None
+        held = None if self._packed is None else self._packed.weight_format
+        return EmbeddingProblem(num_rows, self.hidden_size, self._context.dtype, first_id, held)
 
     def _plan(self, num_rows: int) -> Plan:
-        first_id = self._ranks.rank * num_rows if self._ranks.size > 1 else None
-        problem = EmbeddingProblem(num_rows, self.hidden_size, self._context.dtype, first_id)
-        return select(OP, problem, self._context.platform)
+        return select(OP, self._problem(num_rows), self._context.platform)
+
+    def finish(self) -> None:
+        if self._packed is None:
+            super().finish()
+        else:
+            self.pack(self._packed.take(self._packed.weight_format))
 
     def pack(self, weights: dict[str, torch.Tensor]) -> None:
-        table = weights["weight"]
-        self._lookup = self._plan(table.shape[0]).prepare(weights)
+        self._lookup = self._plan(weights["weight"].shape[0]).prepare(weights)
         for head in self._heads:
-            head.finish_with(table)
+            head.finish_with(weights)
 
 
 class LMHead(Linear):
@@ -113,6 +138,10 @@ class LMHead(Linear):
         if not self._tied:
             super().finish()
 
-    def finish_with(self, table: torch.Tensor) -> None:
-        """Uses this rank's rows of the tied embedding."""
+    def hold_in(self, weight_format: WeightFormat) -> bool:
+        """Before loading: takes on the format of the tied embedding, if a kernel reads it."""
+        return self._parts[0].hold_in(weight_format)
+
+    def finish_with(self, table: Mapping[str, torch.Tensor]) -> None:
+        """Uses this rank's rows of the tied embedding, which is plain or in the format that was taken on."""
         self._apply = self._parts[0].finish(tied=table)

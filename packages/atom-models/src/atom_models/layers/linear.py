@@ -16,7 +16,7 @@ from atom_models.layers.layer import Layer
 from atom_models.layers.linear_weights import LinearWeights
 from atom_models.layers.loadable import RankWeight, check_shape, not_loaded
 from atom_models.layers.matrices import StoredMatrix
-from atom_models.layers.residual import Unsummed
+from atom_models.layers.norms.residual import Unsummed
 from atom_models.quantization import ExpectedWeight, LayerQuantization
 from atom_models.quantization.linear_plan import max_fused_rows
 
@@ -94,8 +94,7 @@ class Linear(Layer):
         named = {f"{parent}.{shard.name}" if parent else shard.name: shard for shard in shards}
         for found, group in groupby(named.items(), lambda item: context.quantization.for_layer(item[0], context.dtype)):
             self._stack(found, dict(group), context, out_dtype)
-        limits = {max_fused_rows(part.plan) for part in self._parts}
-        self.max_fused_rows = limits.pop() if len(limits) == 1 else 0
+        self.max_fused_rows = self._most_fused_rows()
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
     def _stack(
@@ -124,6 +123,10 @@ class Linear(Layer):
                 self._biases[f"{name}.bias"] = _BiasPlace(part, start, self._rows_of_rank(shard), shard)
             start += shard.features_on_rank
 
+    def _most_fused_rows(self) -> int:
+        limits = {max_fused_rows(part.plan) for part in self._parts}
+        return limits.pop() if len(limits) == 1 else 0
+
     def _rows_of_rank(self, shard: Shard) -> tuple[int, int]:
         size, piece = shard.features_on_rank, self._ranks.rank * shard.num_pieces // self._ranks.size
         return min(piece * size, shard.out_features), min((piece + 1) * size, shard.out_features)
@@ -139,6 +142,7 @@ class Linear(Layer):
         if len(self._parts) > 1 or not self.max_fused_rows:
             return False
         self._parts[0].end_with_silu_and_mul()
+        self.max_fused_rows = self._most_fused_rows()
         return True
 
     def is_quantized(self, platform: Platform) -> bool:

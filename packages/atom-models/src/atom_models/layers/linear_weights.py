@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
-from atom_kernels.formats import Plain
+from atom_kernels.formats import Plain, WeightFormat
 from atom_kernels.linear import FusedLinearProblem
 from atom_kernels.plan import Plan
 from atom_kernels.platform import Platform
@@ -66,6 +66,13 @@ class LinearWeights:
         """Before loading: the plan gives ``silu(first half) * second half`` of the outputs."""
         self.problem = replace(self.problem, out_features=self.problem.out_features // 2, gated=True)
 
+    def hold_in(self, weight_format: WeightFormat) -> bool:
+        """Before loading: takes on the format of a matrix that it will be tied to, if a kernel reads it."""
+        problem = held_problem(self._plain, HeldFormat(), weight_format, self._platform)
+        if problem.weight_format is not None:
+            self.problem = problem
+        return problem.weight_format is not None
+
     def held_weights(self) -> HeldWeights:
         """What reports say of them."""
         names, stored = zip(*((matrix.name, matrix.layout.name) for matrix in self.matrices.matrices), strict=True)
@@ -76,16 +83,18 @@ class LinearWeights:
         bias = [RankWeight((rows,), rows * self.problem.dtype.itemsize)] if self.problem.bias else []
         return [self.matrices.on_rank(), *bias]
 
-    def finish(self, tied: torch.Tensor | None = None) -> Callable[..., torch.Tensor]:
+    def finish(self, tied: Mapping[str, torch.Tensor] | None = None) -> Callable[..., torch.Tensor]:
         """What runs them, see `prepare`.
 
         Args:
-            tied: a plain matrix that is there already, used without copying it.
+            tied: a matrix that is there already, plain or in the format of the problem, used without copying it.
         """
         held = self.problem.held
         if tied is None:
             tensors = self.matrices.take(held)
+        elif len(tied) > 1 or held == Plain(tied["weight"].dtype):
+            tensors = dict(tied)
         else:
-            tensors = {"weight": tied} if held == Plain(tied.dtype) else held.quantize(tied)
+            tensors = held.quantize(tied["weight"])
         bias, self._bias = self.bias if self.problem.bias else None, None
         return prepare(self.plan, tensors if bias is None else {**tensors, "bias": bias})

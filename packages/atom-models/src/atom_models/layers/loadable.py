@@ -16,11 +16,12 @@ class RankWeight(NamedTuple):
 
     Attributes:
         shape: of its numbers, whatever they are stored in.
-        stored_bytes: of this part in the checkpoint.
+        packed_bytes: of this part where its numbers stay in the format of the checkpoint: of the tensors that then hold
+            them, as scales may have another dtype or smaller tiles there. Those of the file where no layer can keep it.
     """
 
     shape: tuple[int, ...]
-    stored_bytes: int
+    packed_bytes: int
 
 
 @runtime_checkable

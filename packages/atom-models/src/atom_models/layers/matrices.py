@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from atom_kernels.formats import WeightFormat, cut, format_of_cuts, weight_specs
+from atom_kernels.formats import Plain, WeightFormat, cut, format_of_cuts, num_bytes, weight_specs
 from atom_models.layers.loadable import RankWeight, check_shape
 from atom_models.quantization import ExpectedWeight, StoredLayout
+from atom_models.quantization.layouts import PlainLayout
 from atom_models.quantization.rounding import rounded
 
 
@@ -75,7 +76,9 @@ class MatrixStack:
 
     def on_rank(self) -> RankWeight:
         """All of them as one weight."""
-        return RankWeight(self.shape, sum(matrix.stored_bytes_on_rank for matrix in self.matrices))
+        if isinstance(self.weight_format, Plain) and not isinstance(self.matrices[0].layout, PlainLayout):
+            return RankWeight(self.shape, sum(matrix.stored_bytes_on_rank for matrix in self.matrices))
+        return RankWeight(self.shape, num_bytes(self.weight_format, *self.shape))
 
     def load(self, name: str, tensor: torch.Tensor) -> None:
         """Takes one tensor, of the full shape. A matrix is put into its place with the last of its tensors."""

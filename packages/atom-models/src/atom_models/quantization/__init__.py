@@ -1,17 +1,21 @@
 """How layers hold their weights, and how checkpoints store them; the choice for each layer by its name."""
 
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
-from atom_models.quantization.choice import ONLINE, ROUNDED_TO, UNQUANTIZED, OneFormat, choose_quantization
+from atom_models.quantization.choice import AS_STORED, ONLINE, ROUNDED_TO, UNQUANTIZED, OneFormat, choose_quantization
+from atom_models.quantization.experts_plan import why_experts_never_packed
+from atom_models.quantization.gguf_quantization import GGUFQuantization
 from atom_models.quantization.layer_quantization import HeldFormat, LayerQuantization, Quantization
 from atom_models.quantization.layouts import ExpectedWeight, StoredLayout
 from atom_models.quantization.linear_plan import why_never_packed
-from atom_models.quantization.published import Header, Headers, read_published
+from atom_models.quantization.published import Header, Headers, input_format_of, read_published
 
 __all__ = [
+    "AS_STORED",
     "ONLINE",
     "ROUNDED_TO",
     "UNQUANTIZED",
     "ExpectedWeight",
+    "GGUFQuantization",
     "Header",
     "Headers",
     "HeldFormat",
@@ -21,6 +25,8 @@ __all__ = [
     "StoredLayout",
     "UnsupportedQuantizationError",
     "choose_quantization",
+    "input_format_of",
     "read_published",
+    "why_experts_never_packed",
     "why_never_packed",
 ]

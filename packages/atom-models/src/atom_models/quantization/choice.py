@@ -11,7 +11,7 @@ import torch
 from atom_kernels.formats import Float8, Integers, Mxfp4, Offset, WeightFormat
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
 from atom_models.quantization.layer_quantization import HeldFormat, LayerQuantization, Quantization
-from atom_models.quantization.layouts import PlainLayout
+from atom_models.quantization.layouts import PlainLayout, StoredLayout
 from atom_models.quantization.published import StoredQuantization, read_published
 from atom_models.quantization.published.headers import Headers
 
@@ -32,6 +32,13 @@ class OneFormat:
         is_skipped = any(f".{name}." in dotted for name in self.skipped)
         return LayerQuantization(PlainLayout(dtype), None if is_skipped else self.held)
 
+    def stored_table(self, name: str, dtype: torch.dtype) -> StoredLayout:
+        return PlainLayout(dtype)
+
+    @property
+    def cache_field(self) -> None:
+        return None
+
     def cache_scales(self, attention: str) -> None:
         return None
 
@@ -48,6 +55,8 @@ _HELD = {
 # What the weights of linears are rounded to by these names.
 ROUNDED_TO: Mapping[str, WeightFormat] = {name: held.weights for name, held in _HELD.items() if held.weights}
 
+# Asked for by name: weights stay as the checkpoint has them, as where nothing is asked for.
+AS_STORED = "auto"
 # Asked for by name; the head stays dense, where rounding costs the most.
 ONLINE: Mapping[str, Quantization] = {
     "none": UNQUANTIZED,
@@ -67,6 +76,7 @@ def choose_quantization(
         UnsupportedQuantizationError: an unknown method, or a request on top of a checkpoint that is quantized already.
     """
     given = config.get("quantization_config")
+    requested = None if requested == AS_STORED else requested
     if given is None:
         if (requested or "none") not in ONLINE:
             raise UnsupportedQuantizationError(

@@ -21,7 +21,12 @@ _ANY_SIZE = 1024
 
 
 def packed_experts(
-    plain: ExpertsProblem, formats: Mapping[str, WeightFormat | None], platform: Platform, *, rounded: bool
+    plain: ExpertsProblem,
+    formats: Mapping[str, WeightFormat | None],
+    platform: Platform,
+    *,
+    rounded: bool,
+    input_format: WeightFormat | None = None,
 ) -> ExpertsProblem:
     """The problem of experts of plain weights, with the formats in which they hold their matrices.
 
@@ -31,6 +36,7 @@ def packed_experts(
     Args:
         formats: of gate_up and down; None is plain.
         rounded: plain weights are to be rounded to them, as was asked for.
+        input_format: what activations may be rounded to, None is not at all.
 
     Raises:
         UnsupportedQuantizationError: weights are to be rounded to a format that no kernel of this machine reads.
@@ -38,7 +44,7 @@ def packed_experts(
     gate_up, down = formats["gate_up"], formats["down"]
     if gate_up is None or down is None:
         return plain
-    problem = replace(plain, gate_up_format=gate_up, down_format=down)
+    problem = replace(plain, gate_up_format=gate_up, down_format=down, input_format=input_format)
     if _has_kernel(problem, platform):
         return problem
     if rounded and (reason := why_experts_never_packed(gate_up, plain.dtype, platform)) is not None:
@@ -46,10 +52,20 @@ def packed_experts(
     return plain
 
 
-def why_experts_never_packed(weight_format: WeightFormat, dtype: torch.dtype, platform: Platform) -> str | None:
-    """Why no kernel of the platform reads experts in the format, whatever their sizes; None where one does."""
+def why_experts_never_packed(
+    weight_format: WeightFormat,
+    dtype: torch.dtype,
+    platform: Platform,
+    *,
+    input_format: WeightFormat | None = None,
+) -> str | None:
+    """Why no kernel of the platform reads experts in the format, whatever their sizes; None where one does.
+
+    Args:
+        input_format: what activations may be rounded to: some kernels want to.
+    """
     plain = ExpertsProblem(2, 1, _ANY_SIZE, _ANY_SIZE, dtype)
-    packed = replace(plain, gate_up_format=weight_format, down_format=weight_format)
+    packed = replace(plain, gate_up_format=weight_format, down_format=weight_format, input_format=input_format)
     if _has_kernel(packed, platform):
         return None
     # What keeps a kernel from plain experts too says nothing of the format.

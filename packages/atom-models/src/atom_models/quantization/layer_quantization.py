@@ -50,8 +50,17 @@ class Quantization(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def cache_field(self) -> str | None:
+        """The field of the checkpoint's config that declares scales of an fp8 KV cache, None if none does."""
+        ...
+
     def for_layer(self, layer_name: str, dtype: torch.dtype) -> LayerQuantization:
         """What a layer with activations in `dtype` gets."""
+        ...
+
+    def stored_table(self, name: str, dtype: torch.dtype) -> StoredLayout:
+        """How the embedding's table of that name is stored."""
         ...
 
     def cache_scales(self, attention: str) -> CacheScales | None:

@@ -42,8 +42,10 @@ def held_problem(
     problem = replace(plain, weight_format=held.weights or stored, input_format=held.inputs)
     if held.without_kernel or _has_kernel(problem, platform):
         return problem
-    if held.weights is not None and (reason := why_never_packed(held.weights, plain.dtype, platform)) is not None:
-        raise UnsupportedQuantizationError(f"weights are not rounded to {held.weights.name} here: {reason}")
+    if held.weights is not None:
+        reason = why_never_packed(held.weights, plain.dtype, platform, input_format=held.inputs)
+        if reason is not None:
+            raise UnsupportedQuantizationError(f"weights are not rounded to {held.weights.name} here: {reason}")
     return plain
 
 
@@ -76,10 +78,20 @@ def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., to
     return apply
 
 
-def why_never_packed(weight_format: WeightFormat, dtype: torch.dtype, platform: Platform) -> str | None:
-    """Why no kernel of the platform reads the format, whatever the sizes of the linear; None where one does."""
+def why_never_packed(
+    weight_format: WeightFormat,
+    dtype: torch.dtype,
+    platform: Platform,
+    *,
+    input_format: WeightFormat | None = None,
+) -> str | None:
+    """Why no kernel of the platform reads the format, whatever the sizes of the linear; None where one does.
+
+    Args:
+        input_format: what activations may be rounded to: some kernels want to.
+    """
     plain = FusedLinearProblem(_ANY_SIZE, _ANY_SIZE, dtype)
-    packed = replace(plain, weight_format=weight_format)
+    packed = replace(plain, weight_format=weight_format, input_format=input_format)
     if _has_kernel(packed, platform):
         return None
     # What keeps a kernel from plain weights too says nothing of the format.

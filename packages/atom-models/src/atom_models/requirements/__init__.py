@@ -1,6 +1,6 @@
 """What a model needs, from its config alone: weights, cache, and accelerators that hold them."""
 
-from atom_models.requirements.accelerators import ACCELERATORS, Accelerator, find_accelerators
+from atom_models.requirements.accelerators import ACCELERATORS, Accelerator, UnknownAcceleratorError, find_accelerators
 from atom_models.requirements.cache import CacheGroup
 from atom_models.requirements.layer_weights import LayerWeights, layer_weights
 from atom_models.requirements.placement import DEVICE_COUNTS, Placement, place
@@ -15,6 +15,7 @@ __all__ = [
     "ModelRequirements",
     "Placement",
     "RankShare",
+    "UnknownAcceleratorError",
     "find_accelerators",
     "layer_weights",
     "model_requirements",

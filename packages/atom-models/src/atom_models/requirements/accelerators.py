@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atom_kernels.platform import Platform
-from atom_models.checkpoint import CheckpointError
 
 _GB = 10**9
 
@@ -34,7 +33,7 @@ ACCELERATORS = (
 )
 
 
-class UnknownAcceleratorError(CheckpointError):
+class UnknownAcceleratorError(ValueError):
     """No accelerator of that name; the message names those that plans know."""
 
 

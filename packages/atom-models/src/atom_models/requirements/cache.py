@@ -13,7 +13,7 @@ from torch import nn
 from atom_kernels.mixers import CacheFormat, select_mixer
 from atom_kernels.mixers.cache_format import FLOAT8_DTYPES
 from atom_kernels.platform import Platform
-from atom_kernels.protocols import CacheLayout
+from atom_kernels.protocols import CacheLayout, GroupSpec
 from atom_models.model import mixer_layers
 
 CACHE_DTYPES = ("float32", "bfloat16", "float8_e4m3fn", "float8_e4m3fn_per_token_head")
@@ -21,36 +21,33 @@ CACHE_DTYPES = ("float32", "bfloat16", "float8_e4m3fn", "float8_e4m3fn_per_token
 
 @dataclass(frozen=True)
 class CacheGroup:
-    """Layers that keep the same tokens.
+    """Layers that keep the same kind of state.
 
     Attributes:
-        window: tokens that stay cached; None keeps all.
+        spec: what they keep.
         num_layers: in the group.
         problems: what the layers are, on one rank, each with how many layers are like it.
     """
 
-    window: int | None
+    spec: GroupSpec
     num_layers: int
     problems: Mapping[Any, int]
 
-    def tokens_kept(self, num_tokens: int, block_size: int) -> int:
-        """Tokens of a request of `num_tokens` that take up cache: at most a window, and a block that it has begun."""
-        return num_tokens if self.window is None else min(num_tokens, self.window + block_size)
-
-    def bytes_per_token(self, kv_cache_dtype: str, platform: Platform) -> int:
-        """Bytes of one token in all layers of the group, in the layouts that `platform` chooses."""
+    def num_bytes(self, num_tokens: int, block_size: int, kv_cache_dtype: str, platform: Platform) -> int:
+        """What a request of `num_tokens` takes in all layers of the group, in the layouts that `platform` chooses."""
         layouts = ((_layout(problem, kv_cache_dtype, platform), count) for problem, count in self.problems.items())
-        return sum(layout.block_bytes * count // layout.block_size for layout, count in layouts)
+        token_bytes = sum(layout.block_bytes * count // layout.block_size for layout, count in layouts)
+        return self.spec.tokens_kept(num_tokens, block_size) * token_bytes
 
 
 def cache_groups(model: nn.Module) -> tuple[CacheGroup, ...]:
     """The groups of one rank's model, the one that keeps everything first."""
-    groups: dict[int | None, Counter[Any]] = {}
+    groups: dict[GroupSpec, Counter[Any]] = {}
     for layer in mixer_layers(model).values():
-        groups.setdefault(layer.problem.sliding_window, Counter())[layer.problem] += 1
+        groups.setdefault(layer.problem.keeps, Counter())[layer.problem] += 1
     return tuple(
-        CacheGroup(window, problems.total(), problems)
-        for window, problems in sorted(groups.items(), key=lambda item: item[0] or 0)
+        CacheGroup(spec, problems.total(), problems)
+        for spec, problems in sorted(groups.items(), key=lambda item: not item[0].keeps_all)
     )
 
 

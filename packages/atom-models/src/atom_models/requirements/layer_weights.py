@@ -48,8 +48,13 @@ class LayerWeights:
     num_bytes: int
 
 
-def layer_weights(checkpoint: Checkpoint, quantization: str | None = None) -> tuple[LayerWeights, ...]:
+def layer_weights(
+    checkpoint: Checkpoint, quantization: str | None = None, model_impl: str = "auto"
+) -> tuple[LayerWeights, ...]:
     """The kinds of layers with matrices, in the order of the model, and the rest as one; no weight is read.
+
+    Args:
+        quantization, model_impl: as the engine's.
 
     Raises:
         UnsupportedQuantizationError, CheckpointError: as `load_model`.
@@ -58,7 +63,7 @@ def layer_weights(checkpoint: Checkpoint, quantization: str | None = None) -> tu
     dtype = getattr(torch, default_dtype(checkpoint, platform.preferred_dtype))
     chosen = stored_quantization(checkpoint, quantization)
     # Tables of angles are not counted, and need not be long.
-    context = BuildContext(platform=platform, dtype=dtype, quantization=chosen, max_model_len=16)
+    context = BuildContext(platform=platform, dtype=dtype, quantization=chosen, max_model_len=16, model_impl=model_impl)
     model = build_model(checkpoint, context)
     formats = _formats_in_files(checkpoint)
     kinds: dict[tuple[Any, ...], list[HeldWeights]] = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from torch import nn
 
 from atom_models.layers import Experts, LatentAttention, Linear, LMHead, Loadable
-from atom_models.layers.moe import Router
+from atom_models.layers.mixture.moe import Router
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class Count:
         linear: matrices of experts, and of linear layers but the head and routers: what is rounded while loading.
         linear_shapes: of those.
         idle: weights of experts that a token does not choose, with their biases.
-        stored_bytes: of all of them in the checkpoint.
+        packed_bytes: of all of them in the number formats of the checkpoint, see `RankWeight`.
     """
 
     parameters: int = 0
     linear: int = 0
     linear_shapes: Counter[tuple[int, int]] = field(default_factory=Counter)
     idle: int = 0
-    stored_bytes: int = 0
+    packed_bytes: int = 0
 
     def __add__(self, other: Count) -> Count:
         return Count(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
@@ -43,19 +43,19 @@ def count_parameters(model: nn.Module) -> Count:
 
 def _count(layer: Loadable, *, is_router: bool) -> Count:
     weights = layer.weights_on_rank()
-    total, stored_bytes = sum(math.prod(one.shape) for one in weights), sum(one.stored_bytes for one in weights)
+    total, packed_bytes = sum(math.prod(one.shape) for one in weights), sum(one.packed_bytes for one in weights)
     if isinstance(layer, Experts):
         count = layer.problem.num_experts
         shapes = Counter({(one.shape[1], one.shape[2]): count for one in weights if len(one.shape) == 3})
         linear = sum(math.prod(shape) * number for shape, number in shapes.items())
         idle = total // count * (count - layer.problem.top_k)
-        return Count(total, linear, shapes, idle, stored_bytes)
+        return Count(total, linear, shapes, idle, packed_bytes)
     if is_router or isinstance(layer, LMHead) or not isinstance(layer, (Linear, LatentAttention)):
-        return Count(parameters=total, stored_bytes=stored_bytes)
+        return Count(parameters=total, packed_bytes=packed_bytes)
     matrices = [(one.shape[0], one.shape[1]) for one in weights if len(one.shape) == 2]
     return Count(
         parameters=total,
         linear=sum(map(math.prod, matrices)),
         linear_shapes=Counter(matrices),
-        stored_bytes=stored_bytes,
+        packed_bytes=packed_bytes,
     )

@@ -16,9 +16,10 @@ from atom_kernels.protocols.collectives import SingleRank
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
+from atom_models.fallback.choice import Implementation, choose_implementation
 from atom_models.layers import Experts, Linear
 from atom_models.model import config_warnings, construct_model, stored_quantization
-from atom_models.quantization import ROUNDED_TO, UNQUANTIZED
+from atom_models.quantization import ROUNDED_TO, UNQUANTIZED, GGUFQuantization, Quantization
 from atom_models.requirements.cache import CACHE_DTYPES, CacheGroup, cache_groups
 from atom_models.requirements.parameters import Count, count_parameters
 
@@ -35,10 +36,7 @@ class RankShare:
     def kv_bytes(self, num_tokens: int, kv_cache_dtype: str, platform: Platform | None = None) -> int:
         """Bytes of cache that a request of `num_tokens` takes on this rank; on this machine, unless on `platform`."""
         platform = platform or detect_platform()
-        return sum(
-            group.tokens_kept(num_tokens, BLOCK_SIZE) * group.bytes_per_token(kv_cache_dtype, platform)
-            for group in self.cache_groups
-        )
+        return sum(group.num_bytes(num_tokens, BLOCK_SIZE, kv_cache_dtype, platform) for group in self.cache_groups)
 
 
 @dataclass(frozen=True)
@@ -47,14 +45,17 @@ class ModelRequirements:
 
     Attributes:
         architecture: as the checkpoint names it.
+        implementation: what serves it: our own file, or transformers' layers.
         num_parameters: tied embeddings counted once; layers that are not loaded are not counted.
         num_active_parameters: of these, what one token passes through; fewer in mixtures of experts.
         num_linear_parameters: of these, what is rounded while loading (no embedding, head or router).
         num_layers: that have a cache.
         max_model_len: longest context in tokens.
         weight_bytes: by number format. Those of `ROUNDED_TO` leave all but linears and experts in bfloat16; the
-            published format is there if the checkpoint is quantized and can be read.
-        published_format: by which method the checkpoint is quantized, such as "fp8" or "awq", or None.
+            published format is there if the checkpoint is quantized and can be read: in the tensors that layers hold,
+            whose scales may be wider than those of the files.
+        published_format: by which method the checkpoint is quantized, such as "fp8" or "awq", "gguf" for a file of
+            packed types, or None.
         held_format: platform, or None for this machine -> what an engine holds the published weights in there, one of
             `weight_bytes`.
         refusal: why an engine does not load this checkpoint; None if it does.
@@ -65,6 +66,7 @@ class ModelRequirements:
     """
 
     architecture: str
+    implementation: Implementation
     num_parameters: int
     num_active_parameters: int
     num_linear_parameters: int
@@ -84,18 +86,22 @@ class ModelRequirements:
         return RankShare(self.weight_bytes, self.cache_groups).kv_bytes(num_tokens, kv_cache_dtype)
 
 
-def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
+def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto") -> ModelRequirements:
     """Numbers for planning: the model is built as for an engine, and counted; no weight is read.
+
+    Args:
+        model_impl: as the engine's: "auto", "atom" or "transformers".
 
     Raises:
         UnsupportedArchitectureError: the architecture is not implemented.
         CheckpointError: the config lacks a field, contradicts itself, or asks for what is not implemented.
     """
     # Tables of angles are not counted, and need not be long.
-    context = BuildContext(dtype=torch.bfloat16, max_model_len=BLOCK_SIZE)
+    context = BuildContext(dtype=torch.bfloat16, max_model_len=BLOCK_SIZE, model_impl=model_impl)
     published, refusal = quantization_method(checkpoint.config), None
     try:
         context = replace(context, quantization=stored_quantization(checkpoint))
+        published = published or _packed_by(context.quantization)
         model = construct_model(checkpoint, context)
     except (UnsupportedQuantizationError, CheckpointError) as error:
         if published is None:
@@ -107,6 +113,7 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
     whole = _share(model, count, stored)
     return ModelRequirements(
         architecture=checkpoint.architecture,
+        implementation=choose_implementation(checkpoint, model_impl),
         num_parameters=count.parameters,
         num_active_parameters=count.parameters - count.idle,
         num_linear_parameters=count.linear,
@@ -123,6 +130,11 @@ def model_requirements(checkpoint: Checkpoint) -> ModelRequirements:
         cache_groups=whole.cache_groups,
         kv_bytes_per_token={name: whole.kv_bytes(1, name) for name in CACHE_DTYPES},
     )
+
+
+def _packed_by(quantization: Quantization) -> str | None:
+    """A file that no config declares quantized says it by the types of its matrices."""
+    return quantization.name if isinstance(quantization, GGUFQuantization) and quantization.types else None
 
 
 class _OneOf(SingleRank):
@@ -164,7 +176,7 @@ def _share(model: nn.Module, count: Count, stored: _Stored) -> RankShare:
         if name != stored.method:
             found[name] = (count.parameters - count.linear) * 2 + _rounded_bytes(count, weight_format)
     if stored.method is not None and stored.is_read:
-        found[stored.method] = count.stored_bytes
+        found[stored.method] = count.packed_bytes
     return RankShare(found, cache_groups(model))
 
 

@@ -1,9 +1,9 @@
-"""Tensors of a GGUF file, under Hugging Face names and in their row order, dequantized one at a time."""
+"""Tensors of a GGUF file, under Hugging Face names and in their row order, one at a time: as blocks, or dequantized."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from atom_models.checkpoint import Checkpoint, CheckpointError, GGUFFile, GGUFTensor
 from atom_models.checkpoint.gguf_architectures import GGUFArchitecture, find_gguf_architecture
+from atom_models.quantization.layouts import GGUF_PACKED
 from atom_models.weights.dequantize import dequantize
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -45,10 +46,25 @@ class GGUFSource:
         """The number format of each tensor, as GGUF calls it, by the tensor's name in the model."""
         return {name: piece.type_name for tensor in self._tensors() for name, piece in self._pieces(tensor)}
 
+    def packed_types(self) -> dict[str, str]:
+        """The type of each matrix that can stay in blocks, by its layer's name in the model."""
+        return {
+            name.removesuffix(".weight"): piece.type_name
+            for tensor in self._tensors()
+            for name, piece in self._pieces(tensor)
+            # Halves of latents have a dimension more, and become one matrix as numbers.
+            if len(piece.shape) == 2 and piece.type_name in GGUF_PACKED
+        }
+
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for tensor in self._tensors():
-            for name, piece in self._pieces(tensor):
-                yield name, self._as_the_model_has_it(piece)
+        """All tensors as numbers."""
+        return self.read(self.formats())
+
+    def read(self, names: Iterable[str], as_blocks: Collection[str] = ()) -> Iterator[tuple[str, torch.Tensor]]:
+        """Those tensors in that order: those of `as_blocks` as uint8 ``[rows, bytes of a row]``, others as numbers."""
+        pieces = {name: piece for tensor in self._tensors() for name, piece in self._pieces(tensor)}
+        for name in names:
+            yield name, self._as_the_model_has_it(pieces[name], as_blocks=name in as_blocks)
 
     def _tensors(self) -> list[GGUFTensor]:
         return [tensor for tensor in self.file.tensors.values() if self._is_read(tensor.name)]
@@ -80,8 +96,8 @@ class GGUFSource:
             )
             yield name.format(expert=expert), piece
 
-    def _as_the_model_has_it(self, tensor: GGUFTensor) -> torch.Tensor:
-        values, name = self._values(tensor), tensor.name
+    def _as_the_model_has_it(self, tensor: GGUFTensor, *, as_blocks: bool) -> torch.Tensor:
+        values, name = self._blocks(tensor) if as_blocks else self._values(tensor), tensor.name
         if name.endswith(_KEYS_OF_LATENT):
             return join_latent_halves(values, self._values(self._tensor(_other_half(name))))
         if self.architecture.permutes_heads and ".attn_q." in name:
@@ -91,6 +107,9 @@ class GGUFSource:
         if self.architecture.norm_offset and name.endswith("_norm.weight"):
             return values.float() - self.architecture.norm_offset
         return values
+
+    def _blocks(self, tensor: GGUFTensor) -> torch.Tensor:
+        return torch.frombuffer(self.file.read(tensor), dtype=torch.uint8).view(tensor.shape[0], -1)
 
     def _values(self, tensor: GGUFTensor) -> torch.Tensor:
         try:

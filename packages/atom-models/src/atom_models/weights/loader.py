@@ -35,7 +35,7 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, progress: bool = True
     headers = source.headers() if isinstance(source, SafetensorsSource) else None
     order = check_fit(model, source.names(), str(checkpoint.path), headers)
     start = time.perf_counter()
-    tensors = source.read(order) if isinstance(source, SafetensorsSource) else source
+    tensors = source.read(order) if isinstance(source, SafetensorsSource) else source.read(order, _as_blocks(model))
     count = fill(model, _shown(tensors, source.num_bytes, progress), str(checkpoint.path))
     logger.info("loaded %d tensors (%.0f MB) in %.1f s", count, source.num_bytes / 1e6, time.perf_counter() - start)
 
@@ -70,6 +70,12 @@ def load_dummy_weights(
     generator = torch.Generator(device).manual_seed(seed)
     expected = {name: weight for layer in loadable(model) for name, weight in layer.expected_weights().items()}
     fill(model, ((name, _random(name, weight, generator)) for name, weight in expected.items()), "dummy weights")
+
+
+def _as_blocks(model: nn.Module) -> set[str]:
+    """The tensors that a model wants as bytes of the blocks in which a GGUF file has them."""
+    expected = (item for layer in loadable(model) for item in layer.expected_weights().items())
+    return {name for name, weight in expected if weight.dtype is torch.uint8}
 
 
 def _noted(tensors: Iterable[tuple[str, torch.Tensor]], names: set[str]) -> Iterator[tuple[str, torch.Tensor]]:

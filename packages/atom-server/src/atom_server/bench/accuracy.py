@@ -132,7 +132,7 @@ def _row(names: tuple[str, str, str], baseline: ReferenceModel, found: Accuracy)
 
 def _windows(text: str, path: Path, plain_path: Path, size: int) -> list[list[int]]:
     """The text's tokens, which both models must agree on."""
-    from atom_core.models import open_checkpoint, windows_of
+    from atom_core.models import AccuracyError, open_checkpoint, windows_of
     from atom_core.tokenization import Tokenizer
 
     checkpoints = [open_checkpoint(each) for each in dict.fromkeys((path, plain_path))]
@@ -145,7 +145,10 @@ def _windows(text: str, path: Path, plain_path: Path, size: int) -> list[list[in
     token_ids, *others = [tokenizer.encode(text, add_special_tokens=False) for tokenizer in tokenizers]
     if any(other != token_ids for other in others):
         raise BenchError(f"{path} and {plain_path} have tokenizers that differ, so that no token can be compared")
-    return windows_of(token_ids, size, tokenizers[0].encode(""))
+    try:
+        return windows_of(token_ids, size, tokenizers[0].encode(""))
+    except AccuracyError as error:
+        raise BenchError(str(error)) from None
 
 
 def _read(path: Path) -> str:

@@ -13,6 +13,7 @@ from importlib import metadata
 
 from atom_core.host_memory import available_memory, total_memory
 from atom_server.cli.columns import columns
+from atom_server.cli.model_impl import add_model_impl
 
 HELP = "show what this machine has and what runs on what"
 USAGE = "[--model MODEL [--quantization FORMAT]] [--no-operators]"
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to tell of."""
     parser.add_argument("--model", help="folder, .gguf file, name or Hugging Face id whose weights to tell of")
     parser.add_argument("--quantization", metavar="FORMAT", help="of weights, as for `atom serve`")
+    add_model_impl(parser)
     parser.add_argument(
         "--operators",
         action=argparse.BooleanOptionalAction,
@@ -48,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print everything; 1 where the operators cannot be listed."""
     if args.model:
-        _print_weights(args.model, args.quantization)
+        _print_weights(args.model, args.quantization, args.model_impl)
         return 0
     _print_rows("machine", _machine())
     _print_rows("installed", [(name, _version(name)) for name in (*_OURS, *_OTHERS)])
@@ -100,12 +102,14 @@ def _models() -> list[tuple[str, str]]:
     ]
 
 
-def _print_weights(model: str, quantization: str | None) -> None:
+def _print_weights(model: str, quantization: str | None, model_impl: str) -> None:
     # Imported here: the rest goes without torch.
-    from atom_core.models import layer_weights, open_checkpoint, resolve_config
+    from atom_core.models import choose_implementation, layer_weights, open_checkpoint, resolve_config
 
-    found = layer_weights(open_checkpoint(resolve_config(model)), quantization)
-    print(f"weights of {model}")
+    checkpoint = open_checkpoint(resolve_config(model))
+    implementation = choose_implementation(checkpoint, model_impl)
+    found = layer_weights(checkpoint, quantization, model_impl)
+    print(f"weights of {model}\n  run by {implementation.describe()}")
     for one in found:
         stored = one.stored if one.stored == one.held else f"{one.stored}, kept as {one.held}"
         print(f"\n  {one.count} x {one.name}: {one.num_bytes / 2**20:.1f} MiB")

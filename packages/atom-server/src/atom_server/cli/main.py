@@ -63,19 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if settings.debug():
             raise
-        print(f"atom {args.command}: {describe(error)}", file=sys.stderr)
-        return 1
+        from atom_server.cli.endings import exit_code_of, failure_of
 
-
-def describe(error: Exception) -> str:
-    """An error for people: the message alone where it was written for them, with its kind where it was not."""
-    message = str(error).strip()
-    is_ours = type(error).__module__.split(".")[0].startswith("atom_")
-    if is_ours and message:
-        return message
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return f"{type(error).__name__}: {message} (ATOM_DEBUG=1 shows where)" if message else type(error).__name__
+        failure = failure_of(error)
+        print(f"atom {args.command}: {failure.line}", file=sys.stderr)
+        return exit_code_of(failure)
 
 
 if __name__ == "__main__":

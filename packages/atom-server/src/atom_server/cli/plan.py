@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from atom_core.config import ConfigError
 from atom_core.garbage import no_collection
 from atom_core.host_memory import available_memory
+from atom_server.cli.model_impl import add_model_impl
 from atom_server.cli.plan_tables import CACHE_DTYPES, accelerator_lines, memory_lines
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="model folder, .gguf file, name or Hugging Face id, of which only the config is downloaded "
         "(default: %(default)s)",
     )
+    add_model_impl(parser)
     parser.add_argument(
         "--memory", type=_memory, metavar="SIZE", help="such as 16GiB (default: what is available here)"
     )
@@ -63,10 +66,19 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan; 1 where the model does not fit in any number format."""
     # Half a million objects are made here and all are kept: collections would cost a tenth of the time.
     with no_collection():
-        from atom_core.models import find_accelerators, model_requirements, open_checkpoint, resolve_config
+        from atom_core.models import (
+            UnknownAcceleratorError,
+            find_accelerators,
+            model_requirements,
+            open_checkpoint,
+            resolve_config,
+        )
 
-        accelerators = find_accelerators(args.on) if args.on else ()
-        needs = model_requirements(open_checkpoint(resolve_config(args.model)))
+        try:
+            accelerators = find_accelerators(args.on) if args.on else ()
+        except UnknownAcceleratorError as error:
+            raise ConfigError(f"--on: {error}") from None
+        needs = model_requirements(open_checkpoint(resolve_config(args.model)), args.model_impl)
     print("\n".join(_heading(args.model, needs)))
     for line in needs.warnings:
         print(f"warning: {line}")
@@ -91,14 +103,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _heading(model: str, needs: ModelRequirements) -> list[str]:
-    active, windows = needs.num_active_parameters, [group for group in needs.cache_groups if group.window is not None]
+    active = needs.num_active_parameters
     parameters = _number(needs.num_parameters) + " parameters"
     if active != needs.num_parameters:
         parameters += f" ({_number(active)} for each token)"
     lines = [f"{model}: {needs.architecture}, {parameters}, {needs.num_layers} layers"]
+    lines.append(f"run by {needs.implementation.describe()}")
     lines.append(f"context {needs.max_model_len} tokens at most")
-    for group in windows:
-        lines.append(f"{group.num_layers} layers keep the last {group.window} tokens only")
+    kept = ((group.num_layers, group.spec.describe()) for group in needs.cache_groups)
+    lines += [f"{num_layers} layers keep {what}" for num_layers, what in kept if what is not None]
     if needs.published_format:
         unknown = "" if needs.published_format in needs.weight_bytes else ", of a size that is not known"
         lines.append(f"published as {needs.published_format}{unknown}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from atom_core.config import ConfigError
 from atom_server.cli.columns import columns
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def accelerator_lines(
         contexts: lengths of requests, a column each with how many fit at once.
 
     Raises:
-        ValueError: a format that the model has no plan for.
+        ConfigError: a format that the model has no plan for.
     """
     from atom_core.models import DEVICE_COUNTS, place
 
@@ -133,11 +134,7 @@ def _stored(kv_cache_dtype: str, weight_format: str) -> str:
 
 def _check(flag: str, value: str, allowed: Collection[str]) -> None:
     if value not in allowed:
-        raise PlanError(f"{flag} {value!r}: this model can be planned with {', '.join(allowed)}")
-
-
-class PlanError(ValueError):
-    """A number format that there are no sizes for."""
+        raise ConfigError(f"{flag} {value!r}: this model can be planned with {', '.join(allowed)}")
 
 
 def _size(num_bytes: int) -> str:

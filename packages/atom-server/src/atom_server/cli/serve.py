@@ -51,13 +51,16 @@ def run(args: argparse.Namespace) -> int:
     if args.port not in (None, options.port):
         _logger.info("port: %d, of --server-port; --port %d is left aside", options.port, args.port)
 
+    from atom_server.access.keys import KeyRing
     from atom_server.connections.listen import open_socket
     from atom_server.lifecycle import serve
     from atom_server.state import load_response_template, load_template
 
     # What can be wrong without a model is found out before one is loaded.
+    KeyRing.of(options)
     load_template(None, options.chat_template)
     load_response_template(None, options.response_template)
 
     with open_socket(options.host, options.port) as listener:
-        return serve(engine_args, options, listener, started=started)
+        serve(engine_args, options, listener, started=started)
+    return 0

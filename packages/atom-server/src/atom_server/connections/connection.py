@@ -14,10 +14,15 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from atom_server.connections.departure import Departure
 from atom_server.connections.limits import ConnectionLimits
 from atom_server.connections.lingering_transport import LingeringTransport
 from atom_server.connections.open_connections import OpenConnections
 from atom_server.errors import RETRY_AFTER, APIError
+
+# What means nothing to a client that still reads: one more interim answer, and a comment in a stream of events.
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_EMPTY_EVENT = b"3\r\n:\n\n\r\n"
 
 
 class Arriving(enum.Enum):
@@ -55,11 +60,13 @@ class Connection(HttpToolsProtocol):
         self._refusal: APIError | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._awaited: tuple[Arriving, int] | None = None
+        self._client_ended = False
 
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(LingeringTransport(transport, self._limits, self._is_sending))
+        self._departure = Departure(transport, probe=self._probe, on_gone=transport.abort)
+        super().connection_made(LingeringTransport(transport, self._limits, self._is_sending, self._departure))
         if self._others.add(self):
             self._set_deadline()
         else:
@@ -69,6 +76,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._others.discard(self)
         self.transport.stop_watching()
+        self._departure.stop()
         self._end_deadline()
         for cycle in self._unanswered:  # uvicorn tells the last one only, and the first may be at work
             cycle.disconnected = True
@@ -89,6 +97,15 @@ class Connection(HttpToolsProtocol):
             if self._num_unparsed >= self._limits.head_bytes and self._refusal is None:
                 self._refuse(self._too_long())
         self._set_deadline()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client ended its side: true where it is owed answers, which it may still read."""
+        if not self._unanswered or self._arriving is not Arriving.NOTHING or not self.transport.can_write_eof():
+            return False
+        self._client_ended = True
+        self._probe()
+        self._departure.watch()
+        return True
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -159,8 +176,9 @@ class Connection(HttpToolsProtocol):
         self._unanswered.popleft()
         if not self._unanswered:
             self._others.set_works(self, works=False)
-            if self._refusal is not None and not self.transport.is_closing():
-                self._write_refusal(self._refusal)
+            if not self.transport.is_closing() and (self._refusal is not None or self._client_ended):
+                if self._refusal is not None:
+                    self._write_refusal(self._refusal)
                 self.transport.close()
         super().on_response_complete()
         self._set_deadline()
@@ -198,6 +216,19 @@ class Connection(HttpToolsProtocol):
             part = "body" if self._arriving is Arriving.BODY else "headers"
             message = f"the {part} of the request did not arrive within {self._limits.request_s:g} s"
             self._refuse(APIError(408, message, code="timeout"))
+
+    def _probe(self) -> None:
+        """Write what a client that waits for an answer does not mind; one that is gone answers it with a reset."""
+        is_asked_for = self._client_ended or len(self._unanswered) > 1
+        if not is_asked_for or not self._unanswered or self.flow.write_paused:
+            return
+        cycle = self._unanswered[0]
+        if cycle.scope["http_version"] == "1.0":  # knows neither
+            self.transport.abort()
+        elif not cycle.response_started:
+            self.transport.write(_CONTINUE)
+        elif cycle.chunked_encoding:  # only streams of events are: other answers tell their length
+            self.transport.write(_EMPTY_EVENT)
 
     # Refusals.
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from atom_server.connections.departure import Departure
 from atom_server.connections.limits import ConnectionLimits
 
 
@@ -15,15 +16,25 @@ class LingeringTransport(asyncio.Transport):
     A socket that is closed while its client still sends answers with a reset, and the reset may overtake the last
     answer. So `close` ends only the writing where `is_sending` says that more will come; what comes is thrown away, up
     to a limit of bytes and time. A client that takes nothing of what is written to it is cut off.
+
+    Args:
+        departure: watches the socket while it is not read.
     """
 
-    def __init__(self, transport: asyncio.Transport, limits: ConnectionLimits, is_sending: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        limits: ConnectionLimits,
+        is_sending: Callable[[], bool],
+        departure: Departure,
+    ) -> None:
         super().__init__()
         self.is_lingering = False
         self.write = transport.write  # type: ignore[method-assign]  # for each chunk of a stream: no detour
         self._transport = transport
         self._limits = limits
         self._is_sending = is_sending
+        self._departure = departure
         self._num_discarded = 0
         self._num_unsent = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -32,6 +43,7 @@ class LingeringTransport(asyncio.Transport):
         """Close once everything has been sent."""
         if self.is_closing():
             return
+        self._departure.stop()
         if self._is_sending():
             self.is_lingering = True
             self.write = _ignore  # type: ignore[method-assign]
@@ -77,12 +89,17 @@ class LingeringTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.is_lingering or self._transport.is_closing()
 
+    def can_write_eof(self) -> bool:
+        return self._transport.can_write_eof()
+
     def pause_reading(self) -> None:
         if not self.is_closing():
             self._transport.pause_reading()
+            self._departure.watch()
 
     def resume_reading(self) -> None:
         if not self.is_closing():
+            self._departure.stop()
             self._transport.resume_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

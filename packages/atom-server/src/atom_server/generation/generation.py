@@ -11,14 +11,17 @@ from starlette.requests import Request
 from atom_core import EngineDeadError, InvalidRequestError, RequestOutput, SamplingParams
 from atom_core.engine.outputs.request_stream import RequestStream
 from atom_core.messages import Pooling
+from atom_server.access.guard import caller_of
+from atom_server.access.keys import ANYBODY, Caller
 from atom_server.bodies.client_names import SAME, Names, renamed
 from atom_server.errors import APIError, engine_dead, shutting_down
+from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.tallies import Tallies
 from atom_server.prompts.texts import PromptTokens
 from atom_server.request_log import RequestRecord
 from atom_server.schemas.model_request import ModelRequest
 from atom_server.schemas.responses import CompletionTokensDetails, PromptTokensDetails, Usage
-from atom_server.state import ServerState
+from atom_server.state import ServerState, server_state
 
 
 class Generation:
@@ -29,6 +32,7 @@ class Generation:
     Attributes:
         id: of the answer, e.g. "cmpl-5f2c...".
         prompts, model, created: for the answer.
+        submitted: when, by the monotonic clock.
         num_prompt_tokens: of all prompts, each counted once.
         num_reasoning_tokens: of the tokens so far; set by whoever reads the text.
     """
@@ -43,15 +47,17 @@ class Generation:
         id: str,
         n: int,
         names: Names,
+        caller: Caller = ANYBODY,
     ) -> None:
         self.id = id
         self.model = state.check_model(body.model)
         self.created = int(time.time())
+        self.submitted = time.monotonic()
         self.prompts = list(prompts)
         self.num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         self.num_reasoning_tokens = 0
         self.n = n
-        self._state, self._body, self._names = state, body, names
+        self._state, self._body, self._names, self._caller = state, body, names, caller
         self._stream = stream
         self._prompt_index = {request_id: index for index, request_id in enumerate(stream.request_ids)}
         self._tallies = Tallies(len(prompts) * n)
@@ -79,20 +85,23 @@ class Generation:
         """
         state: ServerState = request.app.state.server
         state.check_takes_requests()
-        check_room(state, body, names)
+        caller = caller_of(request)
+        check_room(request, body, names)
         state.check_model(body.model)
         try:
-            params = await state.engine.prepare(params)
+            params = await until_disconnect(request, state.engine.prepare(params))
+            state.rates.take_prompt(caller, sum(len(prompt.token_ids) for prompt in prompts))
             stream = state.engine.submit(
                 [prompt.token_ids for prompt in prompts],
                 params if pooling is None else pooling,
                 priority=body.priority,
-                cache_salt=body.cache_salt,
+                cache_salt=caller.cache_salt(body.cache_salt),
+                tenant=caller.tenant,
             )
         except InvalidRequestError as error:
             raise renamed(_in_words_of(body, error), names) from None
         id = f"{kind}-{body.request_id or uuid.uuid4().hex}"
-        generation = cls(state, body, prompts, stream, id=id, n=params.n, names=names)
+        generation = cls(state, body, prompts, stream, id=id, n=params.n, names=names, caller=caller)
         state.active.add(generation)
         request.state.record.prompt_tokens = generation.num_prompt_tokens
         return generation
@@ -122,7 +131,11 @@ class Generation:
 
     async def close(self) -> None:
         """Abort what still runs, whoever reads the outputs. Safe to call again."""
-        self._state.active.discard(self)
+        if self in self._state.active:
+            self._state.active.discard(self)
+            self._state.metrics.take_end(
+                self._tallies, num_prompt_tokens=self.num_prompt_tokens, num_cached_tokens=self._sum_cached, n=self.n
+            )
         await self._stream.aclose()
 
     def usage(self) -> Usage:
@@ -139,6 +152,18 @@ class Generation:
             latency_s=round(tallies.latency, 6),
         )
 
+    def describe(self) -> dict[str, object]:
+        """Where it stands, without any text."""
+        return {
+            "id": self.id,
+            "key": self._caller.name,
+            "age_s": round(time.monotonic() - self.submitted, 3),
+            "phase": "decoding" if self._tallies.num_tokens else "waiting or prefilling",
+            "num_samples": self.num_choices,
+            "prompt_tokens": self.num_prompt_tokens,
+            "output_tokens": self._tallies.num_tokens,
+        }
+
     def report(self, record: RequestRecord) -> None:
         """Fill in the log line's numbers."""
         usage = self.usage()
@@ -149,7 +174,11 @@ class Generation:
         record.finish_reasons = self._tallies.finish_reasons()
 
     def _count(self, prompt_index: int, output: RequestOutput) -> None:
-        self._tallies.count(prompt_index * self.n + output.index, output)
+        before = self._tallies.num_tokens
+        gap = self._tallies.count(prompt_index * self.n + output.index, output)
+        if gap is not None:
+            self._state.metrics.inter_token.observe(gap)
+        self._state.rates.take_output(self._caller, self._tallies.num_tokens - before)
         if output.index == 0:
             self._sum_cached += output.num_cached_tokens - self._num_cached[prompt_index]
             self._num_cached[prompt_index] = output.num_cached_tokens
@@ -157,6 +186,8 @@ class Generation:
     def _failure(self, output: RequestOutput) -> APIError | InvalidRequestError:
         if output.finish_reason == "abort":
             return shutting_down()
+        if output.error_code == "slow_reader":
+            return APIError(408, output.error or "", code=output.error_code)
         if output.error_code in ("invalid_grammar", "queue_full"):
             name = "structured_outputs"
             error = InvalidRequestError(f"{name}: {output.error}", name, output.error_code)
@@ -168,14 +199,15 @@ class Generation:
         return APIError(500, f"the request failed in the engine: {output.error or 'no reason is known'}")
 
 
-def check_room(state: ServerState, body: ModelRequest, names: Names = SAME) -> None:
+def check_room(request: Request, body: ModelRequest, names: Names = SAME) -> None:
     """Refuse a request with more samples than there is room for, before anything is made for each of them.
 
     Raises:
         InvalidRequestError: see `AsyncEngine.check_room`.
     """
     try:
-        state.engine.check_room(body.num_prompts, body.num_samples_each)
+        engine = server_state(request).engine
+        engine.check_room(body.num_prompts, body.num_samples_each, tenant=caller_of(request).tenant)
     except InvalidRequestError as error:
         raise renamed(_in_words_of(body, error), names) from None
 

@@ -13,6 +13,7 @@ class _Tally:
 
     num_tokens: int = 0
     seconds_per_token: float = 0.0
+    latency: float = 0.0
     finish_reason: str | None = None
 
 
@@ -36,8 +37,8 @@ class Tallies:
     def __len__(self) -> int:
         return len(self._tallies)
 
-    def count(self, index: int, output: RequestOutput) -> None:
-        """Take news of the sample `index`."""
+    def count(self, index: int, output: RequestOutput) -> float | None:
+        """Take news of the sample `index`; the seconds since it had tokens before, None where these are its first."""
         tally = self._tallies[index]
         num_tokens = output.num_output_tokens
         self.num_tokens += num_tokens - tally.num_tokens
@@ -49,8 +50,12 @@ class Tallies:
             seconds = (output.latency - output.ttft) / (num_tokens - 1)
             self._sum_of_speeds += seconds - tally.seconds_per_token
             tally.seconds_per_token = seconds
+        gap = output.latency - tally.latency if tally.num_tokens and num_tokens > tally.num_tokens else None
+        if num_tokens > tally.num_tokens:
+            tally.latency = output.latency
         tally.num_tokens = num_tokens
         tally.finish_reason = output.finish_reason
+        return gap
 
     @property
     def seconds_per_token(self) -> float:

@@ -8,10 +8,9 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError
+from atom_server.prompts.template_sandbox import BUDGET, BudgetError, RenderBudget, TemplateSandbox, UnwantedError
 
 
 class ChatTemplateError(ValueError):
@@ -57,11 +56,13 @@ class ChatTemplate:
             is_wanted: asked again and again; the work ends where it says no.
 
         Raises:
-            APIError: 400; the template refused these messages, or failed on them, or the prompt is too long.
+            APIError: 400; the template refused these messages, or failed on them, took too long, or the prompt is too
+                long. 499 where nobody wants it any more.
         """
         variables = variables or {}
         self._check_names(variables)
-        pieces = self._pieces(messages, add_generation_prompt and not continue_final_message, variables)
+        budget = RenderBudget(is_wanted)
+        pieces = self._pieces(messages, add_generation_prompt and not continue_final_message, variables, budget)
         written, size = [], 0
         for piece in pieces:
             size += len(piece)
@@ -69,7 +70,7 @@ class ChatTemplate:
                 message = f"the messages make a prompt of more than {most_characters} characters; send less"
                 raise APIError(400, message, param="messages", code="context_length_exceeded")
             if not is_wanted():
-                raise APIError(CLIENT_CLOSED_REQUEST, "the client went away", code="client_closed_request")
+                raise _left()
             written.append(piece)
         text = "".join(written)
         return _cut_after(text, messages[-1].get("content")) if continue_final_message else text
@@ -82,17 +83,26 @@ class ChatTemplate:
             raise APIError(400, message, param="chat_template_kwargs")
 
     def _pieces(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, variables: Mapping[str, Any]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
+        budget: RenderBudget,
     ) -> Iterator[str]:
         context = {**variables, **self._special_tokens}
         context |= {"messages": self._known_roles(messages), "add_generation_prompt": add_generation_prompt}
+        context[BUDGET] = budget
         try:
             yield from self._template.generate(context)
+        except BudgetError as error:
+            raise _unrenderable(f"the chat template cannot render these messages: {error}") from None
+        except UnwantedError:
+            raise _left() from None
         except TemplateRefusal as error:
             raise _unrenderable(f"the chat template refuses these messages: {error}") from None
         except jinja2.TemplateError as error:
             raise _unrenderable(f"the chat template cannot render these messages: {error}") from None
-        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise _unrenderable(f"the chat template failed on these messages: {reason}") from None
 
@@ -118,8 +128,8 @@ def _cut_after(text: str, final: Any) -> str:
     raise _unrenderable("the chat template changes the last message, so it cannot be continued")
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+def _environment() -> TemplateSandbox:
+    environment = TemplateSandbox()
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
@@ -143,6 +153,10 @@ def _to_json(
 ) -> str:
     """JSON without the HTML escapes of Jinja's own filter: a prompt is not a page."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _left() -> APIError:
+    return APIError(CLIENT_CLOSED_REQUEST, "the client went away", code="client_closed_request")
 
 
 def _unrenderable(message: str) -> APIError:

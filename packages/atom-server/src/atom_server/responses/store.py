@@ -24,12 +24,14 @@ class StoredResponse:
         items: the input, all that came before it included.
         events: of its stream; None where it was not streamed.
         task: makes it in the background; None where nothing is to be awaited.
+        owner: the key that made it; nobody else can see it.
     """
 
     response: dict[str, Any]
     items: list[dict[str, Any]]
     events: EventLog | None = None
     task: asyncio.Task[None] | None = None
+    owner: str = ""
 
     @property
     def is_running(self) -> bool:
@@ -64,73 +66,106 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(inner)
 
 
-class ResponseStore:
-    """Keeps the newest responses; those that ended longest ago make room.
+class _Shelf:
+    """What one owner has stored, the oldest first."""
 
-    What is kept is counted as it comes and goes: nothing here takes longer the more is stored.
+    def __init__(self) -> None:
+        self.running: dict[str, _Counted] = {}
+        self.finished: OrderedDict[str, _Counted] = OrderedDict()
+        self.num_characters = 0
+
+    def __len__(self) -> int:
+        return len(self.running) + len(self.finished)
+
+    def put(self, response_id: str, stored: StoredResponse) -> None:
+        counted = _Counted(stored, stored.size)
+        self.num_characters += counted.size
+        (self.running if stored.is_running else self.finished)[response_id] = counted
+
+    def take_out(self, response_id: str) -> None:
+        counted = self.running.pop(response_id, None) or self.finished.pop(response_id, None)
+        if counted is not None:
+            self.num_characters -= counted.size
+
+
+class ResponseStore:
+    """Keeps the newest responses of each owner; whoever holds most makes room, with what ended longest ago.
+
+    An owner sees no responses but its own: ids of others are as unknown to it as those that never were. What is kept
+    is counted as it comes and goes: nothing here takes longer the more is stored.
     """
 
     def __init__(self, max_responses: int = MAX_RESPONSES, max_characters: int = MAX_CHARACTERS) -> None:
         self._max_responses = max_responses
         self._max_characters = max_characters
-        self._running: dict[str, _Counted] = {}
-        self._finished: OrderedDict[str, _Counted] = OrderedDict()
-        self._num_characters = 0
+        # By owner; there are no more owners than keys.
+        self._shelves: dict[str, _Shelf] = {}
 
     def __len__(self) -> int:
-        return len(self._running) + len(self._finished)
+        return sum(len(shelf) for shelf in self._shelves.values())
 
     def put(self, stored: StoredResponse) -> None:
-        """Keep a response, in the place of an earlier one with its id.
+        """Keep a response, in the place of an earlier one of its owner with its id.
 
         Raises:
             APIError: 503; it would have to take the place of one that is still being made.
         """
-        response_id = stored.response["id"]
-        if stored.is_running and response_id not in self._running and len(self._running) >= self._max_responses:
-            message = f"{self._max_responses} responses are being made in the background already; try again later"
-            raise APIError(503, message, code="queue_full", headers=RETRY_AFTER)
-        self._take_out(response_id)
-        counted = _Counted(stored, stored.size)
-        self._num_characters += counted.size
-        (self._running if stored.is_running else self._finished)[response_id] = counted
+        response_id, shelf = stored.response["id"], self._shelves.setdefault(stored.owner, _Shelf())
+        if stored.is_running and response_id not in shelf.running:
+            self._check_room(stored.owner, len(shelf.running))
+        shelf.take_out(response_id)
+        shelf.put(response_id, stored)
         self._make_room()
 
     def changed(self, stored: StoredResponse) -> None:
         """A response came to its end, or its events grew: count it anew; nothing happens to one that is not here."""
-        counted = self._counted(stored.response["id"])
+        counted = self._counted(stored.response["id"], stored.owner)
         if counted is not None and counted.stored is stored:
             self.put(stored)
 
-    def get(self, response_id: str) -> StoredResponse | None:
-        """A response, or None where it was never stored, was deleted or made room."""
-        counted = self._counted(response_id)
+    def get(self, response_id: str, owner: str = "") -> StoredResponse | None:
+        """A response, or None where it was never stored by this owner, was deleted or made room."""
+        counted = self._counted(response_id, owner)
         return None if counted is None else counted.stored
 
-    def find(self, response_id: str) -> StoredResponse:
+    def find(self, response_id: str, owner: str = "") -> StoredResponse:
         """A response; APIError 404 where there is none."""
-        stored = self.get(response_id)
+        stored = self.get(response_id, owner)
         if stored is None:
             message = f"there is no response {response_id[:128]!r}: it was not stored, was deleted, or made room"
             raise APIError(404, message, param="response_id", code="response_not_found")
         return stored
 
-    def remove(self, response_id: str) -> None:
+    def remove(self, response_id: str, owner: str = "") -> None:
         """Forget a response; ends the work on it."""
-        stored = self.find(response_id)
-        self._take_out(response_id)
+        stored = self.find(response_id, owner)
+        self._shelves[owner].take_out(response_id)
         if stored.task is not None:
             stored.task.cancel()
 
-    def _counted(self, response_id: str) -> _Counted | None:
-        return self._running.get(response_id) or self._finished.get(response_id)
+    def _counted(self, response_id: str, owner: str) -> _Counted | None:
+        shelf = self._shelves.get(owner)
+        return None if shelf is None else shelf.running.get(response_id) or shelf.finished.get(response_id)
 
-    def _take_out(self, response_id: str) -> None:
-        counted = self._running.pop(response_id, None) or self._finished.pop(response_id, None)
-        if counted is not None:
-            self._num_characters -= counted.size
+    def _check_room(self, owner: str, num_own: int) -> None:
+        """Whether one more may be made; a key leaves as much room to others as it takes."""
+        num_running = sum(len(shelf.running) for shelf in self._shelves.values())
+        num_free = self._max_responses - num_running
+        if not num_free or (owner and num_own and num_own + 1 > num_free):
+            message = f"{num_running} responses are being made in the background already; try again later"
+            raise APIError(503, message, code="queue_full", headers=RETRY_AFTER)
 
     def _make_room(self) -> None:
-        while self._finished and (len(self) > self._max_responses or self._num_characters > self._max_characters):
-            _, counted = self._finished.popitem(last=False)
-            self._num_characters -= counted.size
+        while len(self) > self._max_responses or self._num_characters > self._max_characters:
+            shelves = [shelf for shelf in self._shelves.values() if shelf.finished]
+            if not shelves:
+                return
+            largest = max(shelves, key=self._share)
+            largest.take_out(next(iter(largest.finished)))
+
+    def _share(self, shelf: _Shelf) -> float:
+        return max(len(shelf) / self._max_responses, shelf.num_characters / self._max_characters)
+
+    @property
+    def _num_characters(self) -> int:
+        return sum(shelf.num_characters for shelf in self._shelves.values())

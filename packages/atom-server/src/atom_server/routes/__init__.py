@@ -1,8 +1,19 @@
 """The HTTP routes, one file for each concern."""
 
-from atom_server.routes import chat_completions, completions, embeddings, messages, responses, scores, server, tokens
+from atom_server.routes import (
+    admin,
+    chat_completions,
+    completions,
+    embeddings,
+    messages,
+    metrics,
+    responses,
+    scores,
+    server,
+    tokens,
+)
 
-_MODULES = (chat_completions, completions, embeddings, messages, responses, scores, server, tokens)
+_MODULES = (admin, chat_completions, completions, embeddings, messages, metrics, responses, scores, server, tokens)
 ROUTERS = tuple(module.router for module in _MODULES)
 
 __all__ = ["ROUTERS"]

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
+from atom_server.access.guard import caller_of
 from atom_server.bodies.body import decode_json_object, ignored_header, parse_object, read_body
 from atom_server.schemas.strict_model import RequestOfModel
 from atom_server.state import ServerState, server_state
@@ -22,11 +23,13 @@ async def accepted(
         generates: refuse the request while the server is going down or its engine is gone.
 
     Raises:
-        APIError: 400, 404, 413, 499 or 503; see `read_body`, `decode_json_object`, `parse_object` and `ServerState`.
+        APIError: 400, 404, 413, 429, 499 or 503; see `read_body`, `decode_json_object`, `parse_object`,
+            `RateLimits` and `ServerState`.
     """
     state = server_state(request)
     if generates:
         state.check_takes_requests()
+    state.rates.take_request(caller_of(request))
     content = await read_body(request, state.options.max_body_bytes)
     body, ignored = parse_object(schema, decode_json_object(content))
     state.check_model(body.model)

@@ -40,7 +40,7 @@ async def chat_completions(request: Request) -> Response:
     """The assistant's next turn in a conversation, whole or as server-sent events."""
     state, body, headers = await accepted(request, ChatCompletionRequest)
     _check(body)
-    check_room(state, body)
+    check_room(request, body)
     prompt = await encode_chat(request, body)
     plan = plan_reply(state, body, prompt)
     generation = await Generation.submit(request, body, [prompt], plan.params, kind="chatcmpl")

@@ -29,7 +29,7 @@ async def completions(request: Request) -> Response:
     """A continuation of each prompt, whole or as server-sent events."""
     state, body, headers = await accepted(request, CompletionRequest)
     _check(body)
-    check_room(state, body)
+    check_room(request, body)
     prompts = await encode_prompts(request, body, body.prompt, max_tokens=body.max_tokens, with_text=body.echo)
     writer = TextWriter(body, prompts, state.engine.tokenizer)
     generation = await Generation.submit(request, body, prompts, writer.sampling_params(), kind="cmpl")

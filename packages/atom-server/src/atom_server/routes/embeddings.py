@@ -37,7 +37,7 @@ async def embeddings(request: Request) -> Response:
     """A vector of length 1 for each prompt."""
     state, body, headers = await accepted(request, EmbeddingRequest)
     refuse_unsupported(body.model_extra)
-    check_room(state, body)
+    check_room(request, body)
     model = state.engine.embedding_model
     model.check_dimensions(body.dimensions)
     prompts = await encode_prompts(request, body, body.input, param="input")

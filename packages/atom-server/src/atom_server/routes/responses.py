@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
+from atom_server.access.guard import caller_of
 from atom_server.answers.streaming import EventStream
 from atom_server.answers.whole_answer import written
 from atom_server.bodies.body import naming_ignored
@@ -35,7 +36,8 @@ _STREAM = "text/event-stream"
 async def create_response(request: Request) -> Response:
     """A response to the input, whole, as server-sent events, or in the background."""
     state, body, headers = await accepted(request, CreateResponseRequest)
-    earlier = _earlier_items(state, body)
+    owner = caller_of(request).name
+    earlier = _earlier_items(state, body, owner)
     with named_as(RESPONSES):
         chat = body.to_chat(earlier)
         prompt = await encode_chat(request, chat)
@@ -43,7 +45,7 @@ async def create_response(request: Request) -> Response:
     generation = await Generation.submit(request, chat, [prompt], plan.params, kind="resp", names=RESPONSES)
     headers = naming_ignored(headers, chat.without_effect(plan.params), RESPONSES)
     writer = ResponseWriter(body, generation.model, plan.make_reader(), state.engine.tokenizer)
-    stored = StoredResponse(writer.unfinished("in_progress"), [*earlier, *body.input_items(writer.id)])
+    stored = StoredResponse(writer.unfinished("in_progress"), [*earlier, *body.input_items(writer.id)], owner=owner)
     run = ResponseRun(request, generation, writer, stored, state.responses if body.store else None)
     if body.background:
         await run.start(streams=body.stream)
@@ -65,7 +67,7 @@ async def get_response(
     starting_after: Annotated[int, Query(ge=-1, le=2**53)] = -1,
 ) -> Response:
     """A stored response, as it stands, or the events of its stream after a number, to come included."""
-    stored = server_state(request).responses.find(response_id)
+    stored = server_state(request).responses.find(response_id, caller_of(request).name)
     if not stream:
         return Response(msgspec.json.encode(stored.response), media_type="application/json")
     if stored.events is None:
@@ -82,7 +84,7 @@ async def list_input_items(
     after: Annotated[str | None, Query(max_length=256)] = None,
 ) -> dict[str, Any]:
     """What a stored response was made from, a page at a time."""
-    items = server_state(request).responses.find(response_id).items
+    items = server_state(request).responses.find(response_id, caller_of(request).name).items
     items = items if order == "asc" else items[::-1]
     if after is not None:
         ids = [item["id"] for item in items]
@@ -102,14 +104,14 @@ async def list_input_items(
 @router.delete("/v1/responses/{response_id}")
 async def delete_response(request: Request, response_id: str) -> dict[str, Any]:
     """Forget a stored response; one that is still being made is ended."""
-    server_state(request).responses.remove(response_id)
+    server_state(request).responses.remove(response_id, caller_of(request).name)
     return {"id": response_id, "object": "response", "deleted": True}
 
 
 @router.post("/v1/responses/{response_id}/cancel")
 async def cancel_response(request: Request, response_id: str) -> dict[str, Any]:
     """End a response that is being made in the background."""
-    stored = server_state(request).responses.find(response_id)
+    stored = server_state(request).responses.find(response_id, caller_of(request).name)
     if stored.response["status"] != "cancelled":
         if stored.task is None or stored.task.done():
             message = "only a response that is still being made in the background can be cancelled"
@@ -118,10 +120,10 @@ async def cancel_response(request: Request, response_id: str) -> dict[str, Any]:
     return stored.response
 
 
-def _earlier_items(state: ServerState, body: CreateResponseRequest) -> Items:
+def _earlier_items(state: ServerState, body: CreateResponseRequest, owner: str) -> Items:
     if body.previous_response_id is None:
         return []
-    previous = state.responses.get(body.previous_response_id)
+    previous = state.responses.get(body.previous_response_id, owner)
     if previous is None or previous.response["status"] not in ("completed", "incomplete"):
         what = "there is no stored response" if previous is None else "there is no finished response"
         message = f"{what} {body.previous_response_id!r} to go on from"

@@ -64,7 +64,7 @@ async def _score(
     request: Request, body: ScoreRequest | RerankRequest, pairs: list[tuple[str, str]], *, judged: str
 ) -> tuple[Generation, list[float]]:
     state = server_state(request)
-    check_room(state, body)
+    check_room(request, body)
     param = body.name_of("prompt") or judged
     following = await _encode_once(request, [second for _, second in pairs], special=False, param=judged)
     contexts = await _encode_once(request, [first for first, _ in pairs], special=True, param=param)

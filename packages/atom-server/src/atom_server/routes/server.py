@@ -1,4 +1,4 @@
-"""What the server tells of itself: whether it works, what it serves, how it is set up; and its profiler."""
+"""What the server tells of itself: whether it works, what it serves, how it is set up."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 from fastapi import APIRouter, Request
 
 from atom_core import __version__
-from atom_server.errors import APIError, engine_dead
+from atom_server.errors import engine_dead
 from atom_server.state import ServerState, server_state
 
 router = APIRouter()
 
-_SECRET = frozenset(("api_key",))
+_SECRET = frozenset(("api_key", "admin_key"))
 
 
 @router.get("/health", tags=["health"])
@@ -80,7 +80,7 @@ async def server_info(request: Request) -> dict[str, Any]:
         "version": __version__,
         "served_model_names": list(state.served_names),
         "engine": msgspec.to_builtins(state.engine.info),
-        "server": options | {"asks_for_api_key": bool(state.options.api_keys)},
+        "server": options | {"asks_for_api_key": len(state.keys) > 0},
     }
 
 
@@ -94,35 +94,7 @@ async def load(request: Request) -> dict[str, Any]:
         "server_load": len(state.active),
         "num_requests_running": stats.num_running if stats else 0,
         "num_requests_waiting": stats.num_waiting if stats else 0,
-        "max_num_queued_requests": state.engine.max_num_queued_requests,
+        "max_num_queued_requests": state.engine.queue_limits.max_num_queued_requests,
+        "max_num_queued_tokens": state.engine.queue_limits.max_num_queued_tokens,
         "kv_cache_usage": used / stats.num_blocks if stats and stats.num_blocks else 0.0,
     }
-
-
-@router.post("/start_profile", tags=["profile"])
-async def start_profile(request: Request) -> dict[str, str]:
-    """Start tracing in the engine."""
-    state = server_state(request)
-    directory = _profiler_directory(state)
-    await state.engine.start_profile()
-    return {"status": "started", "directory": directory}
-
-
-@router.post("/stop_profile", tags=["profile"])
-async def stop_profile(request: Request) -> dict[str, str]:
-    """Stop tracing and write the traces."""
-    state = server_state(request)
-    directory = _profiler_directory(state)
-    await state.engine.stop_profile()
-    return {"status": "stopped", "directory": directory}
-
-
-def _profiler_directory(state: ServerState) -> str:
-    """Where traces are written; APIError 409 says what to set where no directory was given."""
-    directory = state.engine.info.profiler_dir
-    if directory is None:
-        message = (
-            "profiling is not set up: start the server with --torch-profiler-dir DIR, or set ATOM_TORCH_PROFILER_DIR"
-        )
-        raise APIError(409, message, code="profiler_not_ready")
-    return directory

@@ -7,11 +7,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from atom_core.engine.inputs.validation import MAX_PRIORITY
 from atom_server.schemas.strict_model import OpenModel, RequestOfModel
 
 MAX_INTEGER = 2**31 - 1
 
-Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="Lower goes first.")]
+Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Lower goes first.")]
 CacheSalt = Annotated[
     str,
     Field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -24,14 +25,15 @@ from atom_core.engine.inputs.validation import (
     check_prompt,
     check_sampling_params,
     check_structured_outputs,
+    check_tenant,
     check_thinking_budget,
     num_logprobs,
 )
 from atom_core.messages import Pooling, Prompt, SamplingParams, Submission
 from atom_core.structured_output.compiler import CompilerBusyError, GrammarCompiler
-from atom_core.structured_output.constraints.checking import check_grammar
 from atom_core.structured_output.constraints.choice import BackendSetting
 from atom_core.structured_output.constraints.grammar import GrammarError
+from atom_core.structured_output.judge import JudgeError, shared_judges
 from atom_core.tokenization import Tokenizer, bad_words_token_ids
 
 # Below this a temperature divides logits into infinities; it is greedy in all but name.
@@ -60,7 +62,7 @@ class InputProcessor:
     ) -> None:
         self.limits = limits
         self._tokenizer = tokenizer
-        self._grammars = GrammarCompiler(partial(check_grammar, setting=grammar_backend))
+        self._grammars = GrammarCompiler(partial(shared_judges().check, setting=grammar_backend), deadline=math.inf)
         self._eos_token_ids = tuple(eos_token_ids)
         self._random = random.Random(seed)
         self._ids = itertools.count()
@@ -136,6 +138,7 @@ class InputProcessor:
         *,
         priority: int = 0,
         cache_salt: str = "",
+        tenant: str = "",
     ) -> Submission:
         """Check prompts that share their parameters, and resolve what they leave open.
 
@@ -146,7 +149,7 @@ class InputProcessor:
         """
         self.validate(params)
         return msgspec.structs.replace(
-            self._submission(prompts, params, priority=priority, cache_salt=cache_salt),
+            self._submission(prompts, params, priority=priority, cache_salt=cache_salt, tenant=tenant),
             sampling_params=self._resolve(params),
             eos_token_ids=() if params.ignore_eos and params.structured_outputs is None else self._eos_token_ids,
         )
@@ -158,7 +161,13 @@ class InputProcessor:
         check_num_logprobs(sum(counts), self.limits)
 
     def process_embedding(
-        self, prompts: Sequence[Sequence[int]], pooling: Pooling, *, priority: int = 0, cache_salt: str = ""
+        self,
+        prompts: Sequence[Sequence[int]],
+        pooling: Pooling,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        tenant: str = "",
     ) -> Submission:
         """Check prompts whose embeddings are asked for.
 
@@ -169,15 +178,16 @@ class InputProcessor:
             allowed = ", ".join(map(repr, get_args(Pooling)))
             raise InvalidRequestError(f"pooling is {pooling!r}; it must be one of {allowed}", "pooling")
         params = SamplingParams(seed=0, max_tokens=0)
-        submission = self._submission(prompts, params, priority=priority, cache_salt=cache_salt)
+        submission = self._submission(prompts, params, priority=priority, cache_salt=cache_salt, tenant=tenant)
         return msgspec.structs.replace(submission, kind="embed", pooling=pooling)
 
     def _submission(
-        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, priority: int, cache_salt: str
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, priority: int, cache_salt: str, tenant: str
     ) -> Submission:
         """Checked prompts, with parameters as they came."""
         check_priority(priority)
         check_cache_salt(cache_salt)
+        check_tenant(tenant)
         checked = [self._check_prompt(prompt, params) for prompt in prompts]
         return Submission(
             prompts=[self._prompt(prompt, params) for prompt in checked],
@@ -185,6 +195,7 @@ class InputProcessor:
             arrival_time=time.monotonic(),
             priority=priority,
             cache_salt=cache_salt,
+            tenant=tenant,
         )
 
     def _check_prompt(self, token_ids: Sequence[int], params: SamplingParams) -> list[int]:
@@ -224,5 +235,5 @@ def _told_of_grammars() -> Iterator[None]:
         yield
     except GrammarError as error:
         raise InvalidRequestError(f"{name}: {error}", name, "invalid_grammar") from None
-    except CompilerBusyError as error:
+    except (CompilerBusyError, JudgeError) as error:
         raise InvalidRequestError(f"{name}: {error}", name, "queue_full") from None

@@ -18,6 +18,8 @@ MAX_STOP_STRINGS, MAX_STOP_LENGTH = 16, 256
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKENS = 128
 MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH = 128, 256
+MAX_PRIORITY = 100
+MAX_TENANT = 128
 CACHE_SALT = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 
@@ -51,6 +53,18 @@ def check_prompt(token_ids: Sequence[int], limits: RequestLimits) -> None:
                 "prompt",
                 "invalid_token_id",
             )
+
+
+def check_text(name: str, text: str) -> None:
+    """Raise InvalidRequestError for a text with half of a surrogate pair, which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{name} holds half of a surrogate pair, {text[error.start]!a} at character {error.start}, which is no "
+            "character: send Unicode text",
+            name,
+        ) from None
 
 
 def prompt_too_long(num_tokens: int, max_model_len: int, param: str = "prompt") -> InvalidRequestError:
@@ -173,8 +187,14 @@ def check_cache_salt(cache_salt: str) -> None:
 
 
 def check_priority(priority: int) -> None:
-    """Raise InvalidRequestError unless `priority` is an integer of 32 bits; lower runs first."""
-    _integer("priority", priority, -(2**31), 2**31 - 1)
+    """Raise InvalidRequestError unless `priority` is an integer within `MAX_PRIORITY` of 0; lower runs first."""
+    _integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
+
+
+def check_tenant(tenant: str) -> None:
+    """Raise InvalidRequestError unless `tenant` is a text of at most `MAX_TENANT` characters."""
+    if not isinstance(tenant, str) or len(tenant) > MAX_TENANT:
+        raise InvalidRequestError(f"tenant is {_shown(tenant)}; it must be at most {MAX_TENANT} characters", "tenant")
 
 
 def _check_texts(name: str, texts: Any, most: int, longest: int) -> None:
@@ -186,6 +206,7 @@ def _check_texts(name: str, texts: Any, most: int, longest: int) -> None:
     for text in texts:
         if not isinstance(text, str) or not 1 <= len(text) <= longest:
             raise InvalidRequestError(f"{name} holds {_shown(text)}; it must be {allowed}", name)
+        check_text(name, text)
 
 
 def _check_logit_bias(logit_bias: Any, limits: RequestLimits) -> None:

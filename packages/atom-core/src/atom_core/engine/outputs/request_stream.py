@@ -5,11 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from weakref import WeakSet
 
 from atom_core.messages import RequestOutput
 
 # After so many news without waiting, others on the event loop get their turn.
 MAX_NEWS_IN_A_ROW = 16
+
+
+class Unread:
+    """What has come for all open streams and was not taken yet, in tokens and log-probabilities."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.streams: WeakSet[RequestStream] = WeakSet()
 
 
 class RequestStream:
@@ -19,9 +28,19 @@ class RequestStream:
 
     Attributes:
         request_ids: of the prompts, in order; `RequestOutput.request_id` is one of them.
+        num_unread: tokens and log-probabilities that wait to be read.
     """
 
-    def __init__(self, request_ids: Sequence[str], num_samples: int, on_close: Callable[[Sequence[str]], None]) -> None:
+    def __init__(
+        self,
+        request_ids: Sequence[str],
+        num_samples: int,
+        on_close: Callable[[Sequence[str]], None],
+        unread: Unread | None = None,
+    ) -> None:
+        self.num_unread = 0
+        self._unread = unread or Unread()
+        self._unread.streams.add(self)
         self.request_ids = request_ids
         self._num_open = num_samples
         self._on_close = on_close
@@ -34,6 +53,7 @@ class RequestStream:
     def put(self, output: RequestOutput) -> bool:
         """Add news; True if they were the last."""
         self._outputs.append(output)
+        self._count(_size(output))
         self._num_open -= output.finished
         self._arrived.set()
         return self._num_open == 0
@@ -52,18 +72,45 @@ class RequestStream:
             self._arrived.clear()
             await self._arrived.wait()
         self._num_in_a_row += 1
-        return self._outputs.popleft()
+        output = self._outputs.popleft()
+        self._count(-_size(output))
+        return output
+
+    def give_up(self, error: str) -> None:
+        """Drop what was not read, abort what is open, and leave an error in its place."""
+        self._outputs.clear()
+        self._count(-self.num_unread)
+        self._num_open = 0
+        failure = RequestOutput(
+            self.request_ids[0], [], finished=True, finish_reason="error", error=error, error_code="slow_reader"
+        )
+        self._outputs.append(failure)
+        self._count(_size(failure))
+        self._on_close(self.request_ids)
+        self._arrived.set()
 
     async def aclose(self) -> None:
         """End the iteration; samples that are still open are aborted."""
         if not self._closed:
             self._closed = True
             self._outputs.clear()
+            self._count(-self.num_unread)
             if self._num_open:
                 self._on_close(self.request_ids)
         self._arrived.set()
 
+    def _count(self, size: int) -> None:
+        self.num_unread += size
+        self._unread.size += size
+
     def __del__(self) -> None:
+        self._unread.size -= self.num_unread
         if not self._closed and self._num_open and not self._loop.is_closed():
             # May run in any thread; the abort belongs to the event loop's.
             self._loop.call_soon_threadsafe(self._on_close, self.request_ids)
+
+
+def _size(output: RequestOutput) -> int:
+    """Tokens and log-probabilities of news."""
+    lists = (output.logprobs, output.prompt_logprobs)
+    return 1 + len(output.output_tokens) + sum(len(entries) * (1 + len(entries[0].top)) for entries in lists if entries)

@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 
 import msgspec
 import zmq
@@ -23,6 +22,7 @@ import zmq
 from atom_core import settings
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.errors import ProfilerError
+from atom_core.engine.failure import Failure
 from atom_core.engine.process.news_slices import slices_of
 from atom_core.engine.process.wire import (
     ENCODER,
@@ -52,7 +52,7 @@ PULSE_SECONDS = 0.5
 def main() -> int:
     """Start the engine, serve until told to stop; 0 after a shutdown, 1 after a failure."""
     # Signals reach the whole group: the parent drains, and then ends this process.
-    for ending in (signal.SIGINT, signal.SIGTERM):
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
@@ -64,7 +64,7 @@ def main() -> int:
     try:
         core = _start_core(launch)
     except Exception as error:
-        sender.send(Failed(_cause(error)))
+        sender.send(Failed(Failure.of(error)))
         _close(context, sender)
         return 1
     # What a start makes is never garbage, and a full collection over it would stop steps for 0.2 s. This is done only
@@ -74,8 +74,7 @@ def main() -> int:
         sender.send(Ready(core.info))
         _EngineLoop(core, context, sender, launch.folder).run()
     except Exception as error:
-        logger.exception("the engine died")
-        sender.send(Failed(_cause(error)))
+        sender.send(Failed(Failure.of(error)))
         return 1
     finally:
         _close(context, sender)
@@ -106,7 +105,8 @@ class _EngineLoop:
         self._sender = sender
         self._inbox: queue.SimpleQueue[ToEngine | msgspec.DecodeError] = queue.SimpleQueue()
         self._running = True
-        self._last_step: float | None = None  # None while idle
+        self._num_steps = 0
+        self._is_idle = True
         for target in (self._receive, self._beat):
             threading.Thread(target=target, args=(folder,), daemon=True).start()
 
@@ -115,17 +115,17 @@ class _EngineLoop:
         core = self._core
         while self._running:
             if not core.has_unfinished():
-                self._last_step = None
+                self._is_idle = True
                 while self._inbox.empty() and self._core.prepare():
                     pass
                 self._handle(self._inbox.get())
-                self._last_step = time.monotonic()
+                self._is_idle = False
             with contextlib.suppress(queue.Empty):
                 while True:
                     self._handle(self._inbox.get_nowait())
             if core.has_unfinished() and self._running:
                 news = core.step()
-                self._last_step = time.monotonic()
+                self._num_steps += 1
                 for part in slices_of(news):
                     self._sender.send(News(part, core.stats()))
 
@@ -169,10 +169,15 @@ class _EngineLoop:
     def _beat(self, folder: str) -> None:
         with contextlib.suppress(zmq.ZMQError):
             sender = _Sender(self._context, news_address(folder))
+            waited, num_steps = 0.0, 0
             while True:
-                last = self._last_step
-                sender.send(Pulse(0.0 if last is None else time.monotonic() - last, self._core.stats()))
+                if self._is_idle or self._num_steps != num_steps:
+                    waited, num_steps = 0.0, self._num_steps
+                sender.send(Pulse(waited, self._core.stats()))
                 time.sleep(PULSE_SECONDS)
+                # Pulses are counted, not the clock: time for which the process was stopped is no fault of a step.
+                if not self._core.is_preparing:
+                    waited += PULSE_SECONDS
 
 
 class _Sender:
@@ -205,16 +210,8 @@ def _die_with_parent(folder: str) -> None:
     os._exit(1)
 
 
-def _cause(error: BaseException) -> str:
-    """One line for errors that explain themselves, a traceback before it for the others; the cause is the last line."""
-    last = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, ValueError | OSError | ImportError | MemoryError) and type(error) is not ValueError:
-        return last
-    lines = traceback.format_exception(error)
-    return "".join(lines[:-1]) + f"{type(error).__name__}: {last}"
-
-
 if __name__ == "__main__":
     code = main()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # the log may be on a full disk
+        sys.stderr.flush()
     os._exit(code)  # threads that wait on sockets must not keep the process

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +12,9 @@ import zmq
 
 from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.errors import InvalidRequestError
+from atom_core.engine.failure import Failure, write_trace
 from atom_core.engine.process.engine_process import EngineProcess
 from atom_core.engine.process.wire import ENCODER, FROM_ENGINE, FromEngine, ToEngine, news_address, request_address
-
-logger = logging.getLogger(__name__)
 
 # When the process has ended, a last message with the cause may still be on its way.
 LAST_WORDS_SECONDS = 0.2
@@ -30,20 +28,21 @@ class EngineLink:
     Args:
         args: of the engine.
         on_message: called with each message of the engine.
-        on_failure: called with what ended the engine, in words: its process ended, or its news cannot be followed.
+        on_failure: called with what ended the engine: its process ended, or its news cannot be followed.
 
     Attributes:
         process: of the engine.
     """
 
     def __init__(
-        self, args: EngineArgs, *, on_message: Callable[[FromEngine], None], on_failure: Callable[[str], None]
+        self, args: EngineArgs, *, on_message: Callable[[FromEngine], None], on_failure: Callable[[Failure], None]
     ) -> None:
         self.process = EngineProcess(args)
         self._loop = asyncio.get_running_loop()
         self._on_message = on_message
         self._on_failure = on_failure
         self._again: asyncio.Handle | None = None
+        self._is_closed = False
         self._context = zmq.Context()
         self._requests = self._socket(zmq.PUSH)
         # The engine binds this one: what is sent before it does waits here, and sending never blocks.
@@ -77,6 +76,7 @@ class EngineLink:
 
     async def close(self, grace: float) -> None:
         """Give the process `grace` seconds to end by itself, then end it; remove the sockets' files."""
+        self._is_closed = True
         await asyncio.to_thread(self.process.stop, grace)
         self._loop.remove_reader(self._news.fileno())
         if self._again is not None:
@@ -102,15 +102,17 @@ class EngineLink:
             try:
                 self._on_message(FROM_ENGINE.decode(data))
             except Exception as error:
-                logger.exception("a message of the engine could not be handled")
                 self._loop.remove_reader(self._news.fileno())
-                self._on_failure(f"a message of the engine could not be handled: {type(error).__name__}: {error}")
+                cause = f"a message of the engine could not be handled: {type(error).__name__}: {error}"
+                self._on_failure(Failure("engine", cause, write_trace(error)))
                 return
         self._again = self._loop.call_soon(self._receive)
 
     def _exited(self) -> None:
         """Called from the thread that watches the process."""
         with contextlib.suppress(RuntimeError):  # the event loop may have ended before us
-            self._loop.call_soon_threadsafe(
-                self._loop.call_later, LAST_WORDS_SECONDS, lambda: self._on_failure(self.process.describe_exit())
-            )
+            self._loop.call_soon_threadsafe(self._loop.call_later, LAST_WORDS_SECONDS, self._tell_of_exit)
+
+    def _tell_of_exit(self) -> None:
+        if not self._is_closed:
+            self._on_failure(self.process.describe_exit())

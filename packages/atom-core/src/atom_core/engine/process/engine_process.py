@@ -17,6 +17,7 @@ import msgspec
 
 from atom_core import settings
 from atom_core.config.engine_args import EngineArgs
+from atom_core.engine.failure import Failure
 from atom_core.engine.process.wire import Launch
 
 
@@ -62,17 +63,22 @@ class EngineProcess:
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def describe_exit(self) -> str:
-        """How the process ended, in words."""
+    def describe_exit(self) -> Failure:
+        """How the process ended."""
         code = None if self._process is None else self._process.poll()
         if code is None:
-            return "the engine's process is running"
+            return Failure("engine", "the engine's process is running")
         if code < 0:
             with contextlib.suppress(ValueError):
                 name = signal.Signals(-code).name
-                memory = " (out of memory?)" if name == "SIGKILL" else ""
-                return f"the engine's process was ended by {name}{memory}"
-        return f"the engine's process ended with code {code}"
+                memory = " (out of memory? lower --kv-cache-memory)" if name == "SIGKILL" else ""
+                return Failure("engine", f"the engine's process was ended by {name}{memory}")
+        return Failure("engine", f"the engine's process ended with code {code}")
+
+    def kill(self) -> None:
+        """End the process at once, whatever it does; `on_exit` follows."""
+        if self._process is not None:
+            self._process.kill()
 
     def stop(self, grace: float) -> None:
         """Wait `grace` seconds for the process to end, then kill it; remove the folder. Blocks."""

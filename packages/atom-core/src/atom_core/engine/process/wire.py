@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from atom_core.engine.failure import Failure
 from atom_core.engine.info import EngineInfo
 from atom_core.messages import EngineOutput, StepStats, Submission
 
@@ -38,9 +39,9 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The engine could not start, or died; the last line of `message` is the cause."""
+    """The engine could not start, or died."""
 
-    message: str
+    failure: Failure
 
 
 class News(msgspec.Struct, frozen=True, tag=True):
@@ -58,7 +59,10 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
 
 
 class Pulse(msgspec.Struct, frozen=True, tag=True):
-    """The engine's process is alive. `seconds_without_step` counts while there is work; 0 when idle."""
+    """The engine's process is alive.
+
+    `seconds_without_step` counts while a step is waited for: 0 when idle, and captures and compilations stop it.
+    """
 
     seconds_without_step: float
     stats: StepStats

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from atom_core.messages import StructuredOutputParams
+from atom_core.structured_output.constraints.work import too_much_work
 
 MAX_BYTES = 65_536
 MAX_REGEX_LENGTH = 8_192
@@ -63,6 +64,8 @@ def check_limits(params: StructuredOutputParams) -> None:
         raise GrammarError(f"{kind} has {size} bytes; at most {MAX_BYTES} are allowed")
     if kind in ("json", "structural_tag"):
         _check_depth(kind, value)
+    if (problem := too_much_work(kind, value)) is not None:
+        raise GrammarError(f"{kind} takes too much work: {problem}")
 
 
 def json_value(kind: str, value: Any) -> Any:

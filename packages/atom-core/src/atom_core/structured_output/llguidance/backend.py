@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from functools import cache
 
 import llguidance
 import numpy as np
@@ -19,20 +18,27 @@ from atom_core.structured_output.backend import Grammar
 from atom_core.structured_output.constraints.grammar import GrammarError, json_value, kind_of, one_line
 from atom_core.structured_output.constraints.structural_tag import format_of
 from atom_core.structured_output.llguidance.lark import Split, json_of, lark_of
-from atom_core.structured_output.llguidance.library_tokenizer import NUM_BYTES, make_tokenizer, tokenizer_of_bytes
+from atom_core.structured_output.llguidance.library_tokenizer import make_tokenizer
 from atom_core.structured_output.llguidance.short_parser import ShortParser, ShortVocabularies
 from atom_core.structured_output.llguidance.slices import slices_of
+from atom_core.structured_output.llguidance.trial import why_it_cannot_be_followed
 from atom_core.structured_output.vocabulary import Vocabulary
 
-# A state of the lexer takes 1 to 2 kB.
-MAX_LEXER_STATES = 50_000
+# A state of the lexer takes 1 to 2 kB: no grammar comes to hold more than 40 MB.
+MAX_LEXER_STATES = 20_000
+STATE_BYTES = 2048
+# Expressions that patterns are taken apart into, while a text follows them too. Ten times this is seconds for a mask.
+MAX_LEXER_FUEL = 100_000
+# What a compiled grammar was measured to hold: for each of its characters, and for each token that a text took in it.
+CHARACTER_BYTES = 150
+TOKEN_BYTES = 4096
+LEAST_BYTES = 64 << 10
 # Tokenizers with slices of their own. Making one stops all threads for a tenth of a second, so their number is limited.
 MAX_SLICED = 8
 # Where in a grammar, and its lines.
 _PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 _EXCERPT = re.compile(r"\n +\d+ \| .*", re.DOTALL)
-_bytes = cache(tokenizer_of_bytes)
-LIMITS = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+LIMITS = LLParserLimits(initial_lexer_fuel=MAX_LEXER_FUEL, max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
 
 
 class LLGuidanceBackend:
@@ -63,10 +69,13 @@ class LLGuidanceBackend:
         start = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
         if start.is_error():
             raise GrammarError(f"{kind_of(params)} is not valid: {_complaint(params, start.get_error())}")
+        size = GrammarSize(len(grammar))
         if short is None:
-            return Grammar(lambda: LLGuidanceParser(start))
+            return Grammar(lambda: LLGuidanceParser(start, size), size.num_bytes)
         same = LLMatcher(short.tokenizer, grammar, log_level=0, limits=LIMITS)
-        return Grammar(lambda: ShortParser(LLGuidanceParser(start), LLGuidanceParser(same), short))
+        return Grammar(
+            lambda: ShortParser(LLGuidanceParser(start, size), LLGuidanceParser(same, size), short), size.num_bytes
+        )
 
     def _tokenizer_with(self, slices: tuple[str, ...]) -> LLTokenizer:
         """The tokenizer with these slices before its own; without, where too many others were asked for before."""
@@ -82,16 +91,30 @@ class LLGuidanceBackend:
         return tokenizer
 
 
-class LLGuidanceParser:
-    """See `Parser`. It begins where `start` stands, and leaves that as it is."""
+class GrammarSize:
+    """What a grammar has come to hold: the library does not tell, and its states grow with the texts that follow it."""
 
-    def __init__(self, start: LLMatcher) -> None:
+    def __init__(self, num_characters: int) -> None:
+        self._at_start = LEAST_BYTES + CHARACTER_BYTES * num_characters
+        self.num_tokens = 0
+
+    def num_bytes(self) -> int:
+        """The estimate as of now."""
+        return self._at_start + min(TOKEN_BYTES * self.num_tokens, STATE_BYTES * MAX_LEXER_STATES)
+
+
+class LLGuidanceParser:
+    """See `Parser`. It begins where `start` stands, shares its states, and leaves it there; `size` counts these."""
+
+    def __init__(self, start: LLMatcher, size: GrammarSize) -> None:
         self._matcher = start.deep_copy()
+        self._size = size
 
     def fill(self, words: np.ndarray) -> None:
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
 
     def accept(self, token_id: int) -> None:
+        self._size.num_tokens += 1
         self._matcher.consume_token(token_id)
 
     @property
@@ -104,13 +127,16 @@ class LLGuidanceParser:
 
 
 def check(params: StructuredOutputParams) -> None:
-    """Raise GrammarError unless `params` can be followed; needs no vocabulary."""
+    """Raise GrammarError unless `params` can be followed; needs no vocabulary.
+
+    Work and memory may be anything here: clients' constraints are checked in a process that can be killed.
+    """
     grammar = grammar_of(params, lambda text: [text])
     is_bad, messages = LLMatcher.validate_grammar_with_warnings(grammar, None, limits=LIMITS)
     if is_bad and messages:
         raise GrammarError(f"{kind_of(params)} is not valid: {_complaint(params, messages[0])}")
-    if kind_of(params) in ("json", "regex") and _matches_nothing(grammar):
-        raise GrammarError(f"{kind_of(params)} is not valid: no text follows it")
+    if (problem := why_it_cannot_be_followed(grammar, LIMITS)) is not None:
+        raise GrammarError(f"{kind_of(params)} is not valid: {one_line(problem)}")
 
 
 def _complaint(params: StructuredOutputParams, message: str) -> str:
@@ -118,14 +144,6 @@ def _complaint(params: StructuredOutputParams, message: str) -> str:
     if params.grammar is None:
         message = _PLACE.sub("", _EXCERPT.sub("", message))
     return one_line(message)
-
-
-def _matches_nothing(grammar: str) -> bool:
-    """Whether a text cannot even begin."""
-    start = LLMatcher(_bytes(), grammar, log_level=0, limits=LIMITS)
-    words = np.zeros(NUM_BYTES // 32 + 1, dtype=np.int32)
-    start.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-    return start.is_error() and start.get_error().startswith("NoExtensionBias")
 
 
 def grammar_of(params: StructuredOutputParams, split: Split) -> str:

@@ -55,7 +55,7 @@ class XGrammarBackend:
         try:
             compiled = self._compile(kind, getattr(params, kind))
             num_bytes = int(compiled.memory_size_bytes)
-            return Grammar(lambda: XGrammarParser(xgrammar.GrammarMatcher(compiled), self._encode), num_bytes)
+            return Grammar(lambda: XGrammarParser(xgrammar.GrammarMatcher(compiled), self._encode), lambda: num_bytes)
         except GrammarError:
             raise
         except (RuntimeError, ValueError, TypeError) as error:  # the library's errors are all of these

@@ -12,6 +12,7 @@ from typing import Any
 from atom_core.messages import StructuredOutputParams
 from atom_core.structured_output.constraints import structural_tag as st
 from atom_core.structured_output.constraints.grammar import json_value, kind_of
+from atom_core.structured_output.constraints.work import num_objects
 
 ANNOTATIONS = {"$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples"} | {
     "deprecated",
@@ -39,19 +40,24 @@ NAMED = frozenset().union(*KEYWORDS.values()) | {
 REFERENCES = ("#/$defs/", "#/definitions/")
 # Above this a bounded repeat takes milliseconds for each mask, or a second to compile.
 MAX_REPEATS = 8
+# It compiles in the engine, where nothing can stop it: up to 20 ms for each object of a schema.
+MAX_OBJECTS = 128
 
 
 def why_wrong(params: StructuredOutputParams) -> str | None:
-    """What xgrammar would not enforce of a constraint that passed `check_limits`; None if it enforces everything."""
+    """Why xgrammar may not follow a constraint that passed `check_limits`: it would not enforce all of it, or compile
+    it for long. None if nothing speaks against it."""
     match kind_of(params):
         case "json":
-            return _schema_objection(json_value("json", params.json))
+            schema = json_value("json", params.json)
+            return _size_objection(schema) or _schema_objection(schema)
         case "regex":
             return "reads patterns its own way"
         case "grammar":
             return "sets no limit to the work that a grammar makes"
         case "structural_tag":
-            return _in_tag(params, _schema_objection, "reads patterns its own way")
+            tag = json_value("structural_tag", params.structural_tag)
+            return _size_objection(tag) or _in_tag(params, _schema_objection, "reads patterns its own way")
         case _:
             return None
 
@@ -81,6 +87,10 @@ def _in_node(node: dict[str, Any], judge: Any, of_pattern: str | None) -> str | 
             return of_pattern
         case _:
             return None
+
+
+def _size_objection(value: Any) -> str | None:
+    return f"compiles more than {MAX_OBJECTS} objects for long" if num_objects(value) > MAX_OBJECTS else None
 
 
 def _schema_objection(schema: Any) -> str | None:

@@ -22,8 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from atom_core.kv_cache import Window
-from atom_kernels.protocols import CacheLayout
+from atom_kernels.protocols import CacheLayout, GroupSpec, Pages
 
 # A further group is worth this share of a page that it keeps from being unused.
 GROUP_COST = 0.02
@@ -34,7 +33,7 @@ WEIGHT_WITHOUT_WINDOW = 2
 class PageGroup:
     """Layers whose blocks are given and taken together; layer i lies in place i of each page."""
 
-    window: Window
+    spec: GroupSpec
     layers: tuple[str, ...]
 
 
@@ -58,40 +57,39 @@ class CachePages:
         return sum(layout.block_bytes for layout in self.places)
 
     @property
-    def windows(self) -> tuple[Window, ...]:
-        """The window of each group."""
-        return tuple(group.window for group in self.groups)
+    def specs(self) -> tuple[GroupSpec, ...]:
+        """What each group keeps."""
+        return tuple(group.spec for group in self.groups)
 
 
 def plan_pages(mixers: Mapping[str, Any], max_model_len: int) -> CachePages:
     """Gather `mixers`, each with a `plan`, in order of execution."""
     layouts: dict[str, CacheLayout] = {name: layer.plan.layout for name, layer in mixers.items()}
-    kinds: dict[Window, list[str]] = {}
+    kinds: dict[GroupSpec, list[str]] = {}
     for name, layer in mixers.items():
-        window = layer.plan.problem.sliding_window
-        kinds.setdefault(None if window is None or window >= max_model_len else window, []).append(name)
+        kinds.setdefault(layer.plan.problem.keeps.within(max_model_len), []).append(name)
     token_bytes = sum(layout.block_bytes // layout.block_size for layout in layouts.values())
     sizes = {tuple(tensor.num_bytes for tensor in layout.tensors) for layout in layouts.values()}
     if len(kinds) < 2 or len(sizes) > 1:
-        window = next(iter(kinds), None) if len(kinds) < 2 else None
-        return CachePages((PageGroup(window, tuple(layouts)),), tuple(layouts.values()), token_bytes)
-    num_places = _num_places({window: len(layers) for window, layers in kinds.items()})
+        spec = next(iter(kinds)) if len(kinds) == 1 else Pages()
+        return CachePages((PageGroup(spec, tuple(layouts)),), tuple(layouts.values()), token_bytes)
+    num_places = _num_places({spec: len(layers) for spec, layers in kinds.items()})
     groups = [
-        PageGroup(window, tuple(layers[start : start + num_places]))
-        for window, layers in kinds.items()
+        PageGroup(spec, tuple(layers[start : start + num_places]))
+        for spec, layers in kinds.items()
         for start in range(0, len(layers), num_places)
     ]
     return CachePages(tuple(groups), (next(iter(layouts.values())),) * num_places, token_bytes)
 
 
-def _num_places(num_layers: Mapping[Window, int]) -> int:
+def _num_places(num_layers: Mapping[GroupSpec, int]) -> int:
     """The layers of a group, given how many each kind has."""
 
     def cost(num_places: int) -> float:
         unused, num_groups = 0.0, 0
-        for window, count in num_layers.items():
+        for spec, count in num_layers.items():
             groups_of_kind = -(-count // num_places)
-            weight = WEIGHT_WITHOUT_WINDOW if window is None else 1
+            weight = WEIGHT_WITHOUT_WINDOW if spec.keeps_all else 1
             unused = max(unused, weight * (1 - count / (groups_of_kind * num_places)))
             num_groups += groups_of_kind
         return unused + GROUP_COST * num_groups

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
-from atom_core.kv_cache import Window, blocks_of_request, longest_request
 from atom_core.worker.cache.pages import CachePages
+from atom_kernels.protocols import blocks_of_request, longest_request
 
 # A CPU's memory belongs to other programs too: the engine takes no more than this unless asked to.
 CPU_CACHE_CAP = 2 << 30
@@ -36,14 +35,14 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
         ConfigError: the cache would hold less than one request of `max_model_len` tokens, and that was given, or
             memory is strict.
     """
-    cache, model, windows = config.cache, config.model, pages.windows
+    cache, model, groups = config.cache, config.model, pages.specs
     max_model_len, max_num_seqs = model.max_model_len, config.scheduler.max_num_seqs
     step_tokens = config.scheduler.max_num_batched_tokens
     # A model without attention layers has pages of no bytes.
     block_bytes = max(pages.page_bytes, 1)
     all_layers_bytes = pages.token_bytes * cache.block_size or block_bytes
     choices: list[str] = []
-    blocks_of_one = blocks_of_request(windows, max_model_len, cache.block_size, step_tokens)
+    blocks_of_one = blocks_of_request(groups, max_model_len, cache.block_size, step_tokens)
     if cache.num_blocks is not None:
         num_blocks = cache.num_blocks * all_layers_bytes // block_bytes
     elif cache.memory_bytes is not None:
@@ -52,13 +51,13 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
         on_cpu = config.device == "cpu"
         budget = min(int(memory * cache.memory_utilization), CPU_CACHE_CAP) if on_cpu else memory
         num_blocks = min(budget // block_bytes, max_num_seqs * blocks_of_one)
-        size = f"{num_blocks * block_bytes / (1 << 30):.2f} GiB, {_held(num_blocks, windows, cache.block_size)}"
+        size = f"{num_blocks * block_bytes / (1 << 30):.2f} GiB, {_held(num_blocks, len(groups), cache.block_size)}"
         why = (
             f"what {max_num_seqs} requests can need, within {CPU_CACHE_CAP >> 30} GiB" if on_cpu else "the memory left"
         )
         choices.append(f"num_kv_blocks = {num_blocks} ({size}): {why}")
     capacity = longest_request(
-        windows, num_blocks, cache.block_size, step_tokens=step_tokens, limit=max(max_model_len, 2)
+        groups, num_blocks, cache.block_size, step_tokens=step_tokens, limit=max(max_model_len, 2)
     )
     if capacity < 2 or (capacity < max_model_len and (model.max_model_len_given or cache.strict_memory)):
         raise ConfigError(
@@ -74,6 +73,6 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
     return CacheSize(num_blocks, min(max_model_len, capacity), tuple(choices))
 
 
-def _held(num_blocks: int, windows: Sequence[Window], block_size: int) -> str:
-    tokens = f"{num_blocks * block_size // len(windows)} tokens"
-    return tokens if len(windows) == 1 else f"{tokens} in {len(windows)} groups of layers, more behind windows"
+def _held(num_blocks: int, num_groups: int, block_size: int) -> str:
+    tokens = f"{num_blocks * block_size // num_groups} tokens"
+    return tokens if num_groups == 1 else f"{tokens} in {num_groups} groups of layers, more behind windows"

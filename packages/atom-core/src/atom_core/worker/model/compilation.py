@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 
 from atom_core import settings
 from atom_core.config.sections import EngineConfig
-from atom_models.layers.mixer import MIX_OPERATOR
+from atom_models.layers.mixers.mixer import MIX_OPERATOR
 
 EAGER, TRACED, WHOLE, PIECEWISE = range(4)
 # What a compiled model calls; a change there makes the artefacts of before useless.
@@ -39,6 +40,24 @@ def compile_model(model: Any, config: EngineConfig) -> Any:
     settings.keep_compiled_in(artefacts_folder(config))
     options = {"graph_partition": True, "custom_should_partition_ops": [MIX_OPERATOR]} if level == PIECEWISE else None
     return torch.compile(model, fullgraph=True, dynamic=True, backend="inductor", options=options)
+
+
+class CompilationWatch:
+    """Sees torch compile, from now on.
+
+    Attributes:
+        is_running: a model is being compiled.
+    """
+
+    def __init__(self) -> None:
+        from torch._dynamo.callback import callback_handler  # takes seconds, which only those who compile have to wait
+
+        self.is_running = False
+        callback_handler.register_start_callback(partial(self._set, True))
+        callback_handler.register_end_callback(partial(self._set, False))
+
+    def _set(self, is_running: bool, *_: object) -> None:
+        self.is_running = is_running
 
 
 def artefacts_folder(config: EngineConfig) -> Path:

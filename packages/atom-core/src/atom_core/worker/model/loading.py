@@ -35,6 +35,7 @@ def load_engine_model(config: EngineConfig) -> EngineModel:
         kv_cache_dtype=config.cache.kv_cache_dtype,
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len,
+        model_impl=config.model.model_impl,
     )
     model = build_model(checkpoint, context)
     if config.model.load_dummy:

@@ -39,6 +39,7 @@ class DeviceSteps:
 
     Attributes:
         choices: a line for each value that was chosen for the user.
+        is_preparing: a graph is captured or kernels are compiled.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class DeviceSteps:
         capture: Capture,
     ) -> None:
         self._model, self._states = model, states
+        self.is_preparing = False
         self._graphs_required = config.compile.graphs_required
         max_num_seqs, max_num_tokens = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
         self._inputs = DeviceInputs(
@@ -84,12 +86,15 @@ class DeviceSteps:
 
     def capture_next(self) -> bool:
         """See `Steps`."""
+        self.is_preparing = True
         try:
             self._compilation.compile_decodes()
             return any(graphs is not None and graphs.capture_next() for graphs in (self._pieces, self._graphs))
         except Exception as error:
             self._do_without_graphs(error)
             return False
+        finally:
+            self.is_preparing = False
 
     def build(self, rows: StepRows, *, needs_hidden_states: bool) -> ModelInput:
         """See `Steps`. It is padded to the shape of its graph, or of its pieces where it has none.

@@ -18,6 +18,11 @@ class Steps(Protocol):
         """A line for each value that was chosen for the user."""
         ...
 
+    @property
+    def is_preparing(self) -> bool:
+        """Whether a graph is captured or kernels are compiled; asked from any thread."""
+        ...
+
     def build(self, rows: StepRows, *, needs_hidden_states: bool) -> ModelInput:
         """The batch of a step, after the tables were written.
 

@@ -3,6 +3,9 @@
 Decodes go through the persistent `mla_decode_fwd`, chunks of prompts through `mla_prefill_fwd`. New
 prompts need no cache: their keys and values are expanded for `flash_attn_varlen_func`.
 
+Latents in float8 are stored over one scale of the layer. Decodes read them as they are. Prompts read a copy, since
+their kernels know only bfloat16.
+
 Shapes: T tokens, H heads, P heads padded to a number that the kernels take, N qk_nope_head_dim, E qk_rope_head_dim,
 D = N + E, V v_head_dim, C kv_lora_rank, L = C + E.
 """
@@ -23,6 +26,7 @@ from atom_kernels.aiter.attention.pages import PageList
 from atom_kernels.aiter.attention.steps import SplitStep
 from atom_kernels.aiter.batched_gemm import bind_batched_gemm
 from atom_kernels.aiter.library import library
+from atom_kernels.aiter.tables import unit_scale
 from atom_kernels.mixers.backend import MixerRunner
 
 if TYPE_CHECKING:
@@ -52,11 +56,13 @@ class AiterMlaWeights:
         absorb: ``[H, C, N]``, maps a query's unrotated part to the space of latents.
         expand: ``[H, N, C]`` and ``[H, V, C]`` side by side as ``[H * (N + V), C]``, as checkpoints have them.
         value: ``[H, V, C]``, maps a latent to its value.
+        scale: float32 ``[1]``, that of cached latents.
     """
 
     absorb: torch.Tensor
     expand: torch.Tensor
     value: torch.Tensor
+    scale: torch.Tensor
 
 
 class AiterMla(MixerRunner):
@@ -67,14 +73,18 @@ class AiterMla(MixerRunner):
     def __init__(self, problem: MlaProblem) -> None:
         self.problem = problem
         self._heads = -(-problem.num_heads // _MULTIPLE_HEADS) * _MULTIPLE_HEADS
-        self._prologue = LatentPrologue(problem.kv_lora_rank)
-        self._steps = LatentSteps(self._heads, problem.block_size)
+        self._is_float8 = problem.kv_cache_dtype != problem.dtype
+        # A copy of the latents for any lengths would be too large for a graph.
+        self.captures_prompts = not self._is_float8
+        self._prologue = LatentPrologue(problem.kv_lora_rank, is_float8=self._is_float8)
+        self._steps = LatentSteps(self._heads, problem.block_size, getattr(torch, problem.kv_cache_dtype))
 
     def prepare(self, weights: Mapping[str, torch.Tensor]) -> AiterMlaWeights:
         problem, kv_b = self.problem, weights["kv_b"]
         weight = kv_b.view(problem.num_heads, -1, problem.kv_lora_rank)
         key_HNC, value_HVC = weight.split([problem.qk_nope_head_dim, problem.v_head_dim], dim=1)
-        return AiterMlaWeights(key_HNC.transpose(1, 2).contiguous(), kv_b, value_HVC.contiguous())
+        scale = weights["latent_scale"] if "latent_scale" in weights else unit_scale(kv_b.device)
+        return AiterMlaWeights(key_HNC.transpose(1, 2).contiguous(), kv_b, value_HVC.contiguous(), scale)
 
     def build_metadata(self, geometry: BatchGeometry) -> LatentMetadata:
         return self._steps.build(geometry)
@@ -111,9 +121,9 @@ class AiterMla(MixerRunner):
         # Rows of no request find nothing.
         found_TPC = query_TPL.new_zeros((*query_TPL.shape[:2], problem.kv_lora_rank))
         if metadata.split.pages is not None:
-            self._attend_prompts(query_TPL, step.cache, found_TPC, metadata.split, metadata.split.pages)
+            self._attend_prompts(query_TPL, step, found_TPC, metadata.split, metadata.split.pages)
         if metadata.decodes is not None:
-            self._attend_decodes(query_TPL, step.cache, found_TPC, metadata.decodes, metadata.split.is_padding)
+            self._attend_decodes(query_TPL, step, found_TPC, metadata.decodes, metadata.split.is_padding)
         found_HTC = found_TPC[:, : problem.num_heads].transpose(0, 1)
         return self._multiply(found_HTC, step.weights.value).transpose(0, 1)
 
@@ -126,23 +136,24 @@ class AiterMla(MixerRunner):
         absorbed_HTC = self._multiply(step.q[..., :nope].transpose(0, 1), step.weights.absorb)
         self._prologue.place(
             absorbed_HTC.transpose(0, 1), step.q[..., nope:], latent_TC, key_TE, step.cache,
-            step.slots, step.prologue, query_TPL[:, :heads],
+            step.slots, step.prologue, query_TPL[:, :heads], step.weights.scale,
         )  # fmt: skip
         return query_TPL
 
     def _attend_decodes(
         self,
         query_TPL: torch.Tensor,
-        cache: torch.Tensor,
+        step: _Step,
         found_TPC: torch.Tensor,
         work: DecodeWork,
         is_padding: torch.Tensor | None,
     ) -> None:
         rows, pages = slice(0, work.num_rows), work.pages
         found_RPC = found_TPC[rows]
+        scales = (unit_scale(found_TPC.device), step.weights.scale) if self._is_float8 else (None, None)
         self._decode(
-            query_TPL[rows], _as_pages(cache), found_RPC, work.starts, pages.indptr, pages.indices,
-            pages.last_page_lens, work.max_queries, *(work.buffers[name] for name in _SPLIT.values()),
+            query_TPL[rows], _as_pages(step.cache), found_RPC, work.starts, pages.indptr, pages.indices,
+            pages.last_page_lens, work.max_queries, *(work.buffers[name] for name in _SPLIT.values()), *scales,
         )  # fmt: skip
         if is_padding is not None:
             found_RPC.masked_fill_(is_padding, 0)
@@ -150,21 +161,33 @@ class AiterMla(MixerRunner):
     def _attend_prompts(
         self,
         query_TPL: torch.Tensor,
-        cache: torch.Tensor,
+        step: _Step,
         found_TPC: torch.Tensor,
         split: SplitStep,
         pages: PageList,
     ) -> None:
         """The kernel takes 16 heads or 128: others a few at a time."""
+        latents, indices = _as_pages(step.cache), pages.indices
+        if self._is_float8:
+            latents, indices = (
+                self._copied(step, indices),
+                torch.arange(len(indices), dtype=torch.int32, device=indices.device),
+            )
         group = _MANY_HEADS if self._heads == _MANY_HEADS else _MULTIPLE_HEADS
         for first in range(0, self._heads, group):
             mine = slice(split.num_decodes, None), slice(first, first + group)
             found = torch.zeros_like(found_TPC[mine], memory_format=torch.contiguous_format)
             self._prefill(
-                query_TPL[mine].contiguous(), _as_pages(cache), found, split.prompt_starts, pages.indptr,
-                pages.indices, pages.last_page_lens, split.step.max_query_len,
+                query_TPL[mine].contiguous(), latents, found, split.prompt_starts, pages.indptr, indices,
+                pages.last_page_lens, split.step.max_query_len,
             )  # fmt: skip
             found_TPC[mine] = found
+
+    def _copied(self, step: _Step, slots: torch.Tensor) -> torch.Tensor:
+        """The latents of `slots` in the layer's own dtype, as pages."""
+        # Bytes are gathered: indexing knows no float8.
+        codes = step.cache.view(torch.uint8).flatten(0, 1)[slots].view(step.cache.dtype)
+        return _as_pages((codes.float() * step.weights.scale).to(step.q.dtype))
 
     @cached_property
     def _multiply(self) -> Any:
@@ -172,7 +195,9 @@ class AiterMla(MixerRunner):
 
     @cached_property
     def _decode(self) -> Any:
-        return library().bind("mla_decode_fwd", *_PAGED, "max_seqlen_q", *_SPLIT, sm_scale=self.problem.scale)
+        return library().bind(
+            "mla_decode_fwd", *_PAGED, "max_seqlen_q", *_SPLIT, "q_scale", "kv_scale", sm_scale=self.problem.scale
+        )
 
     @cached_property
     def _prefill(self) -> Any:
@@ -184,7 +209,9 @@ class AiterMla(MixerRunner):
         problem, nope = self.problem, self.problem.qk_nope_head_dim
         latent_TC, key_TE = self._prologue.normed(step.kv, step.prologue)
         turned_THE, key_TE = self._prologue.rotated(step.q[..., nope:], key_TE, step.prologue)
-        self._prologue.store(latent_TC, key_TE, step.cache, step.slots)
+        self._prologue.store(latent_TC, key_TE, step.cache, step.slots, step.weights.scale)
+        if self._is_float8:
+            latent_TC, key_TE = (_as_cached(x, step.cache.dtype, step.weights.scale) for x in (latent_TC, key_TE))
         pairs = torch.nn.functional.linear(latent_TC, step.weights.expand).unflatten(1, (problem.num_heads, -1))
         key_THD = torch.cat((pairs[..., :nope], key_TE[:, None].expand(-1, problem.num_heads, -1)), dim=-1)
         query_THD = torch.cat((step.q[..., :nope], turned_THE), dim=-1)
@@ -217,6 +244,12 @@ class _Step:
         if prologue is not None:
             prologue = replace(prologue, positions=prologue.positions[rows])
         return replace(self, q=self.q[rows], kv=self.kv[rows], slots=self.slots[rows], prologue=prologue)
+
+
+def _as_cached(x: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor) -> torch.Tensor:
+    """What is read again of `x` that was cached."""
+    largest = torch.finfo(dtype).max
+    return ((x / scale).clamp(-largest, largest).to(dtype).float() * scale).to(x.dtype)
 
 
 def _as_pages(cache: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from atom_kernels.aiter.api import api_of
 from atom_kernels.mixers.backend import MixerBackend
+from atom_kernels.mixers.cache_format import HEAD_SCALES, NO_SCALES
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem
@@ -26,8 +27,9 @@ _NEEDED = (
 def supports(problem: MlaProblem, platform: Platform) -> str | None:
     if problem.dtype != "bfloat16":
         return f"its kernels of latent attention compute in bfloat16, not in {problem.dtype}"
-    if problem.kv_cache_dtype != "bfloat16":
-        return f"mla_prefill_fwd reads latents in bfloat16, not in {problem.kv_cache_dtype}"
+    if problem.kv_cache_dtype not in ("bfloat16", platform.float8):
+        known = f"in bfloat16, or in {platform.float8} on {platform.arch}"
+        return f"mla_decode_fwd reads latents {known}, not in {problem.kv_cache_dtype}"
     if (problem.kv_lora_rank, problem.qk_rope_head_dim) != (_RANK, _ROPE):
         given = f"{problem.kv_lora_rank} + {problem.qk_rope_head_dim}"
         return f"mla_decode_fwd is written for latents of {_RANK} + {_ROPE} elements, not {given}"
@@ -49,4 +51,6 @@ def create(problem: MlaProblem, layout: CacheLayout) -> MixerRunner:
     return AiterMla(problem)
 
 
-BACKEND = MixerBackend(name="aiter", supports=supports, create=create, kernels=KERNELS)
+BACKEND = MixerBackend(
+    name="aiter", supports=supports, create=create, kernels=KERNELS, cache_scales=(NO_SCALES, HEAD_SCALES)
+)

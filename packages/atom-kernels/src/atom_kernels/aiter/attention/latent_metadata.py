@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAX_QUERIES = 4
 _MULTIPLE_HEADS = 16
 _GRANULARITY = 16
-_DTYPE = torch.bfloat16
+_DTYPE = torch.bfloat16  # of queries
 # In AITER's order.
 _BUFFERS = (
     "work_metadata_ptrs",
@@ -67,10 +67,11 @@ class LatentSteps:
     Args:
         num_heads: padded to a number that the kernels take.
         block_size: tokens of a block.
+        cache_dtype: of latents.
     """
 
-    def __init__(self, num_heads: int, block_size: int) -> None:
-        self._num_heads, self._block_size = num_heads, block_size
+    def __init__(self, num_heads: int, block_size: int, cache_dtype: torch.dtype) -> None:
+        self._num_heads, self._block_size, self._cache_dtype = num_heads, block_size, cache_dtype
         self._buffers: dict[tuple[int, int, torch.device], dict[str, torch.Tensor]] = {}
 
     def build(self, geometry: BatchGeometry) -> LatentMetadata:
@@ -115,7 +116,7 @@ class LatentSteps:
             "batch_size", "max_seqlen_qo",
             num_head_qo=self._num_heads,
             q_dtype=_DTYPE,
-            kv_dtype=_DTYPE,
+            kv_dtype=self._cache_dtype,
             is_sparse=False,
             fast_mode=True,
         )  # fmt: skip
@@ -126,7 +127,8 @@ class LatentSteps:
 
     @cached_property
     def _fill(self) -> Any:
-        typed = {"dtype_q": _DTYPE, "dtype_kv": _DTYPE} if library().has("get_mla_metadata_v1", "dtype_q") else {}
+        knows_types = library().has("get_mla_metadata_v1", "dtype_q")
+        typed = {"dtype_q": _DTYPE, "dtype_kv": self._cache_dtype} if knows_types else {}
         return library().bind(
             "get_mla_metadata_v1",
             "seqlens_qo_indptr", "seqlens_kv_indptr", *(("kv_last_page_lens",) if self._takes_last_pages else ()),

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class LatentPrologue:
-    """See the module's docstring. `rank` is C."""
+    """See the module's docstring. `rank` is C; latents `is_float8` are cached over their scale."""
 
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
+    def __init__(self, rank: int, *, is_float8: bool) -> None:
+        self._rank, self._is_float8 = rank, is_float8
         self._heads = HeadSteps()
 
     def normed(self, kv_TL: torch.Tensor, prologue: MlaPrologue | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,6 +42,7 @@ class LatentPrologue:
         slots: torch.Tensor,
         prologue: MlaPrologue | None,
         out_THL: torch.Tensor,
+        scale: torch.Tensor,
     ) -> None:
         """Absorbed queries with their rotated parts behind them to `out_THL`; latents and rotated keys to their slots.
 
@@ -50,23 +51,25 @@ class LatentPrologue:
             latent_TC, key_TE: from `normed`.
             cache: ``[num_blocks, block_size, L]``.
             slots: int64 ``[T]``, -1 to write nothing.
+            scale: float32 ``[1]``, of cached latents in float8.
         """
         if prologue is None or prologue.cos_sin_cache is None:
             out_THL[..., : self._rank] = query_THC
             out_THL[..., self._rank :] = turning_THE
-            self.store(latent_TC, key_TE, cache, slots)
+            self.store(latent_TC, key_TE, cache, slots, scale)
             return
         is_neox, positions = not prologue.interleaved, prologue.positions.contiguous()
         cos, sin = rotary_halves(prologue.cos_sin_cache, query_THC.dtype)
         if self._writes_every_query:
-            one = unit_scale(cache.device)
             self._fused(
-                query_THC, turning_THE, latent_TC, key_TE, cache, out_THL, slots, one, one, positions, cos, sin, is_neox
-            )
+                query_THC, turning_THE, latent_TC, key_TE, cache, out_THL, slots, scale, unit_scale(cache.device),
+                positions, cos, sin, is_neox,
+            )  # fmt: skip
         else:
             rows, latents, keys = cache.view(-1, 1, cache.shape[-1]), latent_TC[:, None], key_TE[:, None]
+            key_scale = scale if self._is_float8 else None
             self._triton(
-                query_THC, turning_THE, latents, keys, rows, slots, positions, cos, sin, None, is_neox, out_THL
+                query_THC, turning_THE, latents, keys, rows, slots, positions, cos, sin, key_scale, is_neox, out_THL
             )
 
     def rotated(
@@ -84,9 +87,16 @@ class LatentPrologue:
         )
         return turned_THE, key_T1E.squeeze(1)
 
-    def store(self, latent_TC: torch.Tensor, key_TE: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
+    def store(
+        self,
+        latent_TC: torch.Tensor,
+        key_TE: torch.Tensor,
+        cache: torch.Tensor,
+        slots: torch.Tensor,
+        scale: torch.Tensor,
+    ) -> None:
         """Latents and keys to their slots."""
-        self._concat(latent_TC, key_TE, cache, slots, unit_scale(cache.device))
+        self._concat(latent_TC, key_TE, cache, slots, scale)
 
     @cached_property
     def _writes_every_query(self) -> bool:
@@ -113,6 +123,7 @@ class LatentPrologue:
 
     @cached_property
     def _concat(self) -> Any:
+        stored_as = "fp8" if self._is_float8 else "auto"
         return library().bind(
-            "concat_and_cache_mla", "kv_c", "k_pe", "kv_cache", "slot_mapping", "scale", kv_cache_dtype="auto"
+            "concat_and_cache_mla", "kv_c", "k_pe", "kv_cache", "slot_mapping", "scale", kv_cache_dtype=stored_as
         )

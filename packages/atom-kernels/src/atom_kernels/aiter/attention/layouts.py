@@ -104,8 +104,10 @@ def restore_nhd(layout: CacheLayout, caches: Caches) -> tuple[torch.Tensor, torc
     return keys.float() * key_scale, values.float() * value_scale
 
 
-def from_nhd(layout: CacheLayout, keys_BSKD: torch.Tensor, values_BSKD: torch.Tensor) -> Caches:
-    """A cache of `layout` that holds what NHD keys and values hold; rounded where it has scales.
+def from_nhd(
+    layout: CacheLayout, keys_BSKD: torch.Tensor, values_BSKD: torch.Tensor, *scales_BSK: torch.Tensor
+) -> Caches:
+    """A cache of `layout` that holds what NHD keys and values hold; rounded where it has scales and they have none.
 
     Raises:
         ValueError: as `restore_nhd`.
@@ -116,9 +118,11 @@ def from_nhd(layout: CacheLayout, keys_BSKD: torch.Tensor, values_BSKD: torch.Te
     if layout.name == "shuffled":
         return pack_keys(keys_BSKD), shuffle_values(values_BSKD)
     dtype = getattr(torch, layout.tensors[0].dtype)
-    keys, key_scale = quantize_rows(keys_BSKD, dtype)
-    values, value_scale = quantize_rows(values_BSKD, dtype)
-    scales = (scale_BSK.transpose(1, 2).contiguous() for scale_BSK in (key_scale, value_scale))
+    keys, values = keys_BSKD, values_BSKD
+    if not scales_BSK:
+        (keys, key_scale), (values, value_scale) = (quantize_rows(rows, dtype) for rows in (keys, values))
+        scales_BSK = (key_scale, value_scale)
+    scales = (scale_BSK.transpose(1, 2).contiguous() for scale_BSK in scales_BSK)
     return (pack_keys(keys), shuffle_values(values), *scales)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.attention.layouts import why_not_shuffled
+from atom_kernels.mixers.cache_format import TOKEN_SCALES
 from atom_kernels.powers_of_two import is_power_of_two
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def _why_not_decoded(problem: AttentionProblem) -> str | None:
 def why_not_unified(problem: AttentionProblem, platform: Platform) -> str | None:
     """Everything by `unified_attention`, over NHD blocks."""
     api = api_of(platform)
+    if problem.cache.scales == TOKEN_SCALES:
+        return "unified_attention takes one scale of a cache, and none of tokens"
     if problem.head_dim > UNIFIED_HEAD_DIM:
         return f"unified_attention is used for head_dim up to {UNIFIED_HEAD_DIM}, not {problem.head_dim}"
     if problem.block_size < UNIFIED_BLOCK or not is_power_of_two(problem.block_size):

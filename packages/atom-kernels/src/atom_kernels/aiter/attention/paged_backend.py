@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from atom_kernels.aiter.attention.layouts import scaled_layout, shuffled_layout
 from atom_kernels.aiter.attention.limits import why_not_any, why_not_assembly, why_not_unified
 from atom_kernels.mixers.backend import MixerBackend
+from atom_kernels.mixers.cache_format import NO_SCALES, TOKEN_SCALES
 from atom_kernels.powers_of_two import is_power_of_two
 
 if TYPE_CHECKING:
@@ -80,4 +81,5 @@ BACKEND = MixerBackend(
     why_not_strided=why_not_strided,
     passed_over=passed_over,
     kernels=KERNELS,
+    cache_scales=(NO_SCALES, TOKEN_SCALES),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
-from atom_kernels.mixers.cache_format import NO_SCALES, CacheFormat
+from atom_kernels.mixers.cache_format import HEAD_SCALES, NO_SCALES, CacheFormat
 from atom_kernels.mixers.cases import MixerStep, make_geometry
 
 _NUM_POSITIONS = 16384
@@ -52,9 +52,12 @@ def make_step(
     kv_TL = random(geometry.num_tokens, problem.latent_dim + 5)[:, : problem.latent_dim]
     rank, expanded = problem.kv_lora_rank, problem.qk_nope_head_dim + problem.v_head_dim
     angles = random(_NUM_POSITIONS, problem.qk_rope_head_dim // 2, dtype="float32") * 3
+    weights = {"kv_b": random(problem.num_heads * expanded, rank, size=rank**-0.5)}
+    if problem.cache.scales == HEAD_SCALES:
+        weights["latent_scale"] = random(1, dtype="float32").exp()
     return MixerStep(
         inputs=(q_THD, kv_TL),
-        weights={"kv_b": random(problem.num_heads * expanded, rank, size=rank**-0.5)},
+        weights=weights,
         caches=tuple(random(num_blocks, *tensor.shape, dtype=tensor.dtype) for tensor in problem.layout.tensors),
         geometry=geometry,
         prologue=MlaPrologue(

@@ -25,6 +25,7 @@ from atom_kernels.attention.mla.native_steps import (
 )
 from atom_kernels.attention.native_backend import Launch, NativeLayer
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
+from atom_kernels.mixers.cache_format import ALL_SCALES
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
@@ -37,11 +38,9 @@ _ENDLESS = 1 << 30
 
 
 def supports(problem: MlaProblem, platform: Platform) -> str | None:
-    reason = unavailable(problem.dtype)
+    reason = unavailable(problem.dtype, problem.kv_cache_dtype)
     if reason is not None:
         return reason
-    if problem.kv_cache_dtype != problem.dtype:
-        return f"reads the cache in place, so its dtype must be {problem.dtype}, not {problem.kv_cache_dtype}"
     for name in ("latent_dim", "query_dim"):
         size = getattr(problem, name)
         if size % 2 or size > _MAX_DIM:
@@ -56,11 +55,13 @@ class NativeMlaWeights:
     Attributes:
         absorb: ``[H, C, N]``: maps a query's unrotated part to the space of latents.
         key, value: ``[H, N, C]`` and ``[H, V, C]`` views: map a latent to its key and value.
+        scale: float32 ``[1]``, the one scale of a cache in float8; None if it has none.
     """
 
     absorb: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
+    scale: torch.Tensor | None
 
 
 class NativeMla(MixerRunner):
@@ -100,7 +101,7 @@ class NativeMla(MixerRunner):
         problem = self.problem
         weight = weights["kv_b"].contiguous().view(problem.num_heads, -1, problem.kv_lora_rank)
         key, value = weight.split([problem.qk_nope_head_dim, problem.v_head_dim], dim=1)
-        return NativeMlaWeights(key.transpose(1, 2).contiguous(), key, value)
+        return NativeMlaWeights(key.transpose(1, 2).contiguous(), key, value, weights.get("latent_scale"))
 
     def build_metadata(self, geometry: BatchGeometry) -> NativeMlaMetadata:
         return plan_step(self.problem, geometry, self._expanded_elements)
@@ -115,22 +116,20 @@ class NativeMla(MixerRunner):
         prologue: MlaPrologue | None,
     ) -> torch.Tensor:
         q_THD, kv_TL = inputs
-        (cache,) = caches
-        dtype = self._kernels.dtype
-        if not q_THD.dtype is kv_TL.dtype is cache.dtype is dtype:
-            given = f"{q_THD.dtype}, {kv_TL.dtype} and {cache.dtype}"
-            raise TypeError(f"latent attention was planned for {dtype}, got {given}")
+        dtype, cache_dtype = self._kernels.dtype, self._kernels.cache_dtype
+        if not q_THD.dtype is kv_TL.dtype is dtype or caches[0].dtype is not cache_dtype:
+            given = f"{q_THD.dtype}, {kv_TL.dtype} and {caches[0].dtype}"
+            raise TypeError(f"latent attention was planned for {dtype} over a cache of {cache_dtype}, got {given}")
         if q_THD.stride()[1:] != (self.problem.query_dim, 1):
             q_THD = q_THD.contiguous()
         first = self._kernels.prologue(prologue)
-        self._kernels.write_latents(kv_TL, cache, metadata.slot_mapping, first)
+        self._kernels.write_latents(kv_TL, caches, metadata.slot_mapping, scale=weights.scale, prologue=first)
         out_THV = torch.empty((*q_THD.shape[:2], self.problem.v_head_dim), dtype=dtype)
         out_THV[metadata.num_rows :].zero_()
+        step = _Step(q_THD, weights, caches, metadata, first, out_THV)
         if metadata.absorbed is not None:
-            step = _Step(q_THD, weights, cache, metadata, first, out_THV)
             self._run_absorbed(step, *metadata.absorbed)
         if metadata.expanded is not None:
-            step = _Step(q_THD, weights, cache, metadata, first, out_THV)
             self._run_expanded(step, *metadata.expanded)
         return out_THV
 
@@ -141,7 +140,17 @@ class NativeMla(MixerRunner):
         kernels.place_queries(step.q, rows, query_AHL, copied=0, prologue=step.prologue)
         for first, last, at in rows.ranges:
             kernels.multiply(step.q[first:last, :, : problem.qk_nope_head_dim], step.weights.absorb, query_AHL[at:])
-        kernels.attend(self._absorbed_layer, launch, query_AHL, keys=step.cache, values=step.cache, out=found_AHC)
+        latents = step.caches[0]
+        kernels.attend(
+            self._absorbed_layer,
+            launch,
+            query_AHL,
+            keys=latents,
+            values=latents,
+            out=found_AHC,
+            scale=step.weights.scale,
+            token_scales=step.caches[1] if len(step.caches) > 1 else None,
+        )
         for first, last, at in rows.ranges:
             kernels.multiply(found_AHC[at : at + last - first], step.weights.value, step.out[first:])
 
@@ -176,7 +185,7 @@ class NativeMla(MixerRunner):
     def _expand(self, step: _Step, turn: Round) -> torch.Tensor:
         """Keys and values of all heads ``[tokens, H, D + V]`` from the latents of a round."""
         problem, kernels = self.problem, self._kernels
-        latents = step.cache.view(-1, problem.latent_dim).index_select(0, turn.slots)
+        latents = kernels.read_latents(step.caches, turn.slots, step.weights.scale)
         expanded = step.take("expanded", latents.shape[0], problem.num_heads, self._expanded_dim)
         shared = latents[:, : problem.kv_lora_rank].unsqueeze(1).expand(-1, problem.num_heads, -1)
         kernels.multiply(shared, step.weights.key, expanded)
@@ -191,7 +200,7 @@ class _Step:
 
     q: torch.Tensor
     weights: NativeMlaWeights
-    cache: torch.Tensor
+    caches: Caches
     metadata: NativeMlaMetadata
     prologue: Prologue
     out: torch.Tensor
@@ -227,4 +236,9 @@ class _Merged:
             self._out[part.all_rows] = self._values[part.all_rows].to(self._out.dtype)
 
 
-BACKEND = MixerBackend(name="native", supports=supports, create=lambda problem, layout: NativeMla(problem))
+BACKEND = MixerBackend(
+    name="native",
+    supports=supports,
+    create=lambda problem, layout: NativeMla(problem),
+    cache_scales=ALL_SCALES,
+)

@@ -11,28 +11,30 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from atom_kernels.attention import native_backend as paged
 from atom_kernels.attention.native_backend import SIGNATURE, Launch, NativeLayer, library_of
-from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.native import load_native, native_unavailable
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.native_steps import Rows
     from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
+    from atom_kernels.protocols import Caches
 
 _SUFFIXES = {"float32": "f32", "bfloat16": "bf16"}
 _SIGNATURES = {
     "head_products": "ppp" + "l" * 9,
-    "write_latents": "pppppp" + "l" * 5 + "f",
+    "write_latents": "pppppppp" + "l" * 6 + "f",
+    "read_latents": "ppppp" + "ll",
     "place_queries": "pppp" + "l" * 8,
     "spread_keys": "pp" + "l" * 5,
 }
 
 
-def unavailable(dtype: str) -> str | None:
-    """None if the kernels of a dtype run on this machine, else the reason."""
-    reason = (
-        why_not_dtype(dtype, _SUFFIXES) or native_unavailable(library_of(dtype, dtype)) or native_unavailable("mla")
-    )
+def unavailable(dtype: str, kv_cache_dtype: str) -> str | None:
+    """None if the kernels of such numbers run on this machine, else the reason."""
+    # Expanded keys and values are in the dtype itself, whatever is cached.
+    reasons = (paged.unavailable(dtype, kv_cache_dtype), paged.unavailable(dtype, dtype), native_unavailable("mla"))
+    reason = next((reason for reason in reasons if reason is not None), None)
     if reason is None and dtype == "bfloat16" and not load_native("mla", {"has_mla_bf16": "->l"}).has_mla_bf16():
         return "written for CPUs with avx512_bf16"
     return reason
@@ -61,7 +63,13 @@ class MlaKernels:
         self._write_latents = getattr(library, f"write_latents_{suffix}")
         self._place_queries = getattr(library, f"place_queries_{suffix}")
         self._spread_keys = getattr(library, f"spread_keys_{suffix}")
-        self._attention = load_native(library_of(problem.dtype, problem.dtype), SIGNATURE).attention
+        self._read_latents = getattr(library, f"read_latents_{suffix}")
+        self.cache_dtype = getattr(torch, problem.kv_cache_dtype)
+        self._is_narrow = self.cache_dtype is not self.dtype
+        self._attention = {
+            getattr(torch, keys): load_native(library_of(problem.dtype, keys), SIGNATURE).attention
+            for keys in (problem.dtype, problem.kv_cache_dtype)
+        }
 
     def prologue(self, prologue: MlaPrologue | None) -> Prologue:
         """Checks everything: the kernels only see pointers, and would read a wrong dtype as garbage."""
@@ -87,7 +95,13 @@ class MlaKernels:
         )
 
     def write_latents(
-        self, kv_TL: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor, prologue: Prologue
+        self,
+        kv_TL: torch.Tensor,
+        caches: Caches,
+        slot_mapping: torch.Tensor,
+        *,
+        scale: torch.Tensor | None,
+        prologue: Prologue,
     ) -> None:
         """Norms and rotates latents and writes each to its slot."""
         if kv_TL.stride(1) != 1:
@@ -98,7 +112,9 @@ class MlaKernels:
             prologue.positions,
             prologue.cos_sin,
             slot_mapping.data_ptr(),
-            cache.data_ptr(),
+            caches[0].data_ptr(),
+            *_scales(scale, caches),
+            self._is_narrow,
             slot_mapping.shape[0],
             kv_TL.stride(0),
             self._problem.kv_lora_rank,
@@ -106,6 +122,17 @@ class MlaKernels:
             prologue.interleaved,
             prologue.norm_eps,
         )
+
+    def read_latents(self, caches: Caches, slots: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+        """``[slots, latent_dim]`` in the problem's dtype: what the cache holds there, times its scales."""
+        cache = caches[0].view(-1, self._problem.latent_dim)
+        if not self._is_narrow:
+            return cache.index_select(0, slots)
+        latents = torch.empty((len(slots), cache.shape[1]), dtype=self.dtype)
+        self._read_latents(
+            cache.data_ptr(), slots.data_ptr(), *_scales(scale, caches), latents.data_ptr(), *latents.shape
+        )
+        return latents
 
     def place_queries(
         self, q_THD: torch.Tensor, rows: Rows, out: torch.Tensor, *, copied: int, prologue: Prologue
@@ -167,9 +194,12 @@ class MlaKernels:
         values: torch.Tensor,
         out: torch.Tensor,
         log_sums: torch.Tensor | None = None,
+        scale: torch.Tensor | None = None,
+        token_scales: torch.Tensor | None = None,
     ) -> None:
-        """The attention kernel on queries, keys and values as they are."""
-        self._attention(
+        """The attention kernel on queries, keys and values as they are; these may be latents, with their scales."""
+        attention = self._attention[keys.dtype]
+        attention(
             ctypes.addressof(layer),
             launch.address,
             query.data_ptr(),
@@ -178,9 +208,9 @@ class MlaKernels:
             keys.data_ptr(),
             values.data_ptr(),
             out.data_ptr(),
-            *(None, None, None, None),
+            *(_address(scale), _address(scale), _address(token_scales), _address(token_scales)),
             None,
-            None if log_sums is None else log_sums.data_ptr(),
+            _address(log_sums),
             query.stride(0),
             0,
             0,
@@ -190,3 +220,12 @@ class MlaKernels:
             0,
             0.0,
         )
+
+
+def _scales(scale: torch.Tensor | None, caches: Caches) -> tuple[int | None, int | None]:
+    """The scale of all latents, and those of tokens, which lie behind the latents."""
+    return _address(scale), _address(caches[1] if len(caches) > 1 else None)
+
+
+def _address(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

@@ -37,8 +37,10 @@ _EXPLAINED = {
 
 def _explained(platform: Platform) -> Iterator[tuple[str, MlaProblem]]:
     for label, shape in _EXPLAINED.items():
-        problem = make_problem(*shape, platform.preferred_dtype)
-        yield f"{label}: {shape[0]} heads, latents of {shape[1]} + {shape[3]}", problem
+        for kv_cache_dtype in (platform.preferred_dtype, platform.float8):
+            problem = make_problem(*shape, platform.preferred_dtype, kv_cache_dtype=kv_cache_dtype)
+            latents = f"latents of {shape[1]} + {shape[3]}, cache {kv_cache_dtype}"
+            yield f"{label}: {shape[0]} heads, {latents}", problem
 
 
 def _parity_steps(platform: Platform) -> Iterator[tuple[MlaProblem, MixerStep]]:

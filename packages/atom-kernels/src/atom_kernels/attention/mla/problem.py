@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from atom_kernels.mixers.cache_format import HEAD_SCALES, CacheFormat
 from atom_kernels.operator import WeightSpec
 from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout
+from atom_kernels.protocols.pages import Pages
 
 if TYPE_CHECKING:
     import torch
@@ -66,9 +67,9 @@ class MlaProblem:
         return self.kv_lora_rank + self.qk_rope_head_dim
 
     @property
-    def sliding_window(self) -> None:
+    def keeps(self) -> Pages:
         """Every query sees everything before it."""
-        return None
+        return Pages()
 
     @property
     def kv_cache_dtype(self) -> str:

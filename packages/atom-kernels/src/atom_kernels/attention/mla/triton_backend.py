@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.attention.mla.torch_backend import TorchMlaWeights, split_kv_b
-from atom_kernels.attention.triton.backend import FLOAT8, why_not_dtypes
+from atom_kernels.attention.triton.backend import largest_number, why_not_dtypes
 from atom_kernels.attention.triton.configs import expanded_prefill_config, latent_decode_config, latent_prefill_config
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 from atom_kernels.powers_of_two import power_of_two
@@ -188,7 +188,7 @@ class TritonMla(MixerRunner):
             ROTATE=cos_sin is not None,
             INTERLEAVED=prologue is not None and prologue.interleaved,
             BLOCK_SIZE=problem.block_size,
-            SATURATE=problem.kv_cache_dtype == FLOAT8,
+            LARGEST=largest_number(problem),
             BLOCK_H=block_h,
             BLOCK_C=power_of_two(problem.kv_lora_rank),
             BLOCK_E=block_e,

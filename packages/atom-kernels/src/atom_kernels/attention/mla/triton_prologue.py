@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.attention.triton.prologue import load_angles, norm_and_rotate
+from atom_kernels.attention.triton.prologue import load_angles, norm_and_rotate, saturated
 from atom_kernels.triton.support import wait_for_inputs
 
 
@@ -17,7 +17,7 @@ def latent_prologue_kernel(
     q_ptr, kv_ptr, q_out_ptr, cache_ptr, slot_mapping_ptr, positions_ptr, cos_sin_ptr, norm_ptr, norm_eps,
     q_stride, kv_stride, block_stride, token_stride,
     NUM_HEADS: tl.constexpr, RANK: tl.constexpr, NOPE_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, OUT_DIM: tl.constexpr,
-    ROTATE: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_SIZE: tl.constexpr, SATURATE: tl.constexpr,
+    ROTATE: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_SIZE: tl.constexpr, LARGEST: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One program a token and `BLOCK_H` heads, whose rotary parts go to q_out ``[T, H, OUT_DIM + E]``, at their ends.
@@ -57,9 +57,9 @@ def latent_prologue_kernel(
                 kv_ptr + token * kv_stride + RANK, one, key_inside, None, norm_eps, cos, sin,
                 ROPE_DIM, ROPE_DIM, rotary_dim, INTERLEAVED, BLOCK_E,
             )  # fmt: skip
-            if SATURATE:
-                latent = tl.minimum(tl.maximum(latent.to(tl.float32), -448.0), 448.0)
-                key = tl.minimum(tl.maximum(key.to(tl.float32), -448.0), 448.0)
+            if LARGEST > 0.0:
+                latent = saturated(latent, LARGEST)
+                key = saturated(key, LARGEST)
             tl.store(row + columns, latent.to(cache_ptr.dtype.element_ty), mask=columns < RANK)
             key_at = row + RANK + one[:, None] + behind[None, :]
             tl.store(

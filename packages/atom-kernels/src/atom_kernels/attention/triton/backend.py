@@ -12,17 +12,19 @@ import torch
 from atom_kernels.attention.hopper.configs import hopper_config
 from atom_kernels.attention.triton.configs import decode_config, prefill_config
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner, reads_any_strides
+from atom_kernels.mixers.cache_format import FLOAT8_DTYPES
+from atom_kernels.platform import AITER_ARCHES
 from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.triton.launch import launch
 
 if TYPE_CHECKING:
+    from atom_kernels.attention.mla.problem import MlaProblem
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
     from atom_kernels.attention.triton.launch import TritonMetadata
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
 
 _DTYPES = ("float32", "bfloat16", "float16")
-FLOAT8 = "float8_e4m3fn"
 _MAX_HEAD_DIM = 256
 
 
@@ -37,15 +39,26 @@ def why_not_dtypes(dtype: str, kv_cache_dtype: str, platform: Platform) -> str |
     """Why the kernels cannot compute in `dtype` over a cache of `kv_cache_dtype`, None if they can."""
     if dtype not in _DTYPES:
         return f"computes in {', '.join(_DTYPES)}, not in {dtype}"
-    if kv_cache_dtype not in (dtype, FLOAT8):
-        return f"reads a cache of {dtype} or {FLOAT8}, not of {kv_cache_dtype}"
-    if kv_cache_dtype == FLOAT8 and not _has_float8(platform):
-        return f"{FLOAT8} needs an NVIDIA GPU of sm_89 or later, this is {platform.arch}"
+    if kv_cache_dtype == dtype:
+        return None
+    if kv_cache_dtype != platform.float8:
+        return f"reads a cache of {dtype} or {platform.float8}, not of {kv_cache_dtype}"
+    if not _has_float8(platform):
+        needed = f"an NVIDIA GPU of sm_89 or later, or {' or '.join(AITER_ARCHES)}"
+        return f"{kv_cache_dtype} needs {needed}, this is {platform.arch}"
     return None
 
 
 def _has_float8(platform: Platform) -> bool:
-    return platform.vendor == "cpu" or (platform.vendor == "nvidia" and int(platform.arch.removeprefix("sm_")) >= 89)
+    if platform.vendor == "nvidia":
+        return int(platform.arch.removeprefix("sm_")) >= 89
+    return platform.vendor == "cpu" or platform.arch in AITER_ARCHES
+
+
+def largest_number(problem: AttentionProblem | MlaProblem) -> float:
+    """The largest number of a cache in float8, 0 for one that is wide enough for all."""
+    is_float8 = problem.kv_cache_dtype in FLOAT8_DTYPES
+    return torch.finfo(getattr(torch, problem.kv_cache_dtype)).max if is_float8 else 0.0
 
 
 class TritonAttention(MixerRunner):
@@ -135,7 +148,7 @@ class TritonAttention(MixerRunner):
             BLOCK_SIZE=self.layout.block_size,
             INTERLEAVED=prologue is not None and prologue.interleaved,
             WRITE_Q=write_q,
-            SATURATE=problem.kv_cache_dtype == FLOAT8,
+            LARGEST=largest_number(problem),
             BLOCK_H=block_h,
             BLOCK_D=block_d,
             num_warps=4 if block_h * block_d >= 1024 else 2,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Bytes of keys, and of values, that one pipeline stage loads.
 _TILE_BYTES = 16384
+# The block id of a key, which passes through local memory from one request of a program to the next.
+_BLOCK_ID_BYTES = 4
 # Few, so that in tests programs have several requests, and requests several programs.
 _INTERPRETED_PROGRAMS = 12
 
@@ -60,7 +62,7 @@ def decode_config(problem: AttentionProblem) -> DecodeConfig:
     wide = problem.dtype == "float32"
     config = DecodeConfig(min(max(tile, 16), 128), programs=2, num_warps=4, num_stages=2 if wide else 3)
     config = replace(config, **_tuned("paged_attention", tuning_key(problem), "decode"))
-    return fitting(config, "block_n", lambda config: config.block_n * _token_bytes(problem))
+    return fitting(config, "block_n", lambda config: config.block_n * (_token_bytes(problem) + _BLOCK_ID_BYTES))
 
 
 def prefill_config(problem: AttentionProblem) -> PrefillConfig:

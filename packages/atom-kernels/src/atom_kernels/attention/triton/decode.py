@@ -58,16 +58,18 @@ def decode_kernel(
     request = tl.where(tiles_left > 0, tl.load(range_at), 0)
     start, queries, first_range, last_range = _load_request(query_start_loc_ptr, requests_ptr, request)
     length = tl.load(seq_lens_ptr + request)
+    table = block_table_ptr + request.to(tl.int64) * table_stride
+    block_ids = load_block_ids(table, first_key, table_width, BLOCK_SIZE, BLOCK_N)
     if DEPENDENT and PREFETCH > 0:
         _prefetch_keys(
-            k_cache_ptr, v_cache_ptr, block_table_ptr + request.to(tl.int64) * table_stride, table_width, first_key,
+            k_cache_ptr, v_cache_ptr, table, table_width, first_key,
             tl.minimum(length, first_key + tiles_left * BLOCK_N),
             HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE, TOKEN_STRIDE, PREFETCH * BLOCK_N,
         )  # fmt: skip
-    wait_for_inputs(DEPENDENT)
+    # A program without keys ends at once, so that those of the next kernel get its place and prefetch.
+    if tiles_left > 0:
+        wait_for_inputs(DEPENDENT)
     while tiles_left > 0:
-        table = block_table_ptr + request.to(tl.int64) * table_stride
-        block_ids = load_block_ids(table, first_key, table_width, BLOCK_SIZE, BLOCK_N)
         begin, _ = visible_keys(queries, length, WINDOW, BLOCK_N)
         tiles = tl.minimum(tl.maximum(tl.cdiv(length - first_key, BLOCK_N), 1), tiles_left)
         tokens = (start + m // GROUP).to(tl.int64)
@@ -115,6 +117,8 @@ def decode_kernel(
             start, queries, first_range, last_range = _load_request(query_start_loc_ptr, requests_ptr, request)
             length = tl.load(seq_lens_ptr + request)
             _, first_key = visible_keys(queries, length, WINDOW, BLOCK_N)
+            table = block_table_ptr + request.to(tl.int64) * table_stride
+            block_ids = load_block_ids(table, first_key, table_width, BLOCK_SIZE, BLOCK_N)
 
 
 @triton.jit

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 # Prompts looked at together in search of a tile's. A constant: Triton would compile for each number of prompts.
 _REQUESTS_AT_ONCE = 256
 _LOG2_E = 1.4426950408889634
-# Elements of all pieces' rows that a program merges at a time.
-_MERGED_ELEMENTS = 8192
+# Elements of all pieces' rows that a program merges at a time: after decoding, which has left its registers, all pieces
+# of a request that has the GPU to itself; in a kernel of its own fewer, so that its programs fit beside others.
+_MERGED_AFTER_DECODING = 16384
+_MERGED_APART = 8192
 # Elements of a piece up to which the program that stores the last piece merges all.
 _MAX_PIECE_ELEMENTS = 4096
 
@@ -153,8 +155,8 @@ class PagedKernels:
     ) -> None:
         step, block_d = metadata.step, max(16, power_of_two(self.head_dim))
         merge = shares.rows * block_d <= _MAX_PIECE_ELEMENTS
-        rows_merged = shares.rows if merge else 1
-        merging = {"BLOCK_P": shares.rows, "BLOCK_C": max(1, _MERGED_ELEMENTS // (block_d * rows_merged))}
+        elements, rows_merged = (_MERGED_AFTER_DECODING, shares.rows) if merge else (_MERGED_APART, 1)
+        merging = {"BLOCK_P": shares.rows, "BLOCK_C": max(1, elements // (block_d * rows_merged))}
         launch(
             decode_kernel, (self.num_groups, shares.num_ranges),
             *tensors, step.query_start_loc, step.seq_lens, step.block_table,

@@ -17,7 +17,7 @@ def prologue_kernel(
     positions_ptr, cos_sin_ptr, q_norm_ptr, k_norm_ptr, norm_eps,
     q_stride, k_stride, v_stride, block_stride, token_stride, head_stride,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, INTERLEAVED: tl.constexpr, WRITE_Q: tl.constexpr, SATURATE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, INTERLEAVED: tl.constexpr, WRITE_Q: tl.constexpr, LARGEST: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One program a token and `BLOCK_H` heads; first those of queries (with WRITE_Q), then of keys with their values.
@@ -52,11 +52,23 @@ def prologue_kernel(
             v = tl.load(v_ptr + token * v_stride + heads[:, None] * HEAD_DIM + columns[None, :], mask=inside, other=0.0)
             at = (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * token_stride
             at += heads[:, None] * head_stride + columns[None, :]
-            if SATURATE:
-                k = tl.minimum(tl.maximum(k.to(tl.float32), -448.0), 448.0)
-                v = tl.minimum(tl.maximum(v.to(tl.float32), -448.0), 448.0)
+            if LARGEST > 0.0:
+                k = saturated(k, LARGEST)
+                v = saturated(v, LARGEST)
             tl.store(k_cache_ptr + at, k.to(k_cache_ptr.dtype.element_ty), mask=inside)
             tl.store(v_cache_ptr + at, v.to(v_cache_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def saturated(x, LARGEST: tl.constexpr):
+    """`x` in float32, for a float8 whose largest number is LARGEST.
+
+    The one up to 240 (fnuz) has no negative zero, and its code is no number: what would round to zero is zero here.
+    """
+    x = tl.minimum(tl.maximum(x.to(tl.float32), -LARGEST), LARGEST)
+    if LARGEST == 240.0:
+        x = tl.where(tl.abs(x) <= 2.0**-11, 0.0, x)
+    return x
 
 
 @triton.jit

@@ -39,8 +39,8 @@ class AwqLayout:
     def expected(self, num_rows: int, num_columns: int) -> Mapping[str, ExpectedWeight]:
         groups = self.weight_format.parts["scale"].shape(num_rows, num_columns)[1]
         return {
-            "qweight": ExpectedWeight((num_columns, num_rows // 8), torch.int32),
-            "qzeros": ExpectedWeight((groups, num_rows // 8), torch.int32),
+            "qweight": ExpectedWeight((num_columns, -(-num_rows // 8)), torch.int32),
+            "qzeros": ExpectedWeight((groups, -(-num_rows // 8)), torch.int32),
             "scales": ExpectedWeight((groups, num_rows), torch.float16, dummy=0.01),
         }
 
@@ -63,12 +63,14 @@ class GptqLayout:
         symmetric: all zero points are 8. Some writers name the one format and mean the other: then the words tell.
         sorted_inputs: an input's group is what ``g_idx`` says (``desc_act``), so that each input has a scale of its own
             here; else groups follow each other.
+        checks_groups: ``g_idx`` is there without ``desc_act``: it is read, and has to say that groups follow in order.
     """
 
     group: int | None = 128
     zeros_less_one: bool = True
     symmetric: bool = False
     sorted_inputs: bool = False
+    checks_groups: bool = False
 
     @property
     def name(self) -> str:
@@ -77,7 +79,7 @@ class GptqLayout:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        return () if self.sorted_inputs else ("g_idx",)
+        return () if self.sorted_inputs or self.checks_groups else ("g_idx",)
 
     @property
     def weight_format(self) -> WeightFormat:
@@ -87,11 +89,11 @@ class GptqLayout:
     def expected(self, num_rows: int, num_columns: int) -> Mapping[str, ExpectedWeight]:
         groups = -(-num_columns // (self.group or num_columns))
         expected = {
-            "qweight": ExpectedWeight((num_columns // 8, num_rows), torch.int32),
-            "qzeros": ExpectedWeight((groups, num_rows // 8), torch.int32, dummy=_ALL_8_LESS_ONE),
+            "qweight": ExpectedWeight((-(-num_columns // 8), num_rows), torch.int32),
+            "qzeros": ExpectedWeight((groups, -(-num_rows // 8)), torch.int32, dummy=_ALL_8_LESS_ONE),
             "scales": ExpectedWeight((groups, num_rows), torch.float16, dummy=0.01),
         }
-        if self.sorted_inputs:
+        if self.sorted_inputs or self.checks_groups:
             expected["g_idx"] = ExpectedWeight((num_columns,), torch.int32, dtypes=(torch.int64,), dummy=0)
         return expected
 
@@ -103,9 +105,21 @@ class GptqLayout:
             if not bool(((group_of_input >= 0) & (group_of_input < scale.shape[1])).all()):
                 raise CheckpointError(f"{self.name}: g_idx names groups that have no scales")
             scale, zeros = scale[:, group_of_input], zeros[:, group_of_input]
+        elif self.checks_groups:
+            self._check_groups(tensors["g_idx"], num_columns)
         parts = {"weight": pack_nibbles(unpack_words(tensors["qweight"].t(), _PLAIN_ORDER)), "scale": scale}
         if not self.symmetric:
             return parts | {"zero_point": (zeros + 1) % 16 if self.zeros_less_one else zeros}
         if bool((zeros != zeros[0, 0]).any()) or int(zeros[0, 0]) not in (7, 8):
             raise CheckpointError(f"{self.name}: the config says symmetric, but zero points are stored that are not 8")
         return parts
+
+    def _check_groups(self, group_of_input: torch.Tensor, num_columns: int) -> None:
+        in_order = torch.arange(num_columns) // (self.group or num_columns)
+        others = (group_of_input.cpu() != in_order).nonzero()
+        if len(others):
+            first = int(others[0, 0])
+            raise CheckpointError(
+                f"{self.name}: g_idx puts input {first} into group {int(group_of_input[first])}, and the config, whose "
+                f"desc_act is false, into group {int(in_order[first])}; set desc_act to true if g_idx is right"
+            )

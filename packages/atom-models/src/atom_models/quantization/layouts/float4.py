@@ -20,11 +20,13 @@ class Mxfp4Layout:
 
     Attributes:
         weight: name of the codes' tensor: "weight_packed" of compressed-tensors, "weight" of Quark.
+        rounds_inputs: activations may be rounded to mxfp4 too, each block of a row by itself.
     """
 
     weight: str = "weight_packed"
     scale: str = "weight_scale"
     ignored: tuple[str, ...] = ()
+    rounds_inputs: bool = False
 
     @property
     def name(self) -> str:
@@ -33,6 +35,10 @@ class Mxfp4Layout:
     @property
     def weight_format(self) -> WeightFormat:
         return Mxfp4()
+
+    @property
+    def input_format(self) -> WeightFormat | None:
+        return Mxfp4() if self.rounds_inputs else None
 
     def expected(self, num_rows: int, num_columns: int) -> Mapping[str, ExpectedWeight]:
         parts = self.weight_format.parts

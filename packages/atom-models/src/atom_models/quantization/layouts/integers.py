@@ -21,11 +21,13 @@ class Int8Layout:
     Attributes:
         scale: name of the scale's tensor.
         divisor: of the scale. bitsandbytes stores the largest magnitude of a row (``SCB``), which stands for 127.
+        rounds_inputs: activations may be rounded to int8 too, each row by itself.
     """
 
     scale: str = "weight_scale"
     divisor: float = 1.0
     ignored: tuple[str, ...] = ("input_scale", "weight_zero_point")
+    rounds_inputs: bool = False
 
     @property
     def name(self) -> str:
@@ -34,6 +36,10 @@ class Int8Layout:
     @property
     def weight_format(self) -> WeightFormat:
         return Integers(8)
+
+    @property
+    def input_format(self) -> WeightFormat | None:
+        return Integers(8) if self.rounds_inputs else None
 
     def expected(self, num_rows: int, num_columns: int) -> Mapping[str, ExpectedWeight]:
         weight = ExpectedWeight((num_rows, num_columns), torch.int8)

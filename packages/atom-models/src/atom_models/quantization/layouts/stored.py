@@ -23,6 +23,7 @@ class ExpectedWeight:
     Attributes:
         shape, dtype: what it has as a rule; plain numbers may have any of `FLOATS`.
         shapes, dtypes: what it may have instead: a scale may be one number, or a number a row.
+        any_length: it has one dimension of any size, and `shape` is that of an empty one.
         dummy: fills it where a model gets random weights; None makes random numbers.
     """
 
@@ -30,6 +31,7 @@ class ExpectedWeight:
     dtype: torch.dtype
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[torch.dtype, ...] = ()
+    any_length: bool = False
     dummy: float | None = None
 
     @property
@@ -39,7 +41,7 @@ class ExpectedWeight:
     def why_not(self, shape: tuple[int, ...], dtype: torch.dtype) -> str | None:
         """What is wrong with a tensor of that shape and dtype."""
         shapes = (self.shape, *self.shapes)
-        if tuple(shape) not in shapes:
+        if tuple(shape) not in shapes and not (self.any_length and len(shape) == 1):
             return f"is {list(shape)}, but the config calls for {' or '.join(str(list(one)) for one in shapes)}"
         if dtype in (self.dtype, *self.dtypes) or (dtype in FLOATS and self.dtype in FLOATS):
             return None

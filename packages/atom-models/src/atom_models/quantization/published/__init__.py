@@ -3,7 +3,7 @@
 from atom_models.quantization.published.cache_scales import CacheScales, StoredScale
 from atom_models.quantization.published.headers import Header, Headers
 from atom_models.quantization.published.readers import Choice, PublishedQuantization, read_published
-from atom_models.quantization.published.stored_quantization import StoredQuantization
+from atom_models.quantization.published.stored_quantization import StoredQuantization, input_format_of
 
 __all__ = [
     "CacheScales",
@@ -13,5 +13,6 @@ __all__ = [
     "PublishedQuantization",
     "StoredQuantization",
     "StoredScale",
+    "input_format_of",
     "read_published",
 ]

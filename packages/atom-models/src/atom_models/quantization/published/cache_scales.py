@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from atom_models.quantization.published.headers import Header, Headers
 
@@ -17,6 +19,8 @@ _NAMES = (
     "kv_scale",
     "attn.kv_scale",
 )
+# Fields of a config that say that a checkpoint has them: of compressed-tensors and Hugging Face's fp8, modelopt, Quark.
+_FIELDS = ("kv_cache_scheme", "kv_cache_quant_algo", "kv_cache_quant_config", "kv_cache_group")
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,16 @@ class CacheScales:
 
     key: StoredScale
     value: StoredScale
+
+
+def declared_cache_scales(given: Mapping[str, Any]) -> str | None:
+    """The field of a `quantization_config` that declares scales of an fp8 KV cache; None if they follow the numbers."""
+    fields = {**given, **(given.get("export") or {})}
+    for name in _FIELDS:
+        value = fields.get(name)
+        if value and not (isinstance(value, Mapping) and value.get("dynamic")):
+            return name
+    return None
 
 
 def find_cache_scales(attention: str, headers: Headers) -> CacheScales | None:

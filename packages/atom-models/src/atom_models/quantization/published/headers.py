@@ -35,11 +35,17 @@ class Headers:
         return layers
 
     def of_layer(self, layer_name: str) -> Mapping[str, Header]:
-        """The tensors whose names are the layer's and one more component, by that component; none if there are none."""
+        """The tensors whose names are the layer's and one more component, by that component; none if there are none.
+
+        Of bitsandbytes' tensors the component is such as ``weight.absmax``.
+        """
         return self._by_layer.get(layer_name, {})
 
 
 def _split(name: str) -> tuple[str, str]:
+    layer, nested, of_weight = name.partition(".weight.")
+    if nested:
+        return layer, f"weight.{of_weight}"
     for suffix in _JOINED:
         if name.endswith(f"_{suffix}"):
             return name.removesuffix(f"_{suffix}"), suffix

@@ -108,5 +108,7 @@ BY_COMPONENT = Dialect(_component_texts, _component_pattern)
 BY_TARGET = Dialect(lambda name: (name, "Linear"), _target_pattern)
 # AutoAWQ: any part of the name.
 BY_PART = Dialect(lambda name: (), lambda rule: f".*{re.escape(rule)}")
+# GPTQ: a pattern of how the name begins, behind ``+:`` or ``-:`` or nothing.
+BY_SIGN = Dialect(lambda name: (), lambda rule: rule[2:] if rule.startswith(("+:", "-:")) else rule)
 # Quark and modelopt: the name or the first of its components, with ``*`` for anything, or a pattern after ``re:``.
 BY_GLOB = Dialect(_beginnings, _glob_pattern)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
 from atom_models.quantization.layouts import (
     AwqLayout,
+    Bitsandbytes4Layout,
     Float8Layout,
     GptqLayout,
     Int8Layout,
@@ -19,7 +20,8 @@ from atom_models.quantization.layouts import (
     PackedInt4Layout,
     StoredLayout,
 )
-from atom_models.quantization.published.names import BY_COMPONENT, BY_GLOB, BY_PART, BY_TARGET, Dialect, Rules
+from atom_models.quantization.published.cache_scales import declared_cache_scales
+from atom_models.quantization.published.names import BY_COMPONENT, BY_GLOB, BY_PART, BY_SIGN, BY_TARGET, Dialect, Rules
 
 Config = Mapping[str, Any]
 _INSTEAD = "Use the model's checkpoint in bfloat16 or a GGUF file of it"
@@ -42,12 +44,14 @@ class PublishedQuantization:
         groups: (rules, layout), the first that means a layer is its own; no rules mean every layer.
         skipped: rules of layers that are left as they are.
         dialect: how rules are read.
+        cache_field: the field that declares scales for an fp8 KV cache, None if none does.
     """
 
     name: str
     groups: tuple[tuple[tuple[str, ...], StoredLayout | None], ...]
     skipped: tuple[str, ...] = ()
     dialect: Dialect = BY_COMPONENT
+    cache_field: str | None = None
 
     def choose(self, layer_name: str) -> Choice:
         """What the config says of a linear, by its full name in the checkpoint."""
@@ -57,7 +61,8 @@ class PublishedQuantization:
         for rules, layout in self._groups:
             rule = rules.first_match(layer_name) if rules else None
             if rule is not None or rules is None:
-                return Choice(layout, f"meant by {rule!r}" if rules else f"as all of {self.name}")
+                chosen = "meant" if layout else "left out"
+                return Choice(layout, f"{chosen} by {rule!r}" if rules else f"as all of {self.name}")
         return Choice(None, "meant by no rule")
 
     @cached_property
@@ -81,7 +86,7 @@ def read_published(given: Config) -> PublishedQuantization:
             f"the checkpoint is quantized as {method}, which this version does not read; it reads "
             f"{', '.join(_READERS)}. {_INSTEAD}"
         )
-    return _READERS[method](given)
+    return replace(_READERS[method](given), cache_field=declared_cache_scales(given))
 
 
 def _read_fp8(given: Config) -> PublishedQuantization:
@@ -106,11 +111,15 @@ def _read_fbgemm(given: Config) -> PublishedQuantization:
 
 
 def _read_bitsandbytes(given: Config) -> PublishedQuantization:
-    if not given.get("load_in_8bit"):
-        kind = given.get("bnb_4bit_quant_type") or "fp4"
-        raise _unsupported("bitsandbytes", "bnb_4bit_quant_type", kind, "load_in_8bit")
     skipped = tuple(given.get("llm_int8_skip_modules") or ("lm_head",))
-    layout = Int8Layout("SCB", 127.0, ignored=("weight_format",))
+    if given.get("load_in_8bit"):
+        layout: StoredLayout = Int8Layout("SCB", 127.0, ignored=("weight_format",))
+    else:
+        _require("bitsandbytes", given, "load_in_4bit", (True,))
+        _require("bitsandbytes", given, "bnb_4bit_quant_type", ("nf4", "fp4", None))
+        _require("bitsandbytes", given, "bnb_4bit_quant_storage", ("uint8", None))
+        kind = given.get("bnb_4bit_quant_type") or "fp4"
+        layout = Bitsandbytes4Layout(kind, nested=bool(given.get("bnb_4bit_use_double_quant")))
     return PublishedQuantization("bitsandbytes", (((), layout),), skipped)
 
 
@@ -118,20 +127,32 @@ def _read_awq(given: Config) -> PublishedQuantization:
     _require("awq", given, "bits", (4,), "w_bit")
     _require("awq", given, "version", ("gemm", "GEMM", None))
     _require("awq", given, "zero_point", (True, None))
-    layout = AwqLayout(_group(given.get("group_size", given.get("q_group_size"))))
+    layout = AwqLayout(_group("awq", "group_size", given.get("group_size", given.get("q_group_size"))))
     skipped = tuple(given.get("modules_to_not_convert") or ())
     return PublishedQuantization("awq", (((), layout),), (*skipped, "lm_head"), BY_PART)
 
 
 def _read_gptq(given: Config) -> PublishedQuantization:
-    _require("gptq", given, "bits", (4,))
-    _require("gptq", given, "dynamic", ({}, None))
+    """The first rule of `dynamic` that means a layer changes fields for it, or leaves it out."""
     _require("gptq", given, "checkpoint_format", ("gptq", "gptq_v2", None))
+    dynamic = given.get("dynamic") or {}
+    if not isinstance(dynamic, Mapping) or not all(isinstance(changes, Mapping) for changes in dynamic.values()):
+        raise _unsupported("gptq", "dynamic", dynamic, "rules with what they change")
+    groups: list[tuple[tuple[str, ...], StoredLayout | None]] = []
+    for rule, changes in dynamic.items():
+        left_out = rule.startswith("-:")
+        groups.append(((rule,), None if left_out else _gptq_layout({**given, **changes}, f"dynamic.{rule}.")))
+    if not given.get("lm_head"):
+        groups.append((("lm_head",), None))
+    return PublishedQuantization("gptq", (*groups, ((), _gptq_layout(given))), dialect=BY_SIGN)
+
+
+def _gptq_layout(given: Config, where: str = "") -> StoredLayout:
+    if given.get("bits") != 4:
+        raise _unsupported("gptq", f"{where}bits", given.get("bits"), "4")
     zeros_less_one = given.get("checkpoint_format") != "gptq_v2"
-    layout = GptqLayout(
-        _group(given.get("group_size")), zeros_less_one, bool(given.get("sym", True)), bool(given.get("desc_act"))
-    )
-    return PublishedQuantization("gptq", (((), layout),), () if given.get("lm_head") else ("lm_head",))
+    group = _group("gptq", f"{where}group_size", given.get("group_size"))
+    return GptqLayout(group, zeros_less_one, bool(given.get("sym", True)), bool(given.get("desc_act")))
 
 
 def _read_mxfp4(given: Config) -> PublishedQuantization:
@@ -167,13 +188,14 @@ def _compressed_layout(where: str, group: Config, form: str) -> StoredLayout | N
             rows, columns = weights["block_structure"]
             return Float8Layout((rows, columns), rounds_inputs=rounds_inputs)
         case ("int", 8, "tensor" | "channel") if form != "pack-quantized" and weights.get("symmetric", True):
-            return Int8Layout()
+            return Int8Layout(rounds_inputs=rounds_inputs)
         case ("int", 4, "group" | "channel"):
             if weights.get("actorder") not in (None, "weight", "static", False):
                 raise _unsupported("compressed-tensors", f"{where}.actorder", weights["actorder"], "weight, null")
-            return PackedInt4Layout(_group(size), not weights.get("symmetric", True))
+            inputs = _group("compressed-tensors", f"{where}.weights.group_size", size)
+            return PackedInt4Layout(inputs, not weights.get("symmetric", True))
         case ("float", 4, _) if size == 32:
-            return Mxfp4Layout()
+            return Mxfp4Layout(rounds_inputs=rounds_inputs)
         case ("float", 4, _) if size == 16:
             return Nvfp4Layout()
     found = ", ".join(
@@ -195,15 +217,15 @@ def _quark_layout(where: str, spec: Config) -> StoredLayout | None:
     weight = spec.get("weight")
     if weight is None:
         return None
+    rounds_inputs = spec.get("input_tensors") is not None
     if isinstance(weight, Mapping):
         match weight.get("dtype"), weight.get("qscheme"):
             case ("fp8_e4m3", "per_tensor" | "per_channel"):
-                rounds_inputs = spec.get("input_tensors") is not None
                 return Float8Layout(ignored=("input_scale", "output_scale"), rounds_inputs=rounds_inputs)
             case ("int8", "per_tensor" | "per_channel"):
-                return Int8Layout()
+                return Int8Layout(rounds_inputs=rounds_inputs)
             case ("fp4", "per_group") if weight.get("group_size") == 32 and weight.get("scale_format") == "e8m0":
-                return Mxfp4Layout("weight")
+                return Mxfp4Layout("weight", rounds_inputs=rounds_inputs)
     found = weight if not isinstance(weight, Mapping) else f"{weight.get('dtype')} {weight.get('qscheme')}"
     raise _unsupported(
         "quark", f"{where}.weight", found, "fp8_e4m3 and int8 per tensor or channel, fp4 per group of 32"
@@ -226,9 +248,13 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(type(size) is int and size > 0 for size in value)
 
 
-def _group(size: Any) -> int | None:
+def _group(method: str, field: str, size: Any) -> int | None:
     """Inputs that share a scale; -1 stands for a whole row."""
-    return size if type(size) is int and size > 0 else None
+    if size in (None, -1):
+        return None
+    if type(size) is not int or size <= 0:
+        raise _unsupported(method, field, size, "a number of inputs, and -1 for whole rows")
+    return size
 
 
 def _require(method: str, given: Config, key: str, allowed: Sequence[Any], also: str | None = None) -> None:

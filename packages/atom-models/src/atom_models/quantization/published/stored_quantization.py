@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from atom_kernels.formats import Integers, Plain
+from atom_kernels.formats import Integers, Plain, WeightFormat
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.quantization.layer_quantization import HeldFormat, LayerQuantization
-from atom_models.quantization.layouts import Float8Layout, PlainLayout, StoredLayout
+from atom_models.quantization.layouts import (
+    Float8Layout,
+    GptqLayout,
+    Int8Layout,
+    Mxfp4Layout,
+    PlainLayout,
+    StoredLayout,
+)
 from atom_models.quantization.layouts.stored import FLOATS
 from atom_models.quantization.published.cache_scales import CacheScales, find_cache_scales
 from atom_models.quantization.published.headers import Header, Headers
@@ -38,6 +45,7 @@ class StoredQuantization:
         stored = choice.layout or PlainLayout(dtype)
         present = self.headers.of_layer(layer_name) if self.headers else {}
         if not present or _has(stored, present):
+            stored = _with_what_it_checks(stored, present)
             return LayerQuantization(stored, _held(stored), choice.rule)
         weight = present.get("weight")
         if weight is not None and weight.dtype in FLOATS:
@@ -45,9 +53,22 @@ class StoredQuantization:
             return LayerQuantization(PlainLayout(dtype), rule=choice.rule + otherwise)
         for _, layout in self.published.groups:
             if layout is not None and _has(layout, present):
+                layout = _with_what_it_checks(layout, present)
                 return LayerQuantization(layout, _held(layout), f"{choice.rule}, but stored as {layout.name}")
-        found, expected = ", ".join(sorted(present)), ", ".join(stored.expected(1, 1))
-        raise CheckpointError(f"{layer_name} is stored as {found}, but the config calls for {expected} ({choice.rule})")
+        wanted = stored.expected(1, 1)
+        found, expected = sorted(present), list(wanted)
+        if set(expected) <= set(found):  # the names are right: a dtype is not
+            found = [f"{name} in {_bare(present[name].dtype)}" for name in expected]
+            expected = [f"{name} in {_bare(one.dtype)}" for name, one in wanted.items()]
+        calls_for = f"the config calls for {', '.join(expected)} ({choice.rule})"
+        raise CheckpointError(f"{layer_name} is stored as {', '.join(found)}, but {calls_for}")
+
+    def stored_table(self, name: str, dtype: torch.dtype) -> StoredLayout:
+        return PlainLayout(dtype)
+
+    @property
+    def cache_field(self) -> str | None:
+        return self.published.cache_field if self.headers else None
 
     def cache_scales(self, attention: str) -> CacheScales | None:
         return find_cache_scales(attention, self.headers) if self.headers else None
@@ -62,9 +83,24 @@ def _has(layout: StoredLayout, present: Mapping[str, Header]) -> bool:
     return set(expected) <= set(present)
 
 
+def _with_what_it_checks(layout: StoredLayout, present: Mapping[str, Header]) -> StoredLayout:
+    """The layout, which reads what it could do without, where that may contradict it."""
+    if isinstance(layout, GptqLayout) and not layout.sorted_inputs and "g_idx" in present:
+        return replace(layout, checks_groups=True)
+    return layout
+
+
+def input_format_of(layout: StoredLayout) -> WeightFormat | None:
+    """What activations may be rounded to before they meet weights that are stored so; None is not at all."""
+    return layout.input_format if isinstance(layout, Float8Layout | Int8Layout | Mxfp4Layout) else None
+
+
+def _bare(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _held(layout: StoredLayout) -> HeldFormat | None:
     """How linears hold what is stored so."""
-    if isinstance(layout, PlainLayout):
+    if isinstance(layout.weight_format, Plain):
         return None
-    inputs = layout.input_format if isinstance(layout, Float8Layout) else None
-    return HeldFormat(inputs=inputs, without_kernel=layout.weight_format == Integers(8))
+    return HeldFormat(inputs=input_format_of(layout), without_kernel=layout.weight_format == Integers(8))

@@ -1,0 +1,172 @@
+"""`EngineSupervisor`: starts the engine's process, judges whether it works, ends it and starts it anew. Torch-free."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from atom_core.config.engine_args import EngineArgs
+from atom_core.engine.errors import EngineDeadError, EngineStartError
+from atom_core.engine.failure import Failure
+from atom_core.engine.info import EngineInfo
+from atom_core.engine.process.engine_link import EngineLink
+from atom_core.engine.process.wire import Failed, FromEngine, Pulse, Ready, Shutdown, ToEngine
+
+logger = logging.getLogger(__name__)
+
+STOP_GRACE_SECONDS = 5.0
+LOOK_SECONDS = 0.25
+
+
+class EngineSupervisor:
+    """Owns the engine's process and what is known of its life. Made inside the event loop.
+
+    A process that hangs is killed: no step ends for `args.step_timeout` seconds, or it says nothing for as long.
+
+    Args:
+        on_message: called with each message of a process that works.
+        on_death: called once for each process that dies after it was ready, with the cause.
+    """
+
+    def __init__(
+        self, args: EngineArgs, *, on_message: Callable[[FromEngine], None], on_death: Callable[[str], None]
+    ) -> None:
+        self._args = args
+        self._on_message = on_message
+        self._on_death = on_death
+        self._loop = asyncio.get_running_loop()
+        self._link = self._make_link()
+        self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
+        self._watching: asyncio.Task[None] | None = None
+        self._failure: Failure | None = None
+        self._is_stopping = False
+        self._seconds_silent = 0.0
+        self._seconds_without_step = 0.0
+
+    def spawn(self, model_path: Path) -> None:
+        """Start the process; `wait_until_ready` must follow."""
+        self._model_path = model_path
+        self._link.open(model_path)
+
+    async def wait_until_ready(self) -> EngineInfo:
+        """What the process resolved.
+
+        Raises:
+            EngineStartError: it could not start.
+        """
+        info = await self._ready
+        self._failure = None
+        self._seconds_silent = self._seconds_without_step = 0.0
+        self._watching = self._loop.create_task(self._watch())
+        return info
+
+    async def restart(self) -> EngineInfo:
+        """Start the process anew after its death.
+
+        Raises:
+            EngineStartError: it could not start.
+        """
+        await self._link.close(0.0)
+        self._link = self._make_link()
+        self._ready = self._loop.create_future()
+        self.spawn(self._model_path)
+        return await self.wait_until_ready()
+
+    def check_health(self) -> None:
+        """Raise EngineDeadError unless the process lives and makes progress."""
+        if self._failure is None and not self._link.process.is_alive:
+            self._fail(self._link.process.describe_exit())
+        if self._failure is not None:
+            raise EngineDeadError(self._failure)
+        if self._is_stopping:
+            raise EngineDeadError("the engine is shutting down")
+
+    @property
+    def works(self) -> bool:
+        """Whether the process can be sent anything."""
+        return self._failure is None and not self._is_stopping
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process; None before it starts."""
+        return self._link.process.pid
+
+    @property
+    def folder(self) -> str:
+        """Private folder with the sockets to the process."""
+        return self._link.process.folder
+
+    def send(self, message: ToEngine) -> None:
+        """Send at once; see `EngineLink.send`."""
+        self._link.send(message)
+
+    def encode(self, message: ToEngine) -> bytes:
+        """A message as it is sent; see `EngineLink.encode`."""
+        return self._link.encode(message)
+
+    def send_encoded(self, data: bytes) -> None:
+        """Send a message that `encode` gave."""
+        self._link.send_encoded(data)
+
+    async def stop(self) -> None:
+        """End the process, at once where it does not work, and remove its files."""
+        self._is_stopping = True
+        if self._watching is not None:
+            self._watching.cancel()
+        grace = 0.0
+        if self._has_started and self._failure is None:
+            self._link.send(Shutdown())
+            grace = STOP_GRACE_SECONDS
+        await self._link.close(grace)
+
+    @property
+    def _has_started(self) -> bool:
+        return self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
+
+    def _make_link(self) -> EngineLink:
+        return EngineLink(self._args, on_message=self._handle, on_failure=self._fail)
+
+    def _handle(self, message: FromEngine) -> None:
+        self._seconds_silent = 0.0
+        match message:
+            case Ready(info):
+                if not self._ready.done():
+                    self._ready.set_result(info)
+            case Failed(failure):
+                self._fail(failure)
+            case Pulse(seconds_without_step, _):
+                self._seconds_without_step = seconds_without_step
+                self._on_message(message)
+            case _:
+                self._on_message(message)
+
+    async def _watch(self) -> None:
+        """Notice a process that lives and does nothing.
+
+        Looks are counted, not the clock: while this process was stopped, or busy, the other one could not be heard.
+        """
+        limit = self._args.step_timeout
+        while self._failure is None:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._seconds_silent += LOOK_SECONDS
+            if self._seconds_without_step > limit:
+                problem = f"no step has ended for {self._seconds_without_step:.0f} s"
+            elif self._seconds_silent > limit:
+                problem = f"its process has said nothing for {self._seconds_silent:.0f} s"
+            else:
+                continue
+            self._fail(Failure("engine", f"the engine hangs: {problem} (--step-timeout {limit:g})"))
+
+    def _fail(self, failure: Failure) -> None:
+        """The process cannot start, died, or is to die."""
+        if self._is_stopping:
+            return
+        if not self._ready.done():
+            self._ready.set_exception(EngineStartError(failure))
+        elif self._failure is None:
+            self._failure = failure
+            self._link.process.kill()
+            logger.error("the engine is dead: %s", failure.line)
+            self._on_death(failure.cause)

@@ -1,0 +1,27 @@
+"""What is said between the judge and the process that asks it: a line of JSON each."""
+
+from __future__ import annotations
+
+import msgspec
+
+from atom_core.messages import StructuredOutputParams
+from atom_core.structured_output.constraints.choice import BackendSetting
+
+
+class Question(msgspec.Struct, frozen=True):
+    """Whether a backend that `setting` allows can follow `params`."""
+
+    params: StructuredOutputParams
+    setting: BackendSetting
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """`error` says why not, None where one can; after `is_last` the judge ends."""
+
+    error: str | None = None
+    is_last: bool = False
+
+
+QUESTION = msgspec.json.Decoder(Question)
+VERDICT = msgspec.json.Decoder(Verdict)
+ENCODER = msgspec.json.Encoder()

@@ -1,0 +1,120 @@
+"""Decoders without a file of ours: transformers' layers under our engine give transformers' tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from atom_core import LLMEngine, SamplingParams
+from atom_core.config import ConfigError
+
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+
+from tiny_decoders import make_decoder
+
+NUM_TOKENS = 24
+GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+# The longest one leaves every window behind.
+LENGTHS = (70, 1, 9, 33, 16, 40, 7, 21)
+# One of each kind: windows and caps, packed projections, parallel halves, stacked experts, and two that have a file.
+USUAL = ("gemma2", "phi3", "cohere2", "olmoe", "llama")
+OTHERS = (
+    *("olmo2", "olmo3", "granite", "smollm3", "starcoder2", "ernie4_5", "seed_oss", "hunyuan_v1_dense", "exaone4"),
+    *("qwen3", "cohere", "olmo", "gemma", "phi", "glm", "glm4", "helium", "arcee", "apertus", "ministral"),
+    *("ministral3", "granitemoe", "ernie4_5_moe", "dots1", "hunyuan_v1_moe", "flex_olmo", "phimoe", "qwen2_moe"),
+    *("vaultgemma", "nanochat", "gpt_neox", "biogpt"),
+)
+
+MakeEngine = Callable[..., LLMEngine]
+
+
+def make_prompts() -> list[list[int]]:
+    draw = random.Random(12)
+    return [[draw.randrange(3, 384) for _ in range(length)] for length in LENGTHS]
+
+
+def tokens_of(engine: LLMEngine, prompts: list[list[int]]) -> list[list[int]]:
+    outputs: list[dict[str, Any]] = engine.generate(prompts, GREEDY, use_tqdm=False)
+    assert [output["error"] for output in outputs] == [None] * len(outputs)
+    return [output["token_ids"] for output in outputs]
+
+
+@pytest.fixture(
+    scope="module", params=[*USUAL, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)], ids=str
+)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return make_decoder(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def greedy(folder: Path) -> list[list[int]]:
+    """What transformers finds for each prompt, with its own attention."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    found = []
+    for prompt in make_prompts():
+        with torch.inference_mode():
+            out = model.generate(
+                torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+                max_new_tokens=NUM_TOKENS,
+                min_new_tokens=NUM_TOKENS,
+                do_sample=False,
+                pad_token_id=0,
+                suppress_tokens=None,
+                eos_token_id=None,
+            )
+        found.append(out[0, len(prompt) :].tolist())
+    return found
+
+
+def test_tokens_are_those_of_transformers_alone_and_in_a_batch(
+    folder: Path, greedy: list[list[int]], make_engine: MakeEngine
+):
+    engine = make_engine(folder, model_impl="transformers", enable_prefix_caching=False)
+    assert [tokens_of(engine, [prompt])[0] for prompt in make_prompts()[:3]] == greedy[:3]
+    assert tokens_of(engine, make_prompts()) == greedy
+    assert engine.stats.num_free_blocks == engine.stats.num_blocks
+
+
+def test_chunks_of_seven_change_no_token(folder: Path, greedy: list[list[int]], make_engine: MakeEngine):
+    assert tokens_of(make_engine(folder, model_impl="transformers", max_num_batched_tokens=7), make_prompts()) == greedy
+
+
+def test_a_warm_prefix_cache_changes_no_token(folder: Path, greedy: list[list[int]], make_engine: MakeEngine):
+    engine = make_engine(folder, model_impl="transformers")
+    assert tokens_of(engine, make_prompts()) == greedy
+    again = engine.generate(make_prompts(), msgspec.structs.replace(GREEDY, seed=1), use_tqdm=False)
+    assert [output["token_ids"] for output in again] == greedy
+    assert again[0]["num_cached_tokens"] >= LENGTHS[0] // 16 * 16
+    assert engine.stats.num_free_blocks == engine.stats.num_blocks
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [({"level": 1}, "level is 1, and transformers' layers"), ({"cudagraph_mode": "full"}, "not captured in graphs")],
+)
+def test_what_wants_our_own_layers_is_refused_at_start(tmp_path: Path, settings: dict[str, Any], reason: str):
+    folder = make_decoder("olmo2", tmp_path)
+    with pytest.raises(ConfigError, match=reason):
+        LLMEngine(str(folder), **settings)
+
+
+@pytest.mark.slow
+def test_preempted_requests_change_no_token(folder: Path, greedy: list[list[int]], make_engine: MakeEngine):
+    engine = make_engine(
+        folder, model_impl="transformers", num_kv_blocks=10, max_model_len=128, enable_prefix_caching=False
+    )
+    assert tokens_of(engine, make_prompts()) == greedy
+    assert engine.stats.num_preemptions > 0

@@ -1,0 +1,141 @@
+"""The operators of a delta net: references bound to backends, problems and inputs to check them on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem, gated_delta, short_conv
+from atom_kernels.delta.torch_backend import bind_gated_delta
+from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
+from atom_kernels.tolerances import elementwise_tolerance
+
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+def make_sequences(num_rows: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
+    """Slots, first rows, lengths and the number of slots of a batch of `num_rows` rows.
+
+    Half of the rows decode, up to 64 of them. The others belong to prompts that begin, or go on at any token. Where
+    there are three rows, the last sequence pads the batch. Some slots belong to nobody.
+    """
+    decodes = min((num_rows + 1) // 2, 64)
+    lengths, left = [1] * decodes, num_rows - decodes
+    if left:
+        lengths += [left // 3, left - left // 3] if left > 2 else [left]
+    query_lens = torch.tensor(lengths)
+    context = torch.randint(1, 200, (len(lengths),), generator=generator)
+    context[decodes:] *= torch.arange(len(lengths) - decodes) % 2
+    slots = torch.randperm(len(lengths) + 2, generator=generator)[: len(lengths)].int()
+    if num_rows > 2:
+        slots[-1 if num_rows < 5 else 0] = -1
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), query_lens.cumsum(0)]).int()
+    return slots, starts, (context + query_lens).int(), len(lengths) + 2
+
+
+def _make_conv(problem: ShortConvProblem, num_rows: int, generator: torch.Generator) -> Any:
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(problem.dtype)
+
+    slots, starts, lengths, num_slots = make_sequences(num_rows, generator)
+    x = random(num_rows, problem.channels)
+    states = random(num_slots, problem.channels, problem.width - 1)
+    weights = {"weight": random(problem.channels, problem.width)}
+    return weights, (x, torch.full_like(x, 7.0), states, slots, starts, lengths)
+
+
+def _make_delta(problem: GatedDeltaProblem, num_rows: int, generator: torch.Generator) -> Any:
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    heads, dtype = problem.num_value_heads, problem.dtype
+    slots, starts, lengths, num_slots = make_sequences(num_rows, generator)
+    weights = {"a_log": torch.rand(heads, generator=generator) * 3 - 2, "dt_bias": random(problem.gates)}
+    states = random(num_slots, heads, problem.key_dim, problem.value_dim)
+    out = torch.full((num_rows, heads, problem.value_dim), 7.0, dtype=dtype)
+    rows = (random(num_rows, size).to(dtype) for size in (problem.channels, problem.gates, heads))
+    return weights, (*rows, out, states, slots, starts, lengths)
+
+
+def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:
+    return lambda *inputs: short_conv(*inputs, weight_CW=weights["weight"])
+
+
+def _conv_work(problem: ShortConvProblem, num_rows: int) -> Work:
+    """Rows in and out, the filters, and the states of the sequences that `make_sequences` makes."""
+    states = 2 * _num_sequences(num_rows) * (problem.width - 1)
+    elements = (2 * num_rows + problem.width + states) * problem.channels
+    return Work(elements * problem.dtype.itemsize, 2 * num_rows * problem.channels * problem.width)
+
+
+def _delta_work(problem: GatedDeltaProblem, num_rows: int) -> Work:
+    """Rows in and out, and the states in and out. A state's element is read twice and written, 7 operations a row."""
+    state = problem.num_value_heads * problem.key_dim * problem.value_dim
+    row = problem.channels + problem.gates + problem.num_value_heads * (1 + problem.value_dim)
+    moved = num_rows * row * problem.dtype.itemsize + 2 * 4 * _num_sequences(num_rows) * state
+    return Work(moved, 7 * num_rows * state)
+
+
+def _num_sequences(num_rows: int) -> int:
+    return len(make_sequences(num_rows, torch.Generator().manual_seed(0))[0])
+
+
+def _tolerance(problem: Any) -> Tolerance:
+    # A float32 state may be huge beside what is read of it: sums in another order differ by parts of what they add.
+    return Tolerance(atol=5e-5, rtol=5e-5) if problem.dtype is torch.float32 else elementwise_tolerance(problem.dtype)
+
+
+SHORT_CONV = Op(
+    name="short_conv",
+    contract=short_conv,
+    reference=lambda problem, weights, *inputs: short_conv(*inputs, weight_CW=weights["weight"]),
+    schema="(Tensor x, Tensor(a!) out, Tensor(b!) states, Tensor slots, Tensor query_start_loc, Tensor seq_lens) -> ()",
+    fake=lambda problem, *inputs: None,
+    backends=(Backend(name="torch", implementation="torch, sequence by sequence", bind=_bind_conv),),
+    written=(1, 2),
+    weights=lambda problem: {"weight": WeightSpec((problem.channels, problem.width), problem.dtype)},
+    make_inputs=_make_conv,
+    parity_problems=lambda: tuple(
+        ShortConvProblem(channels, width, dtype)
+        for channels, width in ((1, 2), (7, 4), (96, 4), (1000, 3))
+        for dtype in _DTYPES
+    ),
+    examples=lambda: (ShortConvProblem(8192, 4, torch.bfloat16),),
+    tolerance=lambda problem: elementwise_tolerance(problem.dtype),
+    work=_conv_work,
+)
+
+GATED_DELTA = Op(
+    name="gated_delta",
+    contract=gated_delta,
+    reference=lambda problem, weights, *inputs: gated_delta(
+        problem, *inputs, a_log_H=weights["a_log"], dt_bias_G=weights["dt_bias"]
+    ),
+    schema="(Tensor qkv, Tensor a, Tensor b, Tensor(a!) out, Tensor(b!) states, Tensor slots, Tensor query_start_loc, "
+    "Tensor seq_lens) -> ()",
+    fake=lambda problem, *inputs: None,
+    backends=(Backend(name="torch", implementation="torch, chunks of 64 tokens", bind=bind_gated_delta),),
+    written=(3, 4),
+    weights=lambda problem: {
+        "a_log": WeightSpec((problem.num_value_heads,), torch.float32),
+        "dt_bias": WeightSpec((problem.gates,), torch.float32),
+    },
+    make_inputs=_make_delta,
+    parity_problems=lambda: tuple(
+        GatedDeltaProblem(*heads, *sizes, dtype, channel_gates)
+        for heads, sizes in (((1, 1), (4, 3)), ((2, 4), (16, 32)), ((1, 3), (20, 37)), ((1, 2), (64, 80)))
+        for dtype in _DTYPES
+        for channel_gates in (False, True)
+    ),
+    # Qwen3-Next 80B, and Kimi Linear 48B.
+    examples=lambda: (
+        GatedDeltaProblem(16, 32, 128, 128, torch.bfloat16),
+        GatedDeltaProblem(32, 32, 128, 128, torch.bfloat16, channel_gates=True),
+    ),
+    tolerance=_tolerance,
+    work=_delta_work,
+)
+
+OPS = (SHORT_CONV, GATED_DELTA)

@@ -1,0 +1,82 @@
+"""The gated delta rule in torch: pieces of a sequence as products of matrices.
+
+A piece ends where a chunk of its sequence does, and nothing but its own rows is computed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from atom_kernels.delta.contract import GatedDeltaProblem, delta_inputs
+from atom_kernels.delta.sequences import rows_of_sequences
+
+_CHUNK = 64
+# With gates of channels the decay between two tokens is a vector: smaller chunks keep all of them in reach.
+_CHANNELS_CHUNK = 16
+
+
+def bind_gated_delta(problem: GatedDeltaProblem, weights: Any) -> Callable[..., None]:
+    """`gated_delta` with its weights."""
+    a_log_H, dt_bias_G = weights["a_log"], weights["dt_bias"]
+    chunk = _CHANNELS_CHUNK if problem.channel_gates else _CHUNK
+
+    def run(
+        qkv_TC: torch.Tensor,
+        a_TG: torch.Tensor,
+        b_TH: torch.Tensor,
+        out_THV: torch.Tensor,
+        states_NHXV: torch.Tensor,
+        slots_S: torch.Tensor,
+        query_start_loc_S1: torch.Tensor,
+        seq_lens_S: torch.Tensor,
+    ) -> None:
+        out_THV.zero_()
+        for rows in rows_of_sequences(slots_S, query_start_loc_S1, seq_lens_S):
+            state_HXV, first, context = states_NHXV[rows.slot], rows.first, rows.context
+            if context == 0:
+                state_HXV.zero_()
+            while first < rows.end:
+                end = min(first + chunk - context % chunk, rows.end)
+                # torch's exp() in the last lanes of a tensor is another than before: each piece is taken alone.
+                piece = delta_inputs(problem, qkv_TC[first:end], a_TG[first:end], b_TH[first:end], a_log_H, dt_bias_G)
+                out_nHV, after_HXV = _one_chunk(*piece, state_HXV)
+                out_THV[first:end] = out_nHV.to(out_THV.dtype)
+                state_HXV.copy_(after_HXV)
+                first, context = end, context + end - first
+
+    return run
+
+
+def _one_chunk(
+    q_nHX: torch.Tensor,
+    k_nHX: torch.Tensor,
+    v_nHV: torch.Tensor,
+    log_decay_nHg: torch.Tensor,
+    beta_nH: torch.Tensor,
+    state_HXV: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Outputs of n tokens and the state behind them.
+
+    What tokens add, D, solves ``(I + A) D = beta (V - decayed K S)``. A is strictly lower triangular: how much of
+    what an earlier token added a later key meets.
+    """
+    q, k, v = (x.transpose(0, 1) for x in (q_nHX, k_nHX, v_nHV))
+    beta = beta_nH.T[..., None]
+    summed_Hng = log_decay_nHg.transpose(0, 1).cumsum(1)
+    later = torch.ones(k.shape[1], k.shape[1], dtype=torch.bool, device=k.device).tril()
+    between_Hnng = (summed_Hng[:, :, None] - summed_Hng[:, None]).masked_fill(~later[..., None], float("-inf")).exp()
+    if between_Hnng.shape[-1] == 1:
+        between = between_Hnng[..., 0]
+        keys, queries = (k @ k.mT) * between, (q @ k.mT) * between
+    else:
+        keys = torch.einsum("hix,hjx,hijx->hij", k, k, between_Hnng)
+        queries = torch.einsum("hix,hjx,hijx->hij", q, k, between_Hnng)
+    since_start = summed_Hng.exp()
+    wanted_HnV = beta * (v - (k * since_start) @ state_HXV)
+    delta_HnV = torch.linalg.solve_triangular(beta * keys, wanted_HnV, upper=False, unitriangular=True)
+    out_HnV = (q * since_start) @ state_HXV + queries @ delta_HnV
+    last_Hg = summed_Hng[:, -1]
+    until_end = (last_Hg[:, None] - summed_Hng).exp()
+    return out_HnV.transpose(0, 1), state_HXV * last_Hg.exp()[..., None] + (k * until_end).mT @ delta_HnV

@@ -1,0 +1,147 @@
+"""Quantized weights as our Triton kernels read them.
+
+Shapes: N rows and K inputs of the weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+
+from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, WeightFormat, unpack_nibbles
+from atom_kernels.linear.contract import LinearProblem
+from atom_kernels.operator import Layout
+
+# Inputs of one tile of words of 16 bits, and of each of its four planes.
+TILE = 128
+PLANE = 32
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a format's codes and scales lie.
+
+    Attributes:
+        kind: "plain" numbers and the bytes of "fp8" and "int8" lie as [N, K]; "int4" and "e2m1" are words of four
+            codes (`planes`).
+        group: inputs that share a scale.
+        group_rows: rows that share a scale.
+    """
+
+    kind: str
+    group: int
+    group_rows: int
+
+    @property
+    def is_planar(self) -> bool:
+        return self.kind in ("int4", "e2m1")
+
+    def constants(self) -> dict[str, Any]:
+        """Of the kernels."""
+        return {"KIND": self.kind, "GROUP": self.group, "GROUP_ROWS": self.group_rows}
+
+    def is_one_scale_a_row(self, num_columns: int) -> bool:
+        """Whether sums of whole rows are scaled, so that codes are multiplied like plain numbers."""
+        return not self.is_planar and self.group >= num_columns and self.group_rows == 1
+
+
+PLAIN = Packing("plain", 0, 1)
+
+
+def packing_of(weight_format: WeightFormat, num_columns: int) -> Packing:
+    """For a weight of `num_columns` inputs."""
+    if isinstance(weight_format, Integers):
+        kind = "int8" if weight_format.bits == 8 else "int4"
+    elif isinstance(weight_format, Float8):
+        kind = "fp8"
+    elif isinstance(weight_format, Mxfp4 | Nvfp4):
+        kind = "e2m1"
+    else:
+        raise TypeError(f"{weight_format.name} is not packed")
+    scale = weight_format.parts["scale"]
+    return Packing(kind, scale.columns or _up_to_tiles(num_columns), scale.rows)
+
+
+def _up_to_tiles(num_columns: int) -> int:
+    return -(-num_columns // TILE) * TILE
+
+
+def why_not_packed(problem: LinearProblem) -> str | None:
+    """Why Triton's kernels cannot read the problem's weights."""
+    weight_format = problem.weight_format
+    if weight_format is None:
+        return "for packed weights"
+    if not isinstance(weight_format, Integers | Float8 | Mxfp4 | Nvfp4):
+        return f"does not read {weight_format.name}"
+    packing = packing_of(weight_format, problem.in_features)
+    group = packing.group
+    if packing.is_planar and group not in (PLANE, 2 * PLANE) and group % TILE:
+        return f"reads groups of {PLANE}, {2 * PLANE} or multiples of {TILE} inputs, not {group}"
+    if packing.kind == "int8" and "minimum" in weight_format.parts:
+        return "reads codes of eight bits without a minimum"
+    if not packing.is_planar and group % PLANE:
+        return f"reads tiles of multiples of {PLANE} inputs, not {group}"
+    return None
+
+
+def pack(problem: LinearProblem, weights: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+    weight_format = problem.weight_format
+    if weight_format is None or (codes := weights["weight"]) is None or (scale := weights["scale"]) is None:
+        raise TypeError("there are no packed weights")
+    packing = packing_of(weight_format, problem.in_features)
+    zero_point, minimum = weights.get("zero_point"), weights.get("minimum")
+    scale = _scale(weight_format, scale, weights)
+    if zero_point is not None:
+        minimum = -zero_point.float() * scale.float()
+    return {
+        "codes": planes(codes) if packing.is_planar else codes.contiguous(),
+        "scale": scale.contiguous(),
+        "minimum": None if minimum is None else minimum.contiguous(),
+        "bias": weights["bias"],
+    }
+
+
+def planes(packed: torch.Tensor) -> torch.Tensor:
+    """``uint8 [N, K / 2]`` of two codes -> ``int16 [N, K / 4]`` of four, a tile of inputs in 32 words.
+
+    The codes of a word lie `PLANE` inputs apart, the first in its low bits, so that one shift gives a plane of 32
+    neighboring inputs. Inputs past the last are zeros.
+    """
+    codes = unpack_nibbles(packed)
+    codes = pad(codes, (0, -codes.shape[1] % TILE)).unflatten(1, (-1, TILE // PLANE, PLANE)).to(torch.int32)
+    words = codes[:, :, 0]
+    for plane in range(1, TILE // PLANE):
+        words = words | codes[:, :, plane] << 4 * plane
+    return words.to(torch.int16).flatten(1)
+
+
+def _scale(
+    weight_format: WeightFormat, scale: torch.Tensor, weights: Mapping[str, torch.Tensor | None]
+) -> torch.Tensor:
+    whole = weights.get("tensor_scale")
+    if whole is None:
+        return scale
+    divides = isinstance(weight_format, Nvfp4) and weight_format.divides
+    return scale.float() / whole if divides else scale.float() * whole
+
+
+def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
+    weight_format = problem.weight_format
+    if weight_format is None:
+        return source_bytes
+    rows, columns = problem.weight_rows, problem.in_features
+    packing = packing_of(weight_format, columns)
+    codes = rows * (_up_to_tiles(columns) // 2 if packing.is_planar else columns)
+    scale = weight_format.parts["scale"]
+    height, width = scale.shape(rows, columns)
+    a_group = 4 if isinstance(weight_format, Nvfp4) else scale.dtype.itemsize
+    if isinstance(weight_format, Integers):
+        a_group += {Offset.NONE: 0, Offset.ZERO_POINT: 4, Offset.MINIMUM: a_group}[weight_format.offset]
+    return codes + height * width * a_group + rows * problem.dtype.itemsize * problem.bias
+
+
+PACKED_LAYOUT = Layout("codes as Triton reads them", pack, _num_bytes)

@@ -1,0 +1,108 @@
+"""Block sizes of linears of few rows: tuned ones as data, and a rule for everywhere else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atom_kernels.linear.triton.packed_weights import TILE, Packing, packing_of
+from atom_kernels.tuned import tuned_rows
+
+if TYPE_CHECKING:
+    from atom_kernels.formats import WeightFormat
+    from atom_kernels.linear.contract import FusedLinearProblem
+
+# Numbers of rows with a default configuration each. cuBLAS is faster for more: its blocks have 64 rows and up.
+_BUCKETS = (1, 16, 32)
+
+
+@dataclass(frozen=True)
+class SkinnyConfig:
+    """Programs of block_n outputs and a split_k-th of the inputs, block_k inputs at a time.
+
+    Attributes:
+        block_m: rows: 1 does without tensor cores.
+        num_warps, num_stages: of a program, and of its loads in flight.
+        prefetch: steps whose weights a program asks for while the kernel before is still running.
+        norm_apart: a kernel of its own norms the rows first. Otherwise every program norms all rows that it reads.
+        rounds: that kernel also rounds the rows to the problem's `input_format`.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    split_k: int = 1
+    num_warps: int = 4
+    num_stages: int = 4
+    prefetch: int = 1
+    norm_apart: bool = False
+    rounds: bool = False
+
+    def launch(self) -> dict[str, Any]:
+        """The kernel's constants."""
+        return {
+            "BLOCK_M": self.block_m,
+            "BLOCK_N": self.block_n,
+            "BLOCK_K": self.block_k,
+            "SPLIT_K": self.split_k,
+            # Where there are tensor cores, Triton pipelines by the number that it gets for the launch.
+            "STAGES": self.num_stages if self.block_m == 1 else 1,
+            "PREFETCH": self.prefetch,
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+        }
+
+
+def tuning_key(problem: FusedLinearProblem) -> str:
+    """The key of a problem's tuned configurations."""
+    gated = " gated" if problem.gated else ""
+    packed = f" {problem.weight_format.name}" if problem.weight_format else ""
+    to = f" to {problem.out_dtype}" if problem.out_dtype else ""
+    return f"{problem.in_features}x{problem.out_features}{gated} {problem.dtype}{packed}{to}".replace("torch.", "")
+
+
+def skinny_configs(problem: FusedLinearProblem, device_name: str) -> dict[int, SkinnyConfig]:
+    """Configurations by the most rows that each serves, rising; for more rows (for all if empty) cuBLAS is faster."""
+    tuned = tuned_rows("fused_linear", tuning_key(problem), device_name)
+    if tuned is None:
+        return {rows: default_config(problem, rows) for rows in _BUCKETS}
+    return {row.max_rows: SkinnyConfig(**row.config) for row in tuned if row.max_rows is not None}
+
+
+def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:
+    """Small enough for any GPU, with enough programs for a large one: more blocks first, and then more splits."""
+    if problem.weight_format is not None:
+        return _default_of_packed(problem, problem.weight_format, num_rows)
+    if num_rows == 1:
+        return SkinnyConfig(1, 4 if problem.gated else 8, 512, 1, 4, 1)
+    block_m = 16 if num_rows <= 16 else 32
+    if problem.dtype.itemsize == 4:
+        # Float32 products do not use tensor cores; routers have few outputs, so that splits make the programs.
+        return SkinnyConfig(block_m, 16, 32, _splits(problem, 16, 32, programs=240, most=32), 4, 2)
+    return SkinnyConfig(block_m, 64, 64, _splits(problem, 64, 64, programs=120, most=8), 4, 3)
+
+
+def _default_of_packed(problem: FusedLinearProblem, weight_format: WeightFormat, num_rows: int) -> SkinnyConfig:
+    if num_rows == 1:
+        return SkinnyConfig(1, 4 if problem.gated else 8, 1024, 1, 4, 1)
+    block_m, block_n = 16 if num_rows <= 16 else 32, 64
+    block_k = block_of_inputs(packing_of(weight_format, problem.in_features), 128)
+    split = _splits(problem, block_n, block_k, programs=240, most=8)
+    return SkinnyConfig(block_m, block_n, block_k, split, 4, 3, 1)
+
+
+def block_of_inputs(packing: Packing, wanted: int) -> int:
+    """The inputs of a step for tensor cores: a tile of words, or at most a group of bytes."""
+    if packing.is_planar:
+        return TILE
+    return math.gcd(wanted, packing.group)
+
+
+def _splits(problem: FusedLinearProblem, block_n: int, block_k: int, *, programs: int, most: int) -> int:
+    """The least power of two that gives `programs` programs; at most `most`, and no more than there are steps."""
+    blocks, steps = -(-problem.out_features // block_n), -(-problem.in_features // block_k)
+    split = 1
+    while split < most and blocks * split < programs:
+        split *= 2
+    return min(split, steps)

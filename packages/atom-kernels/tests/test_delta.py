@@ -1,0 +1,150 @@
+"""Delta nets: the operators against the recurrence in float64, hand-overs of states, and independence of the batch."""
+
+from __future__ import annotations
+
+import importlib.util
+from itertools import pairwise
+
+import pytest
+import torch
+
+from atom_kernels.delta import GATED_DELTA, SHORT_CONV, GatedDeltaProblem, ShortConvProblem
+from atom_kernels.operator import Backend, Op
+from atom_kernels.select import plan_with
+
+DELTAS = [GatedDeltaProblem(2, 4, 16, 24, torch.float32, channel_gates=gates) for gates in (False, True)]
+CONV = ShortConvProblem(40, 4, torch.float32)
+RUNS = [
+    pytest.param(op, problem, backend, id=f"{op.name}-{backend.name}-{index}")
+    for op, problems in ((GATED_DELTA, DELTAS), (SHORT_CONV, [CONV]))
+    for index, problem in enumerate(problems)
+    for backend in op.backends
+    if backend.name in ("torch", "native")
+]
+
+
+class Sequences:
+    """Rows of some sequences, of which any piece can be run in any order, company and slot."""
+
+    def __init__(self, op: Op, problem: object, backend: Backend, num_rows: int, seed: int = 0) -> None:
+        weights, inputs = op.make_inputs(problem, num_rows, torch.Generator().manual_seed(seed))
+        self.weights = {name: weight for name, weight in weights.items() if weight is not None}
+        places = range(len(inputs) - 5)
+        self.rows, self.out = [inputs[place] for place in places], inputs[-5]
+        self.states = torch.full((9, *inputs[-4].shape[1:]), float("nan"))
+        self._kernel = plan_with(op, problem, backend).prepare(self.weights)
+
+    def run(self, *pieces: tuple[int, int, int, int]) -> torch.Tensor:
+        """Outputs of pieces: each a slot, its first row, the row behind it, and how many tokens came before."""
+        at = torch.cat([torch.arange(first, end) for _, first, end, _ in pieces])
+        lengths = torch.tensor([end - first for _, first, end, _ in pieces])
+        starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).int()
+        slots = torch.tensor([piece[0] for piece in pieces]).int()
+        context = torch.tensor([piece[3] for piece in pieces])
+        out = torch.full_like(self.out[at], 7.0)
+        self._kernel(*(x[at] for x in self.rows), out, self.states, slots, starts, (context + lengths).int())
+        return out
+
+
+@pytest.mark.parametrize("gates", [False, True])
+@pytest.mark.parametrize(
+    "backend", [backend for backend in GATED_DELTA.backends if backend.name in ("torch", "native")]
+)
+def test_the_delta_rule_is_the_recurrence_in_float64(backend, gates):
+    problem = DELTAS[gates]
+    sequences = Sequences(GATED_DELTA, problem, backend, 131)
+    got = sequences.run((3, 0, 131, 0))
+    keys, heads = problem.num_key_heads, problem.num_value_heads
+    qkv, a, b = (x.double() for x in sequences.rows)
+    q, k = (
+        x.reshape(-1, keys, 16).repeat_interleave(2, 1) for x in (qkv[:, : keys * 16], qkv[:, keys * 16 : keys * 32])
+    )
+    v = qkv[:, keys * 32 :].reshape(-1, heads, 24)
+    bias, a_log = sequences.weights["dt_bias"].double(), sequences.weights["a_log"].double()
+    state = torch.zeros(heads, 16, 24, dtype=torch.float64)
+    for t in range(131):
+        for h in range(heads):
+            query = q[t, h] / (q[t, h].dot(q[t, h]) + 1e-6).sqrt() / 4
+            key = k[t, h] / (k[t, h].dot(k[t, h]) + 1e-6).sqrt()
+            gate = (a[t] + bias).reshape(heads, -1)[h]
+            state[h] *= torch.exp(-a_log[h].exp() * (1 + gate.exp()).log())[:, None]
+            state[h] += key.outer((v[t, h] - key @ state[h]) / (1 + torch.exp(-b[t, h])))
+            assert (got[t, h] - query @ state[h]).abs().max() < 2e-5
+    assert (sequences.states[3] - state).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("backend", [backend for backend in SHORT_CONV.backends if backend.name in ("torch", "native")])
+def test_the_short_convolution_is_torchs_padded_on_the_left(backend):
+    sequences = Sequences(SHORT_CONV, CONV, backend, 23)
+    x, weight = sequences.rows[0], sequences.weights["weight"]
+    got = sequences.run((1, 0, 23, 0))
+    padded = torch.nn.functional.pad(x.T, (3, 0))[None]
+    want = torch.nn.functional.silu(torch.nn.functional.conv1d(padded, weight[:, None], groups=40))[0].T
+    assert torch.allclose(got, want, atol=1e-5)
+    assert torch.equal(sequences.states[1], x[20:].T)
+
+
+@pytest.mark.parametrize(("op", "problem", "backend"), RUNS)
+@pytest.mark.parametrize("cuts", [(64,), (128,), (64, 128)])
+def test_a_state_handed_over_at_a_multiple_of_64_leaves_no_trace(op, problem, backend, cuts):
+    whole, cut = (Sequences(op, problem, backend, 129) for _ in range(2))
+    want = whole.run((2, 0, 129, 0))
+    edges = (0, *cuts, 129)
+    got = torch.cat([cut.run((2, first, end, first)) for first, end in pairwise(edges)])
+    assert torch.equal(got, want)
+    assert torch.equal(cut.states[2], whole.states[2])
+
+
+@pytest.mark.parametrize(("op", "problem", "backend"), RUNS)
+def test_a_state_can_be_handed_over_at_any_token(op, problem, backend):
+    whole, cut = (Sequences(op, problem, backend, 100) for _ in range(2))
+    want = whole.run((2, 0, 100, 0))
+    edges = (0, 1, 2, 37, 38, 71, 99, 100)
+    got = torch.cat([cut.run((2, first, end, first)) for first, end in pairwise(edges)])
+    assert torch.allclose(got, want, atol=2e-5)
+    assert torch.allclose(cut.states[2], whole.states[2], atol=2e-5)
+
+
+@pytest.mark.parametrize(("op", "problem", "backend"), RUNS)
+def test_no_bit_depends_on_the_rest_of_the_batch(op, problem, backend):
+    alone, together = (Sequences(op, problem, backend, 100) for _ in range(2))
+    pieces = [(0, 0, 70, 0), (5, 70, 71, 0), (7, 71, 90, 0), (4, 90, 91, 0), (8, 91, 92, 0)]
+    later = [(0, 92, 93, 70), (5, 93, 94, 1), (7, 94, 97, 19), (4, 97, 98, 1), (8, 98, 99, 1)]
+    for step in (pieces, later):
+        want = torch.cat([alone.run(piece) for piece in step])
+        assert torch.equal(together.run(*step), want)
+        used = [piece[0] for piece in step]
+        assert torch.equal(together.states[used], alone.states[used])
+
+
+@pytest.mark.parametrize(("op", "problem", "backend"), RUNS)
+def test_a_sequence_that_pads_the_batch_is_zero_and_touches_no_slot(op, problem, backend):
+    sequences = Sequences(op, problem, backend, 10)
+    out = sequences.run((-1, 0, 4, 0), (6, 4, 10, 0))
+    assert not out[:4].any()
+    assert out[4:].isfinite().all()
+    assert sequences.states[:6].isnan().all()
+    assert sequences.states[7:].isnan().all()
+    assert sequences.states[6].isfinite().all()
+
+
+def test_heads_that_cannot_be_shared_evenly_are_refused():
+    with pytest.raises(ValueError, match="5 value heads cannot share 2 key heads"):
+        GatedDeltaProblem(2, 5, 16, 16, torch.float32)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+def test_the_delta_rule_is_that_of_transformers():
+    from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
+
+    problem = DELTAS[0]
+    sequences = Sequences(GATED_DELTA, problem, GATED_DELTA.backends[-1], 75)
+    qkv, a, b = (x[None] for x in sequences.rows)
+    q, k, v = (x.reshape(1, 75, -1, size) for x, size in zip(qkv.split([32, 32, 96], 2), (16, 16, 24), strict=True))
+    rates = torch.nn.functional.softplus(a + sequences.weights["dt_bias"])
+    g = -sequences.weights["a_log"].exp() * rates
+    want, state = torch_chunk_gated_delta_rule(
+        q, k, v, g, b.sigmoid(), output_final_state=True, use_qk_l2norm_in_kernel=True
+    )
+    assert torch.allclose(sequences.run((0, 0, 75, 0)), want[0], atol=1e-5)
+    assert torch.allclose(sequences.states[0], state[0], atol=1e-5)

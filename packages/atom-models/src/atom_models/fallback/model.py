@@ -1,0 +1,100 @@
+"""`TransformersForCausalLM`: a decoder of transformers, as our engine runs one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from atom_models.fallback.admission import check_config, refuse
+from atom_models.fallback.attention import LAYER, PagedAttention
+from atom_models.fallback.skeleton import build_skeleton, dry_run, fill_buffers
+from atom_models.fallback.weights import weight_groups
+
+if TYPE_CHECKING:
+    from atom_models.build_context import BuildContext
+
+
+class TransformersForCausalLM(nn.Module):
+    """transformers' layers over our paged attention. T: tokens of all requests of a step; D: hidden size.
+
+    Args:
+        config: of transformers, of a type whose causal model it has.
+        context: how it is built; plain weights, on one rank.
+
+    Raises:
+        FallbackRefusedError: packed sequences would not get what they get one by one; the message says why.
+    """
+
+    def __init__(self, config: Any, context: BuildContext) -> None:
+        super().__init__()
+        check_config(config, context)
+        self.config = config
+        model = build_skeleton(config, context.dtype)
+        calls = dry_run(model)
+        _refuse_loose_tensors(model)
+        for name, module in model.named_modules():
+            if module in calls:
+                setattr(module, LAYER, PagedAttention(calls[module], context, prefix=f"{name}.attn"))
+        fill_buffers(model, context.device)
+        self.weights = nn.ModuleList(weight_groups(model, context))
+        self.model = model.base_model
+        # The causal model works logits out of what its decoder gives: in the place of that, our hidden states.
+        setattr(model, model.base_model_prefix, _Given())
+        self.causal = model
+        self._check_head()
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """int [T] -> [T, D], as the decoder takes them for `inputs_embeds`."""
+        return self.model.get_input_embeddings()(input_ids)
+
+    def forward(
+        self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Hidden states [T, D] after the last norm; positions are int64 [T]."""
+        ids = None if input_ids is None or inputs_embeds is not None else input_ids[None]
+        embeds = None if inputs_embeds is None else inputs_embeds[None]
+        out = self.model(input_ids=ids, inputs_embeds=embeds, position_ids=positions[None], use_cache=False)
+        return out.last_hidden_state[0]
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """[n, D] of any rows -> float32 [n, vocabulary]."""
+        return self.causal(inputs_embeds=hidden_states[None], use_cache=False).logits[0].float()
+
+    def _check_head(self) -> None:
+        width = self.model.get_input_embeddings().weight.shape[1]
+        try:
+            with torch.no_grad():
+                self.compute_logits(torch.zeros(1, width, device="meta", dtype=self.causal.dtype))
+        except Exception as error:
+            reason = f"its head does not take hidden states alone ({type(error).__name__}: {error})"
+            raise refuse(self.config.model_type, reason) from None
+
+
+class _Given(nn.Module):
+    """Stands for a decoder that has run: gives back what it is given."""
+
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> Any:
+        return _Outputs(inputs_embeds)
+
+
+class _Outputs:
+    """What a decoder gives, with nothing beside its hidden states, whatever else is asked of it."""
+
+    def __init__(self, hidden_states: torch.Tensor) -> None:
+        self.last_hidden_state = hidden_states
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+    def __getitem__(self, index: Any) -> Any:
+        return (self.last_hidden_state,)[index]
+
+
+def _refuse_loose_tensors(model: Any) -> None:
+    """A tensor that is neither parameter nor buffer would stay without values."""
+    for name, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            if isinstance(value, torch.Tensor) and value.is_meta:
+                raise refuse(model.config.model_type, f"{name}.{attribute} is a tensor outside its weights")

@@ -1,0 +1,193 @@
+"""`Mixer`: the one kind of layer that remembers earlier tokens, and what runs it.
+
+A host may be any engine that owns the cache: by default it is a plan over the caches of the forward context.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import torch
+
+from atom_kernels.formats import Plain
+from atom_kernels.mixers import MixerPlan, MixerProblem, UnsupportedMixerError, select_mixer
+from atom_kernels.mixers.cache_format import FLOAT8_DTYPES
+from atom_kernels.registry import all_ops
+from atom_models.forward_context import get_forward_context, mix_in_step
+from atom_models.layers.held_weights import HeldWeights
+from atom_models.layers.weighted_layer import WeightedLayer
+
+if TYPE_CHECKING:
+    from atom_models.build_context import BuildContext
+    from atom_models.layers.mixers.cache_scales import CacheScaleWeights
+    from atom_models.quantization import ExpectedWeight
+
+# Weights of a problem that checkpoints hold as scales of the cache.
+CACHE_SCALES = ("key_scale", "value_scale", "latent_scale")
+# What a traced model calls for each mixer, unless its host brings an operator of its own.
+MIX_OPERATOR = "atom_models::mix"
+
+
+class MixerHost(Protocol):
+    """Runs one mixer, in the way of whoever owns its cache.
+
+    Attributes:
+        plan: the kernel and its cache layout; None where another engine owns the cache.
+        traceable: it brings operators of its own for torch.compile, which then sees what is around them.
+    """
+
+    plan: MixerPlan | None
+    traceable: bool
+
+    def take_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """The weights of the layer's problem, by name, once they are loaded."""
+        ...
+
+    def mix(self, inputs: tuple[torch.Tensor, ...], prologue: Any) -> torch.Tensor:
+        """See `MixerPlan.forward`: ``[T, *problem.out_shape]``."""
+        ...
+
+
+class Mixer(WeightedLayer):
+    """``forward(*inputs) -> [T, out_features]``, raw inputs ``[T, ...]``, causal, over everything cached so far.
+
+    Args:
+        problem: what the layer is, on this rank.
+        prefix: the layer's name, by which hosts know its cache and traced models call it.
+        context: gives it its host.
+        cache_scales: loads those weights of the problem that are scales of its cache; None if there are none.
+
+    Attributes:
+        name: as `prefix`.
+        problem: the same.
+        linears: the problem's weights that checkpoints hold as linears, each with the linear's name.
+    """
+
+    linears: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(
+        self,
+        problem: MixerProblem,
+        *,
+        prefix: str,
+        context: BuildContext,
+        cache_scales: CacheScaleWeights | None = None,
+    ) -> None:
+        super().__init__(context)
+        self._cache_scales = cache_scales
+        self.name, self.problem = prefix, problem
+        self._host = context.mixer_host(problem, prefix, context)
+        self._out_features = math.prod(problem.out_shape)
+        parent, num_ranks = prefix.rpartition(".")[0], context.collectives.size
+        for slot, spec in problem.weights.items():
+            if slot in CACHE_SCALES:
+                continue
+            rows, *columns = (spec.shape[0] * num_ranks, *spec.shape[1:])
+            if slot in self.linears:
+                self.expect_matrix(f"{parent}.{self.linears[slot]}", (rows, spec.shape[1]), slot=slot)
+            else:
+                self.expect(f"{parent}.{slot}", (rows, *columns), slot=slot, dtype=spec.dtype, num_pieces=num_ranks)
+
+    @property
+    def plan(self) -> MixerPlan | None:
+        """The kernel and its cache layout; None where another engine owns the cache."""
+        return self._host.plan
+
+    def held_weights(self) -> list[HeldWeights]:
+        form = Plain(self._context.dtype)
+        return [
+            HeldWeights(
+                tuple(matrix.name for matrix in stack.matrices),
+                asked=stack.matrices[0].name,
+                stored=stack.matrices[0].layout.name,
+                held=form.name,
+                operator=self.problem.name,
+                implementations=() if self.plan is None else (self.plan.backend,),
+                num_bytes=math.prod(stack.shape) * form.dtype.itemsize,
+            )
+            for stack in self._matrices.values()
+        ]
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling() and not self._host.traceable:
+            return torch.ops.atom_models.mix(inputs, self.name, self._out_features)
+        return self.mix(*inputs)
+
+    def expected_weights(self) -> dict[str, ExpectedWeight]:
+        scales = {} if self._cache_scales is None else self._cache_scales.expected_weights()
+        return super().expected_weights() | scales
+
+    def load_shard(self, name: str, tensor: torch.Tensor) -> None:
+        if self._cache_scales is not None and name in self._cache_scales.expected_weights():
+            self._cache_scales.load(name, tensor)
+        else:
+            super().load_shard(name, tensor)
+
+    def pack(self, weights: dict[str, torch.Tensor]) -> None:
+        if self._cache_scales is not None:
+            weights = weights | self._cache_scales.take()
+        if weights:
+            self._host.take_weights(weights)
+
+    @abstractmethod
+    def mix(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """What the opaque operator runs."""
+
+
+class PlannedHost:
+    """Runs the plan that fits the platform, over the caches of the forward context."""
+
+    traceable = False
+
+    def __init__(self, plan: MixerPlan, layer_name: str) -> None:
+        self.plan: MixerPlan | None = plan
+        self._prepare, self._forward = plan.prepare, plan.runner.forward
+        self._name, self._out_shape = layer_name, plan.problem.out_shape
+        self._weights: Any = None
+
+    def take_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        self._weights = self._prepare(weights)
+
+    def mix(self, inputs: tuple[torch.Tensor, ...], prologue: Any) -> torch.Tensor:
+        def mix(*inputs: torch.Tensor) -> torch.Tensor:
+            context, name = get_forward_context(), self._name
+            return self._forward(
+                inputs, context.kv_caches[name], context.metadata[name], weights=self._weights, prologue=prologue
+            )
+
+        return mix_in_step(mix, inputs, (inputs[0].shape[0], *self._out_shape))
+
+
+def planned_host(problem: MixerProblem, layer_name: str, context: BuildContext) -> PlannedHost:
+    """The default of `BuildContext.mixer_host`.
+
+    Raises:
+        UnsupportedMixerError: the cache is to be float8, and this layer's size is not one that kernels here read.
+    """
+    plan = select_mixer(problem, context.platform)
+    if plan.backend == "reference" and problem.kv_cache_dtype in FLOAT8_DTYPES and _reads_usual_sizes(problem, context):
+        reasons = "; ".join(f"{backend}: {reason}" for backend, reason in plan.reasons)
+        raise UnsupportedMixerError(
+            f"{layer_name}: no kernel here reads a cache of {problem.cache.name} ({reasons}): choose another "
+            "kv_cache_dtype, such as auto"
+        )
+    return PlannedHost(plan, layer_name)
+
+
+def _reads_usual_sizes(problem: MixerProblem, context: BuildContext) -> bool:
+    """Whether kernels here read such a cache in real models. Where none do, engines tell of it, and are slow."""
+    operator: Any = all_ops()[problem.name]
+    return operator.has_kernel(problem, context.platform)
+
+
+@torch.library.custom_op(MIX_OPERATOR, mutates_args=())
+def _mix(inputs: Sequence[torch.Tensor], layer: str, out_features: int) -> torch.Tensor:
+    return get_forward_context().mixer(layer).mix(*inputs)
+
+
+@_mix.register_fake
+def _(inputs: Sequence[torch.Tensor], layer: str, out_features: int) -> torch.Tensor:
+    return inputs[0].new_empty(inputs[0].shape[0], out_features)

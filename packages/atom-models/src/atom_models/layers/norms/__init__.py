@@ -1,0 +1,1 @@
+"""Norms, and the sums between layers that they read."""

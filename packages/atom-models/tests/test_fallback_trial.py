@@ -1,0 +1,83 @@
+"""The trial of a class of transformers: what passes a look at its calls, and still is not right when packed."""
+
+from __future__ import annotations
+
+import pytest
+
+from atom_models import UnsupportedArchitectureError, load_model
+
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+from transformers.models.olmo2.modeling_olmo2 import Olmo2MLP, Olmo2RotaryEmbedding
+
+from atom_models.fallback import attention, trial
+from atom_models.fallback.skeleton import read_fields
+from tiny_decoders import make_decoder
+
+# Their published sizes, as transformers' classes have them when nothing is given.
+PUBLISHED = ("gemma2", "phi3", "olmo2", "olmo3", "granite", "cohere2", "smollm3", "starcoder2", "ernie4_5", "seed_oss")
+
+
+@pytest.fixture(autouse=True)
+def _anew():
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    trial._trial.cache_clear()
+    yield
+    trial._trial.cache_clear()
+
+
+@pytest.mark.parametrize("model_type", [*PUBLISHED, "exaone4", "olmoe", "qwen2_moe", "gpt_neox"])
+def test_a_small_model_of_each_class_passes(model_type):
+    trial.check_trial(model_type, read_fields(model_type, {}).to_dict())
+
+
+def test_layers_that_mix_neighbors_are_refused_before_a_weight_is_read(tmp_path, monkeypatch):
+    folder, forward = make_decoder("olmo2", tmp_path), Olmo2MLP.forward
+    # Each token looks at the one before it in the row, as a short convolution does: also across two sequences.
+    monkeypatch.setattr(Olmo2MLP, "forward", lambda self, x: forward(self, x + 0.1 * torch.roll(x, 1, dims=1)))
+    monkeypatch.setattr("atom_models.loaded_model.load_weights", lambda *_: pytest.fail("weights were read"))
+    with pytest.raises(UnsupportedArchitectureError, match=r"'olmo2' cannot run here: in a trial, packed sequence"):
+        load_model(folder)
+
+
+def test_positions_counted_over_the_row_are_refused(tmp_path, monkeypatch):
+    folder, forward = make_decoder("olmo2", tmp_path), Olmo2RotaryEmbedding.forward
+
+    def over_the_row(self, x, position_ids):
+        return forward(self, x, torch.arange(position_ids.shape[1], device=position_ids.device)[None])
+
+    monkeypatch.setattr(Olmo2RotaryEmbedding, "forward", over_the_row)
+    with pytest.raises(UnsupportedArchitectureError, match="in a trial, packed sequence 2 of 3"):
+        load_model(folder)
+
+
+def test_a_window_that_is_not_kept_is_refused(tmp_path, monkeypatch):
+    folder, take = make_decoder("gemma2", tmp_path), attention.Recorder.take
+
+    def without_window(self, module, query, key, value, mask, given):
+        return take(self, module, query, key, value, mask, {**given, "sliding_window": None})
+
+    monkeypatch.setattr(attention.Recorder, "take", without_window)
+    with pytest.raises(UnsupportedArchitectureError, match="in a trial, packed sequence 1 of 3"):
+        load_model(folder)
+
+
+def test_an_unknown_argument_of_attention_is_refused(tmp_path, monkeypatch):
+    folder, take = make_decoder("olmo2", tmp_path), attention.Recorder.take
+
+    def with_more(self, module, query, key, value, mask, given):
+        return take(self, module, query, key, value, mask, {**given, "position_bias": 1.0})
+
+    monkeypatch.setattr(attention.Recorder, "take", with_more)
+    with pytest.raises(UnsupportedArchitectureError, match="calls attention with position_bias, which is unknown"):
+        load_model(folder)
+
+
+def test_a_class_is_tried_once(tmp_path, monkeypatch):
+    folder = make_decoder("olmo2", tmp_path)
+    load_model(folder)
+    monkeypatch.setattr(trial, "_compare", lambda *_: pytest.fail("tried again"))
+    load_model(folder)

@@ -1,0 +1,77 @@
+"""Tiny published checkpoints run on AITER's emulator, within what rounding activations leaves of the plain twin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from aiter_calls import recorded_calls
+from amd_machine import amd_machine
+from atom_kernels.formats import Mxfp4
+from atom_models import load_model
+from quantized_checkpoints import PUBLISHED, write_quantized
+from tiny_architectures import make_tiny
+
+QUARK = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+ROUNDED_FP4 = {
+    "quant_method": "quark",
+    "global_quant_config": {"weight": QUARK, "input_tensors": QUARK},
+    "exclude": ["lm_head"],
+}
+# Layout -> the product of linears, and the largest share of the logits' size that may be wrong on average.
+LAYOUTS = {
+    "fp8 tiles": ("gemm_a8w8_blockscale_bpreshuffle", 0.13),
+    "fp8 rows": ("gemm_a8w8_bpreshuffle", 0.13),
+    "fp8 tensors": ("gemm_a8w8_bpreshuffle", 0.13),
+    "int8 rows": ("gemm_a8w8", 0.045),
+    "mxfp4": ("gemm_a4w4", 0.5),
+}
+TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
+
+
+def published(name):
+    if name != "mxfp4":
+        return PUBLISHED[name]
+    quark = next(
+        one for one in PUBLISHED.values() if one.config["quant_method"] == "quark" and one.weight_format == Mxfp4()
+    )
+    return replace(quark, config=ROUNDED_FP4)
+
+
+def logits_on_amd(folder, arch):
+    with amd_machine(arch), recorded_calls() as calls, torch.inference_mode():
+        logits = load_model(folder, dtype="bfloat16", progress=False).logits([TOKENS])[0].float()
+    return logits, set(calls.names)
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_published_checkpoint_is_near_its_plain_twin_on_amd(name, arch, tmp_path):
+    product, share = LAYOUTS[name]
+    plain = make_tiny("llama", tmp_path / "llama", hidden_size=256, intermediate_size=256, num_hidden_layers=2)
+    quantized, twin = write_quantized(tmp_path, plain, published(name))
+    exact = load_model(twin, dtype="float32", progress=False).logits([TOKENS])[0]
+    got, calls = logits_on_amd(quantized, arch)
+    assert (product in calls) == (name != "mxfp4" or arch == "gfx950")
+    error = (got - exact).pow(2).mean().sqrt() / exact.pow(2).mean().sqrt()
+    # Without its product MXFP4 is not rounded at all.
+    assert error < (share if product in calls else 0.02)
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_a_mixture_in_fp8_is_near_its_plain_twin_on_amd(arch, tmp_path):
+    plain = make_tiny(
+        "qwen3_moe", tmp_path / "plain", hidden_size=256, moe_intermediate_size=128, num_hidden_layers=2, head_dim=64
+    )
+    quantized, twin = write_quantized(tmp_path, plain, PUBLISHED["fp8 tiles"])
+    exact = load_model(twin, dtype="float32", progress=False).logits([TOKENS])[0]
+    got, calls = logits_on_amd(quantized, arch)
+    assert {"fused_moe", "gemm_a8w8_blockscale_bpreshuffle", "e8m0_shuffle"} & calls == {
+        "fused_moe",
+        "gemm_a8w8_blockscale_bpreshuffle",
+    }
+    error = (got - exact).pow(2).mean().sqrt() / exact.pow(2).mean().sqrt()
+    # Rounded activations choose another expert here and there.
+    assert error < 0.22

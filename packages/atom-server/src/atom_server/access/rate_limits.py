@@ -1,0 +1,95 @@
+"""`RateLimits`: requests and tokens a minute, of each key."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from atom_server.access.keys import Caller
+from atom_server.errors import APIError
+
+
+class Allowance:
+    """Fills up evenly to what a minute allows, and is spent; it may be overdrawn by what is known only afterwards."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.per_minute = per_minute
+        self._clock = clock
+        self._left = float(per_minute)
+        self._when = clock()
+
+    def seconds_until(self, amount: float) -> float:
+        """How long until so much can be spent; 0 for now. More than a minute allows waits for all of that."""
+        self._fill()
+        lacking = min(amount, self.per_minute) - self._left
+        return max(0.0, lacking * 60 / self.per_minute)
+
+    def spend(self, amount: float) -> None:
+        """Take so much, whether it is there or not."""
+        self._fill()
+        self._left -= amount
+
+    def _fill(self) -> None:
+        now = self._clock()
+        self._left = min(float(self.per_minute), self._left + (now - self._when) * self.per_minute / 60)
+        self._when = now
+
+
+class RateLimits:
+    """The allowances of all keys.
+
+    Args:
+        requests, tokens: a minute; 0 sets no limit. Tokens are those of prompts and of output, cached or not.
+    """
+
+    def __init__(self, requests: int = 0, tokens: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = {"requests": requests, "tokens": tokens}
+        self._clock = clock
+        self._allowances: dict[tuple[str, str], Allowance] = {}
+
+    def take_request(self, caller: Caller) -> None:
+        """Count a request, before anything is read of it.
+
+        Raises:
+            APIError: 429; this key has had its requests, or more tokens than it may.
+        """
+        # One token has to be there: what output costs is known only afterwards.
+        self._check(caller, "tokens", 1)
+        self._check(caller, "requests", 1)
+        self._spend(caller, "requests", 1)
+
+    def take_prompt(self, caller: Caller, num_tokens: int) -> None:
+        """Count the tokens of prompts, before they are computed.
+
+        Raises:
+            APIError: 429; they are more than is left to this key.
+        """
+        self._check(caller, "tokens", num_tokens)
+        self._spend(caller, "tokens", num_tokens)
+
+    def take_output(self, caller: Caller, num_tokens: int) -> None:
+        """Count tokens that were generated."""
+        self._spend(caller, "tokens", num_tokens)
+
+    def _check(self, caller: Caller, what: str, amount: int) -> None:
+        if (allowance := self._allowance(caller, what)) is None:
+            return
+        seconds = allowance.seconds_until(amount)
+        if seconds > 0:
+            message = f"this key may use {allowance.per_minute} {what} a minute: try again in {math.ceil(seconds)} s"
+            headers = {"retry-after": str(math.ceil(seconds))}
+            raise APIError(429, message, code="rate_limit_exceeded", headers=headers)
+
+    def _spend(self, caller: Caller, what: str, amount: int) -> None:
+        if (allowance := self._allowance(caller, what)) is not None:
+            allowance.spend(amount)
+
+    def _allowance(self, caller: Caller, what: str) -> Allowance | None:
+        limit = self._limits[what]
+        if not limit:
+            return None
+        key = (caller.name, what)
+        if key not in self._allowances:
+            self._allowances[key] = Allowance(limit, self._clock)
+        return self._allowances[key]

@@ -1,0 +1,58 @@
+"""`EngineMetrics`: what runs, waits and is cached as of the engine's last step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from atom_core import StepStats
+
+if TYPE_CHECKING:
+    from atom_core import AsyncEngine
+
+
+class EngineMetrics(Collector):
+    """Asks the engine whenever somebody reads.
+
+    Args:
+        prefix: of all names.
+        labels: of all values.
+    """
+
+    def __init__(self, engine: AsyncEngine, prefix: str, labels: Mapping[str, str]) -> None:
+        self._engine, self._prefix, self._labels = engine, prefix, dict(labels)
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, as the library calls a name with its values."""
+        info = self._engine.info
+        stats = self._engine.stats or StepStats(0, 0, info.num_blocks, info.num_blocks, 0, 0, 0)
+        used = (stats.num_blocks - stats.num_free_blocks) / stats.num_blocks if stats.num_blocks else 0.0
+        yield self._gauge("num_requests_running", "Samples that run.", stats.num_running)
+        yield self._gauge("num_requests_waiting", "Samples that wait.", stats.num_waiting)
+        yield self._gauge("kv_cache_usage_perc", "Share of the KV cache's blocks that requests hold, 0 to 1.", used)
+        for name, help, value in (
+            ("num_preemptions", "Requests that lost their blocks to others.", stats.num_preemptions),
+            ("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_cache_queries),
+            ("prefix_cache_hits", "Tokens found there.", stats.prefix_cache_hits),
+            ("forced_tokens", "Tokens that grammars left no choice about.", stats.num_forced_tokens),
+        ):
+            counter = CounterMetricFamily(f"{self._prefix}:{name}", help, labels=tuple(self._labels))
+            counter.add_metric(tuple(self._labels.values()), value)
+            yield counter
+        config = {
+            "block_size": str(info.block_size),
+            "cache_dtype": info.kv_cache_dtype,
+            "enable_prefix_caching": str(info.enable_prefix_caching),
+            "num_gpu_blocks": str(info.num_blocks),
+        }
+        yield self._gauge("cache_config_info", "The KV cache.", 1, config)
+
+    def _gauge(self, name: str, help: str, value: float, more: Mapping[str, str] | None = None) -> GaugeMetricFamily:
+        labels = {**self._labels, **(more or {})}
+        gauge = GaugeMetricFamily(f"{self._prefix}:{name}", help, labels=tuple(labels))
+        gauge.add_metric(tuple(labels.values()), value)
+        return gauge

@@ -1,0 +1,91 @@
+"""`Metrics`: what has been served, under the names of vLLM's metrics, so that its dashboards and routers work.
+
+The prefix is our own unless ``--metrics-prefix vllm`` asks for vLLM's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+
+from atom_server.observe.engine_metrics import EngineMetrics
+
+if TYPE_CHECKING:
+    from atom_core import AsyncEngine
+    from atom_server.generation.tallies import Tallies
+
+_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40, 80, 160, 640)
+_STEPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000)
+_SAMPLES = (1, 2, 5, 10, 20, 50, 100)
+_REJECTED = {429: "rate_limit", 503: "unavailable"}
+
+
+class Metrics:
+    """Counts what ends; what is running is asked of the engine when somebody reads.
+
+    Args:
+        prefix: of all names.
+        model_name: their label.
+    """
+
+    def __init__(self, engine: AsyncEngine, *, prefix: str, model_name: str) -> None:
+        # Else each counter has a second line with the time at which it was made.
+        disable_created_metrics()
+        self._prefix, self._labels = prefix, {"model_name": model_name, "engine": "0"}
+        self._registry = CollectorRegistry()
+        self._registry.register(EngineMetrics(engine, prefix, self._labels))
+        self._prompt_tokens = self._count("prompt_tokens", "Tokens of prompts.")
+        self._cached_tokens = self._count("prompt_tokens_cached", "Tokens of prompts that the prefix cache had.")
+        self._generation_tokens = self._count("generation_tokens", "Tokens generated.")
+        self._finished = self._counter("request_success", "Samples that ended, by reason.", "finished_reason")
+        self._rejections = self._counter("admission_rejections", "Requests that were sent away, by reason.", "reason")
+        self._ttft = self._histogram("time_to_first_token_seconds", "From arrival to the first token.", _SECONDS)
+        self.inter_token = self._histogram("inter_token_latency_seconds", "Between news of a sample.", _STEPS)
+        self._per_token = self._histogram("request_time_per_output_token_seconds", "Mean of a request.", _STEPS)
+        self._latency = self._histogram("e2e_request_latency_seconds", "From arrival to the end.", _SECONDS)
+        self._decode = self._histogram("request_decode_time_seconds", "From the first token to the end.", _SECONDS)
+        self._request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", _TOKENS)
+        self._request_output = self._histogram("request_generation_tokens", "Tokens generated for a request.", _TOKENS)
+        self._request_n = self._histogram("request_params_n", "Samples of each prompt that were asked for.", _SAMPLES)
+
+    def take_end(self, tallies: Tallies, *, num_prompt_tokens: int, num_cached_tokens: int, n: int) -> None:
+        """A request has ended, however it did."""
+        self._prompt_tokens.inc(num_prompt_tokens)
+        self._cached_tokens.inc(num_cached_tokens)
+        self._generation_tokens.inc(tallies.num_tokens)
+        for reason in tallies.finish_reasons():
+            self._finished.labels(**self._labels, finished_reason=reason).inc()
+        self._request_prompt.observe(num_prompt_tokens)
+        self._request_output.observe(tallies.num_tokens)
+        self._request_n.observe(n)
+        if tallies.latency:
+            self._latency.observe(tallies.latency)
+        if tallies.num_tokens:
+            self._ttft.observe(tallies.ttft)
+            self._decode.observe(tallies.latency - tallies.ttft)
+        if tallies.seconds_per_token:
+            self._per_token.observe(tallies.seconds_per_token)
+
+    def take_status(self, status: int) -> None:
+        """A request was answered so."""
+        if status in _REJECTED:
+            self._rejections.labels(**self._labels, reason=_REJECTED[status]).inc()
+
+    def text(self) -> bytes:
+        """All of it in Prometheus' text format, version 0.0.4."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, help: str, *more: str) -> Counter:
+        return Counter(f"{self._prefix}:{name}", help, (*self._labels, *more), registry=self._registry)
+
+    def _count(self, name: str, help: str) -> Counter:
+        return self._counter(name, help).labels(**self._labels)
+
+    def _histogram(self, name: str, help: str, bounds: Sequence[float]) -> Histogram:
+        histogram = Histogram(
+            f"{self._prefix}:{name}", help, tuple(self._labels), registry=self._registry, buckets=bounds
+        )
+        return histogram.labels(**self._labels)

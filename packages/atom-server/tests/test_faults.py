@@ -1,0 +1,216 @@
+"""What is done to the processes of `atom serve`, and to the machine under them: clients are told, nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from serving_processes import ENDLESS, Stream, engine_pid, exit_code, is_running, post
+
+SEVERAL = ENDLESS | {"n": 8, "temperature": 1}
+
+
+@pytest.fixture
+def injected(tmp_path):
+    """``injected(code)``: variables that make every Python process run `code` first."""
+
+    def inject(code):
+        (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(code))
+        return {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+
+    return inject
+
+
+@pytest.fixture
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def seconds_until(condition, at_most=10.0):
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < at_most
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+def health(running):
+    return httpx.get(running.url + "/health", timeout=10).status_code
+
+
+def ends_with_an_error_event(stream):
+    *_, error, done = stream.finish()
+    assert done == "data: [DONE]"
+    return json.loads(error[6:])["error"]["code"]
+
+
+def test_a_stopped_engine_is_ended_and_everyone_is_told(serve_process):
+    with serve_process("--step-timeout", "1") as running:
+        stream = Stream(running.url, SEVERAL)
+        pid = engine_pid(running)
+        os.kill(pid, signal.SIGSTOP)
+        assert seconds_until(lambda: health(running) == 503) < 3
+        assert ends_with_an_error_event(stream) == "engine_dead"
+        assert post(running).json()["error"]["code"] == "engine_dead"
+        assert exit_code(running, 5) == 6
+        assert not is_running(pid)
+        running.wait_for_text()
+        assert running.lines[-1].startswith("atom serve: the engine hangs: its process has said nothing for")
+        assert "Traceback" not in running.text
+
+
+def test_a_step_that_never_ends_ends_the_engine(serve_process, injected):
+    environment = injected("""
+        import time
+        from atom_core.engine.engine_core import EngineCore
+        step, count = EngineCore.step, 0
+        def hang(core):
+            global count
+            count += 1
+            if count == 50: time.sleep(1000)
+            return step(core)
+        EngineCore.step = hang
+    """)
+    with serve_process("--step-timeout", "1", environment=environment) as running:
+        stream = Stream(running.url, ENDLESS)
+        assert ends_with_an_error_event(stream) == "engine_dead"
+        assert exit_code(running, 5) == 6
+        running.wait_for_text()
+        assert running.lines[-1].startswith("atom serve: the engine hangs: no step has ended for")
+
+
+def test_an_engine_is_started_anew_as_often_as_was_asked_for(serve_process):
+    with serve_process("--restart-engine", "1") as running:
+        before = post(running, prompt="once", max_tokens=8, temperature=0).json()["choices"][0]["text"]
+        stream = Stream(running.url, SEVERAL)
+        first = engine_pid(running)
+        os.kill(first, signal.SIGKILL)
+        assert ends_with_an_error_event(stream) == "engine_dead"
+        assert seconds_until(lambda: health(running) == 503) < 1
+        refused = post(running)
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) > 0
+        seconds_until(lambda: health(running) == 200, at_most=30)
+        assert engine_pid(running) != first
+        again = post(running, prompt="once", max_tokens=8, temperature=0).json()["choices"][0]["text"]
+        assert again == before
+        os.kill(engine_pid(running), signal.SIGKILL)
+        assert exit_code(running, 5) == 6
+
+
+def test_a_stopped_server_goes_on_where_it_was(serve_process):
+    with serve_process("--step-timeout", "1") as running:
+        whole = Stream(running.url)
+        whole.finish()
+        stream = Stream(running.url)
+        running.process.send_signal(signal.SIGSTOP)
+        time.sleep(2)
+        running.process.send_signal(signal.SIGCONT)
+        assert stream.finish()[-1] == "data: [DONE]"
+        assert stream.text == whole.text
+        assert health(running) == 200
+
+
+def test_a_killed_server_takes_its_engine_along(serve_process):
+    with serve_process() as running:
+        pid = engine_pid(running)
+        folder = _socket_folder(pid)
+        running.process.kill()
+        assert seconds_until(lambda: not is_running(pid)) < 5
+        assert not folder.exists()
+
+
+def test_the_end_of_a_terminal_drains(serve_process):
+    with serve_process() as running:
+        stream = Stream(running.url)
+        os.kill(engine_pid(running), signal.SIGHUP)  # a terminal tells the whole group
+        running.process.send_signal(signal.SIGHUP)
+        assert stream.finish()[-1] == "data: [DONE]"
+        assert exit_code(running, 20) == 0
+
+
+def test_a_drain_under_load_finishes_what_runs_and_refuses_the_rest(serve_process):
+    with serve_process() as running:
+        streams = [Stream(running.url, ENDLESS | {"max_tokens": 100}) for _ in range(12)]
+        running.process.send_signal(signal.SIGTERM)
+        seconds_until(lambda: httpx.get(running.url + "/ready").status_code == 503)
+        assert post(running).status_code == 503
+        assert all(stream.finish()[-1] == "data: [DONE]" for stream in streams)
+        assert not any("error" in event for stream in streams for event in stream.events)
+        assert exit_code(running, 30) == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100_000], ids=["cut to nothing", "overwritten"])
+def test_a_checkpoint_that_changes_while_it_is_served_changes_no_answer(serve_process, tiny_llama, tmp_path, content):
+    model = tmp_path / "model"
+    model.mkdir()
+    for file in tiny_llama.iterdir():
+        (model / file.name).write_bytes(file.read_bytes())
+    with serve_process("--model", str(model)) as running:
+        asked = {"prompt": "once", "max_tokens": 16, "temperature": 0}
+        before = post(running, **asked).json()["choices"][0]["text"]
+        for file in model.iterdir():
+            file.write_bytes(content)
+        assert post(running, **asked).json()["choices"][0]["text"] == before
+        assert health(running) == 200
+
+
+def test_a_cache_folder_that_cannot_be_written_is_no_matter(serve_process):
+    with serve_process(environment={"ATOM_CACHE_DIR": "/proc/no/such/folder"}) as running:
+        assert post(running).status_code == 200
+
+
+def test_a_full_disk_for_the_log_stops_nobody(tiny_llama, free_port):
+    command = [sys.executable, "-m", "atom_server", "serve", "--model", str(tiny_llama), "--port", str(free_port)]
+    url = f"http://127.0.0.1:{free_port}"
+    with open("/dev/full", "w") as full:
+        process = subprocess.Popen([*command, "--dtype", "float32", "--num-kv-blocks", "64"], stderr=full)
+    try:
+        seconds_until(lambda: _answers(url), at_most=60)
+        answer = httpx.post(url + "/v1/completions", json={"prompt": "x", "max_tokens": 2}, timeout=30)
+        assert answer.status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+
+
+def test_without_room_for_its_sockets_a_server_says_so_in_one_line(tiny_llama, injected):
+    environment = injected("""
+        import errno, tempfile
+        def full(*_, **__): raise OSError(errno.ENOSPC, "No space left on device", "/tmp")
+        tempfile.mkdtemp = full
+    """)
+    command = [sys.executable, "-m", "atom_server", "serve", "--model", str(tiny_llama), "--port", "0"]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 5
+    assert done.stderr.strip().splitlines()[-1].startswith("atom serve: /tmp: No space left on device: free some space")
+    assert "Traceback" not in done.stderr
+
+
+def _answers(url):
+    try:
+        return httpx.get(url + "/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _socket_folder(pid):
+    links = (os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd"))
+    inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    [path] = {Path(row[7]).parent for row in rows if len(row) == 8 and row[6] in inodes}
+    return path

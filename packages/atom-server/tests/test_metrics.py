@@ -1,0 +1,122 @@
+"""`/metrics`: names that dashboards know, in a format that Prometheus reads, and numbers that are true."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from atom_server import ServerOptions, create_app
+from http_edge import serving
+
+COMMON = {"model_name", "engine"}
+LINE = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*\{([a-z_]+="([^"\\\n]|\\["\\n])*",?)*\} [0-9.e+-]+')
+NAMES = [
+    "num_requests_running",
+    "num_requests_waiting",
+    "kv_cache_usage_perc",
+    "cache_config_info",
+    "prompt_tokens_total",
+    "prompt_tokens_cached_total",
+    "generation_tokens_total",
+    "prefix_cache_queries_total",
+    "prefix_cache_hits_total",
+    "num_preemptions_total",
+    "request_success_total",
+    "admission_rejections_total",
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "request_time_per_output_token_seconds",
+    "e2e_request_latency_seconds",
+    "request_decode_time_seconds",
+    "request_prompt_tokens",
+    "request_generation_tokens",
+    "request_params_n",
+    "forced_tokens_total",
+]
+
+
+def read(server):
+    answer = httpx.get(server.url + "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return answer.text
+
+
+def values(server):
+    """The number under each name, with the labels that not all of them have."""
+    return {
+        " ".join(
+            (sample.name.removeprefix("atom:"), *(f"{k}={v}" for k, v in sample.labels.items() if k not in COMMON))
+        ): sample.value
+        for family in text_string_to_metric_families(read(server))
+        for sample in family.samples
+    }
+
+
+def test_every_name_is_there_once_and_every_line_can_be_read(server):
+    text = read(server)
+    kinds = re.findall(r"^# TYPE atom:(\S+) (\S+)$", text, re.MULTILINE)
+    assert sorted(name for name, _ in kinds) == sorted(NAMES)
+    assert all((kind == "counter") == name.endswith("_total") for name, kind in kinds)
+    for line in text.splitlines():
+        assert line.startswith(("# HELP atom:", "# TYPE atom:")) or LINE.fullmatch(line), line
+
+
+def test_vllms_names_by_a_switch(server):
+    with serving(create_app(server.engine, ServerOptions(metrics_prefix="vllm"))) as port:
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    assert "vllm:num_requests_waiting{" in text
+    assert "atom:" not in text
+
+
+def test_what_was_served_is_counted(server):
+    before = values(server)
+    for _ in range(2):
+        asked = {"prompt": [9] * 40, "n": 2, "max_tokens": 8, "ignore_eos": True}
+        assert server.post("/v1/completions", **asked).status_code == 200
+    server.wait_until_idle()
+    after = values(server)
+
+    def grown(name):
+        return after[name] - before.get(name, 0)
+
+    assert grown("prompt_tokens_total") == 80
+    assert grown("prompt_tokens_cached_total") == 32
+    assert grown("generation_tokens_total") == 32
+    assert grown("request_success_total finished_reason=length") == 4
+    for name in ("time_to_first_token_seconds", "e2e_request_latency_seconds", "request_params_n"):
+        assert grown(f"{name}_count") == 2
+    assert 2 <= grown("inter_token_latency_seconds_count") <= 28
+    assert grown("request_params_n_sum") == 4
+    assert grown("request_prompt_tokens_bucket le=50.0") - grown("request_prompt_tokens_bucket le=20.0") == 2
+    assert after["num_requests_running"] == after["kv_cache_usage_perc"] == 0
+
+
+def test_a_response_of_the_background_is_counted_once(server):
+    before = values(server)["request_params_n_count"]
+    asked = {"model": "tiny", "input": "hello", "max_output_tokens": 16, "background": True}
+    assert server.post("/v1/responses", **asked).status_code == 200
+    server.wait_until_idle()
+    assert values(server)["request_params_n_count"] == before + 1
+
+
+def test_those_sent_away_are_counted(make_server):
+    with make_server(ServerOptions(requests_per_minute=1, served_model_name="tiny")) as server:
+        assert [server.post("/tokenize", prompt="a").status_code for _ in range(3)] == [200, 429, 429]
+        assert values(server)["admission_rejections_total reason=rate_limit"] == 2
+
+
+def test_tokens_that_a_grammar_forces_are_counted(server):
+    before = values(server)["forced_tokens_total"]
+    choice = {"structured_outputs": {"choice": ["an answer without any choice at all"]}}
+    assert server.post("/v1/completions", prompt="say", max_tokens=40, **choice).status_code == 200
+    server.wait_until_idle()
+    assert values(server)["forced_tokens_total"] > before
+
+
+def test_a_models_name_may_hold_anything(make_server):
+    with make_server(ServerOptions(served_model_name='quo"te back\\slash')) as server:
+        lines = [line for line in read(server).splitlines() if not line.startswith("#")]
+    assert len(lines) > len(NAMES)
+    assert all(LINE.fullmatch(line) and 'model_name="quo\\"te back\\\\slash"' in line for line in lines)

@@ -1,0 +1,74 @@
+"""What tests do to `atom serve` as a process: requests in threads, and a look at its engine."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import httpx
+
+ENDLESS = {"prompt": "once", "max_tokens": 500, "ignore_eos": True, "temperature": 0, "stream": True}
+
+
+class Stream:
+    """A stream that is read in a thread, so that the test can do other things meanwhile."""
+
+    def __init__(self, url, fields=ENDLESS):
+        self.events: list[str] = []
+        self.error: Exception | None = None
+        self.started = threading.Event()
+        self._thread = threading.Thread(target=self._read, args=(url, fields), daemon=True)
+        self._thread.start()
+        assert self.started.wait(20)
+
+    def finish(self):
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+        return self.events
+
+    @property
+    def text(self):
+        chunks = [json.loads(event[6:]) for event in self.events if event.startswith('data: {"id"')]
+        return "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+
+    def _read(self, url, fields):
+        try:
+            with httpx.stream("POST", url + "/v1/completions", json=fields, timeout=60) as answer:
+                for line in answer.iter_lines():
+                    if line:
+                        self.events.append(line)
+                        self.started.set()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.started.set()
+
+
+def post(running, **fields):
+    return httpx.post(running.url + "/v1/completions", json={"prompt": "x", "max_tokens": 1} | fields, timeout=30)
+
+
+def exit_code(running, seconds):
+    return running.process.wait(seconds)
+
+
+def engine_pid(running):
+    children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
+    found = [
+        int(pid)
+        for task in children.parent.parent.iterdir()
+        for pid in (task / "children").read_text().split()
+        if b"core_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
+    except FileNotFoundError:
+        return False
