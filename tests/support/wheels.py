@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -40,9 +41,13 @@ class CleanEnvironment:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
 
     def pip(self, *arguments: str | Path) -> str:
-        """Run pip on this environment and return what it prints."""
+        """Run pip on this environment and return what it prints; `--no-index` keeps the settings of the machine out."""
         command = [sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check", "--no-input"]
-        return _output([*command, *arguments], timeout=900)
+        environment = {**os.environ}
+        if "--no-index" in arguments:
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+            environment["PIP_CONFIG_FILE"] = os.devnull
+        return _output([*command, *arguments], timeout=900, env=environment)
 
     def planned(self, *arguments: str | Path) -> dict[str, str]:
         """The distributions that ``pip install ARGUMENTS`` would install, each with its version."""

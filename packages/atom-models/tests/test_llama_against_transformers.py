@@ -201,6 +201,7 @@ def test_bad_batches_are_refused(tiny_llama, sequences, says):
         load_model(tiny_llama).logits(sequences)
 
 
+@pytest.mark.timing
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here")
 def test_threads_of_a_loaded_model_sleep_on_a_busy_machine(tmp_path):
     folder = make_tiny_llama(tmp_path / "model")

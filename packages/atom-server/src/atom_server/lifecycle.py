@@ -145,7 +145,7 @@ def serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, *, 
         EngineStartError, ConfigError, ValueError, OSError: it could not start.
         EngineDeadError: the engine died. Nothing is logged any more: the error can be the last line.
     """
-    with asyncio.Runner(loop_factory=uvicorn.Config("unused").get_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=uvicorn.Config("unused", log_config=None).get_loop_factory()) as runner:
         runner.run(_serve(args, options, listener, started))
 
 

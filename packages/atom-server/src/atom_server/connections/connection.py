@@ -48,6 +48,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *, limits: ConnectionLimits, others: OpenConnections, **settings: Any) -> None:
         super().__init__(**settings)
+        self.access_log = False  # `request_log` tells of each request; uvicorn would where a root logger has a handler
         self.url = b""
         self._limits = limits
         self._others = others
