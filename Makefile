@@ -7,10 +7,10 @@ SERVE := .serve/bin/atom
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve chat test test-slow test-vllm conformance check fmt hooks bench docs build clean
+.PHONY: help setup serve chat test test-changed test-timing test-slow test-vllm ci conformance check check-changed fmt hooks bench docs build clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 	@echo '  Flags pass through ARGS, as in: make serve ARGS="--port 9000"'
 
 setup: $(HATCH) ## make the development environment (each target that needs it does so too)
@@ -25,11 +25,20 @@ chat: $(SERVE) ## talk to the default model in the terminal
 test: $(HATCH) ## run the tests
 	@$(HATCH) run test $(ARGS)
 
+test-changed: $(HATCH) ## run the tests nearest to what differs from main, for two minutes
+	@$(HATCH) run test-changed $(ARGS)
+
+test-timing: $(HATCH) ## run the tests that judge seconds, which want a machine to themselves
+	@$(HATCH) run test-timing $(ARGS)
+
 test-slow: $(HATCH) ## run the tests that take minutes or a package index
 	@$(HATCH) run test-slow $(ARGS)
 
 test-vllm: $(HATCH) ## run our models and attention inside of vLLM, two versions (makes .vllm, 7 GB)
 	@$(HATCH) run test-vllm $(ARGS)
+
+ci: $(HATCH) ## run the checks and all tests but those that need a network, and sum up
+	@$(PYTHON) -m tools.ci
 
 conformance: $(HATCH) ## run outside clients against the server (SUITE ... and --skip-unavailable in ARGS)
 	@$(HATCH) run conformance $(ARGS)
@@ -37,11 +46,14 @@ conformance: $(HATCH) ## run outside clients against the server (SUITE ... and -
 check: $(HATCH) ## check format, lint, import contracts and types
 	@$(HATCH) run check
 
+check-changed: $(HATCH) ## the same for the files that differ from main
+	@$(HATCH) run check-changed $(ARGS)
+
 fmt: $(HATCH) ## mend what lint can, and format
 	@$(HATCH) run fmt
 
-hooks: $(HATCH) ## run the quick checks before each commit from now on
-	@$(HATCH) run pre-commit install
+hooks: $(HATCH) ## from now on run the quick checks before each commit, and the tests of the change before each push
+	@$(HATCH) run pre-commit install --hook-type pre-commit --hook-type pre-push
 
 bench: $(HATCH) ## measure our engine beside transformers
 	@$(HATCH) run bench $(ARGS)

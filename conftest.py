@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["time_budget"]
+pytest_plugins = ["stop_after", "time_budget", "verdicts"]
+
+try:
+    import hypothesis
+except ImportError:  # the kernels' tests must pass where nothing but torch and pytest is installed
+    pass
+else:
+    # The same examples in each run, and none judged by the clock; `--hypothesis-profile default` looks for others.
+    hypothesis.settings.register_profile(
+        "repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("repeatable")
 
 # Those that commands set: the root, and one for each package.
 _LOGGERS = (None, "atom_kernels", "atom_models", "atom_core", "atom_server")

@@ -1,4 +1,4 @@
-"""How fast this machine computes just now, for tests that bound milliseconds."""
+"""How fast this machine computes just now, for tests and budgets that bound time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ SECONDS_ON_A_QUIET_MACHINE = 0.006
 
 def slowness() -> float:
     """How many times slower than on a quiet machine this one computes just now; 1 at least."""
-    seconds = []
-    for _ in range(3):
-        started = time.thread_time()
-        sum(place * place for place in range(100_000))
-        seconds.append(time.thread_time() - started)
-    return max(1.0, min(seconds) / SECONDS_ON_A_QUIET_MACHINE)
+    return max(1.0, min(_seconds(time.thread_time) for _ in range(3)) / SECONDS_ON_A_QUIET_MACHINE)
+
+
+def pace() -> float:
+    """How many times the time of a quiet machine passes here for the same work, others' work on the cores included."""
+    return _seconds(time.perf_counter) / SECONDS_ON_A_QUIET_MACHINE
+
+
+def _seconds(clock) -> float:
+    started = clock()
+    sum(place * place for place in range(100_000))
+    return clock() - started

@@ -193,6 +193,7 @@ async def test_a_bad_request_never_reaches_the_engine_and_others_go_on(engine):
     assert len((await tokens_of(engine, [3], SamplingParams(max_tokens=4, ignore_eos=True)))[0]) == 4
 
 
+@pytest.mark.timing
 async def test_a_killed_engine_ends_every_stream_with_an_error_within_a_second(tiny_llama):
     async with running(tiny_llama) as engine:
         streams = [engine.generate([3] * 20, LONG) for _ in range(3)]
@@ -212,6 +213,7 @@ async def test_a_killed_engine_ends_every_stream_with_an_error_within_a_second(t
             engine.generate([3], LONG)
 
 
+@pytest.mark.timing
 async def test_a_stopped_process_is_ended_as_one_that_hangs(tiny_llama):
     async with running(tiny_llama, step_timeout=1.0) as engine:
         stream = engine.generate([3] * 20, LONG)
@@ -227,6 +229,7 @@ async def test_a_stopped_process_is_ended_as_one_that_hangs(tiny_llama):
         await until(lambda: not process_exists(pid) or pid not in child_processes())
 
 
+@pytest.mark.timing
 async def test_a_step_that_never_ends_counts_as_hung(tiny_llama):
     async with running(tiny_llama) as engine:
         stream = engine.generate([3] * 20, LONG)
@@ -243,6 +246,7 @@ async def test_a_step_that_never_ends_counts_as_hung(tiny_llama):
             engine.check_health()
 
 
+@pytest.mark.timing
 async def test_a_program_that_was_stopped_itself_takes_nobody_for_hung(tiny_llama):
     async with running(tiny_llama, step_timeout=1.0) as engine:
         time.sleep(1.5)  # the event loop hears nothing meanwhile

@@ -201,12 +201,12 @@ RANGES = "".join(f"[{chr(low)}-{chr(high)}]" for low in range(48, 91) for high i
 
 @pytest.mark.parametrize("pattern", ["{" + "1" * 8_000, "[a" * 4_000, "(" * 8_000, "\\x{" + "1" * 8_000, RANGES])
 def test_hostile_patterns_are_read_at_once(pattern):
-    started = time.process_time()
+    started = time.thread_time()
     with contextlib.suppress(UnknownNotationError):
         same_characters(sets_of_pattern(pattern))
     with contextlib.suppress(UnknownNotationError):
         same_characters(sets_of_lark(f'start: /{pattern}/ "{pattern}"'))
-    assert time.process_time() - started < 0.5
+    assert time.thread_time() - started < 2
 
 
 @pytest.mark.parametrize(

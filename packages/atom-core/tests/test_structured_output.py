@@ -129,6 +129,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("constraint", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_grammar_costs_little_time(engine, constraint):
     started = time.monotonic()

@@ -198,6 +198,7 @@ def test_many_prompts_of_one_take_turns_with_those_of_another(size, threads):
     assert run(tokenizer, ask) <= 3 * threads + 1
 
 
+@pytest.mark.timing
 def test_the_interpreter_is_free_while_a_long_text_is_tokenized(kinds):
     """Another thread gets most of the time that it takes; when the library held the interpreter it got none."""
     tokenizer, text = kinds["qwen2"], "The quick brown fox. " * 20_000

@@ -148,6 +148,7 @@ def test_looks_are_rare():
     assert len(asked) <= 10
 
 
+@pytest.mark.timing
 @needs_gnu_openmp
 def test_threads_that_wait_burn_less_time_while_spinning_is_short():
     # Seconds of CPU in 20 waits of 10 ms after a parallel operator; the load of the machine does not change them.
@@ -175,6 +176,7 @@ def test_threads_that_wait_burn_less_time_while_spinning_is_short():
     assert short < after / 3
 
 
+@pytest.mark.timing
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this system does not count waiting")
 def test_waiting_for_a_core_is_measured():
     code = """

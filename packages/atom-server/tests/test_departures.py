@@ -62,6 +62,7 @@ def read_to_end(client):
     return b"".join(parts)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("ahead", [b"", WHOLE, UPLOAD], ids=["alone", "a request ahead", "a large body ahead"])
 def test_a_client_that_closes_is_noticed_within_a_second(streams, ahead):
@@ -78,6 +79,7 @@ def test_a_client_that_closes_is_noticed_within_a_second(streams, ahead):
         assert app.seconds_since(time.monotonic()) < 1
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 def test_a_client_that_ends_only_its_own_side_gets_its_answer(streams):
     app = Watched(seconds=0.5, streams=streams)
@@ -96,6 +98,7 @@ def test_a_client_that_ends_only_its_own_side_gets_its_answer(streams):
         assert answer.startswith(b"200 ")
 
 
+@pytest.mark.timing
 def test_all_that_was_asked_for_before_the_end_is_answered():
     with serving(Watched(seconds=0.2)) as port, connect(port) as client:
         client.sendall(WHOLE * 3)
@@ -103,6 +106,7 @@ def test_all_that_was_asked_for_before_the_end_is_answered():
         assert read_to_end(client).count(b"HTTP/1.1 200 ") == 3
 
 
+@pytest.mark.timing
 def test_a_client_that_closes_after_it_ended_its_side_is_noticed():
     app = Watched()
     with serving(app) as port:
@@ -114,6 +118,7 @@ def test_a_client_that_closes_after_it_ended_its_side_is_noticed():
         assert app.seconds_since(time.monotonic()) < 1
 
 
+@pytest.mark.timing
 def test_an_old_client_that_knows_no_interim_answers_gets_none():
     app = Watched(seconds=0.5)
     with serving(app) as port, connect(port) as client:
@@ -122,6 +127,7 @@ def test_an_old_client_that_knows_no_interim_answers_gets_none():
         assert read_to_end(client) == b""
 
 
+@pytest.mark.timing
 def test_half_a_request_is_not_waited_for():
     with serving(plain_app) as port, connect(port) as client:
         client.sendall(UPLOAD[:1000])

@@ -55,6 +55,7 @@ def ends_with_an_error_event(stream):
     return json.loads(error[6:])["error"]["code"]
 
 
+@pytest.mark.timing
 def test_a_stopped_engine_is_ended_and_everyone_is_told(serve_process):
     with serve_process("--step-timeout", "1") as running:
         stream = Stream(running.url, SEVERAL)
@@ -70,6 +71,7 @@ def test_a_stopped_engine_is_ended_and_everyone_is_told(serve_process):
         assert "Traceback" not in running.text
 
 
+@pytest.mark.timing
 def test_a_step_that_never_ends_ends_the_engine(serve_process, injected):
     environment = injected("""
         import time
@@ -90,6 +92,7 @@ def test_a_step_that_never_ends_ends_the_engine(serve_process, injected):
         assert running.lines[-1].startswith("atom serve: the engine hangs: no step has ended for")
 
 
+@pytest.mark.timing
 def test_an_engine_is_started_anew_as_often_as_was_asked_for(serve_process):
     with serve_process("--restart-engine", "1") as running:
         before = post(running, prompt="once", max_tokens=8, temperature=0).json()["choices"][0]["text"]
@@ -109,6 +112,7 @@ def test_an_engine_is_started_anew_as_often_as_was_asked_for(serve_process):
         assert exit_code(running, 5) == 6
 
 
+@pytest.mark.timing
 def test_a_stopped_server_goes_on_where_it_was(serve_process):
     with serve_process("--step-timeout", "1") as running:
         whole = Stream(running.url)
@@ -122,6 +126,7 @@ def test_a_stopped_server_goes_on_where_it_was(serve_process):
         assert health(running) == 200
 
 
+@pytest.mark.timing
 def test_a_killed_server_takes_its_engine_along(serve_process):
     with serve_process() as running:
         pid = engine_pid(running)

@@ -64,6 +64,7 @@ def wait_until_idle(url: str, seconds: float = 60) -> None:
     raise AssertionError(f"requests are left: {load}")
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("number", [100, pytest.param(5000, marks=pytest.mark.slow)])
 def test_hostile_requests_are_answered_delay_nobody_and_leave_nothing_behind(serve_process, number):
     with serve_process("--timeout-request", "2", "--timeout-keep-alive", "1", "--log-level", "warning") as served:

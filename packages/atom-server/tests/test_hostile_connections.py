@@ -150,6 +150,7 @@ def test_memory_stays_bounded_while_headers_come_without_end():
         assert process.get("/health").status_code == 200
 
 
+@pytest.mark.timing
 def test_large_bodies_that_come_at_once_are_bounded_together_and_small_ones_are_taken(front):
     port = front(max_body_mb=1)
     head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -172,6 +173,7 @@ def test_large_bodies_that_come_at_once_are_bounded_together_and_small_ones_are_
 # Connections that are held.
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("sent", [b"", WHOLE[:30], WHOLE + WHOLE[:8]], ids=["nothing", "half", "one and a half"])
 def test_a_client_that_does_not_finish_its_headers_is_not_waited_for(sent):
     with serving(plain_app, timeout_request=0.2) as port:
@@ -181,6 +183,7 @@ def test_a_client_that_does_not_finish_its_headers_is_not_waited_for(sent):
     assert error_of(last_answer(received))["code"] == "timeout"
 
 
+@pytest.mark.timing
 def test_an_answer_may_take_longer_than_its_request():
     async def app(scope, receive, send):
         await asyncio.sleep(0.6)
@@ -192,6 +195,7 @@ def test_an_answer_may_take_longer_than_its_request():
     assert last_answer(received).status_code == 408
 
 
+@pytest.mark.timing
 def test_a_body_behind_a_slow_answer_is_not_late():
     async def app(scope, receive, send):
         await asyncio.sleep(0.6)
@@ -214,6 +218,7 @@ EARLY = {
 }
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("status", EARLY)
 def test_after_an_early_answer_the_connection_is_closed(front, status):
     request, options = EARLY[status]
@@ -258,6 +263,7 @@ def test_a_whole_request_keeps_its_connection_whatever_the_answer(front):
             assert client.answer().status_code == 200
 
 
+@pytest.mark.timing
 def test_blank_lines_do_not_keep_an_idle_connection():
     with serving(plain_app, timeout_keep_alive=1) as port, Client(port) as client:
         client.send(WHOLE)
@@ -277,6 +283,7 @@ def endless_app(num_blocks, *, num_bytes=2**18):
     return app
 
 
+@pytest.mark.timing
 def test_a_client_that_takes_nothing_of_its_answer_is_cut_off():
     with serving(endless_app(400), timeout_request=0.3) as port, Client(port, receive_buffer=4096) as client:
         client.send(WHOLE)
@@ -284,6 +291,7 @@ def test_a_client_that_takes_nothing_of_its_answer_is_cut_off():
         assert len(client.rest()) < 100 * 2**20
 
 
+@pytest.mark.timing
 def test_a_client_that_reads_slowly_gets_everything():
     with (
         serving(endless_app(1, num_bytes=2**25), timeout_request=1) as port,
@@ -300,6 +308,7 @@ def test_a_client_that_reads_slowly_gets_everything():
 # Too many connections.
 
 
+@pytest.mark.timing
 def test_silent_connections_make_room_for_those_that_ask():
     with serving(plain_app, max_connections=8) as port, contextlib.ExitStack() as stack:
         silent = [stack.enter_context(Client(port)) for _ in range(30)]
@@ -311,6 +320,7 @@ def test_silent_connections_make_room_for_those_that_ask():
         assert all(client.seconds_until_closed(2) < 1 for client in silent[:20])
 
 
+@pytest.mark.timing
 def test_clients_that_leave_before_their_answer_make_room():
     async def app(scope, receive, send):
         while scope["path"] == "/health" and (await receive())["type"] != "http.disconnect":
@@ -326,6 +336,7 @@ def test_clients_that_leave_before_their_answer_make_room():
         assert last_answer(exchange(port, CLOSING.replace(b"/health", b"/early"))).status_code == 200
 
 
+@pytest.mark.timing
 def test_a_request_with_others_behind_it_learns_that_its_client_left():
     told = []
 
@@ -345,6 +356,7 @@ def test_a_request_with_others_behind_it_learns_that_its_client_left():
     assert told == ["http.disconnect"]
 
 
+@pytest.mark.timing
 def test_where_all_connections_are_being_answered_the_next_is_refused():
     release = asyncio.Event()
 
@@ -374,6 +386,7 @@ def test_with_few_descriptors_held_connections_do_not_end_the_service():
         assert "takes at most" in process.end()
 
 
+@pytest.mark.timing
 def test_without_descriptors_the_log_says_so_once():
     with EdgeProcess(max_files=64) as process, Client(process.port) as client:
         client.send(WHOLE.replace(b"/health", b"/exhaust"))
@@ -382,6 +395,7 @@ def test_without_descriptors_the_log_says_so_once():
         assert "ulimit -n is 64" in line
 
 
+@pytest.mark.timing
 def test_a_warning_that_clients_cause_is_seldom(caplog, monkeypatch):
     monkeypatch.setattr("atom_server.connections.seldom.INTERVAL_S", 0.2)
     warn = SeldomWarning(logging.getLogger("atom_server.test"))

@@ -59,6 +59,7 @@ def wait_until_no_text_is_in_work(server, seconds: float) -> None:
 LARGEST = ServerOptions().max_body_bytes
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("size", [600_000, pytest.param(LARGEST // 15 - 100, marks=pytest.mark.slow)])
 def test_fifteen_long_prompts_stall_nobody_and_end_with_their_client(server, size):
     """Each is cut to 5 tokens, so each is tokenized whole. The loop used to wait as long as each of them takes."""

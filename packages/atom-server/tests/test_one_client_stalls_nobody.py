@@ -151,6 +151,7 @@ def test_a_body_that_would_take_long_is_refused_before_it_is_decoded(name):
     assert refused.value.status == 413
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", [name for name, (status, _) in LARGE_BODIES.items() if status != 413])
 def test_no_body_takes_long_to_check(name):
     expected, body = LARGE_BODIES[name]
@@ -164,6 +165,7 @@ def test_no_body_takes_long_to_check(name):
     assert min(seconds) / slowness() < MOST_SECONDS
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", REQUESTS)
 def test_no_request_holds_up_the_others(server, name):
     expected, path, fields = REQUESTS[name]

@@ -222,13 +222,14 @@ def test_an_answer_of_another_kind_is_told_as_json_and_as_text_where_it_is_none(
 def test_a_long_reply_takes_time_in_proportion_to_its_length():
     parser = TemplateParser(ResponseTemplate.load(TEMPLATES["qwen-coder"]), "", SCHEMAS)
     parser.feed("<tool_call><function=find><parameter=city>")
-    started = time.perf_counter()
+    started = time.thread_time()
     for _ in range(20_000):
         parser.feed("word ")
     parser.feed("</parameter>")
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5
 
 
+@pytest.mark.timing
 def test_a_pattern_that_takes_too_long_is_given_up():
     fields = {"content": {}, "tool_calls": {"open_pattern": "(a+)+b", "close": "</c>", "content": "json"}}
     declared: Any = {"start_anchor": "B:", "fields": fields}
@@ -240,9 +241,9 @@ def test_a_pattern_that_takes_too_long_is_given_up():
 
 def test_white_space_that_goes_on_and_on_is_not_searched_again_and_again():
     parser = TemplateParser(ResponseTemplate.load(TEMPLATES["qwen"]), "")
-    started = time.perf_counter()
+    started = time.thread_time()
     told = [parser.feed(piece) for piece in ["\n" * 100_000, *["\n" * 10] * 1000, "x"]]
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5
     assert assemble(itertools.chain(*told)).content == "x"
 
 

@@ -49,6 +49,7 @@ def test_what_does_not_finish_in_time_is_aborted_with_an_error_event(serve_proce
         assert exit_code(running, 20) == 0
 
 
+@pytest.mark.timing
 def test_a_second_signal_stops_at_once(serve_process):
     with serve_process() as running:
         Stream(running.url, ENDLESS | {"n": 64, "temperature": 1})
@@ -60,6 +61,7 @@ def test_a_second_signal_stops_at_once(serve_process):
         assert not is_running(pid)
 
 
+@pytest.mark.timing
 def test_a_dead_engine_ends_streams_with_an_error_and_then_the_server(serve_process):
     with serve_process() as running:
         stream = Stream(running.url, ENDLESS | {"n": 16, "temperature": 1})
