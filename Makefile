@@ -1,6 +1,8 @@
 # `serve` and `chat` run in .serve, which holds what serving needs. All else is a hatch script of pyproject.toml: it runs in
 # .hatch/dev, which hatch makes, and .venv holds hatch.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# pip's "no": nothing is compiled to bytecode before it is imported, which would take longer than all else of an install.
+export PIP_NO_COMPILE := 0
 HATCH := .venv/bin/hatch
 HATCH_VERSION := 1.18.2
 SERVE := .serve/bin/atom
