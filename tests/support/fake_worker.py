@@ -18,6 +18,7 @@ from atom_core.messages import (
     ModelOutput,
     RequestStepOutput,
     SamplingParams,
+    ScheduledRequest,
     SchedulerOutput,
     TokenLogprobs,
 )
@@ -67,10 +68,6 @@ class FakeWorker:
                 sample_index=new.sample_index,
                 tables=[[] for _ in self.windows],
             )
-        for forced in step.forced_tokens:
-            state = self.states[forced.request_id]
-            assert forced.position == len(state.token_ids)
-            state.token_ids += forced.token_ids
         touched = Touched()
         self.unreported.append((step.step_id, touched))
         results = []
@@ -80,12 +77,15 @@ class FakeWorker:
                 table += block_ids
             end = entry.num_computed_tokens + entry.num_new_tokens
             assert entry.num_new_tokens > 0
+            if entry.draft_token_ids:
+                assert end - len(entry.draft_token_ids) == len(state.token_ids)
+                state.token_ids += entry.draft_token_ids
             assert end <= len(state.token_ids)
             self._check_blocks(state, touched, entry.num_computed_tokens, end)
             for position in range(entry.num_computed_tokens, end):
                 for group in range(len(self.windows)):
                     self._write(state, group, position)
-            results.append(self._result(entry.request_id, state, entry.num_computed_tokens, end, entry.samples))
+            results.append(self._result(entry, state, end))
         self.num_computed += step.num_tokens
         return ModelOutput(step_id=step.step_id, requests=results)
 
@@ -121,28 +121,41 @@ class FakeWorker:
         block_id = state.tables[group][position // self.block_size]
         return block_id * self.block_size + position % self.block_size
 
-    def _result(self, request_id: str, state: WorkerState, first: int, end: int, samples: bool) -> RequestStepOutput:
-        params = state.sampling_params
+    def _result(self, entry: ScheduledRequest, state: WorkerState, end: int) -> RequestStepOutput:
+        params, first = state.sampling_params, entry.num_computed_tokens
         prompt_logprobs = None
         if params.prompt_logprobs is not None:
             last = min(end, state.num_prompt_tokens - 1)
             values = [self._read(state, 0, position) for position in range(first, last)]
             prompt_logprobs = [fake_logprob(v, state.token_ids[first + i + 1]) for i, v in enumerate(values)]
-        if not samples:
-            return RequestStepOutput(request_id=request_id, token_ids=[], prompt_logprobs=prompt_logprobs)
+        if not entry.num_samples:
+            return RequestStepOutput(request_id=entry.request_id, token_ids=[], prompt_logprobs=prompt_logprobs)
         assert end == len(state.token_ids)
+        token_ids: list[int] = []
+        for num_tokens in range(end - entry.num_samples + 1, end + 1):
+            token_ids.append(self._sample(state, num_tokens))
+            if token_ids[-1:] != state.token_ids[num_tokens : num_tokens + 1]:
+                break
+        start = end - entry.num_samples + 1
+        state.token_ids[start:] = token_ids
+        values = [self._read(state, 0, start + place - 1) for place in range(len(token_ids))]
+        logprobs = [fake_logprob(value, token_id) for value, token_id in zip(values, token_ids, strict=True)]
+        return RequestStepOutput(
+            request_id=entry.request_id,
+            token_ids=token_ids,
+            logprobs=None if params.logprobs is None else logprobs,
+            prompt_logprobs=prompt_logprobs,
+        )
+
+    def _sample(self, state: WorkerState, num_tokens: int) -> int:
+        """The token after the first `num_tokens`."""
         values = [
             self._read(state, group, position)
             for group, window in enumerate(self.windows)
-            for position in range(visible_from(end - 1, window), end)
+            for position in range(visible_from(num_tokens - 1, window), num_tokens)
         ]
-        masked = end - state.num_prompt_tokens < params.min_tokens
-        token_id = sample(values, state.sample_index, state.stop_token_ids if masked else frozenset())
-        state.token_ids.append(token_id)
-        logprobs = None if params.logprobs is None else [fake_logprob(self._read(state, 0, end - 1), token_id)]
-        return RequestStepOutput(
-            request_id=request_id, token_ids=[token_id], logprobs=logprobs, prompt_logprobs=prompt_logprobs
-        )
+        masked = num_tokens - state.num_prompt_tokens < state.sampling_params.min_tokens
+        return sample(values, state.sample_index, state.stop_token_ids if masked else frozenset())
 
 
 class Touched:

@@ -240,7 +240,7 @@ def test_a_prompt_that_lacks_blocks_waits_with_those_it_has():
     engine.add(prompt)
     engine.run()
     assert engine.scheduler.stats().num_preemptions == 0
-    assert any(len(step.scheduled) == 1 and not step.scheduled[0].samples for step in engine.steps)
+    assert any(len(step.scheduled) == 1 and not step.scheduled[0].num_samples for step in engine.steps)
     for request in (decode, prompt):
         assert engine.tokens[request.request_id] == tokens_alone(request, (None, 4))
 

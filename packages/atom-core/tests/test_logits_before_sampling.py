@@ -49,7 +49,7 @@ def sampled(request: NewRequest, *, logits: Sequence[float] = LOGITS, allowed: S
     tables = HostTables(2, 32, block_size=4, num_groups=1)
     states = RequestStates(2, tables, num_groups=1, vocab_size=VOCAB_SIZE, device="cpu")
     length = len(request.token_ids)
-    step = SchedulerOutput(0, [ScheduledRequest("r", 0, length, [[0, 1, 2, 3]], True)], [request], [])
+    step = SchedulerOutput(0, [ScheduledRequest("r", 0, length, [[0, 1, 2, 3]], 1)], [request], [])
     states.update(step)
     masks = None if allowed is None else {"r": np.array([sum(1 << token for token in allowed)], dtype=np.int32)}
     batch = build_input(StepRows.of(step, states.slots), tables, 4)

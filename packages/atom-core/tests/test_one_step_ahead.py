@@ -60,7 +60,7 @@ class FakeDevice:
             raise RuntimeError("the device is on fire")
 
     def sample(self, masks) -> PendingOutput:
-        tokens = [[self._count] if request.samples else [] for request in self._step.scheduled]
+        tokens = [[self._count] if request.num_samples else [] for request in self._step.scheduled]
         self.trace.append(("sampled", self._step.step_id))
         reports = [
             RequestStepOutput(request.request_id, token_ids)

@@ -45,11 +45,11 @@ def test_a_long_prompt_is_computed_in_chunks_and_sampled_from_at_its_end():
     engine.add(make_request("a", 20, max_tokens=1))
     engine.run()
     chunks = [
-        (entry.num_computed_tokens, entry.num_new_tokens, entry.samples)
+        (entry.num_computed_tokens, entry.num_new_tokens, entry.num_samples)
         for step in engine.steps
         for entry in step.scheduled
     ]
-    assert chunks == [(0, 8, False), (8, 8, False), (16, 4, True)]
+    assert chunks == [(0, 8, 0), (8, 8, 0), (16, 4, 1)]
 
 
 def test_a_long_prompt_takes_its_share_while_another_waits():

@@ -70,11 +70,11 @@ def test_forced_tokens_are_computed_in_one_step_and_told_to_the_worker_once():
     engine.submit()
     engine.scheduler.force("a", expected[:5])
     step = engine.submit()
-    assert [(forced.position, forced.token_ids) for forced in step.forced_tokens] == [(4, expected[1:5])]
-    assert step.scheduled[0].num_new_tokens == 5
+    (entry,) = step.scheduled
+    assert (entry.num_new_tokens, entry.num_samples, entry.draft_token_ids) == (5, 1, tuple(expected[1:5]))
     engine.run()
     assert engine.tokens["a"] == expected
-    assert sum(len(step.forced_tokens) for step in engine.steps) == 1
+    assert sum(len(entry.draft_token_ids) for step in engine.steps for entry in step.scheduled) == 4
 
 
 def test_max_tokens_end_a_request():
@@ -199,7 +199,7 @@ def test_a_request_for_no_tokens_ends_with_its_prompt(overrides, reason):
     engine.add(make_request("a", 20, **overrides))
     engine.run()
     assert (engine.tokens["a"], engine.ends["a"].finish_reason) == ([], reason)
-    assert not any(entry.samples for step in engine.steps for entry in step.scheduled)
+    assert not any(entry.num_samples for step in engine.steps for entry in step.scheduled)
     assert sum(step.num_tokens for step in engine.steps) == 20
 
 

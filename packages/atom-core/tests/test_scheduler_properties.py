@@ -12,6 +12,7 @@ from atom_core.messages import EngineRequest, SamplingParams
 from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_kernels.protocols import blocks_of_request
 from block_accounting import check_blocks
+from fake_drafters import speculation_of
 from fake_worker import FakeEngine, pages, prompt_logprobs_alone, tokens_alone
 
 HASHERS = {
@@ -40,6 +41,9 @@ def sampling(draw):
 WINDOWS = ((None,), (None,), (None, 5), (3,), (7, 2), (4, None, 4), (None, 1), (None, None))
 
 
+DRAFTERS = ("none", "none", "random", "knowing")
+
+
 @st.composite
 def engines(draw):
     block_size = draw(st.integers(1, 4))
@@ -63,6 +67,7 @@ def engines(draw):
             groups=pages(*windows),
         ),
         hasher=HASHERS[draw(st.sampled_from(sorted(HASHERS)))],
+        speculation=speculation_of(draw(st.sampled_from(DRAFTERS)), draw(st.integers(1, 5)), windows),
     )
     return FakeEngine(scheduler, num_blocks, block_size, ahead, windows)
 

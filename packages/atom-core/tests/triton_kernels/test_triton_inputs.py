@@ -54,8 +54,16 @@ def new_request(name: str, num_tokens: int, **params) -> NewRequest:
     return NewRequest(name, tokens, num_tokens, SamplingParams(**params), (), 0)
 
 
-def entry(name: str, start: int, length: int, *, blocks: list[list[int]] | None = None, samples: bool = True):
-    return ScheduledRequest(name, start, length, blocks or [], samples)
+def entry(
+    name: str,
+    start: int,
+    length: int,
+    *,
+    blocks: list[list[int]] | None = None,
+    samples: int = 1,
+    drafts: tuple[int, ...] = (),
+):
+    return ScheduledRequest(name, start, length, blocks or [], samples, drafts)
 
 
 def blocks_of(num_tokens: int, first: int) -> list[list[int]]:
@@ -65,7 +73,7 @@ def blocks_of(num_tokens: int, first: int) -> list[list[int]]:
 
 
 def assert_equal(host: ModelInput, device: ModelInput) -> None:
-    for name in ("input_ids", "positions", "last_tokens", "sample_slots", "sample_positions"):
+    for name in ("input_ids", "positions", "sampled_tokens", "sample_slots", "sample_positions"):
         expected, found = getattr(host, name), getattr(device, name)
         assert (expected is None) == (found is None), name
         if expected is not None:
@@ -78,7 +86,7 @@ def assert_equal(host: ModelInput, device: ModelInput) -> None:
         for index, length in enumerate(expected.seq_lens.tolist()):
             used = -(-length // BLOCK_SIZE)
             assert expected.block_table[index, :used].tolist() == found.block_table[index, :used].tolist()
-        for name in ("num_reqs", "num_tokens", "num_decodes", "max_query_len", "max_seq_len"):
+        for name in ("num_reqs", "num_tokens", "num_decodes", "max_query_len", "max_seq_len", "max_decode_len"):
             assert getattr(expected, name) == getattr(found, name), name
 
 
@@ -88,7 +96,7 @@ def test_prompts_of_one_and_of_many_tokens_are_built_alike():
     scheduled = [
         entry("one", 0, 1, blocks=blocks_of(1, 0)),
         entry("long", 0, 600, blocks=blocks_of(600, 10)),
-        entry("part", 0, 11, blocks=blocks_of(11, 200), samples=False),
+        entry("part", 0, 11, blocks=blocks_of(11, 200), samples=0),
     ]
     assert_equal(*sides.build(scheduled, new))
 
@@ -96,7 +104,7 @@ def test_prompts_of_one_and_of_many_tokens_are_built_alike():
 def test_decodes_beside_chunks_of_prompts_and_new_requests_in_freed_slots_are_built_alike():
     sides = Sides()
     sides.build(
-        [entry("a", 0, 7, blocks=blocks_of(7, 0)), entry("b", 0, 5, blocks=blocks_of(5, 50), samples=False)],
+        [entry("a", 0, 7, blocks=blocks_of(7, 0)), entry("b", 0, 5, blocks=blocks_of(5, 50), samples=0)],
         [new_request("a", 7), new_request("b", 20)],
     )
     for history in (sides.host.history, sides.device.history):  # what the sampler does
@@ -118,10 +126,28 @@ def test_random_steps_are_built_alike():
         scheduled = [entry(key, done, 1, blocks=blocks_of(1, 7)) for key, done in computed.items()]
         length = draw.randrange(1, 40)
         scheduled.append(
-            entry(name, 0, length, blocks=blocks_of(length, draw.randrange(100)), samples=bool(number % 3))
+            entry(name, 0, length, blocks=blocks_of(length, draw.randrange(100)), samples=min(number % 4, length))
         )
         assert_equal(*sides.build(scheduled, [new_request(name, length + 4)], dropped=dropped))
         computed = {key: value + 1 for key, value in computed.items()} | {name: length}
+
+
+def test_decodes_with_drafts_are_built_alike_and_sample_after_each_draft():
+    sides = Sides()
+    new = [new_request("a", 7), new_request("b", 5), new_request("c", 9)]
+    lengths = {"a": 7, "b": 5, "c": 4}
+    sides.build([entry(key, 0, size, blocks=blocks_of(16, 9 * size)) for key, size in lengths.items()], new)
+    for history in (sides.host.history, sides.device.history):
+        history[sides.host.slots["a"], 7] = history[sides.host.slots["b"], 5] = 42
+    host, device = sides.build(
+        [entry("a", 7, 4, samples=4, drafts=(1, 2, 3)), entry("b", 5, 1), entry("c", 4, 5, drafts=(6, 5))]
+    )
+    assert host.input_ids.tolist() == [42, 1, 2, 3, 42, *new[2].token_ids[4:7], 6, 5]
+    assert host.sample_positions.tolist() == [8, 9, 10, 11, 6, 9]
+    assert host.sampled_tokens is not None
+    assert host.sampled_tokens.tolist() == [0, 1, 2, 3, 4, 9]
+    assert (host.geometry.num_decodes, host.geometry.max_decode_len) == (2, 4)
+    assert_equal(host, device)
 
 
 def test_padding_has_no_tokens_cached_writes_nothing_and_samples_into_a_row_of_its_own():
@@ -133,7 +159,7 @@ def test_padding_has_no_tokens_cached_writes_nothing_and_samples_into_a_row_of_i
     padded = sides.inputs.view(
         rows, num_reqs=5, num_tokens=5, num_decodes=5, num_samples=5, max_query_len=1, max_seq_len=MAX_MODEL_LEN
     )
-    assert padded.last_tokens is None
+    assert padded.sampled_tokens is None
     assert padded.geometry.query_start_loc.tolist() == [0, 1, 2, 3, 4, 5]
     assert padded.geometry.seq_lens.tolist() == [4, 3, 0, 0, 0]
     assert [geometry.slot_mapping.tolist()[2:] for geometry in padded.geometries] == [[-1, -1, -1]] * NUM_GROUPS
@@ -148,7 +174,7 @@ def test_a_step_with_prompts_is_padded_by_one_request_that_has_all_missing_token
     sides = Sides()
     new = [new_request("a", 3), new_request("b", 9), new_request("c", 2)]
     lengths = {"a": 3, "b": 5, "c": 2}
-    scheduled = [entry(key, 0, size, blocks=blocks_of(8, 9), samples=key != "b") for key, size in lengths.items()]
+    scheduled = [entry(key, 0, size, blocks=blocks_of(8, 9), samples=int(key != "b")) for key, size in lengths.items()]
     for states in (sides.host, sides.device):
         states.update(SchedulerOutput(0, scheduled, new, []))
     rows = StepRows.of(SchedulerOutput(0, scheduled, new, []), sides.device.slots)
@@ -164,9 +190,9 @@ def test_a_step_with_prompts_is_padded_by_one_request_that_has_all_missing_token
     assert padded.geometry.slot_mapping.tolist() == host.geometry.slot_mapping.tolist() + [-1] * 6
     slots, padding = sides.device.slots, sides.tables.padding_slot
     assert padded.sample_slots.tolist() == [slots["a"], slots["c"], padding, padding, padding]
-    assert padded.last_tokens is not None
-    assert padded.last_tokens.tolist()[:2] == [2, 9]
-    assert all(0 <= token < 16 for token in padded.last_tokens.tolist())
+    assert padded.sampled_tokens is not None
+    assert padded.sampled_tokens.tolist()[:2] == [2, 9]
+    assert all(0 <= token < 16 for token in padded.sampled_tokens.tolist())
 
 
 def test_sampling_parameters_reach_the_tables_of_the_device():

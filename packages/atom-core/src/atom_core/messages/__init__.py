@@ -18,7 +18,6 @@ from atom_core.messages.requests import (
     ThinkingBudget,
 )
 from atom_core.messages.steps import (
-    ForcedTokens,
     ModelOutput,
     NewRequest,
     RequestStepOutput,
@@ -31,7 +30,6 @@ __all__ = [
     "EngineOutput",
     "EngineRequest",
     "FinishReason",
-    "ForcedTokens",
     "ModelOutput",
     "NewRequest",
     "Pooling",

@@ -33,37 +33,34 @@ class ScheduledRequest(msgspec.Struct, gc=False, frozen=True):
 
     `new_block_ids` extend the worker's block tables, one list for each group of layers (the whole tables when the
     request is in `new_requests`); empty where no group has any. Ids behind a group's window mean nothing.
-    `samples` says that the last of these tokens is followed by a sampled one. A decode's input token may still
-    be on the device only (the step before sampled it).
+    A decode's input token may still be on the device only (the step before sampled it).
+
+    `num_samples` tokens are sampled, after the last of these tokens and after each of those right before it.
+    `draft_token_ids` are the last of these tokens where nobody has sampled them: the worker enters them into its
+    history before it computes anything. The last ``num_samples - 1`` of them stand where tokens are sampled, and are
+    guesses: one is accepted if it equals the sample in its place, and all guesses before it are accepted. Those before
+    them are certain (a grammar left no choice).
     """
 
     request_id: str
     num_computed_tokens: int
     num_new_tokens: int
     new_block_ids: list[list[int]]
-    samples: bool
-
-
-class ForcedTokens(msgspec.Struct, frozen=True):
-    """Output tokens of a request that nothing sampled: they stand at `position` and after it, prompt included."""
-
-    request_id: str
-    position: int
-    token_ids: list[int]
+    num_samples: int
+    draft_token_ids: tuple[int, ...] = ()
 
 
 class SchedulerOutput(msgspec.Struct, frozen=True):
     """One step. `scheduled` is in batch order: decodes first, then prefills.
 
     `dropped_request_ids` were finished, aborted or preempted since the last step: the worker forgets them
-    before it looks at `new_requests`. It enters `forced_tokens` into its history before it computes anything.
+    before it looks at `new_requests`.
     """
 
     step_id: int
     scheduled: list[ScheduledRequest]
     new_requests: list[NewRequest]
     dropped_request_ids: list[str]
-    forced_tokens: list[ForcedTokens] = []
 
     @property
     def num_tokens(self) -> int:
@@ -73,6 +70,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
 class RequestStepOutput(msgspec.Struct, gc=False, frozen=True):
     """What one request got out of a step: no token unless it sampled, one logprob entry for each token.
 
+    `token_ids` are the drafts that were accepted and the sample after them: 1 to ``num_samples`` tokens.
     `prompt_logprobs` covers the prompt tokens ``num_computed_tokens + 1 .. num_computed_tokens + num_new_tokens``
     of this step that lie inside the prompt (entry i judges token i + 1 from the tokens before it). `embedding` comes
     with the step that completes the prompt of a request with pooling.

@@ -8,8 +8,9 @@ from dataclasses import KW_ONLY, dataclass, field
 import msgspec
 
 from atom_core.kv_cache import BlockTable
-from atom_core.messages import EngineRequest, FinishReason, ForcedTokens, NewRequest, TokenLogprobs
+from atom_core.messages import EngineRequest, FinishReason, NewRequest, TokenLogprobs
 from atom_core.scheduler.tenant import Tenant
+from atom_core.speculation import Drafter
 
 
 class RequestStatus(enum.Enum):
@@ -32,12 +33,16 @@ class Request:
         max_tokens: output tokens at most.
         max_computed_tokens: tokens that will ever be computed (the last output token never is).
         num_computed_tokens: tokens computed in the cache, those of steps in flight included.
-        num_samples_in_flight: tokens sampled by steps in flight; their values are not known.
+        num_samples_in_flight: tokens sampled by steps in flight, all drafts taken for accepted; their values are not
+            known.
+        num_drafts_in_flight: how many of these drafts there are.
         forced_token_ids: output tokens that need no sampling; they join `token_ids` when samples before them arrive.
-        num_samples_before_forced: of those in flight.
+        forced_at: where they stand.
         num_steps_in_flight, last_step_id: steps scheduled with this request and not reported; the last of them.
         num_cached_tokens: prompt tokens found in the prefix cache when the request first ran.
-        is_at_worker: the worker knows the request.
+        num_tokens_at_worker: tokens that the worker has, or samples in steps in flight; 0 where it does not know the
+            request.
+        drafter: guesses what comes next; None before the first time.
     """
 
     engine_request: EngineRequest
@@ -59,13 +64,14 @@ class Request:
     has_run: bool = False
     num_computed_tokens: int = 0
     num_samples_in_flight: int = 0
+    num_drafts_in_flight: int = 0
     forced_token_ids: list[int] = field(default_factory=list)
-    forced_for_worker: ForcedTokens | None = None
-    num_samples_before_forced: int = 0
+    forced_at: int = 0
     num_steps_in_flight: int = 0
     last_step_id: int = -1
     num_cached_tokens: int = 0
-    is_at_worker: bool = False
+    num_tokens_at_worker: int = 0
+    drafter: Drafter | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -95,6 +101,21 @@ class Request:
         return min(num_tokens, self.max_computed_tokens) - self.num_computed_tokens
 
     @property
+    def num_settled_tokens(self) -> int:
+        """Tokens computed in the cache whatever becomes of drafts in flight."""
+        return self.num_computed_tokens - self.num_drafts_in_flight
+
+    @property
+    def may_be_forced(self) -> bool:
+        """Whether it is settled where forced tokens would stand."""
+        return self.num_samples_in_flight > 0 and not (self.forced_token_ids or self.num_drafts_in_flight)
+
+    @property
+    def may_have_drafts(self) -> bool:
+        """Whether all tokens are known, and drafts after them can be verified: masks are made for one position."""
+        return not (self.num_samples_in_flight or self.engine_request.sampling_params.is_constrained)
+
+    @property
     def needs_prompt_logprobs(self) -> bool:
         """Prompt logprobs are asked for and not complete; until then every prompt token must be computed."""
         return not self.is_reported_prompt and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
@@ -117,8 +138,7 @@ class Request:
         """The request lost its blocks: it waits again, or is finished."""
         self.status = status
         self.num_computed_tokens = 0
-        self.is_at_worker = False
-        self.forced_for_worker = None
+        self.num_tokens_at_worker = 0
 
     def for_worker(self) -> NewRequest:
         """The state that the worker must create. All token ids are known by now."""
@@ -157,19 +177,27 @@ class Request:
                 self.max_computed_tokens = self.num_computed_tokens
                 token_ids = token_ids[: place + 1]
                 break
-        self.num_samples_before_forced = self.num_samples_in_flight
+        self.forced_at = num_known + self.num_samples_in_flight
         self.forced_token_ids = token_ids[self.num_samples_in_flight :]
-        if self.forced_token_ids and self.is_at_worker:
-            position = num_known + self.num_samples_in_flight
-            self.forced_for_worker = ForcedTokens(self.request_id, position, self.forced_token_ids)
 
-    def take_forced(self) -> list[int]:
-        """A sample arrived: the forced tokens that follow it."""
-        self.num_samples_before_forced -= 1
-        if self.num_samples_before_forced != 0:
+    def take_forced(self, num_arrived: int) -> list[int]:
+        """The forced tokens, if they follow the `num_arrived` samples that are about to be appended."""
+        if len(self.token_ids) + num_arrived != self.forced_at:
             return []
         token_ids, self.forced_token_ids = self.forced_token_ids, []
         return token_ids
+
+    def untold_token_ids(self, end: int) -> list[int]:
+        """Those of the first `end` tokens that the worker neither has nor samples: they were forced."""
+        first = self.num_tokens_at_worker
+        if self.forced_token_ids:
+            return self.forced_token_ids[first - self.forced_at : max(end - self.forced_at, 0)]
+        return self.token_ids[first:end]
+
+    def reject(self, num_drafts: int) -> None:
+        """So many of the drafts that were counted as computed are not what was sampled."""
+        self.num_computed_tokens -= num_drafts
+        self.num_tokens_at_worker -= num_drafts
 
     def append(self, token_id: int) -> tuple[FinishReason | None, int | None]:
         """An output token arrived: whether it ends the request, and the stop token id that did."""

@@ -116,7 +116,7 @@ class RequestBook:
     def _stop_running(self, request: Request) -> None:
         del self.running[bisect_left(self.running, request.key, key=_key)]
         self.cache.release(request.block_table, request.last_step_id if request.num_steps_in_flight else None)
-        if request.is_at_worker:
+        if request.num_tokens_at_worker:
             self._dropped_ids.append(request.request_id)
 
     def _shares_prompt(self, request: Request) -> bool:

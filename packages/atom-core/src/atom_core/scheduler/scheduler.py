@@ -13,8 +13,9 @@ from atom_core.scheduler.config import SchedulerConfig
 from atom_core.scheduler.limits import max_output_tokens, refusal
 from atom_core.scheduler.request import Request, RequestStatus
 from atom_core.scheduler.request_book import RequestBook
-from atom_core.scheduler.step_draft import StepDraft
+from atom_core.scheduler.step_plan import StepPlan
 from atom_core.scheduler.step_results import make_output, take_result
+from atom_core.speculation import Speculation
 
 
 class Scheduler:
@@ -32,6 +33,7 @@ class Scheduler:
         cache: the numbers of the KV cache.
         clock: seconds, for `scheduler_delay_factor`.
         hasher: names cached blocks; None takes the one that `cache` names.
+        speculation: lets drafts follow decodes; None does not.
     """
 
     def __init__(
@@ -41,14 +43,16 @@ class Scheduler:
         *,
         clock: Callable[[], float] = time.monotonic,
         hasher: BlockHasher | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.config = config
+        self._speculation = speculation
         self._clock = clock
         self._cache = PagedCache(cache, hasher, max_step_tokens=config.max_num_batched_tokens)
         self._book = RequestBook(self._cache)
         factor = config.scheduler_delay_factor
         self._delay = AdmissionDelay(factor, clock) if factor else None
-        self._in_flight: deque[tuple[int, list[Request]]] = deque()
+        self._in_flight: deque[StepPlan] = deque()
         self._num_steps = 0
         self._share = max(1, int(config.max_num_batched_tokens * config.long_prefill_share))
 
@@ -93,24 +97,26 @@ class Scheduler:
                 sampled: the next step computes them together, and they are reported with the last of those samples.
         """
         request = self._book.by_id.get(request_id)
-        if request is not None and request.num_samples_in_flight and not request.forced_token_ids:
+        if request is not None and request.may_be_forced:
             request.force(token_ids)
 
     def schedule(self) -> SchedulerOutput | None:
         """The next step; None where nothing can run now (with steps in flight: before one is reported)."""
-        if self._in_flight and not self.config.async_scheduling:
+        if self._in_flight and (not self.config.async_scheduling or self._awaits_drafts()):
             return None
-        step = StepDraft(self._num_steps, self.config.max_num_batched_tokens)
+        step = StepPlan(self._num_steps, self.config.max_num_batched_tokens)
         partial_prefills = self._schedule_decodes(step)
+        if self._speculation is not None:
+            self._append_drafts(step, self._speculation)
         self._schedule_prefills(step, partial_prefills)
-        if not step.requests:
+        if not step.rows:
             return None
         self._num_steps += 1
-        self._in_flight.append((step.step_id, step.requests))
+        self._in_flight.append(step)
         output = step.commit(self._book.take_dropped_ids())
         if self._cache.gives_back:
-            for request in step.requests:
-                self._cache.trim(request.block_table, request.num_computed_tokens, step.step_id)
+            for row in step.rows:
+                self._cache.trim(row.request.block_table, row.request.num_settled_tokens, step.step_id)
         return output
 
     def update(self, step: SchedulerOutput, output: ModelOutput) -> list[EngineOutput]:
@@ -119,14 +125,16 @@ class Scheduler:
         Raises:
             ValueError: `step` or `output` is not that of the earliest step in flight.
         """
-        expected = self._in_flight[0][0] if self._in_flight else None
+        expected = self._in_flight[0].step_id if self._in_flight else None
         if not step.step_id == output.step_id == expected:
             raise ValueError(f"step {step.step_id} came with results of {output.step_id}; next to report is {expected}")
-        _, requests = self._in_flight.popleft()
+        rows = self._in_flight.popleft().rows
         news = []
-        for request, entry, result in zip(requests, step.scheduled, output.requests, strict=True):
+        for row, entry, result in zip(rows, step.scheduled, output.requests, strict=True):
+            request = row.request
             request.num_steps_in_flight -= 1
-            request.num_samples_in_flight -= entry.samples
+            request.num_samples_in_flight -= entry.num_samples
+            request.num_drafts_in_flight -= len(row.drafts)
             # What was computed past an end is dropped here.
             if request.status is not RequestStatus.FINISHED:
                 engine_output = take_result(self._book, request, entry, result)
@@ -159,7 +167,7 @@ class Scheduler:
         ageing = self.config.priority_ageing
         return arrival + ageing * request.priority if ageing else request.priority
 
-    def _schedule_decodes(self, step: StepDraft) -> list[Request]:
+    def _schedule_decodes(self, step: StepPlan) -> list[Request]:
         """Running requests with one token to compute; returns those with more, by key."""
         partial_prefills = []
         for request in self._book.running.copy():
@@ -177,7 +185,25 @@ class Scheduler:
                 step.add(request, 1)
         return partial_prefills
 
-    def _has_room(self, step: StepDraft, request: Request, num_new_tokens: int) -> bool:
+    def _awaits_drafts(self) -> bool:
+        """Whether the next step has to wait: drafts are made of tokens that have arrived, and after them."""
+        return self._speculation is not None
+
+    def _append_drafts(self, step: StepPlan, speculation: Speculation) -> None:
+        """Let drafts follow the decodes of `step`, as far as the budget goes and blocks are free."""
+        for row in step.rows:
+            request = row.request
+            room = min(step.budget, request.max_computed_tokens - request.num_computed_tokens - 1)
+            if room <= 0 or not request.may_have_drafts:
+                continue
+            if request.drafter is None:
+                request.drafter = speculation.make_drafter()
+            drafts = request.drafter.propose(request.token_ids, min(room, speculation.num_tokens))
+            num_tokens = request.num_computed_tokens + 1 + len(drafts)
+            if drafts and self._cache.grow(request.block_table, num_tokens, request.max_computed_tokens):
+                step.append_drafts(row, drafts)
+
+    def _has_room(self, step: StepPlan, request: Request, num_new_tokens: int) -> bool:
         """Get blocks for the next tokens of `request`, from the last in order if need be.
 
         Blocks of steps in flight come back later: then the request sits this step out.
@@ -200,7 +226,7 @@ class Scheduler:
                 return False
         return True
 
-    def _num_coming_blocks(self, step: StepDraft) -> int:
+    def _num_coming_blocks(self, step: StepPlan) -> int:
         """Blocks that are about to return: given up already, or held by requests that their steps in flight end."""
         if step.num_ending_blocks is None:
             running = self._book.running
@@ -208,7 +234,7 @@ class Scheduler:
             step.num_ending_blocks = sum(table.num_held for table in ending)
         return self._cache.num_returning + step.num_ending_blocks
 
-    def _schedule_prefills(self, step: StepDraft, partial_prefills: list[Request]) -> None:
+    def _schedule_prefills(self, step: StepPlan, partial_prefills: list[Request]) -> None:
         """Prompts in order of their keys, begun or waiting, until budget, places or blocks run out."""
         waiting, running = self._book.waiting, self._book.running
         may_admit = self._delay is None or self._delay.is_over(waiting.peek(), not running)

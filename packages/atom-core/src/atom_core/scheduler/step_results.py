@@ -17,12 +17,15 @@ def take_result(
     book: RequestBook, request: Request, entry: ScheduledRequest, result: RequestStepOutput
 ) -> EngineOutput | None:
     """Apply `result` of an unfinished request, which may have been preempted since; None if there is no news of it."""
-    num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens
+    num_rejected = max(entry.num_samples - len(result.token_ids), 0)
+    num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens - num_rejected
     request.take_prompt_logprobs(entry.num_computed_tokens, result.prompt_logprobs)
     new_token_ids: list[int] = []
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
-    arrived = result.token_ids + request.take_forced() if result.token_ids else []
+    arrived = result.token_ids
+    if arrived and request.forced_token_ids:
+        arrived = arrived + request.take_forced(len(arrived))
     for token_id in arrived:
         new_token_ids.append(token_id)
         finish_reason, stop_reason = request.append(token_id)
@@ -31,8 +34,11 @@ def take_result(
     if not request.samples and num_computed_tokens >= request.num_prompt_tokens:
         finish_reason = "stop" if request.engine_request.kind == "embed" else "length"
     if request.status is RequestStatus.RUNNING:
-        book.cache.publish(request.block_table, request.token_ids, num_computed_tokens)
-        if num_computed_tokens - entry.num_new_tokens < request.num_prompt_tokens <= num_computed_tokens:
+        request.reject(num_rejected)
+        # Tokens past a stop were computed, and are not known.
+        num_known = min(num_computed_tokens, len(request.token_ids))
+        book.cache.publish(request.block_table, request.token_ids, num_known)
+        if entry.num_computed_tokens < request.num_prompt_tokens <= num_computed_tokens:
             book.release_siblings(request)
     # Those that were sampled come first.
     book.num_forced_tokens += max(len(new_token_ids) - len(result.token_ids), 0)

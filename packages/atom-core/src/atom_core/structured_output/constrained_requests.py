@@ -111,7 +111,9 @@ class ConstrainedRequests:
         """Ids of the requests that sample under a grammar in `step`."""
         if not self._matchers:
             return []
-        return [entry.request_id for entry in step.scheduled if entry.samples and entry.request_id in self._matchers]
+        return [
+            entry.request_id for entry in step.scheduled if entry.num_samples and entry.request_id in self._matchers
+        ]
 
     def masks(self, request_ids: Iterable[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """Masks of requests that still run, and why others cannot go on."""

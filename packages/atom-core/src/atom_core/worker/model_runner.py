@@ -51,7 +51,6 @@ class Forward:
         """What came out of it."""
         return report(
             self.step,
-            self.batch,
             token_ids,
             logprobs=logprobs,
             prompt_logprobs=self.prompt_logprobs,

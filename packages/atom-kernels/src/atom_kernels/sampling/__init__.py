@@ -1,6 +1,7 @@
 """Drawing tokens: exact, and independent of the batch."""
 
 from atom_kernels.sampling.contract import SamplingTables, SlotSamplingProblem, sample, sample_slots
+from atom_kernels.sampling.drafts import VERIFY_DRAFTS, DraftProblem, verify_drafts
 from atom_kernels.sampling.logprobs import TOKEN_LOGPROBS, LogprobsProblem, TokenLogprobs, token_logprobs
 from atom_kernels.sampling.masks import BAN_TOKENS, BanProblem, ban_tokens
 from atom_kernels.sampling.ops import OPS, SAMPLE_SLOTS
@@ -13,7 +14,9 @@ __all__ = [
     "PENALIZE",
     "SAMPLE_SLOTS",
     "TOKEN_LOGPROBS",
+    "VERIFY_DRAFTS",
     "BanProblem",
+    "DraftProblem",
     "LogprobsProblem",
     "PenaltyProblem",
     "SamplingTables",
@@ -25,4 +28,5 @@ __all__ = [
     "sample",
     "sample_slots",
     "token_logprobs",
+    "verify_drafts",
 ]

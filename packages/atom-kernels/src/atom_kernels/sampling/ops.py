@@ -11,6 +11,7 @@ import torch
 from atom_kernels.operator import Backend, Op, Tolerance, Work
 from atom_kernels.sampling import native_backend, torch_backend, triton_backend
 from atom_kernels.sampling.contract import SamplingTables, SlotSamplingProblem, sample_slots
+from atom_kernels.sampling.drafts import VERIFY_DRAFTS
 from atom_kernels.sampling.logprobs import TOKEN_LOGPROBS
 from atom_kernels.sampling.masks import BAN_TOKENS
 from atom_kernels.sampling.penalties import PENALIZE
@@ -81,4 +82,4 @@ SAMPLE_SLOTS = Op(
 )
 
 
-OPS = (SAMPLE_SLOTS, BAN_TOKENS, PENALIZE, TOKEN_LOGPROBS)
+OPS = (SAMPLE_SLOTS, BAN_TOKENS, PENALIZE, TOKEN_LOGPROBS, VERIFY_DRAFTS)

@@ -43,7 +43,7 @@ def write_tables(words_W: torch.Tensor, writes_n3: torch.Tensor, values_V: torch
 
 
 def build_step_inputs(
-    rows_6R: torch.Tensor,
+    rows_7R: torch.Tensor,
     num_reqs: int,
     longest: int,
     history_SL: torch.Tensor,
@@ -54,7 +54,7 @@ def build_step_inputs(
     query_start_loc_R: torch.Tensor,
     seq_lens_R: torch.Tensor,
     block_table_GRN: torch.Tensor,
-    last_tokens_n: torch.Tensor,
+    sampled_tokens_n: torch.Tensor,
     sample_slots_n: torch.Tensor,
     sample_positions_n: torch.Tensor,
     *,
@@ -66,31 +66,33 @@ def build_step_inputs(
     the batch: their tokens are 0 at position 0, have no slot in the cache (-1), and their sequences are empty.
 
     Args:
-        rows_6R: int32. Of each request its slot, start, length, first token in the batch, place among the rows that
-            sample (-1: does not), and the slot into which it samples.
+        rows_7R: int32. Of each request its slot, start, length, first token in the batch, the number of tokens that it
+            samples (after its last tokens), the first place of these among all samples, and the slot into which it
+            samples.
         num_reqs: requests; the rows behind them are padding.
         longest: the largest length.
         history_SL, block_tables_GSN: int32, tables of requests.
         input_ids_T, positions_T, slot_mapping_GT: int64, written.
         query_start_loc_R: int32 ``[R + 1]``, written.
         seq_lens_R, block_table_GRN: int32, written; a block table as far as its request has tokens.
-        last_tokens_n, sample_slots_n, sample_positions_n: int64, written: the last token of each row that samples, the
-            slot into which it samples, and the length of its sequence.
+        sampled_tokens_n, sample_slots_n, sample_positions_n: int64, written: of each sample the token that it comes
+            after, the slot into which it goes, and its position there.
         block_size: tokens of a cache block.
     """
-    for row, (slot, start, length, first, sample_row, sample_slot) in enumerate(rows_6R.T.tolist()):
+    for row, (slot, start, length, first, num_samples, sample_row, sample_slot) in enumerate(rows_7R.T.tolist()):
         is_real = row < num_reqs
         seq_len = start + length if is_real else 0
         query_start_loc_R[row], query_start_loc_R[row + 1] = first, first + length
         seq_lens_R[row] = seq_len
-        if sample_row >= 0:
-            last_tokens_n[sample_row] = first + length - 1
-            sample_slots_n[sample_row], sample_positions_n[sample_row] = sample_slot, seq_len
+        for behind in range(num_samples):
+            place = sample_row + num_samples - 1 - behind
+            sampled_tokens_n[place], sample_slots_n[place] = first + length - 1 - behind, sample_slot
+            sample_positions_n[place] = seq_len - behind
         tokens = slice(first, first + length)
         if not is_real:
             input_ids_T[tokens], positions_T[tokens], slot_mapping_GT[:, tokens] = 0, 0, -1
             continue
-        positions = torch.arange(start, seq_len, device=rows_6R.device)
+        positions = torch.arange(start, seq_len, device=rows_7R.device)
         num_blocks = -(-seq_len // block_size)
         blocks_GN = block_tables_GSN[:, slot, :num_blocks]
         input_ids_T[tokens], positions_T[tokens] = history_SL[slot, start:seq_len].long(), positions

@@ -47,21 +47,22 @@ WRITE_TABLES = Op(
 
 
 def _make_batch(problem: StepInputsProblem, num_rows: int, generator: torch.Generator) -> tuple[dict, tuple]:
-    """Decodes and chunks of prompts in slots of any order; half of them sample, and the last row pads the batch."""
+    """Decodes and chunks of prompts in slots of any order, with up to three samples each; the last row is padding."""
 
     def below(bound: int, *shape: int) -> torch.Tensor:
         return torch.randint(0, bound, shape, generator=generator)
 
     num_slots, num_blocks = num_rows + 2, -(-_MAX_TOKENS // problem.block_size)
     lengths = torch.where(below(2, num_rows) > 0, 1, 1 + below(_MAX_TOKENS // 2, num_rows))
-    samples = below(2, num_rows) > 0
+    num_samples = torch.minimum(below(4, num_rows), lengths)
     rows = torch.stack(
         [
             torch.randperm(num_slots, generator=generator)[:num_rows],
             below(_MAX_TOKENS // 2, num_rows),
             lengths,
             lengths.cumsum(0) - lengths,
-            torch.where(samples, samples.cumsum(0) - 1, -1),
+            num_samples,
+            num_samples.cumsum(0) - num_samples,
             torch.randperm(num_slots, generator=generator)[:num_rows],
         ]
     )
@@ -77,9 +78,7 @@ def _make_batch(problem: StepInputsProblem, num_rows: int, generator: torch.Gene
         buffer(num_rows + 1, dtype=torch.int32),
         buffer(num_rows, dtype=torch.int32),
         buffer(groups, num_rows, num_blocks, dtype=torch.int32),
-        buffer(num_rows),
-        buffer(num_rows),
-        buffer(num_rows),
+        *(buffer(max(int(num_samples.sum()), 1)) for _ in range(3)),
     )
     tables = (below(2**17, num_slots, _MAX_TOKENS).int(), below(2**20, groups, num_slots, num_blocks).int())
     return {}, (rows.int(), max(num_rows - 1, 1), int(lengths.max()), *tables, *buffers)
@@ -91,7 +90,7 @@ BUILD_STEP_INPUTS = Op(
     reference=lambda problem, weights, *inputs: build_step_inputs(*inputs, block_size=problem.block_size),
     schema="(Tensor rows, int num_reqs, int longest, Tensor history, Tensor block_tables, Tensor(a!) input_ids, "
     "Tensor(b!) positions, Tensor(c!) slot_mapping, Tensor(d!) query_start_loc, Tensor(e!) seq_lens, "
-    "Tensor(f!) block_table, Tensor(g!) last_tokens, Tensor(h!) sample_slots, Tensor(i!) sample_positions) -> ()",
+    "Tensor(f!) block_table, Tensor(g!) sampled_tokens, Tensor(h!) sample_slots, Tensor(i!) sample_positions) -> ()",
     fake=lambda problem, *inputs: None,
     backends=(
         Backend(

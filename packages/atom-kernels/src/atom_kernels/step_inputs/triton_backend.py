@@ -21,7 +21,7 @@ def write_tables_by_triton(words_W: torch.Tensor, writes_n3: torch.Tensor, value
 
 
 def build_by_triton(
-    rows_6R: torch.Tensor,
+    rows_7R: torch.Tensor,
     num_reqs: int,
     longest: int,
     history_SL: torch.Tensor,
@@ -38,10 +38,10 @@ def build_by_triton(
     """`build_step_inputs`."""
     from atom_kernels.step_inputs.triton_kernels import build_inputs_kernel
 
-    num_rows = rows_6R.shape[1]
+    num_rows = rows_7R.shape[1]
     launch(
         build_inputs_kernel, (num_rows, -(-longest // _BLOCK)),
-        rows_6R, num_reqs, num_rows, rows_6R.stride(0),
+        rows_7R, num_reqs, num_rows, rows_7R.stride(0),
         history_SL, history_SL.stride(0),
         block_tables_GSN, *block_tables_GSN.stride()[:2],
         input_ids_T, positions_T, slot_mapping_GT, slot_mapping_GT.stride(0),

@@ -30,13 +30,13 @@ def build_inputs_kernel(
     history_ptr, history_stride, tables_ptr, table_group_stride, table_stride,
     input_ids_ptr, positions_ptr, slot_mapping_ptr, slot_group_stride,
     query_start_loc_ptr, seq_lens_ptr, block_table_ptr, out_group_stride, out_table_stride,
-    last_tokens_ptr, sample_slots_ptr, sample_positions_ptr,
+    sampled_tokens_ptr, sample_slots_ptr, sample_positions_ptr,
     BLOCK_SIZE: tl.constexpr, NUM_GROUPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Programs ``[rows, chunks of BLOCK tokens]``; rows from `num_reqs` on pad the batch, and have no tokens cached.
 
-    `rows_ptr` has int32 ``[6, row_stride]``: slot, start, length, first token in the batch, place among the rows that
-    sample (-1: does not), and the slot into which it samples.
+    `rows_ptr` has int32 ``[7, row_stride]``: slot, start, length, first token in the batch, the number of samples, the
+    first place of these among all, and the slot into which it samples.
     """
     row = tl.program_id(0)
     chunk = tl.program_id(1)
@@ -44,7 +44,7 @@ def build_inputs_kernel(
     start = tl.load(rows_ptr + row_stride + row)
     length = tl.load(rows_ptr + 2 * row_stride + row)
     first = tl.load(rows_ptr + 3 * row_stride + row)
-    sample_row = tl.load(rows_ptr + 4 * row_stride + row)
+    num_samples = tl.load(rows_ptr + 4 * row_stride + row)
     is_real = row < num_reqs
     seq_len = tl.where(is_real, start + length, 0)
     lanes = tl.arange(0, BLOCK)
@@ -52,10 +52,12 @@ def build_inputs_kernel(
         tl.store(query_start_loc_ptr + row, first)
         tl.store(query_start_loc_ptr + row + 1, first + length, mask=row == num_rows - 1)
         tl.store(seq_lens_ptr + row, seq_len)
-        if sample_row >= 0:
-            tl.store(last_tokens_ptr + sample_row, (first + length - 1).to(tl.int64))
-            tl.store(sample_slots_ptr + sample_row, tl.load(rows_ptr + 5 * row_stride + row).to(tl.int64))
-            tl.store(sample_positions_ptr + sample_row, seq_len.to(tl.int64))
+        places = tl.load(rows_ptr + 5 * row_stride + row) + lanes
+        behind, is_sample = num_samples - 1 - lanes, lanes < num_samples
+        sample_slots = tl.load(rows_ptr + 6 * row_stride + row).to(tl.int64) + tl.zeros_like(behind)
+        tl.store(sampled_tokens_ptr + places, (first + length - 1 - behind).to(tl.int64), mask=is_sample)
+        tl.store(sample_slots_ptr + places, sample_slots, mask=is_sample)
+        tl.store(sample_positions_ptr + places, (seq_len - behind).to(tl.int64), mask=is_sample)
         for group in tl.static_range(NUM_GROUPS):
             source = tables_ptr + tl.full([], group, tl.int64) * table_group_stride + slot * table_stride
             target = (

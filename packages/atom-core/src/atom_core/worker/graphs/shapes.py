@@ -50,8 +50,10 @@ class GraphShapes:
         self.all = sorted(shapes, key=lambda shape: shape.num_tokens, reverse=True)
 
     def of_step(self, rows: StepRows) -> GraphShape | None:
-        """The shape that a step is padded to; None where it is larger than all."""
+        """The shape that a step is padded to; None where it is larger than all, or a request samples several tokens."""
         num_reqs, num_tokens = rows.num_reqs, rows.num_tokens
+        if rows.has_guesses:
+            return None
         if num_tokens == num_reqs and len(rows.sampling) == num_reqs:
             size = _at_least(self._decode_sizes, num_reqs)
             return None if size is None else GraphShape(size, size)

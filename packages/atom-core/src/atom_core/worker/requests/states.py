@@ -45,7 +45,7 @@ class RequestStates:
         self._free = list(range(max_num_seqs - 1, -1, -1))
 
     def update(self, step: SchedulerOutput) -> None:
-        """Forget what was dropped, admit what is new, extend block tables."""
+        """Forget what was dropped, admit what is new, enter drafts, extend block tables."""
         for request_id in step.dropped_request_ids:
             slot = self.slots.pop(request_id, None)
             if slot is not None:
@@ -53,9 +53,10 @@ class RequestStates:
                 self._free.append(slot)
         for request in step.new_requests:
             self._admit(request)
-        for forced in step.forced_tokens:
-            self._tables.write("history", (self.slots[forced.request_id], forced.position), forced.token_ids)
         for scheduled in step.scheduled:
+            if drafts := scheduled.draft_token_ids:
+                end = scheduled.num_computed_tokens + scheduled.num_new_tokens
+                self._tables.write("history", (self.slots[scheduled.request_id], end - len(drafts)), drafts)
             if scheduled.new_block_ids:
                 self._extend_tables(self.slots[scheduled.request_id], scheduled.new_block_ids)
 

@@ -18,7 +18,9 @@ from atom_kernels.sampling import (
     BAN_TOKENS,
     PENALIZE,
     SAMPLE_SLOTS,
+    VERIFY_DRAFTS,
     BanProblem,
+    DraftProblem,
     PenaltyProblem,
     SlotSamplingProblem,
 )
@@ -27,7 +29,10 @@ from atom_kernels.select import select
 
 @dataclass(frozen=True)
 class Sampled:
-    """What was drawn: int64 ids ``[n]`` on the device, and the logprobs of those rows that report them."""
+    """What was drawn: int64 ids ``[n]`` on the device, and the logprobs of those rows that report them.
+
+    Ids behind the first draft that was not accepted are -1.
+    """
 
     token_ids: torch.Tensor
     logprobs: Mapping[int, TokenLogprobs]
@@ -51,6 +56,7 @@ class Sampler:
         }
         self._ban_tokens = select(BAN_TOKENS, BanProblem(vocab_size)).prepare()
         self._penalize = select(PENALIZE, PenaltyProblem(vocab_size)).prepare()
+        self._verify_drafts = select(VERIFY_DRAFTS, DraftProblem()).prepare()
         self.judge = TokenJudge(vocab_size)
 
     def sample_step(
@@ -70,12 +76,13 @@ class Sampler:
             return Sampled(torch.empty(0, dtype=torch.int64), {})
         raw = self._process(step, batch, logits_nV, masks)
         filters = bool(self._states.filters[batch.rows.sampled_slots].any())
+        drafts = self._drafts(batch) if batch.rows.has_guesses else None
         sampled = self.draw(logits_nV, batch.sample_slots, batch.sample_positions, filters=filters)
         logprobs = {
             row: self.judge.judge_token(logits_V, sampled[row : row + 1], extras)
             for row, (extras, logits_V) in raw.items()
         }
-        return Sampled(sampled, logprobs)
+        return Sampled(sampled if drafts is None else self._verify_drafts(sampled, drafts), logprobs)
 
     def draw(
         self, logits_nV: torch.Tensor, slots_n: torch.Tensor, positions_n: torch.Tensor, *, filters: bool
@@ -93,6 +100,12 @@ class Sampler:
         ids = draw(logits_nV, slots_n, positions_n, *self._states.sampling)
         self._states.history[slots_n, positions_n] = ids.int()
         return ids
+
+    def _drafts(self, batch: ModelInput) -> torch.Tensor:
+        """The draft that stands where each token is sampled, int64 ``[n]``; -1 where none does."""
+        drafts_n = self._states.history[batch.sample_slots, batch.sample_positions].long()
+        is_draft_n = torch.from_numpy(batch.rows.samples_behind > 0).to(drafts_n.device, non_blocking=True)
+        return torch.where(is_draft_n, drafts_n, -1)
 
     def _process(
         self,
@@ -125,7 +138,6 @@ class Sampler:
 
 def report(
     step: SchedulerOutput,
-    batch: ModelInput,
     token_ids: list[int],
     *,
     logprobs: Mapping[int, TokenLogprobs],
@@ -135,21 +147,21 @@ def report(
     """The results of a step.
 
     Args:
-        token_ids, logprobs: by row of those that sample.
+        token_ids, logprobs: by sample, as in `Sampled`.
         prompt_logprobs, embeddings: by index in the batch.
     """
-    row_of = {index: row for row, index in enumerate(batch.rows.sampling.tolist())}
-    requests = []
+    requests, first = [], 0
     for index, scheduled in enumerate(step.scheduled):
-        row = row_of.get(index)
-        entry = None if row is None else logprobs.get(row)
+        samples = range(first, first + scheduled.num_samples)
+        accepted = [place for place in samples if token_ids[place] >= 0]
         requests.append(
             RequestStepOutput(
                 scheduled.request_id,
-                [] if row is None else [token_ids[row]],
-                None if entry is None else [entry],
+                [token_ids[place] for place in accepted],
+                [logprobs[place] for place in accepted] if accepted and first in logprobs else None,
                 prompt_logprobs.get(index),
                 embeddings.get(index),
             )
         )
+        first = samples.stop
     return ModelOutput(step.step_id, requests)

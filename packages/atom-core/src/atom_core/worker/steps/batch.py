@@ -26,25 +26,31 @@ class StepRows:
         starts: ``[R]``, tokens already in the cache.
         lengths: ``[R]``, tokens to compute.
         query_starts: ``[R + 1]``, first token of each request in the flat batch.
-        sampling: ``[n]``, which requests sample, in batch order.
+        num_samples: ``[R]``, tokens to sample after the last tokens of each.
+        sampling: ``[n]``, the request of each sample, in batch order.
+        samples_behind: ``[n]``, how many samples of its request come after it.
     """
 
     slots: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
     query_starts: np.ndarray
+    num_samples: np.ndarray
     sampling: np.ndarray
+    samples_behind: np.ndarray
 
     @classmethod
     def of(cls, step: SchedulerOutput, slot_of: Mapping[str, int]) -> StepRows:
         """The rows of `step`, whose requests have the slots `slot_of`."""
-        slots, starts, lengths, samples = np.array(
-            [(slot_of[r.request_id], r.num_computed_tokens, r.num_new_tokens, r.samples) for r in step.scheduled],
+        slots, starts, lengths, num_samples = np.array(
+            [(slot_of[r.request_id], r.num_computed_tokens, r.num_new_tokens, r.num_samples) for r in step.scheduled],
             dtype=np.int64,
         ).T
         query_starts = np.zeros(len(slots) + 1, dtype=np.int64)
         np.cumsum(lengths, out=query_starts[1:])
-        return cls(slots, starts, lengths, query_starts, np.flatnonzero(samples))
+        sampling = np.repeat(np.arange(len(slots)), num_samples)
+        samples_behind = np.cumsum(num_samples)[sampling] - np.arange(1, len(sampling) + 1)
+        return cls(slots, starts, lengths, query_starts, num_samples, sampling, samples_behind)
 
     @property
     def num_reqs(self) -> int:
@@ -55,9 +61,19 @@ class StepRows:
         return int(self.query_starts[-1])
 
     @property
+    def has_guesses(self) -> bool:
+        """Whether drafts are to be verified: requests sample several tokens."""
+        return bool(self.samples_behind.any())
+
+    @property
+    def max_decode_len(self) -> int:
+        """Tokens of a decode at most: one, and the drafts that are verified."""
+        return max(int(self.num_samples.max()), 1)
+
+    @property
     def num_decodes(self) -> int:
-        """Leading requests of one token."""
-        longer = np.flatnonzero(self.lengths > 1)
+        """Leading requests of at most `max_decode_len` tokens."""
+        longer = np.flatnonzero(self.lengths > self.max_decode_len)
         return int(longer[0]) if len(longer) else len(self.lengths)
 
     @property
@@ -72,13 +88,18 @@ class StepRows:
 
     @property
     def sampled_slots(self) -> np.ndarray:
-        """``[n]``, of the requests that sample."""
+        """``[n]``, of the request of each sample."""
         return self.slots[self.sampling]
 
     @property
     def sampled_positions(self) -> np.ndarray:
         """``[n]``, where the sampled tokens will stand in their requests."""
-        return (self.starts + self.lengths)[self.sampling]
+        return (self.starts + self.lengths)[self.sampling] - self.samples_behind
+
+    @property
+    def sampled_tokens(self) -> np.ndarray:
+        """``[n]``, the token of the flat batch after which each is sampled."""
+        return self.query_starts[1:][self.sampling] - 1 - self.samples_behind
 
 
 @dataclass(frozen=True)
@@ -89,8 +110,8 @@ class ModelInput:
         rows: what was asked for.
         input_ids, positions: int64 ``[T]`` on the device.
         geometries: where the tokens lie in the batch and in the blocks of each group of layers.
-        last_tokens: int64 ``[n]`` on the device, the last token of each request that samples; None where these are all
-            T tokens.
+        sampled_tokens: int64 ``[n]`` on the device, the tokens after which others are sampled; None where these are
+            all T tokens.
         sample_slots, sample_positions: int64 ``[n]`` on the device, rows of `RequestStates` that sample, and where the
             sampled tokens will stand.
         graph: the shape of the graph that runs all of it; None where none does.
@@ -100,7 +121,7 @@ class ModelInput:
     input_ids: torch.Tensor
     positions: torch.Tensor
     geometries: tuple[BatchGeometry, ...]
-    last_tokens: torch.Tensor | None
+    sampled_tokens: torch.Tensor | None
     sample_slots: torch.Tensor
     sample_positions: torch.Tensor
     graph: GraphShape | None = None
@@ -112,7 +133,7 @@ class ModelInput:
 
     def of_sampling_rows(self, hidden_TD: torch.Tensor) -> torch.Tensor:
         """The rows ``[n, D]`` after which a token is sampled."""
-        return hidden_TD if self.last_tokens is None else hidden_TD[self.last_tokens]
+        return hidden_TD if self.sampled_tokens is None else hidden_TD[self.sampled_tokens]
 
 
 def build_input(rows: StepRows, tables: HostTables, block_size: int) -> ModelInput:
@@ -143,6 +164,7 @@ def build_input(rows: StepRows, tables: HostTables, block_size: int) -> ModelInp
                 num_decodes=num_decodes,
                 max_query_len=max_query_len,
                 max_seq_len=max_seq_len,
+                max_decode_len=rows.max_decode_len,
                 prompts_are_new=rows.prompts_are_new,
                 num_prompt_keys=rows.num_prompt_keys,
             )
@@ -153,7 +175,7 @@ def build_input(rows: StepRows, tables: HostTables, block_size: int) -> ModelInp
         input_ids=tables.history[_tensor(token_slots), device_positions].long(),
         positions=device_positions,
         geometries=tuple(geometries),
-        last_tokens=None if len(rows.sampling) == num_tokens else _tensor(rows.query_starts[1:][rows.sampling] - 1),
+        sampled_tokens=None if len(rows.sampling) == num_tokens else _tensor(rows.sampled_tokens),
         sample_slots=_tensor(rows.sampled_slots),
         sample_positions=_tensor(rows.sampled_positions),
     )
@@ -164,5 +186,5 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)
-NO_ROWS = StepRows(_NOTHING, _NOTHING, _NOTHING, np.zeros(1, dtype=np.int64), _NOTHING)
+NO_ROWS = StepRows(*[_NOTHING] * 3, np.zeros(1, dtype=np.int64), *[_NOTHING] * 3)
 """The rows of a batch that is all padding."""

@@ -12,7 +12,7 @@ from atom_kernels.protocols import BatchGeometry
 from atom_kernels.select import select
 from atom_kernels.step_inputs import BUILD_STEP_INPUTS, WRITE_TABLES, StepInputsProblem, TableWritesProblem
 
-NUM_FIELDS = 6
+NUM_FIELDS = 7
 
 
 class DeviceInputs:
@@ -42,8 +42,7 @@ class DeviceInputs:
         self._query_start_loc = buffer(max_num_seqs + 1, dtype=torch.int32)
         self._seq_lens = buffer(max_num_seqs, dtype=torch.int32)
         self._block_table = buffer(num_groups, max_num_seqs, max_blocks, dtype=torch.int32)
-        self._last_tokens, self._sample_slots = buffer(max_num_seqs), buffer(max_num_seqs)
-        self._sample_positions = buffer(max_num_seqs)
+        self._sampled_tokens, self._sample_slots, self._sample_positions = buffer(3, max_num_tokens)
 
     def build(self, rows: StepRows, shape: GraphShape | None = None, graph: GraphShape | None = None) -> ModelInput:
         """The batch of a step, after `states.update(step)`; behind it the buffers hold padding (see `fill`)."""
@@ -56,6 +55,7 @@ class DeviceInputs:
             num_samples=len(rows.sampling),
             max_query_len=int(rows.lengths.max()),
             max_seq_len=int((rows.starts + rows.lengths).max()),
+            max_decode_len=rows.max_decode_len,
             prompts_are_new=rows.prompts_are_new,
             num_prompt_keys=rows.num_prompt_keys,
             graph=graph,
@@ -82,14 +82,14 @@ class DeviceInputs:
             self._tables.history, self._tables.block_tables,
             self._input_ids, self._positions, self._slot_mapping,
             self._query_start_loc, self._seq_lens, self._block_table,
-            self._last_tokens, self._sample_slots, self._sample_positions,
+            self._sampled_tokens, self._sample_slots, self._sample_positions,
         )  # fmt: skip
 
     def _fields(self, rows: StepRows, shape: GraphShape | None) -> np.ndarray:
         """Int32 ``[NUM_FIELDS, requests]``, as `build_step_inputs` reads them."""
         num_reqs = rows.num_reqs
         fields = np.zeros((NUM_FIELDS, num_reqs if shape is None else shape.num_reqs), dtype=np.int32)
-        slots, starts, lengths, firsts, sample_rows, sample_slots = fields
+        slots, starts, lengths, firsts, num_samples, sample_rows, sample_slots = fields
         slots[:num_reqs], slots[num_reqs:] = rows.slots, self._tables.padding_slot
         starts[:num_reqs], lengths[:num_reqs] = rows.starts, rows.lengths
         if shape is not None and shape.is_decode:
@@ -97,12 +97,14 @@ class DeviceInputs:
         elif shape is not None and num_reqs < shape.num_reqs:
             lengths[num_reqs] = shape.num_tokens - rows.num_tokens
         np.cumsum(lengths[:-1], out=firsts[1:])
-        sample_rows[:] = -1
-        sample_rows[rows.sampling] = np.arange(len(rows.sampling))
+        num_samples[:num_reqs] = rows.num_samples
+        np.cumsum(num_samples[:-1], out=sample_rows[1:])
         sample_slots[:] = self._tables.padding_slot
         sample_slots[rows.sampling] = rows.sampled_slots
         if shape is not None:
-            sample_rows[sample_rows < 0] = np.arange(len(rows.sampling), shape.num_reqs)
+            pads = np.flatnonzero(num_samples == 0)
+            sample_rows[pads] = len(rows.sampling) + np.arange(len(pads))
+            num_samples[pads] = 1
         return fields
 
     def tokens(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -119,6 +121,7 @@ class DeviceInputs:
         num_samples: int,
         max_query_len: int,
         max_seq_len: int,
+        max_decode_len: int = 1,
         prompts_are_new: bool = False,
         num_prompt_keys: int | None = None,
         graph: GraphShape | None = None,
@@ -135,6 +138,7 @@ class DeviceInputs:
                 num_decodes=num_decodes,
                 max_query_len=max_query_len,
                 max_seq_len=max_seq_len,
+                max_decode_len=max_decode_len,
                 prompts_are_new=prompts_are_new,
                 num_prompt_keys=num_prompt_keys,
             )
@@ -146,7 +150,7 @@ class DeviceInputs:
             input_ids=input_ids,
             positions=positions,
             geometries=geometries,
-            last_tokens=None if num_samples == num_tokens else self._last_tokens[:num_samples],
+            sampled_tokens=None if num_samples == num_tokens else self._sampled_tokens[:num_samples],
             sample_slots=self._sample_slots[:num_samples],
             sample_positions=self._sample_positions[:num_samples],
             graph=graph,

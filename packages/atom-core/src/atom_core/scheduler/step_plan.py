@@ -1,0 +1,102 @@
+"""`StepPlan`: a step while it is being put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atom_core.messages import NewRequest, ScheduledRequest, SchedulerOutput
+from atom_core.scheduler.request import Request
+
+
+@dataclass(slots=True, eq=False)
+class PlannedRow:
+    """A request's share of a step: so many tokens that exist, and drafts behind them."""
+
+    request: Request
+    num_new_tokens: int
+    drafts: Sequence[int] = ()
+
+
+class StepPlan:
+    """Which requests compute how many tokens; `budget` is what is left of the step.
+
+    Attributes:
+        rows: in batch order.
+        num_drafts: drafts behind the rows.
+        num_missing_blocks: blocks that decodes of this step are to get as soon as others return them.
+        num_ending_blocks: blocks of requests that steps in flight will end; None until they are asked for."""
+
+    def __init__(self, step_id: int, budget: int) -> None:
+        self.step_id = step_id
+        self.budget = budget
+        self.rows: list[PlannedRow] = []
+        self.num_drafts = 0
+        self.num_missing_blocks = 0
+        self.num_ending_blocks: int | None = None
+
+    def add(self, request: Request, num_new_tokens: int) -> None:
+        """Give `request` part of the budget."""
+        self.rows.append(PlannedRow(request, num_new_tokens))
+        self.budget -= num_new_tokens
+
+    def append_drafts(self, row: PlannedRow, token_ids: Sequence[int]) -> None:
+        """Let `token_ids` follow a row that samples."""
+        row.drafts = token_ids
+        self.budget -= len(token_ids)
+        self.num_drafts += len(token_ids)
+
+    def discard(self, request: Request) -> None:
+        """Take out a request that has lost its blocks, if it is here."""
+        for index, row in enumerate(self.rows):
+            if row.request is request:
+                self.budget += row.num_new_tokens + len(row.drafts)
+                self.num_drafts -= len(row.drafts)
+                del self.rows[index]
+                return
+
+    def spread_rest(self) -> None:
+        """Give what is left of the budget to prompts that were held to their share and have room, first come first."""
+        for row in self.rows:
+            if self.budget == 0:
+                return
+            room = row.request.block_table.capacity - row.request.num_computed_tokens
+            extra = min(min(row.request.num_uncomputed_tokens, room) - row.num_new_tokens, self.budget)
+            row.num_new_tokens += extra
+            self.budget -= extra
+
+    def commit(self, dropped_request_ids: list[str]) -> SchedulerOutput:
+        """Count the step's tokens as computed, and describe the step to the worker."""
+        new_requests: list[NewRequest] = []
+        for row in self.rows:
+            request = row.request
+            if not request.num_tokens_at_worker:
+                new_requests.append(request.for_worker())
+                request.num_tokens_at_worker = len(request.token_ids)
+        return SchedulerOutput(
+            step_id=self.step_id,
+            scheduled=[self._schedule(row) for row in self.rows],
+            new_requests=new_requests,
+            dropped_request_ids=dropped_request_ids,
+        )
+
+    def _schedule(self, row: PlannedRow) -> ScheduledRequest:
+        request, table, num_drafts = row.request, row.request.block_table, len(row.drafts)
+        first = request.num_computed_tokens
+        end = first + row.num_new_tokens
+        num_samples = 1 + num_drafts if request.samples and end == request.num_tokens else 0
+        token_ids = (*request.untold_token_ids(end), *row.drafts)
+        request.num_computed_tokens = end + num_drafts
+        request.num_tokens_at_worker = max(request.num_tokens_at_worker, end + num_samples)
+        request.num_samples_in_flight += num_samples
+        request.num_drafts_in_flight += num_drafts
+        request.num_steps_in_flight += 1
+        request.last_step_id = self.step_id
+        return ScheduledRequest(
+            request_id=request.request_id,
+            num_computed_tokens=first,
+            num_new_tokens=row.num_new_tokens + num_drafts,
+            new_block_ids=table.take_news() if table.has_news else [],
+            num_samples=num_samples,
+            draft_token_ids=token_ids,
+        )

@@ -1,0 +1,139 @@
+"""Drafts in the scheduler: how many, after whom, what is accepted of them, and what becomes of their blocks."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from atom_core.kv_cache import KVCacheConfig
+from atom_core.messages import EngineRequest, SamplingParams, StructuredOutputParams
+from atom_core.scheduler import Scheduler, SchedulerConfig
+from block_accounting import check_blocks
+from fake_drafters import KnowingDrafter, RandomDrafter, speculation_of
+from fake_worker import FakeEngine, pages, tokens_alone
+
+
+def make_engine(kind="knowing", *, num_tokens=3, ahead=1, num_blocks=64, windows=(None,), hasher=None, **overrides):
+    limits = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128, "async_scheduling": ahead > 0}
+    block_size, caches = overrides.pop("block_size", 4), overrides.pop("enable_prefix_caching", True)
+    size = {"num_blocks": num_blocks, "block_size": block_size}
+    cache = KVCacheConfig(**size, enable_prefix_caching=caches, groups=pages(*windows))
+    speculation = speculation_of(kind, num_tokens, windows)
+    scheduler = Scheduler(SchedulerConfig(**limits | overrides), cache, speculation=speculation, hasher=hasher)
+    return FakeEngine(scheduler, num_blocks, block_size, ahead, windows)
+
+
+def make_request(request_id="a", num_prompt_tokens=3, **overrides):
+    token_ids = [ord(request_id[0]) + i for i in range(num_prompt_tokens)]
+    return EngineRequest(request_id=request_id, token_ids=token_ids, sampling_params=SamplingParams(**overrides))
+
+
+def rows(engine):
+    return [
+        (entry.num_new_tokens, entry.num_samples, len(entry.draft_token_ids))
+        for step in engine.steps
+        for entry in step.scheduled
+    ]
+
+
+def test_drafts_follow_a_decode_and_each_is_sampled_after(monkeypatch):
+    monkeypatch.setattr(KnowingDrafter.__init__, "__defaults__", ((None,), 0.0))
+    engine = make_engine()
+    engine.add(make_request(max_tokens=9))
+    engine.run()
+    # The prompt's step samples one token, the others four: three drafts and the one after them.
+    assert rows(engine) == [(3, 1, 0), (4, 4, 3), (4, 4, 3)]
+    assert engine.tokens["a"] == tokens_alone(make_request(max_tokens=9))
+
+
+def test_no_draft_goes_past_the_last_token_of_a_request(monkeypatch):
+    monkeypatch.setattr(KnowingDrafter.__init__, "__defaults__", ((None,), 0.0))
+    engine = make_engine(num_tokens=10)
+    engine.add(make_request(max_tokens=6))
+    engine.run()
+    assert rows(engine) == [(3, 1, 0), (5, 5, 4)]
+
+
+def test_drafts_take_what_the_decodes_leave_of_a_step():
+    engine = make_engine("knowing", num_tokens=5, max_num_batched_tokens=6)
+    engine.add(*(make_request(name, 2, max_tokens=20) for name in "abc"))
+    engine.run()
+    assert max(step.num_tokens for step in engine.steps) == 6
+    assert all(len(step.scheduled) == 3 for step in engine.steps[1:5])
+    assert all(engine.tokens[name] == tokens_alone(make_request(name, 2, max_tokens=20)) for name in "abc")
+
+
+def test_a_draft_preempts_nobody():
+    """Two requests fill the cache to the last block; without drafts neither would have to go."""
+    engine = make_engine("random", num_tokens=4, num_blocks=6)
+    engine.add(*(make_request(name, 4, max_tokens=9) for name in "ab"))
+    engine.run()
+    assert engine.scheduler.stats().num_preemptions == 0
+    assert all(engine.tokens[name] == tokens_alone(make_request(name, 4, max_tokens=9)) for name in "ab")
+
+
+def test_a_request_with_a_grammar_has_no_guesses():
+    engine = make_engine()
+    engine.add(make_request(max_tokens=9, structured_outputs=StructuredOutputParams(regex="a*")))
+    engine.run()
+    assert all(num_samples == 1 for _, num_samples, _ in rows(engine))
+
+
+def test_blocks_behind_a_window_stay_while_drafts_may_be_rejected():
+    """A rejected draft takes the request back, and its next token sees further back than the draft did."""
+    options = {"num_blocks": 36, "block_size": 1, "enable_prefix_caching": False}
+    engine = make_engine("random", num_tokens=5, windows=(5,), **options)
+    engine.add(*(make_request(name, max_tokens=60) for name in "abcdefgh"))
+    engine.run()
+    assert all(engine.tokens[name] == tokens_alone(make_request(name, max_tokens=60), (5,)) for name in "abcdefgh")
+
+
+def test_a_stop_token_among_accepted_drafts_ends_a_request_and_what_follows_is_not_cached():
+    plain = tokens_alone(make_request(max_tokens=40))
+    for stop in set(plain):
+        named: list[bytes] = []
+        engine = make_engine(num_tokens=9, hasher=lambda prefix, data, named=named: named.append(data) or data)
+        engine.add(make_request(max_tokens=40, stop_token_ids=[stop]))
+        engine.run()
+        assert engine.tokens["a"] == plain[: plain.index(stop) + 1]
+        assert engine.ends["a"].stop_reason == stop
+        check_blocks(engine.scheduler)
+        # Blocks are named by their tokens, all of which are known.
+        assert len(named) <= (3 + plain.index(stop) + 1) // 4
+        assert {len(data) for data in named} <= {4 * 8}
+
+
+@pytest.mark.parametrize("kind", ["random", "knowing"])
+@pytest.mark.parametrize("windows", [(None,), (None, 6)])
+def test_no_block_is_lost_over_two_thousand_requests(kind, windows):
+    """Of random lengths, in a cache that is too small for all, some of them aborted on the way."""
+    chooser = random.Random(3)
+    engine = make_engine(kind, num_blocks=40, windows=windows, max_num_batched_tokens=24)
+    requests = [
+        make_request(
+            f"{chr(97 + chooser.randrange(4))}{number}", chooser.randint(1, 20), max_tokens=chooser.randint(1, 9)
+        )
+        for number in range(2000)
+    ]
+    for request in requests:
+        engine.add(request)
+        engine.step()
+        if chooser.random() < 0.1:
+            engine.abort(request.request_id)
+    engine.run()
+    check_blocks(engine.scheduler)
+    stats = engine.scheduler.stats()
+    assert stats.num_free_blocks == stats.num_blocks
+    for request in requests:
+        got, expected = engine.tokens[request.request_id], tokens_alone(request, windows)
+        assert got == (expected if engine.ends[request.request_id].finish_reason == "length" else expected[: len(got)])
+
+
+def test_a_random_drafter_proposes_something():
+    """The tests above say nothing of drafts if there are none."""
+    engine = make_engine("random")
+    engine.add(make_request(max_tokens=60))
+    engine.run()
+    assert sum(num_drafts for _, _, num_drafts in rows(engine)) > 20
+    assert len(RandomDrafter().propose([], 5)) <= 5

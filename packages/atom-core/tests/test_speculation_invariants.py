@@ -1,0 +1,144 @@
+"""Drafts change no token, whoever makes them, whatever is asked for and however the engine has to work."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from atom_core import LLMEngine, SamplingParams
+from atom_core.speculation import MakeDrafter, Speculation
+from fake_drafters import RandomDrafter, RecordedDrafter
+
+VOCAB_SIZE = 512
+# Settings of an engine that force a way of working upon it.
+WAYS = {
+    "plain": {},
+    "step by step": {"async_scheduling": False},
+    "chunks of 9": {"max_num_batched_tokens": 9, "max_num_seqs": 8},
+    "preempted": {"num_kv_blocks": 7, "max_model_len": 100, "enable_prefix_caching": False},
+}
+ASKED: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "cool": {"temperature": 0.3},
+    "warm": {"temperature": 1.0},
+    "hot": {"temperature": 2.0},
+    "filtered": {"temperature": 1.0, "top_k": 8, "top_p": 0.9, "min_p": 0.01},
+    "penalties": {"temperature": 0.7, "repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.6},
+    "stop ids": {"temperature": 1.0, "stop_token_ids": list(range(3, 512, 9)), "min_tokens": 6},
+    "bias": {"temperature": 1.0, "logit_bias": {7: 4.0, 9: -3.0}},
+    "few allowed": {"temperature": 1.0, "allowed_token_ids": [5, 6, 7, 8], "bad_words": ["a b"]},
+    "logprobs": {"temperature": 1.0, "logprobs": 2, "prompt_logprobs": 1},
+    "samples": {"temperature": 1.0, "n": 3},
+}
+
+
+def make_prompts(count: int, longest: int = 40) -> list[list[int]]:
+    chooser = random.Random(7)
+    return [[chooser.randrange(3, VOCAB_SIZE) for _ in range(chooser.randrange(1, longest))] for _ in range(count)]
+
+
+def make_params(count: int, **asked: Any) -> list[SamplingParams]:
+    params = SamplingParams(**{"max_tokens": 24, "ignore_eos": True, **asked})
+    return [msgspec.structs.replace(params, seed=100 + index) for index in range(count)]
+
+
+def run(engine: LLMEngine, prompts: list[list[int]], **asked: Any) -> list[dict[str, Any]]:
+    outputs = engine.generate(prompts, make_params(len(prompts), **asked), use_tqdm=False)
+    assert [output["error"] for output in outputs] == [None] * len(outputs)
+    return outputs
+
+
+def what_counts(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tokens, texts, ends and log-probabilities."""
+    names = ("token_ids", "text", "finish_reason", "stop_reason", "logprobs", "prompt_logprobs")
+    return [{name: output.get(name) for name in names} for output in outputs]
+
+
+def let_draft(engine: LLMEngine, make_drafter: MakeDrafter, num_tokens: int = 4) -> None:
+    engine._core._scheduler._speculation = Speculation(make_drafter, num_tokens)
+
+
+def records_of(prompts: list[list[int]], outputs: list[dict[str, Any]]) -> list[list[int]]:
+    per_prompt = len(outputs) // len(prompts)
+    return [prompts[place // per_prompt] + output["token_ids"] for place, output in enumerate(outputs)]
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("way", WAYS)
+def test_drafts_change_nothing(make_engine, way, asked):
+    prompts = make_prompts(5)
+    plain = run(make_engine(), prompts, **ASKED[asked])
+    records = records_of(prompts, plain)
+    engine = make_engine(**WAYS[way])
+    for make_drafter in (lambda: RandomDrafter(VOCAB_SIZE), lambda: RecordedDrafter(records, VOCAB_SIZE)):
+        let_draft(engine, make_drafter)
+        assert what_counts(run(engine, prompts, **ASKED[asked])) == what_counts(plain)
+    assert (engine.stats.num_preemptions > 0) == ("num_kv_blocks" in WAYS[way])
+    assert engine.stats.num_free_blocks == engine.stats.num_blocks
+
+
+@pytest.mark.parametrize("batch_size", range(1, 9))
+def test_drafts_change_nothing_in_any_batch(make_engine, batch_size):
+    prompts = make_prompts(batch_size)
+    engine = make_engine()
+    plain = run(engine, prompts, temperature=0.8)
+    records = records_of(prompts, plain)
+    let_draft(engine, lambda: RecordedDrafter(records, VOCAB_SIZE), num_tokens=7)
+    assert what_counts(run(engine, prompts, temperature=0.8)) == what_counts(plain)
+
+
+def test_right_drafts_take_fewer_steps_and_all_are_reported(make_engine):
+    prompts = make_prompts(1)
+    engine = make_engine()
+    (plain,) = run(engine, prompts, temperature=1.0)
+    records = records_of(prompts, [plain])
+    let_draft(engine, lambda: RecordedDrafter(records, VOCAB_SIZE, mistakes=0.0), num_tokens=5)
+    engine.add_request(prompts, make_params(1, temperature=1.0))
+    num_news = 0
+    while not engine.is_finished():
+        num_news += 1
+        for output in engine.step():
+            assert output["token_ids"] == plain["token_ids"]
+    # One token of the prompt's step, and six of each step with drafts.
+    assert num_news <= 2 * (1 + 4)
+
+
+def test_a_stop_string_among_drafts_ends_the_text_where_it_would_without(make_engine):
+    prompts = make_prompts(3)
+    engine = make_engine()
+    whole = run(engine, prompts, temperature=1.0)
+    records = records_of(prompts, whole)
+    stop_strings = [whole[0]["text"][6:8], whole[1]["text"][9:10]]
+    plain = run(engine, prompts, temperature=1.0, stop_strings=stop_strings)
+    assert {output["finish_reason"] for output in plain} >= {"stop"}
+    let_draft(engine, lambda: RecordedDrafter(records, VOCAB_SIZE, mistakes=0.0), num_tokens=8)
+    assert what_counts(run(engine, prompts, temperature=1.0, stop_strings=stop_strings)) == what_counts(plain)
+
+
+def test_what_drafts_computed_is_found_in_the_prefix_cache_and_right(make_engine):
+    prompts = make_prompts(1, longest=30)
+    engine = make_engine()
+    plain = run(make_engine(), prompts, temperature=0.0)
+    records = records_of(prompts, plain)
+    let_draft(engine, lambda: RecordedDrafter(records, VOCAB_SIZE, mistakes=0.4))
+    run(engine, prompts, temperature=0.0)
+    longer = [[*record, 9] for record in records]
+    cached = run(engine, longer, temperature=0.0)
+    fresh = run(make_engine(enable_prefix_caching=False), longer, temperature=0.0)
+    assert what_counts(cached) == what_counts(fresh)
+    assert cached[0]["num_cached_tokens"] == 32
+
+
+def test_aborted_requests_with_drafts_in_flight_leave_no_block_behind(make_engine):
+    prompts = make_prompts(6)
+    engine = make_engine()
+    let_draft(engine, lambda: RandomDrafter(VOCAB_SIZE))
+    ids = engine.add_request(prompts, make_params(6, max_tokens=60))
+    for number, request_id in enumerate(ids):
+        for _ in range(number):
+            engine.step()
+        engine.abort([request_id])
+    assert engine.stats.num_free_blocks == engine.stats.num_blocks

@@ -1,0 +1,58 @@
+"""Drafters for tests: of anything, and of what the fake worker is going to sample."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from atom_core.messages import EngineRequest, SamplingParams
+from atom_core.speculation import Speculation
+from fake_worker import VOCAB_SIZE, tokens_alone
+
+
+class RandomDrafter:
+    """Any ids, any number of them: what is right is so by chance."""
+
+    def __init__(self, vocab_size: int = VOCAB_SIZE) -> None:
+        self._vocab_size, self._chooser = vocab_size, random.Random(5)
+
+    def propose(self, token_ids: Sequence[int], num_tokens: int) -> list[int]:
+        return [self._chooser.randrange(self._vocab_size) for _ in range(self._chooser.randint(0, num_tokens))]
+
+
+class KnowingDrafter:
+    """What the fake worker samples for the first sample of a prompt, now and then with a mistake in it."""
+
+    def __init__(self, windows: Sequence[int | None] = (None,), mistakes: float = 0.1) -> None:
+        self._windows, self._mistakes, self._chooser = windows, mistakes, random.Random(5)
+
+    def propose(self, token_ids: Sequence[int], num_tokens: int) -> list[int]:
+        request = EngineRequest("", list(token_ids), SamplingParams(max_tokens=num_tokens))
+        coming = tokens_alone(request, self._windows)
+        return [(token + (self._chooser.random() < self._mistakes)) % VOCAB_SIZE for token in coming]
+
+
+def speculation_of(kind: str, num_tokens: int, windows: Sequence[int | None] = (None,)) -> Speculation | None:
+    """The speculation of a fake engine: "none", "random" or "knowing"."""
+    if kind == "none":
+        return None
+    return Speculation(RandomDrafter if kind == "random" else lambda: KnowingDrafter(windows), num_tokens)
+
+
+class RecordedDrafter:
+    """Goes on as one of `records` (prompt and output of runs without drafts) did, now and then with a mistake."""
+
+    def __init__(self, records: Sequence[Sequence[int]], vocab_size: int, mistakes: float = 0.15) -> None:
+        self._records, self._vocab_size, self._mistakes = records, vocab_size, mistakes
+        self._chooser = random.Random(5)
+
+    def propose(self, token_ids: Sequence[int], num_tokens: int) -> list[int]:
+        known = list(token_ids)
+        for record in self._records:
+            if list(record[: len(known)]) == known:
+                coming = record[len(known) : len(known) + num_tokens]
+                return [
+                    self._chooser.randrange(self._vocab_size) if self._chooser.random() < self._mistakes else token_id
+                    for token_id in coming
+                ]
+        return []
