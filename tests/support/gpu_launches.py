@@ -1,7 +1,7 @@
 """Every launch of our Triton kernels as a GPU would get it, on a machine without one: `python gpu_launches.py gfx942`.
 
-A driver that knows only its target stands in for the real one. Launches are checked by Triton's backend for the target,
-and with `--compile` turned into code for it, but not run. It must be a process of its own: Triton has one driver.
+A driver that knows only its target stands in for the real one. Launches are checked by Triton's backend for the target
+and turned into code for it, about a second each, but not run. It must be a process of its own: Triton has one driver.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class _TargetOnly:
 class Launches:
     """What is made of launches instead: kernels by name, and what is wrong with a launch."""
 
-    def __init__(self, platform: Platform, warp_size: int, *, compiled: bool) -> None:
-        self._local_memory, self._warp_size, self._compiled = platform.local_memory, warp_size, compiled
+    def __init__(self, platform: Platform, warp_size: int) -> None:
+        self._local_memory, self._warp_size = platform.local_memory, warp_size
         self.count: Counter[str] = Counter()
         self.failures: set[str] = set()
 
@@ -78,7 +78,7 @@ class Launches:
         except Exception as error:  # whatever Triton raises is the finding
             self.failures.add(f"{name}: {type(error).__name__}: {error}".splitlines()[0])
             return
-        if self._compiled and code.metadata.shared > self._local_memory:
+        if code.metadata.shared > self._local_memory:
             sizes = {key: value for key, value in options.items() if key.startswith(("BLOCK", "num_"))}
             needed = f"{code.metadata.shared} bytes of local memory, there are {self._local_memory}"
             self.failures.add(f"{name}: {needed} with {sizes}")
@@ -87,13 +87,10 @@ class Launches:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("arch", choices=sorted(_TARGETS))
-    parser.add_argument("--compile", action="store_true", help="compile each kernel, about a second each")
     arguments = parser.parse_args()
     target, platform = _TARGETS[arguments.arch], _platform(arguments.arch)
     driver.set_active(_TargetOnly(target))
-    launches = Launches(platform, target.warp_size, compiled=arguments.compile)
-    if not arguments.compile:
-        JITFunction._do_compile = lambda *rest: None
+    launches = Launches(platform, target.warp_size)
     with use_platform(platform), torch.inference_mode(), launches_go_to(launches.take):
         for run in _triton_runs(platform):
             run()

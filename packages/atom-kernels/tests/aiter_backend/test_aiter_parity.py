@@ -73,6 +73,7 @@ def test_the_check_of_aiter_fails_where_its_results_are_wrong(monkeypatch, capsy
     assert "off by up to" in out
 
 
+@pytest.mark.slow
 def test_aiter_can_be_measured(capsys):
     with amd_machine():
         assert main(["bench", "--backend", "aiter", "layer_norm", "--rows", "1", "--seconds", "0.001"]) == 0
