@@ -17,6 +17,7 @@ from benchmarks import (
     offline,
     overhead,
     served,
+    speculation,
     vllm_plugin,
 )
 
@@ -29,6 +30,7 @@ COMMANDS = {
     "busy": busy,
     "masks": masks,
     "jump": jump_forward,
+    "speculation": speculation,
     "gpu": gpu,
     "kernels": kernels,
     "vllm": vllm_plugin,

@@ -79,20 +79,26 @@ def _row(option: Option) -> tuple[str, ...]:
         flags += f", `--no-{option.flag.removeprefix('--')}`"
     if option.short:
         flags = f"`{option.short}`, {flags}"
-    note = " *Refused by this version.*" if _refused(option) else ""
-    return flags, _default(option), _allowed(option), option.help + note
+    return flags, _default(option), _allowed(option), option.help + _refused(option)
 
 
-def _refused(option: Option) -> bool:
-    """Whether asking for more than the default is answered by "not supported"."""
+def _refused(option: Option) -> str:
+    """What asking for more than the default is answered by, where that is "not supported"; which of the choices are."""
+    if option.name not in {entry.name for entry in options_of(EngineArgs)}:
+        return ""
     beyond = {"switch": True, "integer": 2, "integers": (1,)}.get(option.kind)
-    for value in (*(option.choices or ()), beyond):
-        if value is not None and option.name in {entry.name for entry in options_of(EngineArgs)}:
-            try:
-                EngineArgs(**{option.name: value})
-            except ConfigError as error:
-                if "not supported" in str(error):
-                    return True
+    values = option.choices or (() if beyond is None else (beyond,))
+    refused = [value for value in values if _is_unsupported(option.name, value)]
+    if option.choices and 0 < len(refused) < len(option.choices):
+        return f" *This version refuses {', '.join(f'`{value}`' for value in refused)}.*"
+    return " *Refused by this version.*" if refused else ""
+
+
+def _is_unsupported(name: str, value: object) -> bool:
+    try:
+        EngineArgs(**{name: value})
+    except ConfigError as error:
+        return "not supported" in str(error)
     return False
 
 

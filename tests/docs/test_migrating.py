@@ -77,9 +77,11 @@ def test_what_is_said_to_be_refused_is(row: list[str]):
         asked = [entry for entry in options_of(EngineArgs) if entry.name in names]
         assert asked
         for entry in asked:
-            value = {"switch": True, "integer": 2}.get(entry.kind, (entry.choices or ("?",))[0])
-            with pytest.raises(ConfigError, match="is not supported"):
-                EngineArgs(**{entry.name: value})
+            [choices] = re.findall(r"((?:`\w+`(?:, )?)+) is \*\*refused", row[2]) or [""]
+            values = re.findall(r"`(\w+)`", choices) or [{"switch": True, "integer": 2}[entry.kind]]
+            for value in values:
+                with pytest.raises(ConfigError, match="is not supported"):
+                    EngineArgs(**{entry.name: value})
 
 
 def test_the_benchmark_of_the_original_runs_as_it_is():

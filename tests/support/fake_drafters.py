@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from atom_core.messages import EngineRequest, SamplingParams
-from atom_core.speculation import Speculation
+from atom_core.speculation import NO_DRAFT, Draft, MakeDrafter, Speculation, SpeculationConfig
 from fake_worker import VOCAB_SIZE, tokens_alone
 
 
@@ -16,8 +16,8 @@ class RandomDrafter:
     def __init__(self, vocab_size: int = VOCAB_SIZE) -> None:
         self._vocab_size, self._chooser = vocab_size, random.Random(5)
 
-    def propose(self, token_ids: Sequence[int], num_tokens: int) -> list[int]:
-        return [self._chooser.randrange(self._vocab_size) for _ in range(self._chooser.randint(0, num_tokens))]
+    def propose(self, token_ids: Sequence[int], num_tokens: int) -> Draft:
+        return Draft([self._chooser.randrange(self._vocab_size) for _ in range(self._chooser.randint(0, num_tokens))])
 
 
 class KnowingDrafter:
@@ -26,17 +26,22 @@ class KnowingDrafter:
     def __init__(self, windows: Sequence[int | None] = (None,), mistakes: float = 0.1) -> None:
         self._windows, self._mistakes, self._chooser = windows, mistakes, random.Random(5)
 
-    def propose(self, token_ids: Sequence[int], num_tokens: int) -> list[int]:
+    def propose(self, token_ids: Sequence[int], num_tokens: int) -> Draft:
         request = EngineRequest("", list(token_ids), SamplingParams(max_tokens=num_tokens))
         coming = tokens_alone(request, self._windows)
-        return [(token + (self._chooser.random() < self._mistakes)) % VOCAB_SIZE for token in coming]
+        return Draft([(token + (self._chooser.random() < self._mistakes)) % VOCAB_SIZE for token in coming])
 
 
 def speculation_of(kind: str, num_tokens: int, windows: Sequence[int | None] = (None,)) -> Speculation | None:
     """The speculation of a fake engine: "none", "random" or "knowing"."""
     if kind == "none":
         return None
-    return Speculation(RandomDrafter if kind == "random" else lambda: KnowingDrafter(windows), num_tokens)
+    return always_drafting(RandomDrafter if kind == "random" else lambda: KnowingDrafter(windows), num_tokens)
+
+
+def always_drafting(make_drafter: MakeDrafter, num_tokens: int) -> Speculation:
+    """Drafts wherever there are any, whether or not they save time."""
+    return Speculation(SpeculationConfig(num_tokens=num_tokens, adaptive=False), make_drafter)
 
 
 class RecordedDrafter:
@@ -46,13 +51,14 @@ class RecordedDrafter:
         self._records, self._vocab_size, self._mistakes = records, vocab_size, mistakes
         self._chooser = random.Random(5)
 
-    def propose(self, token_ids: Sequence[int], num_tokens: int) -> list[int]:
+    def propose(self, token_ids: Sequence[int], num_tokens: int) -> Draft:
         known = list(token_ids)
         for record in self._records:
             if list(record[: len(known)]) == known:
                 coming = record[len(known) : len(known) + num_tokens]
-                return [
-                    self._chooser.randrange(self._vocab_size) if self._chooser.random() < self._mistakes else token_id
-                    for token_id in coming
-                ]
-        return []
+                return Draft([self._perhaps_other(token_id) for token_id in coming])
+        return NO_DRAFT
+
+    def _perhaps_other(self, token_id: int) -> int:
+        is_mistake = self._chooser.random() < self._mistakes
+        return self._chooser.randrange(self._vocab_size) if is_mistake else token_id

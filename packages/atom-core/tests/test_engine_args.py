@@ -11,6 +11,8 @@ import torch
 
 from atom_core import EngineArgs, LLMEngine
 from atom_core.config import ConfigError, options_of, resolve_config
+from atom_core.config.speculation import read_speculation
+from atom_core.speculation import SpeculationConfig
 from atom_kernels.platform import detect_platform
 from atom_kernels.rotary import RopeConfig, rope_frequencies
 from atom_models import open_checkpoint
@@ -63,6 +65,28 @@ def test_every_setting_is_documented_and_has_its_default():
         assert getattr(EngineArgs(), entry.name) == entry.default
 
 
+def read_json(text: str) -> SpeculationConfig:
+    speculation = read_speculation(parse("--speculative-config", text))
+    assert speculation is not None
+    return speculation
+
+
+def test_speculation_is_off_and_flags_or_vllms_json_turn_it_on():
+    assert read_speculation(parse()) is None
+    assert read_speculation(parse("--method", "ngram")) == SpeculationConfig(num_tokens=1)
+    by_flags = read_speculation(parse("--method", "ngram", "--num-speculative-tokens", "4"))
+    assert by_flags == read_json('{"method": "ngram", "num_speculative_tokens": 4}') == SpeculationConfig(num_tokens=4)
+    whole = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 3, "prompt_lookup_max": 7}'
+    assert read_json(whole) == SpeculationConfig(num_tokens=4, prompt_lookup_min=3, prompt_lookup_max=7)
+
+
+def test_one_bound_of_the_lookup_moves_the_others_default_where_it_has_to():
+    for given, expected in (({"max": 1}, (1, 1)), ({"min": 9}, (9, 9)), ({"max": 9}, (2, 9)), ({"min": 1}, (1, 5))):
+        fields = {f"prompt_lookup_{name}": number for name, number in given.items()}
+        found = read_json(json.dumps({"method": "ngram", **fields}))
+        assert (found.prompt_lookup_min, found.prompt_lookup_max) == expected
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -70,8 +94,9 @@ def test_every_setting_is_documented_and_has_its_default():
         ({"data_parallel_size": 2}, "data_parallel_size 2 is not supported"),
         ({"enable_expert_parallel": True}, "enable_expert_parallel is not supported"),
         ({"enable_dp_attention": True}, "enable_dp_attention is not supported"),
-        ({"method": "mtp"}, "method mtp is not supported"),
-        ({"num_speculative_tokens": 3}, "num_speculative_tokens 3 is not supported"),
+        ({"method": "mtp"}, "method mtp is not supported.*built is ngram"),
+        ({"speculative_config": {"method": "eagle"}}, "method eagle is not supported"),
+        ({"speculative_config": '{"method": "draft_model"}'}, "method draft_model is not supported"),
         ({"trust_remote_code": True}, "trust_remote_code is not supported"),
     ],
     ids=str,
@@ -98,6 +123,22 @@ def test_what_is_not_built_is_refused_in_one_line(settings, message):
         ({"enforce_eager": "yes"}, "True or False"),
         ({"model": None}, "must not be None"),
         ({"port": 70000}, "at most 65535"),
+        ({"method": "oracle"}, "method is 'oracle'; allowed are ngram"),
+        ({"num_speculative_tokens": 3}, "is 3, and no method guesses any: give method ngram"),
+        ({"method": "ngram", "num_speculative_tokens": 17}, "is 17; it must be at most 16"),
+        ({"method": "ngram", "speculative_config": {"method": "ngram"}}, "give it alone"),
+        ({"speculative_config": "{"}, "speculative_config is not JSON"),
+        ({"speculative_config": "[1]"}, "must be an object of JSON"),
+        ({"speculative_config": {}}, "the method None; allowed are ngram"),
+        ({"speculative_config": {"method": "oracle"}}, "the method 'oracle'; allowed are ngram"),
+        ({"speculative_config": {"method": "ngram", "tokens": 3}}, "has 'tokens'; it may have method, num_spec"),
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 17}}, "whole number from 1 to 16"),
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": True}}, "whole number from 1 to 16"),
+        (
+            {"speculative_config": {"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 3}},
+            "turn them round",
+        ),
+        ({"speculative_config": {"method": "ngram", "adaptive": 1}}, "adaptive 1; it must be true or false"),
     ],
     ids=str,
 )

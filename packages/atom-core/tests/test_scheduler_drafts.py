@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 
 import pytest
 
 from atom_core.kv_cache import KVCacheConfig
 from atom_core.messages import EngineRequest, SamplingParams, StructuredOutputParams
 from atom_core.scheduler import Scheduler, SchedulerConfig
+from atom_core.speculation import Draft, Speculation, SpeculationConfig
+from atom_core.speculation.ngram import NgramDrafter
 from block_accounting import check_blocks
 from fake_drafters import KnowingDrafter, RandomDrafter, speculation_of
 from fake_worker import FakeEngine, pages, tokens_alone
@@ -104,6 +107,103 @@ def test_a_stop_token_among_accepted_drafts_ends_a_request_and_what_follows_is_n
         assert {len(data) for data in named} <= {4 * 8}
 
 
+class Clock:
+    """Of a device that takes so long for each token of a step and so long for the rest, one step after the other."""
+
+    def __init__(self, *, step: float, token: float) -> None:
+        self.now, self._step, self._token = 0.0, step, token
+        self._ends: deque[float] = deque()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def step(self, engine: FakeEngine) -> None:
+        step = engine.submit()
+        if step is not None:
+            begin = max(self.now, self._ends[-1] if self._ends else 0.0)
+            self._ends.append(begin + self._step + self._token * step.num_tokens)
+        while len(engine.in_flight) > (0 if step is None else 1):
+            self.now = self._ends.popleft()
+            engine.report()
+
+    def run(self, engine: FakeEngine) -> None:
+        while engine.scheduler.has_unfinished():
+            self.step(engine)
+
+
+class FadingDrafter:
+    """Knows what comes as long as there are few tokens."""
+
+    def propose(self, token_ids, num_tokens):
+        if len(token_ids) < 100:
+            return KnowingDrafter(mistakes=0.0).propose(token_ids, num_tokens)
+        return Draft([token_ids[-1]] * num_tokens)
+
+
+def make_adaptive(make_drafter, clock, *, num_tokens=3):
+    config = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=32, max_model_len=400)
+    speculation = Speculation(SpeculationConfig(num_tokens=num_tokens), make_drafter)
+    cache = KVCacheConfig(num_blocks=256, block_size=4)
+    return FakeEngine(Scheduler(config, cache, clock=clock, speculation=speculation), 256, 4, 1)
+
+
+def num_drafts(steps) -> int:
+    return sum(len(entry.draft_token_ids) for step in steps for entry in step.scheduled)
+
+
+@pytest.mark.parametrize(("token", "is_on"), [(0.0, True), (0.2, True), (50.0, False)])
+def test_drafts_that_are_right_are_made_where_a_token_more_costs_little(token, is_on):
+    clock = Clock(step=1.0, token=token)
+    engine = make_adaptive(lambda: KnowingDrafter(mistakes=0.0), clock)
+    engine.add(make_request(max_tokens=300))
+    clock.run(engine)
+    assert engine.tokens["a"] == tokens_alone(make_request(max_tokens=300))
+    assert (len(engine.steps) < 100) == is_on
+    assert (num_drafts(engine.steps[-50:]) > 0) == is_on
+
+
+def test_drafts_that_are_wrong_end_and_steps_run_ahead_again():
+    clock = Clock(step=1.0, token=0.2)
+    engine = make_adaptive(FadingDrafter, clock)
+    engine.add(make_request(max_tokens=300))
+    clock.run(engine)
+    assert num_drafts(engine.steps[:40]) > 60
+    assert num_drafts(engine.steps[60:]) < 10
+    assert engine.tokens["a"] == tokens_alone(make_request(max_tokens=300))
+
+
+def test_without_drafts_to_expect_the_next_step_is_scheduled_before_the_last_is_reported():
+    engine = make_adaptive(lambda: NgramDrafter(5, 5), lambda: 0.0)
+    engine.add(make_request(max_tokens=20))
+    assert engine.submit() is not None
+    assert engine.submit() is not None
+    assert len(engine.in_flight) == 2
+
+
+def test_while_a_prompt_is_computed_nobody_has_drafts():
+    clock = Clock(step=1.0, token=0.01)
+    engine = make_adaptive(lambda: KnowingDrafter(mistakes=0.0), clock)
+    engine.add(make_request("a", max_tokens=80))
+    while not num_drafts(engine.steps):
+        clock.step(engine)
+    engine.add(make_request("b", 100, max_tokens=4))
+    begun = len(engine.steps)
+    while not engine.tokens["b"]:
+        clock.step(engine)
+    with_prompts = [step for step in engine.steps[begun:] if any(entry.request_id == "b" for entry in step.scheduled)]
+    assert len(with_prompts) > 3
+    assert num_drafts(with_prompts[:-1]) == 0
+
+
+def test_a_step_samples_no_more_tokens_than_logits_have_memory_for():
+    config = SpeculationConfig(num_tokens=4)
+    assert [config.max_num_samples(number) for number in (1, 8, 16, 40, 512)] == [5, 40, 80, 80, 512]
+    engine = make_engine("knowing", num_tokens=3, max_num_seqs=1)
+    engine.add(make_request(max_tokens=40))
+    engine.run()
+    assert max(entry.num_samples for step in engine.steps for entry in step.scheduled) == 4
+
+
 @pytest.mark.parametrize("kind", ["random", "knowing"])
 @pytest.mark.parametrize("windows", [(None,), (None, 6)])
 def test_no_block_is_lost_over_two_thousand_requests(kind, windows):
@@ -136,4 +236,4 @@ def test_a_random_drafter_proposes_something():
     engine.add(make_request(max_tokens=60))
     engine.run()
     assert sum(num_drafts for _, _, num_drafts in rows(engine)) > 20
-    assert len(RandomDrafter().propose([], 5)) <= 5
+    assert len(RandomDrafter().propose([], 5).token_ids) <= 5

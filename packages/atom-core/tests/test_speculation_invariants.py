@@ -8,11 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from atom_core import LLMEngine, SamplingParams
-from atom_core.speculation import MakeDrafter, Speculation
-from fake_drafters import RandomDrafter, RecordedDrafter
+from atom_core import LLMEngine, SamplingParams, StructuredOutputParams
+from atom_core.scheduler.drafting import Drafting
+from atom_core.speculation import MakeDrafter
+from atom_core.speculation.ngram import NgramDrafter
+from fake_drafters import RandomDrafter, RecordedDrafter, always_drafting
 
 VOCAB_SIZE = 512
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "is_open": {"type": "boolean"}},
+    "required": ["name", "is_open"],
+    "additionalProperties": False,
+}
 # Settings of an engine that force a way of working upon it.
 WAYS = {
     "plain": {},
@@ -58,7 +66,10 @@ def what_counts(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def let_draft(engine: LLMEngine, make_drafter: MakeDrafter, num_tokens: int = 4) -> None:
-    engine._core._scheduler._speculation = Speculation(make_drafter, num_tokens)
+    scheduler = engine._core._scheduler
+    scheduler._drafting = Drafting(
+        always_drafting(make_drafter, num_tokens), scheduler._book, scheduler.config, scheduler._clock
+    )
 
 
 def records_of(prompts: list[list[int]], outputs: list[dict[str, Any]]) -> list[list[int]]:
@@ -73,7 +84,11 @@ def test_drafts_change_nothing(make_engine, way, asked):
     plain = run(make_engine(), prompts, **ASKED[asked])
     records = records_of(prompts, plain)
     engine = make_engine(**WAYS[way])
-    for make_drafter in (lambda: RandomDrafter(VOCAB_SIZE), lambda: RecordedDrafter(records, VOCAB_SIZE)):
+    for make_drafter in (
+        lambda: RandomDrafter(VOCAB_SIZE),
+        lambda: RecordedDrafter(records, VOCAB_SIZE),
+        lambda: NgramDrafter(1, 4),
+    ):
         let_draft(engine, make_drafter)
         assert what_counts(run(engine, prompts, **ASKED[asked])) == what_counts(plain)
     assert (engine.stats.num_preemptions > 0) == ("num_kv_blocks" in WAYS[way])
@@ -104,6 +119,51 @@ def test_right_drafts_take_fewer_steps_and_all_are_reported(make_engine):
             assert output["token_ids"] == plain["token_ids"]
     # One token of the prompt's step, and six of each step with drafts.
     assert num_news <= 2 * (1 + 4)
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_ngrams_by_their_flags_change_nothing_and_are_counted(make_engine, temperature, adaptive, capsys):
+    prompts = [[*prompt, *prompt, *prompt] for prompt in make_prompts(4)]
+    config = {"method": "ngram", "num_speculative_tokens": 3, "adaptive": adaptive, "prompt_lookup_min": 1}
+    engine = make_engine(speculative_config=config)
+    plain = run(make_engine(), prompts, temperature=temperature, max_tokens=60)
+    outputs = run(engine, prompts, temperature=temperature, max_tokens=60)
+    assert what_counts(outputs) == what_counts(plain)
+    stats = engine.stats
+    assert stats.num_draft_tokens == sum(output["num_draft_tokens"] for output in outputs)
+    assert stats.num_accepted_tokens == sum(stats.num_accepted_tokens_per_pos)
+    assert stats.num_accepted_tokens >= sum(output["num_accepted_tokens"] for output in outputs)
+    assert len(stats.num_accepted_tokens_per_pos) == 3
+    assert list(stats.num_accepted_tokens_per_pos) == sorted(stats.num_accepted_tokens_per_pos, reverse=True)
+    if not adaptive:
+        assert stats.num_draft_tokens >= stats.num_drafts > 20
+    engine.print_mtp_statistics()
+    rate = stats.num_accepted_tokens / max(stats.num_draft_tokens, 1)
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
+        "MTP Statistics:",
+        f"Total draft tokens: {stats.num_draft_tokens}",
+        f"Accepted tokens: {stats.num_accepted_tokens}",
+        f"Acceptance rate: {rate:.2%}",
+    ]
+
+
+def test_grammars_with_forced_tokens_and_ngrams_go_together(make_engine):
+    """Those with a grammar have forced tokens alone, beside others that have guesses."""
+    params = [
+        SamplingParams(temperature=1.0, max_tokens=40, seed=index, structured_outputs=constraint)
+        for index, constraint in enumerate(
+            [StructuredOutputParams(json=SCHEMA), None, StructuredOutputParams(json=SCHEMA)]
+        )
+    ]
+    prompts = [[*prompt, *prompt] for prompt in make_prompts(3)]
+    config = {"method": "ngram", "num_speculative_tokens": 4, "adaptive": False, "prompt_lookup_min": 1}
+    plain, drafting = (
+        make_engine(**options).generate(prompts, params, use_tqdm=False)
+        for options in ({}, {"speculative_config": config})
+    )
+    assert what_counts(plain) == what_counts(drafting)
+    assert [output["num_draft_tokens"] > 0 for output in drafting] == [False, True, False]
 
 
 def test_a_stop_string_among_drafts_ends_the_text_where_it_would_without(make_engine):

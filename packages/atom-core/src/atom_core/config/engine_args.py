@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atom_core.config.options import ConfigError, add_options, option, options_of
+from atom_core.config.speculation import METHODS, MOST_TOKENS, read_speculation
 from atom_core.config.unbuilt import refuse_unbuilt
 
 if TYPE_CHECKING:
@@ -171,8 +172,21 @@ class EngineArgs:
     batch_invariant: bool = _compile(
         False, "Give each request the same bits whatever else is in its batch; on a GPU this costs speed."
     )
-    method: str | None = _speculation(None, "Speculative decoding method.", choices=("mtp",))
-    num_speculative_tokens: int = _speculation(1, "Draft tokens of each step, where `method` is set.", minimum=1)
+    method: str | None = _speculation(
+        None,
+        "Speculative decoding: how the next tokens are guessed, which never changes them. ngram goes on as the request "
+        "did after the same tokens before, and makes no guesses where they would not save time.",
+        choices=METHODS,
+    )
+    num_speculative_tokens: int = _speculation(
+        1, "Draft tokens of a request in each step, at most, where `method` is set.", minimum=1, maximum=MOST_TOKENS
+    )
+    speculative_config: Mapping[str, Any] | None = _speculation(
+        None,
+        "The same as JSON, in vLLM's spelling: method, num_speculative_tokens, prompt_lookup_min and "
+        "prompt_lookup_max (last tokens that must have come before, at least, and those compared at most; 2 and 5), "
+        "and adaptive (false makes guesses wherever there are any).",
+    )
     structured_output_backend: str = _structured(
         "auto",
         "Library that makes grammars' masks; auto takes xgrammar where it is installed, enforces all and is quick.",
@@ -192,6 +206,7 @@ class EngineArgs:
         if self.kv_cache_memory is not None and self.num_kv_blocks is not None:
             raise ConfigError("kv_cache_memory and num_kv_blocks both size the KV cache; give one of them")
         refuse_unbuilt(self)
+        read_speculation(self)
 
     @classmethod
     def add_cli_args(

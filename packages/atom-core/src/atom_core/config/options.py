@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-Kind = Literal["text", "integer", "number", "switch", "integers", "bytes"]
+Kind = Literal["text", "integer", "number", "switch", "integers", "bytes", "json"]
 
 
 class ConfigError(ValueError):
@@ -194,6 +195,18 @@ def _read_bytes(name: str, value: Any) -> int:
     return int(number * scale)
 
 
+def _read_json(name: str, value: Any) -> dict[str, Any]:
+    """An object, or text that is one in JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ConfigError(f"{name} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name} is {value!r}; it must be an object of JSON")
+    return value
+
+
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "text": _read_text,
     "integer": _read_integer,
@@ -201,5 +214,13 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "switch": _read_switch,
     "integers": _read_integers,
     "bytes": _read_bytes,
+    "json": _read_json,
 }
-_KINDS: dict[type, Kind] = {str: "text", int: "integer", float: "number", bool: "switch", tuple: "integers"}
+_KINDS: dict[type, Kind] = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "switch",
+    tuple: "integers",
+    Mapping: "json",
+}

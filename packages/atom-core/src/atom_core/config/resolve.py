@@ -16,6 +16,7 @@ from atom_core.config.sections import (
     ProfilerConfig,
     StructuredOutputConfig,
 )
+from atom_core.config.speculation import read_speculation
 from atom_models.cache_dtypes import stored_dtype
 from atom_models.checkpoint.rope_choice import rope_choice
 
@@ -51,6 +52,7 @@ def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform)
         ),
         device=platform.device,
         structured_output=StructuredOutputConfig(_backend(args), args.jump_forward),
+        speculation=read_speculation(args),
         choices=tuple(choices),
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from atom_core.kv_cache.config import PrefixHash
     from atom_core.scheduler import SchedulerConfig
+    from atom_core.speculation import SpeculationConfig
     from atom_core.structured_output.constraints.choice import BackendSetting
 
 
@@ -108,4 +109,11 @@ class EngineConfig:
     profiler: ProfilerConfig
     device: str
     structured_output: StructuredOutputConfig = StructuredOutputConfig()
+    speculation: SpeculationConfig | None = None
     choices: tuple[str, ...] = ()
+
+    @property
+    def max_num_samples(self) -> int:
+        """Tokens that one step samples at most."""
+        max_num_seqs = self.scheduler.max_num_seqs
+        return max_num_seqs if self.speculation is None else self.speculation.max_num_samples(max_num_seqs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atom_core.config.options import ConfigError
+from atom_core.config.speculation import BUILT, METHODS, asked_method
 
 if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
@@ -12,13 +13,13 @@ if TYPE_CHECKING:
 
 def refuse_unbuilt(args: EngineArgs) -> None:
     """Raise ConfigError for the first setting that asks for something that does not exist yet."""
+    method = asked_method(args)
     asked = {
         f"tensor_parallel_size {args.tensor_parallel_size}": args.tensor_parallel_size > 1,
         f"data_parallel_size {args.data_parallel_size}": args.data_parallel_size > 1,
         "enable_expert_parallel": args.enable_expert_parallel,
         "enable_dp_attention": args.enable_dp_attention,
-        f"method {args.method}": args.method is not None,
-        f"num_speculative_tokens {args.num_speculative_tokens}": args.num_speculative_tokens > 1,
+        f"method {method}": method in METHODS and method not in BUILT,
     }
     for what, is_asked in asked.items():
         if is_asked:
@@ -28,6 +29,6 @@ def refuse_unbuilt(args: EngineArgs) -> None:
 
 
 def _what_runs(what: str) -> str:
-    if what.startswith(("method", "num_spec")):
-        return "tokens are generated without speculation"
+    if what.startswith("method"):
+        return f"built is {', '.join(BUILT)}"
     return "one device runs the whole model"

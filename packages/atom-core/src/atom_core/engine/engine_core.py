@@ -23,6 +23,7 @@ from atom_core.messages import (
     StepStats,
 )
 from atom_core.scheduler import Scheduler
+from atom_core.speculation import make_speculation
 from atom_core.structured_output.constrained_requests import ConstrainedRequests
 from atom_core.tokenization import Tokenizer
 
@@ -60,6 +61,7 @@ class EngineCore:
                 prefix_hash=config.cache.prefix_hash,
                 groups=runner.groups,
             ),
+            speculation=make_speculation(config.speculation),
         )
         self._steps_ahead = 1 if config.scheduler.async_scheduling else 0
         self._in_flight: deque[tuple[SchedulerOutput, StepHandle]] = deque()

@@ -61,6 +61,7 @@ class LLMEngine:
         checkpoint = open_model(args)
         self.tokenizer: Tokenizer | None = open_tokenizer(args, checkpoint)
         config = resolve(args, checkpoint)
+        self._speculates = config.speculation is not None
         core = EngineCore(config)
         self._core = core
         self.info: EngineInfo = core.info
@@ -91,8 +92,8 @@ class LLMEngine:
         Returns:
             A dict for each prompt, in order (for each of its samples, with ``n`` above 1), with the keys text,
             token_ids, finish_reason ("stop", "length", "abort", "error"), stop_reason, num_tokens_input,
-            num_tokens_output, num_cached_tokens, latency, ttft, tpot (seconds), logprobs, prompt_logprobs, error,
-            request_id and index.
+            num_tokens_output, num_cached_tokens, num_draft_tokens, num_accepted_tokens (of speculation), latency, ttft,
+            tpot (seconds), logprobs, prompt_logprobs, error, request_id and index.
 
         Raises:
             InvalidRequestError: before anything is generated.
@@ -191,8 +192,16 @@ class LLMEngine:
         return self._open_core().stats()
 
     def print_mtp_statistics(self) -> None:
-        """Print how speculative decoding did."""
-        print("MTP Statistics: speculative decoding is off, every token was computed by the model itself")
+        """Print how speculative decoding did, by whatever method."""
+        if not self._speculates:
+            print("MTP Statistics: speculative decoding is off, every token was computed by the model itself")
+            return
+        stats = self.stats
+        rate = stats.num_accepted_tokens / stats.num_draft_tokens if stats.num_draft_tokens else 0.0
+        print("MTP Statistics:")
+        print(f"  Total draft tokens: {stats.num_draft_tokens}")
+        print(f"  Accepted tokens: {stats.num_accepted_tokens}")
+        print(f"  Acceptance rate: {rate:.2%}")
 
     def close(self) -> None:
         """Let go of the model and its memory; the engine cannot be used afterwards."""

@@ -35,6 +35,7 @@ class EngineOutput(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
     """News of one request from the scheduler. `stop_reason` is the stop token id where one ended it.
 
     `error_code` says that the error is the request's own, and of which kind, e.g. "invalid_grammar".
+    `num_draft_tokens` were guessed in this step, and `num_accepted_tokens` of `new_token_ids` are such guesses.
     """
 
     request_id: str
@@ -47,10 +48,16 @@ class EngineOutput(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
     error: str | None = None
     embedding: list[float] | None = None
     error_code: str | None = None
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 class StepStats(msgspec.Struct, frozen=True):
-    """Counts after a step, for logs, load and health."""
+    """Counts after a step, for logs, load and health.
+
+    `num_drafts` counts rows of steps with draft tokens; `num_accepted_tokens_per_pos` how often the first token of a
+    draft was accepted, the second, and so on.
+    """
 
     num_running: int
     num_waiting: int
@@ -60,6 +67,10 @@ class StepStats(msgspec.Struct, frozen=True):
     prefix_cache_queries: int
     prefix_cache_hits: int
     num_forced_tokens: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_accepted_tokens_per_pos: tuple[int, ...] = ()
 
 
 class RequestOutput(msgspec.Struct, gc=False, frozen=True):
@@ -80,6 +91,7 @@ class RequestOutput(msgspec.Struct, gc=False, frozen=True):
         error: what went wrong where finish_reason is "error".
         embedding: of the prompt, of length 1, where the request was for one.
         error_code: of an error that is the request's own, e.g. "invalid_grammar"; None where the engine failed.
+        num_draft_tokens, num_accepted_tokens: guessed so far, and how many of these are part of the output.
     """
 
     request_id: str
@@ -99,3 +111,5 @@ class RequestOutput(msgspec.Struct, gc=False, frozen=True):
     error: str | None = None
     embedding: list[float] | None = None
     error_code: str | None = None
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0

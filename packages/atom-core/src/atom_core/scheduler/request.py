@@ -10,7 +10,7 @@ import msgspec
 from atom_core.kv_cache import BlockTable
 from atom_core.messages import EngineRequest, FinishReason, NewRequest, TokenLogprobs
 from atom_core.scheduler.tenant import Tenant
-from atom_core.speculation import Drafter
+from atom_core.speculation import Trail
 
 
 class RequestStatus(enum.Enum):
@@ -42,7 +42,7 @@ class Request:
         num_cached_tokens: prompt tokens found in the prefix cache when the request first ran.
         num_tokens_at_worker: tokens that the worker has, or samples in steps in flight; 0 where it does not know the
             request.
-        drafter: guesses what comes next; None before the first time.
+        trail: guesses what comes next; None before the first time.
     """
 
     engine_request: EngineRequest
@@ -71,7 +71,7 @@ class Request:
     last_step_id: int = -1
     num_cached_tokens: int = 0
     num_tokens_at_worker: int = 0
-    drafter: Drafter | None = None
+    trail: Trail | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -112,8 +112,8 @@ class Request:
 
     @property
     def may_have_drafts(self) -> bool:
-        """Whether all tokens are known, and drafts after them can be verified: masks are made for one position."""
-        return not (self.num_samples_in_flight or self.engine_request.sampling_params.is_constrained)
+        """Whether drafts can be verified: masks are made for one position."""
+        return not self.engine_request.sampling_params.is_constrained
 
     @property
     def needs_prompt_logprobs(self) -> bool:

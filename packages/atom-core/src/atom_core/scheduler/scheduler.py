@@ -10,6 +10,7 @@ from atom_core.kv_cache import BlockHasher, KVCacheConfig, PagedCache
 from atom_core.messages import EngineOutput, EngineRequest, ModelOutput, SchedulerOutput, StepStats
 from atom_core.scheduler.admission_delay import AdmissionDelay
 from atom_core.scheduler.config import SchedulerConfig
+from atom_core.scheduler.drafting import Drafting
 from atom_core.scheduler.limits import max_output_tokens, refusal
 from atom_core.scheduler.request import Request, RequestStatus
 from atom_core.scheduler.request_book import RequestBook
@@ -46,10 +47,10 @@ class Scheduler:
         speculation: Speculation | None = None,
     ) -> None:
         self.config = config
-        self._speculation = speculation
         self._clock = clock
         self._cache = PagedCache(cache, hasher, max_step_tokens=config.max_num_batched_tokens)
         self._book = RequestBook(self._cache)
+        self._drafting = None if speculation is None else Drafting(speculation, self._book, config, clock)
         factor = config.scheduler_delay_factor
         self._delay = AdmissionDelay(factor, clock) if factor else None
         self._in_flight: deque[StepPlan] = deque()
@@ -102,12 +103,12 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput | None:
         """The next step; None where nothing can run now (with steps in flight: before one is reported)."""
-        if self._in_flight and (not self.config.async_scheduling or self._awaits_drafts()):
+        if self._in_flight and not self._may_run_ahead(self._in_flight[-1]):
             return None
         step = StepPlan(self._num_steps, self.config.max_num_batched_tokens)
         partial_prefills = self._schedule_decodes(step)
-        if self._speculation is not None:
-            self._append_drafts(step, self._speculation)
+        if self._drafting is not None:
+            self._drafting.append_drafts(step)
         self._schedule_prefills(step, partial_prefills)
         if not step.rows:
             return None
@@ -128,9 +129,9 @@ class Scheduler:
         expected = self._in_flight[0].step_id if self._in_flight else None
         if not step.step_id == output.step_id == expected:
             raise ValueError(f"step {step.step_id} came with results of {output.step_id}; next to report is {expected}")
-        rows = self._in_flight.popleft().rows
+        plan = self._in_flight.popleft()
         news = []
-        for row, entry, result in zip(rows, step.scheduled, output.requests, strict=True):
+        for row, entry, result in zip(plan.rows, step.scheduled, output.requests, strict=True):
             request = row.request
             request.num_steps_in_flight -= 1
             request.num_samples_in_flight -= entry.num_samples
@@ -141,6 +142,8 @@ class Scheduler:
                 if engine_output is not None:
                     news.append(engine_output)
         self._cache.step_reported(step.step_id)
+        if self._drafting is not None:
+            self._drafting.take_report(plan, output.requests)
         return news
 
     def has_unfinished(self) -> bool:
@@ -158,6 +161,7 @@ class Scheduler:
             prefix_cache_queries=self._cache.num_queries,
             prefix_cache_hits=self._cache.num_hits,
             num_forced_tokens=self._book.num_forced_tokens,
+            **({} if self._drafting is None else self._drafting.counts()),
         )
 
     def _rank(self, request: EngineRequest, arrival: float) -> float:
@@ -166,6 +170,12 @@ class Scheduler:
             return arrival
         ageing = self.config.priority_ageing
         return arrival + ageing * request.priority if ageing else request.priority
+
+    def _may_run_ahead(self, last: StepPlan) -> bool:
+        """Whether another step may be scheduled before `last` is reported."""
+        if last.num_drafts or not self.config.async_scheduling:
+            return False
+        return self._drafting is None or not self._drafting.is_worth_waiting()
 
     def _schedule_decodes(self, step: StepPlan) -> list[Request]:
         """Running requests with one token to compute; returns those with more, by key."""
@@ -184,24 +194,6 @@ class Scheduler:
             ):
                 step.add(request, 1)
         return partial_prefills
-
-    def _awaits_drafts(self) -> bool:
-        """Whether the next step has to wait: drafts are made of tokens that have arrived, and after them."""
-        return self._speculation is not None
-
-    def _append_drafts(self, step: StepPlan, speculation: Speculation) -> None:
-        """Let drafts follow the decodes of `step`, as far as the budget goes and blocks are free."""
-        for row in step.rows:
-            request = row.request
-            room = min(step.budget, request.max_computed_tokens - request.num_computed_tokens - 1)
-            if room <= 0 or not request.may_have_drafts:
-                continue
-            if request.drafter is None:
-                request.drafter = speculation.make_drafter()
-            drafts = request.drafter.propose(request.token_ids, min(room, speculation.num_tokens))
-            num_tokens = request.num_computed_tokens + 1 + len(drafts)
-            if drafts and self._cache.grow(request.block_table, num_tokens, request.max_computed_tokens):
-                step.append_drafts(row, drafts)
 
     def _has_room(self, step: StepPlan, request: Request, num_new_tokens: int) -> bool:
         """Get blocks for the next tokens of `request`, from the last in order if need be.

@@ -55,6 +55,8 @@ def take_result(
         finish_reason=finish_reason,
         stop_reason=stop_reason,
         embedding=result.embedding,
+        num_draft_tokens=max(entry.num_samples - 1, 0),
+        num_accepted_tokens=max(min(len(new_token_ids), len(result.token_ids) - 1), 0),
     )
 
 
@@ -66,6 +68,8 @@ def make_output(
     finish_reason: FinishReason | None = None,
     stop_reason: int | None = None,
     embedding: list[float] | None = None,
+    num_draft_tokens: int = 0,
+    num_accepted_tokens: int = 0,
 ) -> EngineOutput:
     """News of `request`; the prompt's logprobs come with the first tokens."""
     return EngineOutput(
@@ -77,4 +81,6 @@ def make_output(
         stop_reason=stop_reason,
         num_cached_tokens=request.num_cached_tokens,
         embedding=embedding,
+        num_draft_tokens=num_draft_tokens,
+        num_accepted_tokens=num_accepted_tokens,
     )

@@ -1,6 +1,21 @@
 """Speculative decoding: tokens are guessed, and verified several in a step. No guess can change what is generated."""
 
-from atom_core.speculation.drafter import Drafter, MakeDrafter
-from atom_core.speculation.speculation import Speculation
+from atom_core.speculation.config import SpeculationConfig
+from atom_core.speculation.drafter import NO_DRAFT, Draft, Drafter, MakeDrafter
+from atom_core.speculation.factory import make_speculation
+from atom_core.speculation.speculation import Candidate, Speculation
+from atom_core.speculation.statistics import DraftStatistics
+from atom_core.speculation.trail import Trail
 
-__all__ = ["Drafter", "MakeDrafter", "Speculation"]
+__all__ = [
+    "NO_DRAFT",
+    "Candidate",
+    "Draft",
+    "DraftStatistics",
+    "Drafter",
+    "MakeDrafter",
+    "Speculation",
+    "SpeculationConfig",
+    "Trail",
+    "make_speculation",
+]

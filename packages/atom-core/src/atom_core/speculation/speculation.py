@@ -1,20 +1,117 @@
-"""`Speculation`: how many drafts follow the decodes of a step, and who makes them."""
+"""`Speculation`: which drafts follow the decodes of a step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+from atom_core.speculation.config import SpeculationConfig
+from atom_core.speculation.costs import StepCosts
 from atom_core.speculation.drafter import MakeDrafter
+from atom_core.speculation.statistics import DraftStatistics
+from atom_core.speculation.trail import Trail
+
+# Drafts must make a step this much more worth its time: tokens are read before the next step is scheduled.
+_LEAST_GAIN = 1.02
 
 
-@dataclass(frozen=True)
-class Speculation:
-    """What an engine's drafts are made by.
+class Candidate(NamedTuple):
+    """A request that decodes.
 
     Attributes:
-        make_drafter: for each request.
-        num_tokens: drafts of a request in one step, at most.
+        trail, token_ids: its own; tokens that steps in flight sample are not known.
+        room: drafts that it has a use for.
     """
 
-    make_drafter: MakeDrafter
-    num_tokens: int
+    trail: Trail
+    token_ids: Sequence[int]
+    room: int
+
+
+class Speculation:
+    """Chooses the drafts that are expected to be worth their time.
+
+    A step of B decodes gives B tokens. Drafts give one more for each that is right, which has the chance that was
+    measured, and make the step longer, by as much as was measured. Those of most chance come first, and there are as
+    many as give most tokens a second: none where that is no more than without (so it turns itself off), and none before
+    it is known what steps without cost.
+
+    Args:
+        config: what was asked for.
+        make_drafter: gives each request its drafter.
+
+    Attributes:
+        config: what was asked for.
+        costs: of steps without prompts.
+        statistics: of the drafts that were verified.
+    """
+
+    def __init__(self, config: SpeculationConfig, make_drafter: MakeDrafter) -> None:
+        self.config, self._make_drafter = config, make_drafter
+        self.costs = StepCosts()
+        self.statistics = DraftStatistics(config.num_tokens)
+
+    def start_trail(self) -> Trail:
+        """For a request that had none."""
+        return Trail(self._make_drafter())
+
+    def choose(self, candidates: Sequence[Candidate], *, num_rows: int, room: int) -> list[Sequence[int]]:
+        """Drafts for each of `candidates`, all of whose tokens are known.
+
+        Args:
+            num_rows: of the step, all of them decodes. With other rows nobody but who is not adaptive asks for drafts.
+            room: drafts of all candidates together.
+        """
+        drafts = [self._look(candidate) for candidate in candidates]
+        if not self.config.adaptive:
+            return self._share(drafts, room)
+        lengths = self._best_lengths([chances for _, chances in drafts], num_rows=num_rows, room=room)
+        return [token_ids[:length] for (token_ids, _), length in zip(drafts, lengths, strict=True)]
+
+    def is_worth_waiting(self, candidates: Iterable[Candidate], *, num_rows: int, room: int) -> bool:
+        """Whether there would be drafts if the one token of each candidate that a step in flight samples were known.
+
+        Tokens as drafters expect them are taken to come: then what they expect after these are the drafts.
+        """
+        if not self.config.adaptive:
+            return True
+        chances = [self._look(candidate, num_unknown=1)[1] for candidate in candidates]
+        return any(self._best_lengths(chances, num_rows=num_rows, room=room))
+
+    def _look(self, candidate: Candidate, num_unknown: int = 0) -> tuple[Sequence[int], list[float]]:
+        """Drafts after the next `num_unknown` tokens, and how likely it is that all up to each of them are right."""
+        num_tokens = min(self.config.num_tokens, candidate.room)
+        draft = candidate.trail.look(candidate.token_ids, num_tokens + num_unknown)
+        token_ids = draft.token_ids[num_unknown:]
+        chance = candidate.trail.chance(draft.level)
+        return token_ids, [chance ** (place + 1 + num_unknown) for place in range(len(token_ids))]
+
+    def _share(self, drafts: list[tuple[Sequence[int], list[float]]], room: int) -> list[Sequence[int]]:
+        """All there are, first come first."""
+        shares = []
+        for token_ids, _ in drafts:
+            shares.append(token_ids[:room])
+            room -= len(shares[-1])
+        return shares
+
+    def _best_lengths(self, chances: list[list[float]], *, num_rows: int, room: int) -> list[int]:
+        """How many drafts of each candidate give most tokens a second."""
+        if not self.costs.are_known(num_rows):
+            return [0] * len(chances)
+        places = [(chance, index) for index, found in enumerate(chances) for chance in found]
+        places.sort(key=lambda place: -place[0])
+        # More tokens a second than without, by enough.
+        best, best_rate = 0, _LEAST_GAIN * num_rows / self.costs.seconds(num_rows)
+        expected, tried = float(num_rows), 1
+        for number, (chance, _) in enumerate(places[:room], start=1):
+            expected += chance
+            if number < tried and number < len(places):
+                continue
+            tried = number + max(1, number // 4)
+            rate = expected / self.costs.seconds(num_rows + number)
+            if rate > best_rate:
+                best, best_rate = number, rate
+        lengths = [0] * len(chances)
+        for _, index in places[:best]:
+            lengths[index] += 1
+        return lengths

@@ -146,7 +146,11 @@ class Generation:
             completion_tokens=tallies.num_tokens,
             total_tokens=self.num_prompt_tokens + tallies.num_tokens,
             prompt_tokens_details=PromptTokensDetails(self._sum_cached),
-            completion_tokens_details=CompletionTokensDetails(self.num_reasoning_tokens),
+            completion_tokens_details=CompletionTokensDetails(
+                self.num_reasoning_tokens,
+                accepted_prediction_tokens=tallies.num_accepted_tokens,
+                rejected_prediction_tokens=tallies.num_draft_tokens - tallies.num_accepted_tokens,
+            ),
             ttft_s=round(tallies.ttft, 6),
             tpot_s=round(tallies.seconds_per_token, 6),
             latency_s=round(tallies.latency, 6),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
@@ -39,10 +39,14 @@ class EngineMetrics(Collector):
             ("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_cache_queries),
             ("prefix_cache_hits", "Tokens found there.", stats.prefix_cache_hits),
             ("forced_tokens", "Tokens that grammars left no choice about.", stats.num_forced_tokens),
+            ("spec_decode_num_drafts", "Requests in steps that had draft tokens.", stats.num_drafts),
+            ("spec_decode_num_draft_tokens", "Tokens that were guessed.", stats.num_draft_tokens),
+            ("spec_decode_num_accepted_tokens", "Guesses that were right.", stats.num_accepted_tokens),
         ):
             counter = CounterMetricFamily(f"{self._prefix}:{name}", help, labels=tuple(self._labels))
             counter.add_metric(tuple(self._labels.values()), value)
             yield counter
+        yield self._accepted_by_position(stats.num_accepted_tokens_per_pos)
         config = {
             "block_size": str(info.block_size),
             "cache_dtype": info.kv_cache_dtype,
@@ -50,6 +54,16 @@ class EngineMetrics(Collector):
             "num_gpu_blocks": str(info.num_blocks),
         }
         yield self._gauge("cache_config_info", "The KV cache.", 1, config)
+
+    def _accepted_by_position(self, counts: Sequence[int]) -> CounterMetricFamily:
+        name = f"{self._prefix}:spec_decode_num_accepted_tokens_per_pos"
+        labels = (*self._labels, "position")
+        counter = CounterMetricFamily(
+            name, "Guesses that were right, by their place among those of a step.", labels=labels
+        )
+        for position, count in enumerate(counts):
+            counter.add_metric((*self._labels.values(), str(position)), count)
+        return counter
 
     def _gauge(self, name: str, help: str, value: float, more: Mapping[str, str] | None = None) -> GaugeMetricFamily:
         labels = {**self._labels, **(more or {})}

@@ -22,9 +22,11 @@ class PromptTokensDetails(msgspec.Struct):
 
 
 class CompletionTokensDetails(msgspec.Struct):
-    """How many generated tokens were reasoning."""
+    """How many generated tokens were reasoning; how many guesses of speculation were generated tokens, and were not."""
 
     reasoning_tokens: int
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 class Usage(msgspec.Struct):

@@ -46,6 +46,8 @@ class Completion:
             "num_tokens_input": last.num_prompt_tokens,
             "num_tokens_output": last.num_output_tokens,
             "num_cached_tokens": last.num_cached_tokens,
+            "num_draft_tokens": last.num_draft_tokens,
+            "num_accepted_tokens": last.num_accepted_tokens,
             "latency": last.latency,
             "ttft": last.ttft,
             "tpot": (last.latency - last.ttft) / after_first if after_first > 0 else 0.0,

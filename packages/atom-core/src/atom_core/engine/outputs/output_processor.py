@@ -121,6 +121,8 @@ class _Sample:
         self._ttft = 0.0
         self._num_tokens = 0
         self._num_cached_tokens = 0
+        self._num_draft_tokens = 0
+        self._num_accepted_tokens = 0
 
     def take(self, news: EngineOutput, now: float) -> RequestOutput:
         """The output that `news` makes; `finished` without `news.finish_reason` means that a stop string was found."""
@@ -128,6 +130,8 @@ class _Sample:
             self._ttft = now - self._arrival
         self._num_cached_tokens = max(self._num_cached_tokens, news.num_cached_tokens)
         text, used = self._take_tokens(news)
+        self._num_draft_tokens += news.num_draft_tokens
+        self._num_accepted_tokens += min(news.num_accepted_tokens, used)
         reason, stop_reason = news.finish_reason, news.stop_reason
         if reason is not None and self._matched is None:
             text += self._flush()
@@ -155,6 +159,8 @@ class _Sample:
             error=news.error,
             embedding=news.embedding,
             error_code=news.error_code,
+            num_draft_tokens=self._num_draft_tokens,
+            num_accepted_tokens=self._num_accepted_tokens,
         )
 
     def failure(self, error: str, now: float) -> RequestOutput:

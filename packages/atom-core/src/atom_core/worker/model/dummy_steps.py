@@ -29,7 +29,7 @@ def run_step(config: EngineConfig, model: EngineModel, lengths: Sequence[int]) -
         geometry = replace(geometry, num_decodes=len(lengths))
     positions = torch.cat([torch.arange(length, device=config.device) for length in lengths])
     hidden_TD = model.forward(torch.zeros_like(positions), positions, (geometry,) * model.num_groups)
-    model.compute_logits(hidden_TD[: config.scheduler.max_num_seqs])
+    model.compute_logits(hidden_TD[: config.max_num_samples])
 
 
 def dummy_geometry(lengths: Sequence[int], block_size: int, device: str) -> BatchGeometry:

@@ -1,0 +1,91 @@
+"""What speculation saves, and what it costs where it can save nothing: tokens a second with and without, in turns."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+LIST = "\n".join(
+    f"def get_{name}(self) -> int:\n    return self._{name}\n"
+    for name in ("width", "height", "depth", "weight", "area")
+)
+# What a model goes on with is much of what it has read, or nothing of it.
+TEXTS = {
+    "repeating": f"Here is a Python class. I repeat it twice, word for word.\n\n{LIST}\nAgain:\n\n{LIST}\nAgain:\n\n",
+    "not repeating": "Dear diary, of all days since we left the harbour this one was the strangest, because",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `python -m benchmarks speculation`."""
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--num-speculative-tokens", type=int, default=8)
+    parser.add_argument("--max-tokens", type=int, default=160)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--num-threads", type=int, help="threads that compute; unset takes all cores")
+    parser.add_argument("--kv-cache-memory", default="1GiB")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print a line for each text and batch size; tokens with and without are compared."""
+    from atom_core import LLMEngine
+
+    common = {"max_model_len": 2048, "num_threads": options.num_threads, "seed": 0}
+    common |= {"max_num_seqs": max(options.batch_sizes), "kv_cache_memory": options.kv_cache_memory}
+    drafting = {"method": "ngram", "num_speculative_tokens": options.num_speculative_tokens}
+    print(
+        f"{options.model}: tokens a second without -> with {options.num_speculative_tokens} drafts (ratio: its range)"
+    )
+    with LLMEngine(options.model, **common) as plain, LLMEngine(options.model, **common, **drafting) as drafts:
+        for batch_size in options.batch_sizes:
+            for name in TEXTS:
+                print(_compare(name, batch_size, (plain, drafts), options), flush=True)
+    return 0
+
+
+def _compare(name: str, batch_size: int, engines: tuple[Any, Any], options: argparse.Namespace) -> str:
+    """One line; the engines take turns, and what they generate is compared."""
+    speeds: tuple[list[float], list[float]] = ([], [])
+    num_differing = num_compared = 0
+    before = engines[1].stats
+    for number in range(options.rounds + 1):
+        tokens = []
+        for engine, found in zip(engines, speeds, strict=True):
+            outputs, seconds = _generate(engine, TEXTS[name], batch_size, number, options)
+            tokens.append([output["token_ids"] for output in outputs])
+            if number:  # the first round warms up
+                found.append(sum(output["num_tokens_output"] for output in outputs) / seconds)
+        num_differing += sum(one != other for one, other in zip(*tokens, strict=True))
+        num_compared += batch_size
+    ratios = sorted(drafts / plain for plain, drafts in zip(*speeds, strict=True))
+    plain, drafts = map(statistics.median, speeds)
+    after = engines[1].stats
+    num_drafts = after.num_draft_tokens - before.num_draft_tokens
+    num_accepted = after.num_accepted_tokens - before.num_accepted_tokens
+    return (
+        f"{name:14s} batch {batch_size:2d}: {plain:7.1f} -> {drafts:7.1f}, {statistics.median(ratios):.2f}x "
+        f"({ratios[0]:.2f} to {ratios[-1]:.2f}); {num_accepted} of {num_drafts} drafts accepted; "
+        f"{num_differing} of {num_compared} outputs differ"
+    )
+
+
+def _generate(
+    engine: Any, text: str, batch_size: int, number: int, options: argparse.Namespace
+) -> tuple[list[dict[str, Any]], float]:
+    """What a batch gives, each request with a beginning of its own, and the seconds that it took."""
+    from atom_core import SamplingParams
+
+    prompts = [f"Note {number * batch_size + place}. {text}" for place in range(batch_size)]
+    is_greedy = text is TEXTS["repeating"]
+    params = [
+        SamplingParams(
+            temperature=0.0 if is_greedy else 1.0, max_tokens=options.max_tokens, ignore_eos=True, seed=place
+        )
+        for place in range(batch_size)
+    ]
+    started = time.perf_counter()
+    outputs = engine.generate(prompts, params, use_tqdm=False)
+    return outputs, time.perf_counter() - started

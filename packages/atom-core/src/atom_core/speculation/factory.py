@@ -1,0 +1,16 @@
+"""`make_speculation`: what a configuration asks for."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from atom_core.speculation.config import SpeculationConfig
+from atom_core.speculation.ngram import NgramDrafter
+from atom_core.speculation.speculation import Speculation
+
+
+def make_speculation(config: SpeculationConfig | None) -> Speculation | None:
+    """The speculation of an engine; None without one."""
+    if config is None:
+        return None
+    return Speculation(config, partial(NgramDrafter, config.prompt_lookup_min, config.prompt_lookup_max))
