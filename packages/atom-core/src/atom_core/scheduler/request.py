@@ -38,6 +38,7 @@ class Request:
         num_steps_in_flight, last_step_id: steps scheduled with this request and not reported; the last of them.
         num_cached_tokens: prompt tokens found in the prefix cache when the request first ran.
         is_at_worker: the worker knows the request.
+        is_held: it runs and is not scheduled (see `Scheduler.hold`).
     """
 
     engine_request: EngineRequest
@@ -66,6 +67,7 @@ class Request:
     last_step_id: int = -1
     num_cached_tokens: int = 0
     is_at_worker: bool = False
+    is_held: bool = False
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -118,6 +120,7 @@ class Request:
         self.status = status
         self.num_computed_tokens = 0
         self.is_at_worker = False
+        self.is_held = False
         self.forced_for_worker = None
 
     def for_worker(self) -> NewRequest:
