@@ -1,4 +1,4 @@
-"""What one client asks of grammars ends that client's request at most: everybody else gets the same answers as before."""
+"""What one client asks of grammars ends that client's request at most: the others get the same answers as before."""
 
 from __future__ import annotations
 
