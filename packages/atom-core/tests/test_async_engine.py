@@ -30,6 +30,7 @@ from atom_core import (
     StepStats,
     StructuredOutputParams,
 )
+from atom_core.engine.process.supervisor import COLD_SECONDS, STEPS_UNTIL_WARM, WARM_SECONDS, step_limit
 from atom_core.engine.process.wire import Pulse, news_address, request_address
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -244,6 +245,22 @@ async def test_a_step_that_never_ends_counts_as_hung(tiny_llama):
         assert "no step has ended for 1000 s" in (outputs[-1].error or "")
         with pytest.raises(EngineDeadError, match="no step has ended for 1000 s"):
             engine.check_health()
+
+
+async def test_once_its_steps_are_known_a_process_may_hang_for_ten_seconds_only(tiny_llama):
+    async with running(tiny_llama) as engine:
+        assert engine._process._limit == COLD_SECONDS
+        await tokens_of(engine, [3] * 20, SamplingParams(max_tokens=STEPS_UNTIL_WARM + 20, ignore_eos=True))
+        await until(lambda: engine._process._limit < COLD_SECONDS)
+        assert engine._process._limit >= WARM_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("chosen", "num_steps", "longest", "limit"),
+    [(None, 99, 0.1, 60), (None, 100, 0.1, 10), (None, 100, 2.0, 40), (3.0, 0, 0.0, 3), (3.0, 500, 9.0, 3)],
+)
+async def test_how_long_a_step_may_take_follows_what_steps_took(chosen, num_steps, longest, limit):
+    assert step_limit(chosen, num_steps, longest) == limit
 
 
 @pytest.mark.timing

@@ -196,7 +196,7 @@ def test_a_bad_grammar_that_reaches_the_core_ends_its_own_request_only(engine):
     assert finish[bad.request_id].finish_reason == "error"
     assert "unclosed" in (finish[bad.request_id].error or "")
     assert finish[good.request_id].finish_reason == "stop"
-    assert not core._constrained._matchers
+    assert not core._constrained._followed
 
 
 def test_aborted_requests_leave_no_matcher_behind(engine):
@@ -207,7 +207,7 @@ def test_aborted_requests_leave_no_matcher_behind(engine):
     engine.abort(ids)
     while not engine.is_finished():
         engine.step()
-    assert not engine._core._constrained._matchers
+    assert not engine._core._constrained._followed
     assert not engine._core._constrained.has_waiting()
 
 
@@ -225,7 +225,7 @@ def test_a_failed_step_ends_its_constrained_requests_and_nothing_more(make_engin
     runner.forward = failing
     outputs = run(engine, make_params(json=PERSON, n=2))
     assert [output["finish_reason"] for output in outputs] == ["error", "error"]
-    assert not engine._core._constrained._matchers
+    assert not engine._core._constrained._followed
     assert run(engine, make_params(choice=["ok"]))[0]["text"] == "ok"
 
 

@@ -100,6 +100,38 @@ def test_the_limits_are_exact_for_every_request_of_a_connection(edge, before):
             assert client.answer().status_code == status
 
 
+HELLO = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+ASKED = b'{"prompt": "x", "max_tokens": 1}'
+WHOLE_BODY = b"content-length: %d\r\n\r\n" % len(ASKED) + ASKED
+IN_CHUNKS = b"transfer-encoding: chunked\r\n\r\n%x\r\n" % len(ASKED) + ASKED + b"\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("other", [b"gzip, chunked", b"identity", b"xchunked", b"chunked;a=b", b"gzip"])
+def test_a_body_whose_coding_is_not_known_is_refused(edge, other):
+    request = HELLO + IN_CHUNKS.replace(b"chunked", other, 1)
+    answer = last_answer(exchange(edge, request))
+    assert answer.status_code == 501
+    assert "transfer-encoding" in error_of(answer)["message"]
+    two = HELLO + b"transfer-encoding: gzip\r\n" + IN_CHUNKS
+    assert last_answer(exchange(edge, two)).status_code == 501
+
+
+@pytest.mark.parametrize("body", [WHOLE_BODY, IN_CHUNKS], ids=["whole", "in chunks"])
+@pytest.mark.parametrize("wanted", [b"h2c", b"websocket"])
+@pytest.mark.parametrize("cut", [None, 60, -60, -3])
+def test_a_request_that_asks_for_another_protocol_is_answered_with_its_body(front, wanted, body, cut):
+    """Java's client asks so with each of its requests."""
+    request = HELLO + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: " + wanted + b"\r\n" + body
+    with Client(front()) as client:
+        for _ in range(2):
+            for piece in (request[:cut], request[cut:] if cut else b""):
+                client.send(piece)
+                time.sleep(0.01)
+            answer = client.answer()
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["usage"]["prompt_tokens"] == 1
+
+
 def test_headers_that_come_byte_by_byte_are_counted_as_one(edge):
     with Client(edge) as client:
         pieces = itertools.chain(itertools.repeat(b"a", 1000), itertools.repeat(b"a" * 500, 1000))

@@ -96,6 +96,12 @@ REQUESTS = {
     ),
     "long parameters for 2048 prompts": (200, TEXT, LONG_PARAMETERS | {"prompt": [IDS] * 2048, "max_tokens": 1}),
     "2048 embeddings": (200, "/v1/embeddings", {"input": [IDS] * 2048}),
+    "14 KB of rerank": (400, "/v1/rerank", {"query": "a " * 2000, "documents": ["a"] * 2048}),
+    "rerank that fits": (200, "/v1/rerank", {"query": "a " * 100, "documents": ["a"] * 2048}),
+    "scores": (400, "/v1/score", {"text_1": "a " * 2000, "text_2": ["b"] * 2048}),
+    "scores of pairs": (200, "/v1/score", {"text_1": ["a " * 50] * 1024, "text_2": ["b " * 50] * 1024}),
+    "16 MB of embeddings": (400, "/v1/embeddings", {"input": ["a " * 3800] * 2000}),
+    "embeddings of many ids": (None, "/v1/embeddings", {"input": [[5] * 230] * 2040}),
     "a million values": (413, TEXT, {"prompt": [5] * 2**20}),
     "a bad value that is long": (400, TEXT, {"prompt": "x", "logit_bias": [[5] * 400_000]}),
 }

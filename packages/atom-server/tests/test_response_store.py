@@ -38,6 +38,17 @@ def test_no_more_than_a_store_full_is_made_at_once():
     assert (caught.value.status, caught.value.code) == (503, "queue_full")
 
 
+def test_responses_in_the_background_leave_places_to_others_however_many_are_kept():
+    store = ResponseStore(max_running=2)
+    for name in ("a", "done", "b"):
+        store.put(make_response(name, "completed" if name == "done" else "in_progress"))
+    with pytest.raises(APIError, match="at most 2 may be") as caught:
+        store.put(make_response("c", "in_progress"))
+    assert caught.value.headers["retry-after"]
+    store.remove("a")
+    store.put(make_response("c", "in_progress"))
+
+
 class CountedItems(list):
     """Items that count how often somebody goes through them."""
 

@@ -136,6 +136,7 @@ def test_a_response_in_the_background_is_fetched_later(client):
 @pytest.mark.parametrize("end", ["cancel", "delete"])
 def test_a_response_in_the_background_can_be_ended(server, client, end):
     response = create(client, background=True, max_output_tokens=480)
+    (generation,) = server.state.active
     if end == "cancel":
         assert client.responses.cancel(response.id).status == "cancelled"
         assert client.responses.cancel(response.id).status == "cancelled"
@@ -143,6 +144,7 @@ def test_a_response_in_the_background_can_be_ended(server, client, end):
     else:
         client.responses.delete(response.id)
     server.wait_until_idle()
+    assert generation._tallies._tallies[0].finish_reason in (None, "abort"), "it went on to its end"
 
 
 def test_what_was_not_in_the_background_cannot_be_cancelled(client):

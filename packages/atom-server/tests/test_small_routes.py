@@ -8,6 +8,8 @@ import httpx
 import pytest
 
 from atom_server import ServerOptions
+from atom_server.errors import APIError
+from atom_server.state import ServerState
 
 
 def get(server, path, **options):
@@ -29,6 +31,27 @@ def test_models_are_listed_and_found_by_id(server, client):
     model = client.models.retrieve("tiny")
     assert model.object == "model"
     assert model.max_model_len == server.engine.info.max_model_len
+
+
+def test_the_folder_of_a_model_is_not_shown(server, tiny_llama):
+    state = ServerState.create(server.engine, ServerOptions())
+    assert (state.served_names, state.model_root) == ((tiny_llama.name,), tiny_llama.name)
+    assert state.check_model(str(tiny_llama)) == str(tiny_llama), "who was told the folder may go on with it"
+    assert str(tiny_llama.parent) not in get(server, "/v1/models").text
+    named = ServerState.create(server.engine, ServerOptions(served_model_name="mine"))
+    with pytest.raises(APIError, match="served: mine"):
+        named.check_model(str(tiny_llama))
+
+
+@pytest.mark.parametrize(
+    "path", ["/health", "/ready", "/version", "/v1/models", "/v1/models/tiny", "/metrics", "/docs"]
+)
+def test_head_has_what_get_has_but_the_body(server, path):
+    whole, head = get(server, path), httpx.head(server.url + path, timeout=30)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-type"] == whole.headers["content-type"]
+    assert httpx.head(server.url + "/v1/completions").status_code == 405
+    assert httpx.head(server.url + "/v1/models/other").status_code == 404
 
 
 def test_a_model_that_is_not_served_is_not_found(server):

@@ -155,6 +155,9 @@ OTHERS = [
     "localhost.evil.example",
     "evil@localhost",
     "localhost/x",
+    "127.0.0.1%.evil.example",
+    "127.0.0.1%25.evil.example:8000",
+    "[::1%evil.example]",
     "[::2]",
     "",
 ]

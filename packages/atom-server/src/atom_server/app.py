@@ -10,7 +10,7 @@ from atom_core import __version__
 from atom_server.access.guard import METRICS_PATH, OPEN_PATHS, ApiKeys
 from atom_server.bodies.memory import BodyMemory
 from atom_server.errors import install_error_handlers
-from atom_server.middleware import RequestContext
+from atom_server.middleware import HeadAsGet, RequestContext
 from atom_server.options import ServerOptions
 from atom_server.routes import ROUTERS
 from atom_server.routes.openapi import document_limits
@@ -44,6 +44,7 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
     document_limits(app, engine.info)
     install_error_handlers(app)
     # The last one added is the outermost.
+    app.add_middleware(HeadAsGet)
     app.add_middleware(BodyMemory, most_bytes=_NUM_LARGEST_BODIES * options.max_body_bytes)
     open_paths = OPEN_PATHS | {METRICS_PATH} if options.open_metrics else OPEN_PATHS
     app.add_middleware(ApiKeys, keys=app.state.server.keys, open_paths=open_paths)

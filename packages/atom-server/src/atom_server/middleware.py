@@ -1,4 +1,4 @@
-"""The pure-ASGI layer round the app: request ids and the log line. No body passes through a buffer here."""
+"""The pure-ASGI layers round the app: request ids and the log line, and HEAD. No body passes through a buffer here."""
 
 from __future__ import annotations
 
@@ -13,6 +13,18 @@ from atom_server.errors import as_api_error
 from atom_server.request_log import PROBES, RequestRecord
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+
+class HeadAsGet:
+    """Answers HEAD as GET; the connection leaves the body out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)
 
 
 class RequestContext:

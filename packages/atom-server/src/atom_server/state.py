@@ -63,7 +63,7 @@ class ServerState:
             ChatTemplateError, OSError: the chat template cannot be read or does not parse.
             ConfigError: the same of a response template that the options name, or of keys.
         """
-        names = options.served_model_names or _names_of(engine.info.model)
+        names = options.served_model_names or (_own_name(engine.info.model),)
         declared = load_response_template(engine.tokenizer, options.response_template)
         state = cls(
             engine,
@@ -71,6 +71,8 @@ class ServerState:
             load_template(engine.tokenizer, options.chat_template),
             names,
             declared,
+            # Nobody waits for those in the background: others find more than half of the places free of them.
+            responses=ResponseStore(max_running=max((engine.info.max_num_seqs - 1) // 2, 1)),
             keys=KeyRing.of(options),
             rates=RateLimits(options.requests_per_minute, options.tokens_per_minute),
         )
@@ -81,6 +83,11 @@ class ServerState:
     def model_name(self) -> str:
         """The name that answers carry."""
         return self.served_names[0]
+
+    @property
+    def model_root(self) -> str:
+        """What clients may know of where the model comes from: no folders of this machine."""
+        return _own_name(self.engine.info.model)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -119,7 +126,9 @@ class ServerState:
         """The name to answer with; APIError 404 for one that is not served."""
         if name is None:
             return self.model_name
-        if name not in self.served_names:
+        # Clients that were told the folder or the file may go on with it, where nobody chose other names.
+        is_path = not self.options.served_model_names and name == self.engine.info.model
+        if name not in self.served_names and not is_path:
             served = ", ".join(self.served_names)
             message = f"the model {name[:200]!r} is not served here; served: {served}"
             raise APIError(404, message, param="model", code="model_not_found")
@@ -166,7 +175,7 @@ def server_state(request: Request) -> ServerState:
     return request.app.state.server
 
 
-def _names_of(model: str) -> tuple[str, ...]:
-    """A model is known by the name it was started with; a folder or file also by its own name."""
-    own = Path(model).name if Path(model).exists() else ""
-    return (model, own) if own and own != model else (model,)
+def _own_name(model: str) -> str:
+    """What a model is called: what it was started with, of a folder or a file its name alone."""
+    path = Path(model)
+    return path.resolve().name or model if path.exists() else model

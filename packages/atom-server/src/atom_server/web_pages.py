@@ -61,7 +61,12 @@ class WebPageGuard:
 
 
 def host_name(host: str) -> str | None:
-    """The name in a Host header, without port and brackets, in lower case; None where it is malformed."""
+    """The name in a Host header, without port and brackets, in lower case; None where it is malformed.
+
+    Zones of addresses (``fe80::1%eth0``) are for a machine itself, and stand in no Host header.
+    """
+    if "%" in host:
+        return None
     try:
         parts = urlsplit(f"//{host}")
         _ = parts.port  # raises where it is no number

@@ -133,10 +133,11 @@ class EngineArgs:
     scheduler_delay_factor: float = _scheduler(
         0.0, "Wait this multiple of the last prompt's latency before the next prompt is scheduled.", minimum=0.0
     )
-    step_timeout: float = _scheduler(
-        60.0,
+    step_timeout: float | None = _scheduler(
+        None,
         "Seconds without the end of a step, or without a word of the engine's process, after which it counts as hung "
-        "and is ended; captures and compilations are not counted.",
+        "and is ended; captures and compilations are not counted. Unset takes 60 for the first 100 steps, then 20 "
+        "times what the longest step took, and 10 at least.",
         minimum=0.1,
     )
     async_scheduling: bool = _scheduler(True, "Schedule each step while the one before it still runs.")

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -32,6 +33,15 @@ logger = logging.getLogger(__name__)
 # A device that fails this many steps in a row will not recover.
 MAX_FAILED_STEPS = 3
 IDLE_SECONDS = 0.001
+
+
+@dataclass
+class _Step:
+    """A step in flight; what it samples for requests in `void` counts for nothing: their masks were not ready."""
+
+    scheduled: SchedulerOutput
+    handle: StepHandle
+    void: set[str] = field(default_factory=set)
 
 
 class EngineCore:
@@ -64,7 +74,7 @@ class EngineCore:
             speculation=make_speculation(config.speculation),
         )
         self._steps_ahead = 1 if config.scheduler.async_scheduling else 0
-        self._in_flight: deque[tuple[SchedulerOutput, StepHandle]] = deque()
+        self._in_flight: deque[_Step] = deque()
         self._news: list[EngineOutput] = []
         self._failed_steps = 0
         self._constrained = ConstrainedRequests(
@@ -124,14 +134,15 @@ class EngineCore:
             EngineDeadError: the device failed several steps in a row.
         """
         self._admit_constrained()
-        step = self._scheduler.schedule()
-        if step is not None:
-            handle = self._executor.submit(step)
-            self._in_flight.append((step, handle))
-            self._release_sampler(step, handle)
-        if len(self._in_flight) > (self._steps_ahead if step is not None else 0):
+        self._resume_late()
+        scheduled = self._scheduler.schedule()
+        if scheduled is not None:
+            step = _Step(scheduled, self._executor.submit(scheduled))
+            self._in_flight.append(step)
+            self._release_sampler(step)
+        if len(self._in_flight) > (self._steps_ahead if scheduled is not None else 0):
             self._news += self._collect()
-        elif step is None and not self._news:
+        elif scheduled is None and not self._news:
             time.sleep(IDLE_SECONDS)  # the scheduler holds requests back for now: do not spin
         return self._take_news()
 
@@ -198,45 +209,61 @@ class EngineCore:
                 else:
                     self._refuse(request, refusal.reason, refusal.code)
 
-    def _release_sampler(self, step: SchedulerOutput, handle: StepHandle) -> None:
+    def _resume_late(self) -> None:
+        """Let requests go on whose masks have been made beside this loop."""
+        for request_id, error in self._constrained.take_made():
+            if error is None:
+                self._scheduler.resume(request_id)
+            else:
+                self._end_constrained(request_id, error)
+
+    def _release_sampler(self, step: _Step) -> None:
         """Let a step sample. With a grammar this waits for the tokens of earlier steps, while its forward runs."""
-        rows = self._constrained.rows(step)
+        rows = self._constrained.rows(step.scheduled)
         if not rows:
-            handle.sample(None)
+            step.handle.sample(None)
             return
         while len(self._in_flight) > 1:
             self._news += self._collect()
         if not self._in_flight:
             return  # an earlier step failed, and with it this one
-        masks, errors = self._constrained.masks(rows)
-        handle.sample(masks)
-        for request_id, token_ids in self._constrained.take_forced(masks).items():
+        masks = self._constrained.masks(rows)
+        step.handle.sample(masks.ready)
+        for request_id in masks.late:
+            step.void.add(request_id)
+            self._scheduler.suspend(request_id)
+        for request_id, token_ids in self._constrained.take_forced(masks.ready).items():
             self._scheduler.force(request_id, token_ids)
-        for request_id, error in errors.items():
-            ended = self._scheduler.abort([request_id])
-            self._constrained.follow(ended)
-            message = f"the grammar of this request cannot be followed any further: {error}"
-            self._news += [
-                msgspec.structs.replace(output, finish_reason="error", error=message, error_code="invalid_grammar")
-                for output in ended
-            ]
+        for request_id in self._constrained.slow(masks.ready):
+            self._scheduler.hold(request_id)
+        for request_id, error in masks.errors.items():
+            self._end_constrained(request_id, error)
+
+    def _end_constrained(self, request_id: str, error: str) -> None:
+        ended = self._scheduler.abort([request_id])
+        self._constrained.follow(ended)
+        message = f"the grammar of this request cannot be followed any further: {error}"
+        self._news += [
+            msgspec.structs.replace(output, finish_reason="error", error=message, error_code="invalid_grammar")
+            for output in ended
+        ]
 
     def _take_news(self) -> list[EngineOutput]:
         news, self._news = self._news, []
         return news
 
     def _collect(self) -> list[EngineOutput]:
-        step, handle = self._in_flight[0]
+        step = self._in_flight[0]
         try:
-            output = handle.result()
+            output = step.handle.result()
         except Exception as error:
             self._in_flight.popleft()
-            logger.exception("step %d failed", step.step_id)
-            return self._fail(step, error)
+            logger.exception("step %d failed", step.scheduled.step_id)
+            return self._fail(step.scheduled, error)
         # Not before: a wait that Ctrl-C ended is taken up again, and the scheduler hears of every step.
         self._in_flight.popleft()
         self._failed_steps = 0
-        news = self._scheduler.update(step, output)
+        news = self._scheduler.update(step.scheduled, _without(output, step.void) if step.void else output)
         self._constrained.follow(news)
         return news
 
@@ -245,24 +272,33 @@ class EngineCore:
         self._failed_steps += 1
         lost = [failed]
         while self._in_flight:
-            step, handle = self._in_flight.popleft()
-            lost.append(step)
+            step = self._in_flight.popleft()
+            lost.append(step.scheduled)
             try:
-                handle.result()
+                step.handle.result()
             except Exception as later:
-                logger.debug("step %d failed too: %s", step.step_id, later)
+                logger.debug("step %d failed too: %s", step.scheduled.step_id, later)
         if self._failed_steps >= MAX_FAILED_STEPS:
             raise EngineDeadError(
                 f"{self._failed_steps} steps failed in a row, the last with {_named(error)}"
             ) from error
-        request_ids = list(dict.fromkeys(request.request_id for step in lost for request in step.scheduled))
+        request_ids = list(dict.fromkeys(request.request_id for output in lost for request in output.scheduled))
         ended = self._scheduler.abort(request_ids)
         self._constrained.follow(ended)
-        for step in lost:
-            nothing = [RequestStepOutput(request.request_id, []) for request in step.scheduled]
-            self._scheduler.update(step, ModelOutput(step.step_id, nothing))
+        for output in lost:
+            nothing = [RequestStepOutput(request.request_id, []) for request in output.scheduled]
+            self._scheduler.update(output, ModelOutput(output.step_id, nothing))
         message = f"the step that computed this request failed: {_named(error)}"
         return [msgspec.structs.replace(output, finish_reason="error", error=message) for output in ended]
+
+
+def _without(output: ModelOutput, request_ids: set[str]) -> ModelOutput:
+    """`output`, but no token for these requests."""
+    requests = [
+        msgspec.structs.replace(result, token_ids=[], logprobs=None) if result.request_id in request_ids else result
+        for result in output.requests
+    ]
+    return ModelOutput(output.step_id, requests)
 
 
 def _inline_executor(config: EngineConfig) -> Executor:

@@ -43,6 +43,7 @@ class Request:
         num_tokens_at_worker: tokens that the worker has, or samples in steps in flight; 0 where it does not know the
             request.
         trail: guesses what comes next; None before the first time.
+        is_held: it runs and is not scheduled (see `Scheduler.hold`).
     """
 
     engine_request: EngineRequest
@@ -72,6 +73,7 @@ class Request:
     num_cached_tokens: int = 0
     num_tokens_at_worker: int = 0
     trail: Trail | None = None
+    is_held: bool = False
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -139,6 +141,7 @@ class Request:
         self.status = status
         self.num_computed_tokens = 0
         self.num_tokens_at_worker = 0
+        self.is_held = False
 
     def for_worker(self) -> NewRequest:
         """The state that the worker must create. All token ids are known by now."""

@@ -90,6 +90,12 @@ class RequestBook:
         self.waiting.push(request)
         self.num_preemptions += 1
 
+    def suspend(self, request: Request) -> None:
+        """A running request gives up its blocks, and waits outside the queue (see `WaitingQueue.set_aside`)."""
+        self._stop_running(request)
+        request.leave(RequestStatus.WAITING)
+        self.waiting.set_aside(request)
+
     def finish(self, request: Request) -> None:
         """A waiting or running request ends."""
         del self.by_id[request.request_id]

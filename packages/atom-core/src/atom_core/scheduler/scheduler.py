@@ -90,6 +90,28 @@ class Scheduler:
                 outputs.append(make_output(request, finish_reason="abort"))
         return outputs
 
+    def suspend(self, request_id: str) -> None:
+        """A running request gives up its blocks, and waits aside until `resume`.
+
+        The caller leaves what its steps in flight sample out of their results.
+        """
+        request = self._book.by_id.get(request_id)
+        if request is not None and request.status is RequestStatus.RUNNING:
+            self._book.suspend(request)
+
+    def hold(self, request_id: str) -> None:
+        """A running request keeps its blocks and computes nothing until `resume`."""
+        request = self._book.by_id.get(request_id)
+        if request is not None and request.status is RequestStatus.RUNNING:
+            request.is_held = True
+
+    def resume(self, request_id: str) -> None:
+        """A suspended or held request goes on; others, and unknown ids, are left as they are."""
+        request = self._book.by_id.get(request_id)
+        if request is not None:
+            request.is_held = False
+            self._book.waiting.take_back(request)
+
     def force(self, request_id: str, token_ids: list[int]) -> None:
         """The next output tokens of a request are known before they are sampled, e.g. from its grammar.
 
@@ -181,8 +203,8 @@ class Scheduler:
         """Running requests with one token to compute; returns those with more, by key."""
         partial_prefills = []
         for request in self._book.running.copy():
-            if request.status is not RequestStatus.RUNNING:
-                continue  # preempted for one before it
+            if request.status is not RequestStatus.RUNNING or request.is_held:
+                continue  # preempted for one before it, or held
             num_new_tokens = request.num_uncomputed_tokens
             if num_new_tokens > 1:
                 partial_prefills.append(request)

@@ -39,6 +39,7 @@ class WaitingQueue:
         self._lines: dict[str, _Line] = {}
         self._returning: _Heap = []
         self._held: dict[str, list[Request]] = {}
+        self._aside: set[Request] = set()
         self._num_waiting = 0
         self._served = 0.0
 
@@ -56,6 +57,7 @@ class WaitingQueue:
 
     def forget(self, request: Request) -> None:
         """A request has ended. A tenant that owes nothing need not be remembered."""
+        self._aside.discard(request)
         tenant = request.tenant
         tenant.num_requests -= 1
         if tenant.num_requests:
@@ -118,6 +120,17 @@ class WaitingQueue:
         for request in self._held.pop(parent_id, ()):
             if request.status is RequestStatus.WAITING:
                 self._push(request)
+
+    def set_aside(self, request: Request) -> None:
+        """A request waits for something else than its turn, until `take_back`."""
+        self._num_waiting += 1
+        self._aside.add(request)
+
+    def take_back(self, request: Request) -> None:
+        """A request that was set aside waits for its turn; any other is left as it is."""
+        if request in self._aside:
+            self._aside.remove(request)
+            self._push(request)
 
     def _push(self, request: Request) -> None:
         if request.has_run:

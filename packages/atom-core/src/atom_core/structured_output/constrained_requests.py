@@ -4,32 +4,45 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from atom_core.config.sections import StructuredOutputConfig
 from atom_core.messages import EngineOutput, EngineRequest, SchedulerOutput
-from atom_core.structured_output.backend import Parser
+from atom_core.structured_output.backend import Grammar
 from atom_core.structured_output.compiler import Compilation, CompilerBusyError
 from atom_core.structured_output.compilers import Compilers
+from atom_core.structured_output.constraints.grammar import GrammarError
+from atom_core.structured_output.followed_text import FollowedText, held_bytes
+from atom_core.structured_output.mask_thread import MaskJob, MaskThread
 from atom_core.structured_output.matcher import MAX_FORCED, Matcher
 from atom_core.structured_output.thinking import ThinkingParser
+from atom_core.structured_output.work_budget import StepBudget, WorkBudget
 from atom_core.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 
+# What followed texts may hold in memory: from the first on new ones wait, at the second the largest ends.
+BYTES_FOR_NEW = 1 << 30
+MAX_BYTES = 2 << 30
+# Steps between two looks at the memory.
+STEPS_BETWEEN_LOOKS = 16
+
+
 @dataclass
 class _Waiting:
-    """A request whose grammar is being compiled, by the first of `backends`."""
+    """A request whose grammar is being compiled, by the first of `backends`; then its first mask is made."""
 
     request: EngineRequest
     compilation: Compilation | None = None
     backends: list[str] = field(default_factory=list)
+    followed: FollowedText | None = None
 
 
 class Refusal(NamedTuple):
@@ -37,6 +50,20 @@ class Refusal(NamedTuple):
 
     reason: str
     code: str
+
+
+class Masks(NamedTuple):
+    """What `ConstrainedRequests.masks` made.
+
+    Attributes:
+        ready: int32 ``[ceil(vocab / 32)]`` for each request that goes on.
+        errors: why others cannot.
+        late: requests whose masks are made beside the engine's loop; `take_made` tells of them.
+    """
+
+    ready: dict[str, np.ndarray]
+    errors: dict[str, str]
+    late: list[str]
 
 
 class ConstrainedRequests:
@@ -69,8 +96,13 @@ class ConstrainedRequests:
         )
         self._compilers: Future[Compilers] | None = None
         self._waiting: dict[str, _Waiting] = {}
-        self._matchers: dict[str, Matcher] = {}
-        self._free_after_thinking: dict[str, ThinkingParser] = {}
+        self._followed: dict[str, FollowedText] = {}
+        self._late: dict[str, MaskJob] = {}
+        self._budgets: WeakValueDictionary[str, WorkBudget] = WeakValueDictionary()
+        self._thread = MaskThread()
+        self._clock = clock
+        self._step_budget = StepBudget(clock)
+        self._num_steps = 0
 
     def hold(self, request: EngineRequest) -> None:
         """Begin to compile the grammar of `request`; `take_ready` gives it back."""
@@ -109,59 +141,93 @@ class ConstrainedRequests:
 
     def rows(self, step: SchedulerOutput) -> list[str]:
         """Ids of the requests that sample under a grammar in `step`."""
-        if not self._matchers:
+        if not self._followed:
             return []
         return [
-            entry.request_id for entry in step.scheduled if entry.num_samples and entry.request_id in self._matchers
+            entry.request_id for entry in step.scheduled if entry.num_samples and entry.request_id in self._followed
         ]
 
-    def masks(self, request_ids: Iterable[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-        """Masks of requests that still run, and why others cannot go on."""
-        masks: dict[str, np.ndarray] = {}
-        errors: dict[str, str] = {}
+    def masks(self, request_ids: Iterable[str]) -> Masks:
+        """Masks of requests that still run: of the quick ones, for as long as a step may take; others come later."""
+        self._step_budget = StepBudget(self._clock)
+        masks = Masks({}, self._too_large(), [])
         for request_id in request_ids:
-            matcher = self._matchers.get(request_id)
-            if matcher is None:
+            followed = self._followed.get(request_id)
+            if followed is None or request_id in masks.errors:
                 continue  # the step before this one ended it
-            masks[request_id] = matcher.mask()
+            matcher = followed.matcher
+            if request_id in self._late:
+                masks.late.append(request_id)
+                continue
+            if not matcher.has_mask and (matcher.is_slow or self._step_budget.is_used_up):
+                self._make_late(request_id, followed)
+                masks.late.append(request_id)
+                continue
+            mask = matcher.mask()
             if (error := matcher.error) is not None:
-                errors[request_id] = error
-                del masks[request_id]
-        return masks, errors
+                masks.errors[request_id] = error
+            else:
+                masks.ready[request_id] = mask
+        return masks
+
+    def slow(self, request_ids: Iterable[str]) -> list[str]:
+        """Those of the requests whose next masks are made beside the loop, as soon as the tokens before them are known;
+        `take_made` tells of them too."""
+        followed = ((request_id, self._followed.get(request_id)) for request_id in request_ids)
+        return [request_id for request_id, text in followed if text is not None and text.matcher.is_slow]
+
+    def take_made(self) -> list[tuple[str, str | None]]:
+        """Requests whose late masks are made by now, each with the reason why it cannot go on, or None."""
+        made = [request_id for request_id, job in self._late.items() if job.is_done]
+        return [(request_id, self._late.pop(request_id).matcher.error) for request_id in made]
 
     def take_forced(self, request_ids: Iterable[str]) -> dict[str, list[int]]:
-        """The next tokens of each request, from the one about to be sampled on, as far as its grammar has one way."""
+        """The next tokens of each request, from the one about to be sampled on, as far as its grammar has one way.
+
+        The step that `masks` began has its budget for this too.
+        """
         found = {}
         for request_id in request_ids:
-            matcher = self._matchers.get(request_id)
-            if matcher is not None and (token_ids := matcher.take_forced()):
+            followed = self._followed.get(request_id)
+            if followed is not None and (token_ids := followed.matcher.take_forced(self._may_go_on)):
                 found[request_id] = token_ids
         return found
 
     def follow(self, news: Iterable[EngineOutput]) -> None:
         """Take in the tokens that the scheduler reported; forget requests that ended."""
-        if not self._matchers:
+        if not self._followed:
             return
         for output in news:
             if output.finish_reason is not None:
                 self._forget(output.request_id)
-            elif (matcher := self._matchers.get(output.request_id)) is not None:
-                matcher.accept(output.new_token_ids)
-                thinking = self._free_after_thinking.get(output.request_id)
-                if thinking is not None and thinking.is_over:
+            elif (followed := self._followed.get(output.request_id)) is not None:
+                if followed.matcher.is_slow:  # its siblings' masks may lock what it would follow tokens in
+                    self._make_late(output.request_id, followed, output.new_token_ids)
+                    continue
+                followed.matcher.accept(output.new_token_ids)
+                if followed.thinking is not None and followed.thinking.is_over:
                     self._forget(output.request_id)
 
     def close(self) -> None:
-        """Let the compilers' threads end."""
+        """Let the threads end."""
+        self._thread.close()
         if self._compilers is not None and self._compilers.done() and self._compilers.exception() is None:
             self._compilers.result().close()
 
+    def _make_late(self, request_id: str, followed: FollowedText, token_ids: Sequence[int] = ()) -> None:
+        followed.job = self._late[request_id] = self._thread.begin(followed.matcher, token_ids)
+
     def _forget(self, request_id: str) -> None:
-        self._matchers.pop(request_id, None)
-        self._free_after_thinking.pop(request_id, None)
+        self._late.pop(request_id, None)
+        followed = self._followed.pop(request_id, None)
+        if followed is not None and followed.job is not None:
+            followed.job.is_wanted = False
 
     def _stop_waiting(self, request_id: str) -> None:
-        self._leave_compilation(self._waiting.pop(request_id))
+        waiting = self._waiting.pop(request_id)
+        self._leave_compilation(waiting)
+        if waiting.followed is not None and waiting.followed.job is not None:
+            waiting.followed.job.is_wanted = False
 
     def _leave_compilation(self, waiting: _Waiting) -> None:
         if waiting.compilation is not None and self._compilers is not None:
@@ -169,42 +235,81 @@ class ConstrainedRequests:
             waiting.compilation = None
 
     def _try(self, waiting: _Waiting) -> bool:
-        """Make the matcher if the grammar is ready; raises what went wrong with it."""
-        params = waiting.request.sampling_params
+        """Follow the request if grammar and first mask are ready; raises what went wrong with them."""
         if self._compilers is None or not self._compilers.done():
             return False
-        compilers = self._compilers.result()
-        if params.structured_outputs is None:
-            self._start(waiting.request, None)
-            return True
+        if waiting.followed is None:
+            grammar = None
+            if waiting.request.sampling_params.structured_outputs is not None:
+                grammar = self._compiled(waiting, self._compilers.result())
+                if grammar is None or not self._has_room(grammar):
+                    return False
+            waiting.followed = self._make(waiting.request, grammar, self._compilers.result())
+            if waiting.followed is None:
+                return True
+            waiting.followed.job = self._thread.begin(waiting.followed.matcher)
+        followed = waiting.followed
+        if followed.job is not None and not followed.job.is_done:
+            return False
+        if (error := followed.matcher.error) is not None:
+            raise GrammarError(f"the grammar of this request cannot be followed: {error}")
+        self._followed[waiting.request.request_id] = followed
+        return True
+
+    def _compiled(self, waiting: _Waiting, compilers: Compilers) -> Grammar | None:
+        """The grammar of a request, None while it is compiled; raises what went wrong with it."""
+        constraint = waiting.request.sampling_params.structured_outputs
+        if waiting.compilation is None and constraint is not None:
+            waiting.backends = waiting.backends or list(compilers.choose(constraint))
+            waiting.compilation = compilers.submit(waiting.backends[0], constraint)
         if waiting.compilation is None:
-            waiting.backends = waiting.backends or list(compilers.choose(params.structured_outputs))
-            waiting.compilation = compilers.submit(waiting.backends[0], params.structured_outputs)
+            return None
         grammar, overdue = waiting.compilation.grammar, waiting.compilation.overdue()
         has_failed = grammar.done() and grammar.exception() is not None
         if (overdue or has_failed) and len(waiting.backends) > 1:
             self._leave_compilation(waiting)
             failed = waiting.backends.pop(0)
             logger.info("structured output: %s failed at a constraint; %s takes it", failed, waiting.backends[0])
-            return False
+            return None
         if overdue:
             raise overdue
-        if not grammar.done():
-            return False
-        self._start(waiting.request, grammar.result().start())
-        return True
+        return grammar.result() if grammar.done() else None
 
-    def _start(self, request: EngineRequest, parser: Parser | None) -> None:
-        """Follow a request from now on; `parser` is at the start of its grammar, where it has one."""
+    def _make(self, request: EngineRequest, grammar: Grammar | None, compilers: Compilers) -> FollowedText | None:
+        """What follows a request from its first token on; None where nothing binds it."""
         params = request.sampling_params
-        if params.thinking_budget is not None and self._compilers is not None:
-            thinking = ThinkingParser(params.thinking_budget, self._compilers.result().vocabulary, parser)
-            if parser is None:
-                self._free_after_thinking[request.request_id] = thinking
-            parser = thinking
-        if parser is not None:
-            ends = {*request.eos_token_ids, *(params.stop_token_ids or ())}
-            # What is not sampled has no logprobs.
-            max_forced = MAX_FORCED if self._jump_forward and params.logprobs is None else 0
-            matcher = Matcher(parser, self._vocab_size, sorted(ends), max_forced=max_forced)
-            self._matchers[request.request_id] = matcher
+        parser = None if grammar is None else grammar.start()
+        thinking = None
+        if params.thinking_budget is not None:
+            parser = thinking = ThinkingParser(params.thinking_budget, compilers.vocabulary, parser)
+        if parser is None:
+            return None
+        ends = {*request.eos_token_ids, *(params.stop_token_ids or ())}
+        # What is not sampled has no logprobs.
+        max_forced = MAX_FORCED if self._jump_forward and params.logprobs is None else 0
+        budget = self._budgets.get(request.caller_id)
+        if budget is None:
+            budget = self._budgets[request.caller_id] = WorkBudget()
+        budget.add_sample()
+        matcher = Matcher(parser, self._vocab_size, sorted(ends), max_forced=max_forced, budget=budget)
+        return FollowedText(matcher, grammar, thinking if grammar is None else None)
+
+    def _may_go_on(self) -> bool:
+        return not self._step_budget.is_used_up
+
+    def _has_room(self, grammar: Grammar) -> bool:
+        """Whether one more text may be followed now. Alone it always may."""
+        held = self._num_bytes()
+        return not held or held + grammar.num_bytes() <= BYTES_FOR_NEW
+
+    def _num_bytes(self) -> int:
+        begun = [waiting.followed for waiting in self._waiting.values() if waiting.followed is not None]
+        return held_bytes([*self._followed.values(), *begun])
+
+    def _too_large(self) -> dict[str, str]:
+        """Of all that is followed the one that holds most, where it is too much together; looked at now and then."""
+        self._num_steps += 1
+        if self._num_steps % STEPS_BETWEEN_LOOKS or self._num_bytes() <= MAX_BYTES:
+            return {}
+        largest = max(self._followed, key=lambda request_id: self._followed[request_id].num_bytes)
+        return {largest: "texts that follow grammars hold too much memory, and this one holds most: make it simpler"}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from atom_core.structured_output.backend import Parser
 from atom_core.structured_output.bits import one_token, only_token
-from atom_core.structured_output.work_budget import WorkBudget
+from atom_core.structured_output.work_budget import SLOW_SECONDS, WorkBudget
 
 # A run longer than this is followed in several steps, so that none of them takes long.
 MAX_FORCED = 128
@@ -24,6 +24,10 @@ class Matcher:
         end_token_ids: tokens that end the request: sampled only where the grammar can end.
         max_forced: tokens without a choice are followed this far at once; 0 leaves all to be sampled.
         budget: of the work that the parser may make.
+
+    Attributes:
+        is_slow: the last mask that was made took long.
+        num_tokens: followed so far.
     """
 
     def __init__(
@@ -46,16 +50,33 @@ class Matcher:
         self._mask: np.ndarray | None = None
         self._ahead: deque[int] = deque()
         self._error: str | None = None
+        self.is_slow = False
+        self.num_tokens = 0
 
     def mask(self) -> np.ndarray:
         """Tokens that may come next: int32 ``[ceil(vocab / 32)]``, bit ``i % 32`` of word ``i // 32`` is token i."""
         return one_token(self._ahead[0], len(self._ends)) if self._ahead else self._parser_mask()
 
-    def take_forced(self) -> list[int]:
-        """Follow tokens for as long as the mask leaves one only, and return them; `accept` then expects these."""
+    @property
+    def has_mask(self) -> bool:
+        """Whether `mask` costs nothing now."""
+        return bool(self._ahead) or self._mask is not None
+
+    @property
+    def work_so_far(self) -> float:
+        """Seconds of processor time that masks took, of all samples of this request."""
+        return self._budget.used
+
+    def take_forced(self, may_go_on: Callable[[], bool] = lambda: True) -> list[int]:
+        """Follow tokens for as long as the mask leaves one only, and return them; `accept` then expects these.
+
+        Nothing is followed behind a slow mask, or once `may_go_on` says no: what is left comes with later steps.
+        """
         if self._ahead:
             return []
         while len(self._ahead) < self._max_forced and self.error is None:
+            if self.is_slow or (self._mask is None and not may_go_on()):
+                break
             token_id = only_token(self._parser_mask())
             if token_id is None:
                 break
@@ -73,6 +94,10 @@ class Matcher:
             elif (expected := self._ahead.popleft()) != token_id:
                 self._error = f"token {token_id} came where only {expected} could"
 
+    def fail(self, error: str) -> None:
+        """The text cannot be followed any further."""
+        self._error = error
+
     @property
     def is_accepting(self) -> bool:
         """Whether the text so far is complete."""
@@ -86,16 +111,21 @@ class Matcher:
         return self._error or self._parser.error
 
     def _follow(self, token_id: int) -> None:
+        self.num_tokens += 1
         self._budget.refill()
-        with self._budget:
-            self._parser.accept(token_id)
+        begun = self._budget.clock()
+        self._parser.accept(token_id)
+        self._budget.spend(self._budget.clock() - begun)
         self._mask = None
 
     def _parser_mask(self) -> np.ndarray:
         if self._mask is None:
             words = np.zeros_like(self._ends)
-            with self._budget:
-                self._parser.fill(words)
+            begun = self._budget.clock()
+            self._parser.fill(words)
+            seconds = self._budget.clock() - begun
+            self._budget.spend(seconds)
+            self.is_slow = seconds > SLOW_SECONDS
             if self._parser.is_accepting:
                 self._mask = words | self._ends
             else:

@@ -12,6 +12,7 @@ import http
 from collections import deque
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from atom_server.connections.departure import Departure
@@ -94,7 +95,7 @@ class Connection(HttpToolsProtocol):
             piece = data[position : position + self._limits.head_bytes - self._num_unparsed]
             position += len(piece)
             self._num_unparsed += len(piece)
-            super().data_received(piece)
+            self._parse(piece)
             if self._num_unparsed >= self._limits.head_bytes and self._refusal is None:
                 self._refuse(self._too_long())
         self._set_deadline()
@@ -141,6 +142,8 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._num_fields += 1
+        if name.lower() == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            self._stop(APIError(501, "bodies come as they are or in chunks: this transfer-encoding is not known here"))
         if self._num_fields > self._limits.num_fields:
             message = f"the request has more than {self._limits.num_fields} headers"
             self._stop(APIError(431, message, code="headers_too_large"))
@@ -149,6 +152,8 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._num_unparsed = 0
+        if self._asks_for_upgrade():
+            return
         super().on_headers_complete()
         self._arriving = Arriving.BODY
         self._unanswered.append(self.cycle)
@@ -160,6 +165,8 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._asks_for_upgrade():
+            return
         self._num_unparsed = 0
         self._arriving = Arriving.NOTHING
         if not self.cycle.response_started:
@@ -183,6 +190,34 @@ class Connection(HttpToolsProtocol):
                 self.transport.close()
         super().on_response_complete()
         self._set_deadline()
+
+    # Parsing.
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._asks_for_upgrade():
+                self._parse_without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("")
+
+    def _asks_for_upgrade(self) -> bool:
+        """Whether a request asks for another protocol, and there is none: it is answered as if it had not asked.
+
+        The parser would take it for a request without a body.
+        """
+        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+
+    def _parse_without_upgrade(self, rest: bytes) -> None:
+        """Parse the head of the request anew, without that header, and what comes after it."""
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%s: %s" % field for field in self.headers if field[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self._parse(b"\r\n".join([*lines, b"", b""]))
+        if rest and self._refusal is None:
+            self._parse(rest)
 
     # Deadlines.
 

@@ -93,11 +93,21 @@ class ResponseStore:
 
     An owner sees no responses but its own: ids of others are as unknown to it as those that never were. What is kept
     is counted as it comes and goes: nothing here takes longer the more is stored.
+
+    Args:
+        max_running: responses that are made in the background at once; None for as many as are kept.
     """
 
-    def __init__(self, max_responses: int = MAX_RESPONSES, max_characters: int = MAX_CHARACTERS) -> None:
+    def __init__(
+        self,
+        max_responses: int = MAX_RESPONSES,
+        max_characters: int = MAX_CHARACTERS,
+        *,
+        max_running: int | None = None,
+    ) -> None:
         self._max_responses = max_responses
         self._max_characters = max_characters
+        self._max_running = max_responses if max_running is None else min(max_running, max_responses)
         # By owner; there are no more owners than keys.
         self._shelves: dict[str, _Shelf] = {}
 
@@ -150,9 +160,10 @@ class ResponseStore:
     def _check_room(self, owner: str, num_own: int) -> None:
         """Whether one more may be made; a key leaves as much room to others as it takes."""
         num_running = sum(len(shelf.running) for shelf in self._shelves.values())
-        num_free = self._max_responses - num_running
-        if not num_free or (owner and num_own and num_own + 1 > num_free):
-            message = f"{num_running} responses are being made in the background already; try again later"
+        num_free = self._max_running - num_running
+        if num_free < 1 or (owner and num_own and num_own + 1 > num_free):
+            most = f"at most {self._max_running} may be"
+            message = f"{num_running} responses are being made in the background already ({most}): try again later"
             raise APIError(503, message, code="queue_full", headers=RETRY_AFTER)
 
     def _make_room(self) -> None:

@@ -65,7 +65,7 @@ def _model(state: ServerState, name: str) -> dict[str, Any]:
         "object": "model",
         "created": state.created,
         "owned_by": "atom",
-        "root": state.engine.info.model,
+        "root": state.model_root,
         "parent": None,
         "max_model_len": state.engine.info.max_model_len,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -31,13 +32,16 @@ MAX_SAMPLES = 65_536
 MAX_ALLOWED_TOKENS = 2**18
 
 
+_TOKEN_ID = re.compile(r"0|-?[1-9][0-9]{0,9}")
+
+
 def _integer_keys(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    try:
-        return {int(key): bias for key, bias in value.items()}
-    except ValueError:
-        raise ValueError("the keys must be token ids") from None
+    # Neither blanks, signs, underscores, leading zeros nor digits of other scripts, all of which int() takes.
+    if not all(isinstance(key, str) and _TOKEN_ID.fullmatch(key) for key in value):
+        raise ValueError("the keys must be token ids")
+    return {int(key): bias for key, bias in value.items()}
 
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKENS)]

@@ -106,6 +106,7 @@ class _EngineLoop:
         self._inbox: queue.SimpleQueue[ToEngine | msgspec.DecodeError] = queue.SimpleQueue()
         self._running = True
         self._num_steps = 0
+        self._longest_step = 0.0
         self._is_idle = True
         for target in (self._receive, self._beat):
             threading.Thread(target=target, args=(folder,), daemon=True).start()
@@ -124,8 +125,10 @@ class _EngineLoop:
                 while True:
                     self._handle(self._inbox.get_nowait())
             if core.has_unfinished() and self._running:
+                begun = time.monotonic()
                 news = core.step()
                 self._num_steps += 1
+                self._longest_step = max(self._longest_step, time.monotonic() - begun)
                 for part in slices_of(news):
                     self._sender.send(News(part, core.stats()))
 
@@ -173,7 +176,7 @@ class _EngineLoop:
             while True:
                 if self._is_idle or self._num_steps != num_steps:
                     waited, num_steps = 0.0, self._num_steps
-                sender.send(Pulse(waited, self._core.stats()))
+                sender.send(Pulse(waited, self._core.stats(), self._num_steps, self._longest_step))
                 time.sleep(PULSE_SECONDS)
                 # Pulses are counted, not the clock: time for which the process was stopped is no fault of a step.
                 if not self._core.is_preparing:

@@ -18,12 +18,16 @@ logger = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 5.0
 LOOK_SECONDS = 0.25
+# How long a process may hang by default: before and after so many steps, and as a multiple of the longest of them.
+COLD_SECONDS, WARM_SECONDS = 60.0, 10.0
+STEPS_UNTIL_WARM = 100
+LONGEST_STEPS = 20.0
 
 
 class EngineSupervisor:
     """Owns the engine's process and what is known of its life. Made inside the event loop.
 
-    A process that hangs is killed: no step ends for `args.step_timeout` seconds, or it says nothing for as long.
+    A process that hangs is killed: no step ends for too long (see `step_limit`), or it says nothing for as long.
 
     Args:
         on_message: called with each message of a process that works.
@@ -44,6 +48,7 @@ class EngineSupervisor:
         self._is_stopping = False
         self._seconds_silent = 0.0
         self._seconds_without_step = 0.0
+        self._limit = step_limit(args.step_timeout)
 
     def spawn(self, model_path: Path) -> None:
         """Start the process; `wait_until_ready` must follow."""
@@ -59,6 +64,7 @@ class EngineSupervisor:
         info = await self._ready
         self._failure = None
         self._seconds_silent = self._seconds_without_step = 0.0
+        self._limit = step_limit(self._args.step_timeout)
         self._watching = self._loop.create_task(self._watch())
         return info
 
@@ -136,8 +142,9 @@ class EngineSupervisor:
                     self._ready.set_result(info)
             case Failed(failure):
                 self._fail(failure)
-            case Pulse(seconds_without_step, _):
+            case Pulse(seconds_without_step, _, num_steps, longest_step):
                 self._seconds_without_step = seconds_without_step
+                self._limit = step_limit(self._args.step_timeout, num_steps, longest_step)
                 self._on_message(message)
             case _:
                 self._on_message(message)
@@ -147,17 +154,16 @@ class EngineSupervisor:
 
         Looks are counted, not the clock: while this process was stopped, or busy, the other one could not be heard.
         """
-        limit = self._args.step_timeout
         while self._failure is None:
             await asyncio.sleep(LOOK_SECONDS)
             self._seconds_silent += LOOK_SECONDS
-            if self._seconds_without_step > limit:
+            if self._seconds_without_step > self._limit:
                 problem = f"no step has ended for {self._seconds_without_step:.0f} s"
-            elif self._seconds_silent > limit:
+            elif self._seconds_silent > self._limit:
                 problem = f"its process has said nothing for {self._seconds_silent:.0f} s"
             else:
                 continue
-            self._fail(Failure("engine", f"the engine hangs: {problem} (--step-timeout {limit:g})"))
+            self._fail(Failure("engine", f"the engine hangs: {problem} (--step-timeout {self._limit:g})"))
 
     def _fail(self, failure: Failure) -> None:
         """The process cannot start, died, or is to die."""
@@ -170,3 +176,17 @@ class EngineSupervisor:
             self._link.process.kill()
             logger.error("the engine is dead: %s", failure.line)
             self._on_death(failure.cause)
+
+
+def step_limit(chosen: float | None, num_steps: int = 0, longest_step: float = 0.0) -> float:
+    """Seconds without the end of a step after which a process hangs: what was chosen, or by what its steps take.
+
+    Args:
+        chosen: `EngineArgs.step_timeout`.
+        num_steps, longest_step: so far, and the seconds of the longest.
+    """
+    if chosen is not None:
+        return chosen
+    if num_steps < STEPS_UNTIL_WARM:
+        return COLD_SECONDS
+    return max(WARM_SECONDS, LONGEST_STEPS * longest_step)

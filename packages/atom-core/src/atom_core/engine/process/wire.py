@@ -62,10 +62,13 @@ class Pulse(msgspec.Struct, frozen=True, tag=True):
     """The engine's process is alive.
 
     `seconds_without_step` counts while a step is waited for: 0 when idle, and captures and compilations stop it.
+    `num_steps` have ended so far, the longest of them after `longest_step` seconds.
     """
 
     seconds_without_step: float
     stats: StepStats
+    num_steps: int = 0
+    longest_step: float = 0.0
 
 
 class Launch(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 # Characters that a pattern spells out at most: `(a{100}){50}` are 5,000.
-MAX_PATTERN_SIZE = 50_000
+MAX_PATTERN_SIZE = 10_000
 # An automaton has a state for each remainder of a "multipleOf".
 MAX_REMAINDERS = 20_000
 # `{n}`, `{n,}` or `{n,m}` behind a part of a pattern.
