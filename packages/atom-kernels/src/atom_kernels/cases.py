@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -86,15 +86,29 @@ def parity_cases(op: Op | Operator, platform: Platform, only_backend: str | None
                 continue
             plan = plan_with(op, problem, backend)
             for num_rows in op.parity_rows:
-                weights, inputs = op.make_inputs(problem, num_rows, torch.Generator().manual_seed(num_rows))
-                here_weights, here_inputs = _on_device(weights, inputs, platform)
+                made = cache(partial(_seeded, op, problem, num_rows))
                 yield ParityCase(
                     backend=f"{backend.name} ({backend.implementation})",
                     label=f"{_describe(problem)} rows={num_rows}",
-                    run=_outputs(op, plan.prepare(here_weights), here_inputs),
-                    expected=_outputs(op, partial(op.reference, problem, weights), inputs),
+                    run=partial(_run, op, plan, made, platform),
+                    expected=partial(_expect, op, problem, made),
                     tolerance=(backend.tolerance or op.tolerance)(problem),
                 )
+
+
+def _seeded(op: Op, problem: Any, num_rows: int) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Weights and inputs of a case: made when it is run, for drawing and packing them may take longer than that."""
+    return op.make_inputs(problem, num_rows, torch.Generator().manual_seed(num_rows))
+
+
+def _run(op: Op, plan: Any, made: Callable[[], tuple[dict[str, Any], tuple[Any, ...]]], platform: Platform) -> Any:
+    weights, inputs = _on_device(*made(), platform)
+    return _outputs(op, plan.prepare(weights), inputs)()
+
+
+def _expect(op: Op, problem: Any, made: Callable[[], tuple[dict[str, Any], tuple[Any, ...]]]) -> Any:
+    weights, inputs = made()
+    return _outputs(op, partial(op.reference, problem, weights), inputs)()
 
 
 def bench_cases(op: Op | Operator, platform: Platform, only_backend: str | None = None) -> Iterator[BenchCase]:

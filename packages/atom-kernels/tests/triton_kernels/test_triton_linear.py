@@ -29,13 +29,13 @@ def make_case(problem, num_rows) -> tuple[dict[str, torch.Tensor | None], tuple[
 
 def test_odd_shapes_in_every_dtype_agree_with_the_reference():
     count = 0
-    for case in parity_cases(FUSED_LINEAR, detect_platform()):
-        is_plain = case.backend.startswith("triton") and "weight_format=None" in case.label
-        if is_plain and case.label.endswith(("rows=1", "rows=2", "rows=5")):
+    for case in parity_cases(FUSED_LINEAR, detect_platform(), only_backend="triton"):
+        # A kernel for one row, and one for several.
+        if "weight_format=None" in case.label and case.label.endswith(("rows=1", "rows=5")):
             problem = mismatch(case.run(), case.expected(), case.tolerance)
             assert problem is None, f"{case.label}: {problem}"
             count += 1
-    assert count == (21 + 31) * 3
+    assert count == (21 + 31) * 2
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -53,9 +53,9 @@ def test_any_cut_of_inputs_and_rows_gives_the_same_sums(split_k, num_rows, gated
 def test_a_norm_apart_and_counters_kept_for_many_rows_change_nothing(gated):
     problem = FusedLinearProblem(150, 40, torch.float32, bias=True, gated=gated)
     config = SkinnyConfig(16, 16, 32, split_k=2, norm_apart=True)
-    for num_rows in (35, 3, 49):  # with and without a norm; more rows than counters at last
+    for num_rows in (19, 3, 33):  # with and without a norm; more rows than counters at last
         weights, inputs, expected = make_case(problem, num_rows)
-        kernel = SkinnyLinear(problem, weights, config, num_rows=35)
+        kernel = SkinnyLinear(problem, weights, config, num_rows=19)
         for _ in range(2):
             assert mismatch(kernel(*inputs), expected, FUSED_LINEAR.tolerance(problem)) is None
 

@@ -177,7 +177,7 @@ def check_slots(num_rows, vocab_size, *, filters):
 
 @pytest.mark.parametrize("filters", [False, True])
 def test_rows_find_their_parameters_and_random_numbers_by_slot(filters):
-    check_slots(33, 4300, filters=filters)
+    check_slots(9, 4300, filters=filters)
 
 
 @pytest.mark.gpu
