@@ -34,6 +34,7 @@ NAMES = [
     "request_generation_tokens",
     "request_params_n",
     "forced_tokens_total",
+    "not_finite_logits_total",
 ]
 
 

@@ -18,6 +18,7 @@ from atom_core.messages.requests import (
     ThinkingBudget,
 )
 from atom_core.messages.steps import (
+    NOT_FINITE,
     ForcedTokens,
     ModelOutput,
     NewRequest,
@@ -27,6 +28,7 @@ from atom_core.messages.steps import (
 )
 
 __all__ = [
+    "NOT_FINITE",
     "CompletionLogprobs",
     "EngineOutput",
     "EngineRequest",

@@ -60,6 +60,7 @@ class StepStats(msgspec.Struct, frozen=True):
     prefix_cache_queries: int
     prefix_cache_hits: int
     num_forced_tokens: int = 0
+    num_not_finite: int = 0
 
 
 class RequestOutput(msgspec.Struct, gc=False, frozen=True):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from atom_core.messages import (
+    NOT_FINITE,
     EngineOutput,
     FinishReason,
     RequestStepOutput,
@@ -17,6 +20,8 @@ def take_result(
     book: RequestBook, request: Request, entry: ScheduledRequest, result: RequestStepOutput
 ) -> EngineOutput | None:
     """Apply `result` of an unfinished request, which may have been preempted since; None if there is no news of it."""
+    if NOT_FINITE in result.token_ids:
+        return _end_without_token(book, request)
     num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens
     request.take_prompt_logprobs(entry.num_computed_tokens, result.prompt_logprobs)
     new_token_ids: list[int] = []
@@ -50,6 +55,14 @@ def take_result(
         stop_reason=stop_reason,
         embedding=result.embedding,
     )
+
+
+def _end_without_token(book: RequestBook, request: Request) -> EngineOutput:
+    book.num_not_finite += 1
+    book.finish(request)
+    output = make_output(request, finish_reason="error")
+    problem = "the model's logits are not finite (NaN or infinity): its weights, or a number format, are at fault"
+    return msgspec.structs.replace(output, error=problem, error_code="logits_not_finite")
 
 
 def make_output(

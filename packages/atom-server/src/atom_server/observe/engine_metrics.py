@@ -39,6 +39,7 @@ class EngineMetrics(Collector):
             ("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_cache_queries),
             ("prefix_cache_hits", "Tokens found there.", stats.prefix_cache_hits),
             ("forced_tokens", "Tokens that grammars left no choice about.", stats.num_forced_tokens),
+            ("not_finite_logits", "Requests that ended because logits were not finite.", stats.num_not_finite),
         ):
             counter = CounterMetricFamily(f"{self._prefix}:{name}", help, labels=tuple(self._labels))
             counter.add_metric(tuple(self._labels.values()), value)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from atom_core.messages import ModelOutput, RequestStepOutput, SchedulerOutput, TokenLogprobs
+from atom_core.messages import NOT_FINITE, ModelOutput, RequestStepOutput, SchedulerOutput, TokenLogprobs
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.extras import SamplingExtras
 from atom_core.worker.sampling.logprobs import TokenJudge
@@ -27,7 +27,10 @@ from atom_kernels.select import select
 
 @dataclass(frozen=True)
 class Sampled:
-    """What was drawn: int64 ids ``[n]`` on the device, and the logprobs of those rows that report them."""
+    """What was drawn: int64 ids ``[n]`` on the device, and the logprobs of those rows that report them.
+
+    Where logits are not finite the id is `NOT_FINITE`: there is nothing to draw from.
+    """
 
     token_ids: torch.Tensor
     logprobs: Mapping[int, TokenLogprobs]
@@ -72,7 +75,7 @@ class Sampler:
         filters = bool(self._states.filters[batch.rows.sampled_slots].any())
         sampled = self.draw(logits_nV, batch.sample_slots, batch.sample_positions, filters=filters)
         logprobs = {
-            row: self.judge.judge_token(logits_V, sampled[row : row + 1], extras)
+            row: self.judge.judge_token(logits_V, sampled[row : row + 1].clamp_min(0), extras)
             for row, (extras, logits_V) in raw.items()
         }
         return Sampled(sampled, logprobs)
@@ -87,11 +90,14 @@ class Sampler:
             filters: a row leaves tokens out by top-k, top-p or min-p.
 
         Returns:
-            int64 ``[n]``.
+            int64 ``[n]``; `NOT_FINITE` where there are NaN, positive infinity, or no finite logit.
         """
         draw = self._draw[filters]
+        peaks_n = logits_nV.amax(dim=-1)  # NaN where there is one
         ids = draw(logits_nV, slots_n, positions_n, *self._states.sampling)
-        self._states.history[slots_n, positions_n] = ids.int()
+        ids = torch.where(peaks_n.isfinite(), ids, NOT_FINITE)
+        # A step that was submitted already reads a token here, whatever it is.
+        self._states.history[slots_n, positions_n] = ids.clamp_min(0).int()
         return ids
 
     def _process(
