@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from atom_kernels.formats import Plain
 from atom_kernels.platform import detect_platform
@@ -119,3 +122,32 @@ def test_matrices_of_a_gguf_file_are_kept_packed_unless_plain_numbers_are_asked_
     packed = load_model(path).model.model.layers[0].mlp.down_proj.is_quantized(context.platform)
     kept = "int4 per 32" if packed else Plain(context.dtype).name
     assert held == {None: kept, "auto": kept, "none": Plain(context.dtype).name}
+
+
+def test_layers_that_run_as_one_tell_each_type_that_they_are_stored_in(tmp_path: Path):
+    folder = make_tiny_llama(tmp_path / "m")
+    found = of(write_gguf(folder, tmp_path / "m.gguf", quant="Q5_0", others={"attn_v": "Q8_0", "ffn_down": "Q8_0"}))
+    told = {name: one.stored for name, one in found.items() if "v_proj" in name or "mlp" in name}
+    assert told.pop("model.layers.*.mlp.down_proj") == "Q8_0"
+    assert told.pop("model.layers.*.mlp.{gate_proj,up_proj}") == "Q5_0"
+    assert set(told.values()) in ({"Q5_0 and Q8_0"}, {"Q8_0"})
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_without_weights_the_config_says_how_they_are_stored(tiny_llama: Path, tmp_path: Path, key: str):
+    config = json.loads((tiny_llama / "config.json").read_text())
+    config = {name: value for name, value in config.items() if "dtype" not in name}
+    (tmp_path / "config.json").write_text(json.dumps(config | {key: "bfloat16"}))
+    assert {one.stored for name, one in of(tmp_path).items() if name != "lm_head"} == {
+        "bfloat16 (by the config: there are no weights)"
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert of(tmp_path)["model.layers.*.mlp.down_proj"].stored == "not known (there are no weights)"
+
+
+def test_experts_tell_the_format_of_their_files(tiny_family, tmp_path: Path):
+    folder = tmp_path / "m"
+    shutil.copytree(tiny_family("qwen3_moe"), folder)
+    (file,) = folder.glob("*.safetensors")
+    save_file({name: tensor.bfloat16() for name, tensor in load_file(file).items()}, file)
+    assert of(folder)["model.layers.*.mlp.experts"].stored == "bfloat16"

@@ -25,6 +25,7 @@ from atom_models.layers import Experts
 from atom_models.layers.loadable import Loadable
 from atom_models.layers.norms.wide_norm import WideRMSNorm
 from atom_models.model import mixer_layers
+from atom_models.requirements import layer_weights
 from atom_models.requirements.parameters import count_parameters
 from quantized_checkpoints import PUBLISHED, write_gpt_oss, write_quantized
 from tiny_architectures import families, make_tiny
@@ -133,6 +134,18 @@ def test_rounded_experts_take_the_bytes_of_codes_and_scales(tmp_path):
     assert experts < needs.num_linear_parameters < 2 * experts
     rest = (needs.num_parameters - needs.num_linear_parameters) * 2
     assert needs.weight_bytes["mxfp4"] == rest + needs.num_linear_parameters * 17 // 32
+
+
+def test_a_matrix_that_latent_attention_absorbs_is_not_counted_as_rounded(tmp_path):
+    checkpoint = open_checkpoint(make_tiny("deepseek_v2-lite", tmp_path / "m"))
+    model = build_model(checkpoint, BuildContext(dtype=torch.bfloat16))
+    kept = [one for one in layer_weights(checkpoint, "int8") if one.operator == "latent_attention"]
+    assert [one.held for one in kept] == [one.stored for one in kept] != []
+    names = ("kv_b_proj", "embed_tokens", "lm_head", "mlp.gate.")
+    layers = [layer for layer in model.modules() if isinstance(layer, Loadable)]
+    rounded = [one for one in layers if not any(name in " ".join(one.expected_weights()) for name in names)]
+    matrices = [weight.shape for layer in rounded for weight in layer.weights_on_rank() if len(weight.shape) > 1]
+    assert model_requirements(checkpoint).num_linear_parameters == sum(map(math.prod, matrices))
 
 
 def test_a_mixture_stays_as_it_is_published_where_a_kernel_reads_its_experts(tmp_path, monkeypatch):

@@ -38,6 +38,7 @@ NAMES = [
     "spec_decode_num_draft_tokens_total",
     "spec_decode_num_accepted_tokens_total",
     "spec_decode_num_accepted_tokens_per_pos_total",
+    "not_finite_logits_total",
 ]
 
 

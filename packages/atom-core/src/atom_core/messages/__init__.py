@@ -18,6 +18,7 @@ from atom_core.messages.requests import (
     ThinkingBudget,
 )
 from atom_core.messages.steps import (
+    NOT_FINITE,
     ModelOutput,
     NewRequest,
     RequestStepOutput,
@@ -26,6 +27,7 @@ from atom_core.messages.steps import (
 )
 
 __all__ = [
+    "NOT_FINITE",
     "CompletionLogprobs",
     "EngineOutput",
     "EngineRequest",

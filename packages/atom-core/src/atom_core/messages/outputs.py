@@ -71,6 +71,7 @@ class StepStats(msgspec.Struct, frozen=True):
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_accepted_tokens_per_pos: tuple[int, ...] = ()
+    num_not_finite: int = 0
 
 
 class RequestOutput(msgspec.Struct, gc=False, frozen=True):

@@ -11,6 +11,9 @@ import msgspec
 from atom_core.messages.outputs import TokenLogprobs
 from atom_core.messages.requests import Pooling, SamplingParams
 
+NOT_FINITE = -2
+"""In place of a token id: the logits had no largest number, and nothing could be sampled."""
+
 
 class NewRequest(msgspec.Struct, frozen=True):
     """State that the worker must create: a request's first step, or its first after a preemption.
@@ -70,7 +73,9 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
 class RequestStepOutput(msgspec.Struct, gc=False, frozen=True):
     """What one request got out of a step: no token unless it sampled, one logprob entry for each token.
 
-    `token_ids` are the drafts that were accepted and the sample after them: 1 to ``num_samples`` tokens.
+    `token_ids` are the drafts that were accepted and the sample after them: 1 to ``num_samples`` tokens. A token of
+    `NOT_FINITE` ends the request.
+
     `prompt_logprobs` covers the prompt tokens ``num_computed_tokens + 1 .. num_computed_tokens + num_new_tokens``
     of this step that lie inside the prompt (entry i judges token i + 1 from the tokens before it). `embedding` comes
     with the step that completes the prompt of a request with pooling.

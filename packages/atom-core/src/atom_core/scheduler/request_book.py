@@ -23,6 +23,7 @@ class RequestBook:
         num_preemptions: since the start.
         num_arrivals: requests added since the start.
         num_forced_tokens: output tokens that were not sampled, since the start.
+        num_not_finite: requests that ended because their logits were not finite, since the start.
     """
 
     def __init__(self, cache: PagedCache) -> None:
@@ -33,6 +34,7 @@ class RequestBook:
         self.num_preemptions = 0
         self.num_arrivals = 0
         self.num_forced_tokens = 0
+        self.num_not_finite = 0
         self._dropped_ids: list[str] = []
 
     def add(self, engine_request: EngineRequest, *, rank: float, arrival: float, max_tokens: int) -> None:

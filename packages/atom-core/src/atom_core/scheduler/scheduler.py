@@ -183,6 +183,7 @@ class Scheduler:
             prefix_cache_queries=self._cache.num_queries,
             prefix_cache_hits=self._cache.num_hits,
             num_forced_tokens=self._book.num_forced_tokens,
+            num_not_finite=self._book.num_not_finite,
             **({} if self._drafting is None else self._drafting.counts()),
         )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from atom_core.messages import (
+    NOT_FINITE,
     EngineOutput,
     FinishReason,
     RequestStepOutput,
@@ -17,6 +20,8 @@ def take_result(
     book: RequestBook, request: Request, entry: ScheduledRequest, result: RequestStepOutput
 ) -> EngineOutput | None:
     """Apply `result` of an unfinished request, which may have been preempted since; None if there is no news of it."""
+    if NOT_FINITE in result.token_ids:
+        return _end_without_token(book, request)
     num_rejected = max(entry.num_samples - len(result.token_ids), 0)
     num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens - num_rejected
     request.take_prompt_logprobs(entry.num_computed_tokens, result.prompt_logprobs)
@@ -58,6 +63,14 @@ def take_result(
         num_draft_tokens=max(entry.num_samples - 1, 0),
         num_accepted_tokens=max(min(len(new_token_ids), len(result.token_ids) - 1), 0),
     )
+
+
+def _end_without_token(book: RequestBook, request: Request) -> EngineOutput:
+    book.num_not_finite += 1
+    book.finish(request)
+    output = make_output(request, finish_reason="error")
+    problem = "the model's logits are not finite (NaN or infinity): its weights, or a number format, are at fault"
+    return msgspec.structs.replace(output, error=problem, error_code="logits_not_finite")
 
 
 def make_output(

@@ -76,7 +76,9 @@ class LinearWeights:
     def held_weights(self) -> HeldWeights:
         """What reports say of them."""
         names, stored = zip(*((matrix.name, matrix.layout.name) for matrix in self.matrices.matrices), strict=True)
-        return HeldWeights.run_by(self.plan, names, asked=names[0], stored=stored[0], held=self.problem.held.name)
+        return HeldWeights.run_by(
+            self.plan, names, asked=names[0], stored=" and ".join(dict.fromkeys(stored)), held=self.problem.held.name
+        )
 
     def weights_on_rank(self) -> list[RankWeight]:
         rows = self.problem.weight_rows

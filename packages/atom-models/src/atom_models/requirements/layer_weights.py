@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,11 +71,11 @@ def layer_weights(
         for held in layer.held_weights() if isinstance(layer, HoldsWeights) else ():
             rule = "" if held.asked is None else _numbers_left_out(chosen.for_layer(held.asked, dtype).rule)
             is_plain = held.stored == Plain(dtype).name
-            stored = formats.get(f"{held.asked or held.names[0]}.weight", held.stored) if is_plain else held.stored
+            stored = _stored_plainly(checkpoint, formats, held.names) or held.stored if is_plain else held.stored
             kind = (_kind(held.names), stored, rule, held.held, held.operator, held.implementations)
             kinds.setdefault(kind, []).append(held)
     found = [_layer_weights(kind, alike) for kind, alike in kinds.items()]
-    return (*found, _rest(model, dtype, formats))
+    return (*found, _rest(checkpoint, model, dtype, formats))
 
 
 def _formats_in_files(checkpoint: Checkpoint) -> dict[str, str]:
@@ -86,20 +86,35 @@ def _formats_in_files(checkpoint: Checkpoint) -> dict[str, str]:
     return {name: Plain(header.dtype).name for name, header in headers.tensors.items()} if headers else {}
 
 
+def _stored_plainly(checkpoint: Checkpoint, formats: Mapping[str, str], names: Collection[str]) -> str:
+    """In what the checkpoint has the tensors of layers that compute with plain numbers; empty where that is not known.
+
+    Without files it is what the config says of all of them.
+    """
+    if not formats:
+        declared = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype")
+        return f"{declared} (by the config: there are no weights)" if declared else "not known (there are no weights)"
+    found = [formats.get(f"{name}.weight") or formats.get(name) for name in names]
+    if None in found:  # experts go by one name
+        within = tuple(f"{name}." for name in names)
+        found = [stored for name, stored in formats.items() if name.startswith(within)]
+    return " and ".join(dict.fromkeys(stored for stored in found if stored))
+
+
 def _layer_weights(kind: tuple[Any, ...], alike: list[HeldWeights]) -> LayerWeights:
     name, stored, rule, held, operator, implementations = kind
     num_bytes = sum(one.num_bytes for one in alike)
     return LayerWeights(name, len(alike), stored, rule, held, operator, implementations, num_bytes)
 
 
-def _rest(model: nn.Module, dtype: torch.dtype, formats: Mapping[str, str]) -> LayerWeights:
+def _rest(checkpoint: Checkpoint, model: nn.Module, dtype: torch.dtype, formats: Mapping[str, str]) -> LayerWeights:
     """Norms, and whatever else has no matrix."""
     layers = [layer for layer in model.modules() if isinstance(layer, Loadable)]
     others = [layer for layer in layers if not (isinstance(layer, HoldsWeights) and layer.held_weights())]
     weights = {name: weight for layer in others for name, weight in layer.expected_weights().items()}
     num_bytes = sum(math.prod(weight.shape) * weight.dtype.itemsize for weight in weights.values())
     held = Plain(dtype).name
-    stored = ", ".join(sorted({formats.get(name, held) for name in weights}))
+    stored = _stored_plainly(checkpoint, formats, sorted(weights)) or held
     return LayerWeights("norms and others", len(others), stored, "", held, "", (), num_bytes)
 
 

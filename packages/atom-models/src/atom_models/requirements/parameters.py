@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 from torch import nn
 
-from atom_models.layers import Experts, LatentAttention, Linear, LMHead, Loadable
+from atom_models.layers import Experts, Linear, LMHead, Loadable
 from atom_models.layers.mixture.moe import Router
 
 
@@ -19,6 +19,7 @@ class Count:
     Attributes:
         parameters: all of them.
         linear: matrices of experts, and of linear layers but the head and routers: what is rounded while loading.
+            Latent attention keeps the matrix that it absorbs (``kv_b_proj``) as plain numbers.
         linear_shapes: of those.
         idle: weights of experts that a token does not choose, with their biases.
         packed_bytes: of all of them in the number formats of the checkpoint, see `RankWeight`.
@@ -50,7 +51,7 @@ def _count(layer: Loadable, *, is_router: bool) -> Count:
         linear = sum(math.prod(shape) * number for shape, number in shapes.items())
         idle = total // count * (count - layer.problem.top_k)
         return Count(total, linear, shapes, idle, packed_bytes)
-    if is_router or isinstance(layer, LMHead) or not isinstance(layer, (Linear, LatentAttention)):
+    if is_router or isinstance(layer, LMHead) or not isinstance(layer, Linear):
         return Count(parameters=total, packed_bytes=packed_bytes)
     matrices = [(one.shape[0], one.shape[1]) for one in weights if len(one.shape) == 2]
     return Count(

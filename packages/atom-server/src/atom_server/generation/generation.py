@@ -200,7 +200,8 @@ class Generation:
             self._state.engine.check_health()
         except EngineDeadError as error:
             return engine_dead(error)
-        return APIError(500, f"the request failed in the engine: {output.error or 'no reason is known'}")
+        message = f"the request failed in the engine: {output.error or 'no reason is known'}"
+        return APIError(500, message, code=output.error_code or "internal_error")
 
 
 def check_room(request: Request, body: ModelRequest, names: Names = SAME) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from atom_core.messages import ModelOutput, RequestStepOutput, SchedulerOutput, TokenLogprobs
+from atom_core.messages import NOT_FINITE, ModelOutput, RequestStepOutput, SchedulerOutput, TokenLogprobs
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.extras import SamplingExtras
 from atom_core.worker.sampling.logprobs import TokenJudge
@@ -31,7 +31,8 @@ from atom_kernels.select import select
 class Sampled:
     """What was drawn: int64 ids ``[n]`` on the device, and the logprobs of those rows that report them.
 
-    Ids behind the first draft that was not accepted are -1.
+    Ids behind the first draft that was not accepted are -1. Where logits are not finite the id is `NOT_FINITE`: there
+    is nothing to draw from.
     """
 
     token_ids: torch.Tensor
@@ -79,7 +80,7 @@ class Sampler:
         drafts = self._drafts(batch) if batch.rows.has_guesses else None
         sampled = self.draw(logits_nV, batch.sample_slots, batch.sample_positions, filters=filters)
         logprobs = {
-            row: self.judge.judge_token(logits_V, sampled[row : row + 1], extras)
+            row: self.judge.judge_token(logits_V, sampled[row : row + 1].clamp_min(0), extras)
             for row, (extras, logits_V) in raw.items()
         }
         return Sampled(sampled if drafts is None else self._verify_drafts(sampled, drafts), logprobs)
@@ -94,11 +95,14 @@ class Sampler:
             filters: a row leaves tokens out by top-k, top-p or min-p.
 
         Returns:
-            int64 ``[n]``.
+            int64 ``[n]``; `NOT_FINITE` where there are NaN, positive infinity, or no finite logit.
         """
         draw = self._draw[filters]
+        peaks_n = logits_nV.amax(dim=-1)  # NaN where there is one
         ids = draw(logits_nV, slots_n, positions_n, *self._states.sampling)
-        self._states.history[slots_n, positions_n] = ids.int()
+        ids = torch.where(peaks_n.isfinite(), ids, NOT_FINITE)
+        # A step that was submitted already reads a token here, whatever it is.
+        self._states.history[slots_n, positions_n] = ids.clamp_min(0).int()
         return ids
 
     def _drafts(self, batch: ModelInput) -> torch.Tensor:
@@ -153,7 +157,7 @@ def report(
     requests, first = [], 0
     for index, scheduled in enumerate(step.scheduled):
         samples = range(first, first + scheduled.num_samples)
-        accepted = [place for place in samples if token_ids[place] >= 0]
+        accepted = [place for place in samples if token_ids[place] != -1]
         requests.append(
             RequestStepOutput(
                 scheduled.request_id,
