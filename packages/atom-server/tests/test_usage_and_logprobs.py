@@ -45,6 +45,28 @@ def test_samples_share_one_prompt_in_the_usage_and_their_tokens_add_up(server, k
     assert usage["total_tokens"] == usage["prompt_tokens"] + 18
 
 
+def test_guesses_are_counted_in_the_usage_and_in_the_metrics(make_server):
+    speculation = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "adaptive": False}
+    with make_server(speculative_config=speculation) as server:
+        answer = ask(server, max_tokens=60, temperature=0.0, n=2)
+        details = answer["usage"]["completion_tokens_details"]
+        assert details["accepted_prediction_tokens"] > 0
+        assert details["rejected_prediction_tokens"] > 0
+        server.wait_until_idle()
+        lines = dict(
+            line.rsplit(" ", 1) for line in httpx.get(server.url + "/metrics").text.splitlines() if line[0] != "#"
+        )
+        counts = {name.partition(":")[2]: float(value) for name, value in lines.items() if "spec_decode" in name}
+    by_name = {name.partition("{")[0]: count for name, count in counts.items()}
+    num_guessed = details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"]
+    assert by_name["spec_decode_num_draft_tokens_total"] == num_guessed
+    assert by_name["spec_decode_num_accepted_tokens_total"] >= details["accepted_prediction_tokens"]
+    assert by_name["spec_decode_num_drafts_total"] <= num_guessed
+    by_position = [count for name, count in counts.items() if "per_pos_total" in name]
+    assert len(by_position) == 3
+    assert sum(by_position) == by_name["spec_decode_num_accepted_tokens_total"]
+
+
 @pytest.mark.parametrize("kind", PATHS)
 def test_the_usage_of_a_stream_of_samples_is_that_of_the_whole_answer(server, kind):
     last = chunks_of(server, kind, n=3, stream_options={"include_usage": True})[-1]["usage"]

@@ -61,6 +61,20 @@ def test_graphs_and_eager_steps_give_the_tokens_of_transformers(folder: Path) ->
         assert best[len(prompt) - 1 : -1] == tokens
 
 
+def test_drafts_change_no_token_beside_graphs_and_prompts(folder: Path) -> None:
+    """They are verified outside of graphs; the other steps of the same requests are replayed."""
+    prompts = [prompt[: len(prompt) // 2] * 2 or prompt for prompt in prompts_of(LENGTHS)]
+    options = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 16}
+    with LLMEngine(str(folder), **options) as engine:
+        expected = tokens_of(engine, prompts)
+    for adaptive in (False, True):
+        speculation = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "adaptive": adaptive}
+        with LLMEngine(str(folder), **options, speculative_config=speculation) as engine:
+            assert tokens_of(engine, prompts) == expected
+            assert engine.stats.num_draft_tokens > 0 or adaptive
+            assert engine.stats.num_free_blocks == engine.stats.num_blocks
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what torch imports of itself to compile
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_compiled_models_give_the_tokens_of_eager_steps(

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from atom_core import SamplingParams
 from atom_core.config import CompileConfig, EngineArgs, EngineConfig
@@ -20,23 +21,30 @@ from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.model_runner import ModelRunner
 from repeated_work import Repeated
 
-PROMPTS = [[5, 9, 13], list(range(20, 31)), [7]]
+PROMPTS = [[5, 9, 13], list(range(20, 31)), [7], [8, 9, 8, 9, 8]]
 PARAMS = [
     {"temperature": 0.0},
     {"temperature": 0.9, "top_k": 30, "top_p": 0.9, "seed": 4},
     {"temperature": 1.1, "seed": 5, "presence_penalty": 0.4, "logprobs": 1},
+    # Both stand in the prompt, so that there are drafts.
+    {"temperature": 0.0, "allowed_token_ids": [8, 9]},
 ]
 
 
 def tokens_of(
-    folder: Path, *, rounds: Sequence[Sequence[int]], make: Callable[[EngineConfig], ModelRunner] | None = None
+    folder: Path,
+    *,
+    rounds: Sequence[Sequence[int]],
+    make: Callable[[EngineConfig], ModelRunner] | None = None,
+    max_tokens: int = 3,
+    **options: Any,
 ) -> list[list[int]]:
     """Tokens of the requests `rounds` of `PROMPTS`, by number; those of a round begin together.
 
     `make` gives the runner of a configuration with graphs; without it there are none.
     """
     sizes = {"num_kv_blocks": 32, "max_num_seqs": 2, "max_num_batched_tokens": 64, "enable_prefix_caching": False}
-    args = EngineArgs(model=str(folder), dtype="float32", num_threads=1, **sizes)
+    args = EngineArgs(model=str(folder), dtype="float32", num_threads=1, **sizes, **options)
     config = resolve(args, open_model(args))
     if make is not None:
         config = dataclasses.replace(config, compile=CompileConfig(graph_mode="full", capture_sizes=(2,)))
@@ -45,14 +53,16 @@ def tokens_of(
     for numbers in rounds:
         found: dict[str, list[int]] = {str(number): [] for number in numbers}
         for number in numbers:
-            params = SamplingParams(**PARAMS[number], max_tokens=3, ignore_eos=True)
+            params = SamplingParams(**PARAMS[number], max_tokens=max_tokens, ignore_eos=True)
             core.add_request(EngineRequest(str(number), PROMPTS[number], params))
         while core.has_unfinished():
             for news in core.step():
                 assert news.error is None
                 found[news.request_id] += news.new_token_ids
         tokens += found.values()
-    assert core.stats().num_free_blocks == core.stats().num_blocks
+    stats = core.stats()
+    assert stats.num_free_blocks == stats.num_blocks
+    assert (stats.num_draft_tokens > 0) == ("speculative_config" in options)
     core.close()
     return tokens
 
@@ -66,6 +76,14 @@ def test_captured_steps_draw_the_tokens_of_steps_on_the_host(tiny_llama: Path) -
     assert Repeated.captured == 2 * 3
     # The first prompts run before anything is captured. Rows that report logprobs are drawn by the host's way.
     assert Repeated.replayed == 2 * 2 + 1 + 2
+
+
+def test_drafts_that_are_verified_on_the_device_change_no_token(tiny_llama: Path) -> None:
+    rounds = [(3,)]
+    expected = tokens_of(tiny_llama, rounds=rounds, max_tokens=4)
+    speculation = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_min": 1, "adaptive": False}
+    make = partial(ModelRunner, capture=Repeated)
+    assert tokens_of(tiny_llama, rounds=rounds, make=make, max_tokens=4, speculative_config=speculation) == expected
 
 
 def test_an_engine_that_is_closed_leaves_no_model_to_the_garbage_collector(tiny_llama: Path) -> None:
