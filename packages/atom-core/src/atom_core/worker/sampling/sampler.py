@@ -95,12 +95,13 @@ class Sampler:
             filters: a row leaves tokens out by top-k, top-p or min-p.
 
         Returns:
-            int64 ``[n]``; `NOT_FINITE` where there are NaN, positive infinity, or no finite logit.
+            int64 ``[n]``; `NOT_FINITE` where a logit is positive infinity or none is finite. NaN counts as negative
+            infinity, which an operator's draw has only where there is nothing else.
         """
         draw = self._draw[filters]
-        peaks_n = logits_nV.amax(dim=-1)  # NaN where there is one
         ids = draw(logits_nV, slots_n, positions_n, *self._states.sampling)
-        ids = torch.where(peaks_n.isfinite(), ids, NOT_FINITE)
+        drawn_n = logits_nV.gather(1, ids[:, None]).squeeze(1)
+        ids = torch.where(drawn_n.abs() < torch.inf, ids, NOT_FINITE)
         # A step that was submitted already reads a token here, whatever it is.
         self._states.history[slots_n, positions_n] = ids.clamp_min(0).int()
         return ids
