@@ -152,7 +152,18 @@ def test_scales_of_an_fp8_cache_are_passed_over_with_a_line(plain_llama: Path, t
     names = ("self_attn.k_scale", "self_attn.v_proj.v_scale", "self_attn.q_proj.output_scale")
     change(quantized, **{f"model.layers.0.{name}": torch.tensor(2.0) for name in names})
     assert_equals_twin(quantized, twin)
-    assert f"{quantized} has 3 scales for an fp8 KV cache: not used, the scale is 1" in caplog.text
+    assert "KV cache" not in caplog.text, "nobody asked for such a cache"
+    others, _ = write_quantized(tmp_path / "others", plain_llama, PUBLISHED["fp8 tensors"])
+    change(others, **{"model.layers.0.self_attn.q_proj.output_scale": torch.tensor(2.0)})
+    load_model(others, "float32", kv_cache_dtype="fp8", progress=False)
+    assert f"{others} has 1 scales for an fp8 KV cache: not used, the scale is 1" in caplog.text
+
+
+def test_a_shape_that_is_not_the_layers_is_told_with_its_name(plain_llama: Path, tmp_path: Path):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["int4 packed"])
+    change(quantized, **{f"{DOWN}.weight_shape": torch.tensor([64, 64])})
+    with pytest.raises(CheckpointError, match=rf"{DOWN}.*weight_shape says \[64, 64\]"):
+        load_model(quantized, progress=False)
 
 
 def fp8_cache_logits(folder: Path) -> torch.Tensor:
