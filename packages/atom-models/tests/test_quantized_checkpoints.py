@@ -252,6 +252,43 @@ def test_latents_in_fp8_have_the_scale_of_the_checkpoint_on_every_rank(tmp_path:
         fp8_cache_logits(quantized)
 
 
+@needs_the_native_kernels
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("k_scale", "v_scale"),
+        ("k_proj.k_scale", "v_proj.v_scale"),
+        ("qkv_proj.k_scale", "qkv_proj.v_scale"),
+        ("attn.k_scale", "attn.v_scale"),
+        ("k_proj.output_scale", "v_proj.output_scale"),
+        ("k_cache.scale", "v_cache.scale"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("key", "value"), [(0.5, 3.0), ([0.5, 0.25], [3.0, 6.0])], ids=["one", "for each head"])
+def test_keys_and_values_have_their_own_scales_in_each_spelling(names, key, value, plain_llama: Path, tmp_path: Path):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tensors"])
+    both = zip(names, (key, value), strict=True)
+    change(quantized, **{f"model.layers.0.self_attn.{name}": torch.tensor(scale) for name, scale in both})
+    model = load_model(quantized, "float32", kv_cache_dtype="fp8", progress=False).model
+    weights = mixer_layers(model)["model.layers.0.self_attn.attn"]._host._weights
+    for held, scale in ((weights.key_scale, key), (weights.value_scale, value)):
+        assert held.tolist() == (scale if isinstance(scale, list) else [scale, scale])
+
+
+@needs_the_native_kernels
+def test_a_cache_that_makes_its_own_scales_has_none_of_the_checkpoint(plain_llama: Path, tmp_path: Path):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tensors"])
+
+    def logits() -> torch.Tensor:
+        model = load_model(quantized, "float32", kv_cache_dtype="fp8_per_token_head", progress=False)
+        return torch.cat(model.logits(PROMPTS))
+
+    before = logits()
+    change(quantized, **{f"model.layers.0.self_attn.{kind}_scale": torch.tensor(2.0**30) for kind in "kv"})
+    assert torch.equal(logits(), before)
+
+
 class Rank(NamedTuple):
     rank: int
     size: int
