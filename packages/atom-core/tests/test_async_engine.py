@@ -330,6 +330,8 @@ async def test_more_logprobs_than_may_be_kept_are_refused(tiny_llama):
         with pytest.raises(InvalidRequestError, match="up to 150 log-probabilities") as caught:
             engine.submit([[3]] * 3, few)
         assert caught.value.param == "logprobs"
+        with pytest.raises(InvalidRequestError, match="up to 150 log-probabilities"):
+            engine.submit([[3]], SamplingParams(max_tokens=10, logprobs=4, n=3, temperature=1))
         with pytest.raises(InvalidRequestError, match="max_request_logprobs"):
             engine.generate([3] * 40, SamplingParams(max_tokens=1, prompt_logprobs=2))
         with pytest.raises(InvalidRequestError):

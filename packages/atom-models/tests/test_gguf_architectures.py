@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from atom_models import CheckpointError, load_model, model_requirements, open_checkpoint
 from atom_models.architectures import find_architecture
@@ -256,6 +257,26 @@ def test_gemma_files_of_before_local_bases_were_written_have_the_published_ones(
 def test_the_weights_of_chosen_experts_sum_to_one_in_qwen3moe_unless_the_header_says_otherwise(tmp_path):
     assert config_of(tmp_path, "qwen3moe")["norm_topk_prob"] is True
     assert config_of(tmp_path, "qwen3moe", expert_weights_norm=False)["norm_topk_prob"] is False
+
+
+@pytest.mark.parametrize(("family", "normalized"), [("glm4_moe", True), ("glm4_moe_lite", False)])
+def test_a_file_that_does_not_say_whether_weights_of_experts_sum_to_one_has_what_its_converter_left_out(
+    family, normalized, folder_of, tmp_path
+):
+    names = tuple(f"{name}.expert_weights_norm" for name in ("glm4moe", "deepseek2"))
+    path = write_gguf(folder_of(family), tmp_path / "m.gguf", without=names)
+    assert open_checkpoint(path).config["norm_topk_prob"] is normalized
+
+
+def test_biases_of_queries_and_keys_come_back_in_their_order(tmp_path):
+    """llama.cpp keeps the pairs of a rotation as neighbors, in biases too."""
+    folder = make_tiny("llama", tmp_path / "m", attention_bias=True)
+    (file,) = folder.glob("*.safetensors")
+    tensors = load_file(file)
+    for name in [name for name in tensors if name.endswith("_proj.bias")]:
+        tensors[name] = torch.linspace(-1, 1, len(tensors[name]))
+    save_file(tensors, file)
+    assert_equal_models(write_gguf(folder, tmp_path / "m.gguf"), folder)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3moe", "gpt-oss"])

@@ -65,6 +65,10 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
 BITSANDBYTES = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 
+FP4_BLOCKS = Bitsandbytes4Layout("fp4", nested=False)
+INT8_ROWS = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+CACHE_ALONE = {"quant_method": "compressed-tensors", "kv_cache_scheme": FLOAT | {"strategy": "tensor"}}
+
 INT8 = {"dtype": "int8", "qscheme": "per_channel"}
 INT8_INPUTS = {"input_tensors": {"dtype": "int8", "qscheme": "per_token", "is_dynamic": True}}
 QUARK_FP4 = Mxfp4Layout("weight", rounds_inputs=True)
@@ -130,6 +134,22 @@ TILES, TILES_INV = Float8Layout((128, 128)), Float8Layout((128, 128), "weight_sc
             BITSANDBYTES | {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
             {Q: Bitsandbytes4Layout("nf4", nested=True)},
         ),
+        (BITSANDBYTES | {"llm_int8_skip_modules": ["gate_proj"]}, {GATE: None, Q: FP4_BLOCKS, HEAD: FP4_BLOCKS}),
+        (STATIC_FP8 | {"ignored_layers": [GATE]}, {GATE: None, Q: Float8Layout(), HEAD: None}),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, {Q: GptqLayout(32, symmetric=True)}),
+        ({**AWQ, "group_size": 64, "q_group_size": 32}, {Q: AwqLayout(64)}),
+        (
+            {name: value for name, value in AWQ.items() if name != "group_size"} | {"q_group_size": 64},
+            {Q: AwqLayout(64)},
+        ),
+        # A group may have another format than the others.
+        (compressed(INT8_ROWS, form="pack-quantized", format="int-quantized"), {Q: Int8Layout()}),
+        (CACHE_ALONE, {Q: None, HEAD: None}),
+        (CACHE_ALONE | {"config_groups": {}}, {Q: None}),
+        (
+            {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head", "*.mlp.gate"]},
+            {ROUTER: None, GATE: Float8Layout(), HEAD: None},
+        ),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*.mlp.gate"]}, {ROUTER: None}),
         (
             {"quant_method": "modelopt", "quant_algo": "NVFP4"},
@@ -187,7 +207,20 @@ def test_quark_gives_layers_of_a_pattern_their_own_layout():
         (GPTQ | {"dynamic": [".*"]}, r"gptq with dynamic \['.*'\]"),
         (GPTQ | {"dynamic": {".*": 8}}, r"gptq with dynamic \{'.*': 8\}"),
         (GPTQ | {"checkpoint_format": "gptq_p"}, "checkpoint_format 'gptq_p'"),
-        (compressed(INT4 | {"num_bits": 3}), r"config_groups\.group_0\.weights 'type int, num_bits 3"),
+        (
+            compressed(INT4 | {"num_bits": 3}),
+            r"group_0\.weights 'format pack-quantized, type int, num_bits 3",
+        ),
+        (compressed(INT8_ROWS), "format pack-quantized, type int, num_bits 8.* int8 that is symmetric and not packed"),
+        (
+            compressed(INT8_ROWS | {"symmetric": False}, form="int-quantized"),
+            "symmetric False.* int8 that is symmetric",
+        ),
+        ("fp8", "quantization_config is 'fp8'; it must be an object that names a quant_method"),
+        (compressed(INT4, "re:("), r"has the rule 're:\(': its regular expression is not valid"),
+        (compressed(INT4, targets=["re:["]), r"has the rule 're:\['"),
+        (GPTQ | {"dynamic": {"-:(": {}}}, r"has the rule '-:\('"),
+        (AMD_R1 | {"exclude": ["re:*"]}, r"has the rule 're:\*'"),
         (compressed(INT4 | {"actorder": "group"}), r"config_groups\.group_0\.actorder 'group'"),
         (compressed(FLOAT | {"strategy": "block"}), r"config_groups\.group_0\.weights"),
         ({"quant_method": "compressed-tensors", "config_groups": {}}, "config_groups {}"),
@@ -216,6 +249,14 @@ RULES = [
     "re:.*self_attn.*",
     r"re:model\.layers\.3\.",
     "re:.*gate",
+    "re:model.layers.3",
+    "re:self_attn",
+    "model.layers.1*",
+    "model.layers.[13]",
+    r"model.layers.1\d",
+    "mlp|self_attn",
+    "model.layers.3.mlp.gate$",
+    "mlp.gate+",
 ]
 
 
@@ -234,6 +275,16 @@ def test_rules_mean_a_layer_with_or_without_what_a_wrapper_puts_before_it():
     assert Rules(["layers.3.mlp.gate"], BY_TARGET).first_match(ROUTER) == "layers.3.mlp.gate"
     assert Rules([f"language_model.{ROUTER}"], BY_TARGET).first_match(ROUTER) is not None
     assert Rules(["mlp.gate"], BY_TARGET).first_match(ROUTER) is None
+
+
+@pytest.mark.parametrize("dialect", [BY_COMPONENT, BY_GLOB], ids=["component", "glob"])
+def test_a_rule_for_one_layer_means_no_layer_whose_number_begins_so(dialect):
+    third, thirteenth = Q, NAMES[-1]
+    for rule in ("layers.1", "model.layers.1"):
+        assert not means(rule, thirteenth, dialect)
+    for rule in ("model.layers.13", "layers.13"):
+        assert means(rule, thirteenth, dialect)
+        assert not means(rule, third, dialect)
 
 
 def test_the_first_rule_of_the_config_is_named_whether_it_is_a_text_or_a_pattern():

@@ -152,7 +152,18 @@ def test_scales_of_an_fp8_cache_are_passed_over_with_a_line(plain_llama: Path, t
     names = ("self_attn.k_scale", "self_attn.v_proj.v_scale", "self_attn.q_proj.output_scale")
     change(quantized, **{f"model.layers.0.{name}": torch.tensor(2.0) for name in names})
     assert_equals_twin(quantized, twin)
-    assert f"{quantized} has 3 scales for an fp8 KV cache: not used, the scale is 1" in caplog.text
+    assert "KV cache" not in caplog.text, "nobody asked for such a cache"
+    others, _ = write_quantized(tmp_path / "others", plain_llama, PUBLISHED["fp8 tensors"])
+    change(others, **{"model.layers.0.self_attn.q_proj.output_scale": torch.tensor(2.0)})
+    load_model(others, "float32", kv_cache_dtype="fp8", progress=False)
+    assert f"{others} has 1 scales for an fp8 KV cache: not used, the scale is 1" in caplog.text
+
+
+def test_a_shape_that_is_not_the_layers_is_told_with_its_name(plain_llama: Path, tmp_path: Path):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["int4 packed"])
+    change(quantized, **{f"{DOWN}.weight_shape": torch.tensor([64, 64])})
+    with pytest.raises(CheckpointError, match=rf"{DOWN}.*weight_shape says \[64, 64\]"):
+        load_model(quantized, progress=False)
 
 
 def fp8_cache_logits(folder: Path) -> torch.Tensor:
@@ -239,6 +250,43 @@ def test_latents_in_fp8_have_the_scale_of_the_checkpoint_on_every_rank(tmp_path:
     change(quantized, **{name: torch.ones(2)})
     with pytest.raises(CheckpointError, match=r"k_scale has 2 scales; the KV cache takes one"):
         fp8_cache_logits(quantized)
+
+
+@needs_the_native_kernels
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("k_scale", "v_scale"),
+        ("k_proj.k_scale", "v_proj.v_scale"),
+        ("qkv_proj.k_scale", "qkv_proj.v_scale"),
+        ("attn.k_scale", "attn.v_scale"),
+        ("k_proj.output_scale", "v_proj.output_scale"),
+        ("k_cache.scale", "v_cache.scale"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("key", "value"), [(0.5, 3.0), ([0.5, 0.25], [3.0, 6.0])], ids=["one", "for each head"])
+def test_keys_and_values_have_their_own_scales_in_each_spelling(names, key, value, plain_llama: Path, tmp_path: Path):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tensors"])
+    both = zip(names, (key, value), strict=True)
+    change(quantized, **{f"model.layers.0.self_attn.{name}": torch.tensor(scale) for name, scale in both})
+    model = load_model(quantized, "float32", kv_cache_dtype="fp8", progress=False).model
+    weights = mixer_layers(model)["model.layers.0.self_attn.attn"]._host._weights
+    for held, scale in ((weights.key_scale, key), (weights.value_scale, value)):
+        assert held.tolist() == (scale if isinstance(scale, list) else [scale, scale])
+
+
+@needs_the_native_kernels
+def test_a_cache_that_makes_its_own_scales_has_none_of_the_checkpoint(plain_llama: Path, tmp_path: Path):
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tensors"])
+
+    def logits() -> torch.Tensor:
+        model = load_model(quantized, "float32", kv_cache_dtype="fp8_per_token_head", progress=False)
+        return torch.cat(model.logits(PROMPTS))
+
+    before = logits()
+    change(quantized, **{f"model.layers.0.self_attn.{kind}_scale": torch.tensor(2.0**30) for kind in "kv"})
+    assert torch.equal(logits(), before)
 
 
 class Rank(NamedTuple):

@@ -176,6 +176,38 @@ def test_packed_int4_equals_compressed_tensors(group, zero_points, dtype):
     assert torch.equal(numbers(PackedInt4Layout(group, zero_points, dtype), tensors).to(dtype), expected)
 
 
+@pytest.mark.parametrize(("group", "columns"), [(16, 320), (96, 192), (160, 320)])
+@pytest.mark.parametrize("rows", [16, 12, 5])
+def test_packed_int4_of_odd_groups_and_rows_equals_its_description(group, columns, rows):
+    """Zero points are packed along the rows, eight in a word: the last word may be partly empty."""
+    codes, points = torch.randint(0, 16, (rows, columns)), torch.randint(0, 16, (rows, columns // group))
+    scale = scales(rows, columns // group, dtype=BF16)
+    padded = torch.nn.functional.pad(points, (0, 0, 0, -rows % 8), value=9)
+    tensors = {
+        "weight_packed": packed_by_hand(codes),
+        "weight_scale": scale,
+        "weight_shape": torch.tensor([rows, columns]),
+        "weight_zero_point": packed_by_hand(padded.t()).t().contiguous(),
+    }
+    expected = (codes - points.repeat_interleave(group, 1)).float() * scale.float().repeat_interleave(group, 1)
+    assert torch.equal(numbers(PackedInt4Layout(group, True), tensors, rows, columns), expected)
+
+
+def packed_by_hand(codes: torch.Tensor) -> torch.Tensor:
+    """Eight codes in an int32, the first lowest."""
+    places = codes.unflatten(1, (-1, 8)).long() << torch.arange(0, 32, 4)
+    return places.sum(-1).to(torch.uint32).view(torch.int32)
+
+
+@pytest.mark.parametrize("said", [[N, K + 8], [K, N], [N]])
+def test_packed_int4_whose_shape_is_another_is_refused(said):
+    layout = PackedInt4Layout(32, checks_shape=True)
+    tensors = {"weight_packed": words(N, K // 8), "weight_scale": scales(N, K // 32, dtype=BF16)}
+    with pytest.raises(CheckpointError, match=r"weight_shape says .*, and the layer is \[192, 320\]"):
+        layout.to_parts(tensors | {"weight_shape": torch.tensor(said)}, N, K)
+    layout.to_parts(tensors | {"weight_shape": torch.tensor([N, K], dtype=torch.int32)}, N, K)
+
+
 def awq_by_hand(tensors: dict[str, torch.Tensor], group: int) -> torch.Tensor:
     """Number by number, from AutoAWQ's description: the i-th nibble of a word is column (0, 2, 4, 6, 1, 3, 5, 7)[i]."""
 

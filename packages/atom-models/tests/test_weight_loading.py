@@ -221,7 +221,9 @@ def test_an_unsupported_architecture_names_those_that_are_and_the_nearest(tmp_pa
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0; it must be at least 1"),
         ({"rms_norm_eps": "tiny"}, "rms_norm_eps is 'tiny', not a number"),
         ({"attention_bias": 1}, "attention_bias is 1, not true or false"),
-        ({"num_key_value_heads": 3}, "num_heads 4 is not a multiple of num_kv_heads 3"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads is 3, which does not divide num_attention_heads, 4"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps is -1.0; it must be finite and above 0"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan; it must be finite and above 0"),
         ({"hidden_act": "relu6"}, "hidden_act is 'relu6'"),
         ({"rope_parameters": {"rope_type": "spiral"}}, "rope_type 'spiral' is not one of"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "needs the parameter original_max_position"),
@@ -232,6 +234,14 @@ def test_a_config_that_cannot_be_is_refused_by_field(tmp_path, fields, says):
     with pytest.raises(ValueError, match=says) as caught:
         load_model(edit_config(make_tiny_llama(tmp_path / "m"), **fields))
     assert "\n" not in str(caught.value)
+
+
+def test_a_null_where_a_number_has_to_be_is_no_default(tmp_path):
+    folder = make_tiny_llama(tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": None}))
+    with pytest.raises(CheckpointError, match="rms_norm_eps is null; it must be a number above 0"):
+        load_model(folder)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "nonsense", "Tensor"])

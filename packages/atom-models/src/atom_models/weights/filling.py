@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 import torch
 from torch import nn
 
+from atom_kernels.mixers.cache_format import FLOAT8_DTYPES
 from atom_models.checkpoint import CheckpointError
 from atom_models.layers.loadable import ChoosesNames, Loadable
 from atom_models.quantization import Headers
@@ -115,6 +116,8 @@ class _Filling:
         self._seen: set[str] = set()
         self._waiting: dict[str, torch.Tensor] = {}
         self._num_cache_scales = 0
+        problems = (getattr(module, "problem", None) for module in model.modules())
+        self._has_float8_cache = any(getattr(one, "kv_cache_dtype", None) in FLOAT8_DTYPES for one in problems)
         self._not_finite: list[str] = []
 
     def take(self, name: str, tensor: torch.Tensor) -> None:
@@ -151,7 +154,11 @@ class _Filling:
 
     def account(self, given: Collection[str], unexpected: list[str]) -> None:
         """Refuses a model of which not every tensor is given, and tensors that nobody takes."""
-        if self._num_cache_scales and not any(name.endswith(_CACHE_SCALES) for name in self.owners):
+        if (
+            self._num_cache_scales
+            and self._has_float8_cache
+            and not any(name.endswith(_CACHE_SCALES) for name in self.owners)
+        ):
             line = "%s has %d scales for an fp8 KV cache: not used, the scale is 1"
             logger.warning(line, self._where, self._num_cache_scales)
         missing = [name for name in self.owners if name not in given]

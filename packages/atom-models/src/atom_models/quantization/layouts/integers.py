@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from atom_kernels.formats import Integers, Offset, WeightFormat
+from atom_models.checkpoint.errors import CheckpointError
 from atom_models.quantization.layouts.stored import ExpectedWeight, check_scales, expected_scale, rows_of_scale
 
 # Codes in an int32.
@@ -58,16 +59,21 @@ class PackedInt4Layout:
         group: inputs that share a scale; None is a whole row.
         zero_points: there are some, packed along the outputs.
         scale_dtype: in which scales are held, whatever the checkpoint has.
+        checks_shape: ``weight_shape`` is there: it is read, and has to be that of the layer.
     """
 
     group: int | None = 128
     zero_points: bool = False
     scale_dtype: torch.dtype = torch.float32
-    ignored: tuple[str, ...] = ("weight_shape",)
+    checks_shape: bool = False
 
     @property
     def name(self) -> str:
         return f"packed {self.weight_format.name}"
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        return () if self.checks_shape else ("weight_shape",)
 
     @property
     def weight_format(self) -> WeightFormat:
@@ -82,10 +88,15 @@ class PackedInt4Layout:
         }
         if self.zero_points:
             expected["weight_zero_point"] = ExpectedWeight((-(-num_rows // _CODES), grid[1]), torch.int32)
+        if self.checks_shape:
+            expected["weight_shape"] = ExpectedWeight((2,), torch.int64, dtypes=(torch.int32,), dummy=0)
         return expected
 
     def to_parts(self, tensors: Mapping[str, torch.Tensor], num_rows: int, num_columns: int) -> dict[str, torch.Tensor]:
         grid = self.weight_format.parts["scale"].shape(num_rows, num_columns)
+        told = tensors["weight_shape"].tolist() if self.checks_shape else [0, 0]
+        if told not in ([num_rows, num_columns], [0, 0]):  # zeros are in dummy weights
+            raise CheckpointError(f"{self.name}: weight_shape says {told}, and the layer is {[num_rows, num_columns]}")
         parts = {
             # Little-endian words: their bytes are two codes each, and the even column is low already.
             "weight": tensors["weight_packed"].contiguous().view(torch.uint8)[:, : -(-num_columns // 2)],

@@ -25,10 +25,22 @@ class Dialect:
     Attributes:
         texts: a name -> the plain texts that mean it as rules.
         pattern: a rule -> the regular expression of how the names begin that it means; None if it is a plain text.
+        mark: rules that begin so are regular expressions by declaration, and wrong where they are none; None if no
+            rule is, and what cannot be read means nothing.
     """
 
     texts: Callable[[str], Iterable[str]]
     pattern: Callable[[str], str | None]
+    mark: str | None = None
+
+    def why_not(self, rule: str) -> str | None:
+        """Why a rule that is a regular expression by declaration is none."""
+        pattern = self.pattern(rule) if self.mark is not None and rule.startswith(self.mark) else None
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            return f"its regular expression is not valid ({error})"
+        return None
 
 
 class Rules:
@@ -105,10 +117,10 @@ def _spellings(name: str) -> Iterator[str]:
 # Hugging Face's own formats: the name's end, or a pattern of the components that it begins with.
 BY_COMPONENT = Dialect(_component_texts, _component_pattern)
 # compressed-tensors: the name, a pattern after ``re:`` of how it begins, or the class, which is Linear here.
-BY_TARGET = Dialect(lambda name: (name, "Linear"), _target_pattern)
+BY_TARGET = Dialect(lambda name: (name, "Linear"), _target_pattern, "re:")
 # AutoAWQ: any part of the name.
 BY_PART = Dialect(lambda name: (), lambda rule: f".*{re.escape(rule)}")
 # GPTQ: a pattern of how the name begins, behind ``+:`` or ``-:`` or nothing.
-BY_SIGN = Dialect(lambda name: (), lambda rule: rule[2:] if rule.startswith(("+:", "-:")) else rule)
+BY_SIGN = Dialect(lambda name: (), lambda rule: rule[2:] if rule.startswith(("+:", "-:")) else rule, "")
 # Quark and modelopt: the name or the first of its components, with ``*`` for anything, or a pattern after ``re:``.
-BY_GLOB = Dialect(_beginnings, _glob_pattern)
+BY_GLOB = Dialect(_beginnings, _glob_pattern, "re:")

@@ -80,13 +80,21 @@ def read_published(given: Config) -> PublishedQuantization:
     Raises:
         UnsupportedQuantizationError: a method, or a field of one, that is not read here; it names the field.
     """
+    if not isinstance(given, Mapping):
+        raise UnsupportedQuantizationError(
+            f"config.json: quantization_config is {given!r}; it must be an object that names a quant_method"
+        )
     method = str(quantization_method({"quantization_config": given}))
-    if method not in _READERS or not isinstance(given, Mapping):
+    if method not in _READERS:
         raise UnsupportedQuantizationError(
             f"the checkpoint is quantized as {method}, which this version does not read; it reads "
             f"{', '.join(_READERS)}. {_INSTEAD}"
         )
-    return replace(_READERS[method](given), cache_field=declared_cache_scales(given))
+    read = _READERS[method](given)
+    for rule in (*read.skipped, *(rule for rules, _ in read.groups for rule in rules)):
+        if (problem := read.dialect.why_not(rule)) is not None:
+            raise UnsupportedQuantizationError(f"config.json: quantization_config has the rule {rule!r}: {problem}")
+    return replace(read, cache_field=declared_cache_scales(given))
 
 
 def _read_fp8(given: Config) -> PublishedQuantization:
@@ -162,6 +170,8 @@ def _read_mxfp4(given: Config) -> PublishedQuantization:
 
 def _read_compressed_tensors(given: Config) -> PublishedQuantization:
     groups = given.get("config_groups")
+    if not groups and given.get("kv_cache_scheme"):  # only the cache is quantized
+        return PublishedQuantization("compressed-tensors", (), dialect=BY_TARGET)
     if not isinstance(groups, Mapping) or not groups:
         raise _unsupported("compressed-tensors", "config_groups", groups, "at least one group")
     read = []
@@ -198,10 +208,10 @@ def _compressed_layout(where: str, group: Config, form: str) -> StoredLayout | N
             return Mxfp4Layout(rounds_inputs=rounds_inputs)
         case ("float", 4, _) if size == 16:
             return Nvfp4Layout()
-    found = ", ".join(
-        f"{key} {weights.get(key)}" for key in ("type", "num_bits", "strategy", "group_size", "symmetric")
-    )
-    raise _unsupported("compressed-tensors", f"{where}.weights", found, "fp8, int8, int4, mxfp4 and nvfp4")
+    told = {key: weights.get(key) for key in ("type", "num_bits", "strategy", "group_size", "symmetric")}
+    found = ", ".join(f"{key} {value}" for key, value in {"format": form, **told}.items())
+    allowed = "fp8, int4, mxfp4 and nvfp4, and int8 that is symmetric and not packed"
+    raise _unsupported("compressed-tensors", f"{where}.weights", found, allowed)
 
 
 def _read_quark(given: Config) -> PublishedQuantization:

@@ -15,6 +15,7 @@ from atom_models.quantization.layouts import (
     GptqLayout,
     Int8Layout,
     Mxfp4Layout,
+    PackedInt4Layout,
     PlainLayout,
     StoredLayout,
 )
@@ -87,6 +88,8 @@ def _with_what_it_checks(layout: StoredLayout, present: Mapping[str, Header]) ->
     """The layout, which reads what it could do without, where that may contradict it."""
     if isinstance(layout, GptqLayout) and not layout.sorted_inputs and "g_idx" in present:
         return replace(layout, checks_groups=True)
+    if isinstance(layout, PackedInt4Layout) and "weight_shape" in present:
+        return replace(layout, checks_shape=True)
     return layout
 
 
