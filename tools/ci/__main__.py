@@ -18,9 +18,9 @@ _HATCH = (".venv/bin/hatch", "run")
 STEPS = (
     Step("check", (*_HATCH, "check")),
     Step("test", (*_HATCH, "test", "packages", "tests"), tests=True),
-    Step("test-timing", (*_HATCH, "test-timing", "packages", "tests"), tests=True),
     # Those on the real default model. What downloads packages takes minutes more and is run by hand.
-    Step("test-slow", (*_HATCH, "test-slow", "packages", "-m", "slow"), tests=True),
+    Step("test-slow", (*_HATCH, "test-slow", "packages", "-m", "slow and not timing"), tests=True),
+    Step("test-timing", (*_HATCH, "test-timing", "packages", "tests", "-m", "timing and not gpu"), tests=True),
 )
 
 
