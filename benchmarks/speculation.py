@@ -7,10 +7,7 @@ import statistics
 import time
 from typing import Any
 
-LIST = "\n".join(
-    f"def get_{name}(self) -> int:\n    return self._{name}\n"
-    for name in ("width", "height", "depth", "weight", "area")
-)
+LIST = "\n".join(f"def get_{name}(self) -> int:\n    return self._{name}\n" for name in ("width", "height", "weight"))
 # What a model goes on with is much of what it has read, or nothing of it.
 TEXTS = {
     "repeating": f"Here is a Python class. I repeat it twice, word for word.\n\n{LIST}\nAgain:\n\n{LIST}\nAgain:\n\n",
@@ -21,6 +18,7 @@ TEXTS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `python -m benchmarks speculation`."""
     parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS))
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--num-speculative-tokens", type=int, default=8)
     parser.add_argument("--max-tokens", type=int, default=160)
@@ -41,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     )
     with LLMEngine(options.model, **common) as plain, LLMEngine(options.model, **common, **drafting) as drafts:
         for batch_size in options.batch_sizes:
-            for name in TEXTS:
+            for name in options.texts:
                 print(_compare(name, batch_size, (plain, drafts), options), flush=True)
     return 0
 
@@ -52,13 +50,13 @@ def _compare(name: str, batch_size: int, engines: tuple[Any, Any], options: argp
     num_differing = num_compared = 0
     before = engines[1].stats
     for number in range(options.rounds + 1):
-        tokens = []
-        for engine, found in zip(engines, speeds, strict=True):
-            outputs, seconds = _generate(engine, TEXTS[name], batch_size, number, options)
-            tokens.append([output["token_ids"] for output in outputs])
+        tokens: dict[int, list[list[int]]] = {}
+        for side in (0, 1) if number % 2 else (1, 0):
+            outputs, seconds = _generate(engines[side], TEXTS[name], batch_size, number, options)
+            tokens[side] = [output["token_ids"] for output in outputs]
             if number:  # the first round warms up
-                found.append(sum(output["num_tokens_output"] for output in outputs) / seconds)
-        num_differing += sum(one != other for one, other in zip(*tokens, strict=True))
+                speeds[side].append(sum(output["num_tokens_output"] for output in outputs) / seconds)
+        num_differing += sum(one != other for one, other in zip(tokens[0], tokens[1], strict=True))
         num_compared += batch_size
     ratios = sorted(drafts / plain for plain, drafts in zip(*speeds, strict=True))
     plain, drafts = map(statistics.median, speeds)

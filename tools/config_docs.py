@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -94,7 +95,7 @@ def _refused(option: Option) -> str:
     return " *Refused by this version.*" if refused else ""
 
 
-def _is_unsupported(name: str, value: object) -> bool:
+def _is_unsupported(name: str, value: Any) -> bool:
     try:
         EngineArgs(**{name: value})
     except ConfigError as error:

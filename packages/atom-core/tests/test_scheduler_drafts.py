@@ -198,10 +198,14 @@ def test_while_a_prompt_is_computed_nobody_has_drafts():
 def test_a_step_samples_no_more_tokens_than_logits_have_memory_for():
     config = SpeculationConfig(num_tokens=4)
     assert [config.max_num_samples(number) for number in (1, 8, 16, 40, 512)] == [5, 40, 80, 80, 512]
-    engine = make_engine("knowing", num_tokens=3, max_num_seqs=1)
-    engine.add(make_request(max_tokens=40))
-    engine.run()
-    assert max(entry.num_samples for step in engine.steps for entry in step.scheduled) == 4
+    for max_num_seqs, num_requests in ((1, 1), (20, 20), (70, 40)):
+        limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": 200}
+        engine = make_engine("knowing", num_tokens=3, num_blocks=900, **limits)
+        engine.add(*(make_request(f"{chr(97 + number % 9)}{number}", max_tokens=30) for number in range(num_requests)))
+        engine.run()
+        sampled = [sum(entry.num_samples for entry in step.scheduled) for step in engine.steps]
+        allowed = SpeculationConfig(num_tokens=3).max_num_samples(max_num_seqs)
+        assert num_requests < max(sampled) <= allowed
 
 
 @pytest.mark.parametrize("kind", ["random", "knowing"])

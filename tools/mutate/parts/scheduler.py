@@ -11,6 +11,7 @@ _TESTS = (
     "atom-core/tests/test_prefix_cache.py",
     "atom-core/tests/test_cache_groups.py",
     "atom-core/tests/test_scheduler.py",
+    "atom-core/tests/test_scheduler_drafts.py",
     "atom-core/tests/test_scheduler_endings.py",
     "atom-core/tests/test_scheduler_preemption.py",
     "atom-core/tests/test_scheduler_properties.py",
@@ -31,6 +32,7 @@ SCHEDULER = Part(
     files={
         f"{_CORE}/scheduler/*.py": _TESTS,
         f"{_CORE}/kv_cache/*.py": _TESTS,
+        f"{_CORE}/speculation/*.py": ("atom-core/tests/test_drafters.py", "atom-core/tests/test_scheduler_drafts.py"),
         "atom-kernels/src/atom_kernels/protocols/group_spec.py": _TESTS,
         "atom-kernels/src/atom_kernels/protocols/pages.py": _TESTS,
     },

@@ -26,7 +26,7 @@ class Drafting:
         self, speculation: Speculation, book: RequestBook, config: SchedulerConfig, clock: Callable[[], float]
     ) -> None:
         self._speculation, self._book, self._clock = speculation, book, clock
-        self._max_num_tokens = config.max_num_batched_tokens
+        self._max_num_tokens, self._max_num_seqs = config.max_num_batched_tokens, config.max_num_seqs
         self._max_num_samples = speculation.config.max_num_samples(config.max_num_seqs)
         self._last_report = clock()
 
@@ -36,7 +36,7 @@ class Drafting:
         if not decodes or not self._is_for_drafts(len(decodes)):
             return False
         found = self._candidates(request for request in decodes if request.num_samples_in_flight <= 1)
-        room = self._room(len(decodes), self._max_num_tokens - len(decodes))
+        room = self._room(self._max_num_tokens - len(decodes))
         return self._speculation.is_worth_waiting(
             [candidate for _, candidate in found], num_rows=len(decodes), room=room
         )
@@ -49,7 +49,7 @@ class Drafting:
         drafts = self._speculation.choose(
             [candidate for _, candidate in found],
             num_rows=len(step.rows),
-            room=self._room(len(step.rows), step.budget),
+            room=self._room(step.budget),
         )
         row_of = {row.request.request_id: row for row in step.rows}
         for (request, _), token_ids in zip(found, drafts, strict=True):
@@ -94,5 +94,7 @@ class Drafting:
                 found.append((request, Candidate(request.trail, request.token_ids, room)))
         return found
 
-    def _room(self, num_rows: int, budget: int) -> int:
+    def _room(self, budget: int) -> int:
+        """Drafts that a step may have, where everybody who may run samples a token too."""
+        num_rows = min(len(self._book.running) + len(self._book.waiting), self._max_num_seqs)
         return max(min(budget, self._max_num_samples - num_rows), 0)
