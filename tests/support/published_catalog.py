@@ -180,11 +180,6 @@ def _kimi_k2_thinking(quantization: Mapping[str, Any], experts: Layout, *formats
         },
         quantization=quantization,
         formats=frozenset({"bfloat16", *formats}),
-        passed_over=(
-            ("model.layers.{1..60}.mlp.experts.{0..383}.{gate,up,down}_proj.weight_shape",)
-            if "weight_shape" in experts
-            else ()
-        ),
     )
 
 
@@ -380,7 +375,6 @@ CHECKPOINTS: Mapping[str, PublishedCheckpoint] = {
         _compressed("pack-quantized", _numbers(4, "int", "group", group=128), None, "lm_head"),
         packed(128, "I64"),
         "packed int4 per 128",
-        f"{_LLAMA_LINEARS}.weight_shape",
     ),
     "amd/Llama-3.1-8B-Instruct-FP8-KV": _llama(
         _quark(

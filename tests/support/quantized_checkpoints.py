@@ -304,3 +304,13 @@ PUBLISHED: Mapping[str, Published] = {
         group=16,
     ),
 }
+
+
+def change(folder: Path, rename: dict[str, str | None] | None = None, **tensors: torch.Tensor) -> None:
+    """Renames tensors of a checkpoint, leaves out those whose new name is None, and puts others into it."""
+    weights = load_file(folder / "model.safetensors") | tensors
+    for old, new in (rename or {}).items():
+        tensor = weights.pop(old)
+        if new is not None:
+            weights[new] = tensor
+    save_file(weights, folder / "model.safetensors")

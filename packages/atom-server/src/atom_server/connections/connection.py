@@ -215,6 +215,7 @@ class Connection(HttpToolsProtocol):
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
         lines += [b"%s: %s" % field for field in self.headers if field[0] != b"upgrade"]
         self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
         self._parse(b"\r\n".join([*lines, b"", b""]))
         if rest and self._refusal is None:
             self._parse(rest)

@@ -1,0 +1,51 @@
+"""What bounds clients: connections, bodies, keys, rates, queues, and the work of grammars."""
+
+from __future__ import annotations
+
+from tools.mutate.operators import GENERAL_OPERATORS
+from tools.mutate.parts.part import Harmless, Part
+
+_CORE = "atom-core/src/atom_core"
+_SERVER = "atom-server/src/atom_server"
+_CONNECTION_TESTS = (
+    "atom-server/tests/test_hostile_connections.py",
+    "atom-server/tests/test_departures.py",
+    "atom-server/tests/test_bodies_and_trailers.py",
+)
+_BODY_TESTS = (
+    "atom-server/tests/test_bodies_and_trailers.py",
+    "atom-server/tests/test_bad_input.py",
+    "atom-server/tests/test_hostile_connections.py",
+)
+_KEY_TESTS = (
+    "atom-server/tests/test_keys.py",
+    "atom-server/tests/test_rate_limits.py",
+    "atom-server/tests/test_who_may_ask.py",
+)
+_QUEUE_TESTS = (
+    "atom-core/tests/test_fair_shares.py",
+    "atom-core/tests/test_bad_requests.py",
+    "atom-core/tests/test_async_engine.py",
+)
+_GRAMMAR_TESTS = (
+    "atom-core/tests/test_late_masks.py",
+    "atom-core/tests/test_grammar_judge.py",
+    "atom-core/tests/test_structured_output.py",
+    "atom-core/tests/test_thinking_budget.py",
+)
+_HARMLESS: Harmless = {}
+
+LIMITS = Part(
+    name="limits",
+    files={
+        f"{_SERVER}/connections/*.py": _CONNECTION_TESTS,
+        f"{_SERVER}/bodies/*.py": _BODY_TESTS,
+        f"{_SERVER}/access/*.py": _KEY_TESTS,
+        f"{_SERVER}/web_pages.py": _KEY_TESTS,
+        f"{_SERVER}/responses/store.py": ("atom-server/tests/test_response_store.py",),
+        f"{_CORE}/engine/inputs/*.py": _QUEUE_TESTS,
+        f"{_CORE}/structured_output/*.py": _GRAMMAR_TESTS,
+    },
+    operators=GENERAL_OPERATORS,
+    harmless=_HARMLESS,
+)

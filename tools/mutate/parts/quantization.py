@@ -1,0 +1,42 @@
+"""Number formats, the layouts of published files, what a config says of layers, and what plans count of it."""
+
+from __future__ import annotations
+
+from tools.mutate.operators import GENERAL_OPERATORS
+from tools.mutate.parts.part import Harmless, Part
+
+_KERNELS = "atom-kernels/src/atom_kernels"
+_MODELS = "atom-models/src/atom_models"
+_FORMAT_TESTS = (
+    "atom-kernels/tests/test_weight_formats.py",
+    "atom-models/tests/test_stored_layouts.py",
+    "atom-models/tests/test_held_formats.py",
+    "atom-models/tests/test_quantized_shards.py",
+)
+_LAYOUT_TESTS = (
+    "atom-models/tests/test_stored_layouts.py",
+    "atom-models/tests/test_published_quantization.py",
+    "atom-models/tests/test_published_formats.py",
+    "atom-models/tests/test_quantized_checkpoints.py",
+    "atom-models/tests/test_cache_scales_of_checkpoints.py",
+    "atom-models/tests/test_bad_quantized_files.py",
+    "atom-models/tests/test_quantized_shards.py",
+)
+_PLAN_TESTS = (
+    "atom-models/tests/test_model_requirements.py",
+    "atom-models/tests/test_layer_weights.py",
+    "atom-models/tests/test_published_checkpoints.py",
+    "atom-server/tests/test_plan.py",
+)
+_HARMLESS: Harmless = {}
+
+QUANTIZATION = Part(
+    name="quantization",
+    files={
+        f"{_KERNELS}/formats/*.py": _FORMAT_TESTS,
+        f"{_MODELS}/quantization/**/*.py": _LAYOUT_TESTS,
+        f"{_MODELS}/requirements/*.py": _PLAN_TESTS,
+    },
+    operators=GENERAL_OPERATORS,
+    harmless=_HARMLESS,
+)
