@@ -17,7 +17,7 @@ from benchmarks.kernels import page as kernels_page
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = (
     *("offline", "overhead", "http", "blocks", "busy", "kernels", "gpu", "gpu-quick-host", "gpu-in-vllm", "served"),
-    *("vllm", "masks", "mask-steps"),
+    *("vllm", "masks", "mask-steps", "speculation"),
 )
 # What stands above each table of the README.
 README_TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
@@ -51,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vllm", type=Path, default=ROOT / "docs" / "vllm.md", help="page of the plugin, likewise")
     parser.add_argument(
         "--structured-output", type=Path, default=ROOT / "docs" / "structured-output.md", help="page of masks, likewise"
+    )
+    parser.add_argument(
+        "--speculation", type=Path, default=ROOT / "docs" / "speculation.md", help="page of speculation, likewise"
     )
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a page is out of date")
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="file whose measured part is replaced")
@@ -96,6 +99,9 @@ def pages(options: argparse.Namespace) -> dict[Path, str]:
         text = options.structured_output.read_text()
         table = report.masks_table(found["masks"][0], next(iter(found["mask-steps"]), None))
         written[options.structured_output] = report.fill_marks(text, [table], "masks")
+    if found["speculation"]:
+        tables = [report.speculation_table(document) for document in found["speculation"]]
+        written[options.speculation] = report.fill_marks(options.speculation.read_text(), tables)
     return written | {options.readme: readme}
 
 

@@ -216,6 +216,32 @@ def busy_table(document: dict[str, Any]) -> str:
     return markdown_table(rows) + "\n\n" + summary + " " + conditions(document)
 
 
+def speculation_table(document: dict[str, Any]) -> str:
+    """The table of a `speculation` result in markdown, with the facts of the run under it."""
+    rows = [("text", "batch", "tokens a second without", "with", "ratio (range)", "guesses accepted")]
+    rows += [speculation_row(result) for result in document["results"]]
+    differing = sum(result["num_outputs_that_differ"] for result in document["results"])
+    compared = sum(result["num_outputs"] for result in document["results"])
+    facts = f"{compared - differing} of {compared} outputs were equal. "
+    facts += (
+        f"Up to {document['settings']['num_speculative_tokens']} guesses; {document['settings']['rounds']} rounds. "
+    )
+    return markdown_table(rows) + "\n\n" + facts + conditions(document)
+
+
+def speculation_row(result: dict[str, Any]) -> tuple[str, ...]:
+    """The cells of one text at one batch size."""
+    speeds, (low, high) = result["tokens_per_s"], result["ratio"]["range"]
+    return (
+        f"{result['text']}, temperature {result['temperature']:g}, {result['max_tokens']} tokens",
+        str(result["batch_size"]),
+        f"{speeds['without']:.1f}",
+        f"{speeds['with']:.1f}",
+        f"{result['ratio']['median']:.2f} ({low:.2f} - {high:.2f})",
+        f"{result['num_accepted_tokens']} of {result['num_draft_tokens']}",
+    )
+
+
 def conditions(document: dict[str, Any]) -> str:
     """One paragraph on where, with what and how quietly the run was made."""
     machine, settings = document["machine"], document["settings"]
