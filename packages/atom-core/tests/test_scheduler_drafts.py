@@ -195,6 +195,19 @@ def test_while_a_prompt_is_computed_nobody_has_drafts():
     assert num_drafts(with_prompts[:-1]) == 0
 
 
+def test_steps_with_prompts_say_nothing_of_what_decodes_cost():
+    clock = Clock(step=1.0, token=0.0)
+    engine = make_adaptive(lambda: NgramDrafter(5, 5), clock)
+    engine.add(make_request("a", max_tokens=40), make_request("b", 90, max_tokens=2))
+    while not engine.tokens["b"]:
+        clock.step(engine)
+    costs = engine.scheduler._drafting._speculation.costs
+    assert not any(costs.are_known(num_tokens) for num_tokens in range(1, 33))
+    clock.run(engine)
+    assert costs.are_known(1)
+    assert costs.seconds(1) == pytest.approx(1.0)
+
+
 def test_a_step_samples_no_more_tokens_than_logits_have_memory_for():
     config = SpeculationConfig(num_tokens=4)
     assert [config.max_num_samples(number) for number in (1, 8, 16, 40, 512)] == [5, 40, 80, 80, 512]

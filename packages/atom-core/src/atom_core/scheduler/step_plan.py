@@ -23,7 +23,6 @@ class StepPlan:
 
     Attributes:
         rows: in batch order.
-        num_drafts: drafts behind the rows.
         num_missing_blocks: blocks that decodes of this step are to get as soon as others return them.
         num_ending_blocks: blocks of requests that steps in flight will end; None until they are asked for."""
 
@@ -31,9 +30,13 @@ class StepPlan:
         self.step_id = step_id
         self.budget = budget
         self.rows: list[PlannedRow] = []
-        self.num_drafts = 0
         self.num_missing_blocks = 0
         self.num_ending_blocks: int | None = None
+
+    @property
+    def num_drafts(self) -> int:
+        """Drafts behind the rows."""
+        return sum(len(row.drafts) for row in self.rows)
 
     def add(self, request: Request, num_new_tokens: int) -> None:
         """Give `request` part of the budget."""
@@ -44,14 +47,12 @@ class StepPlan:
         """Let `token_ids` follow a row that samples."""
         row.drafts = token_ids
         self.budget -= len(token_ids)
-        self.num_drafts += len(token_ids)
 
     def discard(self, request: Request) -> None:
         """Take out a request that has lost its blocks, if it is here."""
         for index, row in enumerate(self.rows):
             if row.request is request:
                 self.budget += row.num_new_tokens + len(row.drafts)
-                self.num_drafts -= len(row.drafts)
                 del self.rows[index]
                 return
 
