@@ -13,6 +13,7 @@ _TESTS = (
     "atom-core/tests/test_scheduler.py",
     "atom-core/tests/test_scheduler_endings.py",
     "atom-core/tests/test_scheduler_preemption.py",
+    "atom-core/tests/test_scheduler_waiting_aside.py",
     "atom-core/tests/test_scheduler_properties.py",
     "atom-core/tests/test_one_step_ahead.py",
 )
