@@ -14,6 +14,7 @@ _TESTS = (
     "atom-core/tests/test_scheduler_drafts.py",
     "atom-core/tests/test_scheduler_endings.py",
     "atom-core/tests/test_scheduler_preemption.py",
+    "atom-core/tests/test_scheduler_waiting_aside.py",
     "atom-core/tests/test_scheduler_properties.py",
     "atom-core/tests/test_one_step_ahead.py",
 )
