@@ -86,7 +86,9 @@ class StepPlan:
         first = request.num_computed_tokens
         end = first + row.num_new_tokens
         num_samples = 1 + num_drafts if request.samples and end == request.num_tokens else 0
-        token_ids = (*request.untold_token_ids(end), *row.drafts)
+        # Most decodes have neither.
+        has_drafts = num_drafts or end > request.num_tokens_at_worker
+        token_ids = (*request.untold_token_ids(end), *row.drafts) if has_drafts else ()
         request.num_computed_tokens = end + num_drafts
         request.num_tokens_at_worker = max(request.num_tokens_at_worker, end + num_samples)
         request.num_samples_in_flight += num_samples
