@@ -108,7 +108,7 @@ def test_a_stop_token_among_accepted_drafts_ends_a_request_and_what_follows_is_n
 
 
 class Clock:
-    """Of a device that takes so long for each token of a step and so long for the rest, one step after the other."""
+    """A device's clock: so long for each token of a step and so long for the rest, one step after the other."""
 
     def __init__(self, *, step: float, token: float) -> None:
         self.now, self._step, self._token = 0.0, step, token

@@ -27,7 +27,7 @@ class NgramDrafter:
 
     def __init__(self, shortest: int, longest: int) -> None:
         self._shortest, self._longest = shortest, longest
-        # Of each hash the last place that ends with such tokens; of each place the one before it with its hash.
+        # For each hash the last place that ends with such tokens; for each place the one before it with the same hash.
         self._last, self._before = _nowhere(_SMALLEST), array("i")
 
     def propose(self, token_ids: Sequence[int], num_tokens: int) -> Draft:

@@ -307,7 +307,7 @@ class ConstrainedRequests:
         return held_bytes([*self._followed.values(), *begun])
 
     def _too_large(self) -> dict[str, str]:
-        """Of all that is followed the one that holds most, where it is too much together; looked at now and then."""
+        """The followed text that holds most, where all together hold too much; looked at now and then."""
         self._num_steps += 1
         if self._num_steps % STEPS_BETWEEN_LOOKS or self._num_bytes() <= MAX_BYTES:
             return {}

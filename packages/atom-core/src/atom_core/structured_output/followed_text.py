@@ -10,7 +10,7 @@ from atom_core.structured_output.mask_thread import MaskJob
 from atom_core.structured_output.matcher import Matcher
 from atom_core.structured_output.thinking import ThinkingParser
 
-# Of a parser, for each token: ambiguous grammars were measured to take 1,600, JSON takes 200.
+# What a parser may hold for each token: ambiguous grammars were measured to take 1,600, JSON takes 200.
 TOKEN_BYTES = 1024
 
 

@@ -30,7 +30,7 @@ def verify_drafts(sampled_n: torch.Tensor, drafts_n: torch.Tensor) -> torch.Tens
         drafts_n: int64, the draft that stands where each was sampled; -1 in the last row of each request.
 
     Returns:
-        int64 ``[n]``. Of the last request too all rows must be there.
+        int64 ``[n]``. The rows must be complete: the last one ends a request.
     """
     kept, is_kept = sampled_n.tolist(), True
     for row, (sampled, draft) in enumerate(zip(sampled_n.tolist(), drafts_n.tolist(), strict=True)):

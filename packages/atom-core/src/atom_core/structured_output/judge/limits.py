@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Of the judge, for one constraint. Real schemas of 60 kB take 0.1 s, and 20 MB.
+# What judging one constraint may take. Real schemas of 60 kB take 0.1 s, and 20 MB.
 CPU_SECONDS = 1.0
 MEMORY_BYTES = 512 << 20
 # A judge that has so much more than at its start makes room for a new one.
