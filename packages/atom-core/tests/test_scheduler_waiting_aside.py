@@ -25,7 +25,7 @@ def step(scheduler, void=()):
     if scheduled is None:
         return []
     results = [
-        RequestStepOutput(one.request_id, [9] if one.samples and one.request_id not in void else [])
+        RequestStepOutput(one.request_id, [9] if one.num_samples and one.request_id not in void else [])
         for one in scheduled.scheduled
     ]
     scheduler.update(scheduled, ModelOutput(scheduled.step_id, results))

@@ -185,7 +185,7 @@ def test_shards_that_a_checkpoint_skips_stay_dense_within_a_merged_layer(tmp_pat
             "quantized as gptq with bits 3, which this version does not read; it reads 4",
         ),
         ({}, None, "quantized as none"),
-        ("fp8", None, "quantized as fp8, which"),
+        ("fp8", None, "quantization_config is 'fp8'; it must be an object"),
         (
             {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "int4"},
             None,

@@ -92,6 +92,7 @@ class News:
     """What `Tallies` reads of a sample's news."""
 
     finish_reason = None
+    num_draft_tokens = num_accepted_tokens = 0
 
     def __init__(self, num_output_tokens, ttft, latency):
         self.num_output_tokens, self.ttft, self.latency = num_output_tokens, ttft, latency
