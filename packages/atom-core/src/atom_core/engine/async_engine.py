@@ -177,7 +177,7 @@ class AsyncEngine:
         `submit` asks this first; whoever makes something for each sample before that asks it earlier.
 
         Args:
-            num_tokens: of all prompts together, as far as they are known.
+            num_tokens: prompt tokens of all prompts together, as far as they are known.
 
         Raises:
             InvalidRequestError: with code "queue_full" try again later; other codes mean that it could never be.

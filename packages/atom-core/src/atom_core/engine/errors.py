@@ -25,7 +25,7 @@ class EngineFailedError(RuntimeError):
     """The engine failed; the message is the cause, in one line.
 
     Attributes:
-        failure: of what kind, and where the full trace is.
+        failure: the kind of failure, and where the full trace is.
     """
 
     def __init__(self, failure: Failure | str) -> None:

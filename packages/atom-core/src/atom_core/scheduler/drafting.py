@@ -17,7 +17,7 @@ class Drafting:
     """Asks `speculation` for the drafts of a step, and tells it what became of them.
 
     Args:
-        book: of the requests.
+        book: the requests and who runs.
         config: limits of steps and requests.
         clock: seconds.
     """

@@ -42,8 +42,8 @@ class Speculation:
 
     Attributes:
         config: what was asked for.
-        costs: of steps without prompts.
-        statistics: of the drafts that were verified.
+        costs: what steps without prompts took.
+        statistics: counts of the drafts that were verified.
     """
 
     def __init__(self, config: SpeculationConfig, make_drafter: MakeDrafter) -> None:
@@ -59,7 +59,7 @@ class Speculation:
         """Drafts for each of `candidates`, all of whose tokens are known.
 
         Args:
-            num_rows: of the step, all of them decodes. With other rows nobody but who is not adaptive asks for drafts.
+            num_rows: rows of the step, all of them decodes. With other rows only who is not adaptive asks for drafts.
             room: drafts of all candidates together.
         """
         drafts = [self._look(candidate) for candidate in candidates]

@@ -23,7 +23,7 @@ class Matcher:
         vocab_size: rows of the model's head.
         end_token_ids: tokens that end the request: sampled only where the grammar can end.
         max_forced: tokens without a choice are followed this far at once; 0 leaves all to be sampled.
-        budget: of the work that the parser may make.
+        budget: how much work the parser may make.
 
     Attributes:
         is_slow: the last mask that was made took long.

@@ -51,9 +51,9 @@ class QueueLimits:
         """Whether there is room for `wanted`.
 
         Args:
-            open_load: of everybody.
-            own_load: of the tenant that asks; None where there are no tenants. A tenant leaves at least as much room
-                as it takes, so that others find some however much it asks for.
+            open_load: what everybody has open.
+            own_load: what the tenant that asks has open; None where there are no tenants. A tenant leaves at
+                least as much room as it takes, so that others find some however much it asks for.
             n: samples of each prompt, for the message.
 
         Raises:
