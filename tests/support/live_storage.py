@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,12 +16,13 @@ class LiveStorages(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        # By storage: whether it is gone, and its bytes.
+        self._storages: dict[int, tuple[Callable[[], bool], int]] = {}
         self.peak = 0
 
     @property
     def num_bytes(self) -> int:
-        self._storages = {key: one for key, one in self._storages.items() if not one[0].expired()}
+        self._storages = {key: one for key, one in self._storages.items() if not one[0]()}
         return sum(size for _, size in self._storages.values())
 
     def __torch_dispatch__(
@@ -29,9 +31,18 @@ class LiveStorages(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for tensor in torch.utils._pytree.tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                reference = StorageWeakRef(storage)
-                if reference.cdata not in self._storages or self._storages[reference.cdata][0].expired():
-                    self._storages[reference.cdata] = reference, storage.nbytes()
+                key, is_gone, size = _watched(tensor)
+                if key not in self._storages or self._storages[key][0]():
+                    self._storages[key] = is_gone, size
         self.peak = max(self.peak, self.num_bytes)
         return result
+
+
+def _watched(tensor: torch.Tensor) -> tuple[int, Callable[[], bool], int]:
+    """A key, what says that the memory is gone, and its bytes."""
+    if tensor.is_mkldnn:  # oneDNN's own layout, which no other tensor shares and whose storage nobody sees
+        alive = weakref.ref(tensor)
+        return id(tensor), lambda: alive() is None, tensor.numel() * tensor.element_size()
+    storage = tensor.untyped_storage()
+    reference = StorageWeakRef(storage)
+    return reference.cdata, reference.expired, storage.nbytes()

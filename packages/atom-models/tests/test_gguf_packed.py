@@ -29,10 +29,12 @@ from atom_models.quantization import GGUFQuantization
 from atom_models.quantization.layouts import GGUF_PACKED, GGUFLayout
 from converted_gguf import write_gguf
 from live_storage import LiveStorages
+from packed_bfloat16 import packed_bfloat16
 from tiny_architectures import make_tiny
 from tiny_models import make_tiny_llama
 
 TOKENS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [11, 12, 13]]
+DTYPES = ["float32", pytest.param("bfloat16", marks=packed_bfloat16)]
 needs_kernel = pytest.mark.skipif(bool(native_unavailable("linear_quantized")), reason="no C kernels here")
 
 
@@ -97,7 +99,7 @@ def assert_held_packed(model, quant):
 
 
 @needs_kernel
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("quant", ["Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"])
 def test_a_packed_model_gives_the_logits_of_its_plain_numbers(quant, dtype, tmp_path):
     """Rows of queries and keys lie in another order in the file, which makes any mistake there show."""
@@ -143,6 +145,7 @@ def test_plain_numbers_are_had_for_the_asking(tmp_path):
 
 
 @needs_kernel
+@packed_bfloat16
 @pytest.mark.parametrize("quant", ["Q4_1", "Q4_K", "Q5_K", "Q6_K"])
 def test_loading_takes_no_more_than_the_packed_model_and_one_layer(quant, tmp_path):
     checkpoint = open_checkpoint(make_llama(tmp_path, quant, intermediate=1024, num_layers=4))
@@ -217,7 +220,7 @@ def test_a_plan_counts_packed_matrices_as_they_are_held(tmp_path):
 
 @needs_kernel
 @pytest.mark.parametrize("quant", ["Q8_0", "Q4_1", "Q6_K"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_table_that_the_head_shares_stays_packed(quant, dtype, tmp_path):
     path = make_llama(tmp_path, quant, tie=True)
     packed, plain = load_model(path, dtype), load_model(path, dtype, quantization="none")

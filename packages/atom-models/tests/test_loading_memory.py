@@ -14,6 +14,7 @@ from atom_models import BuildContext, build_model, load_named_weights, load_weig
 from atom_models.quantization import choose_quantization
 from atom_models.quantization.rounding import rounded
 from live_storage import LiveStorages
+from packed_bfloat16 import packed_bfloat16
 from tiny_architectures import make_tiny
 from tiny_models import make_tiny_llama
 
@@ -33,7 +34,10 @@ def checkpoint(tmp_path_factory):
     return open_checkpoint(make_tiny_llama(folder, hidden=256, intermediate=1024, num_layers=4))
 
 
-@pytest.mark.parametrize("quantization", ["none", "int8", "fp8", "fp8_block", "int4", "mxfp4"])
+@pytest.mark.parametrize(
+    "quantization",
+    ["none", "int8", *(pytest.param(name, marks=packed_bfloat16) for name in ("fp8", "fp8_block", "int4", "mxfp4"))],
+)
 def test_loading_takes_no_more_than_the_finished_model_and_one_layer(quantization: str, checkpoint) -> None:
     if native_unavailable("linear_quantized"):
         pytest.skip("no C kernels here")
@@ -46,6 +50,7 @@ def test_loading_takes_no_more_than_the_finished_model_and_one_layer(quantizatio
     assert live.peak <= live.num_bytes + one_layer
 
 
+@packed_bfloat16
 @pytest.mark.parametrize("quantization", ["fp8_block", "int4"])
 def test_loading_a_mixture_takes_no_more_than_the_finished_model_and_one_layer(quantization: str, tmp_path) -> None:
     if native_unavailable("moe_quantized"):
