@@ -99,3 +99,13 @@ def test_a_logit_of_minus_infinity_beside_others_is_sampled_from(make_engine, da
     with torch.inference_mode():
         assert sampler.draw(logits, slots, positions, filters=False).tolist() == [0, NOT_FINITE]
     assert sampler._states.history[[0, 1], [3, 3]].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
+def test_a_prompt_that_is_embedded_ends_with_an_error_and_others_have_their_vectors(make_engine, damaged, pooling):
+    [expected] = make_engine().embed([[5, 6]], pooling)
+    engine = make_engine(damaged(float("nan")))
+    with pytest.raises(RuntimeError, match="hidden states are not finite"):
+        engine.embed([[BROKEN_TOKEN]], pooling)
+    assert engine.embed([[5, 6]], pooling) == [expected]
+    assert engine.stats.num_not_finite == 1

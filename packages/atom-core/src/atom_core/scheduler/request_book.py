@@ -23,7 +23,7 @@ class RequestBook:
         num_preemptions: since the start.
         num_arrivals: requests added since the start.
         num_forced_tokens: output tokens that were not sampled, since the start.
-        num_not_finite: requests that ended because their logits were not finite, since the start.
+        num_not_finite: requests that ended because their logits or hidden states were not finite, since the start.
     """
 
     def __init__(self, cache: PagedCache) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from atom_core.messages import (
@@ -21,7 +23,10 @@ def take_result(
 ) -> EngineOutput | None:
     """Apply `result` of an unfinished request, which may have been preempted since; None if there is no news of it."""
     if NOT_FINITE in result.token_ids:
-        return _end_without_token(book, request)
+        return _end_not_finite(book, request, "logits")
+    # Vectors have length 1: their sum is a number unless one of theirs is none.
+    if result.embedding is not None and not math.isfinite(sum(result.embedding)):
+        return _end_not_finite(book, request, "hidden states")
     num_rejected = max(entry.num_samples - len(result.token_ids), 0)
     num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens - num_rejected
     request.take_prompt_logprobs(entry.num_computed_tokens, result.prompt_logprobs)
@@ -65,12 +70,12 @@ def take_result(
     )
 
 
-def _end_without_token(book: RequestBook, request: Request) -> EngineOutput:
+def _end_not_finite(book: RequestBook, request: Request, what: str) -> EngineOutput:
     book.num_not_finite += 1
     book.finish(request)
     output = make_output(request, finish_reason="error")
-    problem = "the model's logits are not finite (NaN or infinity): its weights, or a number format, are at fault"
-    return msgspec.structs.replace(output, error=problem, error_code="logits_not_finite")
+    problem = f"the model's {what} are not finite (NaN or infinity): its weights, or a number format, are at fault"
+    return msgspec.structs.replace(output, error=problem, error_code=f"{what.replace(' ', '_')}_not_finite")
 
 
 def make_output(
