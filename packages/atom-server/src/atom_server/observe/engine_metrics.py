@@ -42,7 +42,7 @@ class EngineMetrics(Collector):
             ("spec_decode_num_drafts", "Requests in steps that had draft tokens.", stats.num_drafts),
             ("spec_decode_num_draft_tokens", "Tokens that were guessed.", stats.num_draft_tokens),
             ("spec_decode_num_accepted_tokens", "Guesses that were right.", stats.num_accepted_tokens),
-            ("not_finite_logits", "Requests that ended because logits or hidden states were not finite.", stats.num_not_finite),
+            ("not_finite_logits", "Requests ended by logits or states that are not finite.", stats.num_not_finite),
         ):
             counter = CounterMetricFamily(f"{self._prefix}:{name}", help, labels=tuple(self._labels))
             counter.add_metric(tuple(self._labels.values()), value)
