@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from atom_core.messages import EngineRequest, SamplingParams
 from atom_core.speculation import NO_DRAFT, Draft, MakeDrafter, Speculation, SpeculationConfig
-from fake_worker import VOCAB_SIZE, tokens_alone
+from fake_draft_cache import FakeDraftCache, guess_at_random, guess_by_knowing
+from fake_worker import VOCAB_SIZE, FakeEngine, tokens_alone
 
 
 class RandomDrafter:
@@ -33,10 +34,22 @@ class KnowingDrafter:
 
 
 def speculation_of(kind: str, num_tokens: int, windows: Sequence[int | None] = (None,)) -> Speculation | None:
-    """The speculation of a fake engine: "none", "random" or "knowing"."""
+    """The speculation of a fake engine: "none", "random" or "knowing"; where "model" is before it, see `let_draft`."""
     if kind == "none":
         return None
+    if kind.startswith("model"):
+        return Speculation(SpeculationConfig(method="mtp", num_tokens=num_tokens, adaptive=False))
     return always_drafting(RandomDrafter if kind == "random" else lambda: KnowingDrafter(windows), num_tokens)
+
+
+def let_draft(engine: FakeEngine, kind: str, mistakes: float = 0.1) -> FakeEngine:
+    """Give the fake worker the drafts of "model random" or "model knowing"; other kinds have none of it."""
+    if kind.startswith("model"):
+        chooser, windows = random.Random(5), engine.worker.windows
+        is_random = kind == "model random"
+        guess = guess_at_random(chooser, VOCAB_SIZE) if is_random else guess_by_knowing(chooser, windows, mistakes)
+        engine.worker.drafts = FakeDraftCache(engine.worker, guess)
+    return engine
 
 
 def always_drafting(make_drafter: MakeDrafter, num_tokens: int) -> Speculation:

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from atom_core.messages import (
     EngineOutput,
@@ -24,6 +27,9 @@ from atom_core.messages import (
 )
 from atom_core.scheduler import Scheduler
 from atom_kernels.protocols import Pages
+
+if TYPE_CHECKING:
+    from fake_draft_cache import FakeDraftCache
 
 VOCAB_SIZE = 13
 
@@ -54,6 +60,7 @@ class FakeWorker:
         self.states: dict[str, WorkerState] = {}
         self.unreported: deque[tuple[int, Touched]] = deque()
         self.num_computed = 0
+        self.drafts: FakeDraftCache | None = None
 
     def run(self, step: SchedulerOutput) -> ModelOutput:
         for request_id in step.dropped_request_ids:
@@ -81,11 +88,16 @@ class FakeWorker:
                 assert end - len(entry.draft_token_ids) == len(state.token_ids)
                 state.token_ids += entry.draft_token_ids
             assert end <= len(state.token_ids)
-            self._check_blocks(state, touched, entry.num_computed_tokens, end)
+            # The last draft is computed by nobody here.
+            self._check_blocks(state, touched, entry.num_computed_tokens, end + max(entry.num_next_drafts - 1, 0))
             for position in range(entry.num_computed_tokens, end):
                 for group in range(len(self.windows)):
                     self._write(state, group, position)
-            results.append(self._result(entry, state, end))
+            result = self._result(entry, state, end)
+            if self.drafts is not None:
+                drafts = self.drafts.run(entry, state, len(result.token_ids))
+                result = msgspec.structs.replace(result, next_draft_token_ids=drafts)
+            results.append(result)
         self.num_computed += step.num_tokens
         return ModelOutput(step_id=step.step_id, requests=results)
 
@@ -228,6 +240,36 @@ def prompt_logprobs_alone(request: EngineRequest, window: int | None = None) -> 
     values: list[int] = []
     extend_values(values, request.token_ids, window)
     return [fake_logprob(value, following) for value, following in zip(values, request.token_ids[1:], strict=False)]
+
+
+class Clock:
+    """A device's clock: so long for each token of a step, for each draft made behind it and for the rest.
+
+    Steps come one after the other.
+    """
+
+    def __init__(self, *, step: float, token: float, draft: float = 0.0) -> None:
+        self.now, self._step, self._token, self._draft = 0.0, step, token, draft
+        self._ends: deque[float] = deque()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def step(self, engine: FakeEngine) -> None:
+        """Submit a step, if there is one, and report the one before it."""
+        step = engine.submit()
+        if step is not None:
+            begin = max(self.now, self._ends[-1] if self._ends else 0.0)
+            num_drafts = max(entry.num_next_drafts for entry in step.scheduled)
+            self._ends.append(begin + self._step + self._token * step.num_tokens + self._draft * num_drafts)
+        while len(engine.in_flight) > (0 if step is None else 1):
+            self.now = self._ends.popleft()
+            engine.report()
+
+    def run(self, engine: FakeEngine) -> None:
+        """Until all have finished."""
+        while engine.scheduler.has_unfinished():
+            self.step(engine)
 
 
 class FakeEngine:

@@ -100,13 +100,13 @@ def test_the_bytes_allocated_are_those_of_keys_and_values(family, tmp_path):
     folder = make_tiny(family, tmp_path)
     with LLMEngine(str(folder), dtype="float32", num_kv_blocks=12, num_threads=1) as engine:
         model = engine._core._executor._runner._model  # type: ignore[attr-defined]
-        caches, layers = model.kv_caches, model.mixers
+        caches, layers = model.cached.kv_caches, model.mixers
         problems = {name: layer.problem for name, layer in layers.items()}
         a_block = {name: 2 * p.num_kv_heads * p.head_dim * 4 * BLOCK_SIZE for name, p in problems.items()}
         assert allocated_bytes(caches.values()) == sum(a_block.values()) * 12
         for name, cache in caches.items():
             assert sum(t[0].nbytes for t in cache) == a_block[name]
-        assert engine.stats.num_blocks * len(model.plans) >= 12
+        assert engine.stats.num_blocks * len(model.cached.plans) >= 12
 
 
 def test_a_hybrid_engine_holds_less_than_the_whole_context_in_each_layer(tmp_path):

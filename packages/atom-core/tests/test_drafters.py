@@ -120,6 +120,23 @@ def test_looking_twice_at_the_same_tokens_counts_once():
     assert trail.chance(3) == pytest.approx(1.94 / 2.88)
 
 
+def test_a_draft_that_a_step_brought_follows_the_tokens_it_was_made_after_and_no_others():
+    trail = Trail()
+    trail.take(Draft([4, 5, 6]), [1, 2], 2)
+    assert trail.look([1, 2], 2) == Draft([4, 5])
+    assert trail.look([1, 2, 9], 2).token_ids == ()
+    assert trail.chance(0) == pytest.approx(0.94 / 2.88)
+    trail.look([1, 2, 9, 4], 2)
+    assert trail.chance(0) == pytest.approx(0.94 / 2.88)
+
+
+def test_a_draft_that_comes_late_is_judged_and_follows_nothing():
+    trail = Trail()
+    trail.take(Draft([4]), [1, 4, 8], 1)
+    assert trail.chance(0) == pytest.approx(1.94 / 2.88)
+    assert trail.look([1, 4, 8], 1).token_ids == ()
+
+
 # --- what steps cost -------------------------------------------------------------------------------------------------
 
 
@@ -169,6 +186,21 @@ def test_steps_are_known_by_those_about_as_large_but_no_larger():
         *(False, True, True, False),
         *(False, True, True, False),
     ]
+
+
+def test_steps_that_make_drafts_cost_what_was_measured_of_them():
+    costs = costs_of(n1=1.0, n4=1.3)
+    # Each draft is taken to cost a little, until it was measured.
+    assert costs.seconds(4, 2) == pytest.approx(1.3 * 1.1)
+    for _ in range(3):
+        costs.take(4, 2.0, 2)
+    assert costs.seconds(4, 2) == 2.0
+    assert costs.seconds(4) == 1.3
+    assert costs.seconds(4, 3) == pytest.approx(2.0 + 0.05 * 1.3)
+    assert not costs.are_known(16)
+    for _ in range(3):
+        costs.take(16, 2.0, 2)
+    assert not costs.are_known(16)
 
 
 # --- which drafts are worth it ---------------------------------------------------------------------------------------
@@ -230,6 +262,54 @@ def test_a_step_is_waited_for_where_drafts_would_follow_it():
     assert not is_worth(0.4, costs_of(n1=1.0, n9=3.0))
     assert not is_worth(0.02, costs_of(n1=1.0, n5=1.1))
     assert not is_worth(0.95, costs_of(n1=1.0, n5=5.0))
+
+
+def choice(right: float, costs: StepCosts, *, room: int = 50, num_rows: int = 1, adaptive: bool = True) -> int:
+    """Drafts that a model is asked for, which has been right this often."""
+    trail, chooser, token_ids = Trail(), random.Random(1), [1]
+    for _ in range(400):
+        trail.take(Draft([4]), token_ids, len(token_ids))
+        token_ids = [*token_ids, 4 if chooser.random() < right else 5]
+    trail.look(token_ids, 1)
+    speculation = Speculation(SpeculationConfig(method="mtp", num_tokens=8, adaptive=adaptive))
+    speculation.costs = costs
+    return speculation.choose_next([Candidate(trail, token_ids, 50)] * num_rows, num_rows=num_rows, room=room).number
+
+
+def made(costs: StepCosts, seconds: float) -> StepCosts:
+    """Each draft takes so long to make."""
+    for number in range(1, 9):
+        for _ in range(3):
+            costs.take(1 + number, 1.0 + number * seconds, number)
+    return costs
+
+
+def test_a_model_is_asked_for_as_many_drafts_as_its_chance_and_its_cost_allow():
+    lengths = [choice(right, made(costs_of(n1=1.0), 0.15)) for right in (0.05, 0.5, 0.7, 0.99)]
+    assert lengths == sorted(lengths)
+    assert lengths[0] == 0 < lengths[1] < lengths[2] < lengths[3] == 8
+    assert choice(0.99, made(costs_of(n1=1.0), 1.1)) == 0
+
+
+def test_a_model_is_asked_for_no_more_than_the_next_step_has_room_for():
+    assert choice(0.99, made(costs_of(n1=1.0), 0.0), room=3) == 3
+    assert choice(0.99, made(costs_of(n2=1.0), 0.0), room=9, num_rows=2) == 4
+
+
+def test_a_model_is_asked_for_nothing_before_it_is_known_what_steps_without_cost():
+    assert choice(0.99, StepCosts()) == 0
+    assert choice(0.01, StepCosts(), adaptive=False) == 8
+
+
+def test_drafts_that_were_made_are_verified_though_it_took_long_to_make_them():
+    costs = costs_of(n1=1.0)
+    for _ in range(3):
+        costs.take(1, 3.0, 2)
+        costs.take(3, 3.1, 2)
+    speculation, trail = Speculation(SpeculationConfig(method="mtp", num_tokens=2)), Trail()
+    speculation.costs = costs
+    trail.take(Draft([4, 5]), [1], 1)
+    assert speculation.choose([Candidate(trail, [1], 50)], num_rows=1, room=9) == [[4, 5]]
 
 
 # --- statistics ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch
 from atom_core import EngineArgs, LLMEngine
 from atom_core.config import ConfigError, options_of, resolve_config
 from atom_core.config.speculation import read_speculation
+from atom_core.engine.startup import open_model, resolve
 from atom_core.speculation import SpeculationConfig
 from atom_kernels.platform import detect_platform
 from atom_kernels.rotary import RopeConfig, rope_frequencies
@@ -80,6 +81,23 @@ def test_speculation_is_off_and_flags_or_vllms_json_turn_it_on():
     assert read_json(whole) == SpeculationConfig(num_tokens=4, prompt_lookup_min=3, prompt_lookup_max=7)
 
 
+def test_a_model_that_drafts_is_asked_for_by_its_method_and_a_head_by_its_folder():
+    by_flags = read_speculation(parse("--method", "mtp", "--num-speculative-tokens", "2"))
+    assert by_flags is not None
+    assert by_flags == read_json('{"method": "mtp", "num_speculative_tokens": 2}')
+    assert by_flags == SpeculationConfig(method="mtp", num_tokens=2)
+    head = read_json('{"method": "eagle3", "model": "some/head", "num_speculative_tokens": 3}')
+    assert head == SpeculationConfig(method="eagle3", model="some/head", num_tokens=3)
+    assert [config.is_by_model for config in (by_flags, head, SpeculationConfig())] == [True, True, False]
+
+
+def test_prediction_layers_that_a_model_does_not_have_are_refused_before_weights_load(tiny_llama):
+    args = EngineArgs(model=str(tiny_llama), method="mtp")
+    with pytest.raises(ConfigError, match="method mtp") as caught:
+        resolve(args, open_model(args))
+    assert "\n" not in str(caught.value)
+
+
 def test_one_bound_of_the_lookup_moves_the_others_default_where_it_has_to():
     for given, expected in (({"max": 1}, (1, 1)), ({"min": 9}, (9, 9)), ({"max": 9}, (2, 9)), ({"min": 1}, (1, 5))):
         fields = {f"prompt_lookup_{name}": number for name, number in given.items()}
@@ -94,8 +112,7 @@ def test_one_bound_of_the_lookup_moves_the_others_default_where_it_has_to():
         ({"data_parallel_size": 2}, "data_parallel_size 2 is not supported"),
         ({"enable_expert_parallel": True}, "enable_expert_parallel is not supported"),
         ({"enable_dp_attention": True}, "enable_dp_attention is not supported"),
-        ({"method": "mtp"}, "method mtp is not supported.*built is ngram"),
-        ({"speculative_config": {"method": "eagle"}}, "method eagle is not supported"),
+        ({"method": "suffix"}, "method suffix is not supported.*built is ngram, mtp, eagle, eagle3"),
         ({"speculative_config": '{"method": "draft_model"}'}, "method draft_model is not supported"),
         ({"trust_remote_code": True}, "trust_remote_code is not supported"),
     ],
@@ -131,13 +148,18 @@ def test_what_is_not_built_is_refused_in_one_line(settings, message):
         ({"speculative_config": "[1]"}, "must be an object of JSON"),
         ({"speculative_config": {}}, "the method None; allowed are ngram"),
         ({"speculative_config": {"method": "oracle"}}, "the method 'oracle'; allowed are ngram"),
-        ({"speculative_config": {"method": "ngram", "tokens": 3}}, "has 'tokens'; it may have method, num_spec"),
+        ({"speculative_config": {"method": "ngram", "tokens": 3}}, "has 'tokens'; it may have method, model, num_spec"),
         ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 17}}, "whole number from 1 to 16"),
         ({"speculative_config": {"method": "ngram", "num_speculative_tokens": True}}, "whole number from 1 to 16"),
         (
             {"speculative_config": {"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 3}},
             "turn them round",
         ),
+        ({"method": "eagle3"}, "method eagle3 needs the folder or name of its head: give speculative_config"),
+        ({"speculative_config": {"method": "eagle", "model": 3}}, "method eagle needs the folder or name of its head"),
+        ({"speculative_config": {"method": "mtp", "model": "x"}}, "a model beside mtp, which needs none"),
+        ({"speculative_config": {"method": "mtp", "prompt_lookup_max": 3}}, "'prompt_lookup_max', which is for ngram"),
+        ({"method": "mtp", "num_speculative_tokens": 17}, "is 17; it must be at most 16"),
         ({"speculative_config": {"method": "ngram", "adaptive": 1}}, "adaptive 1; it must be true or false"),
     ],
     ids=str,

@@ -70,6 +70,24 @@ def test_blocks_in_the_middle_are_not_found_without_the_beginning():
     assert admit(cache, [9, 9, 3, 4, 5])[1] == 0
 
 
+def test_names_that_cover_the_next_token_wait_for_it_and_part_those_who_go_on_otherwise():
+    cache = make_cache(names_cover_next=True)
+    first, _ = admit(cache, [1, 2, 3, 4])
+    assert first.num_published == 1
+    cache.publish(first, [1, 2, 3, 4, 5], 4)
+    assert first.num_published == 2
+    assert admit(cache, [1, 2, 3, 4, 5, 6], computed=False)[1] == 4
+    assert admit(cache, [1, 2, 3, 4, 9, 9], computed=False)[1] == 2
+    assert admit(cache, [1, 2, 9, 9, 9, 9], computed=False)[1] == 0
+
+
+def test_names_that_cover_the_next_token_are_compared_with_it_whatever_their_hash():
+    cache = make_cache(names_cover_next=True, hasher=lambda prefix, data: b"same")
+    admit(cache, [1, 2, 3])
+    assert admit(cache, [1, 2, 9], computed=False)[1] == 0
+    assert admit(cache, [1, 2, 3], computed=False)[1] == 2
+
+
 def test_a_salt_keeps_requests_apart():
     cache = make_cache()
     admit(cache, [1, 2, 3], salt="one")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 
 import pytest
 
@@ -13,18 +12,20 @@ from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_core.speculation import Draft, Speculation, SpeculationConfig
 from atom_core.speculation.ngram import NgramDrafter
 from block_accounting import check_blocks
-from fake_drafters import KnowingDrafter, RandomDrafter, speculation_of
-from fake_worker import FakeEngine, pages, tokens_alone
+from fake_drafters import KnowingDrafter, RandomDrafter, let_draft, speculation_of
+from fake_worker import Clock, FakeEngine, pages, tokens_alone
 
 
 def make_engine(kind="knowing", *, num_tokens=3, ahead=1, num_blocks=64, windows=(None,), hasher=None, **overrides):
     limits = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128, "async_scheduling": ahead > 0}
     block_size, caches = overrides.pop("block_size", 4), overrides.pop("enable_prefix_caching", True)
+    mistakes = overrides.pop("mistakes", 0.1)
     size = {"num_blocks": num_blocks, "block_size": block_size}
-    cache = KVCacheConfig(**size, enable_prefix_caching=caches, groups=pages(*windows))
+    is_by_model = kind.startswith("model")
+    cache = KVCacheConfig(**size, enable_prefix_caching=caches, groups=pages(*windows), names_cover_next=is_by_model)
     speculation = speculation_of(kind, num_tokens, windows)
     scheduler = Scheduler(SchedulerConfig(**limits | overrides), cache, speculation=speculation, hasher=hasher)
-    return FakeEngine(scheduler, num_blocks, block_size, ahead, windows)
+    return let_draft(FakeEngine(scheduler, num_blocks, block_size, ahead, windows), kind, mistakes)
 
 
 def make_request(request_id="a", num_prompt_tokens=3, **overrides):
@@ -105,30 +106,6 @@ def test_a_stop_token_among_accepted_drafts_ends_a_request_and_what_follows_is_n
         # Blocks are named by their tokens, all of which are known.
         assert len(named) <= (3 + plain.index(stop) + 1) // 4
         assert {len(data) for data in named} <= {4 * 8}
-
-
-class Clock:
-    """A device's clock: so long for each token of a step and so long for the rest, one step after the other."""
-
-    def __init__(self, *, step: float, token: float) -> None:
-        self.now, self._step, self._token = 0.0, step, token
-        self._ends: deque[float] = deque()
-
-    def __call__(self) -> float:
-        return self.now
-
-    def step(self, engine: FakeEngine) -> None:
-        step = engine.submit()
-        if step is not None:
-            begin = max(self.now, self._ends[-1] if self._ends else 0.0)
-            self._ends.append(begin + self._step + self._token * step.num_tokens)
-        while len(engine.in_flight) > (0 if step is None else 1):
-            self.now = self._ends.popleft()
-            engine.report()
-
-    def run(self, engine: FakeEngine) -> None:
-        while engine.scheduler.has_unfinished():
-            self.step(engine)
 
 
 class FadingDrafter:
@@ -221,7 +198,7 @@ def test_a_step_samples_no_more_tokens_than_logits_have_memory_for():
         assert num_requests < max(sampled) <= allowed
 
 
-@pytest.mark.parametrize("kind", ["random", "knowing"])
+@pytest.mark.parametrize("kind", ["random", "knowing", "model random", "model knowing"])
 @pytest.mark.parametrize("windows", [(None,), (None, 6)])
 def test_no_block_is_lost_over_two_thousand_requests(kind, windows):
     """Of random lengths, in a cache that is too small for all, some of them aborted on the way."""

@@ -12,7 +12,7 @@ from atom_core.messages import EngineRequest, SamplingParams
 from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_kernels.protocols import blocks_of_request
 from block_accounting import check_blocks
-from fake_drafters import speculation_of
+from fake_drafters import let_draft, speculation_of
 from fake_worker import FakeEngine, pages, prompt_logprobs_alone, tokens_alone
 
 HASHERS = {
@@ -41,7 +41,7 @@ def sampling(draw):
 WINDOWS = ((None,), (None,), (None, 5), (3,), (7, 2), (4, None, 4), (None, 1), (None, None))
 
 
-DRAFTERS = ("none", "none", "random", "knowing")
+DRAFTERS = ("none", "none", "random", "knowing", "model random", "model knowing")
 
 
 @st.composite
@@ -51,7 +51,7 @@ def engines(draw):
     max_num_batched_tokens = draw(st.integers(1, 24))
     least = blocks_of_request(pages(*windows), 25, block_size, max_num_batched_tokens)
     num_blocks = draw(st.integers(least, max(least, len(windows) * 64 // block_size)))
-    ahead = draw(st.integers(0, 3))
+    ahead, drafter = draw(st.integers(0, 3)), draw(st.sampled_from(DRAFTERS))
     scheduler = Scheduler(
         SchedulerConfig(
             max_num_seqs=draw(st.integers(1, 6)),
@@ -65,11 +65,12 @@ def engines(draw):
             block_size=block_size,
             enable_prefix_caching=draw(st.booleans()),
             groups=pages(*windows),
+            names_cover_next=drafter.startswith("model"),
         ),
         hasher=HASHERS[draw(st.sampled_from(sorted(HASHERS)))],
-        speculation=speculation_of(draw(st.sampled_from(DRAFTERS)), draw(st.integers(1, 5)), windows),
+        speculation=speculation_of(drafter, draw(st.integers(1, 5)), windows),
     )
-    return FakeEngine(scheduler, num_blocks, block_size, ahead, windows)
+    return let_draft(FakeEngine(scheduler, num_blocks, block_size, ahead, windows), drafter)
 
 
 def check_output(engine: FakeEngine, request: EngineRequest) -> None:

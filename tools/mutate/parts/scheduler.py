@@ -13,6 +13,7 @@ _TESTS = (
     "atom-core/tests/test_scheduler.py",
     "atom-core/tests/test_scheduler_drafts.py",
     "atom-core/tests/test_scheduler_endings.py",
+    "atom-core/tests/test_scheduler_model_drafts.py",
     "atom-core/tests/test_scheduler_preemption.py",
     "atom-core/tests/test_scheduler_waiting_aside.py",
     "atom-core/tests/test_scheduler_properties.py",
@@ -33,7 +34,11 @@ SCHEDULER = Part(
     files={
         f"{_CORE}/scheduler/*.py": _TESTS,
         f"{_CORE}/kv_cache/*.py": _TESTS,
-        f"{_CORE}/speculation/*.py": ("atom-core/tests/test_drafters.py", "atom-core/tests/test_scheduler_drafts.py"),
+        f"{_CORE}/speculation/*.py": (
+            "atom-core/tests/test_drafters.py",
+            "atom-core/tests/test_scheduler_drafts.py",
+            "atom-core/tests/test_scheduler_model_drafts.py",
+        ),
         "atom-kernels/src/atom_kernels/protocols/group_spec.py": _TESTS,
         "atom-kernels/src/atom_kernels/protocols/pages.py": _TESTS,
     },

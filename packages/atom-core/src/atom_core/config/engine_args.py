@@ -176,7 +176,8 @@ class EngineArgs:
     method: str | None = _speculation(
         None,
         "Speculative decoding: how the next tokens are guessed, which never changes them. ngram goes on as the request "
-        "did after the same tokens before, and makes no guesses where they would not save time.",
+        "did after the same tokens before; mtp takes the model's own prediction layers; eagle and eagle3 a head that "
+        "`speculative_config` names. No guesses are made where they would not save time.",
         choices=METHODS,
     )
     num_speculative_tokens: int = _speculation(
@@ -184,7 +185,8 @@ class EngineArgs:
     )
     speculative_config: Mapping[str, Any] | None = _speculation(
         None,
-        "The same as JSON, in vLLM's spelling: method, num_speculative_tokens, prompt_lookup_min and "
+        "The same as JSON, in vLLM's spelling: method, model (the folder or name of a head), num_speculative_tokens, "
+        "prompt_lookup_min and "
         "prompt_lookup_max (last tokens that must have come before, at least, and those compared at most; 2 and 5), "
         "and adaptive (false makes guesses wherever there are any).",
     )

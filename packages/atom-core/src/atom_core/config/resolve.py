@@ -6,6 +6,7 @@ import secrets
 from typing import TYPE_CHECKING, cast
 
 from atom_core import settings
+from atom_core.config.draft_model import find_draft_model
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import (
     CacheConfig,
@@ -52,7 +53,7 @@ def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform)
         ),
         device=platform.device,
         structured_output=StructuredOutputConfig(_backend(args), args.jump_forward),
-        speculation=read_speculation(args),
+        speculation=find_draft_model(read_speculation(args), args.model, checkpoint),
         choices=tuple(choices),
     )
 

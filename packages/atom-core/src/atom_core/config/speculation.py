@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
 
 METHODS = ("ngram", "mtp", "eagle", "eagle3", "draft_model", "suffix")
-BUILT = ("ngram",)
+BUILT = ("ngram", "mtp", "eagle", "eagle3")
+# Those with a head in a folder of its own.
+WITH_MODEL = ("eagle", "eagle3")
 MOST_TOKENS = 16
 # Tokens that are compared at most; longer agreements say no more.
 MOST_COMPARED = 64
@@ -23,7 +25,8 @@ _COUNTS = {
     "prompt_lookup_min": ("prompt_lookup_min", 1, MOST_COMPARED),
     "prompt_lookup_max": ("prompt_lookup_max", 1, MOST_COMPARED),
 }
-_FIELDS = ("method", *_COUNTS, "adaptive")
+_OF_NGRAM = ("prompt_lookup_min", "prompt_lookup_max")
+_FIELDS = ("method", "model", *_COUNTS, "adaptive")
 
 
 def read_speculation(args: EngineArgs) -> SpeculationConfig | None:
@@ -37,7 +40,9 @@ def read_speculation(args: EngineArgs) -> SpeculationConfig | None:
             raise ConfigError(
                 f"num_speculative_tokens is {args.num_speculative_tokens}, and no method guesses any: give method ngram"
             )
-        return None if args.method is None else SpeculationConfig(num_tokens=args.num_speculative_tokens)
+        if args.method is None or args.method not in BUILT:
+            return None
+        return _read_json({"method": args.method, "num_speculative_tokens": args.num_speculative_tokens})
     if args.method is not None or args.num_speculative_tokens > 1:
         raise ConfigError("speculative_config says what method and num_speculative_tokens do: give it alone")
     return _read_json(args.speculative_config)
@@ -53,6 +58,10 @@ def _read_json(given: Mapping[str, Any]) -> SpeculationConfig:
         raise ConfigError(f"speculative_config has {unknown[0]!r}; it may have {', '.join(_FIELDS)}")
     if given.get("method") not in BUILT:
         raise ConfigError(f"speculative_config has the method {given.get('method')!r}; allowed are {', '.join(BUILT)}")
+    method, model = given["method"], given.get("model")
+    _check_model(method, model)
+    if method != "ngram" and (unused := [field for field in _OF_NGRAM if given.get(field) is not None]):
+        raise ConfigError(f"speculative_config has {unused[0]!r}, which is for ngram, beside {method}: leave it out")
     values: dict[str, Any] = {
         name: _count(field, given[field], least, most)
         for field, (name, least, most) in _COUNTS.items()
@@ -70,8 +79,20 @@ def _read_json(given: Mapping[str, Any]) -> SpeculationConfig:
     if not isinstance(adaptive, bool):
         raise ConfigError(f"speculative_config has adaptive {adaptive!r}; it must be true or false")
     return SpeculationConfig(
-        **values | {"prompt_lookup_min": shortest, "prompt_lookup_max": longest, "adaptive": adaptive}
+        **values
+        | {"method": method, "model": model}
+        | {"prompt_lookup_min": shortest, "prompt_lookup_max": longest, "adaptive": adaptive}
     )
+
+
+def _check_model(method: str, model: Any) -> None:
+    if method not in WITH_MODEL and model is not None:
+        raise ConfigError(f"speculative_config has a model beside {method}, which needs none: leave it out")
+    if method in WITH_MODEL and (not isinstance(model, str) or not model):
+        raise ConfigError(
+            f"method {method} needs the folder or name of its head: give speculative_config "
+            f'\'{{"method": "{method}", "model": "..."}}\''
+        )
 
 
 def _count(field: str, value: Any, least: int, most: int) -> int:

@@ -70,6 +70,7 @@ class EngineCore:
                 enable_prefix_caching=config.cache.enable_prefix_caching,
                 prefix_hash=config.cache.prefix_hash,
                 groups=runner.groups,
+                names_cover_next=config.speculation is not None and config.speculation.is_by_model,
             ),
             speculation=make_speculation(config.speculation),
         )

@@ -19,7 +19,7 @@ class BlockTable:
         first_held: by group, how many leading blocks lie behind the window and are not held.
         capacity: tokens for which every group has blocks.
         has_news: there are blocks that `take_news` has not shown.
-        hashes: names of the request's leading full blocks of tokens; they depend on tokens only and outlive `clear`.
+        hashes: names of the request's leading full blocks; they depend on tokens only and outlive `clear`.
         num_published: leading blocks that the prefix cache has been told of.
         parent: what the first unpublished block comes after: a cached prefix, or the salt.
     """

@@ -20,6 +20,7 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         enable_prefix_caching: share full blocks between requests whose tokens begin alike.
         prefix_hash: "xxhash64" (fast) or "sha256" with a random key for each process (names cannot be guessed).
         groups: what each group of layers keeps.
+        names_cover_next: a block's name covers the token after it, on which what is cached of its last token depends.
 
     Raises:
         ValueError: a number below 1, no group, or an unknown hash.
@@ -30,6 +31,7 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     prefix_hash: PrefixHash = "xxhash64"
     groups: tuple[GroupSpec, ...] = (Pages(),)
+    names_cover_next: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_blocks", "block_size"):

@@ -34,7 +34,13 @@ class PagedCache:
         if config.enable_prefix_caching:
             self.pool = BlockPool(config.num_blocks, on_evict=self._forget)
             hasher = hasher or make_block_hasher(config.prefix_hash)
-            self._prefixes = PrefixCache(config.block_size, hasher, self.pool.set_cached, config.groups)
+            self._prefixes = PrefixCache(
+                config.block_size,
+                hasher,
+                self.pool.set_cached,
+                config.groups,
+                names_cover_next=config.names_cover_next,
+            )
         else:
             self.pool = BlockPool(config.num_blocks)
 
@@ -130,12 +136,14 @@ class PagedCache:
                 self._return_after(after_step, block_ids[first:keep])
 
     def publish(self, table: BlockTable, token_ids: list[int], num_computed_tokens: int) -> None:
-        """The first `num_computed_tokens` tokens are computed, and their ids known: full blocks may be shared now.
+        """The first `num_computed_tokens` tokens are computed: full blocks may be shared now, as far as ids are known.
 
         To be called for each step of the request before `step_reported`, which lets go of blocks that it trimmed.
         """
-        num_blocks = num_computed_tokens // self.config.block_size
-        if self._prefixes is not None and num_blocks > table.num_published:
+        if self._prefixes is None:
+            return
+        num_blocks = self._prefixes.num_nameable(num_computed_tokens, len(token_ids))
+        if num_blocks > table.num_published:
             self._prefixes.publish(table, token_ids, num_blocks)
 
     def release(self, table: BlockTable, after_step: int | None = None) -> None:

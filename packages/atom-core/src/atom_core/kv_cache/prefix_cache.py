@@ -15,7 +15,7 @@ class CachedPrefix:
 
     Attributes:
         parent: the prefix before the block, or the salt before a first block.
-        token_ids: of the block.
+        token_ids: that the block's name covers.
         block_ids: by group, the block that stores its keys and values; None where none does.
         num_children: prefixes that are known to go on from here.
     """
@@ -48,7 +48,8 @@ class PrefixCache:
 
     A hash only finds a candidate: token ids and the prefix before are compared too, so equal hashes of different
     prefixes never share a block. A group that keeps all needs all blocks of a prefix, one that does not only the last.
-    A prefix is forgotten once it has neither blocks nor prefixes after it.
+    A prefix is forgotten once it has neither blocks nor prefixes after it. With `names_cover_next` a block's tokens are
+    its own and the one after it: it has no name before that one is known, and serves nobody who goes on with another.
     `on_change(block_id, is_cached)` is told of a block that was published, or that lost its name.
     """
 
@@ -58,8 +59,11 @@ class PrefixCache:
         hasher: BlockHasher,
         on_change: Callable[[int, bool], None],
         groups: Sequence[GroupSpec] = (Pages(),),
+        *,
+        names_cover_next: bool = False,
     ) -> None:
         self._block_size = block_size
+        self._num_next = int(names_cover_next)
         self._hasher = hasher
         self._on_change = on_change
         self._groups = tuple(groups)
@@ -69,6 +73,10 @@ class PrefixCache:
 
     def __len__(self) -> int:
         return len(self._by_block)
+
+    def num_nameable(self, num_computed_tokens: int, num_known_tokens: int) -> int:
+        """Leading blocks that have a name, of a request with so many tokens computed, and so many ids known."""
+        return min(num_computed_tokens, num_known_tokens - self._num_next) // self._block_size
 
     def find(self, table: BlockTable, token_ids: list[int], max_blocks: int) -> Hit:
         """The longest prefix of `token_ids` that every group can serve, at most `max_blocks` blocks."""
@@ -195,4 +203,4 @@ class PrefixCache:
         return self._hasher(b"", salt.encode(errors="surrogatepass")) if salt else b""
 
     def _tokens(self, token_ids: list[int], index: int) -> list[int]:
-        return token_ids[index * self._block_size : (index + 1) * self._block_size]
+        return token_ids[index * self._block_size : (index + 1) * self._block_size + self._num_next]

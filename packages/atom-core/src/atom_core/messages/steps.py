@@ -43,6 +43,9 @@ class ScheduledRequest(msgspec.Struct, gc=False, frozen=True):
     history before it computes anything. The last ``num_samples - 1`` of them stand where tokens are sampled, and are
     guesses: one is accepted if it equals the sample in its place, and all guesses before it are accepted. Those before
     them are certain (a grammar left no choice).
+
+    `num_next_drafts` drafts of the tokens after the last accepted one are made behind the samples, by a model that
+    shares the blocks: the cache has slots for all of these tokens but the last.
     """
 
     request_id: str
@@ -51,6 +54,7 @@ class ScheduledRequest(msgspec.Struct, gc=False, frozen=True):
     new_block_ids: list[list[int]]
     num_samples: int
     draft_token_ids: tuple[int, ...] = ()
+    num_next_drafts: int = 0
 
 
 class SchedulerOutput(msgspec.Struct, frozen=True):
@@ -79,6 +83,8 @@ class RequestStepOutput(msgspec.Struct, gc=False, frozen=True):
     `prompt_logprobs` covers the prompt tokens ``num_computed_tokens + 1 .. num_computed_tokens + num_new_tokens``
     of this step that lie inside the prompt (entry i judges token i + 1 from the tokens before it). `embedding` comes
     with the step that completes the prompt of a request with pooling.
+
+    `next_draft_token_ids` are guesses of the tokens after the last of `token_ids`: as many as the step asked for.
     """
 
     request_id: str
@@ -86,6 +92,7 @@ class RequestStepOutput(msgspec.Struct, gc=False, frozen=True):
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     embedding: list[float] | None = None
+    next_draft_token_ids: tuple[int, ...] = ()
 
 
 class ModelOutput(msgspec.Struct, frozen=True):

@@ -1,16 +1,16 @@
-"""`Drafting`: when the scheduler waits for tokens to draft from, and which drafts follow its decodes."""
+"""`Drafting`: when the scheduler waits for drafts or for what they follow, and which drafts follow its decodes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from atom_core.messages import RequestStepOutput
+from atom_core.messages import ModelOutput, SchedulerOutput
 from atom_core.scheduler.config import SchedulerConfig
 from atom_core.scheduler.request import Request, RequestStatus
 from atom_core.scheduler.request_book import RequestBook
-from atom_core.scheduler.step_plan import StepPlan
-from atom_core.speculation import Candidate, Speculation
+from atom_core.scheduler.step_plan import PlannedRow, StepPlan
+from atom_core.speculation import Candidate, Draft, Speculation
 
 
 class Drafting:
@@ -28,10 +28,13 @@ class Drafting:
         self._speculation, self._book, self._clock = speculation, book, clock
         self._max_num_tokens, self._max_num_seqs = config.max_num_batched_tokens, config.max_num_seqs
         self._max_num_samples = speculation.config.max_num_samples(config.max_num_seqs)
+        self._is_by_model = speculation.config.is_by_model
         self._last_report = clock()
 
-    def is_worth_waiting(self) -> bool:
-        """Whether the next step should have drafts after the tokens that the one in flight is sampling."""
+    def is_worth_waiting(self, last: StepPlan) -> bool:
+        """Whether the next step should have drafts after the tokens that `last`, in flight, is sampling."""
+        if self._is_by_model:
+            return last.awaits_drafts
         decodes = [request for request in self._book.running if request.num_uncomputed_tokens == 1]
         if not decodes or not self._is_for_drafts(len(decodes)):
             return False
@@ -57,16 +60,37 @@ class Drafting:
             if token_ids and self._book.cache.grow(request.block_table, num_tokens, request.max_computed_tokens):
                 step.append_drafts(row_of[request.request_id], token_ids)
 
-    def take_report(self, step: StepPlan, results: Iterable[RequestStepOutput]) -> None:
-        """Note what `step` took, if it had decodes alone, and how many of its drafts were accepted."""
+    def ask_for_drafts(self, plan: StepPlan) -> None:
+        """Have a model make drafts behind the step, as far as blocks are free for what it keeps of them."""
+        if not self._is_by_model or not self._leads_to_drafts(plan):
+            return
+        rows = [row for row in plan.rows if row.samples]
+        found = [(row, candidate) for row in rows if (candidate := self._candidate(row.request, row.end)) is not None]
+        room = self._room(self._max_num_tokens - len(rows))
+        number, are_awaited = self._speculation.choose_next(
+            [candidate for _, candidate in found], num_rows=len(rows), room=room
+        )
+        for row, candidate in found:
+            row.num_next_drafts = self._reserve(row, min(number, candidate.room, room))
+            room -= row.num_next_drafts
+        plan.awaits_drafts = are_awaited and plan.num_next_drafts > 0
+
+    def take_report(self, plan: StepPlan, step: SchedulerOutput, output: ModelOutput) -> None:
+        """Note what the step took, if it had decodes alone, how many drafts were accepted, and which were made."""
         now = self._clock()
-        if all(row.num_new_tokens == 1 for row in step.rows):
-            self._speculation.costs.take(len(step.rows) + step.num_drafts, now - self._last_report)
+        if all(row.num_new_tokens == 1 for row in plan.rows):
+            num_tokens = len(plan.rows) + plan.num_drafts
+            self._speculation.costs.take(num_tokens, now - self._last_report, plan.num_next_drafts)
         self._last_report = now
-        if step.num_drafts:
-            for row, result in zip(step.rows, results, strict=True):
-                if row.drafts and result.token_ids:
-                    self._speculation.statistics.take(len(row.drafts), len(result.token_ids) - 1)
+        if not (plan.num_drafts or plan.num_next_drafts):
+            return
+        for row, entry, result in zip(plan.rows, step.scheduled, output.requests, strict=True):
+            if row.drafts and result.token_ids:
+                self._speculation.statistics.take(len(row.drafts), len(result.token_ids) - 1)
+            if result.next_draft_token_ids and row.request.trail is not None:
+                num_known = entry.num_computed_tokens + entry.num_new_tokens - entry.num_samples + 1
+                num_known += len(result.token_ids)
+                row.request.trail.take(Draft(result.next_draft_token_ids), row.request.token_ids, num_known)
 
     def counts(self) -> dict[str, Any]:
         """Fields of `StepStats`."""
@@ -84,15 +108,37 @@ class Drafting:
             return True
         return not len(self._book.waiting) and len(self._book.running) == num_decodes
 
+    def _leads_to_drafts(self, plan: StepPlan) -> bool:
+        """Whether the next step may have drafts: if adaptive, only where all who run decode then."""
+        if not self._speculation.config.adaptive:
+            return True
+        return self._is_for_drafts(len(plan.rows)) and all(row.samples for row in plan.rows)
+
+    def _reserve(self, row: PlannedRow, number: int) -> int:
+        """How many of `number` drafts there are blocks for: each but the last is computed from as the token there."""
+        if number > 1:
+            request, cache = row.request, self._book.cache
+            if not cache.grow(request.block_table, row.end + number - 1, request.max_computed_tokens):
+                return min(number, request.block_table.capacity - row.end + 1)
+        return number
+
     def _candidates(self, requests: Iterable[Request]) -> list[tuple[Request, Candidate]]:
+        """Those of `requests` that have a use for drafts now."""
         found = []
         for request in requests:
-            room = request.max_computed_tokens - request.num_computed_tokens - 1
-            if room > 0 and request.status is RequestStatus.RUNNING and request.may_have_drafts:
-                if request.trail is None:
-                    request.trail = self._speculation.start_trail()
-                found.append((request, Candidate(request.trail, request.token_ids, room)))
+            candidate = self._candidate(request, request.num_computed_tokens)
+            if candidate is not None:
+                found.append((request, candidate))
         return found
+
+    def _candidate(self, request: Request, num_computed_tokens: int) -> Candidate | None:
+        """A request that has a use for drafts when so many of its tokens are computed, and the next one is not."""
+        room = request.max_computed_tokens - num_computed_tokens - 1
+        if room <= 0 or request.status is not RequestStatus.RUNNING or not request.may_have_drafts:
+            return None
+        if request.trail is None:
+            request.trail = self._speculation.start_trail()
+        return Candidate(request.trail, request.token_ids, room)
 
     def _room(self, budget: int) -> int:
         """Drafts that a step may have, where everybody who may run samples a token too."""

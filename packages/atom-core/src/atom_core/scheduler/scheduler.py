@@ -134,6 +134,8 @@ class Scheduler:
         self._schedule_prefills(step, partial_prefills)
         if not step.rows:
             return None
+        if self._drafting is not None:
+            self._drafting.ask_for_drafts(step)
         self._num_steps += 1
         self._in_flight.append(step)
         output = step.commit(self._book.take_dropped_ids())
@@ -165,7 +167,7 @@ class Scheduler:
                     news.append(engine_output)
         self._cache.step_reported(step.step_id)
         if self._drafting is not None:
-            self._drafting.take_report(plan, output.requests)
+            self._drafting.take_report(plan, step, output)
         return news
 
     def has_unfinished(self) -> bool:
@@ -198,7 +200,7 @@ class Scheduler:
         """Whether another step may be scheduled before `last` is reported."""
         if last.num_drafts or not self.config.async_scheduling:
             return False
-        return self._drafting is None or not self._drafting.is_worth_waiting()
+        return self._drafting is None or not self._drafting.is_worth_waiting(last)
 
     def _schedule_decodes(self, step: StepPlan) -> list[Request]:
         """Running requests with one token to compute; returns those with more, by key."""

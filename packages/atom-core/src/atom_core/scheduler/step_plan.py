@@ -11,11 +11,23 @@ from atom_core.scheduler.request import Request
 
 @dataclass(slots=True, eq=False)
 class PlannedRow:
-    """A request's share of a step: so many tokens that exist, and drafts behind them."""
+    """A request's share of a step: so many tokens that exist, drafts behind them, and further drafts to be made."""
 
     request: Request
     num_new_tokens: int
     drafts: Sequence[int] = ()
+    num_next_drafts: int = 0
+
+    @property
+    def end(self) -> int:
+        """Tokens of the request that are computed after the step, if all drafts are right."""
+        return self.request.num_computed_tokens + self.num_new_tokens + len(self.drafts)
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step computes all tokens that the request has, so that it gets another."""
+        request = self.request
+        return request.samples and request.num_computed_tokens + self.num_new_tokens == request.num_tokens
 
 
 class StepPlan:
@@ -24,7 +36,9 @@ class StepPlan:
     Attributes:
         rows: in batch order.
         num_missing_blocks: blocks that decodes of this step are to get as soon as others return them.
-        num_ending_blocks: blocks of requests that steps in flight will end; None until they are asked for."""
+        num_ending_blocks: blocks of requests that steps in flight will end; None until they are asked for.
+        awaits_drafts: the next step is to have the drafts that are made behind this one.
+    """
 
     def __init__(self, step_id: int, budget: int) -> None:
         self.step_id = step_id
@@ -32,11 +46,17 @@ class StepPlan:
         self.rows: list[PlannedRow] = []
         self.num_missing_blocks = 0
         self.num_ending_blocks: int | None = None
+        self.awaits_drafts = False
 
     @property
     def num_drafts(self) -> int:
         """Drafts behind the rows."""
         return sum(len(row.drafts) for row in self.rows)
+
+    @property
+    def num_next_drafts(self) -> int:
+        """Drafts made behind the step for each request, at most."""
+        return max((row.num_next_drafts for row in self.rows), default=0)
 
     def add(self, request: Request, num_new_tokens: int) -> None:
         """Give `request` part of the budget."""
@@ -85,7 +105,7 @@ class StepPlan:
         request, table, num_drafts = row.request, row.request.block_table, len(row.drafts)
         first = request.num_computed_tokens
         end = first + row.num_new_tokens
-        num_samples = 1 + num_drafts if request.samples and end == request.num_tokens else 0
+        num_samples = 1 + num_drafts if row.samples else 0
         # Most decodes have neither.
         has_drafts = num_drafts or end > request.num_tokens_at_worker
         token_ids = (*request.untold_token_ids(end), *row.drafts) if has_drafts else ()
@@ -102,4 +122,5 @@ class StepPlan:
             new_block_ids=table.take_news() if table.has_news else [],
             num_samples=num_samples,
             draft_token_ids=token_ids,
+            num_next_drafts=row.num_next_drafts,
         )

@@ -45,9 +45,8 @@ def take_result(
         finish_reason = "stop" if request.engine_request.kind == "embed" else "length"
     if request.status is RequestStatus.RUNNING:
         request.reject(num_rejected)
-        # Tokens past a stop were computed, and are not known.
-        num_known = min(num_computed_tokens, len(request.token_ids))
-        book.cache.publish(request.block_table, request.token_ids, num_known)
+        # Tokens past a stop were computed, and their ids are not known.
+        book.cache.publish(request.block_table, request.token_ids, num_computed_tokens)
         if entry.num_computed_tokens < request.num_prompt_tokens <= num_computed_tokens:
             book.release_siblings(request)
     # Those that were sampled come first.

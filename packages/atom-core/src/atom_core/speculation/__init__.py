@@ -3,7 +3,7 @@
 from atom_core.speculation.config import SpeculationConfig
 from atom_core.speculation.drafter import NO_DRAFT, Draft, Drafter, MakeDrafter
 from atom_core.speculation.factory import make_speculation
-from atom_core.speculation.speculation import Candidate, Speculation
+from atom_core.speculation.speculation import Candidate, NextDrafts, Speculation
 from atom_core.speculation.statistics import DraftStatistics
 from atom_core.speculation.trail import Trail
 
@@ -14,6 +14,7 @@ __all__ = [
     "DraftStatistics",
     "Drafter",
     "MakeDrafter",
+    "NextDrafts",
     "Speculation",
     "SpeculationConfig",
     "Trail",

@@ -14,18 +14,26 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What speculation was asked for.
 
     Attributes:
-        method: "ngram" goes on as the request did after the same tokens before.
+        method: "ngram" goes on as the request did after the same tokens before; in the others a small
+            model drafts behind the one that generates: its own prediction layers ("mtp"), or the head in `model`.
         num_tokens: drafts of a request in one step, at most.
         prompt_lookup_min, prompt_lookup_max: the last tokens that must have come before, at least, and those that are
             compared at most.
         adaptive: drafts are made only where they are expected to save time.
+        model: the folder of an EAGLE head.
     """
 
-    method: Literal["ngram"] = "ngram"
+    method: Literal["ngram", "mtp", "eagle", "eagle3"] = "ngram"
     num_tokens: int = 1
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 5
     adaptive: bool = True
+    model: str | None = None
+
+    @property
+    def is_by_model(self) -> bool:
+        """A model makes the drafts, behind the steps of the one that generates."""
+        return self.method != "ngram"
 
     def max_num_samples(self, max_num_seqs: int) -> int:
         """Tokens that one step samples at most, where `max_num_seqs` requests may run."""

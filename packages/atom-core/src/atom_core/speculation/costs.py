@@ -1,4 +1,4 @@
-"""`StepCosts`: what steps of decodes cost, by the number of their tokens; measured, on whatever machine this is."""
+"""`StepCosts`: what steps of decodes cost, by tokens and by drafts made; measured, on whatever machine this is."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 # What a token more is taken to cost, as part of the step, until steps of more tokens were measured: where weights are
 # read from memory, as good as nothing. It is tried, so it must not be too high.
 _FIRST_GUESS = 0.01
+# The same of one more draft for each request, which takes a pass of a small model.
+_FIRST_GUESS_OF_DRAFT = 0.05
 # The part of a size from which on another one is about as large.
 _NEAR = 0.75
 # Steps of a size that are measured before it is believed, and for how many steps it then is if none comes any more.
@@ -24,21 +26,25 @@ class _Measured:
 
 
 class StepCosts:
-    """Mean seconds of a step by its size. Sizes up to 8 are told apart, larger ones in steps of an eighth or less."""
+    """Mean seconds of a step by its size. Sizes up to 8 are told apart, larger ones in steps of an eighth or less.
+
+    Steps behind which drafts are made are measured by themselves, for each number of drafts that a request gets there.
+    """
 
     def __init__(self) -> None:
-        self._measured: dict[int, _Measured] = {}
+        # By drafts, then by size.
+        self._measured: dict[int, dict[int, _Measured]] = {}
         self._num_steps = 0
 
-    def take(self, num_tokens: int, seconds: float) -> None:
+    def take(self, num_tokens: int, seconds: float, num_next_drafts: int = 0) -> None:
         """A step of so many tokens took so long; what takes no time is a clock that stands."""
         if seconds <= 0:
             return
         self._num_steps += 1
-        size = _size_of(num_tokens)
-        found = self._measured.get(size)
+        size, measured = _size_of(num_tokens), self._measured.setdefault(num_next_drafts, {})
+        found = measured.get(size)
         if found is None or self._num_steps - found.last > _BELIEVED_FOR:
-            self._measured[size] = _Measured(seconds, 1, self._num_steps)
+            measured[size] = _Measured(seconds, 1, self._num_steps)
             return
         # The first ones of a size may pay for what later ones find done.
         if found.count < _NUM_TRIED:
@@ -51,38 +57,43 @@ class StepCosts:
     def are_known(self, num_tokens: int) -> bool:
         """Whether steps of about so many tokens were measured; what drafts save is not known before."""
         size = _size_of(num_tokens)
-        return any(_NEAR * size <= known <= size for known in self._known())
+        return any(_NEAR * size <= known <= size for known in self._known(0))
 
-    def seconds(self, num_tokens: int) -> float:
+    def seconds(self, num_tokens: int, num_next_drafts: int = 0) -> float:
         """What a step of so many tokens takes; 1.0 before anything was measured."""
-        known = self._known()
+        known = self._known(num_next_drafts)
+        if num_next_drafts and not known:
+            base = self.seconds(num_tokens, num_next_drafts - 1)
+            return base + _FIRST_GUESS_OF_DRAFT * self.seconds(num_tokens)
         if not known:
             return 1.0
-        size = _size_of(num_tokens)
-        place = bisect_left(known, size)
-        if place < len(known) and known[place] == size:
-            return self._measured[size].seconds
+        size, sizes = _size_of(num_tokens), list(known)
+        if size in known:
+            return known[size]
+        place = bisect_left(sizes, size)
         if place == 0:
-            return self._measured[known[0]].seconds
-        lower = known[place - 1]
-        base = self._measured[lower].seconds
-        if place == len(known):
-            return base * (1 + _FIRST_GUESS * (size - lower)) + self._slope(known) * (size - lower)
-        upper = known[place]
-        return base + (self._measured[upper].seconds - base) * (size - lower) / (upper - lower)
+            return known[sizes[0]]
+        lower = sizes[place - 1]
+        if place == len(sizes):
+            return known[lower] * (1 + _FIRST_GUESS * (size - lower)) + _slope(known) * (size - lower)
+        upper = sizes[place]
+        return known[lower] + (known[upper] - known[lower]) * (size - lower) / (upper - lower)
 
-    def _known(self) -> list[int]:
-        return sorted(size for size, found in self._measured.items() if self._is_believed(found))
-
-    def _slope(self, known: list[int]) -> float:
-        """Seconds of a token more, beyond the largest size that is known."""
-        if len(known) < 2:
-            return 0.0
-        lower, upper = known[-2:]
-        return max(self._measured[upper].seconds - self._measured[lower].seconds, 0.0) / (upper - lower)
+    def _known(self, num_next_drafts: int) -> dict[int, float]:
+        """Seconds of the sizes that were measured, in rising order."""
+        measured = sorted(self._measured.get(num_next_drafts, {}).items())
+        return {size: found.seconds for size, found in measured if self._is_believed(found)}
 
     def _is_believed(self, found: _Measured) -> bool:
         return found.count >= _NUM_TRIED and self._num_steps - found.last <= _BELIEVED_FOR
+
+
+def _slope(known: dict[int, float]) -> float:
+    """Seconds of a token more, beyond the largest size that is known."""
+    if len(known) < 2:
+        return 0.0
+    lower, upper = list(known)[-2:]
+    return max(known[upper] - known[lower], 0.0) / (upper - lower)
 
 
 def _size_of(num_tokens: int) -> int:

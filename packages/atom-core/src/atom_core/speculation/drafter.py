@@ -1,4 +1,4 @@
-"""`Drafter`: guesses the next tokens of one request."""
+"""`Draft`: guesses of the next tokens of one request, and `Drafter`: what makes them beside the scheduler."""
 
 from __future__ import annotations
 

@@ -13,4 +13,6 @@ def make_speculation(config: SpeculationConfig | None) -> Speculation | None:
     """The speculation of an engine; None without one."""
     if config is None:
         return None
+    if config.is_by_model:
+        return Speculation(config)
     return Speculation(config, partial(NgramDrafter, config.prompt_lookup_min, config.prompt_lookup_max))

@@ -1,4 +1,4 @@
-"""`Speculation`: which drafts follow the decodes of a step."""
+"""`Speculation`: which drafts follow the decodes of a step, and how many a model makes behind it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from atom_core.speculation.trail import Trail
 
 # Drafts must make a step this much more worth its time: tokens are read before the next step is scheduled.
 _LEAST_GAIN = 1.02
+# While a model's drafts do not pay, one is made behind every so many steps, to see whether they would be right by now.
+_STEPS_BETWEEN_TRIALS = 32
 
 
 class Candidate(NamedTuple):
@@ -28,6 +30,21 @@ class Candidate(NamedTuple):
     room: int
 
 
+class NextDrafts(NamedTuple):
+    """What a model is to make behind a step.
+
+    Attributes:
+        number: of drafts for each request.
+        are_awaited: the next step should have them; else they are made to see how often they are right.
+    """
+
+    number: int
+    are_awaited: bool
+
+
+NO_NEXT_DRAFTS = NextDrafts(0, are_awaited=False)
+
+
 class Speculation:
     """Chooses the drafts that are expected to be worth their time.
 
@@ -36,9 +53,12 @@ class Speculation:
     many as give most tokens a second: none where that is no more than without (so it turns itself off), and none before
     it is known what steps without cost.
 
+    A model's drafts are made behind the step before, as many for each request as then promise most tokens a second.
+    Those that are made and not worth their place in the step are left out like others.
+
     Args:
         config: what was asked for.
-        make_drafter: gives each request its drafter.
+        make_drafter: gives each request its drafter; None where a model drafts.
 
     Attributes:
         config: what was asked for.
@@ -46,14 +66,15 @@ class Speculation:
         statistics: counts of the drafts that were verified.
     """
 
-    def __init__(self, config: SpeculationConfig, make_drafter: MakeDrafter) -> None:
+    def __init__(self, config: SpeculationConfig, make_drafter: MakeDrafter | None = None) -> None:
         self.config, self._make_drafter = config, make_drafter
         self.costs = StepCosts()
+        self._steps_to_trial = _STEPS_BETWEEN_TRIALS
         self.statistics = DraftStatistics(config.num_tokens)
 
     def start_trail(self) -> Trail:
         """For a request that had none."""
-        return Trail(self._make_drafter())
+        return Trail(None if self._make_drafter is None else self._make_drafter())
 
     def choose(self, candidates: Sequence[Candidate], *, num_rows: int, room: int) -> list[Sequence[int]]:
         """Drafts for each of `candidates`, all of whose tokens are known.
@@ -65,7 +86,10 @@ class Speculation:
         drafts = [self._look(candidate) for candidate in candidates]
         if not self.config.adaptive:
             return self._share(drafts, room)
-        lengths = self._best_lengths([chances for _, chances in drafts], num_rows=num_rows, room=room)
+        chances = [chances for _, chances in drafts]
+        # Where a model drafts, it goes on to make as many.
+        num_next = max(map(len, chances), default=0) if self.config.is_by_model else 0
+        lengths = self._best_lengths(chances, num_rows=num_rows, room=room, num_next=num_next)
         return [token_ids[:length] for (token_ids, _), length in zip(drafts, lengths, strict=True)]
 
     def is_worth_waiting(self, candidates: Iterable[Candidate], *, num_rows: int, room: int) -> bool:
@@ -77,6 +101,37 @@ class Speculation:
             return True
         chances = [self._look(candidate, num_unknown=1)[1] for candidate in candidates]
         return any(self._best_lengths(chances, num_rows=num_rows, room=room))
+
+    def choose_next(self, candidates: Sequence[Candidate], *, num_rows: int, room: int) -> NextDrafts:
+        """How many drafts a model should make behind a step for each of `candidates`, which then decode.
+
+        Args:
+            num_rows: decodes of the next step.
+            room: drafts that the next step has room for.
+        """
+        if not self.config.adaptive:
+            return NextDrafts(self.config.num_tokens, are_awaited=True)
+        if not self.costs.are_known(num_rows):
+            return NO_NEXT_DRAFTS
+        best, best_rate = 0, _LEAST_GAIN * num_rows / self.costs.seconds(num_rows)
+        expected, num_tokens = float(num_rows), num_rows
+        for number in range(1, self.config.num_tokens + 1):
+            takers = [candidate for candidate in candidates if candidate.room >= number]
+            num_tokens += len(takers)
+            if not takers or num_tokens - num_rows > room:
+                break
+            expected += sum(candidate.trail.chance(0) ** number for candidate in takers)
+            rate = expected / self.costs.seconds(num_tokens, number)
+            if rate > best_rate:
+                best, best_rate = number, rate
+        return NextDrafts(best, are_awaited=True) if best else self._perhaps_trial()
+
+    def _perhaps_trial(self) -> NextDrafts:
+        self._steps_to_trial -= 1
+        if self._steps_to_trial:
+            return NO_NEXT_DRAFTS
+        self._steps_to_trial = _STEPS_BETWEEN_TRIALS
+        return NextDrafts(1, are_awaited=False)
 
     def _look(self, candidate: Candidate, num_unknown: int = 0) -> tuple[Sequence[int], list[float]]:
         """Drafts after the next `num_unknown` tokens, and how likely it is that all up to each of them are right."""
@@ -94,21 +149,21 @@ class Speculation:
             room -= len(shares[-1])
         return shares
 
-    def _best_lengths(self, chances: list[list[float]], *, num_rows: int, room: int) -> list[int]:
-        """How many drafts of each candidate give most tokens a second."""
+    def _best_lengths(self, chances: list[list[float]], *, num_rows: int, room: int, num_next: int = 0) -> list[int]:
+        """How many drafts of each candidate give most tokens a second; `num_next` are made behind the step."""
         if not self.costs.are_known(num_rows):
             return [0] * len(chances)
         places = [(chance, index) for index, found in enumerate(chances) for chance in found]
         places.sort(key=lambda place: -place[0])
         # More tokens a second than without, by enough.
-        best, best_rate = 0, _LEAST_GAIN * num_rows / self.costs.seconds(num_rows)
+        best, best_rate = 0, _LEAST_GAIN * num_rows / self.costs.seconds(num_rows, num_next)
         expected, tried = float(num_rows), 1
         for number, (chance, _) in enumerate(places[:room], start=1):
             expected += chance
             if number < tried and number < len(places):
                 continue
             tried = number + max(1, number // 4)
-            rate = expected / self.costs.seconds(num_rows + number)
+            rate = expected / self.costs.seconds(num_rows + number, num_next)
             if rate > best_rate:
                 best, best_rate = number, rate
         lengths = [0] * len(chances)

@@ -13,13 +13,16 @@ from atom_core.config.sections import EngineConfig
 from atom_core.executor.protocol import Masks, PendingOutput, RunnerInfo
 from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
 from atom_core.profiling import TorchProfiler
+from atom_core.worker.drafting.model_drafter import ModelDrafter
 from atom_core.worker.graphs.cuda_capture import Capture, CudaCapture
 from atom_core.worker.model.compilation import CompilationWatch
+from atom_core.worker.model.engine_model import LayerStates
 from atom_core.worker.model.loading import load_engine_model
 from atom_core.worker.model.loading_with_cache import LoadModel, LoadReport, load_with_cache
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
+from atom_core.worker.requests.tables import RequestTables
 from atom_core.worker.sampling.pooling import Pooler
 from atom_core.worker.sampling.sampler import Sampler, report
 from atom_core.worker.steps.batch import ModelInput, StepRows
@@ -38,17 +41,19 @@ class Forward:
 
     Attributes:
         logits_nV: float32, of the rows that sample.
+        states: of its tokens; None where a graph has all of it.
         prompt_logprobs, vectors: by index in the batch, of the requests that ask for them.
     """
 
     step: SchedulerOutput
     batch: ModelInput
     logits_nV: torch.Tensor
+    states: LayerStates | None
     prompt_logprobs: Mapping[int, list[TokenLogprobs]]
     vectors: Mapping[int, list[float]]
 
     def report(self, token_ids: list[int], logprobs: Mapping[int, TokenLogprobs]) -> ModelOutput:
-        """What came out of it."""
+        """What came out of it; `token_ids` has what was sampled, and drafts behind it."""
         return report(
             self.step,
             token_ids,
@@ -92,7 +97,7 @@ class ModelRunner:
             torch.set_num_threads(config.parallel.num_threads)
         self._model, loaded = load_with_cache(config, self._load_model)
         self._compilation = CompilationWatch() if config.compile.level else None
-        self._states, self._sampler, self._steps = self._make_steps(loaded)
+        self._states, self._sampler, self._steps, self._drafter = self._make_steps(loaded)
         return RunnerInfo(
             num_blocks=loaded.size.num_blocks,
             groups=loaded.pages.specs,
@@ -109,7 +114,7 @@ class ModelRunner:
             self._embeds = self._pooler.update(step)
         rows = StepRows.of(step, self._states.slots)
         judges = self._judges_prompts(rows)
-        batch = self._steps.build(rows, needs_hidden_states=judges or self._embeds)
+        batch = self._steps.build(rows, needs_hidden_states=judges or self._embeds or self._drafter is not None)
         if self._config.device == "cpu":
             adapt_waiting()
         with self._profiler.mark(_step_name(rows)):
@@ -117,7 +122,7 @@ class ModelRunner:
             if logits_nV is None:
                 self._forward = self._run_layers(step, batch, judges=judges)
             else:
-                self._forward = Forward(step, batch, logits_nV, {}, {})
+                self._forward = Forward(step, batch, logits_nV, None, {}, {})
 
     @torch.inference_mode()
     def sample(self, masks: Masks | None = None) -> PendingOutput:
@@ -130,7 +135,8 @@ class ModelRunner:
             if ids is not None:
                 return deliver(ids, lambda token_ids: forward.report(token_ids, {}))
             sampled = self._sampler.sample_step(forward.step, forward.batch, forward.logits_nV, masks)
-            return deliver(sampled.token_ids, lambda token_ids: forward.report(token_ids, sampled.logprobs))
+        ids = self._with_drafts(forward, sampled.token_ids)
+        return deliver(ids, lambda token_ids: forward.report(token_ids, sampled.logprobs))
 
     @torch.inference_mode()
     def prepare(self) -> bool:
@@ -149,6 +155,14 @@ class ModelRunner:
         else:
             logger.info("wrote the trace %s", self._profiler.stop())
 
+    def _with_drafts(self, forward: Forward, sampled_n: torch.Tensor) -> torch.Tensor:
+        """What was sampled, and behind it the drafts of a draft model, which takes in the step."""
+        if self._drafter is None or forward.states is None:
+            return sampled_n
+        with self._profiler.mark("draft"):
+            drafts = self._drafter.follow(forward.step, forward.batch, forward.states, sampled_n)
+            return torch.cat([sampled_n, drafts]) if len(drafts) else sampled_n
+
     def _judges_prompts(self, rows: StepRows) -> bool:
         """Whether a request of the step wants to know how likely the tokens of its prompt are."""
         extras = self._states.extras
@@ -158,7 +172,8 @@ class ModelRunner:
         )
 
     def _run_layers(self, step: SchedulerOutput, batch: ModelInput, *, judges: bool) -> Forward:
-        hidden_TD, compute_logits = self._steps.hidden_states(batch), self._model.compute_logits
+        states, compute_logits = self._steps.run_layers(batch), self._model.compute_logits
+        hidden_TD = states.hidden_TD
         pooled = self._pooler.pool(step, batch, hidden_TD) if self._embeds else {}
         prompt_logprobs = (
             self._sampler.judge.judge_prompts(batch, hidden_TD, self._states, compute_logits) if judges else {}
@@ -166,10 +181,10 @@ class ModelRunner:
         rows_nD = batch.of_sampling_rows(hidden_TD)
         logits_nV = compute_logits(rows_nD) if len(batch.rows.sampling) else rows_nD
         vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
-        return Forward(step, batch, logits_nV, prompt_logprobs, vectors)
+        return Forward(step, batch, logits_nV, states, prompt_logprobs, vectors)
 
-    def _make_steps(self, loaded: LoadReport) -> tuple[RequestStates, Sampler, Steps]:
-        """What is kept of requests, what samples them, and how this device takes steps over them."""
+    def _make_steps(self, loaded: LoadReport) -> tuple[RequestStates, Sampler, Steps, ModelDrafter | None]:
+        """What is kept of requests, what samples them, how this device takes steps over them, and what drafts."""
         config, model = self._config, self._model
         max_num_seqs, max_model_len = config.scheduler.max_num_seqs, loaded.size.max_model_len
         num_groups, block_size = len(loaded.pages.groups), config.cache.block_size
@@ -185,7 +200,7 @@ class ModelRunner:
         if capture is None:
             on_host = HostTables(max_num_seqs, max_model_len, **size)
             states = make_states(on_host)
-            return states, Sampler(states), HostSteps(model, on_host, block_size)
+            return states, Sampler(states), HostSteps(model, on_host, block_size), self._make_drafter(on_host)
         tables = DeviceTables(max_num_seqs, max_model_len, device=config.device, **size)
         states = make_states(tables)
         sampler = Sampler(states)
@@ -199,7 +214,11 @@ class ModelRunner:
             weights_per_token=loaded.weights_per_token,
             capture=capture,
         )
-        return states, sampler, steps
+        return states, sampler, steps, self._make_drafter(tables)
+
+    def _make_drafter(self, tables: RequestTables) -> ModelDrafter | None:
+        draft = self._model.draft
+        return None if draft is None else ModelDrafter(draft, tables, self._config.cache.block_size)
 
 
 def _step_name(rows: StepRows) -> str:

@@ -28,8 +28,12 @@ def run_step(config: EngineConfig, model: EngineModel, lengths: Sequence[int]) -
     if max(lengths) == 1:
         geometry = replace(geometry, num_decodes=len(lengths))
     positions = torch.cat([torch.arange(length, device=config.device) for length in lengths])
-    hidden_TD = model.forward(torch.zeros_like(positions), positions, (geometry,) * model.num_groups)
-    model.compute_logits(hidden_TD[: config.max_num_samples])
+    input_ids, geometries = torch.zeros_like(positions), (geometry,) * model.num_groups
+    states = model.forward(input_ids, positions, geometries)
+    model.compute_logits(states.hidden_TD[: config.max_num_samples])
+    if (draft := model.draft) is not None:
+        features_TD = draft.model.features(states.hidden_TD, states.aux)
+        draft.guess(draft.forward(input_ids, positions, features_TD, geometries)[: config.scheduler.max_num_seqs])
 
 
 def dummy_geometry(lengths: Sequence[int], block_size: int, device: str) -> BatchGeometry:

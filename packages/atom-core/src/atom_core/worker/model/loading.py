@@ -10,6 +10,8 @@ import torch
 
 from atom_core.config.sections import EngineConfig
 from atom_core.worker.model.compilation import compile_model
+from atom_core.worker.model.draft_loading import build_with_draft, load_draft
+from atom_core.worker.model.engine_draft import EngineDraft
 from atom_core.worker.model.engine_model import EngineModel
 from atom_kernels.platform import detect_platform
 from atom_models import (
@@ -37,12 +39,19 @@ def load_engine_model(config: EngineConfig) -> EngineModel:
         max_model_len=config.model.max_model_len,
         model_impl=config.model.model_impl,
     )
-    model = build_model(checkpoint, context)
+    speculation = config.speculation
+    draft: EngineDraft | None = None
+    if speculation is not None and speculation.is_by_model:
+        model, draft = build_with_draft(checkpoint, context, speculation)
+    else:
+        model = build_model(checkpoint, context)
     if config.model.load_dummy:
         load_dummy_weights(model, checkpoint, device=config.device)
     else:
         load_weights(model, checkpoint, progress=sys.stderr.isatty())
+    if draft is not None and speculation is not None:
+        load_draft(draft, checkpoint, speculation, dummy=config.model.load_dummy, device=config.device)
     model.eval()
     compute_logits: Any = model.compute_logits
     idle = num_idle_weights(model)
-    return EngineModel(compile_model(model, config), compute_logits, mixer_layers(model), idle)
+    return EngineModel(compile_model(model, config), compute_logits, mixer_layers(model), idle, draft)

@@ -46,7 +46,7 @@ def load_with_cache(config: EngineConfig, load_model: LoadModel) -> tuple[Engine
     times = [time.perf_counter()]
     model = load_model(config)
     times.append(time.perf_counter())
-    pages = plan_pages(model.mixers, config.model.max_model_len)
+    pages = plan_pages(model.all_mixers, config.model.max_model_len)
     choices = list(_attended_without_a_kernel(model))
     if config.device == "cpu":
         free, weights_per_token = available_memory(), 0
@@ -58,7 +58,7 @@ def load_with_cache(config: EngineConfig, load_model: LoadModel) -> tuple[Engine
         choices.append(measured.describe())
     times.append(time.perf_counter())
     size = size_cache(config, pages, memory)
-    caches = allocate_caches(model.mixers, pages, size.num_blocks, config.device)
+    caches = allocate_caches(model.all_mixers, pages, size.num_blocks, config.device)
     times.append(time.perf_counter())
     report = LoadReport(
         pages=pages,
@@ -77,7 +77,7 @@ def load_with_cache(config: EngineConfig, load_model: LoadModel) -> tuple[Engine
 
 def _attended_without_a_kernel(model: EngineModel) -> Iterator[str]:
     """A line for each kind of cache that only the reference reads here: it is right, and many times slower."""
-    plans = [layer.plan for layer in model.mixers.values()]
+    plans = [layer.plan for layer in model.all_mixers.values()]
     for name in dict.fromkeys(plan.problem.cache.name for plan in plans if plan.backend == "reference"):
         yield (
             f"attention over a cache of {name} runs in plain torch, and slowly: no kernel here reads one; "

@@ -17,7 +17,7 @@ class HostTables:
 
     Attributes:
         history: int32 ``[max_num_seqs, max_model_len + 1]``.
-        block_tables: int32 array ``[num_groups, max_num_seqs, max_blocks]``.
+        block_tables: int32 ``[num_groups, max_num_seqs, max_blocks]``.
         sampling: parameters ``[max_num_seqs]``.
     """
 
@@ -29,7 +29,7 @@ class HostTables:
             "block_tables": np.zeros((num_groups, max_num_seqs, max_blocks), dtype=np.int32),
         }
         self.history = torch.from_numpy(self._tables["history"])
-        self.block_tables = self._tables["block_tables"]
+        self.block_tables = torch.from_numpy(self._tables["block_tables"])
         self.sampling = SamplingTables(**{name: torch.from_numpy(self._tables[name]) for name in SAMPLING_DTYPES})
 
     def write(self, name: str, index: Sequence[int], values: Any) -> None:

@@ -27,16 +27,18 @@ class RequestTables(Protocol):
 
     Attributes:
         history: int32 ``[num_rows, max_tokens]``, prompt and generated tokens.
+        block_tables: int32 ``[num_groups, num_rows, max_blocks]``, as far as a request has blocks.
         sampling: parameters ``[num_rows]``.
     """
 
     history: torch.Tensor
+    block_tables: torch.Tensor
     sampling: SamplingTables
 
     def write(self, name: str, index: Sequence[int], values: Any) -> None:
         """Put `values` into the table `name` from `index` on, along its last dimension, before the next step runs.
 
         Args:
-            name: ``history``, ``block_tables`` (``[num_groups, num_rows, max_blocks]``), or a parameter of sampling.
+            name: ``history``, ``block_tables``, or a parameter of sampling.
         """
         ...

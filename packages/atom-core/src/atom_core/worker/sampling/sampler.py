@@ -152,13 +152,14 @@ def report(
     """The results of a step.
 
     Args:
-        token_ids, logprobs: by sample, as in `Sampled`.
+        token_ids, logprobs: by sample, as in `Sampled`; behind the samples `token_ids` has the next drafts.
         prompt_logprobs, embeddings: by index in the batch.
     """
-    requests, first = [], 0
+    requests, first, first_draft = [], 0, sum(scheduled.num_samples for scheduled in step.scheduled)
     for index, scheduled in enumerate(step.scheduled):
         samples = range(first, first + scheduled.num_samples)
         accepted = [place for place in samples if token_ids[place] != -1]
+        drafts = slice(first_draft, first_draft + scheduled.num_next_drafts)
         requests.append(
             RequestStepOutput(
                 scheduled.request_id,
@@ -166,7 +167,8 @@ def report(
                 [logprobs[place] for place in accepted] if accepted and first in logprobs else None,
                 prompt_logprobs.get(index),
                 embeddings.get(index),
+                tuple(token_ids[drafts]) if scheduled.num_next_drafts else (),
             )
         )
-        first = samples.stop
+        first, first_draft = samples.stop, drafts.stop
     return ModelOutput(step.step_id, requests)

@@ -151,7 +151,7 @@ def build_input(rows: StepRows, tables: HostTables, block_size: int) -> ModelInp
     query_start_loc, device_seq_lens = _tensor(rows.query_starts.astype(np.int32)), _tensor(seq_lens.astype(np.int32))
     num_decodes, max_query_len = rows.num_decodes, int(rows.lengths.max())
     geometries = []
-    for block_table in tables.block_tables:
+    for block_table in tables.block_tables.numpy():
         block_ids = block_table[token_slots, block_of_token]
         geometries.append(
             BatchGeometry(

@@ -15,7 +15,7 @@ from atom_core.worker.graphs.plan import plan_graphs
 from atom_core.worker.graphs.shapes import PROMPT_REQS, GraphShape
 from atom_core.worker.graphs.step_graphs import StepGraphs
 from atom_core.worker.model.early_compilation import EarlyCompilation
-from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.model.engine_model import EngineModel, LayerStates
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.sampler import Sampler
@@ -109,12 +109,12 @@ class DeviceSteps:
             graph = self._graphs.shape_of(rows)
         return self._inputs.build(rows, graph or self._shape_of_pieces(rows), graph)
 
-    def hidden_states(self, batch: ModelInput) -> torch.Tensor:
+    def run_layers(self, batch: ModelInput) -> LayerStates:
         """See `Steps`."""
         shape = self._shape_of_pieces(batch.rows)
         if self._pieces is None or shape is None:
             return self._model.forward(batch.input_ids, batch.positions, batch.geometries)
-        return self._pieces.replay(batch, shape)
+        return LayerStates(self._pieces.replay(batch, shape))
 
     def replay_model(self, batch: ModelInput) -> torch.Tensor | None:
         """See `Steps`."""
@@ -147,5 +147,5 @@ class DeviceSteps:
 
 def _logits(model: EngineModel, batch: ModelInput) -> torch.Tensor:
     """``[n, vocab]`` of the rows that sample."""
-    hidden_TD = model.forward(batch.input_ids, batch.positions, batch.geometries)
-    return model.compute_logits(batch.of_sampling_rows(hidden_TD)).contiguous()
+    states = model.forward(batch.input_ids, batch.positions, batch.geometries)
+    return model.compute_logits(batch.of_sampling_rows(states.hidden_TD)).contiguous()

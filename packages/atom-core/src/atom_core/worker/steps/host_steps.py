@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.model.engine_model import EngineModel, LayerStates
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
 
@@ -21,7 +21,7 @@ class HostSteps:
         """See `Steps`."""
         return build_input(rows, self._tables, self._block_size)
 
-    def hidden_states(self, batch: ModelInput) -> torch.Tensor:
+    def run_layers(self, batch: ModelInput) -> LayerStates:
         """See `Steps`."""
         return self._model.forward(batch.input_ids, batch.positions, batch.geometries)
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from atom_core.worker.model.engine_model import LayerStates
 from atom_core.worker.steps.batch import ModelInput, StepRows
 
 
@@ -31,8 +32,8 @@ class Steps(Protocol):
         """
         ...
 
-    def hidden_states(self, batch: ModelInput) -> torch.Tensor:
-        """``[T, D]`` of the batch that was built last."""
+    def run_layers(self, batch: ModelInput) -> LayerStates:
+        """The states of the batch that was built last."""
         ...
 
     def replay_model(self, batch: ModelInput) -> torch.Tensor | None:

@@ -1,0 +1,1 @@
+"""A draft model behind the steps of the model that generates."""

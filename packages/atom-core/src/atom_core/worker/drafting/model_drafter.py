@@ -1,0 +1,99 @@
+"""`ModelDrafter`: a draft model follows each step, keeps up with what was computed, and guesses what comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from atom_core.messages import SchedulerOutput
+from atom_core.worker.drafting.decodes import DraftDecodes
+from atom_core.worker.drafting.upload import upload
+from atom_core.worker.model.engine_draft import EngineDraft
+from atom_core.worker.model.engine_model import LayerStates
+from atom_core.worker.requests.tables import RequestTables
+from atom_core.worker.steps.batch import ModelInput
+
+
+class ModelDrafter:
+    """Runs `draft` over the tokens of each step, each paired with the one after it, and then token by token.
+
+    What it keeps of the step's tokens comes from true states of the model that generates, and takes the place of what
+    was kept there of guesses. So it does not depend on how a request's tokens were shared between steps, nor on
+    guesses. Behind a rejected draft lie tokens that nobody has: what is kept there will be written again.
+
+    Args:
+        draft: over its caches.
+        tables: of the requests; histories have what was sampled by the time of a call.
+        block_size: tokens of a cache block.
+    """
+
+    def __init__(self, draft: EngineDraft, tables: RequestTables, block_size: int) -> None:
+        self._draft, self._tables, self._block_size = draft, tables, block_size
+
+    def follow(
+        self, step: SchedulerOutput, batch: ModelInput, states: LayerStates, sampled_n: torch.Tensor
+    ) -> torch.Tensor:
+        """Take in a step, after its samples, and make the drafts that it asks for.
+
+        Args:
+            states: of the step's tokens.
+            sampled_n: int64, what was sampled, as in `Sampled`.
+
+        Returns:
+            int64, the drafts of the first request that has any, then those of the next.
+        """
+        rows, device = batch.rows, states.hidden_TD.device
+        numbers = np.array([scheduled.num_next_drafts for scheduled in step.scheduled])
+        takers = np.flatnonzero(numbers)
+        slots_T, sampling_n, takers_W, ends_W, slots_W = upload(
+            device,
+            np.repeat(rows.slots, rows.lengths),
+            rows.sampling,
+            takers,
+            (rows.query_starts[1:] - rows.num_samples)[takers],
+            rows.slots[takers],
+        )
+        next_ids_T = self._tables.history[slots_T, batch.positions + 1].long()
+        features_TD = self._draft.model.features(states.hidden_TD, states.aux)
+        features_TD = self._draft.forward(next_ids_T, batch.positions, features_TD, batch.geometries)
+        if not len(takers):
+            return torch.empty(0, dtype=torch.int64, device=device)
+        # The last token that was computed and stays: behind it stands the last one that was sampled.
+        num_kept_R = torch.zeros(rows.num_reqs, dtype=torch.int64, device=device)
+        num_kept_R.index_add_(0, sampling_n, (sampled_n != -1).long())
+        last_W = ends_W + num_kept_R[takers_W] - 1
+        # The last draft is computed by nobody here.
+        max_seq_len = int((rows.starts + rows.lengths + numbers - 1)[takers].max())
+        num_blocks = -(-max_seq_len // self._block_size)
+        decodes = DraftDecodes(
+            self._tables.block_tables[:, slots_W, :num_blocks],
+            batch.positions[last_W],
+            max_seq_len=max_seq_len,
+            block_size=self._block_size,
+        )
+        return self._guess(features_TD[last_W], numbers[takers], decodes)
+
+    def _guess(self, features_WD: torch.Tensor, numbers: np.ndarray, decodes: DraftDecodes) -> torch.Tensor:
+        """So many drafts for each row, the first of them by `features_WD`; rows that have enough drop out."""
+        device, most = features_WD.device, int(numbers.max())
+        ids_W = self._draft.guess(features_WD)
+        drafts_WK = torch.empty(len(numbers), most, dtype=torch.int64, device=device)
+        drafts_WK[:, 0] = ids_W
+        rows: Any = slice(None)
+        left = np.arange(len(numbers))
+        for made in range(1, most):
+            still = np.flatnonzero(numbers[left] > made)
+            if len(still) < len(left):
+                left = left[still]
+                rows, still_W = upload(device, left, still)
+                features_WD, ids_W, decodes = features_WD[still_W], ids_W[still_W], decodes.of_rows(still_W)
+            positions_W, geometries = decodes.after(made)
+            features_WD = self._draft.forward(ids_W, positions_W, features_WD, geometries, step=made)
+            ids_W = self._draft.guess(features_WD)
+            drafts_WK[rows, made] = ids_W
+        if len(left) == len(numbers):
+            return drafts_WK.flatten()
+        (wanted,) = upload(device, np.flatnonzero(np.arange(most) < numbers[:, None]))
+        return drafts_WK.flatten()[wanted]

@@ -1,0 +1,53 @@
+"""`CachedMixers`: layers that have a cache, with it; they are told of a batch, and then a model runs over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from atom_kernels.protocols import BatchGeometry, Caches
+from atom_models.forward_context import ForwardContext, set_forward_context
+
+
+@dataclass(frozen=True)
+class CachedMixers:
+    """The mixers of one model.
+
+    Attributes:
+        mixers: by name, each with its `plan`.
+        kv_caches: by layer name.
+        plans: of attention, each with its group's index and the names of its layers. Each needs its metadata built
+            once a step.
+    """
+
+    mixers: Mapping[str, Any] = field(default_factory=dict)
+    kv_caches: Mapping[str, Caches] = field(default_factory=dict)
+    plans: Sequence[tuple[Any, int, Sequence[str]]] = ()
+
+    @classmethod
+    def over(
+        cls, mixers: Mapping[str, Any], kv_caches: Mapping[str, Caches], groups: Sequence[Sequence[str]]
+    ) -> CachedMixers:
+        """`mixers` over their part of `kv_caches`, which are by layer name; `groups` has the layers of each group."""
+        names: dict[tuple[Any, int], list[str]] = {}
+        for index, layers in enumerate(groups):
+            for name in layers:
+                if name in mixers:
+                    names.setdefault((mixers[name].plan, index), []).append(name)
+        plans = [(plan, index, layers) for (plan, index), layers in names.items()]
+        return cls(mixers, {name: kv_caches[name] for name in mixers}, plans)
+
+    @contextmanager
+    def attending(self, geometries: Sequence[BatchGeometry]) -> Iterator[None]:
+        """Tell attention of a batch, whose `geometries` are one for each group."""
+        with set_forward_context(ForwardContext(self.kv_caches, self._build_metadata(geometries), self.mixers)):
+            yield
+
+    def _build_metadata(self, geometries: Sequence[BatchGeometry]) -> dict[str, Any]:
+        """The metadata of a batch by layer name; layers of one plan share theirs."""
+        metadata: dict[str, Any] = {}
+        for plan, group, names in self.plans:
+            metadata.update(dict.fromkeys(names, plan.runner.build_metadata(geometries[group])))
+        return metadata

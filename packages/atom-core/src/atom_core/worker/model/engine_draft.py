@@ -1,0 +1,50 @@
+"""`EngineDraft`: a draft model on the device, with its part of the KV cache, run on batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from atom_core.worker.model.cached_mixers import CachedMixers
+from atom_kernels.protocols import BatchGeometry, Caches
+from atom_models.drafting import DraftModel
+
+
+@dataclass(frozen=True)
+class EngineDraft:
+    """A loaded draft model; its layers have blocks in the groups of the model that it runs behind.
+
+    Attributes:
+        model: what guesses.
+        mixers: by name, each with its `plan`; no name is one of the other model's.
+        cached: the mixers over their caches.
+    """
+
+    model: DraftModel
+    mixers: Mapping[str, Any]
+    cached: CachedMixers = field(default_factory=CachedMixers)
+
+    def with_caches(self, kv_caches: Mapping[str, Caches], groups: Sequence[Sequence[str]]) -> EngineDraft:
+        """See `EngineModel.with_caches`."""
+        return replace(self, cached=CachedMixers.over(self.mixers, kv_caches, groups))
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        features_TD: torch.Tensor,
+        geometries: Sequence[BatchGeometry],
+        step: int = 0,
+    ) -> torch.Tensor:
+        """See `DraftModel.forward`; `geometries` has one for each group."""
+        with self.cached.attending(geometries):
+            return self.model.forward(input_ids, positions, features_TD, step)
+
+    def guess(self, features_nD: torch.Tensor) -> torch.Tensor:
+        """The most likely tokens by what `forward` gave, int64 ``[n]`` in the ids of the model that generates."""
+        ids = self.model.compute_logits(features_nD).argmax(dim=-1)
+        target_ids = self.model.target_ids
+        return ids if target_ids is None else target_ids[ids]
