@@ -92,7 +92,7 @@ def make_engine(batch_size: int, max_model_len: int, *, options: argparse.Namesp
         mixers={},
     )
     config = _config(batch_size, max_model_len, options)
-    return EngineCore(config, InlineExecutor(ModelRunner(config, load_model=lambda _: model)))
+    return EngineCore(config, InlineExecutor(ModelRunner(config, load_model=lambda *_: model)))
 
 
 def _config(batch_size: int, max_model_len: int, options: argparse.Namespace) -> Any:
