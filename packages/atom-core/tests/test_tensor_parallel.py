@@ -15,6 +15,7 @@ from atom_core.config import EngineArgs
 from atom_core.executor.processes.executor import ProcessExecutor
 from atom_core.executor.processes.rank_processes import RankProcesses
 from atom_core.messages import StructuredOutputParams
+from converted_gguf import write_gguf
 from quantized_checkpoints import PUBLISHED, write_quantized
 from tiny_architectures import FAMILIES, PAST_EVERY_WINDOW, make_tiny
 from tiny_models import make_tiny_llama
@@ -168,6 +169,16 @@ def test_two_ranks_give_the_tokens_of_one_from_quantized_weights(name, ranks, tm
     found = []
     for group in (None, ranks):
         with make_engine(folder, group) as engine:
+            found.append(outputs(engine))
+    assert found[0] == found[1]
+
+
+def test_two_ranks_give_the_tokens_of_one_from_super_blocks_that_they_cut(ranks, tmp_path):
+    plain = make_tiny("llama", tmp_path / "model", hidden_size=256, intermediate_size=256)
+    file = write_gguf(plain, tmp_path / "m.gguf", quant="Q4_K", others={"attn_v": "Q6_K"})
+    found = []
+    for group in (None, ranks):
+        with make_engine(file, group) as engine:
             found.append(outputs(engine))
     assert found[0] == found[1]
 

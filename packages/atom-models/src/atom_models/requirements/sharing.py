@@ -18,11 +18,13 @@ class OneOf(SingleRank):
 
 
 def check_shared(checkpoint: Checkpoint, context: BuildContext, num_ranks: int) -> None:
-    """Build the parts of the first and the last rank, which has what does not come out even; no weights.
+    """Build the parts of some ranks, without weights.
+
+    The second one begins at the first cut, of which all other cuts are multiples; the last one has what is left over.
 
     Raises:
         CheckpointError: heads, sizes or groups of quantized weights do not come out even; the message names them.
         FallbackRefusedError: transformers' layers are not split.
     """
-    for rank in (0, num_ranks - 1):
+    for rank in sorted({0, 1, num_ranks - 1}):
         construct_model(checkpoint, replace(context, collectives=OneOf(rank, num_ranks)))
