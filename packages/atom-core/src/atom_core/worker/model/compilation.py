@@ -25,7 +25,7 @@ OUR_SOURCES = ("atom_kernels", "atom_models")
 
 
 def compile_model(model: Any, config: EngineConfig, rank: int = 0) -> Any:
-    """A rank's part of a model, compiled as `config.compile.level` asks for at its first call, for any number of tokens.
+    """A rank's part of a model as `config.compile.level` asks, compiled at its first call, for any number of tokens.
 
     Levels: 0 leaves it as it is; 1 traces it as one graph and runs that; 2 has inductor compile the graph;
     3 has inductor compile the pieces between attention layers.
