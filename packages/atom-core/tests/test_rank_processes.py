@@ -72,6 +72,10 @@ def make_config(name: str = "sound", num_ranks: int = 2) -> EngineConfig:
     )
 
 
+def executor_on(ranks: RankProcesses, config: EngineConfig) -> ProcessExecutor:
+    return ProcessExecutor(config, lambda *_, **__: ranks)
+
+
 def request(prompt_tokens: int = 4) -> EngineRequest:
     return EngineRequest("r", [3] * prompt_tokens, SamplingParams(max_tokens=2, seed=1, prompt_logprobs=0))
 
@@ -100,7 +104,7 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 def test_the_first_rank_answers_for_all(sound: RankProcesses):
-    core = EngineCore(make_config(), ProcessExecutor(make_config(), sound))
+    core = EngineCore(make_config(), executor_on(sound, make_config()))
     core.add_request(request())
     assert run(core) == [5, 5]
 
@@ -120,7 +124,7 @@ def test_a_killed_rank_is_named_and_takes_the_others_along(rank: int, start_rank
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_killed_while_it_loads_ends_the_start(rank: int, start_ranks: StartRanks):
     ranks = start_ranks()
-    executor = ProcessExecutor(make_config("load all hangs"), ranks)
+    executor = executor_on(ranks, make_config("load all hangs"))
     with ThreadPoolExecutor(1) as thread:
         starting = thread.submit(executor.start)
         os.kill(ranks.pids[rank], signal.SIGKILL)
@@ -132,7 +136,7 @@ def test_a_rank_killed_while_it_loads_ends_the_start(rank: int, start_ranks: Sta
 def test_a_rank_killed_in_a_step_ends_the_engine_at_once(rank: int, start_ranks: StartRanks):
     ranks = start_ranks()
     config = make_config("sample all hangs")
-    core = EngineCore(config, ProcessExecutor(config, ranks))
+    core = EngineCore(config, executor_on(ranks, config))
     core.add_request(request())
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(run, core)
@@ -145,7 +149,7 @@ def test_a_rank_killed_in_a_step_ends_the_engine_at_once(rank: int, start_ranks:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_step_that_raises_in_one_rank_ends_all(rank: int, start_ranks: StartRanks):
     ranks = start_ranks()
-    executor = ProcessExecutor(make_config(f"forward {rank} raises"), ranks)
+    executor = executor_on(ranks, make_config(f"forward {rank} raises"))
     executor.start()
     handle = executor.submit(STEP)
     handle.sample()
@@ -160,23 +164,23 @@ def test_a_step_that_raises_in_one_rank_ends_all(rank: int, start_ranks: StartRa
 
 def test_what_a_rank_refuses_keeps_its_kind(start_ranks: StartRanks):
     with pytest.raises(EngineStartError, match="rank 1: max_model_len is too long") as raised:
-        ProcessExecutor(make_config("load 1 refuses"), start_ranks()).start()
+        executor_on(start_ranks(), make_config("load 1 refuses")).start()
     assert raised.value.failure.kind == "settings"
 
 
 def test_a_rank_that_lost_another_one_is_not_the_cause(start_ranks: StartRanks, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rank_processes, "GATHER_SECONDS", 2.0)
     with pytest.raises(EngineStartError, match="rank 1: RuntimeError: the device is on fire"):
-        ProcessExecutor(make_config("load all is lost"), start_ranks()).start()
+        executor_on(start_ranks(), make_config("load all is lost")).start()
 
 
 def test_ranks_with_caches_of_different_sizes_are_refused(sound: RankProcesses):
     with pytest.raises(EngineStartError, match="rank 1 has another KV cache than rank 0"):
-        ProcessExecutor(make_config("uneven"), sound).start()
+        executor_on(sound, make_config("uneven")).start()
 
 
 def test_messages_longer_than_a_socket_holds_pass_each_other(sound: RankProcesses):
-    executor = ProcessExecutor(make_config("longer"), sound)
+    executor = executor_on(sound, make_config("longer"))
     executor.start()
     long = SchedulerOutput(1, [ScheduledRequest("r", 0, 1, [list(range(1 << 20))], 1)], [], [])
     handles = []
@@ -191,7 +195,7 @@ def test_closed_ranks_leave_nothing(start_ranks: StartRanks, monkeypatch: pytest
     before, threads = set(os.listdir("/proc/self/fd")), threading.active_count()
     ranks = start_ranks()
     pids = ranks.pids
-    ProcessExecutor(make_config(), ranks).start()
+    executor_on(ranks, make_config()).start()
     ranks.close()
     assert not any(map(is_there, pids))
     until(lambda: threading.active_count() <= threads)

@@ -29,21 +29,30 @@ KINDS = ["llama", "qwen3_moe", "deepseek_v3"]
 QUICK = [*KINDS, "gemma3", "gpt_oss", "minimax_m2", "glm4_moe"]
 
 
+class SharedRanks(RankProcesses):
+    """Processes that stay when an engine lets go of them: one model after the other is loaded into them."""
+
+    def close(self, grace: float = 0.0) -> None: ...
+
+    def end(self) -> None:
+        super().close()
+
+
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[RankProcesses]:
-    """Two processes, into which one model after the other is loaded."""
-    processes = RankProcesses(2, device="cpu", num_threads=1)
+    processes = SharedRanks(2, device="cpu", num_threads=1)
     yield processes
-    processes.close()
+    processes.end()
 
 
-def make_engine(folder: Path, ranks: RankProcesses | None, **settings: Any) -> LLMEngine:
-    size = 1 if ranks is None else len(ranks.pids)
+def make_engine(folder: Path, ranks: RankProcesses | int, **settings: Any) -> LLMEngine:
+    """An engine on ranks that run already, or on so many of its own."""
+    size = ranks if isinstance(ranks, int) else len(ranks.pids)
     given = {"dtype": "float32", "num_kv_blocks": 64, "max_num_seqs": 16, "num_threads": 1, "seed": 0} | settings
     args = EngineArgs(model=str(folder), tensor_parallel_size=size, **given)
-    return (
-        LLMEngine.from_args(args) if ranks is None else LLMEngine.from_args(args, partial(ProcessExecutor, ranks=ranks))
-    )
+    if isinstance(ranks, int):
+        return LLMEngine.from_args(args)
+    return LLMEngine.from_args(args, partial(ProcessExecutor, start_ranks=lambda *_, **__: ranks))
 
 
 def make_prompts(*lengths: int) -> list[list[int]]:
@@ -68,7 +77,7 @@ def expected(tiny_family: Callable[[str], Path]) -> Callable[[str], list[list[in
 
     def of(family: str) -> list[list[int]]:
         if family not in known:
-            with make_engine(tiny_family(family), None) as engine:
+            with make_engine(tiny_family(family), 1) as engine:
                 known[family] = outputs(engine)
         return known[family]
 
@@ -112,7 +121,7 @@ def test_two_ranks_go_on_from_cached_prefixes(family, ranks, tiny_family, expect
 def test_log_probabilities_of_two_ranks_are_those_of_one(ranks, tiny_llama):
     params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, logprobs=3, prompt_logprobs=2)
     found = []
-    for group in (None, ranks):
+    for group in (1, ranks):
         with make_engine(tiny_llama, group) as engine:
             found.append(engine.generate(make_prompts(40, 3), params, use_tqdm=False))
     for one, two in zip(*found, strict=True):
@@ -131,7 +140,7 @@ def numbers_of(entries: Any) -> list[float]:
 
 def test_embeddings_of_two_ranks_are_those_of_one(ranks, tiny_llama):
     found = []
-    for group in (None, ranks):
+    for group in (1, ranks):
         with make_engine(tiny_llama, group, max_num_batched_tokens=16) as engine:
             found.append(engine.embed(make_prompts(40, 3)))
     for one, two in zip(*found, strict=True):
@@ -146,7 +155,7 @@ def test_two_ranks_follow_a_grammar_and_penalties(ranks, tiny_llama):
         SamplingParams(temperature=0.8, seed=3, max_tokens=30, repetition_penalty=1.5, logit_bias={5: 4.0}),
     ]
     found = []
-    for group in (None, ranks):
+    for group in (1, ranks):
         with make_engine(tiny_llama, group) as engine:
             found.append([output["text"] for output in engine.generate(["once", "a b"], params, use_tqdm=False)])
     assert found[0] == found[1]
@@ -167,7 +176,7 @@ def test_two_ranks_give_the_tokens_of_one_from_quantized_weights(name, ranks, tm
     plain = make_tiny_llama(tmp_path / "plain", hidden=256, intermediate=512)
     folder, _ = write_quantized(tmp_path, plain, PUBLISHED[name])
     found = []
-    for group in (None, ranks):
+    for group in (1, ranks):
         with make_engine(folder, group) as engine:
             found.append(outputs(engine))
     assert found[0] == found[1]
@@ -177,7 +186,7 @@ def test_two_ranks_give_the_tokens_of_one_from_super_blocks_that_they_cut(ranks,
     plain = make_tiny("llama", tmp_path / "model", hidden_size=256, intermediate_size=256)
     file = write_gguf(plain, tmp_path / "m.gguf", quant="Q4_K", others={"attn_v": "Q6_K"})
     found = []
-    for group in (None, ranks):
+    for group in (1, ranks):
         with make_engine(file, group) as engine:
             found.append(outputs(engine))
     assert found[0] == found[1]
@@ -186,7 +195,7 @@ def test_two_ranks_give_the_tokens_of_one_from_super_blocks_that_they_cut(ranks,
 def test_two_ranks_share_a_vocabulary_that_does_not_come_out_even(ranks, tmp_path):
     folder = make_tiny("qwen3", tmp_path / "m", vocab_size=387)
     found = []
-    for group in (None, ranks):
+    for group in (1, ranks):
         with make_engine(folder, group) as engine:
             found.append(outputs(engine))
     assert found[0] == found[1]
@@ -195,12 +204,8 @@ def test_two_ranks_share_a_vocabulary_that_does_not_come_out_even(ranks, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["minimax_m2", "deepseek_v2-lite"])
 def test_four_ranks_give_the_tokens_of_one(family, tiny_family, expected):
-    processes = RankProcesses(4, device="cpu", num_threads=1)
-    try:
-        with make_engine(tiny_family(family), processes) as engine:
-            assert outputs(engine) == expected(family)
-    finally:
-        processes.close()
+    with make_engine(tiny_family(family), 4) as engine:
+        assert outputs(engine) == expected(family)
 
 
 @pytest.mark.slow

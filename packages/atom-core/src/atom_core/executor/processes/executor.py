@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,6 +14,9 @@ from atom_core.executor.processes.wire import Forward, Load, Prepare, Profile, S
 from atom_core.executor.protocol import Masks, RunnerInfo
 from atom_core.messages import ModelOutput, SchedulerOutput
 
+StartRanks = Callable[..., RankProcesses]
+"""``(size, *, device, num_threads) -> RankProcesses``."""
+
 
 class ProcessExecutor:
     """Runs every step on every rank.
@@ -23,19 +27,18 @@ class ProcessExecutor:
 
     Args:
         config: of the engine.
-        ranks: processes to load the model into, which stay when this executor is shut down; None starts some.
+        start_ranks: starts the processes, which this executor ends.
     """
 
-    def __init__(self, config: EngineConfig, ranks: RankProcesses | None = None) -> None:
-        self._config = config
-        self._ranks, self._owns_ranks = ranks, ranks is None
+    def __init__(self, config: EngineConfig, start_ranks: StartRanks = RankProcesses) -> None:
+        self._config, self._start_ranks = config, start_ranks
+        self._ranks: RankProcesses | None = None
 
     def start(self) -> RunnerInfo:
         parallel = self._config.parallel
-        if self._ranks is None:
-            self._ranks = RankProcesses(
-                parallel.tensor_parallel_size, device=self._config.device, num_threads=parallel.num_threads
-            )
+        self._ranks = self._start_ranks(
+            parallel.tensor_parallel_size, device=self._config.device, num_threads=parallel.num_threads
+        )
         try:
             first, *others = (loaded.info for loaded in self._ranks.ask(Load(self._config)))
         except EngineDeadError as error:
@@ -68,7 +71,7 @@ class ProcessExecutor:
                 raise ProfilerError(answer.error)
 
     def shutdown(self) -> None:
-        if self._ranks is not None and self._owns_ranks:
+        if self._ranks is not None:
             self._ranks.close()
 
     @property
