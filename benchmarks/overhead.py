@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=int, default=512, help="tokens of each request before decoding starts")
     parser.add_argument("--vocab-size", type=int, default=VOCAB_SIZE)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--processes", action="store_true", help="also with the runner in a process, as a rank of tensor parallel is"
+    )
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--steps", type=int, default=100, help="timed steps in a turn")
     report.add_saving_flags(parser)
@@ -35,7 +39,11 @@ def run(options: argparse.Namespace) -> int:
     for batch_size in options.batch_sizes:
         for name, sampling in SAMPLING.items():
             taken = measure(batch_size, sampling, options=options)
-            results.append({"batch_size": batch_size, "sampling": name} | taken.summary())
+            result = {"batch_size": batch_size, "sampling": name} | taken["inline"].summary()
+            if "process" in taken:
+                added = taken["process"].median - taken["inline"].median
+                result["process"] = taken["process"].summary() | {"added_ms": round(1e3 * added, 3)}
+            results.append(result)
     document: dict[str, Any] = {
         "benchmark": "overhead",
         "machine": machine.describe(options.commit),
@@ -56,43 +64,67 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def measure(batch_size: int, sampling: dict[str, Any], *, options: argparse.Namespace) -> timing.Timings:
-    """Steps of an `EngineCore` in which `batch_size` requests decode."""
+def measure(batch_size: int, sampling: dict[str, Any], *, options: argparse.Namespace) -> dict[str, timing.Timings]:
+    """Steps of `EngineCore`s in which `batch_size` requests decode, by where the runner is."""
     num_tokens = (options.turns + 1) * (options.steps + 2) + 8
-    engine = make_engine(batch_size, options.context + num_tokens, options=options)
-    try:
-        source = random.Random(0)
-        waiting = set()
-        for index in range(batch_size):
-            prompt = [source.randrange(options.vocab_size) for _ in range(options.context)]
-            engine.add_request(_request(f"r{index}", prompt, num_tokens, sampling))
-            waiting.add(f"r{index}")
-        while waiting:
-            waiting -= {output.request_id for output in engine.step() if output.new_token_ids}
-        turn = partial(timing.take_turn, engine.step)
-        return timing.interleave({"atom": turn}, turns=options.turns, steps=options.steps)["atom"]
-    finally:
-        engine.close()
+    places = {"inline": False, "process": True} if options.processes else {"inline": False}
+    with contextlib.ExitStack() as engines:
+        turns = {}
+        for name, in_process in places.items():
+            engine = make_engine(batch_size, options.context + num_tokens, options=options, in_process=in_process)
+            engines.callback(engine.close)
+            _start_decoding(engine, batch_size, num_tokens, sampling=sampling, options=options)
+            turns[name] = partial(timing.take_turn, engine.step)
+        return timing.interleave(turns, turns=options.turns, steps=options.steps)
 
 
-def make_engine(batch_size: int, max_model_len: int, *, options: argparse.Namespace) -> Any:
-    """An `EngineCore` with the real runner and sampler, and a model that has its logits already."""
-    import torch
+def _start_decoding(
+    engine: Any, batch_size: int, num_tokens: int, *, sampling: dict[str, Any], options: argparse.Namespace
+) -> None:
+    """Submit the requests, and run until each has a token."""
+    source = random.Random(0)
+    waiting = set()
+    for index in range(batch_size):
+        prompt = [source.randrange(options.vocab_size) for _ in range(options.context)]
+        engine.add_request(_request(f"r{index}", prompt, num_tokens, sampling))
+        waiting.add(f"r{index}")
+    while waiting:
+        waiting -= {output.request_id for output in engine.step() if output.new_token_ids}
 
+
+def make_engine(batch_size: int, max_model_len: int, *, options: argparse.Namespace, in_process: bool = False) -> Any:
+    """An `EngineCore` with the real runner and sampler, and a model that has its logits already.
+
+    Args:
+        in_process: the runner is in a process of its own, as each rank of tensor parallel is.
+    """
     from atom_core.engine.engine_core import EngineCore
     from atom_core.executor import InlineExecutor
-    from atom_core.worker.model.engine_model import EngineModel
+    from atom_core.executor.processes.executor import ProcessExecutor
+    from atom_core.executor.processes.rank_processes import RankProcesses, this_python
     from atom_core.worker.model_runner import ModelRunner
 
-    logits = torch.randn(batch_size, options.vocab_size, generator=torch.Generator().manual_seed(0)) * LOGIT_STD
-    hidden_states = torch.zeros(options.context, 1)
-    model = EngineModel(
+    config = _config(batch_size, max_model_len, options)
+    if not in_process:
+        return EngineCore(config, InlineExecutor(ModelRunner(config, ready_model)))
+    command = this_python("benchmarks.ready_rank")
+    return EngineCore(config, ProcessExecutor(config, partial(RankProcesses, command=command)))
+
+
+def ready_model(config: Any, _: object = None) -> Any:
+    """A model whose logits are there before it is asked; the same in every process."""
+    import torch
+
+    from atom_core.worker.model.engine_model import EngineModel
+
+    batch_size, vocab_size = config.scheduler.max_num_seqs, config.model.vocab_size
+    logits = torch.randn(batch_size, vocab_size, generator=torch.Generator().manual_seed(0)) * LOGIT_STD
+    hidden_states = torch.zeros(config.scheduler.max_num_batched_tokens, 1)
+    return EngineModel(
         run=lambda input_ids, positions: hidden_states[: len(input_ids)],
         compute_logits=lambda rows: logits[: len(rows)],
         mixers={},
     )
-    config = _config(batch_size, max_model_len, options)
-    return EngineCore(config, InlineExecutor(ModelRunner(config, load_model=lambda _: model)))
 
 
 def _config(batch_size: int, max_model_len: int, options: argparse.Namespace) -> Any:

@@ -104,12 +104,20 @@ def blocks_table(document: dict[str, Any]) -> str:
 
 def overhead_table(document: dict[str, Any]) -> str:
     """The table of an `overhead` result in markdown, with the facts of the run under it."""
-    rows = [("batch", "sampling", "median of a step", "quartiles")]
+    has_processes = any("process" in result for result in document["results"])
+    heads = ("in a process", "added") if has_processes else ()
+    rows = [("batch", "sampling", "median of a step", "quartiles", *heads)]
     for result in document["results"]:
         low, high = result["quartiles_ms"]
-        rows.append(
-            (str(result["batch_size"]), result["sampling"], f"{result['median_ms']:.2f} ms", f"{low:.2f} - {high:.2f}")
-        )
+        row = [
+            str(result["batch_size"]),
+            result["sampling"],
+            f"{result['median_ms']:.2f} ms",
+            f"{low:.2f} - {high:.2f}",
+        ]
+        if has_processes:
+            row += [f"{result['process']['median_ms']:.2f} ms", f"{result['process']['added_ms']:.2f} ms"]
+        rows.append(tuple(row))
     return markdown_table(rows) + "\n\n" + conditions(document)
 
 

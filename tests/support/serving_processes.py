@@ -56,15 +56,19 @@ def exit_code(running, seconds):
 
 
 def engine_pid(running):
-    children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
+    [pid] = children_of(running.process.pid, "core_process")
+    return pid
+
+
+def children_of(pid, module):
+    """Ids of the processes that any thread of `pid` started to run a module, oldest first."""
     found = [
-        int(pid)
-        for task in children.parent.parent.iterdir()
-        for pid in (task / "children").read_text().split()
-        if b"core_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+        if module.encode() in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
-    assert len(found) == 1
-    return found[0]
+    return sorted(found)
 
 
 def is_running(pid):

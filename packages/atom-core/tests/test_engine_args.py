@@ -108,7 +108,7 @@ def test_one_bound_of_the_lookup_moves_the_others_default_where_it_has_to():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size 2 is not supported"),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size is 0; it must be at least 1"),
         ({"data_parallel_size": 2}, "data_parallel_size 2 is not supported"),
         ({"enable_expert_parallel": True}, "enable_expert_parallel is not supported"),
         ({"enable_dp_attention": True}, "enable_dp_attention is not supported"),

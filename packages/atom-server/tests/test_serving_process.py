@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from serving_processes import ENDLESS, Stream, engine_pid, exit_code, is_running, post
+from serving_processes import ENDLESS, Stream, children_of, engine_pid, exit_code, is_running, post
 
 
 def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(serve_process):
@@ -79,6 +79,25 @@ def test_a_dead_engine_ends_streams_with_an_error_and_then_the_server(serve_proc
         running.wait_for_text()
         assert running.lines[-1].startswith("atom serve: the engine's process was ended by SIGKILL")
         assert "Traceback" not in running.text
+
+
+@pytest.mark.timing
+def test_a_killed_rank_is_the_last_line_of_the_server(serve_process):
+    with serve_process("-tp", "2") as running:
+        assert "2 ranks (tensor parallel) on cpu in float32, 1 threads each" in running.text
+        stream = Stream(running.url, ENDLESS | {"n": 16, "temperature": 1})
+        ranks = children_of(engine_pid(running), "processes.worker")
+        assert len(ranks) == 2
+        os.kill(ranks[1], signal.SIGKILL)
+        killed = time.monotonic()
+        *_, error, _ = stream.finish()
+        assert json.loads(error[6:])["error"]["code"] == "engine_dead"
+        assert exit_code(running, 5) == 6
+        assert time.monotonic() - killed < 5
+        running.wait_for_text()
+        assert running.lines[-1].startswith("atom serve: rank 1 was ended by SIGKILL")
+        assert "Traceback" not in running.text
+        assert not any(map(is_running, ranks))
 
 
 def test_the_api_process_has_no_torch(serve_process):

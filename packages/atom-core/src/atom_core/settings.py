@@ -33,6 +33,15 @@ def child_environment(num_threads: int | None) -> dict[str, str]:
     return {**os.environ} if num_threads is None else {**os.environ, "OMP_NUM_THREADS": str(num_threads)}
 
 
+def rank_environment(num_threads: int) -> dict[str, str]:
+    """The environment of a rank's process. Ranks of one node talk over its loopback interface unless another is named.
+
+    gloo and NCCL know nobody by a key, so no other machine may reach their ports.
+    """
+    interfaces = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    return {**interfaces, **child_environment(num_threads)}
+
+
 def cache_dir() -> Path:
     """What can be made again: ``ATOM_CACHE_DIR``, ``$XDG_CACHE_HOME/atom`` or ``~/.cache/atom``."""
     own = os.environ.get("ATOM_CACHE_DIR", "").strip()

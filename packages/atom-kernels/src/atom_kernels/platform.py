@@ -81,6 +81,7 @@ class Platform:
         cpu_features: instruction sets of the host.
         batch_invariant: operators must give a row the same bits in any batch; asked for by who builds a model.
         aiter: what the AITER here offers, None where it cannot run.
+        num_devices: accelerators like this one that this process may use; 0 on a CPU.
     """
 
     device: str
@@ -95,6 +96,7 @@ class Platform:
     cpu_features: frozenset[str] = frozenset()
     batch_invariant: bool = False
     aiter: AiterApi | None = None
+    num_devices: int = 0
 
     @staticmethod
     def rocm(arch: str, *, release: str = "git", device: str = "cuda") -> Platform:
@@ -219,6 +221,7 @@ def platform_from_facts(facts: Facts) -> Platform:
         num_cores=facts.num_cores,
         cpu_features=facts.cpu_features,
         aiter=facts.aiter if reasons["aiter"] is None else None,
+        num_devices=facts.num_devices if on_gpu else 0,
     )
 
 

@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from atom_core.engine.info import EngineInfo
 from atom_server.connections.listen import is_loopback
 from atom_server.state import ServerState
 
@@ -48,7 +49,7 @@ def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[s
     prefix = "on" if info.enable_prefix_caching else "off"
     return [
         ("model", f"{', '.join(state.served_names)} ({info.architecture})"),
-        ("runs on", f"{info.device} in {info.dtype}, {info.num_threads} threads"),
+        ("runs on", _machine(info)),
         (
             "KV cache",
             f"{info.num_blocks} blocks of {info.block_size} = {info.num_cache_tokens} tokens{cache_dtype},"
@@ -64,6 +65,13 @@ def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[s
         ("API key", "required" if len(state.keys) else "none"),
         ("started in", f"{seconds:.1f} s" + (f" ({phases})" if phases else "")),
     ]
+
+
+def _machine(info: EngineInfo) -> str:
+    size = info.tensor_parallel_size
+    if size == 1:
+        return f"{info.device} in {info.dtype}, {info.num_threads} threads"
+    return f"{size} ranks (tensor parallel) on {info.device} in {info.dtype}, {info.num_threads} threads each"
 
 
 def warn_when_open(state: ServerState, console: Console) -> None:

@@ -74,7 +74,9 @@ class EngineArgs:
         maximum=2**63 - 1,
     )
     num_threads: int | None = _model(
-        None, "Threads that the engine computes with; unset takes every core it may use.", minimum=1
+        None,
+        "Threads that each rank computes with; unset shares the cores that the engine may use among the ranks.",
+        minimum=1,
     )
     kv_cache_dtype: str = _cache(
         "auto",
@@ -94,7 +96,8 @@ class EngineArgs:
     )
     kv_cache_memory: int | None = _cache(
         None,
-        "Memory of the KV cache, in bytes or as 2GiB; unset on a CPU takes what the requests can need, at most 2 GiB.",
+        "Memory of the KV cache on each device, in bytes or as 2GiB; unset on a CPU takes what the requests can need, "
+        "at most 2 GiB over all ranks.",
         kind="bytes",
         minimum=1,
     )
@@ -141,7 +144,9 @@ class EngineArgs:
         minimum=0.1,
     )
     async_scheduling: bool = _scheduler(True, "Schedule each step while the one before it still runs.")
-    tensor_parallel_size: int = _parallel(1, "Devices that share each layer.", minimum=1, short="-tp")
+    tensor_parallel_size: int = _parallel(
+        1, "Devices that share each layer, with a process for each (see tensor-parallel.md).", minimum=1, short="-tp"
+    )
     data_parallel_size: int = _parallel(1, "Engines that share the requests.", minimum=1, short="-dp")
     enable_expert_parallel: bool = _parallel(False, "Spread experts over devices.")
     enable_dp_attention: bool = _parallel(False, "Data-parallel attention.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from typing import TYPE_CHECKING, cast
 
 from atom_core import settings
@@ -44,7 +45,7 @@ def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform)
         model=model,
         cache=_cache(args, model.dtype, platform),
         scheduler=_scheduler(args, model.max_model_len, platform, choices),
-        parallel=ParallelConfig(num_threads=_num_threads(args, platform, choices)),
+        parallel=_parallel(args, platform, choices),
         compile=_compile(args, platform, choices),
         profiler=ProfilerConfig(
             directory=args.torch_profiler_dir or settings.profiler_dir(),
@@ -159,11 +160,26 @@ def default_capture_sizes(max_num_seqs: int) -> tuple[int, ...]:
     return tuple(sorted(size for size in sizes if size <= largest))
 
 
+def _parallel(args: EngineArgs, platform: Platform, choices: list[str]) -> ParallelConfig:
+    size = args.tensor_parallel_size
+    if size > 1 and sys.platform != "linux":
+        raise ConfigError(f"tensor_parallel_size is {size}; several ranks need Linux, and this is {sys.platform}")
+    if platform.device != "cpu" and size > platform.num_devices:
+        raise ConfigError(
+            f"tensor_parallel_size is {size}; each rank needs a GPU of its own, and this process may use "
+            f"{platform.num_devices}: give at most that"
+        )
+    return ParallelConfig(_num_threads(args, platform, choices), size)
+
+
 def _num_threads(args: EngineArgs, platform: Platform, choices: list[str]) -> int:
     if args.num_threads is not None:
         return args.num_threads
     if (limit := settings.omp_num_threads()) is not None:
         choices.append(f"num_threads = {limit}: OMP_NUM_THREADS")
         return limit
-    choices.append(f"num_threads = {platform.num_cores}: the cores this process may use")
-    return platform.num_cores
+    size = args.tensor_parallel_size
+    share = max(platform.num_cores // size, 1)
+    of_ranks = f", shared by {size} ranks" if size > 1 else ""
+    choices.append(f"num_threads = {share}: the cores this process may use{of_ranks}")
+    return share

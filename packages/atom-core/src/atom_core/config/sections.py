@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from atom_core.kv_cache.config import PrefixHash
-    from atom_core.scheduler import SchedulerConfig
-    from atom_core.speculation import SpeculationConfig
-    from atom_core.structured_output.constraints.choice import BackendSetting
-
+# At run time too: the configuration crosses processes, and msgspec reads these types.
+from atom_core.kv_cache.config import PrefixHash
+from atom_core.scheduler.config import SchedulerConfig
+from atom_core.speculation.config import SpeculationConfig
+from atom_core.structured_output.constraints.choice import BackendSetting
 
 GraphMode = Literal["none", "piecewise", "full", "full-and-piecewise"]
 
@@ -55,9 +54,15 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """How the work is spread: one device, which on a CPU computes with `num_threads` threads."""
+    """How the work is spread.
+
+    Attributes:
+        num_threads: that each rank computes with on a CPU.
+        tensor_parallel_size: ranks that share each layer, a device each.
+    """
 
     num_threads: int
+    tensor_parallel_size: int = 1
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ def refuse_unbuilt(args: EngineArgs) -> None:
     """Raise ConfigError for the first setting that asks for something that does not exist yet."""
     method = asked_method(args)
     asked = {
-        f"tensor_parallel_size {args.tensor_parallel_size}": args.tensor_parallel_size > 1,
         f"data_parallel_size {args.data_parallel_size}": args.data_parallel_size > 1,
         "enable_expert_parallel": args.enable_expert_parallel,
         "enable_dp_attention": args.enable_dp_attention,

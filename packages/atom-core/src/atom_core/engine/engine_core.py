@@ -12,7 +12,9 @@ import msgspec
 
 from atom_core.config.sections import EngineConfig
 from atom_core.engine.errors import EngineDeadError
+from atom_core.engine.failure import Failure
 from atom_core.engine.info import EngineInfo
+from atom_core.executor.factory import make_executor
 from atom_core.executor.protocol import Executor, StepHandle
 from atom_core.kv_cache import KVCacheConfig
 from atom_core.messages import (
@@ -49,14 +51,14 @@ class EngineCore:
 
     Args:
         config: of the engine.
-        executor: runs the steps; None makes an `InlineExecutor` with a `ModelRunner`.
+        executor: runs the steps; None makes one, with a `ModelRunner` for each rank.
 
     Attributes:
         info: what was resolved at start.
     """
 
     def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
-        self._executor = executor if executor is not None else _inline_executor(config)
+        self._executor = executor if executor is not None else make_executor(config)
         try:
             runner = self._executor.start()
         except BaseException:
@@ -101,6 +103,7 @@ class EngineCore:
             enable_prefix_caching=config.cache.enable_prefix_caching,
             eos_token_ids=config.model.eos_token_ids,
             num_threads=config.parallel.num_threads,
+            tensor_parallel_size=config.parallel.tensor_parallel_size,
             profiler_dir=config.profiler.directory,
             timings=dict(runner.timings),
             choices=[*config.choices, *runner.choices],
@@ -175,6 +178,11 @@ class EngineCore:
     def is_preparing(self) -> bool:
         """Whether a capture or a compilation runs, in `prepare` or in a step that cannot do without. For any thread."""
         return self._executor.is_preparing
+
+    @property
+    def failure(self) -> Failure | None:
+        """What ended the workers; None while they work. For any thread."""
+        return self._executor.failure
 
     def profile(self, *, start: bool) -> None:
         """Begin or end a trace in every worker (see `Executor.profile`)."""
@@ -257,6 +265,8 @@ class EngineCore:
         step = self._in_flight[0]
         try:
             output = step.handle.result()
+        except EngineDeadError:
+            raise  # the workers are gone, and no step can follow
         except Exception as error:
             self._in_flight.popleft()
             logger.exception("step %d failed", step.scheduled.step_id)
@@ -300,13 +310,6 @@ def _without(output: ModelOutput, request_ids: set[str]) -> ModelOutput:
         for result in output.requests
     ]
     return ModelOutput(output.step_id, requests)
-
-
-def _inline_executor(config: EngineConfig) -> Executor:
-    from atom_core.executor.inline import InlineExecutor
-    from atom_core.worker.model_runner import ModelRunner
-
-    return InlineExecutor(ModelRunner(config))
 
 
 def _open_tokenizer(config: EngineConfig) -> Tokenizer:

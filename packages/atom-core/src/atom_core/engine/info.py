@@ -19,7 +19,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
         eos_token_ids: tokens that end a sequence unless ignored.
         profiler_dir: where traces go; None when profiling is not set up.
         timings: seconds of each phase of the start, by name.
-        num_threads: of the engine's compute.
+        num_threads: that each rank computes with.
+        tensor_parallel_size: ranks that share each layer.
         choices: one line for each value that was chosen for the user.
     """
 
@@ -42,6 +43,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     timings: dict[str, float] = {}
     choices: list[str] = []
     num_groups: int = 1
+    tensor_parallel_size: int = 1
 
     @property
     def num_cache_tokens(self) -> int:

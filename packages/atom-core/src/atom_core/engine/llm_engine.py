@@ -21,6 +21,7 @@ from atom_core.engine.interrupts import interrupts_held
 from atom_core.engine.outputs.completion import Completion
 from atom_core.engine.outputs.output_processor import OutputProcessor
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
+from atom_core.executor.factory import MakeExecutor, make_executor
 from atom_core.messages import EngineOutput, Pooling, RequestOutput, SamplingParams, StepStats, Submission
 from atom_core.tokenization import Tokenizer
 
@@ -50,19 +51,19 @@ class LLMEngine:
         self._start(EngineArgs.from_keywords(model=str(model), **keywords))
 
     @classmethod
-    def from_args(cls, args: EngineArgs) -> LLMEngine:
-        """An engine of settings that exist already."""
+    def from_args(cls, args: EngineArgs, executor: MakeExecutor = make_executor) -> LLMEngine:
+        """An engine of settings that exist already; `executor` makes what runs its steps."""
         engine = cls.__new__(cls)
-        engine._start(args)
+        engine._start(args, executor)
         return engine
 
-    def _start(self, args: EngineArgs) -> None:
+    def _start(self, args: EngineArgs, executor: MakeExecutor = make_executor) -> None:
         self._core: EngineCore | None = None
         checkpoint = open_model(args)
         self.tokenizer: Tokenizer | None = open_tokenizer(args, checkpoint)
         config = resolve(args, checkpoint)
         self._speculates = config.speculation is not None
-        core = EngineCore(config)
+        core = EngineCore(config, executor(config))
         self._core = core
         self.info: EngineInfo = core.info
         self.embedding_model = EmbeddingModel.read(self.info.model_path)

@@ -59,7 +59,29 @@ def resolve(args: EngineArgs, checkpoint: Checkpoint) -> EngineConfig:
         raise type(error)(f"{args.model}: {error}") from None
     if implementation.name == "transformers":
         args = _eager(args)
-    return resolve_config(args, checkpoint, detect_platform())
+    config = resolve_config(args, checkpoint, detect_platform())
+    if config.parallel.tensor_parallel_size > 1:
+        _check_shared(config, checkpoint)
+    return config
+
+
+def _check_shared(config: EngineConfig, checkpoint: Checkpoint) -> None:
+    """Raise, before processes are started, where ranks cannot share the model."""
+    import torch
+
+    from atom_models import BuildContext
+    from atom_models.model import stored_quantization
+    from atom_models.requirements import check_shared
+
+    context = BuildContext(
+        quantization=stored_quantization(checkpoint, config.model.quantization),
+        dtype=getattr(torch, config.model.dtype),
+        kv_cache_dtype=config.cache.kv_cache_dtype,
+        block_size=config.cache.block_size,
+        max_model_len=config.cache.block_size,  # tables of angles are not needed
+        model_impl=config.model.model_impl,
+    )
+    check_shared(checkpoint, context, config.parallel.tensor_parallel_size)
 
 
 def _eager(args: EngineArgs) -> EngineArgs:

@@ -31,6 +31,10 @@ class InlineExecutor:
     def is_preparing(self) -> bool:
         return self._runner.is_preparing
 
+    @property
+    def failure(self) -> None:
+        return None
+
     def profile(self, *, start: bool) -> None:
         self._thread.submit(self._runner.profile, start=start).result()
 

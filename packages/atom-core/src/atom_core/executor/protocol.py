@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from atom_core.engine.failure import Failure
 from atom_core.messages import ModelOutput, SchedulerOutput
 from atom_kernels.protocols import GroupSpec, Pages
 
@@ -68,6 +69,11 @@ class Executor(Protocol):
     @property
     def is_preparing(self) -> bool:
         """Whether a capture or a compilation runs; asked from any thread."""
+        ...
+
+    @property
+    def failure(self) -> Failure | None:
+        """What ended the workers, so that no step can run any more; None while they work. For any thread."""
         ...
 
     def profile(self, *, start: bool) -> None:

@@ -19,6 +19,7 @@ from atom_core.worker.model.compilation import CompilationWatch
 from atom_core.worker.model.engine_model import LayerStates
 from atom_core.worker.model.loading import load_engine_model
 from atom_core.worker.model.loading_with_cache import LoadModel, LoadReport, load_with_cache
+from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
@@ -69,6 +70,7 @@ class ModelRunner:
     Args:
         config: of the engine.
         load_model: gives the model; tests and benchmarks put another in its place.
+        ranks: those that run the same steps, each on its part of the model.
         capture: makes graphs of steps on a device; None captures CUDA graphs on a GPU, and nothing on a CPU.
     """
 
@@ -77,13 +79,14 @@ class ModelRunner:
         config: EngineConfig,
         load_model: LoadModel = load_engine_model,
         *,
-        rank: int = 0,
+        ranks: WorkerRanks = ALONE,
         capture: Capture | None = None,
     ) -> None:
         self._config = config
         self._load_model = load_model
         self._capture = capture
-        self._profiler = TorchProfiler(config.profiler, rank)
+        self._ranks = ranks
+        self._profiler = TorchProfiler(config.profiler, ranks.rank)
         self._pooler = Pooler()
         self._embeds = False
         self._forward: Forward | None = None
@@ -95,7 +98,7 @@ class ModelRunner:
         if config.device == "cpu":
             # OpenMP counts threads for each thread that starts work, so this must happen in the worker's own.
             torch.set_num_threads(config.parallel.num_threads)
-        self._model, loaded = load_with_cache(config, self._load_model)
+        self._model, loaded = load_with_cache(config, self._load_model, self._ranks)
         self._compilation = CompilationWatch() if config.compile.level else None
         self._states, self._sampler, self._steps, self._drafter = self._make_steps(loaded)
         return RunnerInfo(

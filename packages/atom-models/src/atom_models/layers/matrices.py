@@ -48,6 +48,9 @@ class MatrixStack:
         device: where they are gathered.
         num_rows: of the stack, where it has more than its matrices; the last are zeros.
 
+    Raises:
+        ValueError: this rank's part begins where the format cannot be cut.
+
     Attributes:
         matrices: as they were given.
         weight_format: of the stack: the layout's, with smaller tiles where a cut goes through one.
@@ -60,9 +63,12 @@ class MatrixStack:
         sizes = [matrix.rows[1] - matrix.rows[0] for matrix in matrices]
         self.shape = (num_rows or sum(sizes), last - first)
         self._stored_format = matrices[0].layout.weight_format
-        self.weight_format = format_of_cuts(
-            self._stored_format, [matrix.rows for matrix in matrices], matrices[0].columns
-        )
+        try:
+            self.weight_format = format_of_cuts(
+                self._stored_format, [matrix.rows for matrix in matrices], matrices[0].columns
+            )
+        except ValueError as error:
+            raise ValueError(f"{matrices[0].name}: {error}; give a tensor_parallel_size that does not") from None
         self._device = device
         self.matrices = tuple(matrices)
         self._starts = {matrix: sum(sizes[:place]) for place, matrix in enumerate(matrices)}

@@ -5,6 +5,7 @@ from atom_models.requirements.cache import CacheGroup
 from atom_models.requirements.layer_weights import LayerWeights, layer_weights
 from atom_models.requirements.placement import DEVICE_COUNTS, Placement, place
 from atom_models.requirements.requirements import ModelRequirements, RankShare, model_requirements
+from atom_models.requirements.sharing import check_shared
 
 __all__ = [
     "ACCELERATORS",
@@ -16,6 +17,7 @@ __all__ = [
     "Placement",
     "RankShare",
     "UnknownAcceleratorError",
+    "check_shared",
     "find_accelerators",
     "layer_weights",
     "model_requirements",

@@ -12,7 +12,6 @@ from torch import nn
 
 from atom_kernels.formats import WeightFormat, weight_specs
 from atom_kernels.platform import Platform, detect_platform
-from atom_kernels.protocols.collectives import SingleRank
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
@@ -22,6 +21,7 @@ from atom_models.model import config_warnings, construct_model, stored_quantizat
 from atom_models.quantization import ROUNDED_TO, UNQUANTIZED, GGUFQuantization, Quantization
 from atom_models.requirements.cache import CACHE_DTYPES, CacheGroup, cache_groups
 from atom_models.requirements.parameters import Count, count_parameters
+from atom_models.requirements.sharing import OneOf
 
 BLOCK_SIZE = 16
 
@@ -137,13 +137,6 @@ def _packed_by(quantization: Quantization) -> str | None:
     return quantization.name if isinstance(quantization, GGUFQuantization) and quantization.types else None
 
 
-class _OneOf(SingleRank):
-    """The first of so many ranks, which holds the most; layers that are only counted exchange nothing."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-
 class _Stored(NamedTuple):
     """By which method a checkpoint is quantized, if it is, and whether its layers were built by what it says."""
 
@@ -152,8 +145,8 @@ class _Stored(NamedTuple):
 
 
 def _rank_share(checkpoint: Checkpoint, context: BuildContext, stored: _Stored, num_ranks: int) -> RankShare | None:
-    try:
-        model = construct_model(checkpoint, replace(context, collectives=_OneOf(num_ranks)))
+    try:  # the first rank holds the most
+        model = construct_model(checkpoint, replace(context, collectives=OneOf(0, num_ranks)))
     except CheckpointError:
         return None
     return _share(model, count_parameters(model), stored)

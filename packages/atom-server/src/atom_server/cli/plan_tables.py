@@ -92,7 +92,7 @@ def accelerator_lines(
     if too_small:
         lines += [f"too large for {max(DEVICE_COUNTS)} of {', '.join(too_small)}"]
     lines += [
-        "several devices: tensor parallel, which this version plans for and does not run",
+        "several devices: tensor parallel, as --tensor-parallel-size of `atom serve` starts it",
         "a tenth of each memory is left for activations; makers' gigabytes",
         *_remarks(needs, [weights], needs.held_format(accelerators[0].platform)),
     ]

@@ -21,7 +21,7 @@ import zmq
 
 from atom_core import settings
 from atom_core.engine.engine_core import EngineCore
-from atom_core.engine.errors import ProfilerError
+from atom_core.engine.errors import EngineDeadError, ProfilerError
 from atom_core.engine.failure import Failure
 from atom_core.engine.process.news_slices import slices_of
 from atom_core.engine.process.wire import (
@@ -103,7 +103,7 @@ class _EngineLoop:
         self._core = core
         self._context = context
         self._sender = sender
-        self._inbox: queue.SimpleQueue[ToEngine | msgspec.DecodeError] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[ToEngine | Exception] = queue.SimpleQueue()
         self._running = True
         self._num_steps = 0
         self._longest_step = 0.0
@@ -132,7 +132,7 @@ class _EngineLoop:
                 for part in slices_of(news):
                     self._sender.send(News(part, core.stats()))
 
-    def _handle(self, message: ToEngine | msgspec.DecodeError) -> None:
+    def _handle(self, message: ToEngine | Exception) -> None:
         match message:
             case AddRequests(submission):
                 for sample in submission.samples():
@@ -143,8 +143,8 @@ class _EngineLoop:
                 self._sender.send(Reply(call_id, self._profile(start)))
             case Shutdown():
                 self._running = False
-            case msgspec.DecodeError() as error:
-                # Nobody knows whose request it was, so its caller would wait for ever.
+            case Exception() as error:
+                # Workers are gone, or nobody knows whose request it was, and its caller would wait for ever.
                 raise error
 
     def _profile(self, start: bool) -> str | None:
@@ -174,6 +174,8 @@ class _EngineLoop:
             sender = _Sender(self._context, news_address(folder))
             waited, num_steps = 0.0, 0
             while True:
+                if (failure := self._core.failure) is not None:
+                    self._inbox.put(EngineDeadError(failure))  # nothing else tells a loop that waits for requests
                 if self._is_idle or self._num_steps != num_steps:
                     waited, num_steps = 0.0, self._num_steps
                 sender.send(Pulse(waited, self._core.stats(), self._num_steps, self._longest_step))

@@ -29,7 +29,7 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
     memory.
 
     Args:
-        memory: bytes that the cache may take before `memory_utilization` (a CPU) or after it (a GPU).
+        memory: bytes of this rank that the cache may take before `memory_utilization` (a CPU) or after it (a GPU).
 
     Raises:
         ConfigError: the cache would hold less than one request of `max_model_len` tokens, and that was given, or
@@ -49,12 +49,11 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
         num_blocks = cache.memory_bytes // block_bytes
     else:
         on_cpu = config.device == "cpu"
-        budget = min(int(memory * cache.memory_utilization), CPU_CACHE_CAP) if on_cpu else memory
+        cap = CPU_CACHE_CAP // config.parallel.tensor_parallel_size
+        budget = min(int(memory * cache.memory_utilization), cap) if on_cpu else memory
         num_blocks = min(budget // block_bytes, max_num_seqs * blocks_of_one)
         size = f"{num_blocks * block_bytes / (1 << 30):.2f} GiB, {_held(num_blocks, len(groups), cache.block_size)}"
-        why = (
-            f"what {max_num_seqs} requests can need, within {CPU_CACHE_CAP >> 30} GiB" if on_cpu else "the memory left"
-        )
+        why = f"what {max_num_seqs} requests can need, within {cap / (1 << 30):g} GiB" if on_cpu else "the memory left"
         choices.append(f"num_kv_blocks = {num_blocks} ({size}): {why}")
     capacity = longest_request(
         groups, num_blocks, cache.block_size, step_tokens=step_tokens, limit=max(max_model_len, 2)

@@ -24,8 +24,8 @@ EAGER, TRACED, WHOLE, PIECEWISE = range(4)
 OUR_SOURCES = ("atom_kernels", "atom_models")
 
 
-def compile_model(model: Any, config: EngineConfig) -> Any:
-    """The model as `config.compile.level` asks for; compiled at its first call, for any number of tokens.
+def compile_model(model: Any, config: EngineConfig, rank: int = 0) -> Any:
+    """A rank's part of a model as `config.compile.level` asks, compiled at its first call, for any number of tokens.
 
     Levels: 0 leaves it as it is; 1 traces it as one graph and runs that; 2 has inductor compile the graph;
     3 has inductor compile the pieces between attention layers.
@@ -37,7 +37,7 @@ def compile_model(model: Any, config: EngineConfig) -> Any:
     torch.compiler.reset()
     if level == TRACED:
         return torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
-    settings.keep_compiled_in(artefacts_folder(config))
+    settings.keep_compiled_in(artefacts_folder(config, rank))
     options = {"graph_partition": True, "custom_should_partition_ops": [MIX_OPERATOR]} if level == PIECEWISE else None
     return torch.compile(model, fullgraph=True, dynamic=True, backend="inductor", options=options)
 
@@ -60,17 +60,18 @@ class CompilationWatch:
         self.is_running = is_running
 
 
-def artefacts_folder(config: EngineConfig) -> Path:
-    """Where inductor's files for this model, machine, torch and source of ours are kept."""
-    return settings.cache_dir() / "compiled" / _key(config)
+def artefacts_folder(config: EngineConfig, rank: int = 0) -> Path:
+    """Where inductor's files for this model, rank, machine, torch and source of ours are kept."""
+    return settings.cache_dir() / "compiled" / _key(config, rank)
 
 
-def _key(config: EngineConfig) -> str:
+def _key(config: EngineConfig, rank: int) -> str:
     device = torch.cuda.get_device_name() if config.device != "cpu" else torch.backends.cpu.get_cpu_capability()
     model, compiled = config.model, config.compile
     facts = [
         *(str(part) for part in (model.architecture, model.dtype, model.max_model_len, config.cache, compiled)),
         _digest([model.path / "config.json"]),
+        f"rank {rank} of {config.parallel.tensor_parallel_size}",
         device,
         torch.__version__,
         version("triton") if find_spec("triton") else "no triton",

@@ -13,6 +13,7 @@ from atom_core.worker.model.compilation import compile_model
 from atom_core.worker.model.draft_loading import build_with_draft, load_draft
 from atom_core.worker.model.engine_draft import EngineDraft
 from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
 from atom_kernels.platform import detect_platform
 from atom_models import (
     BuildContext,
@@ -26,14 +27,15 @@ from atom_models import (
 from atom_models.model import stored_quantization
 
 
-def load_engine_model(config: EngineConfig) -> EngineModel:
-    """Build `config.model` on this machine's device and load its weights."""
+def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> EngineModel:
+    """Build `config.model` on this machine's device and load its weights, or the part that this one of `ranks` has."""
     checkpoint = open_checkpoint(config.model.path)
     context = BuildContext(
         quantization=stored_quantization(checkpoint, config.model.quantization),
         platform=replace(detect_platform(), batch_invariant=config.compile.batch_invariant),
         dtype=getattr(torch, config.model.dtype),
         device=torch.device(config.device),
+        collectives=ranks,
         kv_cache_dtype=config.cache.kv_cache_dtype,
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len,
@@ -48,10 +50,10 @@ def load_engine_model(config: EngineConfig) -> EngineModel:
     if config.model.load_dummy:
         load_dummy_weights(model, checkpoint, device=config.device)
     else:
-        load_weights(model, checkpoint, progress=sys.stderr.isatty())
+        load_weights(model, checkpoint, progress=sys.stderr.isatty() and ranks.rank == 0)
     if draft is not None and speculation is not None:
         load_draft(draft, checkpoint, speculation, dummy=config.model.load_dummy, device=config.device)
     model.eval()
     compute_logits: Any = model.compute_logits
     idle = num_idle_weights(model)
-    return EngineModel(compile_model(model, config), compute_logits, mixer_layers(model), idle, draft)
+    return EngineModel(compile_model(model, config, ranks.rank), compute_logits, mixer_layers(model), idle, draft)

@@ -14,8 +14,10 @@ from atom_core.worker.cache.pages import CachePages, plan_pages
 from atom_core.worker.cache.size import CacheSize, size_cache
 from atom_core.worker.cache.tensors import allocate_caches
 from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.ranks.protocol import WorkerRanks
 
-LoadModel = Callable[[EngineConfig], EngineModel]
+LoadModel = Callable[[EngineConfig, WorkerRanks], EngineModel]
+"""Gives the part of a configuration's model that one of the ranks has."""
 
 
 @dataclass(frozen=True)
@@ -37,27 +39,29 @@ class LoadReport:
     choices: tuple[str, ...]
 
 
-def load_with_cache(config: EngineConfig, load_model: LoadModel) -> tuple[EngineModel, LoadReport]:
-    """Load the weights, measure the memory, allocate the cache.
+def load_with_cache(config: EngineConfig, load_model: LoadModel, ranks: WorkerRanks) -> tuple[EngineModel, LoadReport]:
+    """Load the weights, measure the memory, allocate the cache, which has the same size on all ranks.
 
     Raises:
         ConfigError: the cache cannot hold a request.
     """
     times = [time.perf_counter()]
-    model = load_model(config)
+    model = load_model(config, ranks)
     times.append(time.perf_counter())
     pages = plan_pages(model.all_mixers, config.model.max_model_len)
     choices = list(_attended_without_a_kernel(model))
     if config.device == "cpu":
         free, weights_per_token = available_memory(), 0
-        memory = sys.maxsize if free is None else free
+        # Ranks share the host's memory.
+        memory = sys.maxsize if free is None else free // ranks.size
     else:
-        weights_per_token = count_weights_per_token(config, model)
+        # Agreed, since it decides which steps are captured, and so to how many tokens they are padded.
+        weights_per_token = ranks.smallest(count_weights_per_token(config, model))
         measured = measure_memory(config, model, pages, weights_per_token)
         memory = measured.for_cache
         choices.append(measured.describe())
     times.append(time.perf_counter())
-    size = size_cache(config, pages, memory)
+    size = size_cache(config, pages, ranks.smallest(memory))
     caches = allocate_caches(model.all_mixers, pages, size.num_blocks, config.device)
     times.append(time.perf_counter())
     report = LoadReport(

@@ -1,0 +1,202 @@
+"""`run_rank`: the life of a rank's process, which `RankProcesses` started. Torch-free by itself."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+import numpy as np
+
+from atom_core import settings
+from atom_core.config.sections import EngineConfig
+from atom_core.engine.errors import ProfilerError
+from atom_core.engine.failure import Failure
+from atom_core.executor.processes.channel import Channel
+from atom_core.executor.processes.wire import (
+    Failed,
+    Forward,
+    FromRank,
+    Join,
+    Joined,
+    Leave,
+    Load,
+    Loaded,
+    Prepare,
+    Prepared,
+    Preparing,
+    Profile,
+    Profiled,
+    Sample,
+    Sampled,
+    ToRank,
+    decode_to_rank,
+    encode,
+)
+from atom_core.executor.protocol import Masks, PendingOutput, Runner
+from atom_core.log_lines import LineFormatter
+from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
+
+logger = logging.getLogger(__name__)
+
+JoinRanks = Callable[[Join], WorkerRanks]
+MakeRunner = Callable[[EngineConfig, WorkerRanks], Runner]
+# How often a rank looks whether something is captured or compiled.
+LOOK_SECONDS = 0.25
+_PR_SET_PDEATHSIG = 1
+
+
+def run_rank(join_ranks: JoinRanks, make_runner: MakeRunner) -> NoReturn:
+    """Join the other ranks, do what the engine says until it says to leave, and end the process; 1 after a failure.
+
+    Args:
+        join_ranks: waits for the others.
+        make_runner: gives what runs the steps of a configuration.
+    """
+    # Signals reach the whole group: the engine ends this process.
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.SIG_IGN)
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    data = channel.receive()
+    join = None if data is None else decode_to_rank(data)
+    if not isinstance(join, Join):
+        _leave(1)
+    _die_with(join.parent_id)
+    _set_up_log(join.rank)
+    _Rank(channel, join, make_runner).run(join_ranks)
+
+
+class _Rank:
+    """Takes messages in order, in one thread; results go out from another, which waits for the device."""
+
+    def __init__(self, channel: Channel, join: Join, make_runner: MakeRunner) -> None:
+        self._channel, self._join, self._make_runner = channel, join, make_runner
+        self._sending = threading.Lock()
+        self._results: queue.SimpleQueue[PendingOutput] = queue.SimpleQueue()
+        self._ranks: WorkerRanks = ALONE
+        self._runner: Runner | None = None
+
+    def run(self, join_ranks: JoinRanks) -> NoReturn:
+        """Until told to leave, until the engine is gone, or until something fails."""
+        try:
+            self._ranks = join_ranks(self._join)
+            self._send(Joined())
+            for target in (self._report, self._look):
+                threading.Thread(target=target, daemon=True).start()
+            while (data := self._channel.receive()) is not None:
+                message = decode_to_rank(data)
+                if isinstance(message, Leave):
+                    break
+                self._handle(message)
+        except Exception as error:
+            self._fail(error)
+        _leave(0)
+
+    def _handle(self, message: ToRank) -> None:
+        match message:
+            case Forward(step):
+                self._loaded.forward(step)
+            case Sample(masks):
+                pending = self._loaded.sample(_words(masks))
+                if self._join.rank == 0:
+                    self._results.put(pending)
+            case Prepare():
+                self._send(Prepared(self._loaded.prepare()))
+            case Profile(start):
+                self._send(Profiled(self._profile(start)))
+            case Load(config):
+                self._load(config)
+            case _:
+                raise RuntimeError(f"a rank that runs was sent {type(message).__name__}")
+
+    def _send(self, message: FromRank) -> None:
+        """Tell the engine; one that is gone hears nothing."""
+        try:
+            with self._sending:
+                self._channel.send(encode(message))
+        except OSError:
+            logger.debug("the engine is gone")
+
+    def _fail(self, error: Exception) -> NoReturn:
+        """Tell the engine why this rank ends, and end."""
+        lost = self._ranks.is_loss(error)
+        if not lost:
+            logger.error("the rank fails", exc_info=error)
+        self._send(Failed(Failure("engine", "the other ranks are gone") if lost else Failure.of(error), lost))
+        _leave(1)
+
+    def _load(self, config: EngineConfig) -> None:
+        self._runner = None  # gives its memory back first
+        gc.unfreeze()
+        gc.collect()
+        runner = self._make_runner(config, self._ranks)
+        info = runner.load()
+        self._runner = runner
+        # What a start makes is never garbage, and a full collection over it would stop steps for 0.2 s.
+        gc.freeze()
+        self._send(Loaded.of(info))
+
+    @property
+    def _loaded(self) -> Runner:
+        if self._runner is None:
+            raise RuntimeError("a step came before the model was loaded")
+        return self._runner
+
+    def _report(self) -> None:
+        """Send results as they come, while the next step is launched."""
+        while True:
+            pending = self._results.get()
+            try:
+                self._send(Sampled(pending()))
+            except Exception as error:
+                self._fail(error)
+
+    def _look(self) -> None:
+        """Tell when a capture or a compilation begins and ends: meanwhile a step may take long."""
+        told = False
+        while True:
+            time.sleep(LOOK_SECONDS)
+            runner = self._runner
+            if runner is not None and runner.is_preparing != told:
+                told = not told
+                self._send(Preparing(told))
+
+    def _profile(self, start: bool) -> str | None:
+        try:
+            self._loaded.profile(start=start)
+        except ProfilerError as error:
+            return str(error)
+        return None
+
+
+def _words(masks: Mapping[str, bytes] | None) -> Masks | None:
+    return masks and {request_id: np.frombuffer(mask, dtype=np.int32) for request_id, mask in masks.items()}
+
+
+def _die_with(parent_id: int) -> None:
+    """End when the engine's process does, even while this one is stopped."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_id:
+        _leave(1)  # it had gone before
+
+
+def _set_up_log(rank: int) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(f"%(levelname)s rank {rank} %(name)s: %(message)s"))
+    # All ranks say the same; what differs is an error.
+    logging.basicConfig(level=settings.log_level() if rank == 0 else "ERROR", handlers=[handler])
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once: threads of collectives may wait for ranks that are gone."""
+    sys.stderr.flush()
+    os._exit(code)

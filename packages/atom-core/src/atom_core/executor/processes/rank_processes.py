@@ -1,0 +1,136 @@
+"""`RankProcesses`: the processes of all ranks, started, watched and ended as one. Torch-free."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from atom_core import settings
+from atom_core.engine.errors import EngineStartError
+from atom_core.engine.failure import Failure
+from atom_core.executor.processes.rank_process import RankProcess, this_python
+from atom_core.executor.processes.wire import Join, Leave, ToRank, encode
+
+WORKER = this_python("atom_core.executor.processes.worker")
+# Those that lose a rank may say so before its own end is seen: so long is waited for the first cause.
+GATHER_SECONDS = 0.3
+LEAVE_SECONDS = 5.0
+
+
+class RankProcesses:
+    """Ranks that find each other in a file without a name, which they inherit: no path, no port, nothing to remove.
+
+    One that ends takes the others along. They end with this process too, however it ends.
+
+    Args:
+        size: how many there are.
+        device: "cpu" or "cuda".
+        num_threads: that each computes with.
+        command: runs a rank, with the number of a descriptor as its last argument.
+
+    Raises:
+        EngineStartError: one ended before all had met.
+    """
+
+    def __init__(self, size: int, *, device: str, num_threads: int, command: Sequence[str] = WORKER) -> None:
+        self._lock = threading.Lock()
+        self._ends: list[tuple[bool, Failure]] = []
+        self._failure: Failure | None = None
+        self._is_leaving = False
+        self._ranks = [RankProcess(rank, self._ended) for rank in range(size)]
+        environment = settings.rank_environment(num_threads)
+        store = os.memfd_create("atom-ranks")
+        try:
+            for rank in self._ranks:
+                rank.start(command, inherits=store, environment=environment)
+            place = f"/proc/self/fd/{store}"
+            joined = [rank.ask(encode(Join(rank.rank, size, device, place, os.getpid()))) for rank in self._ranks]
+            for answer in joined:
+                answer.result()
+        except BaseException as error:
+            self.close(grace=0.0)
+            if self._failure is None:
+                raise
+            raise EngineStartError(self._failure) from error
+        finally:
+            os.close(store)
+
+    @property
+    def failure(self) -> Failure | None:
+        """What ended them; None while all work. For any thread."""
+        return self._failure
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether one of them captures or compiles. For any thread."""
+        return any(rank.is_preparing for rank in self._ranks)
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes, by rank."""
+        return [rank.pid for rank in self._ranks if rank.pid is not None]
+
+    def tell(self, message: ToRank) -> None:
+        """Send a message to all, which none answers."""
+        data = encode(message)
+        for rank in self._ranks:
+            rank.send(data)
+
+    def ask(self, message: ToRank) -> list[Any]:
+        """Send a message to all, and wait for their answers, by rank.
+
+        Raises:
+            EngineDeadError: one of them has ended.
+        """
+        data = encode(message)
+        answers = [rank.ask(data) for rank in self._ranks]
+        return [answer.result() for answer in answers]
+
+    def ask_first(self, message: ToRank) -> Future[Any]:
+        """Send a message to all, which rank 0 answers."""
+        data = encode(message)
+        first, *others = self._ranks
+        answer = first.ask(data)
+        for rank in others:
+            rank.send(data)
+        return answer
+
+    def close(self, grace: float = LEAVE_SECONDS) -> None:
+        """Let them finish for so many seconds, then end them; nothing of them is left."""
+        self._is_leaving = True
+        if grace and self._failure is None:
+            self.tell(Leave())
+            for rank in self._ranks:
+                if not rank.wait(grace):
+                    break
+        self._kill()
+        for rank in self._ranks:
+            rank.wait(LEAVE_SECONDS)
+            rank.close()
+            rank.fail(Failure("engine", "the ranks have been closed"))
+
+    def _ended(self, failure: Failure, lost_others: bool) -> None:
+        """Called from the threads of ranks."""
+        with self._lock:
+            self._ends.append((lost_others, failure))
+            is_first = len(self._ends) == 1
+        if is_first and not self._is_leaving:
+            timer = threading.Timer(GATHER_SECONDS, self._conclude)
+            timer.daemon = True
+            timer.start()
+
+    def _conclude(self) -> None:
+        """The cause is the first end, but for those that only lost others."""
+        with self._lock:
+            failure = min(self._ends, key=lambda end: end[0])[-1]
+        self._failure = failure
+        for rank in self._ranks:
+            rank.fail(failure)
+        self._kill()
+
+    def _kill(self) -> None:
+        for rank in self._ranks:
+            rank.kill()

@@ -1,0 +1,154 @@
+"""What the engine and the processes of its ranks say to each other. msgspec structs over sockets; never pickle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from atom_core.config.sections import EngineConfig
+from atom_core.engine.failure import Failure
+from atom_core.executor.protocol import RunnerInfo
+from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_kernels.protocols import Pages
+
+
+class Join(msgspec.Struct, frozen=True, tag=True):
+    """The first message: which rank the process is, and where the ranks find each other; `Joined` follows.
+
+    `parent_id` is the id of the process that started it, with which it ends.
+    """
+
+    rank: int
+    size: int
+    device: str
+    store_path: str
+    parent_id: int
+
+
+class Load(msgspec.Struct, frozen=True, tag=True):
+    """Load the model of a configuration, in the place of an earlier one; `Loaded` follows."""
+
+    config: EngineConfig
+
+
+class Forward(msgspec.Struct, frozen=True, tag=True):
+    """Compute a step."""
+
+    step: SchedulerOutput
+
+
+class Sample(msgspec.Struct, frozen=True, tag=True):
+    """Sample the step that was computed last; rank 0 answers with `Sampled`.
+
+    `masks` has the words of each mask, by request id: int32 in this machine's order of bytes.
+    """
+
+    masks: dict[str, bytes] | None = None
+
+
+class Prepare(msgspec.Struct, frozen=True, tag=True):
+    """Use idle time (see `Executor.prepare`); `Prepared` follows."""
+
+
+class Profile(msgspec.Struct, frozen=True, tag=True):
+    """Start or stop a trace; `Profiled` follows."""
+
+    start: bool
+
+
+class Leave(msgspec.Struct, frozen=True, tag=True):
+    """End the process."""
+
+
+class Joined(msgspec.Struct, frozen=True, tag=True):
+    """All ranks have met."""
+
+
+class Loaded(msgspec.Struct, frozen=True, tag=True):
+    """The rank takes steps; the fields are those of `RunnerInfo`, with groups of the one kind that there is."""
+
+    num_blocks: int
+    max_model_len: int
+    groups: tuple[Pages, ...]
+    timings: dict[str, float]
+    choices: list[str]
+
+    @classmethod
+    def of(cls, info: RunnerInfo) -> Loaded:
+        """What is sent of it."""
+        return msgspec.convert(info, cls, from_attributes=True)
+
+    @property
+    def info(self) -> RunnerInfo:
+        """As it was."""
+        return RunnerInfo(self.num_blocks, self.max_model_len, self.groups, self.timings, self.choices)
+
+
+class Sampled(msgspec.Struct, frozen=True, tag=True):
+    """The results of a step."""
+
+    output: ModelOutput
+
+
+class Prepared(msgspec.Struct, frozen=True, tag=True):
+    """Whether anything is left to prepare."""
+
+    is_left: bool
+
+
+class Profiled(msgspec.Struct, frozen=True, tag=True):
+    """`error` is None if it worked."""
+
+    error: str | None
+
+
+class Preparing(msgspec.Struct, frozen=True, tag=True):
+    """A capture or a compilation has begun, or ended. Answers nothing."""
+
+    is_preparing: bool
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The rank cannot go on, and ends. `lost_others`: since another one did."""
+
+    failure: Failure
+    lost_others: bool = False
+
+
+ToRank = Join | Load | Forward | Sample | Prepare | Profile | Leave
+Answer = Joined | Loaded | Sampled | Prepared | Profiled
+FromRank = Answer | Preparing | Failed
+
+
+def encode(message: ToRank | FromRank) -> bytes:
+    """A message as it is sent."""
+    return _ENCODER.encode(message)
+
+
+def decode_to_rank(data: bytes) -> ToRank:
+    """What the engine sent."""
+    return _TO_RANK.decode(data)
+
+
+def decode_from_rank(data: bytes) -> FromRank:
+    """What a rank sent."""
+    return _FROM_RANK.decode(data)
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} does not cross processes")
+
+
+def _read(kind: type, value: Any) -> Any:
+    if kind is Path:
+        return Path(value)
+    raise NotImplementedError(f"{kind.__name__} does not cross processes")
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_written)
+_TO_RANK = msgspec.msgpack.Decoder(ToRank, dec_hook=_read)
+_FROM_RANK = msgspec.msgpack.Decoder(FromRank)

@@ -1,0 +1,25 @@
+"""A rank's process: ``python -m atom_core.executor.processes.worker FD``, started by `RankProcesses`."""
+
+from __future__ import annotations
+
+from atom_core.config.sections import EngineConfig
+from atom_core.executor.processes.rank_loop import run_rank
+from atom_core.executor.processes.wire import Join
+from atom_core.executor.protocol import Runner
+from atom_core.worker.model_runner import ModelRunner
+from atom_core.worker.ranks.protocol import WorkerRanks
+from atom_core.worker.ranks.torch_ranks import TorchRanks
+
+
+def join_ranks(join: Join) -> TorchRanks:
+    """Meet the other ranks."""
+    return TorchRanks(join.store_path, join.rank, join.size, device=join.device)
+
+
+def make_runner(config: EngineConfig, ranks: WorkerRanks) -> Runner:
+    """What runs the steps of `config` on this rank's part of its model."""
+    return ModelRunner(config, ranks=ranks)
+
+
+if __name__ == "__main__":
+    run_rank(join_ranks, make_runner)

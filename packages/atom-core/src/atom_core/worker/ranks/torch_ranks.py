@@ -1,0 +1,49 @@
+"""`TorchRanks`: ranks over torch.distributed, by gloo on CPUs and by NCCL (RCCL) on GPUs."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+_BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+
+
+class TorchRanks:
+    """`WorkerRanks` of this process; the process can join ranks once.
+
+    The operators are those of torch's compiler, so that a compiled model holds collectives in its graph.
+
+    Args:
+        store_path: a file that all ranks, and nobody else, can open: they find each other in it.
+        rank, size: of this process, and of all. On GPUs a rank has the device of its number.
+        device: "cpu" or "cuda".
+    """
+
+    def __init__(self, store_path: str, rank: int, size: int, *, device: str) -> None:
+        self.rank, self.size = rank, size
+        if device == "cuda":
+            torch.cuda.set_device(rank)
+        store = dist.FileStore(store_path, size)  # pyright: ignore[reportPrivateImportUsage]
+        dist.init_process_group(_BACKENDS[device], store=store, rank=rank, world_size=size)
+        self._name = dist.group.WORLD.group_name  # type: ignore[union-attr]
+        # NCCL connects at the first call, which must not happen while a graph is captured.
+        self.all_reduce(torch.zeros(1, device=device))
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks, of x's shape and dtype."""
+        return self._wait(torch.ops._c10d_functional.all_reduce(x.contiguous(), "sum", self._name))
+
+    def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """The ranks' tensors, which have one shape, side by side along `dim`."""
+        parts = self._wait(torch.ops._c10d_functional.all_gather_into_tensor(x.contiguous(), self.size, self._name))
+        return torch.cat(parts.chunk(self.size), dim) if dim else parts
+
+    def smallest(self, number: int) -> int:
+        given = torch.tensor([number])
+        return int(self._wait(torch.ops._c10d_functional.all_reduce(given, "min", self._name)))
+
+    def is_loss(self, error: BaseException) -> bool:
+        return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+
+    def _wait(self, started: torch.Tensor) -> torch.Tensor:
+        return torch.ops._c10d_functional.wait_tensor(started)

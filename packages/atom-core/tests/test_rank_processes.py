@@ -1,0 +1,241 @@
+"""Ranks as processes: the first one that ends is named and takes the others along, and nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import quiet_rank
+from atom_core.config.sections import (
+    CacheConfig,
+    CompileConfig,
+    EngineConfig,
+    ModelConfig,
+    ParallelConfig,
+    ProfilerConfig,
+)
+from atom_core.engine.engine_core import EngineCore
+from atom_core.engine.errors import EngineDeadError, EngineStartError
+from atom_core.executor.processes import rank_processes
+from atom_core.executor.processes.executor import ProcessExecutor
+from atom_core.executor.processes.rank_processes import RankProcesses
+from atom_core.executor.processes.wire import Load, Prepare
+from atom_core.messages import EngineRequest, SamplingParams, ScheduledRequest, SchedulerOutput
+from atom_core.scheduler import SchedulerConfig
+
+QUIET = [sys.executable, quiet_rank.__file__]
+STEP = SchedulerOutput(1, [ScheduledRequest("r", 0, 1, [[0]], 1)], [], [])
+
+StartRanks = Callable[..., RankProcesses]
+
+
+@pytest.fixture
+def start_ranks() -> Iterator[StartRanks]:
+    started: list[RankProcesses] = []
+
+    def start() -> RankProcesses:
+        started.append(RankProcesses(2, device="cpu", num_threads=1, command=QUIET))
+        return started[-1]
+
+    yield start
+    for ranks in started:
+        ranks.close(grace=0.0)
+
+
+@pytest.fixture(scope="module")
+def sound() -> Iterator[RankProcesses]:
+    """Ranks for the tests that leave them as they found them."""
+    ranks = RankProcesses(2, device="cpu", num_threads=1, command=QUIET)
+    yield ranks
+    ranks.close(grace=0.0)
+
+
+def make_config(name: str = "sound", num_ranks: int = 2) -> EngineConfig:
+    return EngineConfig(
+        model=ModelConfig(name, Path("."), "none", "float32", 256, True, 16, ()),
+        cache=CacheConfig(16, "float32", False, "xxhash64", 0.9, num_blocks=32),
+        scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=256, max_model_len=256),
+        parallel=ParallelConfig(1, num_ranks),
+        compile=CompileConfig(),
+        profiler=ProfilerConfig(),
+        device="cpu",
+    )
+
+
+def executor_on(ranks: RankProcesses, config: EngineConfig) -> ProcessExecutor:
+    return ProcessExecutor(config, lambda *_, **__: ranks)
+
+
+def request(prompt_tokens: int = 4) -> EngineRequest:
+    return EngineRequest("r", [3] * prompt_tokens, SamplingParams(max_tokens=2, seed=1, prompt_logprobs=0))
+
+
+def run(core: EngineCore) -> list[int]:
+    tokens = []
+    while core.has_unfinished():
+        for output in core.step():
+            assert output.error is None
+            tokens += output.new_token_ids
+    return tokens
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_first_rank_answers_for_all(sound: RankProcesses):
+    core = EngineCore(make_config(), executor_on(sound, make_config()))
+    core.add_request(request())
+    assert run(core) == [5, 5]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_is_named_and_takes_the_others_along(rank: int, start_ranks: StartRanks):
+    ranks = start_ranks()
+    pids = ranks.pids
+    os.kill(pids[rank], signal.SIGKILL)
+    until(lambda: ranks.failure is not None)
+    assert f"rank {rank} was ended by SIGKILL" in str(ranks.failure)
+    until(lambda: not any(map(is_there, pids)))
+    with pytest.raises(EngineDeadError, match=f"rank {rank} was ended by SIGKILL"):
+        ranks.ask(Prepare())
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_killed_while_it_loads_ends_the_start(rank: int, start_ranks: StartRanks):
+    ranks = start_ranks()
+    executor = executor_on(ranks, make_config("load all hangs"))
+    with ThreadPoolExecutor(1) as thread:
+        starting = thread.submit(executor.start)
+        os.kill(ranks.pids[rank], signal.SIGKILL)
+        with pytest.raises(EngineStartError, match=f"rank {rank} was ended by SIGKILL"):
+            starting.result(20)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_killed_in_a_step_ends_the_engine_at_once(rank: int, start_ranks: StartRanks):
+    ranks = start_ranks()
+    config = make_config("sample all hangs")
+    core = EngineCore(config, executor_on(ranks, config))
+    core.add_request(request())
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(run, core)
+        os.kill(ranks.pids[rank], signal.SIGKILL)
+        with pytest.raises(EngineDeadError, match=f"rank {rank} was ended by SIGKILL"):
+            running.result(20)
+    assert core.failure is not None
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_step_that_raises_in_one_rank_ends_all(rank: int, start_ranks: StartRanks):
+    ranks = start_ranks()
+    executor = executor_on(ranks, make_config(f"forward {rank} raises"))
+    executor.start()
+    handle = executor.submit(STEP)
+    handle.sample()
+    if rank:  # rank 0 has its result already
+        until(lambda: ranks.failure is not None)
+    else:
+        with pytest.raises(EngineDeadError, match="rank 0: RuntimeError: the device is on fire"):
+            handle.result()
+    assert f"rank {rank}: RuntimeError: the device is on fire" in str(ranks.failure)
+    until(lambda: not any(map(is_there, ranks.pids)))
+
+
+def test_what_a_rank_refuses_keeps_its_kind(start_ranks: StartRanks):
+    with pytest.raises(EngineStartError, match="rank 1: max_model_len is too long") as raised:
+        executor_on(start_ranks(), make_config("load 1 refuses")).start()
+    assert raised.value.failure.kind == "settings"
+
+
+def test_a_rank_that_lost_another_one_is_not_the_cause(start_ranks: StartRanks, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rank_processes, "GATHER_SECONDS", 2.0)
+    with pytest.raises(EngineStartError, match="rank 1: RuntimeError: the device is on fire"):
+        executor_on(start_ranks(), make_config("load all is lost")).start()
+
+
+def test_ranks_with_caches_of_different_sizes_are_refused(sound: RankProcesses):
+    with pytest.raises(EngineStartError, match="rank 1 has another KV cache than rank 0"):
+        executor_on(sound, make_config("uneven")).start()
+
+
+def test_messages_longer_than_a_socket_holds_pass_each_other(sound: RankProcesses):
+    executor = executor_on(sound, make_config("longer"))
+    executor.start()
+    long = SchedulerOutput(1, [ScheduledRequest("r", 0, 1, [list(range(1 << 20))], 1)], [], [])
+    handles = []
+    for _ in range(3):
+        handles.append(executor.submit(long))
+        handles[-1].sample()
+    assert [len(handle.result().requests[0].prompt_logprobs) for handle in handles] == [20000] * 3
+
+
+def test_closed_ranks_leave_nothing(start_ranks: StartRanks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before, threads = set(os.listdir("/proc/self/fd")), threading.active_count()
+    ranks = start_ranks()
+    pids = ranks.pids
+    executor_on(ranks, make_config()).start()
+    ranks.close()
+    assert not any(map(is_there, pids))
+    until(lambda: threading.active_count() <= threads)
+    assert set(os.listdir("/proc/self/fd")) <= before
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(EngineDeadError, match="closed"):
+        ranks.ask(Prepare())
+
+
+def test_ranks_end_with_the_process_that_started_them_even_while_they_are_stopped():
+    script = f"""
+        import sys, time
+        from atom_core.executor.processes.rank_processes import RankProcesses
+        ranks = RankProcesses(2, device="cpu", num_threads=1, command={QUIET!r})
+        print(*ranks.pids, flush=True)
+        time.sleep(1000)
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    os.kill(pids[1], signal.SIGSTOP)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    until(lambda: not any(map(is_there, pids)))
+
+
+def test_ranks_do_not_end_with_the_thread_that_asked_for_them(start_ranks: StartRanks):
+    with ThreadPoolExecutor(1) as thread:
+        ranks = thread.submit(start_ranks).result()
+    assert len(ranks.ask(Load(make_config()))) == 2
+    assert ranks.failure is None
+
+
+def test_a_command_that_cannot_be_started_is_told():
+    with pytest.raises(OSError, match="no-such-program"):
+        RankProcesses(2, device="cpu", num_threads=1, command=["/no-such-program"])
+
+
+def test_a_process_that_is_no_rank_is_told_by_its_exit_code():
+    with pytest.raises(EngineStartError, match="rank . ended with code 3"):
+        RankProcesses(2, device="cpu", num_threads=1, command=[sys.executable, "-c", "raise SystemExit(3)"])

@@ -1,0 +1,93 @@
+"""What ranks cannot share, and machines without the devices: refused in one line before a process is started."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from atom_core import LLMEngine
+from atom_core.config import ConfigError, EngineArgs, resolve_config
+from atom_core.engine.engine_core import make_executor
+from atom_core.executor.inline import InlineExecutor
+from atom_core.executor.processes.executor import ProcessExecutor
+from atom_kernels.platform import Platform, detect_platform
+from atom_models import CheckpointError, open_checkpoint
+from atom_models.fallback.admission import FallbackRefusedError
+from quantized_checkpoints import PUBLISHED, write_quantized
+from tiny_architectures import make_tiny
+
+
+def refusal(folder: Path, num_ranks: int, **settings: object) -> str:
+    with pytest.raises((CheckpointError, FallbackRefusedError)) as raised:
+        LLMEngine(str(folder), tensor_parallel_size=num_ranks, dtype="float32", num_kv_blocks=16, **settings)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.fixture(autouse=True)
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("atom_core.executor.processes.executor.RankProcesses", refuse)
+
+
+def test_kv_heads_that_do_not_come_out_even_are_named(tiny_llama: Path):
+    says = refusal(tiny_llama, 3)
+    assert "self_attn.qkv_proj: num_key_value_heads is 2, which 3 ranks can neither share nor repeat evenly" in says
+
+
+def test_heads_that_do_not_come_out_even_are_named(tiny_llama: Path):
+    assert "num_attention_heads is 4, which 8 tensor-parallel ranks cannot share evenly" in refusal(tiny_llama, 8)
+
+
+def test_experts_that_do_not_come_out_even_are_named(tmp_path: Path):
+    folder = make_tiny("qwen3_moe", tmp_path / "m", moe_intermediate_size=30)
+    assert "30" in refusal(folder, 4)
+
+
+def test_a_cut_through_a_group_whose_size_the_format_fixes_is_named(tmp_path: Path):
+    plain = make_tiny("llama", tmp_path / "plain", hidden_size=128, intermediate_size=96)
+    folder, _ = write_quantized(tmp_path, plain, PUBLISHED["mxfp4"])
+    says = refusal(folder, 2)
+    assert re.search(r"mlp.down_proj: mxfp4 has a scale for each 32 inputs: it cannot be cut between them; give", says)
+
+
+def test_layers_of_transformers_are_not_split(tiny_llama: Path):
+    assert "they are not split, and 2 ranks are asked for" in refusal(tiny_llama, 2, model_impl="transformers")
+
+
+def test_more_ranks_than_gpus_are_refused(tiny_llama: Path):
+    platform = replace(Platform.nvidia("sm_90"), num_devices=2)
+    args = EngineArgs(model=str(tiny_llama), tensor_parallel_size=4)
+    with pytest.raises(ConfigError, match="tensor_parallel_size is 4; each rank needs a GPU of its own.*may use 2"):
+        resolve_config(args, open_checkpoint(tiny_llama), platform)
+    fitting = EngineArgs(model=str(tiny_llama), tensor_parallel_size=2)
+    assert resolve_config(fitting, open_checkpoint(tiny_llama), platform).parallel.tensor_parallel_size == 2
+
+
+def test_other_systems_than_linux_have_one_rank(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    args = EngineArgs(model=str(tiny_llama), tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match="tensor_parallel_size is 2; several ranks need Linux, and this is darwin"):
+        resolve_config(args, open_checkpoint(tiny_llama), detect_platform())
+
+
+@pytest.mark.parametrize(("num_ranks", "given", "expected"), [(1, None, 8), (2, None, 4), (16, None, 1), (2, 3, 3)])
+def test_ranks_share_the_cores_unless_threads_are_given(num_ranks, given, expected, tiny_llama, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    platform = replace(detect_platform(), num_cores=8)
+    args = EngineArgs(model=str(tiny_llama), tensor_parallel_size=num_ranks, num_threads=given)
+    assert resolve_config(args, open_checkpoint(tiny_llama), platform).parallel.num_threads == expected
+
+
+def test_one_rank_needs_no_process(tiny_llama: Path):
+    def executor_of(num_ranks: int) -> type:
+        args = EngineArgs(model=str(tiny_llama), tensor_parallel_size=num_ranks)
+        return type(make_executor(resolve_config(args, open_checkpoint(tiny_llama), detect_platform())))
+
+    assert (executor_of(1), executor_of(2)) == (InlineExecutor, ProcessExecutor)

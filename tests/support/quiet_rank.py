@@ -1,0 +1,91 @@
+"""A rank's process without torch: it starts at once, and goes wrong where the name of its model says so.
+
+A name is such as "forward 1 raises", for one rank, or "load all hang".
+"""
+
+from __future__ import annotations
+
+import time
+
+from atom_core.config import ConfigError
+from atom_core.executor.processes.rank_loop import run_rank
+from atom_core.executor.protocol import RunnerInfo
+from atom_core.messages import ModelOutput, RequestStepOutput, TokenLogprobs
+from atom_core.worker.ranks.protocol import ALONE
+
+
+class QuietRanks:
+    """Ranks that exchange nothing."""
+
+    def __init__(self, join):
+        self.rank, self.size = join.rank, join.size
+
+    def all_reduce(self, x):
+        return x
+
+    def all_gather(self, x, dim=-1):
+        return x
+
+    def smallest(self, number):
+        return ALONE.smallest(number)
+
+    def is_loss(self, error):
+        return isinstance(error, ConnectionError)
+
+
+class QuietRunner:
+    """Samples token 5 for everybody; "longer" answers hold thousands of log-probabilities."""
+
+    is_preparing = False
+
+    def __init__(self, config, ranks):
+        self._config, self._ranks = config, ranks
+        self._step = None
+
+    def load(self):
+        self._maybe_fail("load")
+        config = self._config
+        num_blocks = config.cache.num_blocks + (self._ranks.rank if config.model.name == "uneven" else 0)
+        return RunnerInfo(num_blocks=num_blocks, max_model_len=config.model.max_model_len)
+
+    def forward(self, step):
+        self._maybe_fail("forward")
+        self._step = step
+
+    def sample(self, masks):
+        self._maybe_fail("sample")
+        is_longer = self._config.model.name == "longer"
+        logprobs = [TokenLogprobs(5, -1.0, 1, [(6, -2.0)] * 20)] * 20000 if is_longer else None
+        requests = [
+            RequestStepOutput(request.request_id, [5] * request.num_samples, prompt_logprobs=logprobs)
+            for request in self._step.scheduled
+        ]
+        output = ModelOutput(self._step.step_id, requests)
+        return lambda: output
+
+    def prepare(self):
+        return False
+
+    def profile(self, *, start):
+        pass
+
+    def _maybe_fail(self, place):
+        where, _, rest = self._config.model.name.partition(" ")
+        who, _, what = rest.partition(" ")
+        if where != place or who not in ("all", str(self._ranks.rank)):
+            return
+        if what == "raises":
+            raise RuntimeError("the device is on fire")
+        if what == "refuses":
+            raise ConfigError("max_model_len is too long")
+        if what == "hangs":
+            time.sleep(1000)
+        if what == "is lost":  # by one rank at once, and the other fails a moment later
+            if self._ranks.rank == 0:
+                raise ConnectionError("nobody is there")
+            time.sleep(0.2)
+            raise RuntimeError("the device is on fire")
+
+
+if __name__ == "__main__":
+    run_rank(QuietRanks, QuietRunner)
