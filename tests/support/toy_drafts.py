@@ -18,7 +18,9 @@ from atom_core.executor import InlineExecutor
 from atom_core.speculation import SpeculationConfig
 from atom_core.worker.model.engine_draft import EngineDraft
 from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.model.loading_with_cache import LoadModel
 from atom_core.worker.model_runner import ModelRunner
+from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, build_model, load_weights, mixer_layers, open_checkpoint
 from atom_models.layers import Attention
@@ -129,14 +131,18 @@ class LastTokenDraft(nn.Module):
         return torch.rand(features.shape, generator=self._generator) if self._is_random else features
 
 
-def load_last_token(config: EngineConfig, *, is_random: bool = False, **options: Any) -> EngineModel:
+def load_last_token(
+    config: EngineConfig, ranks: WorkerRanks = ALONE, *, is_random: bool = False, **options: Any
+) -> EngineModel:
     """The model of an engine that has no layers with a cache."""
     target = LastTokenTarget(config.model.vocab_size, **options)
     draft = EngineDraft(LastTokenDraft(target, is_random=is_random), {}) if config.speculation else None
     return EngineModel(target, target.compute_logits, {}, draft=draft)
 
 
-def load_with_draft(make_draft: MakeDraft, config: EngineConfig, *, aux: tuple[int, ...] = ()) -> EngineModel:
+def load_with_draft(
+    make_draft: MakeDraft, config: EngineConfig, ranks: WorkerRanks = ALONE, *, aux: tuple[int, ...] = ()
+) -> EngineModel:
     """The checkpoint of `config`, and a toy behind it."""
     checkpoint = open_checkpoint(config.model.path)
     context = BuildContext(
@@ -161,7 +167,7 @@ def config_of(folder: Path, *, num_drafts: int = 3, adaptive: bool = False, **op
     return replace(resolve(args, open_model(args)), speculation=speculation)
 
 
-def let_draft(engine: LLMEngine, config: EngineConfig, load_model: Callable[[EngineConfig], EngineModel]) -> None:
+def let_draft(engine: LLMEngine, config: EngineConfig, load_model: LoadModel) -> None:
     """Put another core into an engine that is idle: of `config`, with the model that `load_model` gives."""
     engine._open_core().close()
     engine._core = EngineCore(config, InlineExecutor(ModelRunner(config, load_model)))
