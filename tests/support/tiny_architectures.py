@@ -1,7 +1,7 @@
 """Tiny random checkpoints of every supported family, written by `transformers`, with `transformers` as their reference.
 
 `make_tiny(family, folder)` writes what a published checkpoint of the family looks like (its spelling of config.json,
-its tensor names, unused layers of multi-token prediction), and beside it, in `folder/transformers`, what
+its tensor names, layers of multi-token prediction), and beside it, in `folder/transformers`, what
 `transformers` itself saved: `reference_model(folder)` loads that.
 """
 
