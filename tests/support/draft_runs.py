@@ -41,7 +41,7 @@ def load_both(folder: Path, draft_folder: Path | None = None, **fields: Any) -> 
     context = BuildContext(**{"max_model_len": checkpoint.max_model_len, **fields})
     context = replace(context, aux_hidden_states=choose_draft(checkpoint, *drafts).aux_hidden_states)
     target = build_model(checkpoint, context)
-    draft = build_draft(checkpoint, context, target=target)
+    draft = build_draft(checkpoint, context, target=target, draft_checkpoint=drafts[0] if drafts else None)
     load_weights(target, checkpoint, progress=False)
     load_draft_weights(draft, *(drafts or (checkpoint,)), progress=False)
     return LoadedModel(target, checkpoint, context), draft
