@@ -55,14 +55,22 @@ def as_published(config: dict[str, Any], model_type: str | None = None) -> dict[
     return config
 
 
-def prediction_layer(weights: dict[str, torch.Tensor], num_layers: int) -> dict[str, torch.Tensor]:
-    """The weights of a layer that predicts a second token: stored behind the last layer, unused by the model itself."""
-    last, added = f"model.layers.{num_layers - 1}.", f"model.layers.{num_layers}."
-    hidden = weights["model.norm.weight"].shape[0]
-    layer = {added + name.removeprefix(last): value.clone() for name, value in weights.items() if name.startswith(last)}
+def prediction_layer(weights: dict[str, torch.Tensor], num_layers: int, index: int = 0) -> dict[str, torch.Tensor]:
+    """The weights of a layer that predicts a further token: stored behind the last layer, unused by the model itself.
+
+    It is like the last one, with other numbers.
+    """
+    last, added = f"model.layers.{num_layers - 1}.", f"model.layers.{num_layers + index}."
+    hidden, generator = weights["model.norm.weight"].shape[0], torch.Generator().manual_seed(num_layers + index)
+
+    def near(value: torch.Tensor, distance: float) -> torch.Tensor:
+        return value + distance * torch.randn(value.shape, generator=generator)
+
+    of_last = {name.removeprefix(last): value for name, value in weights.items() if name.startswith(last)}
+    layer = {added + name: near(value, 0.3 * float(value.std())) for name, value in of_last.items()}
     for name in ("enorm.weight", "hnorm.weight", "shared_head.norm.weight"):
-        layer[added + name] = torch.ones(hidden)
-    layer[added + "eh_proj.weight"] = torch.zeros(hidden, 2 * hidden)
+        layer[added + name] = near(torch.ones(hidden), 0.2)
+    layer[added + "eh_proj.weight"] = near(torch.zeros(hidden, 2 * hidden), 0.1)
     layer[added + "embed_tokens.weight"] = weights["model.embed_tokens.weight"].clone()
     layer[added + "shared_head.head.weight"] = weights["lm_head.weight"].clone()
     return layer

@@ -1,7 +1,7 @@
 """Tiny random checkpoints of every supported family, written by `transformers`, with `transformers` as their reference.
 
 `make_tiny(family, folder)` writes what a published checkpoint of the family looks like (its spelling of config.json,
-its tensor names, unused layers of multi-token prediction), and beside it, in `folder/transformers`, what
+its tensor names, layers of multi-token prediction), and beside it, in `folder/transformers`, what
 `transformers` itself saved: `reference_model(folder)` loads that.
 """
 
@@ -274,10 +274,13 @@ FAMILIES: dict[str, Family] = {
 PAST_EVERY_WINDOW = 150
 
 
-def make_tiny(family: str, folder: str | Path, *, seed: int | None = None, **overrides: Any) -> Path:
+def make_tiny(
+    family: str, folder: str | Path, *, seed: int | None = None, num_prediction_layers: int = 1, **overrides: Any
+) -> Path:
     """Writes a float32 checkpoint of `family` (a key of `FAMILIES`) and returns its folder.
 
-    `overrides` are config fields under the names that `transformers` gives them; `seed` draws other weights.
+    `overrides` are config fields under the names that `transformers` gives them; `seed` draws other weights;
+    `num_prediction_layers` is how many there are where the family has any.
     """
     folder, recipe = Path(folder), FAMILIES[family]
     config = transformers.AutoConfig.for_model(recipe.model_type, **(_SIZES | recipe.fields | overrides))
@@ -287,10 +290,12 @@ def make_tiny(family: str, folder: str | Path, *, seed: int | None = None, **ove
     saved = folder / "transformers"
     model.save_pretrained(saved)
     weights = load_file(saved / "model.safetensors")
-    if recipe.has_prediction_layer:
-        weights |= prediction_layer(weights, config.num_hidden_layers)
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
     published = as_published(json.loads((saved / "config.json").read_text()), recipe.published_model_type)
+    if recipe.has_prediction_layer:
+        published["num_nextn_predict_layers"] = num_prediction_layers
+        for index in range(num_prediction_layers):
+            weights |= prediction_layer(weights, config.num_hidden_layers, index)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(published, indent=1))
     tokens = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     (folder / "generation_config.json").write_text(json.dumps(tokens))

@@ -7,7 +7,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,13 @@ import transformers
 from safetensors.numpy import load_file
 
 from atom_models import (
+    CheckpointError,
     LoadedModel,
     UnsupportedArchitectureError,
+    build_model,
     describe_architecture,
     load_model,
+    load_weights,
     mixer_layers,
     open_checkpoint,
     supported_architectures,
@@ -138,6 +141,33 @@ def test_the_model_is_one_graph_with_a_dynamic_number_of_tokens(tiny: Tiny):
         assert torch.equal(run.step(step)[0], traced.step(step)[0])
         cached += length
     assert len(graphs) == 1
+
+
+def test_outputs_of_layers_that_a_drafter_asks_for_are_those_of_transformers(tiny: Tiny):
+    theirs, [prompt] = reference_model(tiny.folder), make_prompts(40)
+    layer_ids = tuple(range(theirs.config.num_hidden_layers))
+    context = replace(tiny.loaded.context, aux_hidden_states=layer_ids)
+    model = build_model(tiny.loaded.checkpoint, context)
+    load_weights(model, tiny.loaded.checkpoint, progress=False)
+    given = []
+    model.register_forward_hook(lambda module, inputs, outputs: given.append(outputs))
+    PagedRun(model, 3).step([SequenceStep(prompt, 0, range(3))])
+    with torch.inference_mode():
+        # Theirs lists what enters each layer, and then what the last norm gives.
+        _, *entering, normed = theirs(torch.tensor([prompt]), output_hidden_states=True).hidden_states
+    [(hidden_states, aux)] = given
+    assert len(aux) == len(layer_ids)
+    assert_close([*aux[:-1], hidden_states], [each[0] for each in (*entering, normed)])
+    last = model.model.norm(aux[-1])  # type: ignore[operator, union-attr]
+    assert_close([last], [normed[0]])
+
+
+def test_an_output_of_a_layer_that_there_is_not_is_refused(tiny: Tiny):
+    context = replace(tiny.loaded.context, aux_hidden_states=(0, 4))
+    with pytest.raises(
+        CheckpointError, match=r"aux_hidden_states asks for the output of layer 4; .* layers 0 to [1-3]$"
+    ):
+        build_model(tiny.loaded.checkpoint, context)
 
 
 def test_each_cache_takes_the_bytes_that_its_layout_says(tiny: Tiny):

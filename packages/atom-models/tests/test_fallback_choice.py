@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from atom_models import UnsupportedArchitectureError, load_model, model_requirements, open_checkpoint
+from atom_models import (
+    BuildContext,
+    UnsupportedArchitectureError,
+    build_model,
+    load_model,
+    model_requirements,
+    open_checkpoint,
+)
 from atom_models.fallback.choice import choose_implementation
 
 pytest.importorskip("transformers")
@@ -110,6 +117,12 @@ def test_rotations_that_grow_with_the_batch_run_within_their_own_length_alone(tm
 def test_quantization_is_refused(tmp_path):
     with pytest.raises(UnsupportedArchitectureError, match="they run on plain weights"):
         load_model(make_decoder("olmo2", tmp_path), quantization="int8")
+
+
+def test_a_drafter_that_reads_single_layers_is_refused(tmp_path):
+    checkpoint = open_checkpoint(make_decoder("olmo2", tmp_path))
+    with pytest.raises(UnsupportedArchitectureError, match="no hidden states of single layers, which a drafter asks"):
+        build_model(checkpoint, BuildContext(aux_hidden_states=(0,)))
 
 
 def test_weights_that_are_missing_or_unknown_are_named(tmp_path):

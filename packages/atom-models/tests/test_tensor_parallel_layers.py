@@ -18,6 +18,8 @@ from atom_models.layers import (
     VocabularyEmbedding,
 )
 from atom_models.model import mixer_layers
+from draft_runs import draft_logits, load_both
+from tiny_heads import make_head
 from tiny_models import make_tiny_llama
 
 
@@ -201,6 +203,32 @@ def test_a_whole_llama_on_several_ranks_gives_the_logits_of_one(tmp_path, size, 
 )
 def test_a_mixture_of_experts_on_several_ranks_gives_the_logits_of_one(tiny_family, family, size):
     assert_ranks_give_the_logits_of_one(tiny_family(family), size)
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe"])
+def test_prediction_layers_on_two_ranks_give_the_logits_of_one(tiny_family, family):
+    path, text, group = tiny_family(family), [5, 6, 7, 8, 9, 300, 383], Group(2)
+    [expected] = draft_logits(*load_both(path), [text])
+
+    def run(rank):
+        return draft_logits(*load_both(path, collectives=group.as_rank(rank)), [text])[0]
+
+    for logits in group.run(run):
+        assert torch.allclose(logits, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("own_embedding", [False, True])
+def test_an_eagle3_head_on_two_ranks_gives_the_logits_of_one(tmp_path, own_embedding):
+    paths = make_tiny_llama(tmp_path / "target", num_layers=4), tmp_path / "head"
+    make_head(paths[1], own_embedding=own_embedding, draft_vocab_size=101)
+    text, group = [5, 6, 7, 8, 9, 300, 383], Group(2)
+    [expected] = draft_logits(*load_both(*paths), [text])
+
+    def run(rank):
+        return draft_logits(*load_both(*paths, collectives=group.as_rank(rank)), [text])[0]
+
+    for logits in group.run(run):
+        assert torch.allclose(logits, expected, atol=1e-4)
 
 
 def assert_ranks_give_the_logits_of_one(path, size):

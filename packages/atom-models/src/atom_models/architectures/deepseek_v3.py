@@ -1,7 +1,7 @@
 """DeepSeek-V3 and R1: DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437; Kimi-K2: https://arxiv.org/abs/2507.20534.
 
 DeepSeek-V2 with another routing: sigmoid scores, groups of experts judged by their best two, and a bias that balances
-the load and only helps to choose. Layers that predict further tokens lie behind the last one and are left unread.
+the load and only helps to choose. Layers that predict further tokens lie behind the last one, for a draft model.
 """
 
 from __future__ import annotations

@@ -117,8 +117,19 @@ def llama_norm(
 
 
 class LlamaAttention(Layer):
+    """Args:
+    in_features: of what q, k and v are made from; None is the hidden size.
+    """
+
     def __init__(
-        self, config: LlamaConfig, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary | None
+        self,
+        config: LlamaConfig,
+        context: BuildContext,
+        *,
+        layer_id: int,
+        prefix: str,
+        rotary: Rotary | None,
+        in_features: int | None = None,
     ) -> None:
         super().__init__()
         q_norm = k_norm = None
@@ -126,7 +137,7 @@ class LlamaAttention(Layer):
             q_norm = llama_norm(config, context, prefix=f"{prefix}.q_norm", size=config.head_size)
             k_norm = llama_norm(config, context, prefix=f"{prefix}.k_norm", size=config.head_size)
         self.qkv_proj = QKVParallelLinear(
-            config.hidden_size,
+            in_features or config.hidden_size,
             head_dim=config.head_size,
             num_heads=config.num_attention_heads,
             num_kv_heads=config.kv_heads,

@@ -39,8 +39,8 @@ GROUPED_ROUTING = "grouped routing"
 SHARED_EXPERTS = "shared experts"
 # Biases in the router and in each expert.
 EXPERT_BIAS = "expert biases"
-# Layers for multi-token prediction may be in the checkpoint: they are not loaded.
-PREDICTION_LAYERS = "prediction layers skipped"
+# Layers for multi-token prediction may be in the checkpoint: they draft where that is asked for.
+PREDICTION_LAYERS = "prediction layers"
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,11 @@ class Architecture:
     models: str
     features: tuple[str, ...] = ()
     published_as: str = "bfloat16"
+
+    @property
+    def has_prediction_layers(self) -> bool:
+        """Whether the prediction layers of its checkpoints can draft."""
+        return PREDICTION_LAYERS in self.features
 
 
 _DEEPSEEK_V3_EXPERTS = (MIXTURE_OF_EXPERTS, GROUPED_ROUTING, CORRECTION_BIAS, SHARED_EXPERTS)

@@ -9,18 +9,16 @@ import torch
 from torch import nn
 
 from atom_models.build_context import BuildContext
+from atom_models.checkpoint.prediction_layers import prediction_layer_names
 from atom_models.config.reading import read_config
 from atom_models.layers import LMHead, Residual, VocabularyEmbedding
-
-# The fields that give the number of layers that predict further tokens, as different publishers spell them.
-_COUNTS = ("num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules")
 
 
 class DecoderForCausalLM(nn.Module):
     """An embedding and layers as `model`, and a head over the vocabulary; models name their config and `make_model`.
 
-    Layers of the checkpoint that predict further tokens, behind the last one, are left unread. T: tokens of all
-    requests of a step, one after the other; D: hidden size.
+    Layers of the checkpoint that predict further tokens, behind the last one, are left unread: they make a draft model
+    of their own. T: tokens of all requests of a step, one after the other; D: hidden size.
     """
 
     config_class: type[Any]
@@ -28,7 +26,7 @@ class DecoderForCausalLM(nn.Module):
     def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
         super().__init__()
         self.config = read_config(self.config_class, config)
-        self.ignored_prefixes = _prediction_layers(config)
+        self.ignored_prefixes = tuple(f"{name}." for name in prediction_layer_names(config))
         self.model = self.make_model(self.config, context)
         self.lm_head = LMHead(
             self.config.hidden_size,
@@ -84,6 +82,12 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self._embed_scale, self._aux_layer_ids = embed_scale, context.aux_hidden_states
+        outside = [layer_id for layer_id in self._aux_layer_ids if not 0 <= layer_id < len(self.layers)]
+        if outside:
+            raise ValueError(
+                f"aux_hidden_states asks for the output of layer {outside[0]}; the model has layers 0 to "
+                f"{len(self.layers) - 1}"
+            )
 
     def embed(self, input_ids: torch.Tensor | None) -> torch.Tensor:
         embeds = self.embed_tokens(input_ids)
@@ -100,10 +104,3 @@ class Decoder(nn.Module):
                 aux.append(residual)
         hidden_states = self.norm(residual)
         return (hidden_states, [each.tensor() for each in aux]) if self._aux_layer_ids else hidden_states
-
-
-def _prediction_layers(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the names of weights of layers behind the last one start with."""
-    count = max(int(config.get(name) or 0) for name in _COUNTS)
-    first = int(config["num_hidden_layers"])
-    return tuple(f"model.layers.{first + index}." for index in range(count))

@@ -1,4 +1,4 @@
-"""`DraftModel`: guesses the token after the next one, from the next one and the target's states of those before."""
+"""`DraftModel`: guesses the token after the next one, from that one and what the target made of those before."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class DraftModel(Protocol):
     logits there are those of t(i + 2). T: tokens of a batch; n: some of its rows; D: hidden size.
 
     Attributes:
-        aux_hidden_states: ids of the layers whose outputs it reads; empty where it reads the hidden states after
-            the last norm.
-        target_ids: int64 ``[draft vocabulary]``, the token id for each id of the draft; None where both share
+        aux_hidden_states: ids of the target's layers whose outputs it reads; empty where it reads the hidden states
+            after the last norm.
+        target_ids: int64 ``[draft vocabulary]``, the target's token id for each id of the draft; None where both share
             one vocabulary.
     """
 

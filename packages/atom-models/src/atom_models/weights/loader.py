@@ -16,6 +16,7 @@ from atom_models.checkpoint import Checkpoint
 from atom_models.quantization import ExpectedWeight
 from atom_models.weights.filling import check_fit, fill, loadable
 from atom_models.weights.gguf_source import open_gguf
+from atom_models.weights.renamed_source import RenamedSource
 from atom_models.weights.safetensors_source import SafetensorsSource, open_safetensors
 
 logger = logging.getLogger(__name__)
@@ -31,13 +32,33 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, progress: bool = True
         CheckpointError: a file is missing, damaged or pickled; a weight is missing, unexpected or of a wrong shape.
             The message names it.
     """
-    source = open_gguf(checkpoint) if checkpoint.format == "gguf" else open_safetensors(checkpoint.path)
-    headers = source.headers() if isinstance(source, SafetensorsSource) else None
-    order = check_fit(model, source.names(), str(checkpoint.path), headers)
+    if checkpoint.format == "safetensors":
+        load_tensors(model, open_safetensors(checkpoint.path), str(checkpoint.path), progress=progress)
+        return
+    source = open_gguf(checkpoint)
+    order = check_fit(model, source.names(), str(checkpoint.path))
+    tensors = source.read(order, _as_blocks(model))
+    _fill(model, tensors, source.num_bytes, where=str(checkpoint.path), progress=progress)
+
+
+def load_tensors(
+    model: nn.Module, source: SafetensorsSource | RenamedSource, where: str, *, progress: bool = True
+) -> None:
+    """As `load_weights`, from a source that says the shapes of its tensors before one is read.
+
+    Args:
+        where: the tensors come from, for messages.
+    """
+    order = check_fit(model, source.names(), where, source.headers())
+    _fill(model, source.read(order), source.num_bytes, where=where, progress=progress)
+
+
+def _fill(
+    model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], num_bytes: int, *, where: str, progress: bool
+) -> None:
     start = time.perf_counter()
-    tensors = source.read(order) if isinstance(source, SafetensorsSource) else source.read(order, _as_blocks(model))
-    count = fill(model, _shown(tensors, source.num_bytes, progress), str(checkpoint.path))
-    logger.info("loaded %d tensors (%.0f MB) in %.1f s", count, source.num_bytes / 1e6, time.perf_counter() - start)
+    count = fill(model, _shown(tensors, num_bytes, progress), where)
+    logger.info("loaded %d tensors (%.0f MB) in %.1f s", count, num_bytes / 1e6, time.perf_counter() - start)
 
 
 def load_named_weights(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], where: Path | str) -> set[str]:

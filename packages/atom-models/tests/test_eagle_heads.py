@@ -1,0 +1,400 @@
+"""EAGLE and EAGLE-3 heads = the papers' formulas in float32, over hidden states of targets in transformers."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from atom_models import (
+    BuildContext,
+    CheckpointError,
+    LoadedModel,
+    build_model,
+    load_dummy_weights,
+    mixer_layers,
+    open_checkpoint,
+)
+from atom_models.drafting import build_draft, choose_draft
+from atom_models.paged_run import PagedRun, SequenceStep
+from converted_gguf import write_gguf
+from draft_runs import Drafting, draft_logits, load_both
+from tiny_architectures import make_tiny, reference_model
+from tiny_drafts import TinyCycle, rewrite_config, rewrite_weights
+from tiny_heads import HeadReference, make_agreeing_head, make_head
+from tiny_models import make_tiny_llama
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "midlayer": {},
+    "layers": {"layout": "layers"},
+    "model.layers": {"layout": "model.layers", "own_embedding": True},
+    "speculators": {"layout": "speculators", "norm_before_residual": True, "draft_vocab_size": 100},
+    "speculators of qwen3 layers": {"layout": "speculators", "model_type": "qwen3", "norm_before_residual": False},
+    "two layers": {"num_hidden_layers": 2, "layout": "layers"},
+    "some tokens": {"draft_vocab_size": 100},
+    "an embedding of its own": {"own_embedding": True},
+    "another size": {"own_embedding": True, "hidden_size": 48, "target_hidden_size": 64},
+    "residual after the norm": {"norm_before_residual": True},
+    "output after the norm": {"norm_output": True},
+    "one norm before fc": {"norm_before_fc": True},
+    "norms before fc": {"fc_norm": True},
+    "two layers of the target": {"eagle_aux_hidden_state_layer_ids": [2, 3]},
+    "a scale of logits": {"logit_scale": 0.25},
+    "biases": {"attention_bias": True},
+    "plain architecture": {"architectures": ["LlamaForCausalLM"], "draft_vocab_size": 100},
+    "eagle": {"method": "eagle", "layout": "layers"},
+    "eagle with a bias": {"method": "eagle", "layout": "layers", "fc_bias": True},
+    "eagle of a plain architecture": {
+        "method": "eagle",
+        "layout": "layers",
+        "architectures": ["LlamaForCausalLM"],
+        "own_embedding": True,
+    },
+    "eagle with two layers": {"method": "eagle", "layout": "layers", "num_hidden_layers": 2},
+}
+LENGTHS = (9, 2, 130, 33)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet_transformers() -> None:
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A Llama and a Qwen3 of four layers, and what transformers loads of each."""
+    folder = tmp_path_factory.mktemp("targets")
+    sizes = {"num_hidden_layers": 4, "vocab_size": 512, "tie_word_embeddings": False}
+    return {
+        "llama": make_tiny_llama(folder / "llama", num_layers=4, rope="llama3"),
+        "qwen3": make_tiny("qwen3", folder / "qwen3", **sizes),
+    }
+
+
+def make_texts(*lengths: int, seed: int = 0) -> list[list[int]]:
+    draw = random.Random(seed)
+    return [[draw.randrange(3, 512) for _ in range(length)] for length in lengths]
+
+
+def reference_of(target: Path, head: Path) -> tuple[Any, HeadReference]:
+    """The target in transformers, and the head's formula over its stored tensors."""
+    saved = target / "transformers"
+    load: Any = transformers.AutoModelForCausalLM.from_pretrained
+    theirs = reference_model(target) if saved.is_dir() else load(target, dtype=torch.float32)
+    config = json.loads((head / "config.json").read_text())
+    config |= config.pop("transformer_layer_config", {}) | config.pop("eagle_config", {})
+    stored = load_file(head / "model.safetensors").items()
+    weights = {name.removeprefix("model.").replace("midlayer.", "layers.0."): tensor for name, tensor in stored}
+    if "layers.0.hidden_norm.weight" not in weights:
+        weights.pop("embed_tokens.weight", None)
+    weights["target.embed_tokens.weight"] = theirs.get_input_embeddings().weight.detach()
+    weights["target.lm_head.weight"] = theirs.lm_head.weight.detach()
+    return theirs, HeadReference(config, weights)
+
+
+def features_of(theirs: Any, reference: HeadReference, text: list[int]) -> torch.Tensor:
+    """What the head reads at each position but the last one."""
+    with torch.inference_mode():
+        *entering, normed = theirs(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
+        return reference.features(normed[0], [each[0] for each in entering])
+
+
+def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert actual.dtype == torch.float32
+    assert actual.shape == expected.shape
+    assert (actual - expected).abs().max() <= 1e-4 * (expected.max() - expected.min())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_ragged_batch_gives_the_logits_of_the_formula(variant: str, targets: dict[str, Path], tmp_path: Path):
+    target = targets["qwen3" if "qwen3" in variant else "llama"]
+    head, texts = make_head(tmp_path, **VARIANTS[variant]), make_texts(*LENGTHS)
+    theirs, reference = reference_of(target, head)
+    for text, ours in zip(texts, draft_logits(*load_both(target, head), texts), strict=True):
+        expected = reference.logits(reference.outputs(features_of(theirs, reference, text), text[1:]))
+        assert_close(ours, expected)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("variant", ["midlayer", "output after the norm", "eagle"])
+def test_chunks_and_further_drafts_through_the_cache_give_the_same(
+    variant: str, family: str, targets: dict[str, Path], tmp_path: Path
+):
+    """Drafts read the one before and what came out of it, as if they were the text's own tokens and features."""
+    target, head, [text] = targets[family], make_head(tmp_path, **VARIANTS[variant]), make_texts(80)
+    theirs, reference = reference_of(target, head)
+    loaded, draft = load_both(target, head)
+    model, rows = Drafting(loaded.model, draft), []
+    run = PagedRun(model, 6)
+    for start, end in [(0, 5), (5, 37), (37, 78), (78, 79)]:
+        model.next_ids = torch.tensor(text[start + 1 : end + 1])
+        rows += run.step([SequenceStep(text[start:end], start, range(6))])
+    features, tokens = features_of(theirs, reference, text), text[1:]
+    outputs = reference.outputs(features, tokens)
+    assert_close(draft.compute_logits(torch.cat(rows)), reference.logits(outputs))
+    last = rows[-1][-1:]
+    for step in (1, 2):
+        guess = int(reference.logits(outputs)[-1].argmax())
+
+        class Again(torch.nn.Module):
+            def forward(self, input_ids, positions, last=last, step=step):
+                return draft(input_ids, positions, last, step)
+
+        run.model = Again()
+        [last] = run.step([SequenceStep([guess], 78 + step, range(6))])
+        features, tokens = torch.cat([features, outputs[-1:]]), [*tokens, guess]
+        outputs = reference.outputs(features, tokens)
+        assert_close(draft.compute_logits(last), reference.logits(outputs[-1:]))
+
+
+def test_what_a_trainer_writes_of_an_ordinary_head_changes_nothing(targets: dict[str, Path], tmp_path: Path):
+    head, texts = make_head(tmp_path), make_texts(9)
+    [expected] = draft_logits(*load_both(targets["llama"], head), texts)
+    choices = {"use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False}
+    steps = {"next_layer_regular": True, "parallel_draft_step": 1, "parallel_draft_heads_num_layers": 1}
+    ids = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3], "use_aux_hidden_state": True}
+    rewrite_config(head, eagle_config=choices | steps | ids)
+    assert torch.equal(draft_logits(*load_both(targets["llama"], head), texts)[0], expected)
+
+
+def test_draft_ids_become_the_target_ids_that_the_offsets_say(targets: dict[str, Path], tmp_path: Path):
+    head = make_head(tmp_path, draft_vocab_size=100)
+    _, draft = load_both(targets["llama"], head)
+    offsets = load_file(head / "model.safetensors")["d2t"]
+    assert draft.target_ids.dtype == torch.int64
+    assert draft.target_ids.tolist() == [draft_id + int(offset) for draft_id, offset in enumerate(offsets)]
+
+
+def test_a_head_of_all_tokens_needs_no_ids_of_its_own(targets: dict[str, Path], tmp_path: Path):
+    assert load_both(targets["llama"], make_head(tmp_path))[1].target_ids is None
+
+
+def test_the_layers_that_a_head_reads_are_those_before_the_ones_that_its_config_names(
+    targets: dict[str, Path], tmp_path: Path
+):
+    target, head = open_checkpoint(targets["llama"]), open_checkpoint(make_head(tmp_path))
+    choice = choose_draft(target, head)
+    assert (choice.method, choice.num_layers, choice.aux_hidden_states) == ("eagle3", 1, (0, 1, 2))
+    rewrite_config(head.path, eagle_config={"eagle_aux_hidden_state_layer_ids": [2, 4]})
+    assert choose_draft(target, open_checkpoint(head.path)).aux_hidden_states == (1, 3)
+
+
+def test_layers_that_no_config_names_are_early_middle_and_late_ones(tmp_path: Path):
+    target = make_tiny_llama(tmp_path / "target", num_layers=9)
+    head = make_head(tmp_path / "head", eagle_aux_hidden_state_layer_ids=None)
+    assert choose_draft(open_checkpoint(target), open_checkpoint(head)).aux_hidden_states == (1, 3, 5)
+
+
+def test_rotations_reach_as_far_as_the_target_does(targets: dict[str, Path], tmp_path: Path):
+    """Published heads say how long the texts of their training were: 64 tokens here."""
+    target, head, [text] = targets["llama"], make_head(tmp_path), make_texts(200)
+    theirs, reference = reference_of(target, head)
+    expected = reference.logits(reference.outputs(features_of(theirs, reference, text), text[1:]))
+    assert_close(draft_logits(*load_both(target, head), [text])[0], expected)
+
+
+def test_a_table_that_is_a_copy_of_the_targets_is_not_held_twice(targets: dict[str, Path], tmp_path: Path):
+    head = make_head(tmp_path, own_embedding=True)
+    assert load_both(targets["llama"], head)[1].embed_tokens is not None
+    table = load_file(targets["llama"] / "model.safetensors")["model.embed_tokens.weight"].numpy()
+    rewrite_weights(head, lambda weights: weights.update({"embed_tokens.weight": table}))
+    loaded, draft = load_both(targets["llama"], head)
+    assert draft.embed_tokens is None
+    rewrite_weights(head, lambda weights: weights.pop("embed_tokens.weight"))
+    [text] = make_texts(12)
+    assert torch.equal(
+        draft_logits(loaded, draft, [text])[0], draft_logits(*load_both(targets["llama"], head), [text])[0]
+    )
+
+
+@pytest.mark.parametrize("variant", ["two layers", "eagle with two layers"])
+def test_caches_of_a_head_and_its_target_have_different_names(variant: str, targets: dict[str, Path], tmp_path: Path):
+    loaded, draft = load_both(targets["llama"], make_head(tmp_path, **VARIANTS[variant]))
+    assert list(mixer_layers(draft)) == ["draft.layers.0.self_attn.attn", "draft.layers.1.self_attn.attn"]
+    assert not mixer_layers(draft).keys() & mixer_layers(loaded.model).keys()
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3"])
+def test_a_head_of_random_weights_needs_no_file(method: Any, targets: dict[str, Path], tmp_path: Path):
+    sizes: dict[str, Any] = {"draft_vocab_size": 100} if method == "eagle3" else {}
+    head = make_head(tmp_path, method=method, **sizes)
+    (head / "model.safetensors").unlink()
+    checkpoints = open_checkpoint(targets["llama"]), open_checkpoint(head)
+    context = BuildContext(aux_hidden_states=choose_draft(*checkpoints).aux_hidden_states, max_model_len=64)
+    target = build_model(checkpoints[0], context)
+    draft: Any = build_draft(checkpoints[0], context, target=target, draft_checkpoint=checkpoints[1])
+    load_dummy_weights(target)
+    load_dummy_weights(draft)
+    [logits] = draft_logits(LoadedModel(target, checkpoints[0], context), draft, make_texts(5))
+    assert logits.shape == (4, 100 if method == "eagle3" else 512)
+    assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3"])
+def test_a_head_that_agrees_with_its_target_guesses_every_token(method: Any, tmp_path: Path):
+    loaded, draft = load_both(*make_agreeing_head(tmp_path, method))
+    cycle = TinyCycle()
+    [prompt] = make_texts(70)
+    assert loaded.logits([prompt])[0].argmax(-1).tolist() == [cycle.next[token] for token in prompt]
+    guesses = draft_logits(loaded, draft, [prompt])[0].argmax(-1)
+    if draft.target_ids is not None:
+        guesses = draft.target_ids[guesses]
+    assert guesses.tolist() == [cycle.next[token] for token in prompt[1:]]
+
+
+def refusal(target: Path, head: Path, **fields: Any) -> str:
+    """What choosing or building a head says, once the target is built; one line."""
+    checkpoint, drafts = open_checkpoint(target), open_checkpoint(head)
+
+    def build() -> None:
+        context = BuildContext(max_model_len=64, **fields)
+        choice = choose_draft(checkpoint, drafts, model_impl=context.model_impl)
+        context = replace(context, aux_hidden_states=choice.aux_hidden_states)
+        build_draft(checkpoint, context, target=build_model(checkpoint, context), draft_checkpoint=drafts)
+
+    with pytest.raises(CheckpointError) as caught:
+        build()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_target_that_gives_outputs_of_other_layers_is_refused(targets: dict[str, Path], tmp_path: Path):
+    checkpoint, drafts = open_checkpoint(targets["llama"]), open_checkpoint(make_head(tmp_path))
+    context = BuildContext(max_model_len=64, aux_hidden_states=(1, 2, 3))
+    target = build_model(checkpoint, context)
+    with pytest.raises(
+        ValueError, match=r"reads outputs of the target's layers \(0, 1, 2\), and .* those of \(1, 2, 3\)"
+    ):
+        build_draft(checkpoint, context, target=target, draft_checkpoint=drafts)
+
+
+WRONG_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
+    "another vocabulary": ({"vocab": 500}, r"made for another model than .*: its vocabulary is 500 .*, and .* is 512"),
+    "another size of the target": ({"target_hidden_size": 128}, "hidden size of the target is 128"),
+    "another size": ({"hidden_size": 48, "target_hidden": 48}, "hidden size of the target is 48"),
+    "an unknown field": ({"dflash_config": {"block_size": 16}}, "sets dflash_config, which is unknown here"),
+    "windows": ({"layer_types": ["sliding_attention"]}, r"layer_types is \['sliding_attention'\]"),
+    "a window": ({"sliding_window": 512}, "sliding_window is 512"),
+    "quantized": ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config is"),
+    "an unknown architecture": (
+        {"architectures": ["Eagle3DeepseekV2ForCausalLM"]},
+        "its architecture is Eagle3DeepseekV2ForCausalLM, and those of EAGLE and EAGLE-3 heads are LlamaForCausalLM,",
+    ),
+    "layers of another kind": ({"model_type": "deepseek_v3"}, "layers of model_type 'deepseek_v3' are not implemented"),
+    "layers out of order": ({"eagle_aux_hidden_state_layer_ids": [3, 1, 2]}, r"is \[3, 1, 2\]; they must ascend"),
+    "a layer twice": ({"eagle_aux_hidden_state_layer_ids": [1, 1, 2]}, r"is \[1, 1, 2\]; they must ascend"),
+    "what enters the first layer": ({"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}, "from 1 to the 4 layers"),
+    "a layer that there is not": ({"eagle_aux_hidden_state_layer_ids": [1, 2, 5]}, r"is \[1, 2, 5\]; they must ascend"),
+    "layers in words": ({"eagle_aux_hidden_state_layer_ids": ["1"]}, r"is \['1'\]; they must ascend"),
+    "default layers of a small target": (
+        {"eagle_aux_hidden_state_layer_ids": None},
+        r"is \[2, 2, 1\] \(for want of the field\)",
+    ),
+    "a field of eagle3 in a head of eagle": (
+        {"method": "eagle", "norm_output": True},
+        "sets norm_output, which EAGLE-3 alone has",
+    ),
+    "a small vocabulary in a head of eagle": (
+        {"method": "eagle", "draft_vocab_size": 100},
+        "sets draft_vocab_size, which EAGLE-3 alone has",
+    ),
+    "a field of a wrong type": ({"norm_output": "yes"}, "norm_output is 'yes', not true or false"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_FIELDS)
+def test_a_head_whose_config_does_not_fit_is_refused(case: str, targets: dict[str, Path], tmp_path: Path):
+    fields, says = WRONG_FIELDS[case]
+    message = refusal(targets["llama"], make_head(tmp_path, **fields))
+    assert message.startswith(str(tmp_path))
+    assert re.search(says, message), message
+
+
+WRITTEN_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
+    "more drafted tokens than there are": ({"draft_vocab_size": 600}, "draft_vocab_size is 600, more than the 512"),
+    "no outputs of layers": ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state is False"),
+    "drafts side by side": ({"eagle_config": {"parallel_draft_step": 4}}, "parallel_draft_step is 4"),
+    "an unknown field of eagle_config": ({"eagle_config": {"mode": 2}}, "sets mode, which is unknown here"),
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN_FIELDS)
+def test_a_head_whose_config_was_changed_is_refused(case: str, targets: dict[str, Path], tmp_path: Path):
+    fields, says = WRITTEN_FIELDS[case]
+    rewrite_config(make_head(tmp_path), **fields)
+    assert says in refusal(targets["llama"], tmp_path)
+
+
+def test_another_format_of_speculators_is_refused(targets: dict[str, Path], tmp_path: Path):
+    head = make_head(tmp_path, layout="speculators")
+    rewrite_config(head, speculators_model_type="dflash")
+    assert "speculators_model_type is 'dflash'; only eagle3 can draft here" in refusal(targets["llama"], head)
+
+
+WRONG_TENSORS: dict[str, tuple[dict[str, Any], str]] = {
+    "a missing layer": (
+        dict.fromkeys(("midlayer.self_attn.q_proj.weight", "midlayer.mlp.up_proj.weight")),
+        "2 missing weights: draft.layers.0.self_attn.q_proj.weight, draft.layers.0.mlp.up_proj.weight",
+    ),
+    "a surplus tensor": ({"extra.weight": np.ones(3, np.float32)}, "1 unexpected weight: draft.extra.weight"),
+    "a wrong shape": ({"fc.weight": np.ones((64, 64), np.float32)}, "draft.fc.weight is [64, 64]"),
+    "no head of its own": ({"lm_head.weight": None}, "1 missing weight: draft.lm_head.weight"),
+    "no offsets": ({"d2t": None}, "drafts 100 of 512 tokens and lacks the tensor d2t"),
+    "offsets of another length": (
+        {"d2t": np.zeros(99, np.int64)},
+        "d2t is int64 [99], and must be int64 [100]",
+    ),
+    "offsets that are no integers": ({"d2t": np.zeros(100, np.float32)}, "d2t is float32 [100], and must be int64"),
+    "offsets behind the vocabulary": (
+        {"d2t": np.array([0] * 99 + [413])},
+        "d2t makes token 512 of the draft's token 99; the target's vocabulary ends at 512",
+    ),
+    "offsets before the vocabulary": ({"d2t": np.array([-1] + [0] * 99)}, "d2t makes token -1 of the draft's token 0"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_TENSORS)
+def test_a_head_whose_tensors_do_not_fit_is_refused(case: str, targets: dict[str, Path], tmp_path: Path):
+    changes, says = WRONG_TENSORS[case]
+    head = make_head(tmp_path, draft_vocab_size=100)
+
+    def change(weights: dict[str, np.ndarray]) -> None:
+        for name, value in changes.items():
+            if value is None:
+                del weights[name]
+            else:
+                weights[name] = value
+
+    rewrite_weights(head, change)
+    assert says in refusal(targets["llama"], head)
+
+
+def test_a_head_of_another_size_needs_an_embedding(targets: dict[str, Path], tmp_path: Path):
+    head = make_head(tmp_path, hidden_size=48, target_hidden_size=64)
+    assert "1 missing weight: draft.embed_tokens.weight" in refusal(targets["llama"], head)
+
+
+def test_heads_draft_behind_our_own_layers_alone(targets: dict[str, Path], tmp_path: Path):
+    message = refusal(targets["llama"], make_head(tmp_path), model_impl="transformers")
+    assert "runs in transformers' layers, behind which no head can draft" in message
+
+
+def test_a_target_whose_embeddings_are_scaled_is_refused(tiny_family: Any, tmp_path: Path):
+    choose = open_checkpoint(tiny_family("gemma3")), open_checkpoint(make_head(tmp_path, vocab=384))
+    with pytest.raises(CheckpointError, match="is Gemma3ForCausalLM, which scales its embeddings"):
+        choose_draft(*choose)
+
+
+def test_a_head_in_a_gguf_file_is_refused(targets: dict[str, Path], tmp_path: Path):
+    write_gguf(targets["llama"], tmp_path / "head.gguf")
+    assert "draft models of GGUF files are not read" in refusal(targets["llama"], tmp_path / "head.gguf")

@@ -1,0 +1,67 @@
+"""Runs a draft model behind its target without an engine: the draft's logits at every position of some texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from atom_models import BuildContext, LoadedModel, build_model, load_weights, open_checkpoint
+from atom_models.drafting import build_draft, choose_draft, load_draft_weights
+from atom_models.paged_run import PagedRun, SequenceStep
+
+
+class Drafting(nn.Module):
+    """A target and its draft as one model, whose hidden states are the draft's.
+
+    Attributes:
+        next_ids: int64, the token after each position of the step; set before each.
+    """
+
+    def __init__(self, target: nn.Module, draft: nn.Module, step: int = 0) -> None:
+        super().__init__()
+        self.target, self.draft, self.step = target, draft, step
+        self.next_ids = torch.empty(0, dtype=torch.int64)
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        outputs, draft = self.target(input_ids, positions), self.draft
+        features: Any = draft.features
+        hidden_states, aux = outputs if isinstance(outputs, tuple) else (outputs, [])
+        return draft(self.next_ids, positions, features(hidden_states, aux), self.step)
+
+
+def load_both(folder: Path, draft_folder: Path | None = None, **fields: Any) -> tuple[LoadedModel, Any]:
+    """A target in float32 and its draft, both with their weights; `fields` are those of the context."""
+    checkpoint = open_checkpoint(folder)
+    drafts = () if draft_folder is None else (open_checkpoint(draft_folder),)
+    context = BuildContext(**{"max_model_len": checkpoint.max_model_len, **fields})
+    context = replace(context, aux_hidden_states=choose_draft(checkpoint, *drafts).aux_hidden_states)
+    target = build_model(checkpoint, context)
+    draft = build_draft(checkpoint, context, target=target, draft_checkpoint=drafts[0] if drafts else None)
+    load_weights(target, checkpoint, progress=False)
+    load_draft_weights(draft, *(drafts or (checkpoint,)), progress=False)
+    return LoadedModel(target, checkpoint, context), draft
+
+
+def draft_logits(
+    loaded: LoadedModel, draft: Any, texts: Sequence[Sequence[int]], *, step: int = 0
+) -> list[torch.Tensor]:
+    """Float32 ``[len(text) - 1, draft vocabulary]`` of each text but its last token, all texts as one ragged batch.
+
+    Row i has seen the tokens up to i + 1, and is of the token after that.
+    """
+    model, steps, num_blocks = Drafting(loaded.model, draft, step), [], 0
+    # Attention takes sequences of one token first.
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+    for index in order:
+        needed = -(-len(texts[index]) // loaded.context.block_size)
+        steps.append(SequenceStep(texts[index][:-1], 0, range(num_blocks, num_blocks + needed)))
+        num_blocks += needed
+    model.next_ids = torch.tensor([token for index in order for token in texts[index][1:]])
+    rows = dict(zip(order, PagedRun(model, num_blocks).step(steps), strict=True))
+    with torch.inference_mode():
+        return [draft.compute_logits(rows[index]) for index in range(len(texts))]
