@@ -17,10 +17,10 @@ class Repeated:
     captured = 0
     replayed = 0
 
-    def __init__(self, work: Callable[[], torch.Tensor], *, in_pieces: bool = False) -> None:
+    def __init__(self, work: Callable[[], tuple[torch.Tensor, ...]], *, in_pieces: bool = False) -> None:
         type(self).captured += 1
         self._work = work
-        self.output = work()
+        self.outputs = work()
 
     @classmethod
     def reset(cls) -> None:
@@ -30,7 +30,8 @@ class Repeated:
     def replay(self) -> None:
         """Do the work again."""
         type(self).replayed += 1
-        self.output.copy_(self._work())
+        for output, again in zip(self.outputs, self._work(), strict=True):
+            output.copy_(again)
 
     def share(self) -> None:
         """Its memory is its own."""

@@ -11,37 +11,41 @@ import msgspec
 from atom_core.config.options import ConfigError
 
 if TYPE_CHECKING:
+    from atom_core.config.engine_args import EngineArgs
     from atom_core.speculation import SpeculationConfig
     from atom_models import Checkpoint
 
 
 def find_draft_model(
-    speculation: SpeculationConfig | None, model: str, checkpoint: Checkpoint
+    speculation: SpeculationConfig | None, args: EngineArgs, checkpoint: Checkpoint
 ) -> SpeculationConfig | None:
     """`speculation` with its draft model as a folder that is here.
 
     Args:
-        model: as it was asked for, for messages.
         checkpoint: of the model that generates.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError, CheckpointError: there is none, or it does not go with the model or the method.
     """
     if speculation is None or not speculation.is_by_model:
         return speculation
     method = speculation.method
     if find_spec("atom_models.drafting.loading") is None:
         raise ConfigError(f"method {method} is not supported by this version of ATOM: leave it out (built is ngram)")
-    if speculation.model is None:
-        from atom_models.drafting.loading import prediction_layers
+    from atom_models import open_checkpoint, resolve_model
+    from atom_models.drafting.choice import choose_draft
 
-        if prediction_layers(checkpoint) < 1:
-            raise ConfigError(
-                f"method {method} drafts with prediction layers, and {model} has none: leave it out, or take ngram"
-            )
-        return speculation
-    if Path(speculation.model).exists():
-        return speculation
-    from atom_models import resolve_model
-
-    return msgspec.structs.replace(speculation, model=str(resolve_model(speculation.model)))
+    head = speculation.model
+    if head is not None and not Path(head).exists():
+        head = str(resolve_model(head))
+    choice = choose_draft(checkpoint, None if head is None else open_checkpoint(head), model_impl=args.model_impl)
+    if choice.method != method:
+        raise ConfigError(
+            f"method is {method}, and {speculation.model} has a head of {choice.method}: give that method"
+        )
+    if method == "mtp" and choice.num_layers > 1 and speculation.num_tokens > 1:
+        raise ConfigError(
+            f"num_speculative_tokens is {speculation.num_tokens}, and {args.model} has {choice.num_layers} prediction "
+            "layers, of which only the first is run here: ask for 1"
+        )
+    return msgspec.structs.replace(speculation, model=head)

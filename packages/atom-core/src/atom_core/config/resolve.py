@@ -54,7 +54,7 @@ def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform)
         ),
         device=platform.device,
         structured_output=StructuredOutputConfig(_backend(args), args.jump_forward),
-        speculation=find_draft_model(read_speculation(args), args.model, checkpoint),
+        speculation=find_draft_model(read_speculation(args), args, checkpoint),
         choices=tuple(choices),
     )
 

@@ -25,7 +25,7 @@ from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.requests.tables import RequestTables
 from atom_core.worker.sampling.pooling import Pooler
-from atom_core.worker.sampling.sampler import Sampler, report
+from atom_core.worker.sampling.sampler import Sampled, Sampler, report
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_core.worker.steps.device_steps import DeviceSteps
 from atom_core.worker.steps.host_steps import HostSteps
@@ -42,7 +42,7 @@ class Forward:
 
     Attributes:
         logits_nV: float32, of the rows that sample.
-        states: of its tokens; None where a graph has all of it.
+        states: of its tokens; None where a graph has all of it, and nobody drafts.
         prompt_logprobs, vectors: by index in the batch, of the requests that ask for them.
     """
 
@@ -117,15 +117,15 @@ class ModelRunner:
             self._embeds = self._pooler.update(step)
         rows = StepRows.of(step, self._states.slots)
         judges = self._judges_prompts(rows)
-        batch = self._steps.build(rows, needs_hidden_states=judges or self._embeds or self._drafter is not None)
+        batch = self._steps.build(rows, needs_hidden_states=judges or self._embeds)
         if self._config.device == "cpu":
             adapt_waiting()
         with self._profiler.mark(_step_name(rows)):
-            logits_nV = self._steps.replay_model(batch)
-            if logits_nV is None:
+            whole = self._steps.replay_model(batch)
+            if whole is None:
                 self._forward = self._run_layers(step, batch, judges=judges)
             else:
-                self._forward = Forward(step, batch, logits_nV, None, {}, {})
+                self._forward = Forward(step, batch, *whole, {}, {})
 
     @torch.inference_mode()
     def sample(self, masks: Masks | None = None) -> PendingOutput:
@@ -135,9 +135,10 @@ class ModelRunner:
         forward, self._forward = self._forward, None
         with self._profiler.mark("sample"):
             ids = None if masks else self._steps.replay_sampler(forward.batch)
-            if ids is not None:
-                return deliver(ids, lambda token_ids: forward.report(token_ids, {}))
-            sampled = self._sampler.sample_step(forward.step, forward.batch, forward.logits_nV, masks)
+            if ids is None:
+                sampled = self._sampler.sample_step(forward.step, forward.batch, forward.logits_nV, masks)
+            else:
+                sampled = Sampled(ids, {})
         ids = self._with_drafts(forward, sampled.token_ids)
         return deliver(ids, lambda token_ids: forward.report(token_ids, sampled.logprobs))
 

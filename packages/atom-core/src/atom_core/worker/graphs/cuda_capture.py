@@ -12,7 +12,7 @@ import torch
 from atom_core.garbage import no_collection
 from atom_core.worker.graphs.piecewise_capture import Parts, Replay
 
-Work = Callable[[], torch.Tensor]
+Work = Callable[[], tuple[torch.Tensor, ...]]
 """Launches kernels, and returns what they write. It reads the same memory at each call, and never waits."""
 
 
@@ -20,18 +20,18 @@ class Captured(Protocol):
     """Captured work.
 
     Attributes:
-        output: what the work wrote last. Valid until work is replayed that was captured after `share`.
+        outputs: what the work wrote last. Valid until work is replayed that was captured after `share`.
     """
 
     @property
-    def output(self) -> torch.Tensor: ...
+    def outputs(self) -> tuple[torch.Tensor, ...]: ...
 
     def replay(self) -> None:
         """Launch the work, over what its inputs hold now."""
         ...
 
     def share(self) -> None:
-        """Let work that is captured from now on use the memory of the output."""
+        """Let work that is captured from now on use the memory of the outputs."""
         ...
 
 
@@ -59,8 +59,8 @@ class CudaCapture:
         parts = Parts(self._begin, unowned)
         # A closed engine may still have graphs, and destroying one makes a capture fail.
         with torch.cuda.stream(self._stream), no_collection():
-            output = parts.record(work, in_pieces=in_pieces)
-        return CapturedGraphs(parts.replays, output)
+            outputs = parts.record(work, in_pieces=in_pieces)
+        return CapturedGraphs(parts.replays, outputs)
 
     def _begin(self) -> Callable[[], Replay]:
         graph = torch.cuda.CUDAGraph()
@@ -75,17 +75,17 @@ class CudaCapture:
 
 
 class CapturedGraphs:
-    """CUDA graphs, what is called between them, and the tensor that they write; see `Captured`."""
+    """CUDA graphs, what is called between them, and the tensors that they write; see `Captured`."""
 
-    def __init__(self, replays: list[Replay], output: torch.Tensor) -> None:
-        self._replays, self.output = replays, output
+    def __init__(self, replays: list[Replay], outputs: tuple[torch.Tensor, ...]) -> None:
+        self._replays, self.outputs = replays, outputs
 
     def replay(self) -> None:
         for replay in self._replays:
             replay()
 
     def share(self) -> None:
-        self.output = unowned(self.output)
+        self.outputs = tuple(map(unowned, self.outputs))
 
 
 class CaptureCost:

@@ -12,7 +12,7 @@ import torch
 from atom_core.worker.graphs.cuda_capture import Capture, CaptureCost, Captured
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.model.dummy_steps import dummy_geometry
-from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.model.engine_model import EngineModel, LayerStates
 from atom_core.worker.steps.batch import NO_ROWS, ModelInput, StepRows
 from atom_core.worker.steps.device_inputs import DeviceInputs
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class PieceGraphs:
-    """Gives the hidden states that `model.forward` gives, for batches of any requests, decodes and prompts mixed.
+    """Gives what `model.forward` gives, for batches of any requests, decodes and prompts mixed.
 
     Attention runs between the graphs, on the batch as it is; all else on a captured number of tokens.
 
@@ -58,18 +58,24 @@ class PieceGraphs:
             return None
         return GraphShape(rows.num_reqs + 1, self._sizes[place])
 
-    def replay(self, batch: ModelInput, shape: GraphShape) -> torch.Tensor:
-        """Hidden states ``[T, D]`` of the batch that was built last, to that shape."""
+    def replay(self, batch: ModelInput, shape: GraphShape) -> LayerStates:
+        """The states of the batch that was built last, to that shape."""
         captured = self._captured[shape.num_tokens]
         with self._model.attending(batch.geometries):
             captured.replay()
-        return captured.output[: batch.rows.num_tokens]
+        hidden_TD, *aux = captured.outputs
+        return LayerStates(hidden_TD, aux).of_tokens(batch.rows.num_tokens)
 
     def _capture_size(self, size: int) -> None:
         self._inputs.fill(NO_ROWS, GraphShape(1, size))
         input_ids, positions = self._inputs.tokens(size)
         geometry = dummy_geometry([size], self._inputs.block_size, str(self._inputs.device))
         with self._model.attending((geometry,) * self._model.num_groups):
-            captured = self._capture(partial(self._model.run, input_ids, positions), in_pieces=True)
+            captured = self._capture(partial(_states, self._model, input_ids, positions), in_pieces=True)
         captured.share()
         self._captured[size] = captured
+
+
+def _states(model: EngineModel, input_ids: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    states = model.run_layers(input_ids, positions)
+    return (states.hidden_TD, *states.aux)

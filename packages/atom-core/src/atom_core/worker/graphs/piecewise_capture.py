@@ -15,11 +15,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import torch
 
 from atom_models.forward_context import Mix, get_forward_context, set_forward_context
 
+Output = TypeVar("Output")
 Replay = Callable[[], None]
 Begin = Callable[[], Callable[[], Replay]]
 """Begins a graph of what is launched. What it returns ends the graph, and returns what launches it."""
@@ -40,7 +42,7 @@ class Parts:
         self._begin, self._unowned = begin, unowned
         self.replays: list[Replay] = []
 
-    def record(self, work: Callable[[], torch.Tensor], *, in_pieces: bool) -> torch.Tensor:
+    def record(self, work: Callable[[], Output], *, in_pieces: bool) -> Output:
         """Do the work while it is captured; gives its output, in which nothing is written yet.
 
         Args:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
-from atom_core.worker.graphs.shapes import MOST_WHOLE, GraphShapes, prompt_sizes
+from atom_core.worker.graphs.shapes import MOST_WHOLE, GraphShape, GraphShapes, draft_shapes, prompt_sizes
 from atom_core.worker.model.engine_model import EngineModel
 
 
@@ -54,7 +54,16 @@ def plan_graphs(config: EngineConfig, model: EngineModel, weights_per_token: int
     if mode == "piecewise":
         shapes, pieces = None, tuple(sorted({*decode_sizes, *tokens}))
     else:
-        shapes, pieces = GraphShapes(decode_sizes, whole), () if mode == "full" else tokens
+        shapes = GraphShapes(decode_sizes, whole, draft_shapes=_draft_shapes(config))
+        pieces = () if mode == "full" else tokens
     if captured := tokens if pieces else whole:
         choices.append(f"prompts of up to {max(captured)} tokens are captured too: launching them may take longer")
     return GraphPlan(shapes, pieces, tuple(choices))
+
+
+def _draft_shapes(config: EngineConfig) -> tuple[GraphShape, ...]:
+    """Where a model drafts, steps with drafts are the rule."""
+    speculation = config.speculation
+    if speculation is None or not speculation.is_by_model:
+        return ()
+    return draft_shapes(config.compile.capture_sizes, speculation.num_tokens, config.scheduler.max_num_batched_tokens)

@@ -15,10 +15,10 @@ from atom_core.worker.steps.device_inputs import DeviceInputs
 
 logger = logging.getLogger(__name__)
 
-RunModel = Callable[[ModelInput], torch.Tensor]
-"""Float32 logits ``[n, vocab]`` of the rows of a batch that sample."""
-Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
-"""``(logits [n, vocab], slots [n], positions [n], filters) -> int64 [n]``: draws tokens, and appends them."""
+RunModel = Callable[[ModelInput], tuple[torch.Tensor, ...]]
+"""Float32 logits ``[n, vocab]`` of the rows of a batch that sample, and whatever else is wanted of it."""
+Draw = Callable[[torch.Tensor, ModelInput, bool], tuple[torch.Tensor]]
+"""``(logits [n, vocab], batch, filters) -> int64 [n]``: draws tokens, appends them, and verifies drafts."""
 
 
 class StepGraphs:
@@ -64,35 +64,36 @@ class StepGraphs:
             logger.info("captured graphs of %d batch shapes in %s", len(self._models), self._cost.describe())
         return True
 
-    def replay_model(self, shape: GraphShape) -> torch.Tensor:
-        """Logits ``[shape.num_reqs, vocab]`` of the batch that the inputs were filled with."""
+    def replay_model(self, shape: GraphShape) -> tuple[torch.Tensor, ...]:
+        """What `run_model` gives, of the batch that the inputs were filled with: logits of `shape.num_samples` rows."""
         self._models[shape].replay()
-        return self._models[shape].output
+        return self._models[shape].outputs
 
     def replay_sampler(self, shape: GraphShape, *, filters: bool) -> torch.Tensor:
-        """Int64 ids ``[shape.num_reqs]``, drawn from the logits and appended to the histories.
+        """Int64 ids ``[shape.num_samples]``, drawn from the logits and appended to the histories.
 
         Args:
             filters: a row has top-k, top-p or min-p.
         """
         self._samplers[shape, filters].replay()
-        return self._samplers[shape, filters].output
+        return self._samplers[shape, filters].outputs[0]
 
     def _capture_shape(self, shape: GraphShape) -> None:
-        num_rows = shape.num_reqs
         self._inputs.fill(NO_ROWS, shape)
         batch = self._inputs.view(
             NO_ROWS,
-            num_reqs=num_rows,
+            num_reqs=shape.num_reqs,
             num_tokens=shape.num_tokens,
-            num_decodes=num_rows if shape.is_decode else 0,
-            num_samples=num_rows,
-            max_query_len=1 if shape.is_decode else shape.num_tokens,
+            num_decodes=shape.num_reqs if shape.is_decode else 0,
+            num_samples=shape.num_samples,
+            max_query_len=shape.tokens_each if shape.is_decode else shape.num_tokens,
             max_seq_len=self._max_seq_len,
+            max_decode_len=shape.tokens_each,
+            graph=shape,
         )
         model = self._capture(partial(self._run_model, batch))
-        drawn = (model.output, batch.sample_slots, batch.sample_positions)
-        samplers = {filters: self._capture(partial(self._draw, *drawn, filters)) for filters in (False, True)}
+        logits_nV = model.outputs[0]
+        samplers = {filters: self._capture(partial(self._draw, logits_nV, batch, filters)) for filters in (False, True)}
         for captured in (model, *samplers.values()):
             captured.share()
         self._samplers |= {(shape, filters): sampler for filters, sampler in samplers.items()}

@@ -5,33 +5,53 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from atom_core.speculation.config import SpeculationConfig
 from atom_core.worker.model.engine_draft import EngineDraft
-from atom_models import BuildContext, Checkpoint, build_model, mixer_layers, open_checkpoint
+from atom_models import (
+    BuildContext,
+    Checkpoint,
+    build_model,
+    load_dummy_weights,
+    mixer_layers,
+    open_checkpoint,
+)
 
 
 def build_with_draft(
     checkpoint: Checkpoint, context: BuildContext, speculation: SpeculationConfig
 ) -> tuple[Any, EngineDraft]:
     """A model that gives what its draft model reads, and that draft model, both without weights."""
+    from atom_models.drafting.choice import choose_draft
     from atom_models.drafting.loading import build_draft
 
-    draft_checkpoint = _checkpoint_of(speculation)
+    head = _open_head(speculation)
+    choice = choose_draft(checkpoint, head, model_impl=context.model_impl)
+    context = replace(context, aux_hidden_states=choice.aux_hidden_states)
     target = build_model(checkpoint, context)
-    draft = build_draft(checkpoint, context, target=target, draft_checkpoint=draft_checkpoint)
-    if draft.aux_hidden_states:
-        # Models hold no memory yet, so that building one twice costs little.
-        target = build_model(checkpoint, replace(context, aux_hidden_states=tuple(draft.aux_hidden_states)))
-        draft = build_draft(checkpoint, context, target=target, draft_checkpoint=draft_checkpoint)
+    draft: Any = build_draft(checkpoint, context, target=target, draft_checkpoint=head)
     return target, EngineDraft(draft, mixer_layers(draft))
 
 
-def load_draft(draft: EngineDraft, checkpoint: Checkpoint, speculation: SpeculationConfig, **options: Any) -> None:
+def load_draft(
+    draft: EngineDraft,
+    checkpoint: Checkpoint,
+    speculation: SpeculationConfig,
+    *,
+    dummy: bool,
+    device: torch.device | str,
+    progress: bool,
+) -> None:
     """Load the weights of a draft model, after those of the model that it runs behind."""
+    model: Any = draft.model
+    if dummy:
+        load_dummy_weights(model, device=device)
+        return
     from atom_models.drafting.loading import load_draft_weights
 
-    load_draft_weights(draft.model, checkpoint, draft_checkpoint=_checkpoint_of(speculation), **options)
+    load_draft_weights(model, _open_head(speculation) or checkpoint, progress)
 
 
-def _checkpoint_of(speculation: SpeculationConfig) -> Checkpoint | None:
+def _open_head(speculation: SpeculationConfig) -> Checkpoint | None:
     return None if speculation.model is None else open_checkpoint(speculation.model)

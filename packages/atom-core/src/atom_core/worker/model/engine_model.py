@@ -25,6 +25,10 @@ class LayerStates(NamedTuple):
     hidden_TD: torch.Tensor
     aux: Sequence[torch.Tensor] = ()
 
+    def of_tokens(self, num_tokens: int) -> LayerStates:
+        """Those of the first tokens."""
+        return LayerStates(self.hidden_TD[:num_tokens], [each[:num_tokens] for each in self.aux])
+
 
 @dataclass(frozen=True)
 class EngineModel:
@@ -82,7 +86,11 @@ class EngineModel:
     ) -> LayerStates:
         """The states of int64 ``[T]`` ids at `positions`; `geometries` has one for each group."""
         with self.attending(geometries):
-            output = self.run(input_ids, positions)
+            return self.run_layers(input_ids, positions)
+
+    def run_layers(self, input_ids: torch.Tensor, positions: torch.Tensor) -> LayerStates:
+        """As `forward`, while attention is told of the batch."""
+        output = self.run(input_ids, positions)
         return LayerStates(*output) if isinstance(output, tuple) else LayerStates(output)
 
     def attending(self, geometries: Sequence[BatchGeometry]) -> AbstractContextManager[None]:

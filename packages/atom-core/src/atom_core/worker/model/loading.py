@@ -52,7 +52,8 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
     else:
         load_weights(model, checkpoint, progress=sys.stderr.isatty() and ranks.rank == 0)
     if draft is not None and speculation is not None:
-        load_draft(draft, checkpoint, speculation, dummy=config.model.load_dummy, device=config.device)
+        dummy, progress = config.model.load_dummy, sys.stderr.isatty()
+        load_draft(draft, checkpoint, speculation, dummy=dummy, device=config.device, progress=progress)
     model.eval()
     compute_logits: Any = model.compute_logits
     idle = num_idle_weights(model)

@@ -77,13 +77,28 @@ class Sampler:
             return Sampled(torch.empty(0, dtype=torch.int64), {})
         raw = self._process(step, batch, logits_nV, masks)
         filters = bool(self._states.filters[batch.rows.sampled_slots].any())
-        drafts = self._drafts(batch) if batch.rows.has_guesses else None
-        sampled = self.draw(logits_nV, batch.sample_slots, batch.sample_positions, filters=filters)
+        is_draft_n = _are_drafts(batch.rows.samples_behind, logits_nV.device) if batch.rows.has_guesses else None
+        sampled = self.draw_and_verify(batch, logits_nV, is_draft_n, filters=filters)
         logprobs = {
             row: self.judge.judge_token(logits_V, sampled[row : row + 1].clamp_min(0), extras)
             for row, (extras, logits_V) in raw.items()
         }
-        return Sampled(sampled if drafts is None else self._verify_drafts(sampled, drafts), logprobs)
+        return Sampled(sampled, logprobs)
+
+    def draw_and_verify(
+        self, batch: ModelInput, logits_nV: torch.Tensor, is_draft_n: torch.Tensor | None, *, filters: bool
+    ) -> torch.Tensor:
+        """`draw` at each place of `batch` where a token is sampled; ids behind the first other one than a draft are -1.
+
+        Args:
+            is_draft_n: bool, whether a draft stands there; None where none does.
+        """
+        slots_n, positions_n = batch.sample_slots, batch.sample_positions
+        if is_draft_n is None:
+            return self.draw(logits_nV, slots_n, positions_n, filters=filters)
+        # Drawing writes there.
+        drafts_n = torch.where(is_draft_n, self._states.history[slots_n, positions_n].long(), -1)
+        return self._verify_drafts(self.draw(logits_nV, slots_n, positions_n, filters=filters), drafts_n)
 
     def draw(
         self, logits_nV: torch.Tensor, slots_n: torch.Tensor, positions_n: torch.Tensor, *, filters: bool
@@ -105,12 +120,6 @@ class Sampler:
         # A step that was submitted already reads a token here, whatever it is.
         self._states.history[slots_n, positions_n] = ids.clamp_min(0).int()
         return ids
-
-    def _drafts(self, batch: ModelInput) -> torch.Tensor:
-        """The draft that stands where each token is sampled, int64 ``[n]``; -1 where none does."""
-        drafts_n = self._states.history[batch.sample_slots, batch.sample_positions].long()
-        is_draft_n = torch.from_numpy(batch.rows.samples_behind > 0).to(drafts_n.device, non_blocking=True)
-        return torch.where(is_draft_n, drafts_n, -1)
 
     def _process(
         self,
@@ -139,6 +148,11 @@ class Sampler:
                 history = states.history[int(rows.sampled_slots[row]), : int(rows.sampled_positions[row])]
                 found.process(logits_nV[row], history, self._penalize)
         return raw
+
+
+def _are_drafts(samples_behind: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Whether a draft stands in the place of each sample, bool ``[n]``: only the last of a request has none."""
+    return torch.from_numpy(samples_behind > 0).to(device, non_blocking=True)
 
 
 def report(

@@ -93,7 +93,7 @@ class DeviceInputs:
         slots[:num_reqs], slots[num_reqs:] = rows.slots, self._tables.padding_slot
         starts[:num_reqs], lengths[:num_reqs] = rows.starts, rows.lengths
         if shape is not None and shape.is_decode:
-            lengths[num_reqs:] = 1
+            lengths[num_reqs:] = shape.tokens_each
         elif shape is not None and num_reqs < shape.num_reqs:
             lengths[num_reqs] = shape.num_tokens - rows.num_tokens
         np.cumsum(lengths[:-1], out=firsts[1:])
@@ -103,8 +103,8 @@ class DeviceInputs:
         sample_slots[rows.sampling] = rows.sampled_slots
         if shape is not None:
             pads = np.flatnonzero(num_samples == 0)
-            sample_rows[pads] = len(rows.sampling) + np.arange(len(pads))
-            num_samples[pads] = 1
+            sample_rows[pads] = len(rows.sampling) + shape.tokens_each * np.arange(len(pads))
+            num_samples[pads] = shape.tokens_each
         return fields
 
     def tokens(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:

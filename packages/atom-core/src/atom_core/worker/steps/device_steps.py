@@ -21,6 +21,7 @@ from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.sampler import Sampler
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_core.worker.steps.device_inputs import DeviceInputs
+from atom_core.worker.steps.protocol import WholeStep
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +78,8 @@ class DeviceSteps:
             self._graphs = StepGraphs(
                 self._inputs,
                 # Not a method: graphs that held their holder would keep the model until garbage is collected.
-                run_model=partial(_logits, model),
-                draw=lambda logits, slots, positions, filters: sampler.draw(logits, slots, positions, filters=filters),
+                run_model=partial(_run_whole, model),
+                draw=partial(_draw, sampler),
                 shapes=plan.shapes,
                 max_seq_len=max_model_len,
                 capture=capture,
@@ -101,7 +102,7 @@ class DeviceSteps:
 
         The first decode has everything captured that is left: sooner, it would delay first tokens.
         """
-        if rows.num_tokens == rows.num_reqs:
+        if rows.num_decodes == rows.num_reqs:
             while self.capture_next():
                 pass
         graph = None
@@ -114,13 +115,17 @@ class DeviceSteps:
         shape = self._shape_of_pieces(batch.rows)
         if self._pieces is None or shape is None:
             return self._model.forward(batch.input_ids, batch.positions, batch.geometries)
-        return LayerStates(self._pieces.replay(batch, shape))
+        return self._pieces.replay(batch, shape)
 
-    def replay_model(self, batch: ModelInput) -> torch.Tensor | None:
+    def replay_model(self, batch: ModelInput) -> WholeStep | None:
         """See `Steps`."""
         if batch.graph is None or self._graphs is None:
             return None
-        return self._graphs.replay_model(batch.graph)[: len(batch.rows.sampling)]
+        logits_nV, *states = self._graphs.replay_model(batch.graph)
+        logits_nV = logits_nV[: len(batch.rows.sampling)]
+        if not states:
+            return WholeStep(logits_nV, None)
+        return WholeStep(logits_nV, LayerStates(states[0], states[1:]).of_tokens(batch.rows.num_tokens))
 
     def replay_sampler(self, batch: ModelInput) -> torch.Tensor | None:
         """See `Steps`. A row that asks for more than drawing is left to others."""
@@ -145,7 +150,16 @@ class DeviceSteps:
         return None if self._pieces is None else self._pieces.shape_of(rows)
 
 
-def _logits(model: EngineModel, batch: ModelInput) -> torch.Tensor:
-    """``[n, vocab]`` of the rows that sample."""
+def _run_whole(model: EngineModel, batch: ModelInput) -> tuple[torch.Tensor, ...]:
+    """Logits ``[n, vocab]`` of the rows that sample, and the states of all tokens where a draft model reads them."""
     states = model.forward(batch.input_ids, batch.positions, batch.geometries)
-    return model.compute_logits(batch.of_sampling_rows(states.hidden_TD)).contiguous()
+    logits_nV = model.compute_logits(batch.of_sampling_rows(states.hidden_TD)).contiguous()
+    return (logits_nV,) if model.draft is None else (logits_nV, states.hidden_TD, *states.aux)
+
+
+def _draw(sampler: Sampler, logits_nV: torch.Tensor, batch: ModelInput, filters: bool) -> tuple[torch.Tensor]:
+    """Ids ``[n]`` of a batch that has the shape of its graph."""
+    shape, is_draft_n = batch.graph, None
+    if shape is not None and shape.tokens_each > 1:
+        is_draft_n = torch.arange(1, shape.num_tokens + 1, device=logits_nV.device) % shape.tokens_each > 0
+    return (sampler.draw_and_verify(batch, logits_nV, is_draft_n, filters=filters),)

@@ -7,6 +7,7 @@ import torch
 from atom_core.worker.model.engine_model import EngineModel, LayerStates
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
+from atom_core.worker.steps.protocol import WholeStep
 
 
 class HostSteps:
@@ -25,7 +26,7 @@ class HostSteps:
         """See `Steps`."""
         return self._model.forward(batch.input_ids, batch.positions, batch.geometries)
 
-    def replay_model(self, batch: ModelInput) -> torch.Tensor | None:
+    def replay_model(self, batch: ModelInput) -> WholeStep | None:
         """None: nothing is captured."""
         return None
 

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from atom_core.worker.model.engine_model import LayerStates
 from atom_core.worker.steps.batch import ModelInput, StepRows
+
+
+class WholeStep(NamedTuple):
+    """A step of which one graph has all.
+
+    Attributes:
+        logits_nV: float32, of the rows that sample.
+        states: of its tokens; None where nobody drafts from them.
+    """
+
+    logits_nV: torch.Tensor
+    states: LayerStates | None
 
 
 class Steps(Protocol):
@@ -36,12 +48,12 @@ class Steps(Protocol):
         """The states of the batch that was built last."""
         ...
 
-    def replay_model(self, batch: ModelInput) -> torch.Tensor | None:
-        """Logits ``[n, vocab]`` of the batch that was built last; None where no graph has all of it."""
+    def replay_model(self, batch: ModelInput) -> WholeStep | None:
+        """What a graph makes of the batch that was built last; None where no graph has all of it."""
         ...
 
     def replay_sampler(self, batch: ModelInput) -> torch.Tensor | None:
-        """Int64 ids ``[n]``, drawn from the logits of `replay_model` and appended; None where no graph does it."""
+        """Int64 ids ``[n]`` as in `Sampled`, drawn from the logits of `replay_model`; None where no graph does it."""
         ...
 
     def capture_next(self) -> bool:

@@ -1,0 +1,114 @@
+"""Behind steps that are taken the way a GPU does, a draft model makes the drafts that it makes behind the host's."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atom_core import SamplingParams
+from atom_core.config import CompileConfig
+from atom_core.engine.engine_core import EngineCore
+from atom_core.executor import InlineExecutor
+from atom_core.executor.protocol import Masks, PendingOutput
+from atom_core.messages import EngineRequest, ModelOutput
+from atom_core.worker.graphs.shapes import GraphShape
+from atom_core.worker.graphs.step_graphs import StepGraphs
+from atom_core.worker.model.loading_with_cache import LoadModel
+from atom_core.worker.model_runner import ModelRunner
+from repeated_work import Repeated
+from toy_drafts import ToyDraft, config_of, load_last_token, load_with_draft
+
+SIZES = {"num_kv_blocks": 32, "max_num_seqs": 2, "max_num_batched_tokens": 32, "num_threads": 1}
+FULL = CompileConfig(graph_mode="full", capture_sizes=(2,))
+PIECES = CompileConfig(graph_mode="piecewise", capture_sizes=(4,))
+
+
+class Recording(ModelRunner):
+    """Remembers what steps brought."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.brought: list[Any] = []
+
+    def sample(self, masks: Masks | None = None) -> PendingOutput:
+        report = super().sample(masks)
+
+        def record() -> ModelOutput:
+            output = report()
+            self.brought.extend(
+                (result.request_id, result.token_ids, result.next_draft_token_ids) for result in output.requests
+            )
+            return output
+
+        return record
+
+
+def brought_by(
+    folder: Path, load: LoadModel, compile_config: CompileConfig | None = None, *, num_drafts: int = 1, **params: Any
+) -> tuple[list[Any], int]:
+    """What all steps of two requests brought, and how many drafts were accepted."""
+    config = config_of(folder, num_drafts=num_drafts, dtype="float32", **SIZES)
+    if compile_config is None:
+        runner = Recording(config, load)
+    else:
+        config = dataclasses.replace(config, compile=compile_config)
+        runner = Recording(config, load, capture=Repeated)
+    core = EngineCore(config, InlineExecutor(runner))
+    for number, prompt in enumerate(([5, 9, 13, 8], list(range(20, 27)))):
+        asked = SamplingParams(temperature=1.0, seed=3 + number, ignore_eos=True, **params)
+        core.add_request(EngineRequest(str(number), prompt, asked))
+    while core.has_unfinished():
+        assert [news.error for news in core.step() if news.error] == []
+    stats = core.stats()
+    assert stats.num_free_blocks == stats.num_blocks
+    core.close()
+    return runner.brought, stats.num_accepted_tokens
+
+
+def toy(aux: tuple[int, ...]) -> LoadModel:
+    return partial(load_with_draft, partial(ToyDraft, aux=aux), aux=aux)
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[GraphShape]:
+    """The shapes of the graphs that run."""
+    found: list[GraphShape] = []
+    replay = StepGraphs.replay_sampler
+
+    def spy(graphs: StepGraphs, shape: GraphShape, *, filters: bool) -> Any:
+        found.append(shape)
+        return replay(graphs, shape, filters=filters)
+
+    monkeypatch.setattr(StepGraphs, "replay_sampler", spy)
+    return found
+
+
+@pytest.mark.parametrize("num_drafts", [1, 5])
+def test_graphs_verify_drafts_as_the_host_does(tiny_llama, replayed, num_drafts):
+    """Of a model without attention, whose draft is often right."""
+    load = partial(load_last_token, certainty=7.0)
+    asked = {"num_drafts": num_drafts, "max_tokens": 16}
+    expected, num_accepted = brought_by(tiny_llama, load, **asked)
+    assert brought_by(tiny_llama, load, FULL, **asked) == (expected, num_accepted)
+    assert num_accepted > 4
+    shapes = set(replayed)
+    assert GraphShape(2, 2 * (1 + num_drafts), tokens_each=1 + num_drafts) in shapes
+
+
+def test_captured_steps_give_a_draft_model_what_steps_on_the_host_give(tiny_llama, replayed):
+    load = toy(aux=(0, 1))
+    expected = brought_by(tiny_llama, load, max_tokens=3)
+    assert brought_by(tiny_llama, load, FULL, max_tokens=3) == expected
+    assert GraphShape(2, 4, tokens_each=2) in replayed
+
+
+def test_steps_in_pieces_give_a_draft_model_what_steps_on_the_host_give(tiny_llama):
+    load = toy(aux=(1,))
+    Repeated.reset()
+    expected = brought_by(tiny_llama, load, max_tokens=3)
+    assert brought_by(tiny_llama, load, PIECES, max_tokens=3) == expected
+    assert Repeated.replayed > 0
