@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--long-batch-sizes", type=int, nargs="+", default=[1, 8, 32], help="of the long decodes")
     parser.add_argument("--long-contexts", type=int, nargs="+", default=[8192, 32768], help="of the long decodes")
     parser.add_argument("--num-layers", type=int, help="layers of the model, where all of them do not fit")
+    parser.add_argument(
+        "--tensor-parallel-size", "-tp", type=int, default=1, help="GPUs that share each layer, of both"
+    )
     parser.add_argument("--max-model-len", type=int, help="of both engines (default: 16384, or what the sizes need)")
     parser.add_argument(
         "--engine-option", action="append", default=[], metavar="NAME=VALUE", help="setting of our engine"
@@ -78,7 +81,9 @@ def run(options: argparse.Namespace) -> int:
         measured: list[dict[str, Any]] = []
         for entry in take_turns(model, options):
             measured.append(entry)
-            results, failures = summarize(measured, ceilings, num_layers=options.num_layers)
+            results, failures = summarize(
+                measured, ceilings, num_layers=options.num_layers, num_ranks=options.tensor_parallel_size
+            )
             document["results"] = report.merged(before, results, document, by=("model", "figure"))
             document["failures"] = before.get("failures", []) + failures
             report.save(document, path)  # whatever ends this run, what is known is kept

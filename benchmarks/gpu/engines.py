@@ -19,7 +19,9 @@ class Atom:
 
     name = "atom"
 
-    def __init__(self, model: Path, *, max_model_len: int, prefix_caching: bool, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, model: Path, *, max_model_len: int, prefix_caching: bool, num_ranks: int, settings: dict[str, Any]
+    ) -> None:
         from atom_core import LLMEngine, __version__
 
         self.version = __version__
@@ -33,6 +35,7 @@ class Atom:
             max_num_batched_tokens=MAX_BATCHED_TOKENS,
             gpu_memory_utilization=MEMORY_SHARE,
             enable_prefix_caching=prefix_caching,
+            tensor_parallel_size=num_ranks,
             **settings,
         )
         info = self._engine.info
@@ -79,7 +82,9 @@ class Vllm:
 
     name = "vllm"
 
-    def __init__(self, model: Path, *, max_model_len: int, prefix_caching: bool, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, model: Path, *, max_model_len: int, prefix_caching: bool, num_ranks: int, settings: dict[str, Any]
+    ) -> None:
         import vllm  # pyright: ignore[reportMissingImports]
 
         self.version = vllm.__version__
@@ -93,6 +98,7 @@ class Vllm:
             max_num_batched_tokens=MAX_BATCHED_TOKENS,
             gpu_memory_utilization=MEMORY_SHARE,
             enable_prefix_caching=prefix_caching,
+            tensor_parallel_size=num_ranks,
         )
         self._llm.apply_model(fill_as_ours)
         cache = self._llm.llm_engine.vllm_config.cache_config

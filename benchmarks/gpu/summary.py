@@ -13,7 +13,7 @@ from benchmarks.gpu.workloads import offline_lengths
 
 
 def summarize(
-    measured: list[dict[str, Any]], ceilings: Ceilings, *, num_layers: int | None = None
+    measured: list[dict[str, Any]], ceilings: Ceilings, *, num_layers: int | None = None, num_ranks: int = 1
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """One result for each figure of a model, and the failures.
 
@@ -35,23 +35,28 @@ def summarize(
             engine["turns"].append(item["values"])
     for result in results.values():
         _compare(result)
-        if (floor := floor_of(result["model"], result["about"], ceilings, num_layers)) is not None:
+        if (floor := floor_of(result["model"], result["about"], ceilings, num_layers, num_ranks=num_ranks)) is not None:
             result["floor"] = floor
     failures = [{name: item[name] for name in ("model", "engine", "failure")} for item in measured if "failure" in item]
     return list(results.values()), failures
 
 
-def floor_of(model: str, about: dict[str, Any], ceilings: Ceilings, num_layers: int | None) -> float | None:
-    """The best figure that the rates of the GPU allow, in the unit of the figure; None where there is no such bound."""
+def floor_of(
+    model: str, about: dict[str, Any], ceilings: Ceilings, num_layers: int | None, *, num_ranks: int = 1
+) -> float | None:
+    """The best figure that the rates of the GPU allow, in the unit of the figure; None where there is no such bound.
+
+    Several ranks share every byte and every product evenly, and exchange nothing.
+    """
     name = model.partition(" ")[0]
     if name not in MODELS or about.get("kind") not in ("decode", "greedy decode", "prefill", "offline"):
         return None
     if about["kind"] == "offline":
-        return _offline_floor(name, ceilings, num_layers)
+        return num_ranks * _offline_floor(name, ceilings, num_layers)
     shape = shape_of(config_of(name, num_layers))
     if about["kind"] == "prefill":
-        return 1e3 * prefill_seconds(shape, about["tokens"], ceilings)
-    return 1e3 * decode_seconds(shape, about["batch"], about["context"] + about["steps"], ceilings)
+        return 1e3 * prefill_seconds(shape, about["tokens"], ceilings) / num_ranks
+    return 1e3 * decode_seconds(shape, about["batch"], about["context"] + about["steps"], ceilings) / num_ranks
 
 
 @functools.cache

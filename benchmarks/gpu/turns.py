@@ -78,6 +78,8 @@ def take_turns(model: str, options: argparse.Namespace) -> Iterator[dict[str, An
     if options.vs:
         order += [options.vs] if options.once else [options.vs, "atom"]
     label = model if options.num_layers is None else f"{model} ({options.num_layers} layers)"
+    if (num_ranks := options.tensor_parallel_size) > 1:
+        label += f" (tensor parallel {num_ranks})"
     with tempfile.TemporaryDirectory() as folder:
         path = write_config(model, Path(folder), options.num_layers)
         for turn, engine in enumerate(order):
@@ -97,6 +99,7 @@ def _run(
     caches = folder / f"caches of {engine}" if options.cold else None
     settings = {
         "engine": engine, "in_vllm": options.in_vllm, "model": str(model), "max_model_len": options.max_model_len,
+        "tensor_parallel_size": options.tensor_parallel_size,
         "sizes": {
             "batch_sizes": options.batch_sizes, "contexts": options.contexts, "prompts": options.prompts,
             "repeats": options.repeats, "long_batch_sizes": options.long_batch_sizes,

@@ -23,6 +23,7 @@ def main() -> None:
         Path(settings["model"]),
         max_model_len=settings["max_model_len"],
         prefix_caching=settings["prefix_caching"],
+        num_ranks=settings["tensor_parallel_size"],
         settings=settings["engine_options"],
     )
 

@@ -198,6 +198,16 @@ def test_floors_are_those_of_the_bytes_and_operations_of_a_model() -> None:
     assert floor("qwen3-0.6b", kind="idle") is None
 
 
+def test_ranks_share_the_floor() -> None:
+    def floor(num_ranks: int, **about: object) -> float:
+        results, _ = gpu.summarize([told("atom", 0, [1.0], model="qwen3-8b", about=about)], RATES, num_ranks=num_ranks)
+        return results[0]["floor"]
+
+    for about in ({"kind": "decode", "batch": 1, "context": 1024, "steps": 0}, {"kind": "prefill", "tokens": 8192}):
+        assert floor(2, **about) == pytest.approx(floor(1, **about) / 2)
+    assert floor(4, kind="offline") == pytest.approx(4 * floor(1, kind="offline"))
+
+
 def test_the_cost_of_a_setting_and_the_misses_of_aims_are_tables_of_their_own() -> None:
     about = {"kind": "decode", "batch": 32, "context": 1024, "steps": 72}
     figure = "decode step, batch 32, context 1024"
