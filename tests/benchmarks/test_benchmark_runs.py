@@ -45,8 +45,8 @@ def test_the_overhead_of_the_engine_is_measured(tmp_path: Path):
 @pytest.mark.slow  # starts a process with torch for each row
 def test_what_a_process_adds_to_a_step_is_measured(tmp_path: Path):
     output = tmp_path / "result.json"
-    flags = f"--processes --batch-sizes 1 --context 20 --vocab-size 64 --threads 1 --turns 1 --steps 3 --output {output}"
-    assert main(["overhead", *flags.split()]) == 0
+    flags = "--processes --batch-sizes 1 --context 20 --vocab-size 64 --threads 1 --turns 1 --steps 3"
+    assert main(["overhead", *flags.split(), "--output", str(output)]) == 0
     for result in json.loads(output.read_text())["results"]:
         added = result["process"]["median_ms"] - result["median_ms"]
         assert result["process"]["added_ms"] == pytest.approx(added, abs=0.002)

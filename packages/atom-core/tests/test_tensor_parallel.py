@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -199,6 +201,27 @@ def test_two_ranks_share_a_vocabulary_that_does_not_come_out_even(ranks, tmp_pat
         with make_engine(folder, group) as engine:
             found.append(outputs(engine))
     assert found[0] == found[1]
+
+
+def test_ranks_listen_on_the_loopback_interface_alone(ranks):
+    """gloo authenticates nobody."""
+    for pid in ranks.pids:
+        owned = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+        listening = []
+        for table in ("tcp", "tcp6", "udp", "udp6"):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                is_bound = fields[3] == "0A" or table.startswith("udp")
+                if is_bound and f"socket:[{fields[9]}]" in owned:
+                    listening.append(fields[1].partition(":")[0])
+        assert set(listening) == {"0100007F"}
+
+
+def test_ranks_have_no_file_with_a_name(ranks):
+    for pid in ranks.pids:
+        opened = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+        assert not [name for name in opened if name.startswith(tempfile.gettempdir()) and os.path.exists(name)]
+        assert [name for name in opened if "memfd:atom-ranks" in name]
 
 
 @pytest.mark.slow

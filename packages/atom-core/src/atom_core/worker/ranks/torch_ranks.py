@@ -36,7 +36,7 @@ class TorchRanks:
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
         """The ranks' tensors, which have one shape, side by side along `dim`."""
         parts = self._wait(torch.ops._c10d_functional.all_gather_into_tensor(x.contiguous(), self.size, self._name))
-        return torch.cat(parts.chunk(self.size), dim) if dim else parts
+        return torch.cat(parts.chunk(self.size), dim)
 
     def smallest(self, number: int) -> int:
         given = torch.tensor([number])
