@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -70,6 +72,14 @@ def outputs(engine: LLMEngine, prompts: list[list[int]] = PROMPTS, params: Any =
     return [output["token_ids"] for output in found]
 
 
+def assert_ranks_change_no_token(model: Path, ranks: RankProcesses) -> None:
+    found = []
+    for group in (1, ranks):
+        with make_engine(model, group) as engine:
+            found.append(outputs(engine))
+    assert found[0] == found[1]
+
+
 @pytest.fixture(scope="module")
 def expected(tiny_family: Callable[[str], Path]) -> Callable[[str], list[list[int]]]:
     """The tokens of one rank, by family."""
@@ -116,6 +126,12 @@ def test_two_ranks_go_on_from_cached_prefixes(family, ranks, tiny_family, expect
         again = engine.generate(PROMPTS, PARAMS, use_tqdm=False)
         assert [output["token_ids"] for output in again] == expected(family)
         assert again[0]["num_cached_tokens"] >= PAST_EVERY_WINDOW - 16
+
+
+@pytest.mark.parametrize("tie", [False, True])
+def test_two_ranks_add_each_bias_once_and_share_a_tied_head(tie, ranks, tmp_path):
+    folder = make_tiny_llama(tmp_path / "model", tie=tie, attention_bias=True, mlp_bias=True)
+    assert_ranks_change_no_token(folder, ranks)
 
 
 def test_log_probabilities_of_two_ranks_are_those_of_one(ranks, tiny_llama):
@@ -175,30 +191,39 @@ def test_each_rank_writes_its_trace(ranks, tiny_llama, tmp_path):
 def test_two_ranks_give_the_tokens_of_one_from_quantized_weights(name, ranks, tmp_path):
     plain = make_tiny_llama(tmp_path / "plain", hidden=256, intermediate=512)
     folder, _ = write_quantized(tmp_path, plain, PUBLISHED[name])
-    found = []
-    for group in (1, ranks):
-        with make_engine(folder, group) as engine:
-            found.append(outputs(engine))
-    assert found[0] == found[1]
+    assert_ranks_change_no_token(folder, ranks)
 
 
 def test_two_ranks_give_the_tokens_of_one_from_super_blocks_that_they_cut(ranks, tmp_path):
     plain = make_tiny("llama", tmp_path / "model", hidden_size=256, intermediate_size=256)
     file = write_gguf(plain, tmp_path / "m.gguf", quant="Q4_K", others={"attn_v": "Q6_K"})
-    found = []
-    for group in (1, ranks):
-        with make_engine(file, group) as engine:
-            found.append(outputs(engine))
-    assert found[0] == found[1]
+    assert_ranks_change_no_token(file, ranks)
 
 
 def test_two_ranks_share_a_vocabulary_that_does_not_come_out_even(ranks, tmp_path):
     folder = make_tiny("qwen3", tmp_path / "m", vocab_size=387)
-    found = []
-    for group in (1, ranks):
-        with make_engine(folder, group) as engine:
-            found.append(outputs(engine))
-    assert found[0] == found[1]
+    assert_ranks_change_no_token(folder, ranks)
+
+
+def test_ranks_listen_on_the_loopback_interface_alone(ranks):
+    """gloo authenticates nobody."""
+    for pid in ranks.pids:
+        owned = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+        listening = []
+        for table in ("tcp", "tcp6", "udp", "udp6"):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                is_bound = fields[3] == "0A" or table.startswith("udp")
+                if is_bound and f"socket:[{fields[9]}]" in owned:
+                    listening.append(fields[1].partition(":")[0])
+        assert set(listening) == {"0100007F"}
+
+
+def test_ranks_have_no_file_with_a_name(ranks):
+    for pid in ranks.pids:
+        opened = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+        assert not [name for name in opened if name.startswith(tempfile.gettempdir()) and os.path.exists(name)]
+        assert [name for name in opened if "memfd:atom-ranks" in name]
 
 
 @pytest.mark.slow

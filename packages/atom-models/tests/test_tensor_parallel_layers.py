@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from atom_models import BuildContext, build_model, load_model, load_weights
-from atom_models.forward_context import ForwardContext, set_forward_context
 from atom_models.layers import (
     ColumnParallelLinear,
     LMHead,
@@ -17,7 +16,7 @@ from atom_models.layers import (
     RowParallelLinear,
     VocabularyEmbedding,
 )
-from atom_models.model import mixer_layers
+from atom_models.paged_run import PagedRun, SequenceStep
 from draft_runs import draft_logits, load_both
 from tiny_heads import make_head
 from tiny_models import make_tiny_llama
@@ -232,22 +231,16 @@ def test_an_eagle3_head_on_two_ranks_gives_the_logits_of_one(tmp_path, own_embed
 
 
 def assert_ranks_give_the_logits_of_one(path, size):
-    from atom_models.paged_run import PagedRun, SequenceStep
-
     loaded = load_model(path)
     tokens = [5, 6, 7, 8, 9, 300, 383]
     group = Group(size)
 
     def run(rank):
-        context = make_context(group, rank)
-        model = build_model(loaded.checkpoint, context)
+        model = build_model(loaded.checkpoint, make_context(group, rank))
         load_weights(model, loaded.checkpoint, progress=False)
-        paged = PagedRun(model, 1)
-        geometry = paged._geometry([SequenceStep(tokens, 0, [0])])
-        layers = mixer_layers(model)
-        metadata = {name: layer.plan.build_metadata(geometry) for name, layer in layers.items()}
-        with torch.inference_mode(), set_forward_context(ForwardContext(paged._caches, metadata)):
-            return model.compute_logits(model(torch.tensor(tokens), torch.arange(len(tokens))))
+        [hidden_states] = PagedRun(model, 1).step([SequenceStep(tokens, 0, [0])])
+        with torch.inference_mode():
+            return model.compute_logits(hidden_states)
 
     results = group.run(run)
     expected = loaded.logits([tokens])[0]

@@ -34,9 +34,9 @@ def child_environment(num_threads: int | None) -> dict[str, str]:
 
 
 def rank_environment(num_threads: int) -> dict[str, str]:
-    """The environment of a rank's process. Ranks of one node talk over its loopback interface unless another is named.
+    """Ranks talk over the loopback interface, unless ``GLOO_SOCKET_IFNAME`` or ``NCCL_SOCKET_IFNAME`` names another.
 
-    gloo and NCCL know nobody by a key, so no other machine may reach their ports.
+    gloo and NCCL authenticate nobody, so no other machine may reach their ports. Returns the environment of a rank.
     """
     interfaces = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     return {**interfaces, **child_environment(num_threads)}

@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 class Collectives(Protocol):
-    """Collective operations of one parallel group; every rank of the group calls them in the same order."""
+    """Collective operations of one parallel group; every rank of the group calls them in the same order.
+
+    They may overwrite what they are given.
+    """
 
     @property
     def rank(self) -> int: ...

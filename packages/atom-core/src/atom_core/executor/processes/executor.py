@@ -65,6 +65,11 @@ class ProcessExecutor:
     def failure(self) -> Failure | None:
         return self._all.failure
 
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes, by rank."""
+        return self._all.pids
+
     def profile(self, *, start: bool) -> None:
         for answer in self._all.ask(Profile(start)):
             if answer.error is not None:

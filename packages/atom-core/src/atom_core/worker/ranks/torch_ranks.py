@@ -11,8 +11,6 @@ _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 class TorchRanks:
     """`WorkerRanks` of this process; the process can join ranks once.
 
-    The operators are those of torch's compiler, so that a compiled model holds collectives in its graph.
-
     Args:
         store_path: a file that all ranks, and nobody else, can open: they find each other in it.
         rank, size: of this process, and of all. On GPUs a rank has the device of its number.
@@ -30,17 +28,23 @@ class TorchRanks:
         self.all_reduce(torch.zeros(1, device=device))
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum over ranks, of x's shape and dtype."""
-        return self._wait(torch.ops._c10d_functional.all_reduce(x.contiguous(), "sum", self._name))
+        """The sum over ranks, of x's shape and dtype; x, which no caller needs afterwards, may be overwritten."""
+        x = x.contiguous()
+        if torch.compiler.is_compiling():
+            # What the compiler has in its graphs. Outside of them it would cost a copy, and another stream on a GPU.
+            return self._wait(torch.ops._c10d_functional.all_reduce(x, "sum", self._name))
+        dist.all_reduce(x)
+        return x
 
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
         """The ranks' tensors, which have one shape, side by side along `dim`."""
         parts = self._wait(torch.ops._c10d_functional.all_gather_into_tensor(x.contiguous(), self.size, self._name))
-        return torch.cat(parts.chunk(self.size), dim) if dim else parts
+        return torch.cat(parts.chunk(self.size), dim)
 
     def smallest(self, number: int) -> int:
-        given = torch.tensor([number])
-        return int(self._wait(torch.ops._c10d_functional.all_reduce(given, "min", self._name)))
+        agreed = torch.tensor([number])
+        dist.all_reduce(agreed, dist.ReduceOp.MIN)
+        return int(agreed)
 
     def is_loss(self, error: BaseException) -> bool:
         return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))

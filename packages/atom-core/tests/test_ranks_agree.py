@@ -1,0 +1,52 @@
+"""What ranks agree on while they load, and what is a rank's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from atom_core.config import EngineArgs, EngineConfig, resolve_config
+from atom_core.worker.model.compilation import artefacts_folder
+from atom_core.worker.model_runner import ModelRunner
+from atom_core.worker.ranks.protocol import ALONE
+from atom_kernels.platform import detect_platform
+from atom_kernels.protocols import SingleRank
+from atom_models import open_checkpoint
+
+
+class PoorNeighbor(SingleRank):
+    """A rank beside one that has a mebibyte."""
+
+    def smallest(self, number: int) -> int:
+        return min(number, 1 << 20)
+
+    def is_loss(self, error: BaseException) -> bool:
+        return False
+
+
+@pytest.fixture
+def config(tiny_llama: Path) -> EngineConfig:
+    args = EngineArgs(model=str(tiny_llama), dtype="float32", num_threads=1, max_num_seqs=64)
+    return resolve_config(args, open_checkpoint(tiny_llama), detect_platform())
+
+
+def test_the_cache_is_what_the_rank_with_least_memory_can_hold(config: EngineConfig):
+    alone, beside = (ModelRunner(config, ranks=ranks).load().num_blocks for ranks in (ALONE, PoorNeighbor()))
+    assert 0 < beside < alone
+    assert beside == ModelRunner(config, ranks=PoorNeighbor()).load().num_blocks
+
+
+def test_ranks_of_a_cpu_share_what_the_cache_may_take(config: EngineConfig, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("atom_core.worker.cache.size.CPU_CACHE_CAP", 2 << 20)
+    two = replace(config, parallel=replace(config.parallel, tensor_parallel_size=2))
+    whole, half = (ModelRunner(each).load().num_blocks for each in (config, two))
+    assert half == whole // 2
+
+
+def test_compiled_code_belongs_to_a_rank_of_so_many(config: EngineConfig):
+    two = replace(config, parallel=replace(config.parallel, tensor_parallel_size=2))
+    folders = {artefacts_folder(config), artefacts_folder(two, 0), artefacts_folder(two, 1)}
+    assert len(folders) == 3
+    assert artefacts_folder(two, 1) == artefacts_folder(two, 1)
