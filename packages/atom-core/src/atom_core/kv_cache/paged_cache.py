@@ -140,11 +140,11 @@ class PagedCache:
 
         To be called for each step of the request before `step_reported`, which lets go of blocks that it trimmed.
         """
-        if self._prefixes is None:
+        # Most steps of a decode fill no block.
+        if self._prefixes is None or num_computed_tokens // self.config.block_size <= table.num_published:
             return
         num_blocks = self._prefixes.num_nameable(num_computed_tokens, len(token_ids))
-        if num_blocks > table.num_published:
-            self._prefixes.publish(table, token_ids, num_blocks)
+        self._prefixes.publish(table, token_ids, num_blocks)
 
     def release(self, table: BlockTable, after_step: int | None = None) -> None:
         """Give up all blocks: at once, or when step `after_step`, the last that may use them, has been reported."""

@@ -173,7 +173,10 @@ def report(
     for index, scheduled in enumerate(step.scheduled):
         samples = range(first, first + scheduled.num_samples)
         accepted = [place for place in samples if token_ids[place] != -1]
-        drafts = slice(first_draft, first_draft + scheduled.num_next_drafts)
+        next_drafts: tuple[int, ...] = ()
+        if number := scheduled.num_next_drafts:
+            next_drafts = tuple(token_ids[first_draft : first_draft + number])
+            first_draft += number
         requests.append(
             RequestStepOutput(
                 scheduled.request_id,
@@ -181,8 +184,8 @@ def report(
                 [logprobs[place] for place in accepted] if accepted and first in logprobs else None,
                 prompt_logprobs.get(index),
                 embeddings.get(index),
-                tuple(token_ids[drafts]) if scheduled.num_next_drafts else (),
+                next_drafts,
             )
         )
-        first, first_draft = samples.stop, drafts.stop
+        first = samples.stop
     return ModelOutput(step.step_id, requests)
