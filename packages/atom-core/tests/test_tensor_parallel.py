@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from atom_core import LLMEngine, SamplingParams
@@ -164,18 +165,21 @@ def test_embeddings_of_two_ranks_are_those_of_one(ranks, tiny_llama):
 
 
 def test_two_ranks_follow_a_grammar_and_penalties(ranks, tiny_llama):
-    params = [
-        SamplingParams(
-            temperature=0.8, seed=3, max_tokens=30, structured_outputs=StructuredOutputParams(regex="[ab]{9}")
-        ),
-        SamplingParams(temperature=0.8, seed=3, max_tokens=30, repetition_penalty=1.5, logit_bias={5: 4.0}),
+    """Log-probabilities tell what tokens alone would not: that both ranks have the same tokens before them."""
+    shared = SamplingParams(temperature=0.8, seed=3, max_tokens=30, logprobs=1)
+    changes = [
+        {"structured_outputs": StructuredOutputParams(regex="[ab]{9}")},
+        {"repetition_penalty": 1.5, "logit_bias": {5: 4.0}},
     ]
+    params = [msgspec.structs.replace(shared, **change) for change in changes]
     found = []
     for group in (1, ranks):
         with make_engine(tiny_llama, group) as engine:
-            found.append([output["text"] for output in engine.generate(["once", "a b"], params, use_tqdm=False)])
-    assert found[0] == found[1]
-    assert set(found[1][0]) <= {"a", "b"}
+            found.append(engine.generate(["once", "a b"], params, use_tqdm=False))
+    for one, two in zip(*found, strict=True):
+        assert two["text"] == one["text"]
+        assert numbers_of(two["logprobs"]) == pytest.approx(numbers_of(one["logprobs"]), abs=1e-4)
+    assert set(found[1][0]["text"]) <= {"a", "b"}
 
 
 @pytest.mark.slow  # the first trace of a process takes seconds
@@ -217,6 +221,8 @@ def test_ranks_listen_on_the_loopback_interface_alone(ranks):
                 if is_bound and f"socket:[{fields[9]}]" in owned:
                     listening.append(fields[1].partition(":")[0])
         assert set(listening) == {"0100007F"}
+        # It is named, since a host's own name may stand for another interface.
+        assert b"GLOO_SOCKET_IFNAME=lo" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
 def test_ranks_have_no_file_with_a_name(ranks):
