@@ -128,7 +128,7 @@ class LastTokenDraft(nn.Module):
         return self._target.table[input_ids]
 
     def compute_logits(self, features: torch.Tensor) -> torch.Tensor:
-        return torch.rand(features.shape, generator=self._generator) if self._is_random else features
+        return torch.rand(features.shape, generator=self._generator).to(features) if self._is_random else features
 
 
 def load_last_token(
@@ -136,6 +136,7 @@ def load_last_token(
 ) -> EngineModel:
     """The model of an engine that has no layers with a cache."""
     target = LastTokenTarget(config.model.vocab_size, **options)
+    target.table = target.table.to(config.device)
     draft = EngineDraft(LastTokenDraft(target, is_random=is_random), {}) if config.speculation else None
     return EngineModel(target, target.compute_logits, {}, draft=draft)
 

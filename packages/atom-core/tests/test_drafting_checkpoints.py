@@ -11,11 +11,9 @@ from asked_for import WAYS, make_prompts, run, what_counts
 from atom_core import EngineArgs
 from atom_core.config import ConfigError
 from atom_core.engine.startup import open_model, resolve
-from toy_drafts import config_of
-
-pytest.importorskip("atom_models.drafting.loading")
 from tiny_drafts import make_agreeing
 from tiny_heads import make_agreeing_head
+from toy_drafts import config_of
 
 EAGER = {"num_speculative_tokens": 3, "adaptive": False}
 

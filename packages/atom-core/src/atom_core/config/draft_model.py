@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +29,6 @@ def find_draft_model(
     if speculation is None or not speculation.is_by_model:
         return speculation
     method = speculation.method
-    if find_spec("atom_models.drafting.loading") is None:
-        raise ConfigError(f"method {method} is not supported by this version of ATOM: leave it out (built is ngram)")
     from atom_models import open_checkpoint, resolve_model
     from atom_models.drafting.choice import choose_draft
 

@@ -119,8 +119,8 @@ class LMHead(Linear):
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         logits = self._apply(hidden_states)
         if self._ranks.size > 1:
-            # Whole for all rows and on all ranks, so that each can sample by itself whatever a row asks for. Greedy rows
-            # alone could do with the best token of each rank.
+            # All ranks have the logits of all rows, so that each samples by itself whatever a row asks for. Greedy
+            # rows alone could do with the best token of each rank.
             logits = self._ranks.all_gather(logits, dim=-1)[..., : self.vocab_size]
         return logits.float()
 
