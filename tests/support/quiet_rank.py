@@ -34,11 +34,10 @@ class QuietRanks:
 
 
 class QuietRunner:
-    """Samples token 5 for everybody; "longer" answers hold thousands of log-probabilities."""
-
-    is_preparing = False
+    """Samples token 5 for everybody; "longer" answers hold thousands of log-probabilities, "late" ones take a while."""
 
     def __init__(self, config, ranks):
+        self.is_preparing = False
         self._config, self._ranks = config, ranks
         self._step = None
 
@@ -61,10 +60,19 @@ class QuietRunner:
             for request in self._step.scheduled
         ]
         output = ModelOutput(self._step.step_id, requests)
-        return lambda: output
+        return lambda: self._late(output)
 
     def prepare(self):
+        if self._config.model.name == "prepares":
+            self.is_preparing = True
+            time.sleep(1.0)
+            self.is_preparing = False
         return False
+
+    def _late(self, output):
+        if self._config.model.name == "late":
+            time.sleep(0.3)
+        return output
 
     def profile(self, *, start):
         pass

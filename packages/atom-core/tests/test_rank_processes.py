@@ -190,6 +190,25 @@ def test_messages_longer_than_a_socket_holds_pass_each_other(sound: RankProcesse
     assert [len(handle.result().requests[0].prompt_logprobs) for handle in handles] == [20000] * 3
 
 
+def test_answers_come_in_the_order_of_what_was_asked_though_results_are_late(sound: RankProcesses):
+    executor = executor_on(sound, make_config("late"))
+    executor.start()
+    handle = executor.submit(STEP)
+    handle.sample()
+    executor.profile(start=True)
+    assert handle.result().requests[0].token_ids == [5]
+
+
+def test_a_rank_tells_while_it_prepares(sound: RankProcesses):
+    executor = executor_on(sound, make_config("prepares"))
+    executor.start()
+    with ThreadPoolExecutor(1) as thread:
+        preparing = thread.submit(executor.prepare)
+        until(lambda: executor.is_preparing)
+        assert preparing.result(20) is False
+    until(lambda: not executor.is_preparing)
+
+
 def test_closed_ranks_leave_nothing(start_ranks: StartRanks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before, threads = set(os.listdir("/proc/self/fd")), threading.active_count()

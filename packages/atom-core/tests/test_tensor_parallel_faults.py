@@ -88,6 +88,7 @@ async def test_a_killed_rank_ends_every_stream_with_its_name(rank: int, tiny_lla
 
 async def test_a_rank_killed_while_nothing_runs_ends_the_engine_which_can_be_started_anew(tiny_llama: Path):
     async with running(tiny_llama) as engine:
+        await asyncio.sleep(1.0)  # until it only waits for requests
         os.kill(rank_pids(engine_pid(engine))[1], signal.SIGKILL)
         started = time.monotonic()
         with pytest.raises(EngineDeadError, match="rank 1 was ended by SIGKILL"):  # noqa: PT012

@@ -23,6 +23,7 @@ from atom_core.engine.errors import ProfilerError
 from atom_core.engine.failure import Failure
 from atom_core.executor.processes.channel import Channel
 from atom_core.executor.processes.wire import (
+    Answer,
     Failed,
     Forward,
     FromRank,
@@ -42,7 +43,7 @@ from atom_core.executor.processes.wire import (
     decode_to_rank,
     encode,
 )
-from atom_core.executor.protocol import Masks, PendingOutput, Runner
+from atom_core.executor.protocol import Masks, Runner
 from atom_core.log_lines import LineFormatter
 from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
 
@@ -76,22 +77,21 @@ def run_rank(join_ranks: JoinRanks, make_runner: MakeRunner) -> NoReturn:
 
 
 class _Rank:
-    """Takes messages in order, in one thread; results go out from another, which waits for the device."""
+    """Takes messages in order, in one thread; answers go out in order from another, which waits for the device."""
 
     def __init__(self, channel: Channel, join: Join, make_runner: MakeRunner) -> None:
         self._channel, self._join, self._make_runner = channel, join, make_runner
         self._sending = threading.Lock()
-        self._results: queue.SimpleQueue[PendingOutput] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Callable[[], Answer]] = queue.SimpleQueue()
         self._ranks: WorkerRanks = ALONE
         self._runner: Runner | None = None
 
     def run(self, join_ranks: JoinRanks) -> NoReturn:
         """Until told to leave, until the engine is gone, or until something fails."""
         try:
-            self._ranks = join_ranks(self._join)
-            self._send(Joined())
             for target in (self._report, self._look):
                 threading.Thread(target=target, daemon=True).start()
+            self._meet(join_ranks)
             while (data := self._channel.receive()) is not None:
                 message = decode_to_rank(data)
                 if isinstance(message, Leave):
@@ -108,11 +108,11 @@ class _Rank:
             case Sample(masks):
                 pending = self._loaded.sample(_words(masks))
                 if self._join.rank == 0:
-                    self._results.put(pending)
+                    self._answers.put(lambda: Sampled(pending()))
             case Prepare():
-                self._send(Prepared(self._loaded.prepare()))
+                self._answer(Prepared(self._loaded.prepare()))
             case Profile(start):
-                self._send(Profiled(self._profile(start)))
+                self._answer(Profiled(self._profile(start)))
             case Load(config):
                 self._load(config)
             case _:
@@ -126,13 +126,26 @@ class _Rank:
         except OSError:
             logger.debug("the engine is gone")
 
-    def _fail(self, error: Exception) -> NoReturn:
+    def _answer(self, answer: Answer) -> None:
+        """Answer after all that was asked before: results of steps may still be on their way."""
+        self._answers.put(lambda: answer)
+
+    def _fail(self, error: Exception, *, is_loss: bool | None = None) -> NoReturn:
         """Tell the engine why this rank ends, and end."""
-        lost = self._ranks.is_loss(error)
-        if not lost:
+        if is_loss if is_loss is not None else self._ranks.is_loss(error):
+            failure = Failure("engine", f"the ranks could not exchange: {' '.join(str(error).split())}")
+            self._send(Failed(failure, lost_others=True))
+        else:
             logger.error("the rank fails", exc_info=error)
-        self._send(Failed(Failure("engine", "the other ranks are gone") if lost else Failure.of(error), lost))
+            self._send(Failed(Failure.of(error)))
         _leave(1)
+
+    def _meet(self, join_ranks: JoinRanks) -> None:
+        try:
+            self._ranks = join_ranks(self._join)
+        except RuntimeError as error:  # whoever did not come has the cause
+            self._fail(error, is_loss=True)
+        self._answer(Joined())
 
     def _load(self, config: EngineConfig) -> None:
         self._runner = None  # gives its memory back first
@@ -143,7 +156,7 @@ class _Rank:
         self._runner = runner
         # What a start makes is never garbage, and a full collection over it would stop steps for 0.2 s.
         gc.freeze()
-        self._send(Loaded.of(info))
+        self._answer(Loaded.of(info))
 
     @property
     def _loaded(self) -> Runner:
@@ -152,11 +165,11 @@ class _Rank:
         return self._runner
 
     def _report(self) -> None:
-        """Send results as they come, while the next step is launched."""
+        """Send answers as they come, while the next step is launched."""
         while True:
-            pending = self._results.get()
+            answer = self._answers.get()
             try:
-                self._send(Sampled(pending()))
+                self._send(answer())
             except Exception as error:
                 self._fail(error)
 
