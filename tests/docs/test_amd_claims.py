@@ -21,7 +21,8 @@ from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.platform import AITER_ARCHES, Platform
 from atom_kernels.select import select
-from atom_server.cli.main import main
+from atom_models import supported_architectures
+from atom_server.cli.main import build_parser, main
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "amd.md").read_text()
@@ -141,7 +142,16 @@ def recipes() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("command", recipes(), ids=lambda command: command[2])
-def test_a_recipe_is_refused_in_one_line(command: list[str], capsys: pytest.CaptureFixture[str]):
+def test_the_flags_of_a_recipe_are_known(command: list[str]):
+    assert build_parser().parse_args(command).model == command[2]
+
+
+def test_a_recipe_with_expert_parallelism_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]):
+    [command] = [command for command in recipes() if "--enable-expert-parallel" in command]
     assert main(command) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert "is not supported by this version of ATOM" in line
+    assert "enable_expert_parallel is not supported by this version of ATOM" in line
+
+
+def test_no_recipe_names_an_architecture_that_came_since():
+    assert "GlmMoeDsaForCausalLM" not in supported_architectures()
