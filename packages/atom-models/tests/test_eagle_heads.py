@@ -397,6 +397,9 @@ def test_a_head_whose_config_does_not_fit_is_refused(case: str, targets: dict[st
 WRITTEN_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "more drafted tokens than there are": ({"draft_vocab_size": 600}, "draft_vocab_size is 600, more than the 512"),
     "no outputs of layers": ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state is False"),
+    "a number of layers": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": 3}}, "is 3; they must ascend"),
+    "no object": ({"eagle_config": 3}, "eagle_config is 3, not an object"),
+    "no object of a layer": ({"transformer_layer_config": [1]}, "transformer_layer_config is [1], not an object"),
     "drafts side by side": ({"eagle_config": {"parallel_draft_step": 4}}, "parallel_draft_step is 4"),
     "an unknown field of eagle_config": ({"eagle_config": {"mode": 2}}, "sets mode, which is unknown here"),
 }
