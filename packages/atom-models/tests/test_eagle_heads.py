@@ -25,7 +25,9 @@ from atom_models import (
     open_checkpoint,
 )
 from atom_models.drafting import build_draft, choose_draft
+from atom_models.drafting.eagle_config import read_eagle_config
 from atom_models.paged_run import PagedRun, SequenceStep
+from atom_models.quantization import ONLINE
 from converted_gguf import write_gguf
 from draft_runs import Drafting, draft_logits, load_both
 from tiny_architectures import make_tiny, reference_model
@@ -38,11 +40,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "layers": {"layout": "layers"},
     "model.layers": {"layout": "model.layers", "own_embedding": True},
     "speculators": {"layout": "speculators", "norm_before_residual": True, "draft_vocab_size": 100},
+    "speculators by default": {"layout": "speculators"},
     "speculators of qwen3 layers": {"layout": "speculators", "model_type": "qwen3", "norm_before_residual": False},
     "two layers": {"num_hidden_layers": 2, "layout": "layers"},
     "some tokens": {"draft_vocab_size": 100},
     "an embedding of its own": {"own_embedding": True},
     "another size": {"own_embedding": True, "hidden_size": 48, "target_hidden_size": 64},
+    "another size and norms": {
+        "own_embedding": True,
+        "hidden_size": 48,
+        "target_hidden_size": 64,
+        "fc_norm": True,
+        "norm_before_fc": True,
+    },
     "residual after the norm": {"norm_before_residual": True},
     "output after the norm": {"norm_output": True},
     "one norm before fc": {"norm_before_fc": True},
@@ -92,7 +102,9 @@ def reference_of(target: Path, head: Path) -> tuple[Any, HeadReference]:
     load: Any = transformers.AutoModelForCausalLM.from_pretrained
     theirs = reference_model(target) if saved.is_dir() else load(target, dtype=torch.float32)
     config = json.loads((head / "config.json").read_text())
-    config |= config.pop("transformer_layer_config", {}) | config.pop("eagle_config", {})
+    if "transformer_layer_config" in config:
+        config = {"norm_before_residual": True} | config.pop("transformer_layer_config") | config
+    config |= config.pop("eagle_config", {})
     stored = load_file(head / "model.safetensors").items()
     weights = {name.removeprefix("model.").replace("midlayer.", "layers.0."): tensor for name, tensor in stored}
     if "layers.0.hidden_norm.weight" not in weights:
@@ -123,6 +135,17 @@ def test_a_ragged_batch_gives_the_logits_of_the_formula(variant: str, targets: d
     for text, ours in zip(texts, draft_logits(*load_both(target, head), texts), strict=True):
         expected = reference.logits(reference.outputs(features_of(theirs, reference, text), text[1:]))
         assert_close(ours, expected)
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "deepseek_v3", "qwen3_moe-mixed", "mistral"])
+def test_a_head_drafts_behind_a_target_of_any_family(family: str, tiny_family: Any, tmp_path: Path):
+    target, draw = tiny_family(family), random.Random(0)
+    hidden, layers = (80, [1, 2, 3]) if family == "gpt_oss" else (64, [1])
+    sizes: dict[str, Any] = {"hidden_size": hidden, "target_hidden": hidden, "eagle_aux_hidden_state_layer_ids": layers}
+    head, text = make_head(tmp_path, vocab=384, **sizes), [draw.randrange(3, 384) for _ in range(30)]
+    theirs, reference = reference_of(target, head)
+    expected = reference.logits(reference.outputs(features_of(theirs, reference, text), text[1:]))
+    assert_close(draft_logits(*load_both(target, head), [text])[0], expected)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
@@ -200,7 +223,45 @@ def test_rotations_reach_as_far_as_the_target_does(targets: dict[str, Path], tmp
     target, head, [text] = targets["llama"], make_head(tmp_path), make_texts(200)
     theirs, reference = reference_of(target, head)
     expected = reference.logits(reference.outputs(features_of(theirs, reference, text), text[1:]))
-    assert_close(draft_logits(*load_both(target, head), [text])[0], expected)
+    for longest in (200, None):
+        assert_close(draft_logits(*load_both(target, head, max_model_len=longest), [text])[0], expected)
+
+
+def test_a_head_is_held_in_plain_numbers_behind_a_target_that_is_rounded(targets: dict[str, Path], tmp_path: Path):
+    loaded, draft = load_both(targets["llama"], make_head(tmp_path), quantization=ONLINE["int8"])
+    held = [
+        {one.held for layer in model.modules() for one in getattr(layer, "held_weights", list)()}
+        for model in (loaded.model, draft)
+    ]
+    assert "int8" in " ".join(held[0])
+    assert held[1] == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "has_weights", "method"),
+    [
+        ({"method": "eagle3"}, True, "eagle3"),
+        ({"method": "eagle"}, True, "eagle"),
+        ({"method": "eagle3", "draft_vocab_size": 100}, False, "eagle3"),
+        ({"method": "eagle"}, False, "eagle"),
+    ],
+)
+def test_a_head_with_the_architecture_of_a_llama_is_known_by_its_tensors_or_its_vocabulary(
+    fields: dict[str, Any], has_weights: bool, method: str, targets: dict[str, Path], tmp_path: Path
+):
+    head = make_head(tmp_path, architectures=["LlamaForCausalLM"], **fields)
+    if not has_weights:
+        (head / "model.safetensors").unlink()
+    assert choose_draft(open_checkpoint(targets["llama"]), open_checkpoint(head)).method == method
+
+
+def test_heads_of_qwen3_layers_are_128_wide_unless_their_config_says_otherwise(tmp_path: Path):
+    head = make_head(tmp_path, model_type="qwen3")
+    assert read_eagle_config(open_checkpoint(head)).head_size == 16
+    rewrite_config(head, head_dim=None)
+    assert read_eagle_config(open_checkpoint(head)).head_size == 128
+    rewrite_config(head, model_type="llama")
+    assert read_eagle_config(open_checkpoint(head)).head_size == 64 // 4
 
 
 def test_a_table_that_is_a_copy_of_the_targets_is_not_held_twice(targets: dict[str, Path], tmp_path: Path):
@@ -215,6 +276,19 @@ def test_a_table_that_is_a_copy_of_the_targets_is_not_held_twice(targets: dict[s
     assert torch.equal(
         draft_logits(loaded, draft, [text])[0], draft_logits(*load_both(targets["llama"], head), [text])[0]
     )
+
+
+def test_a_table_that_differs_from_the_targets_in_one_row_is_the_heads_own(
+    targets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("atom_models.drafting.stored_head._ROWS_AT_ONCE", 100)
+    table = load_file(targets["llama"] / "model.safetensors")["model.embed_tokens.weight"].numpy()
+    table[-1] += 1
+    head = make_head(tmp_path, own_embedding=True)
+    rewrite_weights(head, lambda weights: weights.update({"embed_tokens.weight": table}))
+    assert load_both(targets["llama"], head)[1].embed_tokens is not None
+    rewrite_weights(head, lambda weights: weights.update({"embed_tokens.weight": table[:300]}))
+    assert "draft.embed_tokens.weight is [300, 64]" in refusal(targets["llama"], head)
 
 
 @pytest.mark.parametrize("variant", ["two layers", "eagle with two layers"])
@@ -323,6 +397,9 @@ def test_a_head_whose_config_does_not_fit_is_refused(case: str, targets: dict[st
 WRITTEN_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "more drafted tokens than there are": ({"draft_vocab_size": 600}, "draft_vocab_size is 600, more than the 512"),
     "no outputs of layers": ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state is False"),
+    "a number of layers": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": 3}}, "is 3; they must ascend"),
+    "no object": ({"eagle_config": 3}, "eagle_config is 3, not an object"),
+    "no object of a layer": ({"transformer_layer_config": [1]}, "transformer_layer_config is [1], not an object"),
     "drafts side by side": ({"eagle_config": {"parallel_draft_step": 4}}, "parallel_draft_step is 4"),
     "an unknown field of eagle_config": ({"eagle_config": {"mode": 2}}, "sets mode, which is unknown here"),
 }

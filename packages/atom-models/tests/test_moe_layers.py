@@ -222,15 +222,15 @@ def test_a_layer_on_a_gpu_never_makes_the_host_wait_and_can_be_captured(options)
     moe = make_moe(context=BuildContext(device="cuda", dtype=torch.bfloat16), **options)
     load_dummy_weights(moe)
     x = torch.randn(5, D, generator=torch.Generator().manual_seed(0)).to("cuda", torch.bfloat16)
-    moe(x)
+    moe(x).tensor()
     try:
         torch.cuda.set_sync_debug_mode("error")
-        expected = moe(x)
+        expected = moe(x).tensor()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = moe(x)
+        captured = moe(x).tensor()
     graph.replay()
     assert torch.equal(captured, expected)
     assert captured.float().abs().max() > 0

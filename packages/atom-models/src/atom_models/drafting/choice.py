@@ -128,8 +128,9 @@ def _aux_hidden_states(draft: Checkpoint, config: EagleConfig, num_layers: int) 
     """The layers whose outputs the head reads. Its config names those whose inputs they are: the ones after them."""
     ids = config.eagle_aux_hidden_state_layer_ids
     given = "" if ids else " (for want of the field)"
-    ids = list(ids or (2, num_layers // 2, num_layers - 3))
-    if not all(isinstance(one, int) and 1 <= one <= num_layers for one in ids) or sorted(set(ids)) != ids:
+    ids = ids or [2, num_layers // 2, num_layers - 3]
+    are_layers = isinstance(ids, list) and all(isinstance(one, int) and 1 <= one <= num_layers for one in ids)
+    if not are_layers or sorted(set(ids)) != ids:
         raise CheckpointError(
             f"{draft.path}: eagle_aux_hidden_state_layer_ids is {ids}{given}; they must ascend, from 1 to the "
             f"{num_layers} layers of the target"

@@ -125,6 +125,10 @@ def read_eagle_config(checkpoint: Checkpoint) -> EagleConfig:
     Raises:
         CheckpointError: a field is missing, wrong, unknown, or asks for what is not implemented; its name is said.
     """
+    for name in ("eagle_config", "transformer_layer_config"):
+        value = checkpoint.config.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise CheckpointError(f"{checkpoint.path}: config.json: {name} is {value!r}, not an object")
     fields = _flat(checkpoint.config)
     unknown = unknown_fields(EagleConfig, fields)
     if unknown:
