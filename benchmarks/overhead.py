@@ -101,7 +101,8 @@ def make_engine(batch_size: int, max_model_len: int, *, options: argparse.Namesp
     from atom_core.engine.engine_core import EngineCore
     from atom_core.executor import InlineExecutor
     from atom_core.executor.processes.executor import ProcessExecutor
-    from atom_core.executor.processes.rank_processes import RankProcesses, this_python
+    from atom_core.executor.processes.rank_process import this_python
+    from atom_core.executor.processes.rank_processes import RankProcesses
     from atom_core.worker.model_runner import ModelRunner
 
     config = _config(batch_size, max_model_len, options)
