@@ -110,6 +110,9 @@ def test_one_bound_of_the_lookup_moves_the_others_default_where_it_has_to():
     [
         ({"tensor_parallel_size": 0}, "tensor_parallel_size is 0; it must be at least 1"),
         ({"data_parallel_size": 2}, "data_parallel_size 2 is not supported"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size 2 is not supported"),
+        ({"decode_context_parallel_size": 2}, "decode_context_parallel_size 2 is not supported"),
+        ({"distributed_executor_backend": "ray"}, "distributed_executor_backend ray is not supported"),
         ({"enable_expert_parallel": True}, "enable_expert_parallel is not supported"),
         ({"enable_dp_attention": True}, "enable_dp_attention is not supported"),
         ({"method": "suffix"}, "method suffix is not supported.*built is ngram, mtp, eagle, eagle3"),

@@ -28,8 +28,8 @@ SAMPLED = SamplingParams(temperature=0.9, top_p=0.9, top_k=50, min_p=0.01, seed=
 # One of each way through attention, and through what ranks share: heads, experts, latents that all of them hold.
 KINDS = ["llama", "qwen3_moe", "deepseek_v3"]
 
-# Windows, sinks and biases of experts, norms over all heads: the other families are put together of the same layers.
-QUICK = [*KINDS, "gemma3", "gpt_oss", "minimax_m2", "glm4_moe"]
+# Windows, sinks and biases of experts, norms over all heads: other families are put together of the same layers.
+QUICK = [*KINDS, "gpt_oss", "minimax_m2"]
 
 
 class SharedRanks(RankProcesses):

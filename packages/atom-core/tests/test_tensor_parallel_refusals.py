@@ -11,7 +11,7 @@ import pytest
 
 from atom_core import LLMEngine
 from atom_core.config import ConfigError, EngineArgs, resolve_config
-from atom_core.engine.engine_core import make_executor
+from atom_core.executor.factory import make_executor
 from atom_core.executor.inline import InlineExecutor
 from atom_core.executor.processes.executor import ProcessExecutor
 from atom_kernels.platform import Platform, detect_platform

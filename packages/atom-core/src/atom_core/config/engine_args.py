@@ -148,6 +148,13 @@ class EngineArgs:
         1, "Devices that share each layer, with a process for each (see tensor-parallel.md).", minimum=1, short="-tp"
     )
     data_parallel_size: int = _parallel(1, "Engines that share the requests.", minimum=1, short="-dp")
+    pipeline_parallel_size: int = _parallel(1, "Devices that each hold some of the layers.", minimum=1, short="-pp")
+    decode_context_parallel_size: int = _parallel(
+        1, "Devices that share the KV cache of each request by its tokens.", minimum=1
+    )
+    distributed_executor_backend: str = _parallel(
+        "mp", "What starts the ranks: mp starts a process for each on this node.", choices=("mp", "ray")
+    )
     enable_expert_parallel: bool = _parallel(False, "Spread experts over devices.")
     enable_dp_attention: bool = _parallel(False, "Data-parallel attention.")
     port: int = _parallel(

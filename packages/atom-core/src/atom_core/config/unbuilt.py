@@ -16,6 +16,9 @@ def refuse_unbuilt(args: EngineArgs) -> None:
     method = asked_method(args)
     asked = {
         f"data_parallel_size {args.data_parallel_size}": args.data_parallel_size > 1,
+        f"pipeline_parallel_size {args.pipeline_parallel_size}": args.pipeline_parallel_size > 1,
+        f"decode_context_parallel_size {args.decode_context_parallel_size}": args.decode_context_parallel_size > 1,
+        "distributed_executor_backend ray": args.distributed_executor_backend == "ray",
         "enable_expert_parallel": args.enable_expert_parallel,
         "enable_dp_attention": args.enable_dp_attention,
         f"method {method}": method in METHODS and method not in BUILT,
@@ -30,4 +33,4 @@ def refuse_unbuilt(args: EngineArgs) -> None:
 def _what_runs(what: str) -> str:
     if what.startswith("method"):
         return f"built is {', '.join(BUILT)}"
-    return "one device runs the whole model"
+    return "built is tensor_parallel_size, on one node"
