@@ -29,9 +29,11 @@ from atom_core.engine.errors import EngineDeadError, EngineStartError
 from atom_core.executor.processes import rank_processes
 from atom_core.executor.processes.executor import ProcessExecutor
 from atom_core.executor.processes.rank_processes import RankProcesses
-from atom_core.executor.processes.wire import Load, Prepare
+from atom_core.executor.processes.wire import Load, Loaded, Prepare, decode_from_rank, decode_to_rank, encode
+from atom_core.executor.protocol import RunnerInfo
 from atom_core.messages import EngineRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 from atom_core.scheduler import SchedulerConfig
+from atom_kernels.protocols import Pages
 
 QUIET = [sys.executable, quiet_rank.__file__]
 STEP = SchedulerOutput(1, [ScheduledRequest("r", 0, 1, [[0]], 1)], [], [])
@@ -188,6 +190,21 @@ def test_messages_longer_than_a_socket_holds_pass_each_other(sound: RankProcesse
         handles.append(executor.submit(long))
         handles[-1].sample()
     assert [len(handle.result().requests[0].prompt_logprobs) for handle in handles] == [20000] * 3
+
+
+def test_all_that_a_runner_tells_crosses_processes():
+    assert Loaded.__struct_fields__ == RunnerInfo.__struct_fields__
+    info = RunnerInfo(7, 64, (Pages(), Pages(16)), {"load weights": 0.5}, ["dtype = float32: it was asked for"])
+    received = decode_from_rank(encode(Loaded.of(info)))
+    assert isinstance(received, Loaded)
+    assert received.info == info
+
+
+def test_a_configuration_crosses_processes():
+    config = make_config()
+    received = decode_to_rank(encode(Load(config)))
+    assert isinstance(received, Load)
+    assert received.config == config
 
 
 def test_answers_come_in_the_order_of_what_was_asked_though_results_are_late(sound: RankProcesses):
