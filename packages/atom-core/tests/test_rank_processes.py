@@ -272,6 +272,14 @@ def test_a_command_that_cannot_be_started_is_told():
         RankProcesses(2, device="cpu", num_threads=1, command=["/no-such-program"])
 
 
-def test_a_process_that_is_no_rank_is_told_by_its_exit_code():
-    with pytest.raises(EngineStartError, match="rank . ended with code 3"):
-        RankProcesses(2, device="cpu", num_threads=1, command=[sys.executable, "-c", "raise SystemExit(3)"])
+@pytest.mark.parametrize(
+    ("script", "end"),
+    [
+        ("raise SystemExit(3)", "ended with code 3"),
+        ("import os; os.kill(os.getpid(), 11)", "was ended by SIGSEGV"),
+        ("import os; os.kill(os.getpid(), 40)", "was ended by signal 40"),
+    ],
+)
+def test_a_process_that_says_nothing_is_told_by_how_it_ended(script: str, end: str):
+    with pytest.raises(EngineStartError, match=f"rank . {end}"):
+        RankProcesses(2, device="cpu", num_threads=1, command=[sys.executable, "-c", script])
