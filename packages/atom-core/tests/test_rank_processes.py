@@ -29,9 +29,11 @@ from atom_core.engine.errors import EngineDeadError, EngineStartError
 from atom_core.executor.processes import rank_processes
 from atom_core.executor.processes.executor import ProcessExecutor
 from atom_core.executor.processes.rank_processes import RankProcesses
-from atom_core.executor.processes.wire import Load, Prepare
+from atom_core.executor.processes.wire import Load, Loaded, Prepare, decode_from_rank, decode_to_rank, encode
+from atom_core.executor.protocol import RunnerInfo
 from atom_core.messages import EngineRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 from atom_core.scheduler import SchedulerConfig
+from atom_kernels.protocols import Pages
 
 QUIET = [sys.executable, quiet_rank.__file__]
 STEP = SchedulerOutput(1, [ScheduledRequest("r", 0, 1, [[0]], 1)], [], [])
@@ -190,6 +192,21 @@ def test_messages_longer_than_a_socket_holds_pass_each_other(sound: RankProcesse
     assert [len(handle.result().requests[0].prompt_logprobs) for handle in handles] == [20000] * 3
 
 
+def test_all_that_a_runner_tells_crosses_processes():
+    assert Loaded.__struct_fields__ == RunnerInfo.__struct_fields__
+    info = RunnerInfo(7, 64, (Pages(), Pages(16)), {"load weights": 0.5}, ["dtype = float32: it was asked for"])
+    received = decode_from_rank(encode(Loaded.of(info)))
+    assert isinstance(received, Loaded)
+    assert received.info == info
+
+
+def test_a_configuration_crosses_processes():
+    config = make_config()
+    received = decode_to_rank(encode(Load(config)))
+    assert isinstance(received, Load)
+    assert received.config == config
+
+
 def test_answers_come_in_the_order_of_what_was_asked_though_results_are_late(sound: RankProcesses):
     executor = executor_on(sound, make_config("late"))
     executor.start()
@@ -255,6 +272,14 @@ def test_a_command_that_cannot_be_started_is_told():
         RankProcesses(2, device="cpu", num_threads=1, command=["/no-such-program"])
 
 
-def test_a_process_that_is_no_rank_is_told_by_its_exit_code():
-    with pytest.raises(EngineStartError, match="rank . ended with code 3"):
-        RankProcesses(2, device="cpu", num_threads=1, command=[sys.executable, "-c", "raise SystemExit(3)"])
+@pytest.mark.parametrize(
+    ("script", "end"),
+    [
+        ("raise SystemExit(3)", "ended with code 3"),
+        ("import os; os.kill(os.getpid(), 11)", "was ended by SIGSEGV"),
+        ("import os; os.kill(os.getpid(), 40)", "was ended by signal 40"),
+    ],
+)
+def test_a_process_that_says_nothing_is_told_by_how_it_ended(script: str, end: str):
+    with pytest.raises(EngineStartError, match=f"rank . {end}"):
+        RankProcesses(2, device="cpu", num_threads=1, command=[sys.executable, "-c", script])

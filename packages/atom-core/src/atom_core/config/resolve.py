@@ -162,14 +162,19 @@ def default_capture_sizes(max_num_seqs: int) -> tuple[int, ...]:
 
 def _parallel(args: EngineArgs, platform: Platform, choices: list[str]) -> ParallelConfig:
     size = args.tensor_parallel_size
-    if size > 1 and sys.platform != "linux":
+    if size > 1:
+        _check_ranks(size, platform)
+    return ParallelConfig(_num_threads(args, platform, choices), size)
+
+
+def _check_ranks(size: int, platform: Platform) -> None:
+    if sys.platform != "linux":
         raise ConfigError(f"tensor_parallel_size is {size}; several ranks need Linux, and this is {sys.platform}")
     if platform.device != "cpu" and size > platform.num_devices:
         raise ConfigError(
             f"tensor_parallel_size is {size}; each rank needs a GPU of its own, and this process may use "
             f"{platform.num_devices}: give at most that"
         )
-    return ParallelConfig(_num_threads(args, platform, choices), size)
 
 
 def _num_threads(args: EngineArgs, platform: Platform, choices: list[str]) -> int:

@@ -19,7 +19,7 @@ from atom_core.engine.failure import Failure
 from atom_core.executor.processes.channel import Channel
 from atom_core.executor.processes.wire import Failed, Preparing, decode_from_rank
 
-# A process of its own may hold its end of the channel open for longer than it lives.
+# What a rank said last is read before its end is told. Processes that it started may hold the channel open for longer.
 LAST_WORDS_SECONDS = 0.2
 
 OnEnd = Callable[[Failure, bool], None]
@@ -166,5 +166,8 @@ def _how(code: int) -> str:
     """How a process ended, by its exit code."""
     if code >= 0:
         return f"ended with code {code}"
-    name = signal.Signals(-code).name
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # those for programs' own use have no names
+        name = f"signal {-code}"
     return f"was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
