@@ -90,5 +90,5 @@ def test_prompts_over_scales_are_left_out_of_graphs():
             compute_logits=lambda rows: rows,
             mixers={"a": SimpleNamespace(plan=plan)},
         )
-        captured[kv_cache_dtype] = model.with_caches({}, [["a"]]).captures_prompts
+        captured[kv_cache_dtype] = model.with_caches({"a": ()}, [["a"]]).captures_prompts
     assert captured == {"bfloat16": True, "float8_e4m3fnuz": False}
