@@ -98,7 +98,7 @@ def test_an_engine_that_is_closed_leaves_no_model_to_the_garbage_collector(tiny_
 
     gc.disable()
     try:
-        assert tokens_of(tiny_llama, rounds=[(0, 1)], make=partial(Remembered, capture=Repeated))
+        assert tokens_of(tiny_llama, rounds=[(0,)], make=partial(Remembered, capture=Repeated), max_tokens=1)
         assert [model() for model in models] == [None]
     finally:
         gc.enable()
