@@ -60,7 +60,7 @@ def make_head(
     """Writes a random float32 head and returns its folder.
 
     Args:
-        vocab, target_hidden: of the target.
+        vocab, target_hidden: sizes of the target.
         layout: names of the tensors, and the format of the config.
         own_embedding: it stores a table.
         fc_bias: as the first heads had it.

@@ -22,7 +22,7 @@ from atom_core.worker.model_runner import ModelRunner
 from toy_drafts import LastTokenTarget, ToyDraft, config_of, let_draft, load_last_token, load_with_draft
 
 SMALL: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 32, "num_threads": 1, "seed": 0}
-# Those that "few allowed" allows are guessed, so that some guesses are right.
+# The tokens that "few allowed" allows are guessed, so that some guesses are right.
 FEW = [5, 6, 7, 8]
 TEMPERATURES = [0.0, 0.3, 1.0, 2.0]
 

@@ -75,7 +75,7 @@ def attend(draft: Any, x: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 def whole_states(runner: ModelRunner, token_ids: list[int]) -> tuple[torch.Tensor, Any]:
-    """Of a prompt by itself, in blocks of its own that are put back."""
+    """The states of a prompt by itself, in blocks of its own that are put back."""
     caches = [tensor for caches in runner._model.cached.kv_caches.values() for tensor in caches]
     kept = [tensor.clone() for tensor in caches]
     positions = torch.arange(len(token_ids))

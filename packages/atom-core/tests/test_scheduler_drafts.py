@@ -68,9 +68,10 @@ def test_drafts_take_what_the_decodes_leave_of_a_step():
     assert all(engine.tokens[name] == tokens_alone(make_request(name, 2, max_tokens=20)) for name in "abc")
 
 
-def test_a_draft_preempts_nobody():
+@pytest.mark.parametrize("kind", ["random", "model random"])
+def test_a_draft_preempts_nobody(kind):
     """Two requests fill the cache to the last block; without drafts neither would have to go."""
-    engine = make_engine("random", num_tokens=4, num_blocks=6)
+    engine = make_engine(kind, num_tokens=4, num_blocks=6)
     engine.add(*(make_request(name, 4, max_tokens=9) for name in "ab"))
     engine.run()
     assert engine.scheduler.stats().num_preemptions == 0

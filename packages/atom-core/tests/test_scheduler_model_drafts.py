@@ -102,15 +102,6 @@ def test_the_chunks_of_a_prompt_bring_no_drafts_before_the_last():
     assert [row[2] for row in rows(engine)][:3] == [0, 0, 3]
 
 
-def test_a_draft_preempts_nobody():
-    """Two requests fill the cache to the last block; without drafts neither would have to go."""
-    engine = make_engine("model random", num_tokens=4, num_blocks=6)
-    engine.add(*(make_request(name, 4, max_tokens=9) for name in "ab"))
-    engine.run()
-    assert engine.scheduler.stats().num_preemptions == 0
-    assert all(engine.tokens[name] == tokens_alone(make_request(name, 4, max_tokens=9)) for name in "ab")
-
-
 def test_where_no_block_is_free_fewer_drafts_are_made():
     """The prompt fills two of three blocks but for a place; the other request has the third."""
     engine = make_engine(num_tokens=8, num_blocks=3)

@@ -89,7 +89,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[GraphShape]:
 
 @pytest.mark.parametrize("num_drafts", [1, 5])
 def test_graphs_verify_drafts_as_the_host_does(tiny_llama, replayed, num_drafts):
-    """Of a model without attention, whose draft is often right."""
+    """The model has no attention, and its draft is often right."""
     load = partial(load_last_token, certainty=7.0)
     asked = {"num_drafts": num_drafts, "max_tokens": 16}
     expected, num_accepted = brought_by(tiny_llama, load, **asked)

@@ -21,7 +21,7 @@ def find_draft_model(
     """`speculation` with its draft model as a folder that is here.
 
     Args:
-        checkpoint: of the model that generates.
+        checkpoint: the model that generates.
 
     Raises:
         ConfigError, CheckpointError: there is none, or it does not go with the model or the method.

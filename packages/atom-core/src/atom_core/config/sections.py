@@ -57,7 +57,7 @@ class ParallelConfig:
     """How the work is spread.
 
     Attributes:
-        num_threads: that each rank computes with on a CPU.
+        num_threads: threads of each rank on a CPU.
         tensor_parallel_size: ranks that share each layer, a device each.
     """
 

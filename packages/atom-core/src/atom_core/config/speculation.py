@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 METHODS = ("ngram", "mtp", "eagle", "eagle3", "draft_model", "suffix")
 BUILT = ("ngram", "mtp", "eagle", "eagle3")
-# Those with a head in a folder of its own.
+# Methods whose head has a folder of its own.
 WITH_MODEL = ("eagle", "eagle3")
 MOST_TOKENS = 16
 # Tokens that are compared at most; longer agreements say no more.

@@ -19,7 +19,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
         eos_token_ids: tokens that end a sequence unless ignored.
         profiler_dir: where traces go; None when profiling is not set up.
         timings: seconds of each phase of the start, by name.
-        num_threads: that each rank computes with.
+        num_threads: threads of each rank.
         tensor_parallel_size: ranks that share each layer.
         choices: one line for each value that was chosen for the user.
     """

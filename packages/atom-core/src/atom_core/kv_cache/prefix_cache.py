@@ -15,7 +15,7 @@ class CachedPrefix:
 
     Attributes:
         parent: the prefix before the block, or the salt before a first block.
-        token_ids: that the block's name covers.
+        token_ids: the tokens that the block's name covers.
         block_ids: by group, the block that stores its keys and values; None where none does.
         num_children: prefixes that are known to go on from here.
     """

@@ -123,7 +123,7 @@ class Drafting:
         return number
 
     def _candidates(self, requests: Iterable[Request]) -> list[tuple[Request, Candidate]]:
-        """Those of `requests` that have a use for drafts now."""
+        """The requests among `requests` that have a use for drafts now."""
         found = []
         for request in requests:
             candidate = self._candidate(request, request.num_computed_tokens)

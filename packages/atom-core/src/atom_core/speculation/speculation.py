@@ -34,7 +34,7 @@ class NextDrafts(NamedTuple):
     """What a model is to make behind a step.
 
     Attributes:
-        number: of drafts for each request.
+        number: drafts for each request.
         are_awaited: the next step should have them; else they are made to see how often they are right.
     """
 

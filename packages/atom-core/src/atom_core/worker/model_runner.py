@@ -42,7 +42,7 @@ class Forward:
 
     Attributes:
         logits_nV: float32, of the rows that sample.
-        states: of its tokens; None where a graph has all of it, and nobody drafts.
+        states: what the layers gave for its tokens; None where a graph has all of it, and nobody drafts.
         prompt_logprobs, vectors: by index in the batch, of the requests that ask for them.
     """
 

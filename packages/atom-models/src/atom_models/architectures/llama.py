@@ -118,7 +118,7 @@ def llama_norm(
 
 class LlamaAttention(Layer):
     """Args:
-    in_features: of what q, k and v are made from; None is the hidden size.
+    in_features: size of what q, k and v are made from; None is the hidden size.
     """
 
     def __init__(

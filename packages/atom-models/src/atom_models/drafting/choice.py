@@ -28,7 +28,7 @@ class DraftChoice:
 
     Attributes:
         method: what it is: the target's own prediction layers (mtp), or a head of EAGLE's or EAGLE-3's kind.
-        num_layers: that have a cache.
+        num_layers: layers that have a cache.
         aux_hidden_states: ids of the target's layers whose outputs it reads, for the `BuildContext` of the target.
     """
 

@@ -38,7 +38,7 @@ class EagleHead(nn.Module):
     """A `DraftModel` with the embedding and the head of its `target`.
 
     Args:
-        config: of the head.
+        config: the head's fields.
         target: gives ``embed_input_ids`` and ``compute_logits``; it does not become a part of this module.
         fc_bias: `fc` has a bias.
     """

@@ -60,7 +60,7 @@ class Eagle3Head(nn.Module):
     """A `DraftModel` with an embedding, a head and a vocabulary of its own, or those of its `target`.
 
     Args:
-        config: of the head.
+        config: the head's fields.
         target: gives ``embed_input_ids`` and ``compute_logits`` where `stored` has no tables; it does not become a part
             of this module.
         stored: what the checkpoint has.

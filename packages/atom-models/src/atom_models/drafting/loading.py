@@ -46,10 +46,10 @@ def build_draft(
     folder without weights is taken as it is.
 
     Args:
-        checkpoint: of the target.
+        checkpoint: the target's.
         context: how the target was built. A head is held in plain numbers whatever the target is held in.
         target: it need not be loaded.
-        draft_checkpoint: of an EAGLE or EAGLE-3 head.
+        draft_checkpoint: an EAGLE or EAGLE-3 head; None drafts with the target's prediction layers.
 
     Raises:
         CheckpointError: there is no draft model (see `choose_draft`), or its weights are not those that it needs.

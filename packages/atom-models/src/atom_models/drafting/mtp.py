@@ -53,7 +53,7 @@ class PredictionLayers(nn.Module):
     """A `DraftModel` of a checkpoint's own prediction layers, with the embedding and the head of its `target`.
 
     Args:
-        architecture: of the target.
+        architecture: the target's.
         config: the target's.
         target: gives ``embed_input_ids`` and ``compute_logits``; it does not become a part of this module.
         num_layers: prediction layers of the checkpoint, which take turns.

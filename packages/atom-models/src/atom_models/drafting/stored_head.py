@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from atom_models.drafting.eagle_config import EagleConfig
 
 _EMBEDDING, _HEAD, _TARGET_IDS = "draft.embed_tokens.weight", "draft.lm_head.weight", "draft.d2t"
-# Which tokens of the target's can be drafted: for training.
+# It marks the target's tokens that can be drafted: for training.
 _DRAFTED = "draft.t2d"
 _ROWS_AT_ONCE = 8192
 

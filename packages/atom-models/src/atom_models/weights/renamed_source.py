@@ -41,7 +41,7 @@ class RenamedSource:
         return Headers({name: tensors[stored] for name, stored in self._stored.items()})
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Those tensors in that order; nothing else is read."""
+        """The tensors of `names` in that order; nothing else is read."""
         order = list(names)
         tensors = self.source.read([self._stored[name] for name in order])
         for name, (_, tensor) in zip(order, tensors, strict=True):

@@ -15,7 +15,7 @@ from atom_core.executor.processes.rank_process import RankProcess, this_python
 from atom_core.executor.processes.wire import Join, Leave, ToRank, encode
 
 WORKER = this_python("atom_core.executor.processes.worker")
-# Those that lose a rank may say so before its own end is seen: so long is waited for the first cause.
+# Ranks that lose another one may say so before its own end is seen: so long is waited for the first cause.
 GATHER_SECONDS = 0.3
 LEAVE_SECONDS = 5.0
 
@@ -28,7 +28,7 @@ class RankProcesses:
     Args:
         size: how many there are.
         device: "cpu" or "cuda".
-        num_threads: that each computes with.
+        num_threads: threads of each rank.
         command: runs a rank, with the number of a descriptor as its last argument.
 
     Raises:

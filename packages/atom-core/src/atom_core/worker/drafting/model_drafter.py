@@ -25,7 +25,7 @@ class ModelDrafter:
 
     Args:
         draft: over its caches.
-        tables: of the requests; histories have what was sampled by the time of a call.
+        tables: what the worker keeps of requests; histories have what was sampled by the time of a call.
         block_size: tokens of a cache block.
     """
 
@@ -38,7 +38,7 @@ class ModelDrafter:
         """Take in a step, after its samples, and make the drafts that it asks for.
 
         Args:
-            states: of the step's tokens.
+            states: what the layers gave for the step's tokens.
             sampled_n: int64, what was sampled, as in `Sampled`.
 
         Returns:

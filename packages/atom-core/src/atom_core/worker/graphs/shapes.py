@@ -13,7 +13,7 @@ from atom_core.worker.steps.batch import StepRows
 PROMPT_REQS = 16
 # An H100 computes this many tokens times weights in 25 ms. Launching 36 layers takes a host 14 to 40 ms.
 LAUNCH_BOUND = 1e13
-# Of more drafts not every number of them is captured.
+# Above this, not every number of drafts is captured.
 MOST_NUMBERS = 4
 # Beyond so many tokens, a step is captured in pieces only: the host has time enough to call attention.
 MOST_WHOLE = 2048
@@ -24,7 +24,7 @@ class GraphShape:
     """A batch of exactly so many requests and tokens.
 
     Attributes:
-        tokens_each: of a decode, one and the drafts that are verified; each request has so many.
+        tokens_each: tokens of each request's decode: one, and the drafts that are verified.
     """
 
     num_reqs: int

@@ -26,7 +26,7 @@ class LayerStates(NamedTuple):
     aux: Sequence[torch.Tensor] = ()
 
     def of_tokens(self, num_tokens: int) -> LayerStates:
-        """Those of the first tokens."""
+        """The states of the first tokens."""
         return LayerStates(self.hidden_TD[:num_tokens], [each[:num_tokens] for each in self.aux])
 
 

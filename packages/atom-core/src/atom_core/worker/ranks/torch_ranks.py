@@ -13,7 +13,7 @@ class TorchRanks:
 
     Args:
         store_path: a file that all ranks, and nobody else, can open: they find each other in it.
-        rank, size: of this process, and of all. On GPUs a rank has the device of its number.
+        rank, size: this process's number, and how many there are. On GPUs a rank has the device of its number.
         device: "cpu" or "cuda".
     """
 

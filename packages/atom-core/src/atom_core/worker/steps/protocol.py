@@ -16,7 +16,7 @@ class WholeStep(NamedTuple):
 
     Attributes:
         logits_nV: float32, of the rows that sample.
-        states: of its tokens; None where nobody drafts from them.
+        states: what the layers gave for its tokens; None where nobody drafts from them.
     """
 
     logits_nV: torch.Tensor
