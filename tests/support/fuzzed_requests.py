@@ -116,7 +116,8 @@ class RequestFuzzer:
         """The next of the sequence."""
         self._place += 1
         shapes = {
-            self._hostile_body: 70,
+            self._hostile_body: 66,
+            self._long_lists: 4,
             self._bad_json: 6,
             self._left_early: 8,
             self._odd_head: 6,
@@ -129,6 +130,24 @@ class RequestFuzzer:
     def _hostile_body(self) -> FuzzedRequest:
         path, body = self._mutated()
         return self._post(f"hostile {path}", path, as_json(body).encode())
+
+    def _long_lists(self) -> FuzzedRequest:
+        """Many texts or lists of ids, each of them long: what a client may lay out in pairs, or have packed."""
+        text = "a " * self._draw.choice([1, 100, 2000])
+        count = self._draw.choice([100, 1000, 2048])
+        ids = [[5, 6, 7] * self._draw.choice([1, 50])] * count
+        path, body = self._draw.choice(
+            [
+                ("/v1/rerank", {"query": text, "documents": ["b"] * count}),
+                ("/v1/rerank", {"query": "a", "documents": [text] * count}),
+                ("/v1/score", {"text_1": [text] * count, "text_2": [text] * count}),
+                ("/v1/embeddings", {"input": [text] * count}),
+                ("/v1/embeddings", {"input": ids}),
+                (TEXT, {"prompt": ids, "max_tokens": 1}),
+                (TEXT, {"prompt": [text] * count, "max_tokens": 1}),
+            ]
+        )
+        return self._post(f"long lists {path}", path, as_json(body).encode())
 
     def _bad_json(self) -> FuzzedRequest:
         path, body = self._mutated()

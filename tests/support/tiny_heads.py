@@ -216,11 +216,12 @@ class HeadReference:
         self.config, self.weights = config, weights
         self.is_third = "layers.0.hidden_norm.weight" in weights
 
-    def features(self, hidden_states: torch.Tensor, entering: list[torch.Tensor]) -> torch.Tensor:
-        """What the head reads: hidden states, or what enters those layers of the target that the config names."""
+    def features(self, hidden_states: torch.Tensor, streams: list[torch.Tensor]) -> torch.Tensor:
+        """What the head reads: hidden states, or the streams that the config names; what enters layer 0 comes first."""
         if not self.is_third:
             return hidden_states
-        aux = [entering[layer_id] for layer_id in self.config["eagle_aux_hidden_state_layer_ids"]]
+        ids = self.config["eagle_aux_hidden_state_layer_ids"]
+        aux = [streams[layer_id + (ids[0] == 1)] for layer_id in ids]
         if self.config.get("fc_norm"):
             aux = [self._norm(each, f"fc_norm.{index}") for index, each in enumerate(aux)]
         x = torch.cat(aux, dim=-1)

@@ -74,3 +74,8 @@ def test_the_longest_request_is_what_fits_behind_windows_too():
 def test_a_model_without_attention_layers_gets_the_blocks_that_its_requests_count():
     assert make_size(block_bytes=0).num_blocks == 4 * 32
     assert make_size(block_bytes=0, num_blocks=77).num_blocks == 77
+
+
+def test_a_cache_that_holds_one_token_and_the_next_is_large_enough():
+    size = make_size(max_model_len=2, num_blocks=1)
+    assert (size.num_blocks, size.max_model_len) == (1, 2)

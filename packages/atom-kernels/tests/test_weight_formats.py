@@ -180,3 +180,14 @@ def test_mxfp4_equals_transformers_for_every_code_and_scale():
     scale = torch.randint(100, 150, (2, 8, 3), dtype=torch.uint8, generator=generator)
     ours = Mxfp4().dequantize({"weight": blocks.flatten(-2), "scale": scale}, 96)
     assert torch.equal(ours.bfloat16(), convert_moe_packed_tensors(blocks, scale).transpose(1, 2))
+
+
+@each([Nvfp4(), Nvfp4(divides=True)])
+def test_the_largest_number_of_an_nvfp4_matrix_has_the_largest_scale_and_code(weight_format):
+    weight = torch.full((1, 16), 0.25)
+    weight[0, 3] = 12.0
+    tensors = weight_format.quantize(weight)
+    assert tensors["scale"].float().max() == 448.0
+    assert decode_e2m1(tensors["weight"]).max() == 6.0
+    largest = 1 / tensors["tensor_scale"] if weight_format.divides else tensors["tensor_scale"]
+    torch.testing.assert_close(largest, torch.tensor([[12.0 / (6 * 448)]]))

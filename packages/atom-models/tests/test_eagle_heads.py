@@ -116,9 +116,21 @@ def reference_of(target: Path, head: Path) -> tuple[Any, HeadReference]:
 
 def features_of(theirs: Any, reference: HeadReference, text: list[int]) -> torch.Tensor:
     """What the head reads at each position but the last one."""
-    with torch.inference_mode():
-        *entering, normed = theirs(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
-        return reference.features(normed[0], [each[0] for each in entering])
+    streams: list[torch.Tensor] = []
+    layers = theirs.model.layers
+    hooks = [layers[0].register_forward_pre_hook(lambda _, args: streams.append(args[0][0]))]
+    hooks += [layer.register_forward_hook(lambda _, args, out: streams.append(_first(out)[0])) for layer in layers]
+    try:
+        with torch.inference_mode():
+            *_, normed = theirs(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
+            return reference.features(normed[0], streams)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _first(output: Any) -> torch.Tensor:
+    return output if isinstance(output, torch.Tensor) else output[0]
 
 
 def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
@@ -140,7 +152,7 @@ def test_a_ragged_batch_gives_the_logits_of_the_formula(variant: str, targets: d
 @pytest.mark.parametrize("family", ["gpt_oss", "deepseek_v3", "qwen3_moe-mixed", "mistral"])
 def test_a_head_drafts_behind_a_target_of_any_family(family: str, tiny_family: Any, tmp_path: Path):
     target, draw = tiny_family(family), random.Random(0)
-    hidden, layers = (80, [1, 2, 3]) if family == "gpt_oss" else (64, [1])
+    hidden, layers = (80, [1, 2, 3]) if family == "gpt_oss" else (64, [1] if "mixed" in family else [2])
     sizes: dict[str, Any] = {"hidden_size": hidden, "target_hidden": hidden, "eagle_aux_hidden_state_layer_ids": layers}
     head, text = make_head(tmp_path, vocab=384, **sizes), [draw.randrange(3, 384) for _ in range(30)]
     theirs, reference = reference_of(target, head)
@@ -202,14 +214,17 @@ def test_a_head_of_all_tokens_needs_no_ids_of_its_own(targets: dict[str, Path], 
     assert load_both(targets["llama"], make_head(tmp_path))[1].target_ids is None
 
 
-def test_the_layers_that_a_head_reads_are_those_before_the_ones_that_its_config_names(
-    targets: dict[str, Path], tmp_path: Path
+@pytest.mark.parametrize(
+    ("ids", "read"),
+    [([2, 4], (1, 3)), ([3], (2,)), ([1, 2, 3], (1, 2, 3)), ([1], (1,))],
+)
+def test_ids_that_begin_with_1_are_layers_whose_outputs_a_head_reads_and_others_those_after_them(
+    ids: list[int], read: tuple[int, ...], targets: dict[str, Path], tmp_path: Path
 ):
     target, head = open_checkpoint(targets["llama"]), open_checkpoint(make_head(tmp_path))
-    choice = choose_draft(target, head)
-    assert (choice.method, choice.num_layers, choice.aux_hidden_states) == ("eagle3", 1, (0, 1, 2))
-    rewrite_config(head.path, eagle_config={"eagle_aux_hidden_state_layer_ids": [2, 4]})
-    assert choose_draft(target, open_checkpoint(head.path)).aux_hidden_states == (1, 3)
+    rewrite_config(head.path, eagle_config={"eagle_aux_hidden_state_layer_ids": ids})
+    choice = choose_draft(target, open_checkpoint(head.path))
+    assert (choice.method, choice.num_layers, choice.aux_hidden_states) == ("eagle3", 1, read)
 
 
 def test_layers_that_no_config_names_are_early_middle_and_late_ones(tmp_path: Path):
@@ -344,10 +359,10 @@ def refusal(target: Path, head: Path, **fields: Any) -> str:
 
 def test_a_target_that_gives_outputs_of_other_layers_is_refused(targets: dict[str, Path], tmp_path: Path):
     checkpoint, drafts = open_checkpoint(targets["llama"]), open_checkpoint(make_head(tmp_path))
-    context = BuildContext(max_model_len=64, aux_hidden_states=(1, 2, 3))
+    context = BuildContext(max_model_len=64, aux_hidden_states=(0, 1, 2))
     target = build_model(checkpoint, context)
     with pytest.raises(
-        ValueError, match=r"reads outputs of the target's layers \(0, 1, 2\), and .* those of \(1, 2, 3\)"
+        ValueError, match=r"reads outputs of the target's layers \(1, 2, 3\), and .* those of \(0, 1, 2\)"
     ):
         build_draft(checkpoint, context, target=target, draft_checkpoint=drafts)
 
@@ -367,8 +382,15 @@ WRONG_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "layers of another kind": ({"model_type": "deepseek_v3"}, "layers of model_type 'deepseek_v3' are not implemented"),
     "layers out of order": ({"eagle_aux_hidden_state_layer_ids": [3, 1, 2]}, r"is \[3, 1, 2\]; they must ascend"),
     "a layer twice": ({"eagle_aux_hidden_state_layer_ids": [1, 1, 2]}, r"is \[1, 1, 2\]; they must ascend"),
-    "what enters the first layer": ({"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}, "from 1 to the 4 layers"),
-    "a layer that there is not": ({"eagle_aux_hidden_state_layer_ids": [1, 2, 5]}, r"is \[1, 2, 5\]; they must ascend"),
+    "what enters the first layer": (
+        {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
+        r"is \[0, 1, 2\]; they must ascend, from 1 to 4: the target has 4 layers, and such ids name their inputs",
+    ),
+    "the input of a layer that there is not": ({"eagle_aux_hidden_state_layer_ids": [2, 5]}, "from 1 to 4: .* inputs"),
+    "the output of a layer that there is not": (
+        {"eagle_aux_hidden_state_layer_ids": [1, 2, 4]},
+        r"is \[1, 2, 4\]; they must ascend, from 1 to 3: the target has 4 layers, and such ids name their outputs",
+    ),
     "layers in words": ({"eagle_aux_hidden_state_layer_ids": ["1"]}, r"is \['1'\]; they must ascend"),
     "default layers of a small target": (
         {"eagle_aux_hidden_state_layer_ids": None},

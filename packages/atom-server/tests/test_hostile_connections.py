@@ -12,6 +12,9 @@ import httpx
 import pytest
 
 from atom_server import ServerOptions, create_app
+from atom_server.connections import descriptors
+from atom_server.connections.descriptors import connections_that_fit
+from atom_server.connections.open_connections import OpenConnections
 from atom_server.connections.seldom import SeldomWarning
 from http_edge import WHOLE, Client, EdgeProcess, last_answer, plain_app, serving
 
@@ -437,3 +440,26 @@ def test_a_warning_that_clients_cause_is_seldom(caplog, monkeypatch):
     warn("again")
     lines = [record.getMessage() for record in caplog.records]
     assert lines == ["again", "again (999 more times since the last such line)"]
+
+
+def test_a_first_warning_is_told_at_once_on_a_machine_that_has_just_started(caplog, monkeypatch):
+    monkeypatch.setattr("atom_server.connections.seldom.time.monotonic", lambda: 0.0)
+    SeldomWarning(logging.getLogger("atom_server.test"))("no room")
+    assert [record.getMessage() for record in caplog.records] == ["no room"]
+
+
+def test_a_full_server_says_so_and_which_flag_it_is(caplog):
+    connections = OpenConnections(1)
+    asks, comes = object(), object()
+    assert connections.add(asks)
+    assert not caplog.records
+    connections.set_works(asks, works=True)
+    assert not connections.add(comes)
+    assert "there are 1 connections, as many as may be (--max-connections): refused" in caplog.text
+
+
+@pytest.mark.parametrize(("limit", "told"), [(10**6, False), (100, True)])
+def test_fewer_connections_than_wanted_are_told(caplog, monkeypatch, limit, told):
+    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda kind: (limit, limit))
+    assert (connections_that_fit(1000) < 1000) is told
+    assert ("instead of 1000" in caplog.text) is told

@@ -231,7 +231,7 @@ def test_no_key_finds_the_prefixes_of_another(front):
 
 
 def test_keys_may_share_their_prefixes(server):
-    with Front(server.engine, api_key="alice,bob", salt_per_key=False) as front:
+    with Front(server.engine, api_key="alice,bob", share_prefixes=True) as front:
         prompt = [8] * 64
         assert cached_tokens(front, "alice", prompt) == 0
         assert cached_tokens(front, "bob", prompt) > 0

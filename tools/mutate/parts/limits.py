@@ -31,6 +31,7 @@ _GRAMMAR_TESTS = (
     "atom-core/tests/test_late_masks.py",
     "atom-core/tests/test_grammar_judge.py",
     "atom-core/tests/test_structured_output.py",
+    "atom-core/tests/test_grammar_compiler.py",
     "atom-core/tests/test_thinking_budget.py",
 )
 _HARMLESS: Harmless = {}

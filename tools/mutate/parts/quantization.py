@@ -21,6 +21,7 @@ _LAYOUT_TESTS = (
     "atom-models/tests/test_cache_scales_of_checkpoints.py",
     "atom-models/tests/test_bad_quantized_files.py",
     "atom-models/tests/test_quantized_shards.py",
+    "atom-models/tests/test_gguf_packed.py",
 )
 _PLAN_TESTS = (
     "atom-models/tests/test_model_requirements.py",

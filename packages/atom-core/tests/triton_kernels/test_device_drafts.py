@@ -87,16 +87,32 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[GraphShape]:
     return found
 
 
+@pytest.fixture
+def drafted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[GraphShape, int]]:
+    """The shapes of the steps behind which captured passes draft, and for each request how many tokens."""
+    found: list[tuple[GraphShape, int]] = []
+    replay = StepGraphs.replay_drafter
+
+    def spy(graphs: StepGraphs, shape: GraphShape, sampled_n: Any, number: int) -> Any:
+        drafts = replay(graphs, shape, sampled_n, number)
+        found.extend([] if drafts is None else [(shape, number)])
+        return drafts
+
+    monkeypatch.setattr(StepGraphs, "replay_drafter", spy)
+    return found
+
+
 @pytest.mark.parametrize("num_drafts", [1, 5])
-def test_graphs_verify_drafts_as_the_host_does(tiny_llama, replayed, num_drafts):
+def test_graphs_verify_and_make_drafts_as_the_host_does(tiny_llama, replayed, drafted, num_drafts):
     """The model has no attention, and its draft is often right."""
     load = partial(load_last_token, certainty=7.0)
     asked = {"num_drafts": num_drafts, "max_tokens": 16}
     expected, num_accepted = brought_by(tiny_llama, load, **asked)
     assert brought_by(tiny_llama, load, FULL, **asked) == (expected, num_accepted)
     assert num_accepted > 4
-    shapes = set(replayed)
-    assert GraphShape(2, 2 * (1 + num_drafts), tokens_each=1 + num_drafts) in shapes
+    shape = GraphShape(2, 2 * (1 + num_drafts), tokens_each=1 + num_drafts)
+    assert shape in set(replayed)
+    assert (shape, num_drafts) in drafted
 
 
 def test_captured_steps_give_a_draft_model_what_steps_on_the_host_give(tiny_llama, replayed):
@@ -104,6 +120,16 @@ def test_captured_steps_give_a_draft_model_what_steps_on_the_host_give(tiny_llam
     expected = brought_by(tiny_llama, load, max_tokens=3)
     assert brought_by(tiny_llama, load, FULL, max_tokens=3) == expected
     assert GraphShape(2, 4, tokens_each=2) in replayed
+
+
+@pytest.mark.slow
+def test_captured_passes_of_a_draft_with_a_cache_give_the_drafts_of_the_host(tiny_llama, drafted):
+    """One request ends before the other, which then drafts beside padding."""
+    load = toy(aux=(0, 1))
+    asked: dict[str, Any] = {"num_drafts": 2, "max_tokens": 6}
+    expected = brought_by(tiny_llama, load, **asked)
+    assert brought_by(tiny_llama, load, FULL, **asked) == expected
+    assert {number for _, number in drafted} == {0, 1, 2}
 
 
 def test_steps_in_pieces_give_a_draft_model_what_steps_on_the_host_give(tiny_llama):

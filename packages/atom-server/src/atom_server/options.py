@@ -58,8 +58,10 @@ class ServerOptions:
         "What the names of /metrics begin with; vllm suits dashboards and routers made for it.",
         choices=("atom", "vllm"),
     )
-    salt_per_key: bool = _option(
-        True, "Share cached prefixes only between requests of one key, so that no key can find out what others send."
+    share_prefixes: bool = _option(
+        False,
+        "Let requests of several keys share cached prefixes. Without it each key finds only its own, so that none can "
+        "find out what others send.",
     )
     requests_per_minute: int = _option(0, "Requests of each key, in a minute; 0 sets no limit.", minimum=0)
     tokens_per_minute: int = _option(

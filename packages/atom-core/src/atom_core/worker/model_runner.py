@@ -164,7 +164,10 @@ class ModelRunner:
         if self._drafter is None or forward.states is None:
             return sampled_n
         with self._profiler.mark("draft"):
-            drafts = self._drafter.follow(forward.step, forward.batch, forward.states, sampled_n)
+            numbers = [scheduled.num_next_drafts for scheduled in forward.step.scheduled]
+            drafts = self._steps.replay_drafter(forward.batch, sampled_n, numbers)
+            if drafts is None:
+                drafts = self._drafter.follow(forward.step, forward.batch, forward.states, sampled_n)
             return torch.cat([sampled_n, drafts]) if len(drafts) else sampled_n
 
     def _judges_prompts(self, rows: StepRows) -> bool:
@@ -207,7 +210,7 @@ class ModelRunner:
             return states, Sampler(states), HostSteps(model, on_host, block_size), self._make_drafter(on_host)
         tables = DeviceTables(max_num_seqs, max_model_len, device=config.device, **size)
         states = make_states(tables)
-        sampler = Sampler(states)
+        sampler, drafter = Sampler(states), self._make_drafter(tables)
         steps = DeviceSteps(
             config,
             model,
@@ -217,8 +220,9 @@ class ModelRunner:
             max_model_len=max_model_len,
             weights_per_token=loaded.weights_per_token,
             capture=capture,
+            drafter=drafter,
         )
-        return states, sampler, steps, self._make_drafter(tables)
+        return states, sampler, steps, drafter
 
     def _make_drafter(self, tables: RequestTables) -> ModelDrafter | None:
         draft = self._model.draft

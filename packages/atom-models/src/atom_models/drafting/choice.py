@@ -125,17 +125,24 @@ def _check_eagle(draft: Checkpoint, config: EagleConfig) -> None:
 
 
 def _aux_hidden_states(draft: Checkpoint, config: EagleConfig, num_layers: int) -> tuple[int, ...]:
-    """The layers whose outputs the head reads. Its config names those whose inputs they are: the ones after them."""
+    """The layers whose outputs the head reads.
+
+    Ids are written in two ways, and no field says which. Those that begin with 1 name layers by their outputs, as
+    ModelOpt writes them. All others name layers by their inputs: the outputs of the layers before. No head is known
+    that reads what the first layer gives, so the first id tells them apart (as in SGLang, pull request 25454).
+    """
     ids = config.eagle_aux_hidden_state_layer_ids
     given = "" if ids else " (for want of the field)"
     ids = ids or [2, num_layers // 2, num_layers - 3]
-    are_layers = isinstance(ids, list) and all(isinstance(one, int) and 1 <= one <= num_layers for one in ids)
-    if not are_layers or sorted(set(ids)) != ids:
+    are_numbers = isinstance(ids, list) and all(isinstance(one, int) for one in ids)
+    are_outputs = are_numbers and ids[0] == 1
+    last, ends = (num_layers - 1, "outputs") if are_outputs else (num_layers, "inputs")
+    if not are_numbers or sorted(set(ids)) != ids or ids[0] < 1 or ids[-1] > last:
         raise CheckpointError(
-            f"{draft.path}: eagle_aux_hidden_state_layer_ids is {ids}{given}; they must ascend, from 1 to the "
-            f"{num_layers} layers of the target"
+            f"{draft.path}: eagle_aux_hidden_state_layer_ids is {ids}{given}; they must ascend, from 1 to {last}: the "
+            f"target has {num_layers} layers, and such ids name their {ends}"
         )
-    return tuple(one - 1 for one in ids)
+    return tuple(ids) if are_outputs else tuple(one - 1 for one in ids)
 
 
 def _no_prediction_layers(checkpoint: Checkpoint, reason: str) -> CheckpointError:

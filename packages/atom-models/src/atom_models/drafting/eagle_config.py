@@ -41,7 +41,7 @@ class EagleConfig(LlamaConfig):
     """Fields of a head's `config.json`; those of `LlamaConfig` are of its layers, `vocab_size` is the target's.
 
     Attributes:
-        eagle_aux_hidden_state_layer_ids: the layers of the target whose inputs it reads: layer 2's is layer 1's output.
+        eagle_aux_hidden_state_layer_ids: the layers of the target that it reads, as `choose_draft` understands them.
         draft_vocab_size: tokens that it can draft; None is all.
         target_hidden_size: None is its own.
         norm_before_residual: the residual begins as what `hidden_norm` gives, not as what it takes.

@@ -103,7 +103,7 @@ class KeyRing:
         admin = None if options.admin_key is None else _digest(options.admin_key)
         if options.require_key and not keys:
             raise ConfigError("require_key is set, and there is no key: give --api-key-file, --api-key or ATOM_API_KEY")
-        return cls(keys, admin=admin, salted=options.salt_per_key)
+        return cls(keys, admin=admin, salted=not options.share_prefixes)
 
     def find(self, given: str) -> Caller | None:
         """Whose key `given` is; None for one that is not known. Takes equally long for all."""

@@ -18,12 +18,14 @@ class DraftDecodes:
         positions_W: int64, of the last token that was computed.
         max_seq_len: tokens that a request may come to have.
         block_size: tokens of a cache block.
+        are_real_W: bool; the others pad a captured batch and write nothing. None where all are real.
     """
 
     block_tables_GWN: torch.Tensor
     positions_W: torch.Tensor
     max_seq_len: int
     block_size: int
+    are_real_W: torch.Tensor | None = None
 
     def of_rows(self, rows: torch.Tensor) -> DraftDecodes:
         """Some of the requests."""
@@ -40,7 +42,7 @@ class DraftDecodes:
                 query_start_loc=query_start_loc,
                 seq_lens=(positions_W + 1).int(),
                 block_table=block_table_WN,
-                slot_mapping=block_table_WN.gather(1, blocks_W[:, None])[:, 0].long() * self.block_size + offsets_W,
+                slot_mapping=self._slots(block_table_WN.gather(1, blocks_W[:, None])[:, 0], offsets_W),
                 num_reqs=num_reqs,
                 num_tokens=num_reqs,
                 num_decodes=num_reqs,
@@ -50,3 +52,7 @@ class DraftDecodes:
             for block_table_WN in self.block_tables_GWN
         )
         return positions_W, geometries
+
+    def _slots(self, blocks_W: torch.Tensor, offsets_W: torch.Tensor) -> torch.Tensor:
+        slots_W = blocks_W.long() * self.block_size + offsets_W
+        return slots_W if self.are_real_W is None else torch.where(self.are_real_W, slots_W, -1)

@@ -75,6 +75,38 @@ class ModelDrafter:
         )
         return self._guess(features_TD[last_W], numbers[takers], decodes)
 
+    def follow_captured(
+        self, batch: ModelInput, states: LayerStates, sampled_n: torch.Tensor, number: int
+    ) -> tuple[torch.Tensor]:
+        """As `follow`, for a batch of decodes that has the shape of its graph; it reads no number on the host.
+
+        Args:
+            sampled_n: of all places, those of padding too.
+            number: drafts for each request.
+
+        Returns:
+            int64 ``[requests, number]``; without drafts, something that nobody reads.
+        """
+        tables, each = self._tables, 1 if batch.graph is None else batch.graph.tokens_each
+        # A token is sampled after each.
+        next_ids_T = tables.history[batch.sample_slots, batch.sample_positions].long()
+        features_TD = self._draft.model.features(states.hidden_TD, states.aux)
+        features_TD = self._draft.forward(next_ids_T, batch.positions, features_TD, batch.geometries)
+        if not number:
+            return (features_TD[:1],)
+        num_kept_W = (sampled_n != -1).view(-1, each).sum(dim=1).clamp_min(1)
+        last_W = torch.arange(0, len(sampled_n), each, device=sampled_n.device) + num_kept_W - 1
+        slots_W = batch.sample_slots[::each]
+        decodes = DraftDecodes(
+            tables.block_tables[:, slots_W],
+            batch.positions[last_W],
+            max_seq_len=batch.geometry.max_seq_len,
+            block_size=self._block_size,
+            are_real_W=batch.geometry.slot_mapping[::each] >= 0,
+        )
+        numbers = np.full(len(slots_W), number)
+        return (self._guess(features_TD[last_W], numbers, decodes).view(-1, number),)
+
     def _guess(self, features_WD: torch.Tensor, numbers: np.ndarray, decodes: DraftDecodes) -> torch.Tensor:
         """So many drafts for each row, the first of them by `features_WD`; rows that have enough drop out."""
         device, most = features_WD.device, int(numbers.max())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 
+from atom_core.speculation.config import DRAFTING_REQS
 from atom_core.worker.graphs.cuda_capture import Capture, CaptureCost, Captured
 from atom_core.worker.graphs.shapes import GraphShape, GraphShapes
+from atom_core.worker.model.engine_model import LayerStates
 from atom_core.worker.steps.batch import NO_ROWS, ModelInput, StepRows
 from atom_core.worker.steps.device_inputs import DeviceInputs
 
@@ -19,6 +21,8 @@ RunModel = Callable[[ModelInput], tuple[torch.Tensor, ...]]
 """Float32 logits ``[n, vocab]`` of the rows of a batch that sample, and whatever else is wanted of it."""
 Draw = Callable[[torch.Tensor, ModelInput, bool], tuple[torch.Tensor]]
 """``(logits [n, vocab], batch, filters) -> int64 [n]``: draws tokens, appends them, and verifies drafts."""
+Follow = Callable[[ModelInput, LayerStates, torch.Tensor, int], tuple[torch.Tensor]]
+"""``(batch, states, sampled [n], number) -> int64 [requests, number]``: a draft model behind a step of decodes."""
 
 
 class StepGraphs:
@@ -26,8 +30,9 @@ class StepGraphs:
 
     Args:
         inputs: builds the batches.
-        run_model, draw: what is captured.
+        run_model, draw, follow: what is captured; nobody drafts without `follow`.
         shapes: of the batches. Every row of them samples: rows that need not, into the row for padding.
+        num_drafts: that are made behind a step at most.
         max_seq_len: of a request, ever: graphs hold for every length.
         capture: makes the graphs.
     """
@@ -38,14 +43,20 @@ class StepGraphs:
         *,
         run_model: RunModel,
         draw: Draw,
+        follow: Follow | None = None,
+        num_drafts: int = 0,
         shapes: GraphShapes,
         max_seq_len: int,
         capture: Capture,
     ) -> None:
-        self._inputs, self._run_model, self._draw = inputs, run_model, draw
+        self._inputs, self._run_model, self._draw, self._follow = inputs, run_model, draw, follow
+        self._num_drafts = num_drafts
         self._shapes, self._max_seq_len, self._capture = shapes, max_seq_len, capture
         self._models: dict[GraphShape, Captured] = {}
         self._samplers: dict[tuple[GraphShape, bool], Captured] = {}
+        self._drafters: dict[tuple[GraphShape, int], Captured] = {}
+        self._sampled = torch.zeros(max(shape.num_tokens for shape in shapes.all), dtype=torch.int64)
+        self._sampled = self._sampled.to(inputs.device)
         self._cost = CaptureCost()
 
     def shape_of(self, rows: StepRows) -> GraphShape | None:
@@ -78,6 +89,19 @@ class StepGraphs:
         self._samplers[shape, filters].replay()
         return self._samplers[shape, filters].outputs[0]
 
+    def replay_drafter(self, shape: GraphShape, sampled_n: torch.Tensor, number: int) -> torch.Tensor | None:
+        """Drafts ``[requests of the shape, number]`` behind the step that was sampled last; None without a graph.
+
+        Args:
+            sampled_n: int64, of the places that are not padding.
+        """
+        drafter = self._drafters.get((shape, number))
+        if drafter is None:
+            return None
+        self._sampled[: len(sampled_n)].copy_(sampled_n)
+        drafter.replay()
+        return drafter.outputs[0]
+
     def _capture_shape(self, shape: GraphShape) -> None:
         self._inputs.fill(NO_ROWS, shape)
         batch = self._inputs.view(
@@ -94,7 +118,22 @@ class StepGraphs:
         model = self._capture(partial(self._run_model, batch))
         logits_nV = model.outputs[0]
         samplers = {filters: self._capture(partial(self._draw, logits_nV, batch, filters)) for filters in (False, True)}
-        for captured in (model, *samplers.values()):
+        drafters = self._capture_drafters(batch, shape, model.outputs[1:])
+        for captured in (model, *samplers.values(), *drafters.values()):
             captured.share()
         self._samplers |= {(shape, filters): sampler for filters, sampler in samplers.items()}
+        self._drafters |= {(shape, number): drafter for number, drafter in drafters.items()}
         self._models[shape] = model
+
+    def _capture_drafters(
+        self, batch: ModelInput, shape: GraphShape, states: Sequence[torch.Tensor]
+    ) -> dict[int, Captured]:
+        """By the number of drafts: none for many requests, which do not have any."""
+        if self._follow is None or not shape.is_decode:
+            return {}
+        most = self._num_drafts if shape.num_reqs <= DRAFTING_REQS else 0
+        self._sampled.zero_()
+        sampled_n, states = self._sampled[: shape.num_samples], LayerStates(states[0], states[1:])
+        return {
+            number: self._capture(partial(self._follow, batch, states, sampled_n, number)) for number in range(most + 1)
+        }

@@ -71,7 +71,8 @@ class EngineModel:
 
     def why_not_capturable(self) -> str | None:
         """Why attention cannot be captured in a graph; None if it can."""
-        for plan, _, layers in self.cached.plans:
+        of_draft = () if self.draft is None else self.draft.cached.plans
+        for plan, _, layers in (*self.cached.plans, *of_draft):
             if not plan.capturable:
                 return f"the {plan.backend} backend of {layers[0]} cannot be captured"
         return None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
+from atom_core.worker.drafting.model_drafter import ModelDrafter
 from atom_core.worker.graphs.cuda_capture import Capture
 from atom_core.worker.graphs.piece_graphs import PieceGraphs
 from atom_core.worker.graphs.plan import plan_graphs
@@ -37,6 +39,7 @@ class DeviceSteps:
         max_model_len: of a request.
         weights_per_token: that each is multiplied by, about.
         capture: makes graphs.
+        drafter: follows the steps; None where nobody drafts.
 
     Attributes:
         choices: a line for each value that was chosen for the user.
@@ -54,6 +57,7 @@ class DeviceSteps:
         max_model_len: int,
         weights_per_token: int,
         capture: Capture,
+        drafter: ModelDrafter | None = None,
     ) -> None:
         self._model, self._states = model, states
         self.is_preparing = False
@@ -80,6 +84,8 @@ class DeviceSteps:
                 # Not a method: graphs that held their holder would keep the model until garbage is collected.
                 run_model=partial(_run_whole, model),
                 draw=partial(_draw, sampler),
+                follow=None if drafter is None else drafter.follow_captured,
+                num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
                 shapes=plan.shapes,
                 max_seq_len=max_model_len,
                 capture=capture,
@@ -136,6 +142,14 @@ class DeviceSteps:
             return None
         ids = self._graphs.replay_sampler(batch.graph, filters=bool(states.filters[slots].any()))
         return ids[: len(slots)]
+
+    def replay_drafter(self, batch: ModelInput, sampled_n: torch.Tensor, numbers: Sequence[int]) -> torch.Tensor | None:
+        """See `Steps`. Requests that have unequal numbers of drafts are left to others."""
+        if batch.graph is None or self._graphs is None or len(set(numbers)) > 1:
+            return None
+        number, num_reqs = numbers[0], batch.rows.num_reqs
+        drafts_WK = self._graphs.replay_drafter(batch.graph, sampled_n, number)
+        return None if drafts_WK is None else drafts_WK[:num_reqs, :number].flatten() if number else sampled_n[:0]
 
     def _do_without_graphs(self, error: Exception) -> None:
         """Go on eagerly where a step cannot be captured, unless graphs were asked for."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from atom_core.worker.model.engine_model import EngineModel, LayerStates
@@ -31,6 +33,10 @@ class HostSteps:
         return None
 
     def replay_sampler(self, batch: ModelInput) -> torch.Tensor | None:
+        """None: nothing is captured."""
+        return None
+
+    def replay_drafter(self, batch: ModelInput, sampled_n: torch.Tensor, numbers: Sequence[int]) -> torch.Tensor | None:
         """None: nothing is captured."""
         return None
 

@@ -56,6 +56,15 @@ class Steps(Protocol):
         """Int64 ids ``[n]`` as in `Sampled`, drawn from the logits of `replay_model`; None where no graph does it."""
         ...
 
+    def replay_drafter(self, batch: ModelInput, sampled_n: torch.Tensor, numbers: Sequence[int]) -> torch.Tensor | None:
+        """The drafts behind the step that was sampled last, as `ModelDrafter.follow` gives them; None without a graph.
+
+        Args:
+            sampled_n: as in `Sampled`.
+            numbers: drafts for each request.
+        """
+        ...
+
     def capture_next(self) -> bool:
         """Capture a graph ahead of its use; False where none is left."""
         ...

@@ -1,0 +1,43 @@
+"""Layers with a cache: their problems and plans, what they keep, and the arithmetic that kernels are held to."""
+
+from __future__ import annotations
+
+from tools.mutate.operators import GENERAL_OPERATORS
+from tools.mutate.parts.part import Harmless, Part
+
+_KERNELS = "atom-kernels/src/atom_kernels"
+_CORE = "atom-core/src/atom_core"
+_PLAN_TESTS = (
+    "atom-models/tests/test_mixers.py",
+    "atom-kernels/tests/test_attention.py",
+    "atom-kernels/tests/test_latent_attention.py",
+    "atom-kernels/tests/test_float8_cache.py",
+    "atom-kernels/tests/test_float8_latents.py",
+    "atom-kernels/tests/test_cache_write.py",
+    "atom-kernels/tests/test_plans.py",
+    "atom-kernels/tests/test_operators_parity.py",
+    "atom-models/tests/test_operators_of_a_step.py",
+)
+_CACHE_TESTS = (
+    "atom-core/tests/test_cache_pages.py",
+    "atom-core/tests/test_cache_layouts.py",
+    "atom-core/tests/test_cache_size.py",
+    "atom-core/tests/test_device_memory.py",
+    "atom-core/tests/test_cache_groups.py",
+)
+_HARMLESS: Harmless = {}
+
+MIXERS = Part(
+    name="mixers",
+    files={
+        f"{_KERNELS}/mixers/*.py": _PLAN_TESTS,
+        f"{_KERNELS}/attention/*.py": _PLAN_TESTS,
+        f"{_KERNELS}/attention/mla/*.py": _PLAN_TESTS,
+        f"{_CORE}/worker/cache/*.py": _CACHE_TESTS,
+        f"{_CORE}/worker/model/cached_mixers.py": _CACHE_TESTS,
+    },
+    operators=GENERAL_OPERATORS,
+    harmless=_HARMLESS,
+    # Kernels of GPUs have tests of their own, and searches for quick settings decide nothing but speed.
+    left_out=("__init__.py", "triton_backend.py", "triton_products.py", "triton_prologue.py", "tuning.py"),
+)
