@@ -267,6 +267,27 @@ FAMILIES: dict[str, Family] = {
         },
         has_prediction_layer=True,
     ),
+    "qwen3_next": Family(
+        "Qwen3NextForCausalLM",
+        "qwen3_next",
+        21,
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 32,
+            "num_key_value_heads": 1,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 40,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "norm_topk_prob": True,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 12,
+            "linear_conv_kernel_dim": 4,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+        },
+    ),
     "nemotron": Family("NemotronForCausalLM", "nemotron", 20, {"head_dim": 24, "norm_eps": 1e-3}),
 }
 

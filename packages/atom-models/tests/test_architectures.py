@@ -205,7 +205,7 @@ def test_every_supported_architecture_has_a_tiny_family_and_every_family_is_supp
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        ("Qwen3NextForCausalLM", "Qwen3ForCausalLM"),
+        ("Qwen3xForCausalLM", "Qwen3ForCausalLM"),
         ("Gemma3ForConditionalGeneration", "Gemma3ForCausalLM"),
         ("Ministral3ForCausalLM", "MistralForCausalLM"),
         ("Llama4ForConditionalGeneration", "LlamaForCausalLM"),

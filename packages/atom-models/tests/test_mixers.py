@@ -12,7 +12,7 @@ import torch
 from atom_kernels.mixers import MixerBackend, MixerRunner, UnsupportedMixerError, select_mixer
 from atom_kernels.mixers.cache_format import CacheFormat
 from atom_kernels.operator import WeightError, WeightSpec
-from atom_kernels.protocols import BatchGeometry, CacheLayout, CacheTensor
+from atom_kernels.protocols import BatchGeometry, CacheLayout, CacheTensor, Pages
 from atom_models import BuildContext, mixer_layers
 from atom_models.forward_context import ForwardContext, set_forward_context
 from atom_models.layers import Mixer
@@ -59,6 +59,10 @@ class SumProblem:
     @property
     def kv_cache_dtype(self) -> str:
         return self.cache.dtype
+
+    @property
+    def keeps(self) -> Pages:
+        return Pages()
 
     @property
     def out_shape(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from atom_kernels.attention.mla import MlaProblem
+from atom_kernels.delta import DeltaNetProblem
 from atom_kernels.native import native_unavailable
 from atom_kernels.protocols.collectives import SingleRank
 from atom_models import (
@@ -61,9 +62,13 @@ def test_windows_are_those_of_the_built_model(tiny_family, family):
 
 
 def elements_per_token(problem):
-    """Elements of keys and values, or of a latent with its rotated key."""
+    """Elements of keys and values, of a latent with its rotated key, or of a whole state."""
     if isinstance(problem, MlaProblem):
         return problem.kv_lora_rank + problem.qk_rope_head_dim
+    if isinstance(problem, DeltaNetProblem):
+        # A plan keeps what the convolution saw in bfloat16.
+        inputs = problem.channels * (problem.conv_width - 1) // 2
+        return inputs + problem.num_value_heads * problem.key_dim * problem.value_dim
     return 2 * problem.num_kv_heads * problem.head_dim
 
 

@@ -60,9 +60,11 @@ class LoadedModel:
         steps, num_blocks = [], 0
         for index in order:
             needed = -(-len(sequences[index]) // block_size)
-            steps.append(SequenceStep(list(sequences[index]), 0, range(num_blocks, num_blocks + needed)))
+            blocks = range(num_blocks, num_blocks + needed)
+            steps.append(SequenceStep(list(sequences[index]), 0, blocks, slot=len(steps)))
             num_blocks += needed
-        rows = dict(zip(order, PagedRun(self.model, num_blocks, self.context.device).step(steps), strict=True))
+        run = PagedRun(self.model, num_blocks, self.context.device, num_slots=len(steps))
+        rows = dict(zip(order, run.step(steps), strict=True))
         return [rows[index] for index in range(len(sequences))]
 
     def _check(self, sequences: Sequence[Sequence[int]]) -> None:

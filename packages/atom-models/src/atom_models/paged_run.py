@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,17 +17,23 @@ from atom_models.model import mixer_layers
 
 @dataclass(frozen=True)
 class SequenceStep:
-    """New tokens of one sequence, which follow `num_cached` tokens that are in the cache already."""
+    """New tokens of one sequence, which follow `num_cached` tokens that are in the cache already.
+
+    `slot` is its own among those that layers with a state have; it matters where there are any.
+    """
 
     token_ids: Sequence[int]
     num_cached: int
     block_ids: Sequence[int]
+    slot: int = 0
 
 
 class PagedRun:
-    """A model with a cache of its own for each layer."""
+    """A model with a cache of its own for each layer: so many blocks, or so many slots of states."""
 
-    def __init__(self, model: nn.Module, num_blocks: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, model: nn.Module, num_blocks: int, device: torch.device | str = "cpu", *, num_slots: int = 8
+    ) -> None:
         self.model = model
         self.device = device
         self._plans = {}
@@ -36,8 +42,12 @@ class PagedRun:
             if layer.plan is None:
                 raise ValueError(f"{name} has another host, which owns its cache")
             self._plans[name] = layer.plan
-        self._caches = {name: plan.layout.allocate(num_blocks, device) for name, plan in self._plans.items()}
-        self.block_size = next(iter(self._plans.values())).layout.block_size
+        self._caches = {
+            name: plan.layout.allocate(num_slots if plan.problem.keeps.in_slots else num_blocks, device)
+            for name, plan in self._plans.items()
+        }
+        paged = (plan for plan in self._plans.values() if not plan.problem.keeps.in_slots)
+        self.block_size = next(paged).layout.block_size
 
     def step(self, sequences: Sequence[SequenceStep]) -> list[torch.Tensor]:
         """Hidden states [new tokens, D] of each sequence. Those with one new token must come first."""
@@ -46,10 +56,13 @@ class PagedRun:
         token_ids = [token for sequence in sequences for token in sequence.token_ids]
         positions = [sequence.num_cached + i for sequence in sequences for i in range(len(sequence.token_ids))]
         geometry = self._geometry(sequences)
+        # Hosts count slots from 1: no slot is 0.
+        slots = self._tensor([[sequence.slot + 1] for sequence in sequences], torch.int32)
+        in_slots = replace(geometry, block_table=slots)
         metadata: dict[Any, Any] = {}
         for plan in self._plans.values():
             if plan.problem not in metadata:
-                metadata[plan.problem] = plan.build_metadata(geometry)
+                metadata[plan.problem] = plan.build_metadata(in_slots if plan.problem.keeps.in_slots else geometry)
         of_layers = {name: metadata[plan.problem] for name, plan in self._plans.items()}
         context = ForwardContext(self._caches, of_layers, self._mixers)
         with torch.inference_mode(), set_forward_context(context):

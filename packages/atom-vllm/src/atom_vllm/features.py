@@ -11,7 +11,7 @@ from atom_vllm.stored_weights import why_quantization_is_left
 
 def why_not_ours(vllm_config: Any) -> str | None:
     """Why vLLM's own model must serve this configuration; None where ours can."""
-    from atom_models.architectures.registry import UnsupportedArchitectureError, check_architecture
+    from atom_models.architectures.registry import UnsupportedArchitectureError, check_architecture, keeps_states
 
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     cache_dtype = str(vllm_config.cache_config.cache_dtype)
@@ -36,8 +36,11 @@ def why_not_ours(vllm_config: Any) -> str | None:
     for reason, holds in reasons.items():
         if holds:
             return reason
+    architecture = model.hf_config.architectures[0]
+    if keeps_states(architecture):
+        return f"{architecture} keeps states of requests, which only vLLM's own layers hold in its cache"
     try:
-        check_architecture(model.hf_config.architectures[0])
+        check_architecture(architecture)
     except UnsupportedArchitectureError as error:
         return str(error)
     return why_quantization_is_left(vllm_config)

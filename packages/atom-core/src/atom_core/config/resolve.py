@@ -19,6 +19,7 @@ from atom_core.config.sections import (
     StructuredOutputConfig,
 )
 from atom_core.config.speculation import read_speculation
+from atom_models.architectures.registry import keeps_states
 from atom_models.cache_dtypes import stored_dtype
 from atom_models.checkpoint.rope_choice import rope_choice
 
@@ -40,6 +41,12 @@ def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform)
         ConfigError: settings that do not fit the model or the machine.
     """
     choices: list[str] = []
+    speculation = read_speculation(args)
+    if speculation is not None and keeps_states(checkpoint.architecture):
+        raise ConfigError(
+            f"method {speculation.method} is not supported with {checkpoint.architecture} by this version of ATOM: a "
+            "rejected draft cannot be taken out of a state; leave it out"
+        )
     model = _model(args, checkpoint, platform, choices)
     return EngineConfig(
         model=model,
@@ -54,7 +61,7 @@ def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform)
         ),
         device=platform.device,
         structured_output=StructuredOutputConfig(_backend(args), args.jump_forward),
-        speculation=find_draft_model(read_speculation(args), args, checkpoint),
+        speculation=find_draft_model(speculation, args, checkpoint),
         choices=tuple(choices),
     )
 

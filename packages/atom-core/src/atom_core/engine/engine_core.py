@@ -64,14 +64,17 @@ class EngineCore:
         except BaseException:
             self._executor.shutdown()
             raise
+        # What a state was behind a prefix is not kept.
+        finds_prefixes = config.cache.enable_prefix_caching and not any(group.in_slots for group in runner.groups)
         self._scheduler = Scheduler(
             msgspec.structs.replace(config.scheduler, max_model_len=runner.max_model_len),
             KVCacheConfig(
                 num_blocks=runner.num_blocks,
                 block_size=config.cache.block_size,
-                enable_prefix_caching=config.cache.enable_prefix_caching,
+                enable_prefix_caching=finds_prefixes,
                 prefix_hash=config.cache.prefix_hash,
                 groups=runner.groups,
+                num_slots=runner.num_slots,
                 names_cover_next=config.speculation is not None and config.speculation.is_by_model,
             ),
             speculation=make_speculation(config.speculation),
@@ -100,7 +103,7 @@ class EngineCore:
             num_groups=len(runner.groups),
             max_num_seqs=config.scheduler.max_num_seqs,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
-            enable_prefix_caching=config.cache.enable_prefix_caching,
+            enable_prefix_caching=finds_prefixes,
             eos_token_ids=config.model.eos_token_ids,
             num_threads=config.parallel.num_threads,
             tensor_parallel_size=config.parallel.tensor_parallel_size,

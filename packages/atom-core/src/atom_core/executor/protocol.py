@@ -20,8 +20,9 @@ class RunnerInfo(msgspec.Struct, frozen=True):
 
     Attributes:
         num_blocks, max_model_len: of the KV cache, and the longest request that it lets in.
-        groups: what each group of layers keeps. All draw from the same blocks.
+        groups: what each group of layers keeps. Those with blocks draw from the same ones.
         timings: seconds of each phase, by name.
+        num_slots: of groups that keep one state a request.
         choices: a line for each value that was chosen for the user.
     """
 
@@ -30,6 +31,7 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     groups: tuple[GroupSpec, ...] = (Pages(),)
     timings: dict[str, float] = {}
     choices: list[str] = []
+    num_slots: int = 0
 
 
 PendingOutput = Callable[[], ModelOutput]

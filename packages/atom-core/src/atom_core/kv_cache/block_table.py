@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from atom_core.kv_cache.slot_pool import NO_SLOT
 
 if TYPE_CHECKING:
     from atom_core.kv_cache.prefix_cache import CachedPrefix
@@ -21,6 +24,7 @@ class BlockTable:
         has_news: there are blocks that `take_news` has not shown.
         hashes: names of the request's leading full blocks; they depend on tokens only and outlive `clear`.
         num_published: leading blocks that the prefix cache has been told of.
+        slot: in groups that keep one state a request; `NO_SLOT` without.
         parent: what the first unpublished block comes after: a cached prefix, or the salt.
     """
 
@@ -34,6 +38,7 @@ class BlockTable:
         "num_published",
         "parent",
         "salt",
+        "slot",
     )
 
     def __init__(self, salt: str = "", num_groups: int = 1) -> None:
@@ -41,6 +46,13 @@ class BlockTable:
         self.hashes: list[bytes] = []
         self.groups: list[list[int]] = [[] for _ in range(num_groups)]
         self.clear()
+
+    def hold_slot(self, slot: int, groups: Sequence[int]) -> None:
+        """The request has a slot in these groups: it is told as their only entry, and is no block."""
+        self.slot = slot
+        for group in groups:
+            self.groups[group] = [slot]
+            self.first_held[group] = 1
 
     @property
     def block_ids(self) -> list[int]:
@@ -74,6 +86,7 @@ class BlockTable:
         self.first_held = [0] * num_groups
         self._num_shown = [0] * num_groups
         self.capacity = 0
+        self.slot = NO_SLOT
         self.has_news = False
         self.num_published = 0
         self.parent: CachedPrefix | str = self.salt

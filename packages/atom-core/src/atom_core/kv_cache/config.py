@@ -21,6 +21,7 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         prefix_hash: "xxhash64" (fast) or "sha256" with a random key for each process (names cannot be guessed).
         groups: what each group of layers keeps.
         names_cover_next: a block's name covers the token after it, on which what is cached of its last token depends.
+        num_slots: of groups that keep one state a request; 0 where there are none.
 
     Raises:
         ValueError: a number below 1, no group, or an unknown hash.
@@ -32,6 +33,7 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_hash: PrefixHash = "xxhash64"
     groups: tuple[GroupSpec, ...] = (Pages(),)
     names_cover_next: bool = False
+    num_slots: int = 0
 
     def __post_init__(self) -> None:
         for name in ("num_blocks", "block_size"):
@@ -41,3 +43,12 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"prefix_hash is {self.prefix_hash!r}; allowed are 'xxhash64' and 'sha256'")
         if not self.groups:
             raise ValueError("groups are empty; give what each group of layers keeps")
+        if self.has_slots and self.num_slots < 1:
+            raise ValueError(f"num_slots is {self.num_slots}; a group that keeps states needs at least 1")
+        if self.has_slots and self.enable_prefix_caching:
+            raise ValueError("states of requests are not cached by their prefixes: set enable_prefix_caching to false")
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether a group keeps one state a request."""
+        return any(group.in_slots for group in self.groups)

@@ -7,6 +7,7 @@ from atom_core.kv_cache.block_table import BlockTable
 from atom_core.kv_cache.config import KVCacheConfig
 from atom_core.kv_cache.hashing import BlockHasher, make_block_hasher
 from atom_core.kv_cache.prefix_cache import Hit, PrefixCache
+from atom_core.kv_cache.slot_pool import NO_SLOT, SlotPool
 
 
 class PagedCache:
@@ -14,7 +15,8 @@ class PagedCache:
 
     A request holds blocks for its tokens in every group. In groups that see everything it gets those of all its tokens
     when it is admitted; in a group with a window it gets them as its steps need them, and gives back what lies behind
-    the window. `max_step_tokens` is the most that one step computes.
+    the window. In groups that keep one state a request it holds one slot,
+    the same in all of them. `max_step_tokens` is the most that one step computes.
 
     Attributes:
         gives_back: some group does not keep all, so that `trim` has something to do.
@@ -31,6 +33,9 @@ class PagedCache:
         self._max_step_tokens = max_step_tokens
         self._returning: dict[int, list[list[int]]] = {}
         self._prefixes: PrefixCache | None = None
+        self._in_blocks = [index for index, group in enumerate(config.groups) if not group.in_slots]
+        self._in_slots = [index for index, group in enumerate(config.groups) if group.in_slots]
+        self.slots = SlotPool(config.num_slots)
         if config.enable_prefix_caching:
             self.pool = BlockPool(config.num_blocks, on_evict=self._forget)
             hasher = hasher or make_block_hasher(config.prefix_hash)
@@ -66,8 +71,10 @@ class PagedCache:
             count: this look-up enters the statistics.
 
         Returns how many tokens need not be computed (at most ``len(token_ids) - 1``); None, with nothing changed,
-        where the free blocks do not suffice.
+        where the free blocks or slots do not suffice.
         """
+        if self._in_slots and not self.slots.num_free:
+            return None
         hit = Hit([], [0] * len(table.groups))
         if use_prefix and self._prefixes is not None:
             hit = self._prefixes.find(table, token_ids, (len(token_ids) - 1) // self.config.block_size)
@@ -77,7 +84,7 @@ class PagedCache:
             group.num_at_first(len(token_ids), num_found_tokens, block_size, self._max_step_tokens)
             for group in self.config.groups
         ]
-        num_fresh = sum(num_blocks) - len(num_blocks) * num_found
+        num_fresh = sum(num_blocks) - len(self._in_blocks) * num_found
         found = [hit.block_ids(group) for group in range(len(table.groups))] if num_found else []
         num_idle = sum(self.pool.num_holders(block_id) == 0 for block_ids in found for block_id in block_ids)
         if num_fresh + num_idle + reserve > self.pool.num_free:
@@ -86,9 +93,11 @@ class PagedCache:
             self._prefixes.adopt(table, hit)
         for block_ids in found:
             self.pool.retain(block_ids)
-        for block_ids, length in zip(table.groups, num_blocks, strict=True):
-            self._extend(block_ids, length, max_tokens)
-        table.capacity = min(num_blocks) * block_size
+        for group in self._in_blocks:
+            self._extend(table.groups[group], num_blocks[group], max_tokens)
+        if self._in_slots:
+            table.hold_slot(self.slots.take(), self._in_slots)
+        table.capacity = min(num_blocks[group] for group in self._in_blocks) * block_size
         table.has_news = True
         if count and use_prefix and self._prefixes is not None:
             self.num_queries += len(token_ids)
@@ -98,9 +107,8 @@ class PagedCache:
     def num_missing(self, table: BlockTable, num_tokens: int) -> int:
         """Blocks that `table` lacks to store `num_tokens` tokens."""
         num_blocks, num_missing = -(-num_tokens // self.config.block_size), 0
-        for block_ids in table.groups:
-            if len(block_ids) < num_blocks:
-                num_missing += num_blocks - len(block_ids)
+        for group in self._in_blocks:
+            num_missing += max(num_blocks - len(table.groups[group]), 0)
         return num_missing
 
     def grow(self, table: BlockTable, num_tokens: int, max_tokens: int) -> bool:
@@ -111,8 +119,8 @@ class PagedCache:
         num_blocks = -(-num_tokens // block_size)
         if self.num_missing(table, num_tokens) > self.pool.num_free:
             return False
-        for block_ids in table.groups:
-            self._extend(block_ids, num_blocks, max_tokens)
+        for group in self._in_blocks:
+            self._extend(table.groups[group], num_blocks, max_tokens)
         table.capacity = num_blocks * block_size
         table.has_news = True
         return True
@@ -147,8 +155,13 @@ class PagedCache:
         self._prefixes.publish(table, token_ids, num_blocks)
 
     def release(self, table: BlockTable, after_step: int | None = None) -> None:
-        """Give up all blocks: at once, or when step `after_step`, the last that may use them, has been reported."""
+        """Give up all blocks: at once, or when step `after_step`, the last that may use them, has been reported.
+
+        A slot goes back at once.
+        """
         block_ids = table.held()
+        if table.slot != NO_SLOT:
+            self.slots.give_back(table.slot)
         table.clear()
         if after_step is None:
             self.pool.release(block_ids)

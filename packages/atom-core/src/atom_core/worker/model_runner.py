@@ -104,6 +104,7 @@ class ModelRunner:
         return RunnerInfo(
             num_blocks=loaded.size.num_blocks,
             groups=loaded.pages.specs,
+            num_slots=loaded.size.num_slots,
             max_model_len=loaded.size.max_model_len,
             timings=loaded.timings,
             choices=[*loaded.choices, *self._steps.choices],

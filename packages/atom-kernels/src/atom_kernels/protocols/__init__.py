@@ -5,6 +5,7 @@ from atom_kernels.protocols.geometry import BatchGeometry
 from atom_kernels.protocols.group_spec import GroupSpec, blocks_of_request, longest_request
 from atom_kernels.protocols.kv_cache import CacheLayout, Caches, CacheTensor
 from atom_kernels.protocols.pages import Pages
+from atom_kernels.protocols.slots import Slots
 
 __all__ = [
     "SINGLE_RANK",
@@ -16,6 +17,7 @@ __all__ = [
     "GroupSpec",
     "Pages",
     "SingleRank",
+    "Slots",
     "blocks_of_request",
     "longest_request",
 ]

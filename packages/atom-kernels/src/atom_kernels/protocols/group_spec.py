@@ -14,6 +14,11 @@ class GroupSpec(Protocol):
     """One kind of state. Frozen and hashable."""
 
     @property
+    def in_slots(self) -> bool:
+        """A request holds one slot of fixed size instead of blocks; all counts of blocks are 0 then."""
+        ...
+
+    @property
     def keeps_all(self) -> bool:
         """All blocks of a request stay until it ends, and each of them is needed to go on."""
         ...

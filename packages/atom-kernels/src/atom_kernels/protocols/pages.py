@@ -23,6 +23,10 @@ class Pages:
             raise ValueError(f"the window of pages is {self.window}; it must be at least 1, or None to see everything")
 
     @property
+    def in_slots(self) -> bool:
+        return False
+
+    @property
     def keeps_all(self) -> bool:
         return self.window is None
 

@@ -39,6 +39,8 @@ GROUPED_ROUTING = "grouped routing"
 SHARED_EXPERTS = "shared experts"
 # Biases in the router and in each expert.
 EXPERT_BIAS = "expert biases"
+# Layers that keep one state a request, whatever its length, in the place of keys and values.
+GATED_DELTA_NET = "gated delta net"
 # Layers for multi-token prediction may be in the checkpoint: they draft where that is asked for.
 PREDICTION_LAYERS = "prediction layers"
 
@@ -58,6 +60,11 @@ class Architecture:
     models: str
     features: tuple[str, ...] = ()
     published_as: str = "bfloat16"
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether some of its layers keep one state a request."""
+        return GATED_DELTA_NET in self.features
 
     @property
     def has_prediction_layers(self) -> bool:
@@ -99,6 +106,9 @@ _ARCHITECTURES = {
     "Qwen2ForCausalLM": Architecture("qwen2", "Qwen2, 2.5", (QKV_BIAS, SLIDING_WINDOW)),
     "Qwen3ForCausalLM": Architecture("qwen3", "Qwen3", (QK_NORM, SLIDING_WINDOW)),
     "Qwen3MoeForCausalLM": Architecture("qwen3_moe", "Qwen3-30B-A3B, 235B-A22B", (QK_NORM, MIXTURE_OF_EXPERTS)),
+    "Qwen3NextForCausalLM": Architecture(
+        "qwen3_next", "Qwen3-Next-80B-A3B", (GATED_DELTA_NET, QK_NORM, MIXTURE_OF_EXPERTS, SHARED_EXPERTS)
+    ),
 }
 
 
@@ -126,6 +136,11 @@ def describe_architecture(name: str) -> Architecture:
     """
     check_architecture(name)
     return _ARCHITECTURES[name]
+
+
+def keeps_states(name: str) -> bool:
+    """Whether some layers of an architecture keep one state a request; False for one that has no file here."""
+    return name in _ARCHITECTURES and _ARCHITECTURES[name].keeps_states
 
 
 def check_architecture(name: str, config: Mapping[str, Any] | None = None) -> None:

@@ -14,6 +14,7 @@ from atom_models.layers.linear import (
 )
 from atom_models.layers.loadable import Loadable
 from atom_models.layers.mixers.attention import Attention
+from atom_models.layers.mixers.delta_net import DeltaNet
 from atom_models.layers.mixers.mixer import Mixer
 from atom_models.layers.mixers.mla import LatentAttention, mla_scale
 from atom_models.layers.mixers.rotary import Rotary, make_rotary
@@ -30,6 +31,7 @@ from atom_models.quantization import ExpectedWeight
 __all__ = [
     "Attention",
     "ColumnParallelLinear",
+    "DeltaNet",
     "ExpectedWeight",
     "Experts",
     "GatedActivation",

@@ -74,6 +74,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     groups: tuple[Pages, ...]
     timings: dict[str, float]
     choices: list[str]
+    num_slots: int = 0
 
     @classmethod
     def of(cls, info: RunnerInfo) -> Loaded:
@@ -83,7 +84,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     @property
     def info(self) -> RunnerInfo:
         """As it was."""
-        return RunnerInfo(self.num_blocks, self.max_model_len, self.groups, self.timings, self.choices)
+        return RunnerInfo(self.num_blocks, self.max_model_len, self.groups, self.timings, self.choices, self.num_slots)
 
 
 class Sampled(msgspec.Struct, frozen=True, tag=True):

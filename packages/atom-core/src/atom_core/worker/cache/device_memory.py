@@ -59,7 +59,7 @@ def measure_memory(config: EngineConfig, model: EngineModel, pages: CachePages, 
     free, total = torch.cuda.mem_get_info()
     reserved, weights = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
     # Not one: kernels would be compiled for a cache whose blocks have no distance.
-    caches = allocate_caches(model.all_mixers, pages, 2, config.device)
+    caches = allocate_caches(model.all_mixers, pages, 2, config.device, num_slots=2)
     paged = model.with_caches(caches, [group.layers for group in pages.groups])
     compile_prompts(config, paged)
     torch.cuda.reset_peak_memory_stats()

@@ -19,7 +19,7 @@ layer, as one group. So does one whose windows are as long as the longest reques
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from atom_kernels.protocols import CacheLayout, GroupSpec, Pages
@@ -44,12 +44,14 @@ class CachePages:
     Attributes:
         groups: in order of their first layers; at least one, without layers where there are none.
         places: the layout of each place.
-        token_bytes: of one token in all layers.
+        token_bytes: of one token in all layers with pages.
+        slot_bytes: of one request in all layers that keep a state; these are the last group.
     """
 
     groups: tuple[PageGroup, ...]
     places: tuple[CacheLayout, ...]
     token_bytes: int
+    slot_bytes: int = 0
 
     @property
     def page_bytes(self) -> int:
@@ -64,6 +66,17 @@ class CachePages:
 
 def plan_pages(mixers: Mapping[str, Any], max_model_len: int) -> CachePages:
     """Gather `mixers`, each with a `plan`, in order of execution."""
+    states = {
+        name: layer.plan.layout.block_bytes for name, layer in mixers.items() if layer.plan.problem.keeps.in_slots
+    }
+    if not states:
+        return _plan_pages(mixers, max_model_len)
+    pages = _plan_pages({name: layer for name, layer in mixers.items() if name not in states}, max_model_len)
+    group = PageGroup(mixers[next(iter(states))].plan.problem.keeps, tuple(states))
+    return replace(pages, groups=(*pages.groups, group), slot_bytes=sum(states.values()))
+
+
+def _plan_pages(mixers: Mapping[str, Any], max_model_len: int) -> CachePages:
     layouts: dict[str, CacheLayout] = {name: layer.plan.layout for name, layer in mixers.items()}
     kinds: dict[GroupSpec, list[str]] = {}
     for name, layer in mixers.items():

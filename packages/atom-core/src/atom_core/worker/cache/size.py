@@ -15,11 +15,14 @@ CPU_CACHE_CAP = 2 << 30
 
 @dataclass(frozen=True)
 class CacheSize:
-    """The cache's size, and the longest request that it lets in. `choices` says what was chosen, a line each."""
+    """The cache's size, the longest request that it lets in, and the slots of states.
+
+    `choices` says what was chosen, a line each."""
 
     num_blocks: int
     max_model_len: int
     choices: tuple[str, ...] = ()
+    num_slots: int = 0
 
 
 def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSize:
@@ -44,13 +47,17 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
     choices: list[str] = []
     blocks_of_one = blocks_of_request(groups, max_model_len, cache.block_size, step_tokens)
     if cache.num_blocks is not None:
+        num_slots = _num_slots(pages, 2 * memory, max_num_seqs)
         num_blocks = cache.num_blocks * all_layers_bytes // block_bytes
     elif cache.memory_bytes is not None:
-        num_blocks = cache.memory_bytes // block_bytes
+        num_slots = _num_slots(pages, cache.memory_bytes, max_num_seqs)
+        num_blocks = (cache.memory_bytes - num_slots * pages.slot_bytes) // block_bytes
     else:
         on_cpu = config.device == "cpu"
         cap = CPU_CACHE_CAP // config.parallel.tensor_parallel_size
         budget = min(int(memory * cache.memory_utilization), cap) if on_cpu else memory
+        num_slots = _num_slots(pages, budget, max_num_seqs)
+        budget -= num_slots * pages.slot_bytes
         num_blocks = min(budget // block_bytes, max_num_seqs * blocks_of_one)
         size = f"{num_blocks * block_bytes / (1 << 30):.2f} GiB, {_held(num_blocks, len(groups), cache.block_size)}"
         why = f"what {max_num_seqs} requests can need, within {cap / (1 << 30):g} GiB" if on_cpu else "the memory left"
@@ -69,7 +76,23 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
         choices.append(
             f"max_model_len = {capacity}: the most that the KV cache can hold (the model takes {max_model_len})"
         )
-    return CacheSize(num_blocks, min(max_model_len, capacity), tuple(choices))
+    if pages.slot_bytes:
+        size = f"{num_slots * pages.slot_bytes / (1 << 30):.2f} GiB"
+        choices.append(f"num_slots = {num_slots} ({size}): states of as many requests, within half of the memory")
+    return CacheSize(num_blocks, min(max_model_len, capacity), tuple(choices), num_slots)
+
+
+def _num_slots(pages: CachePages, memory: int, max_num_seqs: int) -> int:
+    """Slots for `max_num_seqs` requests, or for as many as have their states in half of `memory`."""
+    if not pages.slot_bytes:
+        return 0
+    num_slots = min(max_num_seqs, memory // 2 // pages.slot_bytes)
+    if num_slots < 1:
+        raise ConfigError(
+            f"the KV cache is too small: the states of one request take {pages.slot_bytes / (1 << 20):.1f} MiB, and "
+            f"may take half of {memory / (1 << 20):.1f} MiB: give more memory"
+        )
+    return num_slots
 
 
 def _held(num_blocks: int, num_groups: int, block_size: int) -> str:

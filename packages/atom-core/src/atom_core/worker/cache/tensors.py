@@ -12,11 +12,20 @@ from atom_core.worker.cache.pages import CachePages
 from atom_kernels.protocols import CacheLayout, Caches
 
 
-def allocate_caches(mixers: Mapping[str, Any], pages: CachePages, num_blocks: int, device: str) -> dict[str, Caches]:
-    """Zeroed tensors ``[num_blocks, *shape]`` for each layer, by name; those in the same place share their memory."""
+def allocate_caches(
+    mixers: Mapping[str, Any], pages: CachePages, num_blocks: int, device: str, *, num_slots: int = 0
+) -> dict[str, Caches]:
+    """Zeroed tensors ``[num_blocks, *shape]`` for each layer, by name; those in the same place share their memory.
+
+    Layers that keep a state have ``[num_slots, *shape]`` of their own.
+    """
     places = [_allocate(layout, num_blocks, device) for layout in pages.places]
     caches = {}
     for group in pages.groups:
+        if group.spec.in_slots:
+            states = {name: _allocate(mixers[name].plan.layout, num_slots, device) for name in group.layers}
+            caches.update(states)
+            continue
         for name, tensors in zip(group.layers, places, strict=False):
             layout: CacheLayout = mixers[name].plan.layout
             caches[name] = tuple(

@@ -62,7 +62,7 @@ def load_with_cache(config: EngineConfig, load_model: LoadModel, ranks: WorkerRa
         choices.append(measured.describe())
     times.append(time.perf_counter())
     size = size_cache(config, pages, ranks.smallest(memory))
-    caches = allocate_caches(model.all_mixers, pages, size.num_blocks, config.device)
+    caches = allocate_caches(model.all_mixers, pages, size.num_blocks, config.device, num_slots=size.num_slots)
     times.append(time.perf_counter())
     report = LoadReport(
         pages=pages,

@@ -64,9 +64,11 @@ class Mixer(WeightedLayer):
         name: as `prefix`.
         problem: the same.
         linears: the problem's weights that checkpoints hold as linears, each with the linear's name.
+        stored: names, after the parent's, of other weights that checkpoints call otherwise than the problem does.
     """
 
     linears: ClassVar[Mapping[str, str]] = {}
+    stored: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self,
@@ -89,7 +91,13 @@ class Mixer(WeightedLayer):
             if slot in self.linears:
                 self.expect_matrix(f"{parent}.{self.linears[slot]}", (rows, spec.shape[1]), slot=slot)
             else:
-                self.expect(f"{parent}.{slot}", (rows, *columns), slot=slot, dtype=spec.dtype, num_pieces=num_ranks)
+                self.expect(
+                    f"{parent}.{self.stored.get(slot, slot)}",
+                    (rows, *columns),
+                    slot=slot,
+                    dtype=spec.dtype,
+                    num_pieces=num_ranks,
+                )
 
     @property
     def plan(self) -> MixerPlan | None:

@@ -1,0 +1,149 @@
+"""A delta net as a mixer: the short convolution and the gated delta rule over one slot of state a request.
+
+C: channels, W: width of the convolution, H: value heads, G: gates, X: key dim, V: value dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atom_kernels.mixers.backend import MixerBackend, MixerRunner
+from atom_kernels.mixers.cache_format import ALL_SCALES, CacheFormat
+from atom_kernels.operator import WeightSpec
+from atom_kernels.protocols import CacheLayout, Slots
+from atom_kernels.protocols.kv_cache import CacheTensor
+
+if TYPE_CHECKING:
+    import torch
+
+    from atom_kernels.protocols import BatchGeometry, Caches
+
+
+_FLOAT32 = CacheFormat("float32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaNetProblem:
+    """One layer's delta net, as this rank sees it; see `GatedDeltaProblem`.
+
+    Attributes:
+        conv_width: tokens that the convolution sees, the current one included.
+        dtype: of inputs and outputs, by torch name. The state of the delta rule is float32.
+        cache: ignored, since a state has number formats of its own.
+    """
+
+    name: ClassVar[str] = "delta_net"
+    block_size: ClassVar[int] = 1
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int
+    dtype: str
+    channel_gates: bool = False
+    cache: CacheFormat = _FLOAT32
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution: queries, keys and values."""
+        return 2 * self.num_key_heads * self.key_dim + self.num_value_heads * self.value_dim
+
+    @property
+    def kv_cache_dtype(self) -> str:
+        return "float32"
+
+    @property
+    def keeps(self) -> Slots:
+        return Slots()
+
+    @property
+    def layout(self) -> CacheLayout:
+        """One state: the inputs that the next convolution sees, and what the delta rule remembers."""
+        state = (self.num_value_heads, self.key_dim, self.value_dim)
+        return CacheLayout(
+            "state",
+            1,
+            (
+                CacheTensor("conv", (self.channels, self.conv_width - 1), self.dtype),
+                CacheTensor("delta", state, "float32"),
+            ),
+        )
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        return (self.num_value_heads, self.value_dim)
+
+    @property
+    def weights(self) -> Mapping[str, WeightSpec]:
+        """`conv` is ``[C, 1, W]``, as convolutions are stored."""
+        import torch
+
+        gates = self.num_value_heads * (self.key_dim if self.channel_gates else 1)
+        return {
+            "conv": WeightSpec((self.channels, 1, self.conv_width), getattr(torch, self.dtype)),
+            "a_log": WeightSpec((self.num_value_heads,), torch.float32),
+            "dt_bias": WeightSpec((gates,), torch.float32),
+        }
+
+    @property
+    def backends(self) -> tuple[MixerBackend, ...]:
+        return (MixerBackend(name="torch", create=_SelectedOperators, cache_scales=ALL_SCALES),)
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    """Slot, first row and length of each sequence, as the operators take them."""
+
+    slots_S: torch.Tensor
+    query_start_loc_S1: torch.Tensor
+    seq_lens_S: torch.Tensor
+
+
+class _SelectedOperators(MixerRunner):
+    """Runs the operators that are selected for this machine, one after the other."""
+
+    # The operators in torch look at lengths on the host.
+    capturable = False
+
+    def __init__(self, problem: DeltaNetProblem, layout: CacheLayout) -> None:
+        self._problem = problem
+
+    def prepare(self, weights: Mapping[str, torch.Tensor | None]) -> Any:
+        """Both operators with their weights."""
+        import torch
+
+        from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem
+        from atom_kernels.delta.ops import GATED_DELTA, SHORT_CONV
+        from atom_kernels.select import select
+
+        problem, conv = self._problem, weights["conv"]
+        dtype = getattr(torch, problem.dtype)
+        heads, sizes = (problem.num_key_heads, problem.num_value_heads), (problem.key_dim, problem.value_dim)
+        rule = GatedDeltaProblem(*heads, *sizes, dtype, problem.channel_gates)
+        filters = {"weight": conv.squeeze(1).contiguous() if conv is not None else conv}
+        return (
+            select(SHORT_CONV, ShortConvProblem(problem.channels, problem.conv_width, dtype)).prepare(filters),
+            select(GATED_DELTA, rule).prepare({name: weights[name] for name in ("a_log", "dt_bias")}),
+        )
+
+    def build_metadata(self, geometry: BatchGeometry) -> _Metadata:
+        """The block table of the group has a request's slot, counted from 1; rows of padding have 0."""
+        slots = geometry.block_table[:, 0].int() - 1
+        return _Metadata(slots, geometry.query_start_loc.int(), geometry.seq_lens.int())
+
+    def forward(
+        self, inputs: tuple[torch.Tensor, ...], caches: Caches, metadata: _Metadata, *, weights: Any, prologue: Any
+    ) -> torch.Tensor:
+        """Inputs are qkv ``[T, C]``, and what makes decays and betas, ``[T, G]`` and ``[T, H]``."""
+        qkv_TC, a_TG, b_TH = (x.contiguous() for x in inputs)
+        conv_states, delta_states = caches
+        short_conv, gated_delta = weights
+        step = (metadata.slots_S, metadata.query_start_loc_S1, metadata.seq_lens_S)
+        mixed_TC = qkv_TC.new_empty(qkv_TC.shape)
+        short_conv(qkv_TC, mixed_TC, conv_states, *step)
+        out_THV = qkv_TC.new_empty((len(qkv_TC), *self._problem.out_shape))
+        gated_delta(mixed_TC, a_TG, b_TH, out_THV, delta_states, *step)
+        return out_THV
