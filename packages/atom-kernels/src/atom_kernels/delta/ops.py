@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem, gated_delta, short_conv
+from atom_kernels.delta.native import CONV_BACKEND, DELTA_BACKEND
 from atom_kernels.delta.torch_backend import bind_gated_delta
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 from atom_kernels.tolerances import elementwise_tolerance
@@ -113,7 +114,7 @@ SHORT_CONV = Op(
     schema="(Tensor x, Tensor(a!) out, Tensor(b!) states, Tensor slots, Tensor kept_slots, "
     "Tensor query_start_loc, Tensor seq_lens) -> ()",
     fake=lambda problem, *inputs: None,
-    backends=(Backend(name="torch", implementation="torch, sequence by sequence", bind=_bind_conv),),
+    backends=(CONV_BACKEND, Backend(name="torch", implementation="torch, sequence by sequence", bind=_bind_conv)),
     written=(1, 2),
     weights=lambda problem: {"weight": WeightSpec((problem.channels, problem.width), problem.dtype)},
     make_inputs=_make_conv,
@@ -136,7 +137,7 @@ GATED_DELTA = Op(
     schema="(Tensor qkv, Tensor a, Tensor b, Tensor(a!) out, Tensor(b!) states, Tensor slots, Tensor kept_slots, "
     "Tensor query_start_loc, Tensor seq_lens, int max_query_len) -> ()",
     fake=lambda problem, *inputs: None,
-    backends=(Backend(name="torch", implementation="torch, chunks of 64 tokens", bind=bind_gated_delta),),
+    backends=(DELTA_BACKEND, Backend(name="torch", implementation="torch, chunks of 64 tokens", bind=bind_gated_delta)),
     written=(3, 4),
     weights=lambda problem: {
         "a_log": WeightSpec((problem.num_value_heads,), torch.float32),
