@@ -29,20 +29,27 @@ class Sequences:
     def __init__(self, op: Op, problem: object, backend: Backend, num_rows: int, seed: int = 0) -> None:
         weights, inputs = op.make_inputs(problem, num_rows, torch.Generator().manual_seed(seed))
         self.weights = {name: weight for name, weight in weights.items() if weight is not None}
-        places = range(len(inputs) - 5)
-        self.rows, self.out = [inputs[place] for place in places], inputs[-5]
-        self.states = torch.full((9, *inputs[-4].shape[1:]), float("nan"))
+        num_rows_inputs = 3 if op is GATED_DELTA else 1
+        self.rows, self.out = inputs[:num_rows_inputs], inputs[num_rows_inputs]
+        self.states = torch.full((9, *inputs[num_rows_inputs + 1].shape[1:]), float("nan"))
+        self._is_delta = op is GATED_DELTA
         self._kernel = plan_with(op, problem, backend).prepare(self.weights)
 
-    def run(self, *pieces: tuple[int, int, int, int]) -> torch.Tensor:
-        """Outputs of pieces: each a slot, its first row, the row behind it, and how many tokens came before."""
+    def run(self, *pieces: tuple[int, int, int, int], kept: list[list[int]] | None = None) -> torch.Tensor:
+        """Outputs of pieces: each a slot, its first row, the row behind it, and how many tokens came before.
+
+        States are kept in the slots `kept` of each piece, or where they were found.
+        """
         at = torch.cat([torch.arange(first, end) for _, first, end, _ in pieces])
         lengths = torch.tensor([end - first for _, first, end, _ in pieces])
         starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).int()
         slots = torch.tensor([piece[0] for piece in pieces]).int()
         context = torch.tensor([piece[3] for piece in pieces])
+        kept_slots = slots[:, None] if kept is None else torch.tensor(kept).int()
+        longest = (int(lengths.max()),) if self._is_delta else ()
         out = torch.full_like(self.out[at], 7.0)
-        self._kernel(*(x[at] for x in self.rows), out, self.states, slots, starts, (context + lengths).int())
+        rows = (x[at] for x in self.rows)
+        self._kernel(*rows, out, self.states, slots, kept_slots, starts, (context + lengths).int(), *longest)
         return out
 
 
@@ -126,6 +133,39 @@ def test_a_sequence_that_pads_the_batch_is_zero_and_touches_no_slot(op, problem,
     assert sequences.states[:6].isnan().all()
     assert sequences.states[7:].isnan().all()
     assert sequences.states[6].isfinite().all()
+
+
+@pytest.mark.parametrize(("op", "problem", "backend"), RUNS)
+def test_a_state_is_kept_behind_each_draft_and_is_that_of_a_sequence_that_ends_there(op, problem, backend):
+    whole, one_by_one = (Sequences(op, problem, backend, 80) for _ in range(2))
+    for sequences in (whole, one_by_one):
+        sequences.run((0, 0, 62, 0), (5, 66, 69, 0))
+    # The fifth row of the first sequence is kept nowhere; the second has fewer rows than there are columns.
+    got = whole.run((0, 62, 66, 62), (5, 69, 71, 3), kept=[[2, 3, -1, 4], [7, 8, 6, 5]])
+    want = []
+    for rows, slot, next_slot in (((62, 63), 0, 2), ((63, 64), 2, 3), ((64, 65), 3, 1), ((65, 66), 1, 4)):
+        want.append(one_by_one.run((slot, *rows, rows[0]), kept=[[next_slot]]))
+    for rows, slot, next_slot in (((69, 70), 5, 6), ((70, 71), 6, 5)):
+        want.append(one_by_one.run((slot, *rows, rows[0] - 66), kept=[[next_slot]]))
+    assert torch.equal(got, torch.cat(want))
+    assert torch.equal(whole.states[[0, 2, 3, 4, 5, 6]], one_by_one.states[[0, 2, 3, 4, 5, 6]])
+    assert whole.states[[1, 7, 8]].isnan().all()
+
+
+@pytest.mark.parametrize(("op", "problem", "backend"), RUNS)
+def test_a_sequence_of_more_rows_than_can_be_kept_keeps_its_last_state(op, problem, backend):
+    sequences = Sequences(op, problem, backend, 30)
+    sequences.run((0, 0, 20, 0), kept=[[1, 2]])
+    assert sequences.states[[0, 1]].isnan().all()
+    want = Sequences(op, problem, backend, 30)
+    want.run((0, 0, 20, 0))
+    assert torch.equal(sequences.states[2], want.states[0])
+
+
+def test_more_states_than_are_computed_token_by_token_are_refused():
+    sequences = Sequences(GATED_DELTA, DELTAS[0], GATED_DELTA.backends[-1], 20)
+    with pytest.raises(ValueError, match="kept_slots names 17 states of each sequence, and at most 16 can be kept"):
+        sequences.run((0, 0, 17, 0), kept=[list(range(17))])
 
 
 def test_heads_that_cannot_be_shared_evenly_are_refused():

@@ -1,7 +1,17 @@
 """What the operators of a delta net compute, in plain torch.
 
-T: rows (tokens) of a step, S: its sequences, N: slots, C: channels, W: width of the convolution, K: key heads, H: value
-heads, X: key dim, V: value dim. Row ``query_start_loc[s]`` is the first of sequence s.
+T: rows (tokens) of a step, S: its sequences, N: slots, J: states that a sequence may keep, C: channels, W: width of the
+convolution, P: W - 1, H: value heads, X: key dim, V: value dim, G: gates of a row.
+
+Both operators read a step alike. Row ``query_start_loc[s]`` is the first of sequence s. A sequence goes on from the
+state in ``slots[s]``; one that begins in this step (all of its tokens are in it) starts from zeros, whatever its slot
+holds. A slot of -1 pads the batch: the rows become 0, and no state is read or written.
+
+``kept_slots[s, j]`` gets the state behind row ``J - 1 - j`` from the sequence's end: the last column the state that it
+leaves, and those before it the states that it had, one for each draft that may be rejected. -1 keeps nothing. A
+sequence of more than J rows keeps only its last state: its other columns are not read. A sequence's state is read
+before any is kept, so it may be kept where it was found (``kept_slots = slots[:, None]`` updates in place). A slot that
+one sequence keeps is named by no other.
 """
 
 from __future__ import annotations
@@ -14,6 +24,10 @@ from atom_kernels.delta.sequences import rows_of_sequences
 
 # Added to the sum of squares by which queries and keys are normed.
 NORM_EPS = 1e-6
+# Chunks of a sequence are counted from its first token, in pieces that divide this many.
+CHUNK = 64
+# So many rows of a sequence, and fewer, are computed token by token. No more states can be kept of a sequence.
+MAX_TOKEN_BY_TOKEN = 16
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,7 @@ def short_conv(
     out_TC: torch.Tensor,
     states_NCP: torch.Tensor,
     slots_S: torch.Tensor,
+    kept_slots_SJ: torch.Tensor,
     query_start_loc_S1: torch.Tensor,
     seq_lens_S: torch.Tensor,
     weight_CW: torch.Tensor,
@@ -71,27 +86,30 @@ def short_conv(
     Args:
         x_TC: a step's rows, packed: all of the first sequence, then all of the next.
         out_TC: gets the outputs; rows of no sequence, or of one without a slot, become 0.
-        states_NCP: the last ``W - 1`` inputs of each slot's sequence, oldest first, in x's dtype. They are read as what
-            came before a sequence's rows, and become its last inputs. A sequence that begins in this step (all of its
-            tokens are in it) has zeros before it, whatever its slot holds.
-        slots_S: int32; -1 for a sequence that pads the batch: no state is read or written.
+        states_NCP: the last ``W - 1`` inputs of each slot's sequence, oldest first, in x's dtype.
+        slots_S: int32, the slot from which each sequence goes on; -1 pads the batch.
+        kept_slots_SJ: int32, the slots that get the states behind its last rows; -1 keeps nothing.
         query_start_loc_S1: int32, the first row of each sequence, and the end of the last one.
         seq_lens_S: int32, tokens of each sequence, those of this step included.
         weight_CW: one filter for each channel; the last column meets the token itself.
 
     Gu and Dao 2023, "Mamba", https://arxiv.org/abs/2312.00752, section 3.4, for where such a convolution stands.
     """
-    kept = weight_CW.shape[1] - 1
-    weight = weight_CW.float()
+    before_width = weight_CW.shape[1] - 1
+    weight_WC1 = weight_CW.float().T[..., None]
     out_TC.zero_()
-    for rows in rows_of_sequences(slots_S, query_start_loc_S1, seq_lens_S):
+    for rows in rows_of_sequences(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S):
         state_CP = states_NCP[rows.slot]
         before = torch.zeros_like(state_CP) if rows.context == 0 else state_CP
         inputs_CL = torch.cat([before, x_TC[rows.first : rows.end].T], dim=1)
-        windows_CnW = inputs_CL.float().unfold(1, kept + 1, 1)
-        summed_Cn = (windows_CnW * weight[:, None]).sum(-1)
-        out_TC[rows.first : rows.end] = torch.nn.functional.silu(summed_Cn).T.to(out_TC.dtype)
-        state_CP.copy_(inputs_CL[:, inputs_CL.shape[1] - kept :].clone())
+        num_rows = rows.end - rows.first
+        summed_Cn = inputs_CL[:, :num_rows].float() * weight_WC1[0]
+        for j in range(1, before_width + 1):
+            summed_Cn = summed_Cn + inputs_CL[:, j : j + num_rows].float() * weight_WC1[j]
+        # In float64, for torch's float32 exp() in the last lanes of a tensor is another than before.
+        out_TC[rows.first : rows.end] = torch.nn.functional.silu(summed_Cn.double()).T.float().to(out_TC.dtype)
+        for row, slot in rows.kept.items():
+            states_NCP[slot] = inputs_CL[:, row - rows.first + 1 :][:, :before_width]
 
 
 def gated_delta(
@@ -102,8 +120,10 @@ def gated_delta(
     out_THV: torch.Tensor,
     states_NHXV: torch.Tensor,
     slots_S: torch.Tensor,
+    kept_slots_SJ: torch.Tensor,
     query_start_loc_S1: torch.Tensor,
     seq_lens_S: torch.Tensor,
+    max_query_len: int,
     a_log_H: torch.Tensor,
     dt_bias_G: torch.Tensor,
 ) -> None:
@@ -122,25 +142,29 @@ def gated_delta(
         a_TG: the gates' inputs, one for each value head, or with `channel_gates` one for each of its key channels.
         b_TH: the inputs of beta.
         out_THV: gets the outputs, rounded once; rows of no sequence, or of one without a slot, become 0.
-        states_NHXV: float32, S of each slot's sequence. A sequence that begins in this step starts from zeros, whatever
-            its slot holds; every sequence leaves its slot with the state behind its last row.
-        slots_S: int32; -1 for a sequence that pads the batch: no state is read or written.
+        states_NHXV: float32, S of each slot's sequence.
+        slots_S: int32, the slot from which each sequence goes on; -1 pads the batch.
+        kept_slots_SJ: int32, the slots that get the states behind its last rows; -1 keeps nothing. J is at most 16.
         query_start_loc_S1: int32, the first row of each sequence, and the end of the last one.
         seq_lens_S: int32, tokens of each sequence, those of this step included.
+        max_query_len: no sequence has more rows in this step. It spares launches and changes no bit.
         a_log_H: float32.
         dt_bias_G: float32, of the shape of a row of a.
 
     A backend may compute many tokens at once. It counts its chunks from the sequence's first token, in pieces that
     divide 64: a state that is handed over behind a multiple of 64 tokens, from one step to another, leaves no trace in
-    any bit, and neither does the rest of the batch.
+    any bit, and neither does the rest of the batch. What a step has of a chunk, if it is 16 rows or fewer, is computed
+    token by token: drafts leave no trace either.
 
     Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks", https://arxiv.org/abs/2412.06464; gates of channels: Kimi
     Team 2025, "Kimi Linear", https://arxiv.org/abs/2510.26692.
     """
     out_THV.zero_()
-    for rows in rows_of_sequences(slots_S, query_start_loc_S1, seq_lens_S):
-        slot_HXV = states_NHXV[rows.slot]
-        state_HXV = torch.zeros_like(slot_HXV) if rows.context == 0 else slot_HXV.clone()
+    check_kept(kept_slots_SJ)
+    for rows in rows_of_sequences(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S):
+        state_HXV = states_NHXV[rows.slot].clone()
+        if rows.context == 0:
+            state_HXV.zero_()
         taken = slice(rows.first, rows.end)
         q, k, v, log_decay, beta = delta_inputs(problem, qkv_TC[taken], a_TG[taken], b_TH[taken], a_log_H, dt_bias_G)
         for row in range(rows.end - rows.first):
@@ -149,7 +173,17 @@ def gated_delta(
             delta_HV = beta[row][:, None] * (v[row] - said_HV)
             state_HXV = state_HXV + k[row][..., None] * delta_HV[:, None]
             out_THV[rows.first + row] = torch.einsum("hxv,hx->hv", state_HXV, q[row]).to(out_THV.dtype)
-        slot_HXV.copy_(state_HXV)
+            if rows.first + row in rows.kept:
+                states_NHXV[rows.kept[rows.first + row]] = state_HXV
+
+
+def check_kept(kept_slots_SJ: torch.Tensor) -> None:
+    """Raises ValueError if more states are to be kept of a sequence than are computed token by token."""
+    if kept_slots_SJ.shape[1] > MAX_TOKEN_BY_TOKEN:
+        raise ValueError(
+            f"kept_slots names {kept_slots_SJ.shape[1]} states of each sequence, and at most {MAX_TOKEN_BY_TOKEN} "
+            f"can be kept: propose at most {MAX_TOKEN_BY_TOKEN - 1} drafts"
+        )
 
 
 def delta_inputs(

@@ -100,6 +100,7 @@ class _Metadata:
     slots_S: torch.Tensor
     query_start_loc_S1: torch.Tensor
     seq_lens_S: torch.Tensor
+    max_query_len: int
 
 
 class _SelectedOperators(MixerRunner):
@@ -131,8 +132,10 @@ class _SelectedOperators(MixerRunner):
 
     def build_metadata(self, geometry: BatchGeometry) -> _Metadata:
         """The block table of the group has a request's slot, counted from 1; rows of padding have 0."""
-        slots = geometry.block_table[:, 0].int() - 1
-        return _Metadata(slots, geometry.query_start_loc.int(), geometry.seq_lens.int())
+        slots = (geometry.block_table[:, 0].int() - 1).contiguous()
+        return _Metadata(
+            slots, geometry.query_start_loc.int(), geometry.seq_lens.int(), max_query_len=geometry.max_query_len
+        )
 
     def forward(
         self, inputs: tuple[torch.Tensor, ...], caches: Caches, metadata: _Metadata, *, weights: Any, prologue: Any
@@ -141,9 +144,11 @@ class _SelectedOperators(MixerRunner):
         qkv_TC, a_TG, b_TH = (x.contiguous() for x in inputs)
         conv_states, delta_states = caches
         short_conv, gated_delta = weights
-        step = (metadata.slots_S, metadata.query_start_loc_S1, metadata.seq_lens_S)
+        # A request's state stays where it is.
+        kept_slots_SJ = metadata.slots_S[:, None]
+        step = (metadata.slots_S, kept_slots_SJ, metadata.query_start_loc_S1, metadata.seq_lens_S)
         mixed_TC = qkv_TC.new_empty(qkv_TC.shape)
         short_conv(qkv_TC, mixed_TC, conv_states, *step)
         out_THV = qkv_TC.new_empty((len(qkv_TC), *self._problem.out_shape))
-        gated_delta(mixed_TC, a_TG, b_TH, out_THV, delta_states, *step)
+        gated_delta(mixed_TC, a_TG, b_TH, out_THV, delta_states, *step, metadata.max_query_len)
         return out_THV

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem, gated_delta, short_conv
+from atom_kernels.delta.native import CONV_BACKEND, DELTA_BACKEND
 from atom_kernels.delta.torch_backend import bind_gated_delta
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 from atom_kernels.tolerances import elementwise_tolerance
@@ -15,35 +16,54 @@ from atom_kernels.tolerances import elementwise_tolerance
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
-def make_sequences(num_rows: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
-    """Slots, first rows, lengths and the number of slots of a batch of `num_rows` rows.
+class Sequences(NamedTuple):
+    """A batch as the operators read it, how many slots there are, and the rows of its longest sequence."""
 
-    Half of the rows decode, up to 64 of them. The others belong to prompts that begin, or go on at any token. Where
-    there are three rows, the last sequence pads the batch. Some slots belong to nobody.
+    slots: torch.Tensor
+    kept_slots: torch.Tensor
+    query_start_loc: torch.Tensor
+    seq_lens: torch.Tensor
+    num_slots: int
+    max_query_len: int
+
+
+def make_sequences(num_rows: int, generator: torch.Generator) -> Sequences:
+    """A batch of `num_rows` rows.
+
+    Half of the rows decode, up to 64 of them, the last two with a draft. The others belong to prompts that begin, or go
+    on at any token. Where there are three rows, one sequence pads the batch. Most sequences keep their state where they
+    found it, and every third one elsewhere. Some slots belong to nobody.
     """
     decodes = min((num_rows + 1) // 2, 64)
     lengths, left = [1] * decodes, num_rows - decodes
+    if decodes > 2:
+        lengths[-2:] = [2]
+    num_decodes = len(lengths)
     if left:
         lengths += [left // 3, left - left // 3] if left > 2 else [left]
     query_lens = torch.tensor(lengths)
     context = torch.randint(1, 200, (len(lengths),), generator=generator)
-    context[decodes:] *= torch.arange(len(lengths) - decodes) % 2
-    slots = torch.randperm(len(lengths) + 2, generator=generator)[: len(lengths)].int()
+    context[num_decodes:] *= torch.arange(len(lengths) - num_decodes) % 2
+    num_slots = 3 * len(lengths) + 2
+    order = torch.randperm(num_slots, generator=generator).int()
+    slots, elsewhere, of_drafts = order[: 3 * len(lengths)].reshape(3, -1)
+    last = torch.where(torch.arange(len(lengths)) % 3 == 2, elsewhere, slots)
+    kept_slots = torch.stack([torch.where(query_lens == 2, of_drafts, -1), last], dim=1).int()
     if num_rows > 2:
         slots[-1 if num_rows < 5 else 0] = -1
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), query_lens.cumsum(0)]).int()
-    return slots, starts, (context + query_lens).int(), len(lengths) + 2
+    return Sequences(slots, kept_slots, starts, (context + query_lens).int(), num_slots, int(query_lens.max()))
 
 
 def _make_conv(problem: ShortConvProblem, num_rows: int, generator: torch.Generator) -> Any:
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator).to(problem.dtype)
 
-    slots, starts, lengths, num_slots = make_sequences(num_rows, generator)
+    made = make_sequences(num_rows, generator)
     x = random(num_rows, problem.channels)
-    states = random(num_slots, problem.channels, problem.width - 1)
+    states = random(made.num_slots, problem.channels, problem.width - 1)
     weights = {"weight": random(problem.channels, problem.width)}
-    return weights, (x, torch.full_like(x, 7.0), states, slots, starts, lengths)
+    return weights, (x, torch.full_like(x, 7.0), states, *made[:4])
 
 
 def _make_delta(problem: GatedDeltaProblem, num_rows: int, generator: torch.Generator) -> Any:
@@ -51,12 +71,12 @@ def _make_delta(problem: GatedDeltaProblem, num_rows: int, generator: torch.Gene
         return torch.randn(*shape, generator=generator)
 
     heads, dtype = problem.num_value_heads, problem.dtype
-    slots, starts, lengths, num_slots = make_sequences(num_rows, generator)
+    made = make_sequences(num_rows, generator)
     weights = {"a_log": torch.rand(heads, generator=generator) * 3 - 2, "dt_bias": random(problem.gates)}
-    states = random(num_slots, heads, problem.key_dim, problem.value_dim)
+    states = random(made.num_slots, heads, problem.key_dim, problem.value_dim)
     out = torch.full((num_rows, heads, problem.value_dim), 7.0, dtype=dtype)
     rows = (random(num_rows, size).to(dtype) for size in (problem.channels, problem.gates, heads))
-    return weights, (*rows, out, states, slots, starts, lengths)
+    return weights, (*rows, out, states, *made[:4], made.max_query_len)
 
 
 def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:
@@ -79,7 +99,7 @@ def _delta_work(problem: GatedDeltaProblem, num_rows: int) -> Work:
 
 
 def _num_sequences(num_rows: int) -> int:
-    return len(make_sequences(num_rows, torch.Generator().manual_seed(0))[0])
+    return len(make_sequences(num_rows, torch.Generator().manual_seed(0)).slots)
 
 
 def _tolerance(problem: Any) -> Tolerance:
@@ -91,9 +111,10 @@ SHORT_CONV = Op(
     name="short_conv",
     contract=short_conv,
     reference=lambda problem, weights, *inputs: short_conv(*inputs, weight_CW=weights["weight"]),
-    schema="(Tensor x, Tensor(a!) out, Tensor(b!) states, Tensor slots, Tensor query_start_loc, Tensor seq_lens) -> ()",
+    schema="(Tensor x, Tensor(a!) out, Tensor(b!) states, Tensor slots, Tensor kept_slots, "
+    "Tensor query_start_loc, Tensor seq_lens) -> ()",
     fake=lambda problem, *inputs: None,
-    backends=(Backend(name="torch", implementation="torch, sequence by sequence", bind=_bind_conv),),
+    backends=(CONV_BACKEND, Backend(name="torch", implementation="torch, sequence by sequence", bind=_bind_conv)),
     written=(1, 2),
     weights=lambda problem: {"weight": WeightSpec((problem.channels, problem.width), problem.dtype)},
     make_inputs=_make_conv,
@@ -113,10 +134,10 @@ GATED_DELTA = Op(
     reference=lambda problem, weights, *inputs: gated_delta(
         problem, *inputs, a_log_H=weights["a_log"], dt_bias_G=weights["dt_bias"]
     ),
-    schema="(Tensor qkv, Tensor a, Tensor b, Tensor(a!) out, Tensor(b!) states, Tensor slots, Tensor query_start_loc, "
-    "Tensor seq_lens) -> ()",
+    schema="(Tensor qkv, Tensor a, Tensor b, Tensor(a!) out, Tensor(b!) states, Tensor slots, Tensor kept_slots, "
+    "Tensor query_start_loc, Tensor seq_lens, int max_query_len) -> ()",
     fake=lambda problem, *inputs: None,
-    backends=(Backend(name="torch", implementation="torch, chunks of 64 tokens", bind=bind_gated_delta),),
+    backends=(DELTA_BACKEND, Backend(name="torch", implementation="torch, chunks of 64 tokens", bind=bind_gated_delta)),
     written=(3, 4),
     weights=lambda problem: {
         "a_log": WeightSpec((problem.num_value_heads,), torch.float32),

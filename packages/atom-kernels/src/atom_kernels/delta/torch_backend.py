@@ -4,15 +4,14 @@ A piece ends where a chunk of its sequence does, and nothing but its own rows is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from atom_kernels.delta.contract import GatedDeltaProblem, delta_inputs
-from atom_kernels.delta.sequences import rows_of_sequences
+from atom_kernels.delta.contract import CHUNK, MAX_TOKEN_BY_TOKEN, GatedDeltaProblem, check_kept, delta_inputs
+from atom_kernels.delta.sequences import Rows, rows_of_sequences
 
-_CHUNK = 64
 # With gates of channels the decay between two tokens is a vector: smaller chunks keep all of them in reach.
 _CHANNELS_CHUNK = 16
 
@@ -20,7 +19,7 @@ _CHANNELS_CHUNK = 16
 def bind_gated_delta(problem: GatedDeltaProblem, weights: Any) -> Callable[..., None]:
     """`gated_delta` with its weights."""
     a_log_H, dt_bias_G = weights["a_log"], weights["dt_bias"]
-    chunk = _CHANNELS_CHUNK if problem.channel_gates else _CHUNK
+    chunk = _CHANNELS_CHUNK if problem.channel_gates else CHUNK
 
     def run(
         qkv_TC: torch.Tensor,
@@ -29,24 +28,38 @@ def bind_gated_delta(problem: GatedDeltaProblem, weights: Any) -> Callable[..., 
         out_THV: torch.Tensor,
         states_NHXV: torch.Tensor,
         slots_S: torch.Tensor,
+        kept_slots_SJ: torch.Tensor,
         query_start_loc_S1: torch.Tensor,
         seq_lens_S: torch.Tensor,
+        max_query_len: int,
     ) -> None:
         out_THV.zero_()
-        for rows in rows_of_sequences(slots_S, query_start_loc_S1, seq_lens_S):
-            state_HXV, first, context = states_NHXV[rows.slot], rows.first, rows.context
-            if context == 0:
-                state_HXV.zero_()
-            while first < rows.end:
-                end = min(first + chunk - context % chunk, rows.end)
+        check_kept(kept_slots_SJ)
+        for rows in rows_of_sequences(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S):
+            state_HXV = states_NHXV[rows.slot]
+            if rows.context == 0:
+                state_HXV = torch.zeros_like(state_HXV)
+            for first, end in _pieces(rows, chunk):
                 # torch's exp() in the last lanes of a tensor is another than before: each piece is taken alone.
                 piece = delta_inputs(problem, qkv_TC[first:end], a_TG[first:end], b_TH[first:end], a_log_H, dt_bias_G)
-                out_nHV, after_HXV = _one_chunk(*piece, state_HXV)
+                out_nHV, state_HXV = _one_chunk(*piece, state_HXV)
                 out_THV[first:end] = out_nHV.to(out_THV.dtype)
-                state_HXV.copy_(after_HXV)
-                first, context = end, context + end - first
+                if end - 1 in rows.kept:
+                    states_NHXV[rows.kept[end - 1]] = state_HXV
 
     return run
+
+
+def _pieces(rows: Rows, size: int) -> Iterator[tuple[int, int]]:
+    """First rows and ends of what is computed at once: `size` rows of a chunk, or one where the step has few of it."""
+    first, context = rows.first, rows.context
+    while first < rows.end:
+        end = min(first + CHUNK - context % CHUNK, rows.end)
+        step = 1 if end - first <= MAX_TOKEN_BY_TOKEN else size
+        while first < end:
+            piece_end = min(first + step - context % step, end)
+            yield first, piece_end
+            first, context = piece_end, context + piece_end - first
 
 
 def _one_chunk(
