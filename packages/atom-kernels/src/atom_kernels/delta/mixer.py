@@ -35,7 +35,6 @@ class DeltaNetProblem:
     """
 
     name: ClassVar[str] = "delta_net"
-    block_size: ClassVar[int] = 1
 
     num_key_heads: int
     num_value_heads: int
@@ -50,6 +49,11 @@ class DeltaNetProblem:
     def channels(self) -> int:
         """Channels of the convolution: queries, keys and values."""
         return 2 * self.num_key_heads * self.key_dim + self.num_value_heads * self.value_dim
+
+    @property
+    def block_size(self) -> int:
+        """A state counts as one token."""
+        return 1
 
     @property
     def kv_cache_dtype(self) -> str:
