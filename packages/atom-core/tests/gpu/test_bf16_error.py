@@ -56,10 +56,12 @@ def our_logits(folder: Path, sequences: list[list[int]]) -> torch.Tensor:
     model: Any = load_model(folder, torch.bfloat16, progress=False, block_size=BLOCK_SIZE).model
     width = -(-len(sequences[0]) // BLOCK_SIZE)
     blocks = [range(index * width, (index + 1) * width) for index in range(len(sequences))]
-    run = PagedRun(model, len(sequences) * width, "cuda")
+    run = PagedRun(model, len(sequences) * width, "cuda", num_slots=len(sequences))
 
     def step(start: int, end: int) -> torch.Tensor:
-        steps = [SequenceStep(tokens[start:end], start, own) for tokens, own in zip(sequences, blocks, strict=True)]
+        steps = [
+            SequenceStep(tokens[start:end], start, blocks[index], slot=index) for index, tokens in enumerate(sequences)
+        ]
         with torch.inference_mode():
             return torch.stack([model.compute_logits(hidden) for hidden in run.step(steps)]).double()
 
