@@ -71,7 +71,7 @@ def _paged_case(
         head = problem.head_dim
         norm = random(head) if norms else None
         positions = torch.arange(length - queries, length, device="cuda").repeat(count)
-        prologue = AttentionPrologue(positions, _rotations(head), False, norm, norm)
+        prologue = AttentionPrologue(positions, _rotations(head), False, norm, norm, norm_eps=1e-6)
         sinks = random(problem.num_heads, dtype=torch.float32) if problem.has_sinks else None
         block = (num_blocks, BLOCK_SIZE, problem.num_kv_heads, head)
         ours: list[Call] = []

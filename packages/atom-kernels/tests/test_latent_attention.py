@@ -10,9 +10,11 @@ import torch
 from atom_kernels.attention.mla import MlaProblem, latent_attention
 from atom_kernels.attention.mla.cases import make_problem, make_step
 from atom_kernels.attention.mla.native_steps import expands
+from atom_kernels.attention.mla.ops import LATENT_ATTENTION
 from atom_kernels.mixers import CacheFormat, UnsupportedMixerError, select_mixer
 from atom_kernels.mixers.cases import make_geometry
 from atom_kernels.mixers.plan import usable_plans
+from atom_kernels.operator import Work
 from atom_kernels.protocols import BatchGeometry, CacheLayout
 
 SHAPE = (6, 48, 24, 16, 20)
@@ -195,6 +197,20 @@ def test_a_request_is_expanded_where_that_costs_less():
     assert not expands(problem, 1, 512)
     assert not expands(problem, 32, 8192)
     assert not expands(make_problem(16, 512, 128, 64, 128), 512, 512)
+
+
+def test_a_request_of_fewer_than_16_queries_is_never_expanded():
+    problem = make_problem(16, 512, 128, 64, 128, "bfloat16")
+    assert [expands(problem, count, count) for count in (15, 16)] == [False, True]
+
+
+def test_the_work_is_that_of_the_cheaper_way():
+    """Two queries at the end of five latents see four and five of them."""
+    problem = make_problem(2, 8, 4, 2, 4)
+    weights = 8 * (4 + 4)
+    elements = 5 * (8 + 2) + 2 * weights + 2 * 2 * (4 + 2 + 4)
+    absorbed = 2 * weights + (4 + 5) * (8 + 2 + 8)
+    assert LATENT_ATTENTION.work(problem, [(2, 5)]) == Work(4 * elements, 2 * 2 * absorbed)
 
 
 def test_the_layout_is_one_latent_a_token_and_says_its_bytes():

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from atom_kernels.formats import Float8, Integers, Mxfp4, Plain
-from atom_kernels.linear import FusedLinearProblem, linear
+from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem, linear
+from atom_kernels.moe import ExpertsProblem
 from atom_kernels.platform import Platform
 from atom_models import BuildContext, build_model, load_model, load_weights, open_checkpoint
 from atom_models.layers import Linear, LMHead, MergedColumnParallelLinear, ReplicatedLinear
@@ -23,11 +24,39 @@ from atom_models.quantization import (
     input_format_of,
     why_never_packed,
 )
+from atom_models.quantization.experts_plan import packed_experts
 from atom_models.quantization.layouts import Float8Layout, Int8Layout, Mxfp4Layout, PlainLayout
-from atom_models.quantization.linear_plan import held_problem, plan_linear
+from atom_models.quantization.linear_plan import Unnormed, held_problem, plan_linear, prepare
+from atom_models.requirements import find_accelerators
 from tiny_models import make_tiny_llama
 
 INT8 = HeldFormat(Integers(8), without_kernel=True)
+
+
+@pytest.mark.parametrize("missing", ["gate_up", "down"])
+def test_experts_of_which_one_matrix_is_plain_are_plain(missing):
+    plain = ExpertsProblem(4, 2, 64, 64, torch.bfloat16)
+    formats = {"gate_up": Mxfp4(), "down": Mxfp4()} | {missing: None}
+    assert packed_experts(plain, formats, Platform.nvidia("sm_90"), rounded=True) == plain
+
+
+def test_experts_are_packed_where_a_kernel_reads_both_matrices():
+    plain = ExpertsProblem(4, 2, 1024, 1024, torch.bfloat16)
+    formats, platform = {"gate_up": Float8(128, 128), "down": Float8(128, 128)}, find_accelerators("MI300X")[0].platform
+    packed = packed_experts(plain, formats, platform, rounded=False, input_format=Float8(1, 128))
+    assert (packed.gate_up_format, packed.down_format) == (Float8(128, 128), Float8(128, 128))
+
+
+def test_a_kernel_that_takes_in_the_norm_gets_it_where_activations_come_without():
+    class Recorded:
+        op = FUSED_LINEAR
+
+        def prepare(self, weights):
+            return lambda *given: given
+
+    apply, x, weight = prepare(Recorded(), {}), torch.ones(1, 4), torch.ones(4)
+    assert apply(x) == (x, None, 0.0, 0.0, None)
+    assert apply(Unnormed(x, weight, 1e-5, 1.0), residual=x) == (x, weight, 1e-5, 1.0, x)
 
 
 def rounded_linear(x, weight, bias):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -115,3 +116,21 @@ def test_rounding_in_pieces_changes_no_number(held: WeightFormat, wanted: Weight
     assert pieces.keys() == whole.keys()
     for name, tensor in whole.items():
         assert torch.equal(pieces[name].view(torch.uint8), tensor.contiguous().view(torch.uint8)), name
+
+
+@dataclass(frozen=True)
+class Noting(Integers):
+    """Integers that note the shape of each piece that is rounded to them."""
+
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+
+    def quantize(self, weight):
+        self.shapes.append(tuple(weight.shape))
+        return super().quantize(weight)
+
+
+@pytest.mark.parametrize(("num_rows", "pieces"), [(128, [128]), (256, [128, 128]), (129, [128, 1]), (8192, [256] * 32)])
+def test_a_matrix_is_rounded_in_pieces_of_16384_numbers_but_no_more_than_32(num_rows: int, pieces: list[int]) -> None:
+    wanted, tensors = Noting(8), {"weight": torch.ones(num_rows, 128)}
+    rounded(tensors, Plain(torch.float32), wanted, (num_rows, 128))
+    assert wanted.shapes == [(rows, 128) for rows in pieces]

@@ -157,9 +157,10 @@ def test_a_mixture_stays_as_it_is_published_where_a_kernel_reads_its_experts(tmp
     plain = make_tiny("gpt_oss", tmp_path / "plain", hidden_size=96, intermediate_size=64)
     needs = model_requirements(open_checkpoint(write_gpt_oss(tmp_path, plain)[0]))
     if not native_unavailable("moe_quantized"):
-        assert needs.held_format(None) == "mxfp4"
+        assert (needs.held_format(None), needs.why_not_kept(None)) == ("mxfp4", None)
     monkeypatch.setenv("ATOM_DISABLE_NATIVE", "1")
     assert needs.held_format(None) == "bfloat16"
+    assert needs.why_not_kept(None) == "no kernel there reads experts that are stored as mxfp4"
 
 
 def test_a_mixture_whose_experts_no_kernel_reads_takes_the_memory_of_plain_numbers(tmp_path):

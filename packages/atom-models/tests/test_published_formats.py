@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,14 @@ def test_a_plan_says_what_the_engine_says(given: dict[str, Any], tmp_path: Path)
     assert "Use the model's checkpoint in bfloat16" in needs.refusal
 
 
+SORTED_WITH_ZEROS = replace(PUBLISHED["gptq"], config={**PUBLISHED["gptq"].config, "desc_act": True})
 # Formats that layers hold in more bytes than files, and the bytes of an element of each tensor there: scales in float32
 # instead of bfloat16 or for each input instead of 32, eight zero points of a word in a byte each.
 WIDER = {
     "int4 packed": {"weight_scale": 4, "weight_shape": 0},
     "int4 packed with zeros": {"weight_scale": 4, "weight_zero_point": 8, "weight_shape": 0},
     "gptq sorted": {"scales": 2 * 32, "qzeros": 0, "g_idx": 0},
+    "gptq sorted with zeros": {"scales": 2 * 32, "qzeros": 8 * 32, "g_idx": 0},
 }
 
 
@@ -121,7 +124,7 @@ def test_a_plan_counts_the_weights_of_a_file(family: str, name: str, tmp_path: P
 @pytest.mark.parametrize("name", WIDER)
 def test_a_plan_counts_what_is_held_where_files_are_smaller(name: str, tmp_path: Path):
     plain = make_tiny_llama(tmp_path / "plain", hidden=96, intermediate=160, kv_heads=2)
-    quantized, _ = write_quantized(tmp_path, plain, PUBLISHED[name])
+    quantized, _ = write_quantized(tmp_path, plain, SORTED_WITH_ZEROS if "sorted with" in name else PUBLISHED[name])
     dense, held = load_file(plain / "model.safetensors").keys(), 0
     for full_name, tensor in load_file(quantized / "model.safetensors").items():
         suffix = full_name.rpartition(".")[2]

@@ -49,6 +49,22 @@ async def test_a_body_beyond_what_all_may_hold_is_refused():
         await run(BodyMemory(reading_app, most_bytes=8 << 20), 20)
 
 
+@pytest.mark.parametrize(("size", "is_taken"), [(64 * 1024, True), (64 * 1024 + 1, False)])
+async def test_a_body_of_64_kib_is_taken_however_much_others_send(size, is_taken):
+    pieces = iter([b"x" * size, b""])
+
+    async def receive():
+        piece = next(pieces)
+        return {"type": "http.request", "body": piece, "more_body": bool(piece)}
+
+    reading = BodyMemory(reading_app, most_bytes=0)({"type": "http", "method": "POST", "path": "/"}, receive, None)
+    if is_taken:
+        await reading
+    else:
+        with pytest.raises(APIError, match="too many large requests"):
+            await reading
+
+
 @pytest.fixture
 def names():
     """Names of headers, as an app that has read the whole body finds them."""

@@ -13,7 +13,7 @@ import pytest
 
 from atom_server.answers.whole_answer import encode_in_parts
 from atom_server.bodies.body import decode_json_object, parse_object
-from atom_server.bodies.decoding_cost import DecodingCost
+from atom_server.bodies.decoding_cost import MAX_VALUES, DecodingCost
 from atom_server.errors import APIError
 from atom_server.options import ServerOptions
 from atom_server.schemas.completions import CompletionRequest
@@ -155,6 +155,19 @@ def test_a_body_that_would_take_long_is_refused_before_it_is_decoded(name):
     with pytest.raises(APIError, match="values, names, escapes and long numbers") as refused:
         count(LARGE_BODIES[name][1])
     assert refused.value.status == 413
+
+
+@pytest.mark.parametrize("number", [*(bytes([digit]) * 20 for digit in b"0123456789"), b"0123456789" * 2])
+def test_a_number_of_20_digits_counts_as_eight_values_whatever_its_digits(number):
+    most, cost = (MAX_VALUES + 1024) // 8, DecodingCost()
+    cost.add((number + b" ") * most)
+    with pytest.raises(APIError, match="long numbers"):
+        cost.add(number)
+
+
+@pytest.mark.parametrize("text", [b"7" * 19, b"7" * 10 + b"/" + b"7" * 10, b"7" * 10 + b";" + b"7" * 10])
+def test_shorter_numbers_count_by_what_follows_them(text):
+    DecodingCost().add((text + b" ") * (MAX_VALUES // 8 + 1024))
 
 
 @pytest.mark.timing

@@ -79,6 +79,26 @@ def test_published_formats_are_planned_as_they_are_held(tmp_path: Path, capsys):
     assert "mxfp4: the size of the files; this version holds these weights in bfloat16" in text
 
 
+def test_a_mixture_that_is_not_held_as_it_is_published_is_planned_with_both_sizes_and_the_reason(tmp_path, capsys):
+    _, text = plan(capsys, "--model", write_published_config("deepseek-r1", tmp_path), "--on", "H100")
+    assert "weights bfloat16, 1249.9 GiB" in text
+    assert (
+        "fp8: 627.1 GiB in the files; this version holds these weights in bfloat16, since no kernel there reads "
+        "experts that are stored as fp8 128x128" in text
+    )
+
+
+def test_each_accelerator_is_planned_with_the_weights_as_it_holds_them(tmp_path: Path, capsys):
+    """Kernels of AMD's accelerators read experts in fp8, and none of NVIDIA's does."""
+    _, text = plan(capsys, "--model", write_published_config("deepseek-r1", tmp_path), "--on", "all")
+    in_fp8, in_bf16 = text.split("weights fp8, ")[1].split("weights bfloat16, ")
+    assert "MI300X" in in_fp8
+    assert "MI300X" not in in_bf16
+    assert "since" not in in_fp8
+    assert "too large for 8 of H100" in in_bf16
+    assert [row[2] for row in rows_of(text, "MI300X")] == ["4", "8"]
+
+
 def test_a_quantized_checkpoint_is_not_shown_as_a_dense_one(tmp_path: Path, capsys):
     path = write_published_config("llama-3.1-8b", tmp_path) / "config.json"
     awq = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}

@@ -16,8 +16,10 @@ from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.embedding_model import EmbeddingModel
 from atom_core.engine.errors import EngineDeadError, EngineStartError, ProfilerError
 from atom_core.engine.info import EngineInfo
+from atom_core.engine.inputs.checked_prompts import CheckedPrompts, beside_the_loop
 from atom_core.engine.inputs.input_processor import InputProcessor
 from atom_core.engine.inputs.queue_limits import Load, QueueLimits
+from atom_core.engine.inputs.validation import check_prompt_ids
 from atom_core.engine.outputs.open_requests import OpenRequests
 from atom_core.engine.outputs.request_stream import RequestStream
 from atom_core.engine.process.supervisor import EngineSupervisor
@@ -137,7 +139,7 @@ class AsyncEngine:
 
     def submit(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Sequence[int]] | CheckedPrompts,
         wanted: SamplingParams | Pooling,
         *,
         priority: int = 0,
@@ -147,6 +149,7 @@ class AsyncEngine:
         """One stream for several prompts, all of which are checked before any of them runs.
 
         Args:
+            prompts: token ids of each, or what `check_prompts` gave for them.
             wanted: how to generate, as `generate`, or how to make embeddings, as `embed`.
             tenant: on whose behalf. Tenants that wait for each other have equal shares of the engine, and each leaves
                 room in the queue to others.
@@ -158,8 +161,9 @@ class AsyncEngine:
         """
         self.check_health()
         n = wanted.n if isinstance(wanted, SamplingParams) else 1
-        num_tokens = sum(len(prompt) for prompt in prompts if isinstance(prompt, Sequence))
-        self.check_room(len(prompts), n if isinstance(n, int) else 1, num_tokens=num_tokens, tenant=tenant)
+        given = prompts.token_ids if isinstance(prompts, CheckedPrompts) else prompts
+        num_tokens = sum(len(prompt) for prompt in given if isinstance(prompt, Sequence))
+        self.check_room(len(given), n if isinstance(n, int) else 1, num_tokens=num_tokens, tenant=tenant)
         inputs = {"priority": priority, "cache_salt": cache_salt, "tenant": tenant}
         if isinstance(wanted, str):
             submission = self._inputs.process_embedding(prompts, wanted, **inputs)
@@ -202,6 +206,28 @@ class AsyncEngine:
             work = partial(self._inputs.with_bad_words, sampling_params)
             sampling_params = await self.texts.run(work, is_long=False)
         return sampling_params
+
+    async def check_prompts(self, prompts: Sequence[Sequence[int]]) -> CheckedPrompts:
+        """Go through the token ids of prompts beside the event loop; the result is to be given to `submit`.
+
+        Raises:
+            InvalidRequestError: one of them is no prompt of this model.
+        """
+        num_tokens = sum(map(len, prompts))
+        return await beside_the_loop(partial(self._inputs.check_prompts, prompts), num_tokens=num_tokens)
+
+    async def check_token_ids(self, prompts: Sequence[Sequence[object]], *, name: str) -> None:
+        """Look at the ids of prompts that are still to be cut, beside the event loop; `name` is the field with them.
+
+        Raises:
+            InvalidRequestError: one of them is no token id of this model.
+        """
+
+        def check() -> None:
+            for prompt in prompts:
+                check_prompt_ids(prompt, self.info.vocab_size, name=name)
+
+        await beside_the_loop(check, num_tokens=sum(map(len, prompts)))
 
     async def abort(self, stream: RequestStream) -> None:
         """End what is open of a stream: it gets finish_reason "abort" for each sample, then it ends."""

@@ -64,6 +64,7 @@ def make_step(
             interleaved=interleaved,
             q_norm_weight=random(problem.head_dim) if norms else None,
             k_norm_weight=random(problem.head_dim) if norms else None,
+            norm_eps=1e-6,
         )
     weights = {"sinks": random(problem.num_heads)} if problem.has_sinks else {}
     if problem.cache.scales == HEAD_SCALES:

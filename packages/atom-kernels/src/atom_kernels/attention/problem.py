@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from atom_kernels.mixers.cache_format import HEAD_SCALES, CacheFormat
@@ -129,4 +129,4 @@ class AttentionPrologue:
     interleaved: bool = False
     q_norm_weight: torch.Tensor | None = None
     k_norm_weight: torch.Tensor | None = None
-    norm_eps: float = 1e-6
+    norm_eps: float = field(kw_only=True)

@@ -19,6 +19,7 @@ from atom_models.layers import Loadable
 from atom_models.layers.held_weights import HeldWeights, HoldsWeights
 from atom_models.loaded_model import default_dtype
 from atom_models.model import build_model, stored_quantization
+from atom_models.requirements.requirements import BLOCK_SIZE
 from atom_models.weights.gguf_source import open_gguf
 from atom_models.weights.safetensors_source import read_headers
 
@@ -63,7 +64,9 @@ def layer_weights(
     dtype = getattr(torch, default_dtype(checkpoint, platform.preferred_dtype))
     chosen = stored_quantization(checkpoint, quantization)
     # Tables of angles are not counted, and need not be long.
-    context = BuildContext(platform=platform, dtype=dtype, quantization=chosen, max_model_len=16, model_impl=model_impl)
+    context = BuildContext(
+        platform=platform, dtype=dtype, quantization=chosen, max_model_len=BLOCK_SIZE, model_impl=model_impl
+    )
     model = build_model(checkpoint, context)
     formats = _formats_in_files(checkpoint)
     kinds: dict[tuple[Any, ...], list[HeldWeights]] = {}

@@ -58,6 +58,8 @@ class ModelRequirements:
             packed types, or None.
         held_format: platform, or None for this machine -> what an engine holds the published weights in there, one of
             `weight_bytes`.
+        why_not_kept: platform, or None for this machine -> why that is not the published format; None where it is, or
+            where there is none.
         refusal: why an engine does not load this checkpoint; None if it does.
         warnings: what an engine logs about the config.
         on_rank: number of tensor-parallel ranks -> what each holds; None where they cannot share the model.
@@ -75,6 +77,7 @@ class ModelRequirements:
     weight_bytes: Mapping[str, int]
     published_format: str | None
     held_format: Callable[[Platform | None], str] = field(compare=False, repr=False)
+    why_not_kept: Callable[[Platform | None], str | None] = field(compare=False, repr=False)
     refusal: str | None
     warnings: tuple[str, ...]
     on_rank: Callable[[int], RankShare | None] = field(compare=False, repr=False)
@@ -122,6 +125,7 @@ def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto") -> Mode
         weight_bytes=whole.weight_bytes,
         published_format=published,
         held_format=lambda platform: _held_format(model, stored, platform or detect_platform()),
+        why_not_kept=lambda platform: _why_not_kept(model, stored, platform or detect_platform()),
         refusal=refusal,
         warnings=config_warnings(model, checkpoint),
         on_rank=functools.cache(
@@ -154,12 +158,24 @@ def _rank_share(checkpoint: Checkpoint, context: BuildContext, stored: _Stored, 
 
 def _held_format(model: nn.Module, stored: _Stored, platform: Platform) -> str:
     """The published format where all that is stored in it stays so, else what the model computes in."""
+    is_kept = stored.method is not None and _why_not_kept(model, stored, platform) is None
+    return stored.method if stored.method is not None and is_kept else "bfloat16"
+
+
+def _why_not_kept(model: nn.Module, stored: _Stored, platform: Platform) -> str | None:
+    if stored.method is None:
+        return None
+    if not stored.is_read:
+        return "this version does not read it"
     layers = [layer for layer in model.modules() if isinstance(layer, (Linear, Experts))]
-    is_packed = any(layer.is_quantized(platform) for layer in layers)
     # The experts are most of a mixture: its size is the published one where they stay as they are stored.
     experts = [layer for layer in layers if isinstance(layer, Experts) and layer.is_stored_quantized]
-    keeps_experts = all(layer.is_quantized(platform) for layer in experts)
-    return stored.method if stored.method is not None and is_packed and keeps_experts else "bfloat16"
+    for layer in experts:
+        if not layer.is_quantized(platform):
+            return f"no kernel there reads experts that are stored as {layer.held_weights()[0].stored}"
+    if not any(layer.is_quantized(platform) for layer in layers):
+        return "no kernel there reads linears that are stored so"
+    return None
 
 
 def _share(model: nn.Module, count: Count, stored: _Stored) -> RankShare:

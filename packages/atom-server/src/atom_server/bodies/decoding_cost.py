@@ -13,7 +13,7 @@ _ESCAPES_LIKE_A_VALUE = 4
 # An integer of this many digits may exceed 64 bits. Python's time to read those grows with the square of their length.
 _LONG_NUMBER = b"0" * 20
 _VALUES_LIKE_A_LONG_NUMBER = 8
-_DIGITS_AS_ZEROS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
+_DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
 
 class DecodingCost:

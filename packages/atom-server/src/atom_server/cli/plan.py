@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from atom_core.config import ConfigError
@@ -12,7 +13,7 @@ from atom_server.cli.model_impl import add_model_impl
 from atom_server.cli.plan_tables import CACHE_DTYPES, accelerator_lines, memory_lines
 
 if TYPE_CHECKING:
-    from atom_core.models import ModelRequirements
+    from atom_core.models import Accelerator, ModelRequirements
 
 HELP = "what a model needs, and whether it fits here"
 USAGE = "[--model MODEL] [flags]"
@@ -86,20 +87,31 @@ def run(args: argparse.Namespace) -> int:
         print(f"warning: {args.context} tokens are more than the model was made for")
     print()
     if accelerators:
-        lines, fits = accelerator_lines(
-            needs,
-            accelerators,
-            weights=args.weights or needs.held_format(accelerators[0].platform),
-            kv_cache_dtype=args.kv_cache_dtype or "auto",
-            contexts=[args.context] if args.context else _contexts(needs.max_model_len),
-        )
-        print("\n".join(lines))
-        return 0 if fits else 1
+        return 0 if _print_for(accelerators, needs, args) else 1
     memory = args.memory or available_memory()
     context = args.context or needs.max_model_len
     lines, fits = memory_lines(needs, context, args.requests, memory=memory, kv_cache_dtype=args.kv_cache_dtype)
     print("\n".join(lines))
     return 0 if fits or memory is None else 1
+
+
+def _print_for(accelerators: Sequence[Accelerator], needs: ModelRequirements, args: argparse.Namespace) -> bool:
+    """Print a table for each format in which some of the accelerators hold the weights; whether the model fits any."""
+    by_format: dict[str, list[Accelerator]] = {}
+    for accelerator in accelerators:
+        by_format.setdefault(args.weights or needs.held_format(accelerator.platform), []).append(accelerator)
+    any_fits = False
+    for place, (weights, alike) in enumerate(by_format.items()):
+        lines, fits = accelerator_lines(
+            needs,
+            alike,
+            weights=weights,
+            kv_cache_dtype=args.kv_cache_dtype or "auto",
+            contexts=[args.context] if args.context else _contexts(needs.max_model_len),
+        )
+        print("\n".join(["", *lines] if place else lines))
+        any_fits |= fits
+    return any_fits
 
 
 def _heading(model: str, needs: ModelRequirements) -> list[str]:

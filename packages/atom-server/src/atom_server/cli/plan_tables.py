@@ -44,7 +44,7 @@ def memory_lines(
         else f"memory: {_size(memory)}; activations and the process itself come on top"
     )
     planned = f"planned: {requests} x {context} tokens"
-    remarks = _remarks(needs, needs.weight_bytes, needs.held_format(None))
+    remarks = _remarks(needs, needs.weight_bytes)
     return [planned, "", *columns(rows), "", end, *remarks], any_fits
 
 
@@ -59,6 +59,7 @@ def accelerator_lines(
     """A row for each accelerator and number of them that holds the model, and whether there is any.
 
     Args:
+        accelerators: those that hold weights alike.
         weights: their number format.
         kv_cache_dtype: that of the cache, as the engine spells it.
         contexts: lengths of requests, a column each with how many fit at once.
@@ -94,7 +95,7 @@ def accelerator_lines(
     lines += [
         "several devices: tensor parallel, as --tensor-parallel-size of `atom serve` starts it",
         "a tenth of each memory is left for activations; makers' gigabytes",
-        *_remarks(needs, [weights], needs.held_format(accelerators[0].platform)),
+        *_remarks(needs, [weights], accelerators[0]),
     ]
     return lines, len(rows) > 1
 
@@ -112,16 +113,20 @@ def _row(placement: Placement, contexts: Sequence[int]) -> tuple[str, ...]:
     )
 
 
-def _remarks(needs: ModelRequirements, formats: Collection[str], held: str) -> list[str]:
-    """Remarks below the rows: which of `formats` this checkpoint gives, and in which one it is held."""
-    published = needs.published_format
+def _remarks(needs: ModelRequirements, formats: Collection[str], accelerator: Accelerator | None = None) -> list[str]:
+    """Remarks below the rows: which of `formats` this checkpoint gives, in which one it is held there, and why."""
+    platform = accelerator and accelerator.platform
+    published, held = needs.published_format, needs.held_format(platform)
     if published is None:
         return []
     others = ", ".join(name for name in formats if name not in (published, held))
     lines = [f"{others}: the same model from a checkpoint in bfloat16"] if others else []
-    if published in formats and held != published:
-        does = "does not load it" if needs.refusal else f"holds these weights in {held}"
-        lines.append(f"{published}: the size of the files; this version {does}")
+    if published in needs.weight_bytes and held != published:
+        size = (
+            "the size of the files" if published in formats else f"{_size(needs.weight_bytes[published])} in the files"
+        )
+        reason = needs.why_not_kept(platform)
+        lines.append(f"{published}: {size}; this version holds these weights in {held}, since {reason}")
     return lines
 
 

@@ -91,8 +91,11 @@ class Generation:
         try:
             params = await until_disconnect(request, state.engine.prepare(params))
             state.rates.take_prompt(caller, sum(len(prompt.token_ids) for prompt in prompts))
+            checked = await until_disconnect(
+                request, state.engine.check_prompts([prompt.token_ids for prompt in prompts])
+            )
             stream = state.engine.submit(
-                [prompt.token_ids for prompt in prompts],
+                checked,
                 params if pooling is None else pooling,
                 priority=body.priority,
                 cache_salt=caller.cache_salt(body.cache_salt),

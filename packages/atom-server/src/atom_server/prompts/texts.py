@@ -81,12 +81,14 @@ async def encode_prompts(
     Raises:
         APIError, InvalidRequestError: 400; see `encode_texts`.
     """
+    state = server_state(request)
+    lists = [prompt for prompt in prompts if not isinstance(prompt, str)]
+    await until_disconnect(request, state.engine.check_token_ids(lists, name=param))
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     special, fits = body.add_special_tokens is not False, body.truncate_prompt_tokens is None
     encoded = iter(
         await encode_texts(request, texts, add_special_tokens=special, param=param, has_to_fit=fits) if texts else ()
     )
-    state = server_state(request)
     context = state.engine.info.max_model_len
     tokenized = []
     for prompt in prompts:

@@ -13,9 +13,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from atom_core import SamplingParams
+from atom_core.engine.inputs.checked_prompts import beside_the_loop
 from atom_core.engine.inputs.validation import prompt_too_long
 from atom_server.errors import APIError
-from atom_server.generation.collect import collect
+from atom_server.generation.collect import Collected, collect
 from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation, check_room
 from atom_server.prompts.texts import PromptTokens, encode_texts
@@ -70,16 +71,29 @@ async def _score(
     contexts = await _encode_once(request, [first for first, _ in pairs], special=True, param=param)
     if not all(contexts.values()) or not all(following.values()):
         raise APIError(400, "a text has no tokens; there is nothing to judge", param=judged)
-    _check_lengths(state, [len(contexts[first]) + len(following[second]) for first, second in pairs], param)
-    prompts = [PromptTokens(contexts[first] + following[second]) for first, second in pairs]
+    lengths = [len(contexts[first]) + len(following[second]) for first, second in pairs]
+    _check_lengths(state, lengths, param)
+
+    def lay_out() -> list[PromptTokens]:
+        return [PromptTokens(contexts[first] + following[second]) for first, second in pairs]
+
     num_judged = [len(following[second]) for _, second in pairs]
+    num_tokens = sum(lengths)
+    prompts = await beside_the_loop(lay_out, num_tokens=num_tokens)
     generation = await Generation.submit(request, body, prompts, _PARAMS, kind="score")
     choices = await until_disconnect(request, collect(request, generation))
-    scores = []
-    for choice, count in zip(choices, num_judged, strict=True):
-        logprobs = [entry.logprob for entry in choice.prompt_logprobs[-count:]]
-        scores.append(math.exp(sum(logprobs) / len(logprobs)))
-    return generation, scores
+
+    def judge() -> list[float]:
+        return [mean_probability(choice, count) for choice, count in zip(choices, num_judged, strict=True)]
+
+    return generation, await beside_the_loop(judge, num_tokens=num_tokens)
+
+
+def mean_probability(choice: Collected, num_judged: int) -> float:
+    """The geometric mean of the probabilities of the last `num_judged` tokens, whose records it drops."""
+    logprobs = [entry.logprob for entry in choice.prompt_logprobs[-num_judged:]]
+    choice.prompt_logprobs.clear()  # millions of records are freed here rather than on the event loop
+    return math.exp(sum(logprobs) / len(logprobs))
 
 
 async def _encode_once(request: Request, texts: list[str], *, special: bool, param: str) -> dict[str, list[int]]:

@@ -16,13 +16,15 @@ import msgspec
 from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.errors import InvalidRequestError
 from atom_core.engine.info import EngineInfo
+from atom_core.engine.inputs.checked_prompts import CheckedPrompts
 from atom_core.engine.inputs.validation import (
     RequestLimits,
     check_cache_salt,
     check_lengths,
     check_num_logprobs,
     check_priority,
-    check_prompt,
+    check_prompt_ids,
+    check_prompt_length,
     check_sampling_params,
     check_structured_outputs,
     check_tenant,
@@ -131,9 +133,20 @@ class InputProcessor:
         token_ids = bad_words_token_ids(self._tokenizer, params.bad_words)
         return msgspec.structs.replace(params, bad_words_token_ids=token_ids)
 
+    def check_prompts(self, prompts: Sequence[Sequence[int]]) -> CheckedPrompts:
+        """Go through the token ids of prompts, which `process` then need not: blocks as long as they are many.
+
+        Raises:
+            InvalidRequestError: one of them is no prompt of this model.
+        """
+        for prompt in prompts:
+            check_prompt_length(prompt, self.limits)
+            check_prompt_ids(prompt, self.limits.vocab_size)
+        return CheckedPrompts([list(prompt) for prompt in prompts])
+
     def process(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Sequence[int]] | CheckedPrompts,
         params: SamplingParams,
         *,
         priority: int = 0,
@@ -162,7 +175,7 @@ class InputProcessor:
 
     def process_embedding(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Sequence[int]] | CheckedPrompts,
         pooling: Pooling,
         *,
         priority: int = 0,
@@ -182,15 +195,23 @@ class InputProcessor:
         return msgspec.structs.replace(submission, kind="embed", pooling=pooling)
 
     def _submission(
-        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, priority: int, cache_salt: str, tenant: str
+        self,
+        prompts: Sequence[Sequence[int]] | CheckedPrompts,
+        params: SamplingParams,
+        *,
+        priority: int,
+        cache_salt: str,
+        tenant: str,
     ) -> Submission:
         """Checked prompts, with parameters as they came."""
         check_priority(priority)
         check_cache_salt(cache_salt)
         check_tenant(tenant)
-        checked = [self._check_prompt(prompt, params) for prompt in prompts]
+        checked = (prompts if isinstance(prompts, CheckedPrompts) else self.check_prompts(prompts)).token_ids
+        for token_ids in checked:
+            self._check_lengths(token_ids, params)
         return Submission(
-            prompts=[self._prompt(prompt, params) for prompt in checked],
+            prompts=[self._prompt(token_ids, params) for token_ids in checked],
             sampling_params=params,
             arrival_time=time.monotonic(),
             priority=priority,
@@ -198,11 +219,10 @@ class InputProcessor:
             tenant=tenant,
         )
 
-    def _check_prompt(self, token_ids: Sequence[int], params: SamplingParams) -> list[int]:
-        check_prompt(token_ids, self.limits)
+    def _check_lengths(self, token_ids: Sequence[int], params: SamplingParams) -> None:
+        check_prompt_length(token_ids, self.limits)  # an engine that was started anew may have another context
         check_lengths(params, self.limits, num_prompt_tokens=len(token_ids))
         check_num_logprobs(num_logprobs(params, self.limits, num_prompt_tokens=len(token_ids)), self.limits)
-        return list(token_ids)
 
     def _prompt(self, token_ids: list[int], params: SamplingParams) -> Prompt:
         room = self.limits.max_model_len - len(token_ids)

@@ -1,0 +1,25 @@
+"""`CheckedPrompts`: prompts whose ids were gone through already, beside the event loop where they are many."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+# Up to here the work takes less time than a way to a thread and back.
+INLINE_TOKENS = 1024
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CheckedPrompts:
+    """Prompts whose every token id is one of the model's; `InputProcessor.check_prompts` makes them."""
+
+    token_ids: Sequence[list[int]]
+
+
+async def beside_the_loop(work: Callable[[], T], *, num_tokens: int) -> T:
+    """What `work` gives: it is called at once for few tokens, and in a thread for many."""
+    return work() if num_tokens <= INLINE_TOKENS else await asyncio.to_thread(work)
