@@ -10,6 +10,7 @@ import torch
 from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem, gated_delta, short_conv
 from atom_kernels.delta.native import CONV_BACKEND, DELTA_BACKEND
 from atom_kernels.delta.torch_backend import bind_gated_delta
+from atom_kernels.delta.triton_backend import CONV_BY_TRITON
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 from atom_kernels.tolerances import elementwise_tolerance
 
@@ -114,7 +115,11 @@ SHORT_CONV = Op(
     schema="(Tensor x, Tensor(a!) out, Tensor(b!) states, Tensor slots, Tensor kept_slots, "
     "Tensor query_start_loc, Tensor seq_lens) -> ()",
     fake=lambda problem, *inputs: None,
-    backends=(CONV_BACKEND, Backend(name="torch", implementation="torch, sequence by sequence", bind=_bind_conv)),
+    backends=(
+        CONV_BY_TRITON,
+        CONV_BACKEND,
+        Backend(name="torch", implementation="torch, sequence by sequence", bind=_bind_conv),
+    ),
     written=(1, 2),
     weights=lambda problem: {"weight": WeightSpec((problem.channels, problem.width), problem.dtype)},
     make_inputs=_make_conv,
