@@ -10,7 +10,7 @@ import torch
 from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem, gated_delta, short_conv
 from atom_kernels.delta.native import CONV_BACKEND, DELTA_BACKEND
 from atom_kernels.delta.torch_backend import bind_gated_delta
-from atom_kernels.delta.triton_backend import CONV_BY_TRITON
+from atom_kernels.delta.triton_backend import CONV_BY_TRITON, DELTA_BY_TRITON
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 from atom_kernels.tolerances import elementwise_tolerance
 
@@ -142,7 +142,11 @@ GATED_DELTA = Op(
     schema="(Tensor qkv, Tensor a, Tensor b, Tensor(a!) out, Tensor(b!) states, Tensor slots, Tensor kept_slots, "
     "Tensor query_start_loc, Tensor seq_lens, int max_query_len) -> ()",
     fake=lambda problem, *inputs: None,
-    backends=(DELTA_BACKEND, Backend(name="torch", implementation="torch, chunks of 64 tokens", bind=bind_gated_delta)),
+    backends=(
+        DELTA_BY_TRITON,
+        DELTA_BACKEND,
+        Backend(name="torch", implementation="torch, chunks of 64 tokens", bind=bind_gated_delta),
+    ),
     written=(3, 4),
     weights=lambda problem: {
         "a_log": WeightSpec((problem.num_value_heads,), torch.float32),
