@@ -11,6 +11,7 @@ from atom_kernels.platform import detect_platform
 from atom_kernels.select import plan_with
 from delta_sequences import Sequences
 
+DEVICE = detect_platform().device
 RUNS = [
     pytest.param(SHORT_CONV, ShortConvProblem(5, 4, torch.float32), id="short_conv"),
     pytest.param(GATED_DELTA, GatedDeltaProblem(1, 1, 4, 3, torch.float32, channel_gates=True), id="gated_delta"),
@@ -19,9 +20,30 @@ RUNS = [
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
 
 
+def by_triton(op):
+    return next(backend for backend in op.backends if backend.name == "triton")
+
+
 def sequences_of(op, problem, num_rows):
-    backend = next(backend for backend in op.backends if backend.name == "triton")
-    return Sequences(op, problem, backend, num_rows)
+    return Sequences(op, problem, by_triton(op), num_rows)
+
+
+def kernel_of(op, problem, weights):
+    return plan_with(op, problem, by_triton(op)).prepare(weights)
+
+
+def a_step(op, problem, lengths, contexts, before=0, behind=0):
+    """Weights and inputs of sequences in slots 0, 1, ... that keep their states in place, between rows of none."""
+    num_rows = before + sum(lengths) + behind
+    weights, inputs = op.make_inputs(problem, num_rows, torch.Generator().manual_seed(0))
+    at = op.written[1]
+    slots = torch.arange(len(lengths), dtype=torch.int32)
+    lengths, contexts = torch.tensor(lengths), torch.tensor(contexts)
+    starts = before + torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    indices = (slots, slots[:, None], starts.int(), (lengths + contexts).int())
+    longest = (num_rows,) if op is GATED_DELTA else ()
+    weights = {name: weight.to(DEVICE) for name, weight in weights.items()}
+    return weights, tuple(x.to(DEVICE) for x in (*inputs[: at + 1], *indices)) + longest
 
 
 @pytest.mark.parametrize(
@@ -71,17 +93,9 @@ def test_a_sequence_that_pads_the_batch_is_zero_and_touches_no_slot(op, problem)
 
 @pytest.mark.parametrize(("op", "problem"), RUNS)
 def test_rows_of_no_sequence_are_zero(op, problem):
-    weights, inputs = op.make_inputs(problem, 30, torch.Generator().manual_seed(0))
-    device = detect_platform().device
-    inputs = [x.to(device) if isinstance(x, torch.Tensor) else x for x in inputs]
+    weights, inputs = a_step(op, problem, [2, 2], [0, 0], before=2, behind=10)
     place = op.written[0]
-    num_sequences = 2
-    inputs[place + 2] = torch.tensor([0, 1], dtype=torch.int32, device=device)
-    inputs[place + 3] = torch.tensor([[0], [1]], dtype=torch.int32, device=device)
-    inputs[place + 4] = torch.tensor([2, 4, 6], dtype=torch.int32, device=device)
-    inputs[place + 5] = torch.full((num_sequences,), 2, dtype=torch.int32, device=device)
-    backend = next(backend for backend in op.backends if backend.name == "triton")
-    plan_with(op, problem, backend).prepare({key: weight.to(device) for key, weight in weights.items()})(*inputs)
+    kernel_of(op, problem, weights)(*inputs)
     out = inputs[place]
     assert not out[:2].any()
     assert not out[6:].any()
@@ -125,3 +139,67 @@ def test_rows_of_another_size_are_refused(op, problem):
     sequences.rows = tuple(x[:, 1:] for x in sequences.rows)
     with pytest.raises(TypeError, match=f"{op.name} was planned for"):
         sequences.run((0, 0, 1, 0))
+
+
+# Qwen3-Next 80B, and gates of channels at its size.
+ON_GPU = [
+    pytest.param(SHORT_CONV, ShortConvProblem(8192, 4, torch.bfloat16), id="short_conv"),
+    pytest.param(GATED_DELTA, GatedDeltaProblem(16, 32, 128, 128, torch.bfloat16), id="gated_delta"),
+    pytest.param(
+        GATED_DELTA, GatedDeltaProblem(16, 32, 128, 128, torch.bfloat16, channel_gates=True), id="channel_gates"
+    ),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "problem"), ON_GPU)
+@pytest.mark.parametrize("lengths", [[1] * 64, [1000], [4, 1, 16] * 3 + [300]], ids=["decodes", "prompt", "mixed"])
+def test_a_real_model_agrees_on_a_gpu(op, problem, lengths):
+    weights, inputs = a_step(op, problem, lengths, [0 if length == 1000 else 100 for length in lengths])
+    mine, theirs = ([x.clone() if isinstance(x, torch.Tensor) else x for x in inputs] for _ in range(2))
+    kernel_of(op, problem, weights)(*mine)
+    op.reference(problem, weights, *theirs)
+    out, states = op.written
+    found = mismatch((mine[out], mine[states]), (theirs[out], theirs[states]), op.tolerance(problem))
+    assert found is None, found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "problem"), ON_GPU)
+def test_no_bit_depends_on_cuts_drafts_or_company_on_a_gpu(op, problem):
+    whole, cut = (sequences_of(op, problem, 300) for _ in range(2))
+    want = whole.run((0, 0, 200, 0))
+    got = [
+        cut.run((3, 200, 300, 0), (0, 0, 77, 0)),
+        cut.run((0, 77, 78, 77), (5, 200, 300, 0)),
+        cut.run((0, 78, 82, 78), (7, 200, 204, 0), kept=[[1, 2, 4, 0], [-1, -1, -1, 7]]),
+        # Two of three drafts were right.
+        cut.run((4, 81, 200, 81), kept=[[0]]),
+    ]
+    rows = [got[0][100:], got[1][:1], got[2][:3], got[3]]
+    assert torch.equal(torch.cat(rows), want)
+    assert torch.equal(cut.states[0], whole.states[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "problem"), ON_GPU)
+def test_a_graph_serves_other_lengths_and_slots_than_it_was_made_with(op, problem):
+    weights, inputs = a_step(op, problem, [1] * 16, [100] * 16)
+    kernel, (out, states) = kernel_of(op, problem, weights), op.written
+    before = inputs[states].clone()
+    kernel(*inputs)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(*inputs)
+    other = ([7, 2, -1, 9], [[3], [2], [-1], [9]], [0, 6, 7, 16], [6, 40, 0, 90])
+    slots, kept, starts, lengths = (torch.tensor(values, dtype=torch.int32, device=DEVICE) for values in other)
+    for place, values in enumerate((slots, kept, starts, lengths), states + 1):
+        inputs[place].fill_(-1 if place < states + 3 else 16)[: len(values)] = values
+    inputs[states].copy_(before)
+    graph.replay()
+    wanted = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+    wanted[states].copy_(before)
+    kernel(*wanted)
+    assert torch.equal(inputs[out], wanted[out])
+    assert torch.equal(inputs[states], wanted[states])
+    assert not torch.equal(inputs[states][3], before[3])
