@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import machine, report
-from benchmarks.kernels.shapes import MODELS
+from benchmarks.kernels.shapes import DELTA_NETS, MODELS
 from benchmarks.kernels.table import kernels_table, torch_ratio
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from benchmarks.kernels.case import Call, KernelCase
 
 ROWS = (1, 32, 128, 2048)
+ALL_MODELS = (*MODELS, *DELTA_NETS)
 # Operators whose cases say by their label alone what they are.
 NAMED_BY_SIZE = ("rms_norm", "add_rms_norm", "gated_activation", "sample")
 # Bytes that torch may hold for reuse before a case: giving memory back and asking for it again takes time.
@@ -28,7 +29,7 @@ MOST_RESERVED = 32 << 30
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `python -m benchmarks kernels`."""
     parser.add_argument("operators", nargs="*", metavar="OPERATOR", help="only these, e.g. linear attention")
-    parser.add_argument("--model", action="append", choices=list(MODELS), help="only these shapes; may be repeated")
+    parser.add_argument("--model", action="append", choices=ALL_MODELS, help="only these shapes; may be repeated")
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS), help="tokens of a call")
     parser.add_argument("--seconds", type=float, default=600.0, help="stop before a case once so much time has passed")
     parser.add_argument("--append", action="store_true", help="keep the results that the file holds already")
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     before = json.loads(path.read_text()) if options.append and path.exists() else {}
     started, results = time.perf_counter(), []
     with torch.inference_mode():
-        for case in all_cases(options.model or list(MODELS), tuple(options.rows)):
+        for case in all_cases(options.model or list(ALL_MODELS), tuple(options.rows)):
             if options.operators and case.operator not in options.operators:
                 continue
             if time.perf_counter() - started > options.seconds:
@@ -70,8 +71,11 @@ def all_cases(models: list[str], rows: tuple[int, ...]) -> Iterator[KernelCase]:
 
     What takes most of a step comes first, of all models, since a run may stop early.
     """
-    from benchmarks.kernels import attention, dense, mixture, sampling
+    from benchmarks.kernels import attention, delta, dense, mixture, sampling
 
+    delta_nets, models = [name for name in models if name in DELTA_NETS], [name for name in models if name in MODELS]
+    for model in delta_nets:
+        yield from delta.cases(model, DELTA_NETS[model], rows)
     for model in models:
         yield from attention.cases(model, MODELS[model])
     for model in models:
@@ -88,8 +92,7 @@ def all_cases(models: list[str], rows: tuple[int, ...]) -> Iterator[KernelCase]:
 
 def by_model(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Results in the order of their models."""
-    order = list(MODELS)
-    return sorted(results, key=lambda result: order.index(result["model"]))
+    return sorted(results, key=lambda result: ALL_MODELS.index(result["model"]))
 
 
 def measure(case: KernelCase, ceilings: Ceilings) -> dict[str, Any]:

@@ -30,6 +30,17 @@ class LatentHeads:
 
 
 @dataclass(frozen=True)
+class DeltaHeads:
+    """Heads of a delta net, and the width of the convolution before them; keys and values are of one size."""
+
+    num_key_heads: int
+    num_value_heads: int
+    head_dim: int
+    channel_gates: bool = False
+    conv_width: int = 4
+
+
+@dataclass(frozen=True)
 class ModelShape:
     """One decoder layer and the head over the vocabulary, in bfloat16.
 
@@ -89,4 +100,10 @@ MODELS = {
         mixture=Mixture(64, 6, 1408, shared_size=2816),
         latent=LatentHeads(512, 128, 64, 128),
     ),
+}
+
+# Models of which only the delta nets are measured.
+DELTA_NETS = {
+    "Qwen3-Next-80B": DeltaHeads(16, 32, 128),
+    "Kimi-Linear-48B": DeltaHeads(32, 32, 128, channel_gates=True),
 }

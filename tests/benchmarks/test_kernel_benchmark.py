@@ -48,6 +48,15 @@ def test_every_model_is_measured_in_every_operator_that_it_has_and_no_case_twice
     assert "latent_attention" in operators["DeepSeek-V2-Lite"]
 
 
+def test_delta_nets_are_measured_with_the_states_that_they_read_and_write():
+    cases = {(case.operator, case.label): case for case in kernels.all_cases(["Qwen3-Next-80B"], (64, 1000))}
+    assert len(cases) == 4
+    state, row = 32 * 128 * 128 * 4, (8192 + 32 + 32 + 4096) * 2
+    assert cases["gated_delta", "decode 64"].work.num_bytes == 64 * (2 * state + row)
+    assert cases["gated_delta", "prompt of 1000"].work.num_bytes == state + 1000 * row
+    assert cases["short_conv", "decode 64"].work.num_bytes == (64 * (2 + 2 * 3) + 4) * 8192 * 2
+
+
 def test_the_linears_of_a_model_hold_its_parameters():
     layer = sum(inputs * outputs for name, (inputs, outputs, _) in MODELS["Qwen3-8B"].linears.items())
     head = 4096 * 151936

@@ -38,7 +38,8 @@ def _launch_all(*arguments: str) -> str:
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
 def test_every_kernel_compiles_for_the_gpu_and_fits_its_local_memory(arch: str):
     launched = _launch_all(arch)
-    for kernel in ("decode_kernel", "prefill_kernel", "experts_kernel", "skinny_linear_kernel", "search_kernel"):
+    names = ("decode_kernel", "prefill_kernel", "experts_kernel", "skinny_linear_kernel", "search_kernel")
+    for kernel in (*names, "short_conv_kernel", "gated_delta_kernel"):
         assert kernel in launched
     assert ("hopper_prefill_kernel" in launched) == (arch == "sm_90")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.delta.arguments import check_written, packed_indices
 from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem, check_kept
 from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.native import load_native, native_unavailable
@@ -41,10 +42,10 @@ def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:
         query_start_loc_S1: torch.Tensor,
         seq_lens_S: torch.Tensor,
     ) -> None:
-        indices = _indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
+        indices = packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
         x_TC = x_TC.contiguous()
-        _check_written(problem.dtype, out=out_TC)
-        _check_written(problem.dtype, states=states_NCP)
+        check_written(problem.dtype, out=out_TC)
+        check_written(problem.dtype, states=states_NCP)
         function(
             x_TC.data_ptr(), out_TC.data_ptr(), states_NCP.data_ptr(), *(index.data_ptr() for index in indices),
             weight_WC.data_ptr(), x_TC.shape[0], slots_S.shape[0], kept_slots_SJ.shape[1], channels, width,
@@ -86,27 +87,16 @@ def _bind_delta(problem: GatedDeltaProblem, weights: Any) -> Callable[..., None]
         max_query_len: int,
     ) -> None:
         check_kept(kept_slots_SJ)
-        indices = _indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
+        indices = packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
         inputs = [x.contiguous() for x in (qkv_TC, a_TG, b_TH)]
-        _check_written(problem.dtype, out=out_THV)
-        _check_written(torch.float32, states=states_NHXV)
+        check_written(problem.dtype, out=out_THV)
+        check_written(torch.float32, states=states_NHXV)
         function(
             *(x.data_ptr() for x in (*inputs, out_THV, states_NHXV, *indices, rates_H, bias_G)),
             qkv_TC.shape[0], slots_S.shape[0], kept_slots_SJ.shape[1], *sizes,
         )  # fmt: skip
 
     return run
-
-
-def _indices(*indices: torch.Tensor) -> list[torch.Tensor]:
-    return [index.int().contiguous() for index in indices]
-
-
-def _check_written(dtype: torch.dtype, **tensors: torch.Tensor) -> None:
-    """Raises ValueError for a tensor that C cannot write in place."""
-    for name, tensor in tensors.items():
-        if tensor.dtype is not dtype or not tensor.is_contiguous():
-            raise ValueError(f"{name} is written in place and must be contiguous {dtype}, not {tensor.dtype}")
 
 
 CONV_BACKEND = Backend(

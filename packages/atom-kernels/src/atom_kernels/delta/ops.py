@@ -10,7 +10,9 @@ import torch
 from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem, gated_delta, short_conv
 from atom_kernels.delta.native import CONV_BACKEND, DELTA_BACKEND
 from atom_kernels.delta.torch_backend import bind_gated_delta
-from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
+from atom_kernels.delta.triton_backend import CONV_BY_TRITON, DELTA_BY_TRITON
+from atom_kernels.delta.work import conv_work, delta_work
+from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec
 from atom_kernels.tolerances import elementwise_tolerance
 
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -83,23 +85,9 @@ def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:
     return lambda *inputs: short_conv(*inputs, weight_CW=weights["weight"])
 
 
-def _conv_work(problem: ShortConvProblem, num_rows: int) -> Work:
-    """Rows in and out, the filters, and the states of the sequences that `make_sequences` makes."""
-    states = 2 * _num_sequences(num_rows) * (problem.width - 1)
-    elements = (2 * num_rows + problem.width + states) * problem.channels
-    return Work(elements * problem.dtype.itemsize, 2 * num_rows * problem.channels * problem.width)
-
-
-def _delta_work(problem: GatedDeltaProblem, num_rows: int) -> Work:
-    """Rows in and out, and the states in and out. A state's element is read twice and written, 7 operations a row."""
-    state = problem.num_value_heads * problem.key_dim * problem.value_dim
-    row = problem.channels + problem.gates + problem.num_value_heads * (1 + problem.value_dim)
-    moved = num_rows * row * problem.dtype.itemsize + 2 * 4 * _num_sequences(num_rows) * state
-    return Work(moved, 7 * num_rows * state)
-
-
-def _num_sequences(num_rows: int) -> int:
-    return len(make_sequences(num_rows, torch.Generator().manual_seed(0)).slots)
+def _num_states(num_rows: int) -> int:
+    """States that the sequences of `make_sequences` read and write."""
+    return 2 * len(make_sequences(num_rows, torch.Generator().manual_seed(0)).slots)
 
 
 def _tolerance(problem: Any) -> Tolerance:
@@ -114,7 +102,11 @@ SHORT_CONV = Op(
     schema="(Tensor x, Tensor(a!) out, Tensor(b!) states, Tensor slots, Tensor kept_slots, "
     "Tensor query_start_loc, Tensor seq_lens) -> ()",
     fake=lambda problem, *inputs: None,
-    backends=(CONV_BACKEND, Backend(name="torch", implementation="torch, sequence by sequence", bind=_bind_conv)),
+    backends=(
+        CONV_BY_TRITON,
+        CONV_BACKEND,
+        Backend(name="torch", implementation="torch, sequence by sequence", bind=_bind_conv),
+    ),
     written=(1, 2),
     weights=lambda problem: {"weight": WeightSpec((problem.channels, problem.width), problem.dtype)},
     make_inputs=_make_conv,
@@ -125,7 +117,7 @@ SHORT_CONV = Op(
     ),
     examples=lambda: (ShortConvProblem(8192, 4, torch.bfloat16),),
     tolerance=lambda problem: elementwise_tolerance(problem.dtype),
-    work=_conv_work,
+    work=lambda problem, num_rows: conv_work(problem, num_rows, _num_states(num_rows)),
 )
 
 GATED_DELTA = Op(
@@ -137,7 +129,11 @@ GATED_DELTA = Op(
     schema="(Tensor qkv, Tensor a, Tensor b, Tensor(a!) out, Tensor(b!) states, Tensor slots, Tensor kept_slots, "
     "Tensor query_start_loc, Tensor seq_lens, int max_query_len) -> ()",
     fake=lambda problem, *inputs: None,
-    backends=(DELTA_BACKEND, Backend(name="torch", implementation="torch, chunks of 64 tokens", bind=bind_gated_delta)),
+    backends=(
+        DELTA_BY_TRITON,
+        DELTA_BACKEND,
+        Backend(name="torch", implementation="torch, chunks of 64 tokens", bind=bind_gated_delta),
+    ),
     written=(3, 4),
     weights=lambda problem: {
         "a_log": WeightSpec((problem.num_value_heads,), torch.float32),
@@ -156,7 +152,7 @@ GATED_DELTA = Op(
         GatedDeltaProblem(32, 32, 128, 128, torch.bfloat16, channel_gates=True),
     ),
     tolerance=_tolerance,
-    work=_delta_work,
+    work=lambda problem, num_rows: delta_work(problem, num_rows, _num_states(num_rows)),
 )
 
 OPS = (SHORT_CONV, GATED_DELTA)

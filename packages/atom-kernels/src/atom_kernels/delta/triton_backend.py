@@ -1,0 +1,129 @@
+"""The operators of a delta net through Triton. Grids are made of bounds: nothing of a batch is read on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from atom_kernels.delta.arguments import check_written, packed_indices
+from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem, check_kept
+from atom_kernels.dtypes import FLOATS, unplanned, why_not_dtype
+from atom_kernels.operator import Backend
+from atom_kernels.triton.launch import launch
+
+# Rows and channels of a program of the convolution. Its first rows are all that read a state.
+_CONV_ROWS, _CONV_CHANNELS = 16, 512
+_MAX_WIDTH = _CONV_ROWS
+# Columns of a state that a program, of one warp, holds: half of its registers at 128 channels, and all at 256.
+_COLUMNS = 16
+_MAX_KEY_DIM = 256
+
+
+def _supports_conv(problem: ShortConvProblem, platform: Any) -> str | None:
+    if problem.width > _MAX_WIDTH:
+        return f"width up to {_MAX_WIDTH}, not {problem.width}"
+    return why_not_dtype(problem.dtype, FLOATS)
+
+
+def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:
+    from atom_kernels.delta.triton_conv import short_conv_kernel
+    from atom_kernels.powers_of_two import power_of_two
+    from atom_kernels.triton.support import dependent_launch
+
+    weight_WC = weights["weight"].T.contiguous()
+    channels, width = problem.channels, problem.width
+    block = min(_CONV_CHANNELS, power_of_two(channels))
+    num_blocks = -(-channels // block)
+    options: dict[str, Any] = {
+        "CHANNELS": channels, "WIDTH": width, "ROWS": _CONV_ROWS, "BLOCK": block,
+        "BLOCK_BEFORE": power_of_two(width - 1), "num_warps": 4,
+    } | dependent_launch()  # fmt: skip
+
+    def run(
+        x_TC: torch.Tensor,
+        out_TC: torch.Tensor,
+        states_NCP: torch.Tensor,
+        slots_S: torch.Tensor,
+        kept_slots_SJ: torch.Tensor,
+        query_start_loc_S1: torch.Tensor,
+        seq_lens_S: torch.Tensor,
+    ) -> None:
+        if x_TC.dtype is not problem.dtype or x_TC.shape[-1] != channels:
+            raise unplanned("short_conv", x_TC, channels, problem.dtype)
+        check_written(problem.dtype, out=out_TC)
+        check_written(problem.dtype, states=states_NCP)
+        num_rows, (num_sequences, num_kept) = len(x_TC), kept_slots_SJ.shape
+        launch(
+            short_conv_kernel, (2 + num_sequences + num_rows // _CONV_ROWS, num_blocks),
+            x_TC.contiguous(), out_TC, states_NCP,
+            *packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S),
+            weight_WC, num_rows, num_sequences, num_kept, **options,
+        )  # fmt: skip
+
+    return run
+
+
+def _supports_delta(problem: GatedDeltaProblem, platform: Any) -> str | None:
+    if problem.key_dim > _MAX_KEY_DIM:
+        return f"key_dim up to {_MAX_KEY_DIM}, not {problem.key_dim}"
+    return why_not_dtype(problem.dtype, FLOATS)
+
+
+def _bind_delta(problem: GatedDeltaProblem, weights: Any) -> Callable[..., None]:
+    from atom_kernels.delta.triton_rule import gated_delta_kernel
+    from atom_kernels.powers_of_two import power_of_two
+    from atom_kernels.triton.support import dependent_launch
+
+    a_log_H, dt_bias_G = weights["a_log"].contiguous(), weights["dt_bias"].contiguous()
+    heads, dtype = problem.num_value_heads, problem.dtype
+    block = min(_COLUMNS, power_of_two(problem.value_dim))
+    num_blocks = -(-problem.value_dim // block)
+    options: dict[str, Any] = {
+        "KEY_HEADS": problem.num_key_heads, "HEADS": heads,
+        "KEY_DIM": problem.key_dim, "VALUE_DIM": problem.value_dim, "CHANNEL_GATES": problem.channel_gates,
+        "BLOCK_X": power_of_two(problem.key_dim), "BLOCK_V": block, "num_warps": 1,
+    } | dependent_launch()  # fmt: skip
+
+    def run(
+        qkv_TC: torch.Tensor,
+        a_TG: torch.Tensor,
+        b_TH: torch.Tensor,
+        out_THV: torch.Tensor,
+        states_NHXV: torch.Tensor,
+        slots_S: torch.Tensor,
+        kept_slots_SJ: torch.Tensor,
+        query_start_loc_S1: torch.Tensor,
+        seq_lens_S: torch.Tensor,
+        max_query_len: int,
+    ) -> None:
+        for x, size in ((qkv_TC, problem.channels), (a_TG, problem.gates), (b_TH, heads)):
+            if x.dtype is not dtype or x.shape[-1] != size:
+                raise unplanned("gated_delta", x, size, dtype)
+        check_kept(kept_slots_SJ)
+        check_written(dtype, out=out_THV)
+        check_written(torch.float32, states=states_NHXV)
+        num_sequences, num_kept = kept_slots_SJ.shape
+        launch(
+            gated_delta_kernel, (num_blocks, heads, 2 + num_sequences),
+            qkv_TC.contiguous(), a_TG.contiguous(), b_TH.contiguous(), out_THV, states_NHXV,
+            *packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S),
+            a_log_H, dt_bias_G, len(qkv_TC), num_sequences, num_kept, problem.key_dim**-0.5, **options,
+        )  # fmt: skip
+
+    return run
+
+
+CONV_BY_TRITON = Backend(
+    name="triton",
+    implementation="Triton short_conv, by rows and channels",
+    supports=_supports_conv,
+    bind=_bind_conv,
+)
+DELTA_BY_TRITON = Backend(
+    name="triton",
+    implementation="Triton gated_delta, token by token",
+    supports=_supports_delta,
+    bind=_bind_delta,
+)
