@@ -72,6 +72,7 @@ class Architecture:
         return PREDICTION_LAYERS in self.features
 
 
+_QWEN_HYBRID, _QWEN_EXPERTS = (GATED_DELTA_NET, QK_NORM), (MIXTURE_OF_EXPERTS, SHARED_EXPERTS)
 _DEEPSEEK_V3_EXPERTS = (MIXTURE_OF_EXPERTS, GROUPED_ROUTING, CORRECTION_BIAS, SHARED_EXPERTS)
 
 # By the name that config.json gives.
@@ -104,10 +105,18 @@ _ARCHITECTURES = {
     "MixtralForCausalLM": Architecture("mixtral", "Mixtral 8x7B, 8x22B", (SLIDING_WINDOW, MIXTURE_OF_EXPERTS)),
     "NemotronForCausalLM": Architecture("nemotron", "Nemotron-4, Minitron", (UNGATED_MLP, LAYER_NORM)),
     "Qwen2ForCausalLM": Architecture("qwen2", "Qwen2, 2.5", (QKV_BIAS, SLIDING_WINDOW)),
+    "Qwen3_5ForCausalLM": Architecture("qwen3_5", "Qwen3.5 dense, saved as text models", _QWEN_HYBRID),
+    "Qwen3_5ForConditionalGeneration": Architecture("qwen3_5", "Qwen3.5-0.8B to 27B (text)", _QWEN_HYBRID),
+    "Qwen3_5MoeForCausalLM": Architecture(
+        "qwen3_5", "Qwen3.5 mixtures, saved as text models", (*_QWEN_HYBRID, *_QWEN_EXPERTS)
+    ),
+    "Qwen3_5MoeForConditionalGeneration": Architecture(
+        "qwen3_5", "Qwen3.5-35B-A3B, 122B-A10B, 397B-A17B (text)", (*_QWEN_HYBRID, *_QWEN_EXPERTS)
+    ),
     "Qwen3ForCausalLM": Architecture("qwen3", "Qwen3", (QK_NORM, SLIDING_WINDOW)),
     "Qwen3MoeForCausalLM": Architecture("qwen3_moe", "Qwen3-30B-A3B, 235B-A22B", (QK_NORM, MIXTURE_OF_EXPERTS)),
     "Qwen3NextForCausalLM": Architecture(
-        "qwen3_next", "Qwen3-Next-80B-A3B", (GATED_DELTA_NET, QK_NORM, MIXTURE_OF_EXPERTS, SHARED_EXPERTS)
+        "qwen3_next", "Qwen3-Next-80B-A3B", (*_QWEN_HYBRID, *_QWEN_EXPERTS)
     ),
 }
 
