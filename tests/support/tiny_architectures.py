@@ -292,13 +292,9 @@ FAMILIES: dict[str, Family] = {
         21,
         _DELTA_NETS | _GATED_EXPERTS | {"norm_topk_prob": True},
     ),
-    "qwen3_5": Family(
-        "Qwen3_5ForConditionalGeneration", "qwen3_5_text", 22, _QWEN3_5 | {"tie_word_embeddings": True}
-    ),
+    "qwen3_5": Family("Qwen3_5ForConditionalGeneration", "qwen3_5_text", 22, _QWEN3_5 | {"tie_word_embeddings": True}),
     "qwen3_5-text": Family("Qwen3_5ForCausalLM", "qwen3_5_text", 23, _QWEN3_5),
-    "qwen3_5_moe": Family(
-        "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", 24, _QWEN3_5 | _GATED_EXPERTS
-    ),
+    "qwen3_5_moe": Family("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", 24, _QWEN3_5 | _GATED_EXPERTS),
     "qwen3_5_moe-text": Family("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 25, _QWEN3_5 | _GATED_EXPERTS),
     "nemotron": Family("NemotronForCausalLM", "nemotron", 20, {"head_dim": 24, "norm_eps": 1e-3}),
 }

@@ -32,9 +32,7 @@ KINDS = ["llama", "qwen3_moe", "deepseek_v3"]
 # Windows, sinks and biases of experts, norms over all heads: other families are put together of the same layers.
 QUICK = [*KINDS, "gpt_oss", "minimax_m2"]
 # Ranks do not share layers that keep states.
-OTHERS = [
-    name for name, family in FAMILIES.items() if name not in QUICK and not keeps_states(family.architecture)
-]
+OTHERS = [name for name, family in FAMILIES.items() if name not in QUICK and not keeps_states(family.architecture)]
 
 
 class SharedRanks(RankProcesses):

@@ -47,7 +47,7 @@ class Qwen3_5MoeConfig(Qwen3_5Config, Qwen3NextConfig):
 
 
 class Qwen3_5DeltaNet(QwenDeltaNet):
-    """Rows are stored apart: all queries, all keys and all values; the gates of outputs; what makes decays and betas."""
+    """Rows are stored apart: all queries, keys and values; the gates of outputs; what makes betas, and decays."""
 
     def make_shards(self, problem: DeltaNetProblem) -> tuple[Shard, ...]:
         heads = problem.num_value_heads

@@ -13,7 +13,7 @@ from atom_kernels.delta import DeltaNetProblem
 from atom_models.architectures.llama import LlamaForCausalLM
 from atom_models.architectures.qwen3_moe import Qwen3MoeConfig
 from atom_models.architectures.qwen_hybrid import QwenDeltaNet, QwenHybridConfig, QwenHybridDecoderLayer
-from atom_models.layers import MoEConfig, SharedExpertsConfig, Shard
+from atom_models.layers import MoEConfig, Shard, SharedExpertsConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Qwen3NextConfig(QwenHybridConfig, Qwen3MoeConfig):
 
 
 class Qwen3NextDeltaNet(QwenDeltaNet):
-    """Rows are stored by key heads: a head's query, its key, and the values and gates of the value heads that read it."""
+    """Rows are stored by key heads: a query, a key, and the values and gates of the value heads that read them."""
 
     def make_shards(self, problem: DeltaNetProblem) -> tuple[Shard, ...]:
         values = problem.num_value_heads * problem.value_dim

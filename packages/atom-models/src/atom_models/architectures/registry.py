@@ -115,9 +115,7 @@ _ARCHITECTURES = {
     ),
     "Qwen3ForCausalLM": Architecture("qwen3", "Qwen3", (QK_NORM, SLIDING_WINDOW)),
     "Qwen3MoeForCausalLM": Architecture("qwen3_moe", "Qwen3-30B-A3B, 235B-A22B", (QK_NORM, MIXTURE_OF_EXPERTS)),
-    "Qwen3NextForCausalLM": Architecture(
-        "qwen3_next", "Qwen3-Next-80B-A3B", (*_QWEN_HYBRID, *_QWEN_EXPERTS)
-    ),
+    "Qwen3NextForCausalLM": Architecture("qwen3_next", "Qwen3-Next-80B-A3B", (*_QWEN_HYBRID, *_QWEN_EXPERTS)),
 }
 
 
@@ -159,7 +157,7 @@ def check_architecture(name: str, config: Mapping[str, Any] | None = None) -> No
     stems = {_stem(known): known for known in _ARCHITECTURES}
     nearest = difflib.get_close_matches(_stem(name), stems, n=1, cutoff=0.65)
     supported = ", ".join(supported_architectures())
-    parts = [part for part in _OTHER_MODALITIES if (config or {}).get(part) is not None]
+    parts = other_modalities(config or {})
     if parts:
         hint = f" such as one of {stems[nearest[0]]}" if nearest else ""
         raise UnsupportedArchitectureError(
@@ -172,9 +170,9 @@ def check_architecture(name: str, config: Mapping[str, Any] | None = None) -> No
     )
 
 
-def is_multimodal(config: Mapping[str, Any]) -> bool:
-    """Whether a config says that its model takes more than text."""
-    return any(config.get(part) is not None for part in _OTHER_MODALITIES)
+def other_modalities(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields by which a config says that its model takes more than text."""
+    return tuple(part for part in _OTHER_MODALITIES if config.get(part) is not None)
 
 
 def _stem(name: str) -> str:
