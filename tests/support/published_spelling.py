@@ -62,10 +62,20 @@ def with_images(
     config: dict[str, Any], weights: dict[str, torch.Tensor], architecture: str
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """A text model -> what is published with a vision tower: a nested config, other names, and the tower's weights."""
-    outer = {"architectures": [architecture], "model_type": config["model_type"].removesuffix("_text")}
-    outer |= {"tie_word_embeddings": config.pop("tie_word_embeddings"), "image_token_id": 5}
-    outer |= {"vision_config": {"hidden_size": 8, "depth": 1}, "text_config": config}
-    return outer, _qwen3_5(config, weights)
+    outer = {"architectures": [architecture], "tie_word_embeddings": config.pop("tie_word_embeddings")}
+    outer |= {"image_token_id": 5, "vision_config": {"hidden_size": 8, "depth": 1}, "text_config": config}
+    if config["model_type"] == "kimi_k2":
+        return outer | {"model_type": "kimi_k25"}, _kimi_k25(weights)
+    return outer | {"model_type": config["model_type"].removesuffix("_text")}, _qwen3_5(config, weights)
+
+
+def _kimi_k25(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    weights = {f"language_model.{name}": tensor for name, tensor in weights.items()}
+    hidden = weights["language_model.model.norm.weight"].shape[0]
+    weights["vision_tower.patch_embed.pos_emb.weight"] = torch.ones(4, 4, 8)
+    weights["vision_tower.encoder.blocks.0.wqkv.weight"] = torch.ones(24, 8)
+    weights["mm_projector.proj.2.weight"] = torch.ones(hidden, 32)
+    return weights
 
 
 def _qwen3_5(config: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -46,6 +46,14 @@ _MLA = {
     "n_shared_experts": 1,
     "first_k_dense_replace": 1,
 }
+_KIMI_K2 = _MLA | {
+    "num_hidden_layers": 2,
+    "n_routed_experts": 12,
+    "n_group": 1,
+    "topk_group": 1,
+    "routed_scaling_factor": 2.827,
+    "norm_topk_prob": True,
+}
 _DELTA_NETS = {
     "num_hidden_layers": 4,
     "head_dim": 32,
@@ -260,16 +268,14 @@ FAMILIES: dict[str, Family] = {
         "DeepseekV3ForCausalLM",
         "deepseek_v3",
         18,
-        {
-            **_MLA,
-            "num_hidden_layers": 2,
-            "n_routed_experts": 12,
-            "n_group": 1,
-            "topk_group": 1,
-            "routed_scaling_factor": 2.827,
-            "norm_topk_prob": True,
-            "rope_parameters": _yarn(32.0, 16, mscale=1.0, mscale_all_dim=1.0) | {"beta_fast": 1.0},
-        },
+        _KIMI_K2 | {"rope_parameters": _yarn(32.0, 16, mscale=1.0, mscale_all_dim=1.0) | {"beta_fast": 1.0}},
+        published_model_type="kimi_k2",
+    ),
+    "kimi_k25": Family(
+        "KimiK25ForConditionalGeneration",
+        "deepseek_v3",
+        26,
+        _KIMI_K2 | {"rope_parameters": _yarn(64.0, 16, mscale=1.0, mscale_all_dim=1.0)},
         published_model_type="kimi_k2",
     ),
     "glm4_moe_lite": Family(

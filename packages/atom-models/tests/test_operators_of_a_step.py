@@ -36,7 +36,7 @@ HALVES = {
     "glm4_moe": (ATTENTION, MLP, *(ATTENTION, SHARED_EXPERTS) * 2),
     "gpt_oss": (ATTENTION, EXPERTS) * 4,
     "deepseek_v2-lite": ("linear latent_attention linear", MLP, "linear latent_attention linear", SHARED_EXPERTS),
-    "kimi_k2": (LATENT_ATTENTION, MLP, LATENT_ATTENTION, SHARED_EXPERTS),
+    **dict.fromkeys(("kimi_k2", "kimi_k25"), (LATENT_ATTENTION, MLP, LATENT_ATTENTION, SHARED_EXPERTS)),
     **dict.fromkeys(
         ("deepseek_v2", "deepseek_v3", "glm4_moe_lite"),
         (LATENT_ATTENTION, MLP, *(LATENT_ATTENTION, SHARED_EXPERTS) * 2),

@@ -29,6 +29,7 @@ EXACT = {
 ROUNDED = {
     "glm-4.5": 355e9,
     "kimi-k2": 1.03e12,
+    "kimi-k2.5": 1.03e12,
     "qwen3-next-80b-a3b": 80e9,
     "qwen3.5-27b": 27e9,
     "qwen3.5-397b-a17b": 397e9,
@@ -37,6 +38,7 @@ ACTIVE = {
     "deepseek-r1": 37e9,
     "glm-4.5": 32e9,
     "kimi-k2": 32e9,
+    "kimi-k2.5": 32e9,
     "mixtral-8x7b": 12.9e9,
     "qwen3-235b-a22b": 22e9,
     "qwen3-30b-a3b": 3.3e9,
@@ -51,6 +53,7 @@ KV_BYTES = {
     "gpt-oss-120b": 36 * 2 * 8 * 64 * 2,
     "gpt-oss-20b": 24 * 2 * 8 * 64 * 2,
     "kimi-k2": 61 * (512 + 64) * 2,
+    "kimi-k2.5": 61 * (512 + 64) * 2,
     "llama-3.1-70b": 80 * 2 * 8 * 128 * 2,
     "llama-3.1-8b": 32 * 2 * 8 * 128 * 2,
     "mixtral-8x7b": 32 * 2 * 8 * 128 * 2,
@@ -68,6 +71,7 @@ STATE_BYTES = {
 }
 CONTEXTS = {
     "deepseek-r1": 163840,
+    "kimi-k2.5": 262144,
     "mixtral-8x7b": 32768,
     "qwen3-235b-a22b": 40960,
     "qwen3-30b-a3b": 40960,

@@ -16,7 +16,7 @@ from atom_models import BuildContext, CheckpointError, build_model, load_model, 
 from tiny_models import write_weights
 
 TinyFamily = Callable[[str], Path]
-WITH_IMAGES = {"qwen3_5": "model.visual.", "qwen3_5_moe": "model.visual."}
+WITH_IMAGES = {"qwen3_5": "model.visual.", "qwen3_5_moe": "model.visual.", "kimi_k25": "mm_projector."}
 
 
 def changed(folder: Path, target: Path, **fields: Any) -> Path:

@@ -97,6 +97,9 @@ _ARCHITECTURES = {
     "GptOssForCausalLM": Architecture(
         "gpt_oss", "GPT-OSS 20B, 120B", (SLIDING_WINDOW, SINKS, MIXTURE_OF_EXPERTS, EXPERT_BIAS), "mxfp4"
     ),
+    "KimiK25ForConditionalGeneration": Architecture(
+        "kimi_k25", "Kimi-K2.5, K2.6 (text)", (LATENT_ATTENTION, *_DEEPSEEK_V3_EXPERTS), "compressed-tensors"
+    ),
     "LlamaForCausalLM": Architecture("llama", "Llama 2, 3, 3.1; SmolLM2"),
     "MiniMaxM2ForCausalLM": Architecture(
         "minimax_m2", "MiniMax-M2", (WIDE_QK_NORM, MIXTURE_OF_EXPERTS, CORRECTION_BIAS), "fp8"
