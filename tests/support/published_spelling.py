@@ -19,6 +19,9 @@ def as_published(config: dict[str, Any], model_type: str | None = None) -> dict[
     """
     config = {key: value for key, value in config.items() if key not in ("transformers_version", "num_mtp_layers")}
     kind = config["model_type"]
+    if kind.startswith("qwen3_5"):
+        # Published by a release that writes rope_parameters and dtype itself.
+        return config | {"attn_output_gate": True, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1}
     config["torch_dtype"] = config.pop("dtype")
     rope = config.pop("rope_parameters")
     if kind == "gemma3_text":
@@ -53,6 +56,52 @@ def as_published(config: dict[str, Any], model_type: str | None = None) -> dict[
         names = {"AutoConfig": "configuration_x.XConfig", "AutoModelForCausalLM": "modeling_x.XForCausalLM"}
         config |= {"auto_map": names, "num_nextn_predict_layers": 0}
     return config
+
+
+def with_images(
+    config: dict[str, Any], weights: dict[str, torch.Tensor], architecture: str
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """A text model -> what is published with a vision tower: a nested config, other names, and the tower's weights."""
+    outer = {"architectures": [architecture], "tie_word_embeddings": config.pop("tie_word_embeddings")}
+    outer |= {"image_token_id": 5, "vision_config": {"hidden_size": 8, "depth": 1}, "text_config": config}
+    if config["model_type"] == "kimi_k2":
+        return outer | {"model_type": "kimi_k25"}, _kimi_k25(weights)
+    return outer | {"model_type": config["model_type"].removesuffix("_text")}, _qwen3_5(config, weights)
+
+
+def _kimi_k25(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    weights = {f"language_model.{name}": tensor for name, tensor in weights.items()}
+    hidden = weights["language_model.model.norm.weight"].shape[0]
+    weights["vision_tower.patch_embed.pos_emb.weight"] = torch.ones(4, 4, 8)
+    weights["vision_tower.encoder.blocks.0.wqkv.weight"] = torch.ones(24, 8)
+    weights["mm_projector.proj.2.weight"] = torch.ones(hidden, 32)
+    return weights
+
+
+def _qwen3_5(config: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    weights = {
+        name.replace("model.", "model.language_model.", 1): tensor
+        for name, tensor in fuse_experts(weights, config.get("num_experts", 0)).items()
+    }
+    hidden = weights["model.language_model.norm.weight"].shape[0]
+    weights["model.visual.patch_embed.proj.weight"] = torch.ones(8, 3, 2, 4, 4)
+    weights["model.visual.merger.linear_fc2.weight"] = torch.ones(hidden, 8)
+    weights["mtp.fc.weight"] = torch.ones(hidden, 2 * hidden)
+    weights["mtp.layers.0.mlp.experts.gate_up_proj"] = torch.ones(2, 16, hidden)
+    return weights
+
+
+def fuse_experts(weights: dict[str, torch.Tensor], num_experts: int) -> dict[str, torch.Tensor]:
+    """Experts one by one -> `gate_up_proj` [E, 2I, H], gate first, and `down_proj` [E, H, I], without `.weight`."""
+    fused = {name: tensor for name, tensor in weights.items() if ".experts." not in name}
+    for layer in sorted({name.partition(".experts.")[0] for name in weights if ".experts." in name}):
+        experts = f"{layer}.experts"
+        gate, up, down = (
+            torch.stack([weights[f"{experts}.{expert}.{part}_proj.weight"] for expert in range(num_experts)])
+            for part in ("gate", "up", "down")
+        )
+        fused |= {f"{experts}.gate_up_proj": torch.cat([gate, up], dim=1), f"{experts}.down_proj": down}
+    return fused
 
 
 def prediction_layer(weights: dict[str, torch.Tensor], num_layers: int, index: int = 0) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from published_spelling import as_published, prediction_layer
+from published_spelling import as_published, prediction_layer, with_images
 from tiny_models import write_tokenizer
 
 _SIZES = {
@@ -46,6 +46,33 @@ _MLA = {
     "n_shared_experts": 1,
     "first_k_dense_replace": 1,
 }
+_KIMI_K2 = _MLA | {
+    "num_hidden_layers": 2,
+    "n_routed_experts": 12,
+    "n_group": 1,
+    "topk_group": 1,
+    "routed_scaling_factor": 2.827,
+    "norm_topk_prob": True,
+}
+_DELTA_NETS = {
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "num_key_value_heads": 1,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 12,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+}
+_GATED_EXPERTS = {
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+}
+_MROPE = _DELTA_NETS["rope_parameters"] | {"mrope_interleaved": True, "mrope_section": [2, 1, 1]}
+_QWEN3_5 = _DELTA_NETS | {"rope_parameters": _MROPE}
 
 
 def _yarn(factor: float, original: int, **more: Any) -> dict[str, Any]:
@@ -241,16 +268,14 @@ FAMILIES: dict[str, Family] = {
         "DeepseekV3ForCausalLM",
         "deepseek_v3",
         18,
-        {
-            **_MLA,
-            "num_hidden_layers": 2,
-            "n_routed_experts": 12,
-            "n_group": 1,
-            "topk_group": 1,
-            "routed_scaling_factor": 2.827,
-            "norm_topk_prob": True,
-            "rope_parameters": _yarn(32.0, 16, mscale=1.0, mscale_all_dim=1.0) | {"beta_fast": 1.0},
-        },
+        _KIMI_K2 | {"rope_parameters": _yarn(32.0, 16, mscale=1.0, mscale_all_dim=1.0) | {"beta_fast": 1.0}},
+        published_model_type="kimi_k2",
+    ),
+    "kimi_k25": Family(
+        "KimiK25ForConditionalGeneration",
+        "deepseek_v3",
+        26,
+        _KIMI_K2 | {"rope_parameters": _yarn(64.0, 16, mscale=1.0, mscale_all_dim=1.0)},
         published_model_type="kimi_k2",
     ),
     "glm4_moe_lite": Family(
@@ -271,23 +296,12 @@ FAMILIES: dict[str, Family] = {
         "Qwen3NextForCausalLM",
         "qwen3_next",
         21,
-        {
-            "num_hidden_layers": 4,
-            "head_dim": 32,
-            "num_key_value_heads": 1,
-            "moe_intermediate_size": 24,
-            "shared_expert_intermediate_size": 40,
-            "num_experts": 6,
-            "num_experts_per_tok": 3,
-            "norm_topk_prob": True,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "linear_key_head_dim": 16,
-            "linear_value_head_dim": 12,
-            "linear_conv_kernel_dim": 4,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
-        },
+        _DELTA_NETS | _GATED_EXPERTS | {"norm_topk_prob": True},
     ),
+    "qwen3_5": Family("Qwen3_5ForConditionalGeneration", "qwen3_5_text", 22, _QWEN3_5 | {"tie_word_embeddings": True}),
+    "qwen3_5-text": Family("Qwen3_5ForCausalLM", "qwen3_5_text", 23, _QWEN3_5),
+    "qwen3_5_moe": Family("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", 24, _QWEN3_5 | _GATED_EXPERTS),
+    "qwen3_5_moe-text": Family("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 25, _QWEN3_5 | _GATED_EXPERTS),
     "nemotron": Family("NemotronForCausalLM", "nemotron", 20, {"head_dim": 24, "norm_eps": 1e-3}),
 }
 
@@ -316,6 +330,8 @@ def make_tiny(
         published["num_nextn_predict_layers"] = num_prediction_layers
         for index in range(num_prediction_layers):
             weights |= prediction_layer(weights, config.num_hidden_layers, index)
+    if recipe.architecture.endswith("ForConditionalGeneration"):
+        published, weights = with_images(published, weights, recipe.architecture)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(published, indent=1))
     tokens = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}

@@ -74,6 +74,18 @@ def test_a_nested_text_config_is_normalized_too():
     assert config["text_config"]["dtype"] == "bfloat16"
 
 
+def test_what_either_level_says_of_quantization_and_tied_embeddings_is_said_of_the_text_model():
+    given = {"quant_method": "fp8"}
+    config = normalize_config({"tie_word_embeddings": True, "text_config": {"quantization_config": given}})
+    assert config["quantization_config"] == given
+    assert config["text_config"]["tie_word_embeddings"] is True
+
+
+def test_a_text_models_own_word_on_tied_embeddings_stands():
+    config = normalize_config({"tie_word_embeddings": True, "text_config": {"tie_word_embeddings": False}})
+    assert config["text_config"]["tie_word_embeddings"] is False
+
+
 def test_facts_of_a_nested_model_are_those_of_its_text_config(tmp_path):
     text = {"max_position_embeddings": 77, "eos_token_id": 5, "torch_dtype": "float16"}
     checkpoint = open_checkpoint(make_folder(tmp_path / "m", {"model_type": "outer", "text_config": text}))

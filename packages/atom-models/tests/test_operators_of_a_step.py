@@ -13,6 +13,7 @@ from atom_models.paged_run import PagedRun, SequenceStep
 from tiny_architectures import families
 
 ATTENTION, LATENT_ATTENTION = "linear paged_attention linear", "linear rms_norm linear latent_attention linear"
+DELTA_NET = "linear delta_net rms_norm linear"
 MLP = "linear gated_activation linear"
 EXPERTS, SHARED_EXPERTS = "linear moe_route moe_experts", f"linear moe_route {MLP} moe_experts"
 GATED_SHARED_EXPERTS = f"linear moe_route {MLP} linear moe_experts"
@@ -25,13 +26,17 @@ HALVES = {
     "gemma3": ("linear paged_attention linear rms_norm", "linear gated_activation linear rms_norm") * 4,
     "qwen3_moe": (ATTENTION, EXPERTS) * 2,
     "qwen3_moe-mixed": (ATTENTION, MLP, ATTENTION, EXPERTS, *(ATTENTION, MLP) * 2),
-    "qwen3_next": (*("linear delta_net rms_norm linear", GATED_SHARED_EXPERTS) * 3, ATTENTION, GATED_SHARED_EXPERTS),
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe-text"),
+        (*(DELTA_NET, GATED_SHARED_EXPERTS) * 3, ATTENTION, GATED_SHARED_EXPERTS),
+    ),
+    **dict.fromkeys(("qwen3_5", "qwen3_5-text"), (*(DELTA_NET, MLP) * 3, ATTENTION, MLP)),
     "mixtral": (ATTENTION, EXPERTS) * 2,
     "minimax_m2": ("linear rms_norm rms_norm paged_attention linear", EXPERTS) * 2,
     "glm4_moe": (ATTENTION, MLP, *(ATTENTION, SHARED_EXPERTS) * 2),
     "gpt_oss": (ATTENTION, EXPERTS) * 4,
     "deepseek_v2-lite": ("linear latent_attention linear", MLP, "linear latent_attention linear", SHARED_EXPERTS),
-    "kimi_k2": (LATENT_ATTENTION, MLP, LATENT_ATTENTION, SHARED_EXPERTS),
+    **dict.fromkeys(("kimi_k2", "kimi_k25"), (LATENT_ATTENTION, MLP, LATENT_ATTENTION, SHARED_EXPERTS)),
     **dict.fromkeys(
         ("deepseek_v2", "deepseek_v3", "glm4_moe_lite"),
         (LATENT_ATTENTION, MLP, *(LATENT_ATTENTION, SHARED_EXPERTS) * 2),

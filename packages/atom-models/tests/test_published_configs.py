@@ -26,14 +26,23 @@ EXACT = {
     "qwen3-235b-a22b": 235_093_634_560,
     "qwen3-30b-a3b": 30_532_122_624,
 }
-ROUNDED = {"glm-4.5": 355e9, "kimi-k2": 1.03e12}
+ROUNDED = {
+    "glm-4.5": 355e9,
+    "kimi-k2": 1.03e12,
+    "kimi-k2.5": 1.03e12,
+    "qwen3-next-80b-a3b": 80e9,
+    "qwen3.5-27b": 27e9,
+    "qwen3.5-397b-a17b": 397e9,
+}
 ACTIVE = {
     "deepseek-r1": 37e9,
     "glm-4.5": 32e9,
     "kimi-k2": 32e9,
+    "kimi-k2.5": 32e9,
     "mixtral-8x7b": 12.9e9,
     "qwen3-235b-a22b": 22e9,
     "qwen3-30b-a3b": 3.3e9,
+    "qwen3.5-397b-a17b": 17e9,
 }
 # Bytes of the published weight files.
 PUBLISHED_GB = {"gpt-oss-120b": ("mxfp4", 65.25), "gpt-oss-20b": ("mxfp4", 13.76), "deepseek-r1": ("fp8", 671)}
@@ -44,13 +53,30 @@ KV_BYTES = {
     "gpt-oss-120b": 36 * 2 * 8 * 64 * 2,
     "gpt-oss-20b": 24 * 2 * 8 * 64 * 2,
     "kimi-k2": 61 * (512 + 64) * 2,
+    "kimi-k2.5": 61 * (512 + 64) * 2,
     "llama-3.1-70b": 80 * 2 * 8 * 128 * 2,
     "llama-3.1-8b": 32 * 2 * 8 * 128 * 2,
     "mixtral-8x7b": 32 * 2 * 8 * 128 * 2,
     "qwen3-235b-a22b": 94 * 2 * 4 * 128 * 2,
     "qwen3-30b-a3b": 48 * 2 * 4 * 128 * 2,
+    "qwen3-next-80b-a3b": 12 * 2 * 2 * 256 * 2,
+    "qwen3.5-27b": 16 * 2 * 4 * 256 * 2,
+    "qwen3.5-397b-a17b": 15 * 2 * 2 * 256 * 2,
 }
-CONTEXTS = {"deepseek-r1": 163840, "mixtral-8x7b": 32768, "qwen3-235b-a22b": 40960, "qwen3-30b-a3b": 40960}
+# Delta nets x (value heads x 128 x 128 in float32 + channels x 3 inputs in bfloat16), whatever a request's length.
+STATE_BYTES = {
+    "qwen3-next-80b-a3b": 36 * (32 * 128 * 128 * 4 + (2 * 16 + 32) * 128 * 3 * 2),
+    "qwen3.5-27b": 48 * (48 * 128 * 128 * 4 + (2 * 16 + 48) * 128 * 3 * 2),
+    "qwen3.5-397b-a17b": 45 * (64 * 128 * 128 * 4 + (2 * 16 + 64) * 128 * 3 * 2),
+}
+CONTEXTS = {
+    "deepseek-r1": 163840,
+    "kimi-k2.5": 262144,
+    "mixtral-8x7b": 32768,
+    "qwen3-235b-a22b": 40960,
+    "qwen3-30b-a3b": 40960,
+    **dict.fromkeys(STATE_BYTES, 262144),
+}
 
 
 @functools.cache
@@ -84,8 +110,10 @@ def test_quantized_files_have_the_published_size(name: str):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_token_takes_the_cache_that_heads_and_layers_say(name: str):
     needs = needs_of(name)
-    assert needs.kv_bytes_per_token["bfloat16"] == KV_BYTES[name]
-    assert needs.kv_bytes_per_token["float8_e4m3fn"] * 2 == KV_BYTES[name]
+    first, second = (needs.kv_bytes(count, "bfloat16") for count in (1, 2))
+    assert second - first == KV_BYTES[name]
+    assert first == needs.kv_bytes_per_token["bfloat16"] == KV_BYTES[name] + STATE_BYTES.get(name, 0)
+    assert (first - needs.kv_bytes_per_token["float8_e4m3fn"]) * 2 == KV_BYTES[name]
     assert needs.max_model_len == CONTEXTS.get(name, 131072)
 
 
@@ -94,10 +122,12 @@ def test_what_fits_grows_with_devices_and_memory(name: str):
     needs = needs_of(name)
     for accelerator in ACCELERATORS:
         placements = [place(needs, accelerator, count, weight_format="bfloat16") for count in (1, 2, 4, 8)]
-        longest = [placement.longest_request for placement in placements if placement]
+        # Devices do not share layers that keep states.
+        assert [placement is None for placement in placements] == [False, *[name in STATE_BYTES] * 3]
+        shared = [placement for placement in placements if placement]
+        longest = [placement.longest_request for placement in shared]
         assert longest == sorted(longest)
-        for placement in placements:
-            assert placement is not None
+        for placement in shared:
             used = placement.weight_bytes + placement.num_requests(4096) * placement.share.kv_bytes(4096, "bfloat16")
             assert not placement.fits or used <= 0.9 * accelerator.memory_bytes
 

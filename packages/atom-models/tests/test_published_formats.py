@@ -20,6 +20,7 @@ from atom_models import (
     model_requirements,
     open_checkpoint,
 )
+from atom_models.checkpoint.config_fields import normalize_config
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
 from atom_models.quantization import choose_quantization
 from published_configs import FOLDER, NAMES, architecture_of
@@ -154,7 +155,7 @@ def test_layers_that_cannot_be_held_in_a_readable_format_are_refused_in_the_plan
 
 @pytest.mark.parametrize("name", NAMES)
 def test_lists_of_models_say_how_weights_are_published_and_those_are_read(name: str):
-    config = json.loads((FOLDER / f"{name}.json").read_text())
+    config = normalize_config(json.loads((FOLDER / f"{name}.json").read_text()))
     method, listed = quantization_method(config), describe_architecture(architecture_of(name))
     assert listed.published_as == (method or "bfloat16")
     choose_quantization(config)

@@ -41,7 +41,8 @@ def test_published_models_are_planned_for_every_accelerator(name: str, tmp_path:
     assert f"{architecture_of(name)}, " in text
     for accelerator in ("MI300X", "MI300A", "MI355X", "H100", "H200"):
         assert rows_of(text, accelerator) or re.search(f"too large for 8 of .*{accelerator}", text)
-    assert code == 0
+    # Devices do not share its layers that keep states, and no device holds it alone.
+    assert code == (name == "qwen3.5-397b-a17b")
 
 
 def test_longer_requests_are_fewer(tmp_path: Path, capsys):

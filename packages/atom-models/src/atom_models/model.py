@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from atom_models.architectures.registry import find_architecture
+from atom_models.architectures.registry import find_architecture, other_modalities
 from atom_models.checkpoint import CheckpointError
 from atom_models.config.other_fields import unknown_fields
 from atom_models.fallback.choice import choose_implementation
@@ -85,11 +85,19 @@ def construct_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
 
 
 def config_warnings(model: nn.Module, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """A line for each field of the config that is set and unknown here; transformers' own layers know all of theirs."""
+    """A line for each field of the config that is set and unknown here, and one for what a model takes beside text.
+
+    Layers of transformers know all of their fields, and are of text models alone.
+    """
     if is_fallback(model):
         return ()
+    modalities = other_modalities(checkpoint.config)
+    beside_text = (
+        f"{checkpoint.path}: {checkpoint.architecture} takes more than text (config.json has {', '.join(modalities)}); "
+        "here it is served for text alone, and the weights for the rest are passed over",
+    )
     unknown = unknown_fields(type(model.config), checkpoint.text_config)
-    return tuple(
+    return (beside_text if modalities else ()) + tuple(
         f"{checkpoint.path}: config.json sets {name}, which {checkpoint.architecture} here does not know: ignored, and "
         "results may differ if the model depends on it"
         for name in unknown

@@ -233,12 +233,13 @@ class LlamaForCausalLM(DecoderForCausalLM):
 
     def make_model(self, config: LlamaConfig, context: BuildContext) -> Decoder:
         rotary = make_rotary(config.rope, config.head_size, config.max_position_embeddings, context=context)
-        make_layer = type(self).decoder_layer
+        make_layer, prefix = type(self).decoder_layer, self.decoder_prefix
         layers = [
-            make_layer(config, context, layer_id=layer_id, prefix=f"model.layers.{layer_id}", rotary=rotary)
+            make_layer(config, context, layer_id=layer_id, prefix=f"{prefix}.layers.{layer_id}", rotary=rotary)
             for layer_id in range(config.num_hidden_layers)
         ]
-        return Decoder(config, context, layers=layers, norm=self.make_norm(config, context, prefix="model.norm"))
+        norm = self.make_norm(config, context, prefix=f"{prefix}.norm")
+        return Decoder(config, context, layers=layers, norm=norm, prefix=prefix)
 
     def make_norm(self, config: Any, context: BuildContext, *, prefix: str) -> Layer:
         """The last norm; relatives make theirs."""

@@ -72,6 +72,7 @@ class Architecture:
         return PREDICTION_LAYERS in self.features
 
 
+_QWEN_HYBRID, _QWEN_EXPERTS = (GATED_DELTA_NET, QK_NORM), (MIXTURE_OF_EXPERTS, SHARED_EXPERTS)
 _DEEPSEEK_V3_EXPERTS = (MIXTURE_OF_EXPERTS, GROUPED_ROUTING, CORRECTION_BIAS, SHARED_EXPERTS)
 
 # By the name that config.json gives.
@@ -96,6 +97,9 @@ _ARCHITECTURES = {
     "GptOssForCausalLM": Architecture(
         "gpt_oss", "GPT-OSS 20B, 120B", (SLIDING_WINDOW, SINKS, MIXTURE_OF_EXPERTS, EXPERT_BIAS), "mxfp4"
     ),
+    "KimiK25ForConditionalGeneration": Architecture(
+        "kimi_k25", "Kimi-K2.5, K2.6 (text)", (LATENT_ATTENTION, *_DEEPSEEK_V3_EXPERTS), "compressed-tensors"
+    ),
     "LlamaForCausalLM": Architecture("llama", "Llama 2, 3, 3.1; SmolLM2"),
     "MiniMaxM2ForCausalLM": Architecture(
         "minimax_m2", "MiniMax-M2", (WIDE_QK_NORM, MIXTURE_OF_EXPERTS, CORRECTION_BIAS), "fp8"
@@ -104,11 +108,17 @@ _ARCHITECTURES = {
     "MixtralForCausalLM": Architecture("mixtral", "Mixtral 8x7B, 8x22B", (SLIDING_WINDOW, MIXTURE_OF_EXPERTS)),
     "NemotronForCausalLM": Architecture("nemotron", "Nemotron-4, Minitron", (UNGATED_MLP, LAYER_NORM)),
     "Qwen2ForCausalLM": Architecture("qwen2", "Qwen2, 2.5", (QKV_BIAS, SLIDING_WINDOW)),
+    "Qwen3_5ForCausalLM": Architecture("qwen3_5", "Qwen3.5 dense, saved as text models", _QWEN_HYBRID),
+    "Qwen3_5ForConditionalGeneration": Architecture("qwen3_5", "Qwen3.5-0.8B to 27B (text)", _QWEN_HYBRID),
+    "Qwen3_5MoeForCausalLM": Architecture(
+        "qwen3_5", "Qwen3.5 mixtures, saved as text models", (*_QWEN_HYBRID, *_QWEN_EXPERTS)
+    ),
+    "Qwen3_5MoeForConditionalGeneration": Architecture(
+        "qwen3_5", "Qwen3.5-35B-A3B, 122B-A10B, 397B-A17B (text)", (*_QWEN_HYBRID, *_QWEN_EXPERTS)
+    ),
     "Qwen3ForCausalLM": Architecture("qwen3", "Qwen3", (QK_NORM, SLIDING_WINDOW)),
     "Qwen3MoeForCausalLM": Architecture("qwen3_moe", "Qwen3-30B-A3B, 235B-A22B", (QK_NORM, MIXTURE_OF_EXPERTS)),
-    "Qwen3NextForCausalLM": Architecture(
-        "qwen3_next", "Qwen3-Next-80B-A3B", (GATED_DELTA_NET, QK_NORM, MIXTURE_OF_EXPERTS, SHARED_EXPERTS)
-    ),
+    "Qwen3NextForCausalLM": Architecture("qwen3_next", "Qwen3-Next-80B-A3B", (*_QWEN_HYBRID, *_QWEN_EXPERTS)),
 }
 
 
@@ -150,7 +160,7 @@ def check_architecture(name: str, config: Mapping[str, Any] | None = None) -> No
     stems = {_stem(known): known for known in _ARCHITECTURES}
     nearest = difflib.get_close_matches(_stem(name), stems, n=1, cutoff=0.65)
     supported = ", ".join(supported_architectures())
-    parts = [part for part in _OTHER_MODALITIES if (config or {}).get(part) is not None]
+    parts = other_modalities(config or {})
     if parts:
         hint = f" such as one of {stems[nearest[0]]}" if nearest else ""
         raise UnsupportedArchitectureError(
@@ -163,9 +173,9 @@ def check_architecture(name: str, config: Mapping[str, Any] | None = None) -> No
     )
 
 
-def is_multimodal(config: Mapping[str, Any]) -> bool:
-    """Whether a config says that its model takes more than text."""
-    return any(config.get(part) is not None for part in _OTHER_MODALITIES)
+def other_modalities(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields by which a config says that its model takes more than text."""
+    return tuple(part for part in _OTHER_MODALITIES if config.get(part) is not None)
 
 
 def _stem(name: str) -> str:

@@ -15,7 +15,8 @@ _DTYPES = {"float": "float32", "half": "float16"}
 def normalize_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """A copy with `rope_parameters` for `rope_theta` and `rope_scaling`, and `dtype` for `torch_dtype`.
 
-    Nested `text_config`s are normalized as well. Rope parameters given for each layer type stay a mapping of mappings.
+    Nested `text_config`s are normalized as well, and share what either level says of dtype, tied embeddings and
+    quantization. Rope parameters given for each layer type stay a mapping of mappings.
 
     Raises:
         CheckpointError: a field has a type that cannot be meant.
@@ -30,8 +31,11 @@ def normalize_config(config: Mapping[str, Any]) -> dict[str, Any]:
     nested = normalized.get("text_config")
     if isinstance(nested, Mapping):
         text = normalize_config(nested)
-        if "dtype" in normalized:
-            text.setdefault("dtype", normalized["dtype"])
+        for name in ("dtype", "tie_word_embeddings"):
+            if name in normalized:
+                text.setdefault(name, normalized[name])
+        if normalized.get("quantization_config") is None and text.get("quantization_config") is not None:
+            normalized["quantization_config"] = text["quantization_config"]
         normalized["text_config"] = text
     if any(key in config for key in ("rope_parameters", "rope_theta", "rope_scaling")):
         normalized["rope_parameters"] = _rope_parameters(normalized)

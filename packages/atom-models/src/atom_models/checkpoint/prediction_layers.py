@@ -26,7 +26,7 @@ def num_prediction_layers(config: Mapping[str, Any]) -> int:
     return max(counts)
 
 
-def prediction_layer_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the layers that predict further tokens, such as ``model.layers.61``."""
+def prediction_layer_names(config: Mapping[str, Any], decoder: str = "model") -> tuple[str, ...]:
+    """Names of the layers that predict further tokens, such as ``model.layers.61`` of the decoder ``model``."""
     first = int(config["num_hidden_layers"])
-    return tuple(f"model.layers.{first + index}" for index in range(num_prediction_layers(config)))
+    return tuple(f"{decoder}.layers.{first + index}" for index in range(num_prediction_layers(config)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -19,19 +19,28 @@ class DecoderForCausalLM(nn.Module):
 
     Layers of the checkpoint that predict further tokens, behind the last one, are left unread: they make a draft model
     of their own. T: tokens of all requests of a step, one after the other; D: hidden size.
+
+    Attributes:
+        decoder_prefix, head_prefix: what the checkpoint calls the decoder and the head.
+        passed_over: beginnings of names of weights that other models than this one are for.
     """
 
     config_class: type[Any]
+    decoder_prefix: ClassVar[str] = "model"
+    head_prefix: ClassVar[str] = "lm_head"
+    passed_over: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
         super().__init__()
         self.config = read_config(self.config_class, config)
-        self.ignored_prefixes = tuple(f"{name}." for name in prediction_layer_names(config))
+        predicting = prediction_layer_names(config, self.decoder_prefix)
+        self.ignored_prefixes = (*(f"{name}." for name in predicting), *self.passed_over)
         self.model = self.make_model(self.config, context)
         self.lm_head = LMHead(
             self.config.hidden_size,
             self.config.vocab_size,
             context,
+            prefix=self.head_prefix,
             tied_to=self.model.embed_tokens if self.config.tie_word_embeddings else None,
         )
 
@@ -63,6 +72,7 @@ class Decoder(nn.Module):
     Args:
         layers: called as ``layer(positions, residual) -> residual``, see `Residual`.
         norm: the last one, ``norm(residual) -> hidden_states``.
+        prefix: what the checkpoint calls it.
         embed_scale: factor on embeddings; None leaves them as they are.
     """
 
@@ -73,11 +83,12 @@ class Decoder(nn.Module):
         *,
         layers: Iterable[nn.Module],
         norm: nn.Module,
+        prefix: str = "model",
         embed_scale: float | None = None,
     ) -> None:
         super().__init__()
         self.embed_tokens = VocabularyEmbedding(
-            config.vocab_size, config.hidden_size, context, prefix="model.embed_tokens"
+            config.vocab_size, config.hidden_size, context, prefix=f"{prefix}.embed_tokens"
         )
         self.layers = nn.ModuleList(layers)
         self.norm = norm

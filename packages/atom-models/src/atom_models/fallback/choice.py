@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from atom_models.architectures.registry import (
     UnsupportedArchitectureError,
     check_architecture,
-    is_multimodal,
+    other_modalities,
     supported_architectures,
 )
 
@@ -71,7 +71,7 @@ def choose_implementation(checkpoint: Checkpoint, requested: str = "auto") -> Im
 def _why_not_transformers(checkpoint: Checkpoint) -> str | None:
     if checkpoint.format != "safetensors":
         return "they are loaded from folders of safetensors, and this is a GGUF file"
-    if is_multimodal(checkpoint.config):
+    if other_modalities(checkpoint.config):
         return "they take text alone, and this model takes more"
     if find_spec("transformers") is None:
         return f"transformers is not installed ({INSTALL})"

@@ -1,0 +1,90 @@
+"""Qwen3.5, as dense models and as mixtures of experts: Qwen3-Next's layers under other names.
+
+Published checkpoints take images and videos too; their text model alone is built. It rotates by one position a token,
+since text has the same position in time, height and width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from atom_kernels.delta import DeltaNetProblem
+from atom_models.architectures.llama import LlamaForCausalLM
+from atom_models.architectures.qwen3_next import Qwen3NextConfig
+from atom_models.architectures.qwen_hybrid import QwenDeltaNet, QwenHybridConfig, QwenHybridDecoderLayer
+from atom_models.layers import MoEConfig, Shard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen3_5Config(QwenHybridConfig):
+    """Fields of `config.json`, of its `text_config` where that is nested."""
+
+    always: ClassVar[Mapping[str, tuple[Any, ...]]] = {"attn_output_gate": (True,)}
+    # Of layers that predict further tokens; and the dtype of a state, which is float32 here whatever it says.
+    unread: ClassVar[tuple[str, ...]] = ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype")
+
+    @property
+    def rope(self) -> Mapping[str, Any]:
+        """A quarter of each head rotates where the config does not say."""
+        return {"partial_rotary_factor": 0.25, **self.rope_parameters}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen3_5MoeConfig(Qwen3_5Config, Qwen3NextConfig):
+    """Fields of `config.json`; `intermediate_size` is that of layers without experts, which published models lack."""
+
+    intermediate_size: int = 0
+
+    def experts_of(self, layer_id: int) -> MoEConfig | None:
+        experts = super().experts_of(layer_id)
+        if experts is None and not self.intermediate_size:
+            raise ValueError(f"layer {layer_id} has no experts, and the config lacks intermediate_size for its MLP")
+        return experts
+
+
+class Qwen3_5DeltaNet(QwenDeltaNet):
+    """Rows are stored apart: all queries, keys and values; the gates of outputs; what makes betas, and decays."""
+
+    def make_shards(self, problem: DeltaNetProblem) -> tuple[Shard, ...]:
+        heads = problem.num_value_heads
+        return (
+            Shard("in_proj_qkv", problem.channels),
+            Shard("in_proj_z", heads * problem.value_dim),
+            Shard("in_proj_b", heads),
+            Shard("in_proj_a", heads),
+        )
+
+    def parts(self, projected: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        qkv, z, b, a = projected
+        return qkv, z, a, b
+
+
+class Qwen3_5DecoderLayer(QwenHybridDecoderLayer):
+    delta_net = Qwen3_5DeltaNet
+
+
+class Qwen3_5ForCausalLM(LlamaForCausalLM):
+    """Layers that predict further tokens, `mtp`, are left unread."""
+
+    config_class = Qwen3_5Config
+    decoder_layer = Qwen3_5DecoderLayer
+    passed_over = ("mtp.",)
+
+
+class Qwen3_5MoeForCausalLM(Qwen3_5ForCausalLM):
+    config_class = Qwen3_5MoeConfig
+
+
+class Qwen3_5ForConditionalGeneration(Qwen3_5ForCausalLM):
+    """The part of the published model that reads text; what reads images is left unread."""
+
+    decoder_prefix = "model.language_model"
+    passed_over = ("mtp.", "model.visual.")
+
+
+class Qwen3_5MoeForConditionalGeneration(Qwen3_5ForConditionalGeneration):
+    config_class = Qwen3_5MoeConfig

@@ -1,0 +1,157 @@
+"""What Qwen3-Next and Qwen3.5 share: delta nets, and gated attention in each fourth layer.
+
+Gated delta nets: Yang et al. 2024, https://arxiv.org/abs/2412.06464. All norms but that of the delta net are stored
+less one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from atom_kernels.delta import DeltaNetProblem
+from atom_models.architectures.llama import LlamaDecoderLayer, llama_norm
+from atom_models.architectures.qwen3 import Qwen3Config
+from atom_models.build_context import BuildContext
+from atom_models.layers import (
+    Attention,
+    DeltaNet,
+    Layer,
+    Linear,
+    QKVParallelLinear,
+    RMSNorm,
+    Rotary,
+    RowParallelLinear,
+    Shard,
+)
+
+FULL, LINEAR = "full_attention", "linear_attention"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QwenHybridConfig(Qwen3Config):
+    """Fields of `config.json`; `layer_types`, or else `full_attention_interval`, says which layers have attention."""
+
+    norm_offset = 1.0
+
+    head_dim: int | None = 256
+    linear_num_key_heads: int
+    linear_num_value_heads: int
+    linear_key_head_dim: int
+    linear_value_head_dim: int
+    linear_conv_kernel_dim: int = 4
+    full_attention_interval: int = 4
+    layer_types: Sequence[str] | None = None
+
+    def has_attention(self, layer_id: int) -> bool:
+        """Whether layer `layer_id` has attention and not a delta net."""
+        if self.layer_types is None:
+            return (layer_id + 1) % self.full_attention_interval == 0
+        kind = self.layer_types[layer_id]
+        if kind not in (FULL, LINEAR):
+            raise ValueError(f"layer_types has {kind!r} for layer {layer_id}; allowed are {FULL} and {LINEAR}")
+        return kind == FULL
+
+
+class QwenGatedAttention(Layer):
+    """Attention whose output is scaled by a gate for each of its elements."""
+
+    def __init__(
+        self, config: QwenHybridConfig, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary
+    ) -> None:
+        super().__init__()
+        self._head_size = size = config.head_size
+        self._num_heads = context.split(config.num_attention_heads, f"{prefix}: num_attention_heads")
+        # Each head's query lies before its gate.
+        self.qkv_proj = QKVParallelLinear(
+            config.hidden_size,
+            head_dim=size,
+            num_heads=2 * config.num_attention_heads,
+            num_kv_heads=config.kv_heads,
+            context=context,
+            prefix=f"{prefix}.qkv_proj",
+            bias=config.qkv_bias,
+        )
+        self.attn = Attention(
+            self._num_heads,
+            self.qkv_proj.num_kv_heads,
+            size,
+            context=context,
+            prefix=f"{prefix}.attn",
+            rotary=rotary,
+            q_norm=llama_norm(config, context, prefix=f"{prefix}.q_norm", size=size),
+            k_norm=llama_norm(config, context, prefix=f"{prefix}.k_norm", size=size),
+        )
+        self.o_proj = RowParallelLinear(
+            config.num_attention_heads * size,
+            config.hidden_size,
+            context,
+            prefix=f"{prefix}.o_proj",
+            bias=config.output_bias,
+        )
+
+    def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
+        q_and_gate, k, v = self.qkv_proj(hidden_states).split(self.qkv_proj.sizes, dim=-1)
+        q, gate = q_and_gate.view(-1, self._num_heads, 2 * self._head_size).chunk(2, dim=-1)
+        attended = self.attn(q.flatten(1), k, v, positions)
+        return self.o_proj(attended * torch.sigmoid(gate.flatten(1)))
+
+
+class QwenDeltaNet(Layer):
+    """A gated delta net; families say how their checkpoints store its input projections."""
+
+    def __init__(self, config: QwenHybridConfig, context: BuildContext, *, prefix: str) -> None:
+        super().__init__()
+        key_heads, value_heads = config.linear_num_key_heads, config.linear_num_value_heads
+        self.problem = DeltaNetProblem(
+            num_key_heads=key_heads,
+            num_value_heads=value_heads,
+            key_dim=config.linear_key_head_dim,
+            value_dim=config.linear_value_head_dim,
+            conv_width=config.linear_conv_kernel_dim,
+            dtype=context.dtype_name,
+        )
+        if value_heads % key_heads:
+            raise ValueError(
+                f"linear_num_value_heads is {value_heads}; it must be a multiple of linear_num_key_heads, {key_heads}"
+            )
+        self.shards = self.make_shards(self.problem)
+        self.qkv_proj = Linear(config.hidden_size, self.shards, context, prefix=f"{prefix}.in_proj")
+        self.delta = DeltaNet(self.problem, context=context, prefix=f"{prefix}.delta")
+        self.norm = RMSNorm(self.problem.value_dim, config.rms_norm_eps, context, prefix=f"{prefix}.norm")
+        values = value_heads * self.problem.value_dim
+        self.out_proj = RowParallelLinear(values, config.hidden_size, context, prefix=f"{prefix}.out_proj")
+
+    @abstractmethod
+    def make_shards(self, problem: DeltaNetProblem) -> tuple[Shard, ...]:
+        """The linears of the checkpoint that read the hidden states."""
+
+    @abstractmethod
+    def parts(self, projected: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """The outputs of each of those linears -> qkv ``[T, channels]``, z ``[T, H * V]``, and a and b ``[T, H]``.
+
+        H: value heads, V: value dim. qkv is all queries, all keys, all values.
+        """
+
+    def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
+        sizes = [shard.out_features for shard in self.shards]
+        qkv, z, a, b = self.parts(self.qkv_proj(hidden_states).split(sizes, dim=-1))
+        mixed = self.delta(qkv, a, b).view(-1, self.problem.value_dim)
+        gated = self.norm(mixed) * F.silu(z.reshape(mixed.shape).float())
+        return self.out_proj(gated.to(mixed.dtype).view(z.shape))
+
+
+class QwenHybridDecoderLayer(LlamaDecoderLayer):
+    delta_net: ClassVar[Callable[..., QwenDeltaNet]]
+
+    def make_attention(
+        self, config: QwenHybridConfig, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary
+    ) -> Any:
+        if config.has_attention(layer_id):
+            return QwenGatedAttention(config, context, layer_id=layer_id, prefix=prefix, rotary=rotary)
+        return type(self).delta_net(config, context, prefix=f"{prefix.rpartition('.')[0]}.linear_attn")
