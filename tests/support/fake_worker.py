@@ -30,6 +30,7 @@ from atom_kernels.protocols import Pages
 
 if TYPE_CHECKING:
     from fake_draft_cache import FakeDraftCache
+    from fake_states import FakeStates
 
 VOCAB_SIZE = 13
 
@@ -61,6 +62,7 @@ class FakeWorker:
         self.unreported: deque[tuple[int, Touched]] = deque()
         self.num_computed = 0
         self.drafts: FakeDraftCache | None = None
+        self.states_in_slots: FakeStates | None = None
 
     def run(self, step: SchedulerOutput) -> ModelOutput:
         for request_id in step.dropped_request_ids:
@@ -73,7 +75,7 @@ class FakeWorker:
                 sampling_params=new.sampling_params,
                 stop_token_ids=frozenset(new.eos_token_ids) | frozenset(new.sampling_params.stop_token_ids or ()),
                 sample_index=new.sample_index,
-                tables=[[] for _ in self.windows],
+                tables=[[] for _ in range(len(self.windows) + (self.states_in_slots is not None))],
             )
         touched = Touched()
         self.unreported.append((step.step_id, touched))
@@ -93,6 +95,8 @@ class FakeWorker:
             for position in range(entry.num_computed_tokens, end):
                 for group in range(len(self.windows)):
                     self._write(state, group, position)
+            if self.states_in_slots is not None:
+                self.states_in_slots.run(entry, state)
             result = self._result(entry, state, end)
             if self.drafts is not None:
                 drafts = self.drafts.run(entry, state, len(result.token_ids))
@@ -107,7 +111,7 @@ class FakeWorker:
     def _check_blocks(self, state: WorkerState, touched: Touched, first: int, end: int) -> None:
         visible: list[int] = []
         last = -(-end // self.block_size)
-        for table, window in zip(state.tables, self.windows, strict=True):
+        for table, window in zip(state.tables, self.windows, strict=False):
             assert last <= len(table), "tokens without blocks"
             reads = table[visible_from(first, window) // self.block_size : last]
             writes = table[first // self.block_size : last]

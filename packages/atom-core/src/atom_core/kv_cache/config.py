@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import lcm
 from typing import Literal
 
 import msgspec
@@ -47,6 +48,11 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"num_slots is {self.num_slots}; a group that keeps states needs at least 1")
         if self.has_slots and self.enable_prefix_caching:
             raise ValueError("states of requests are not cached by their prefixes: set enable_prefix_caching to false")
+
+    @property
+    def hand_over(self) -> int:
+        """Steps that end before their requests' tokens do should end at multiples of so many tokens."""
+        return lcm(*(group.hand_over for group in self.groups))
 
     @property
     def has_slots(self) -> bool:

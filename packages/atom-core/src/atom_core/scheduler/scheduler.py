@@ -14,6 +14,7 @@ from atom_core.scheduler.drafting import Drafting
 from atom_core.scheduler.limits import max_output_tokens, refusal
 from atom_core.scheduler.request import Request, RequestStatus
 from atom_core.scheduler.request_book import RequestBook
+from atom_core.scheduler.step_ends import StepEnds
 from atom_core.scheduler.step_plan import StepPlan
 from atom_core.scheduler.step_results import make_output, take_result
 from atom_core.speculation import Speculation
@@ -55,7 +56,8 @@ class Scheduler:
         self._delay = AdmissionDelay(factor, clock) if factor else None
         self._in_flight: deque[StepPlan] = deque()
         self._num_steps = 0
-        self._share = max(1, int(config.max_num_batched_tokens * config.long_prefill_share))
+        self._ends = StepEnds(cache, config)
+        self._share = max(self._ends.least, int(config.max_num_batched_tokens * config.long_prefill_share))
 
     def why_it_cannot_fit(self, request: EngineRequest) -> str | None:
         """Why `request` could never run, in words for people; None if it can."""
@@ -127,7 +129,7 @@ class Scheduler:
         """The next step; None where nothing can run now (with steps in flight: before one is reported)."""
         if self._in_flight and not self._may_run_ahead(self._in_flight[-1]):
             return None
-        step = StepPlan(self._num_steps, self.config.max_num_batched_tokens)
+        step = StepPlan(self._num_steps, self.config.max_num_batched_tokens, self._ends)
         partial_prefills = self._schedule_decodes(step)
         if self._drafting is not None:
             self._drafting.append_drafts(step)
@@ -273,7 +275,9 @@ class Scheduler:
             else:
                 may_admit = False
                 continue
-            num_new_tokens = min(request.num_uncomputed_tokens, step.budget, limit)
+            num_new_tokens = self._ends.cut(request, min(request.num_uncomputed_tokens, step.budget, limit))
+            if num_new_tokens == 0:
+                break  # it goes first in the next step: those after it must not take the budget that it waits for
             if self._has_room(step, request, num_new_tokens):
                 step.add(request, num_new_tokens)
             else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from atom_core.messages import NewRequest, ScheduledRequest, SchedulerOutput
 from atom_core.scheduler.request import Request
+from atom_core.scheduler.step_ends import StepEnds
 
 
 @dataclass(slots=True, eq=False)
@@ -40,8 +41,9 @@ class StepPlan:
         awaits_drafts: the next step is to have the drafts that are made behind this one.
     """
 
-    def __init__(self, step_id: int, budget: int) -> None:
+    def __init__(self, step_id: int, budget: int, ends: StepEnds) -> None:
         self.step_id = step_id
+        self._ends = ends
         self.budget = budget
         self.rows: list[PlannedRow] = []
         self.num_missing_blocks = 0
@@ -82,7 +84,8 @@ class StepPlan:
             if self.budget == 0:
                 return
             room = row.request.block_table.capacity - row.request.num_computed_tokens
-            extra = min(min(row.request.num_uncomputed_tokens, room) - row.num_new_tokens, self.budget)
+            most = min(row.request.num_uncomputed_tokens, room, row.num_new_tokens + self.budget)
+            extra = max(self._ends.cut(row.request, most) - row.num_new_tokens, 0)
             row.num_new_tokens += extra
             self.budget -= extra
 

@@ -21,11 +21,12 @@ from dataclasses import dataclass
 import torch
 
 from atom_kernels.delta.sequences import rows_of_sequences
+from atom_kernels.protocols import Slots
 
 # Added to the sum of squares by which queries and keys are normed.
 NORM_EPS = 1e-6
 # Chunks of a sequence are counted from its first token, in pieces that divide this many.
-CHUNK = 64
+CHUNK = Slots.hand_over
 # So many rows of a sequence, and fewer, are computed token by token. No more states can be kept of a sequence.
 MAX_TOKEN_BY_TOKEN = 16
 

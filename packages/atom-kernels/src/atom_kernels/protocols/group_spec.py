@@ -19,6 +19,11 @@ class GroupSpec(Protocol):
         ...
 
     @property
+    def hand_over(self) -> int:
+        """A step that ends before its request's tokens do should end at a multiple of so many of them."""
+        ...
+
+    @property
     def keeps_all(self) -> bool:
         """All blocks of a request stay until it ends, and each of them is needed to go on."""
         ...

@@ -27,6 +27,10 @@ class Pages:
         return False
 
     @property
+    def hand_over(self) -> int:
+        return 1
+
+    @property
     def keeps_all(self) -> bool:
         return self.window is None
 

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Slots:
-    """The `GroupSpec` of layers with a recurrent state: a request holds one slot, and no blocks."""
+    """The `GroupSpec` of layers with a recurrent state: a request holds one slot, and no blocks.
+
+    Attributes:
+        hand_over: a state that goes from one step to the next behind a multiple of so many tokens leaves no trace in
+            any bit (see `atom_kernels.delta.contract.gated_delta`).
+    """
+
+    hand_over: int = 64
 
     @property
     def in_slots(self) -> bool:
