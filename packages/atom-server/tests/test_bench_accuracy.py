@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from atom_server.bench.origin import commit_of, origin
 from atom_server.cli.main import main
 from quantized_checkpoints import PUBLISHED, write_quantized
 
@@ -43,6 +46,32 @@ def test_each_format_has_a_line_below_the_baseline(tiny_llama, text, tmp_path, c
         f"{others[1]['kl_divergence']:.4f}",
         f"{others[1]['top1_agreement']:.1%}",
     ]
+
+
+def test_a_file_says_of_which_commit_and_day_it_is(tiny_llama, text, tmp_path):
+    flags = ("--model", tiny_llama, "--text", text, "--quantization", "int8")
+    machine = measure(tmp_path / "found.json", *flags)["machine"]
+    assert machine["commit"] == commit_of(Path(origin.__code__.co_filename))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", machine["date"])
+    assert measure(tmp_path / "found.json", *flags, "--commit", "abc1234")["machine"]["commit"] == "abc1234"
+
+
+def test_a_commit_is_that_of_the_checkout_which_has_the_file(tmp_path):
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    file, other = tmp_path / "one.py", tmp_path / "installed.py"
+    file.write_text("1")
+    other.write_text("1")
+    assert commit_of(file) is None
+    git("init")
+    git("add", "one.py")
+    git("commit", "-m", "first")
+    assert commit_of(file) == git("rev-parse", "--short", "HEAD")
+    assert commit_of(other) is None
+    file.write_text("2")
+    assert commit_of(file) == git("rev-parse", "--short", "HEAD") + "+"
 
 
 def test_a_cache_of_eight_bits_is_compared_with_the_models_own(tiny_llama, text, tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atom_server.bench.client import BenchError
+from atom_server.bench.origin import origin
 from atom_server.cli.columns import columns
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", help="to compute in, such as bfloat16 (default: what is fast here)")
     parser.add_argument("--window", type=int, default=512, help="tokens read at once (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument("--commit", help="of this software, for that file, where git is not there to tell")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
         "window": args.window,
         "dtype": plain.context.dtype_name,
-        "machine": {"name": plain.context.platform.name},
+        "machine": {"name": plain.context.platform.name} | origin(args.commit),
     }
     print(f"{args.text}: {len(text)} characters in windows of {args.window} tokens, in {plain.context.dtype_name}\n")
     print("\n".join(columns([_TITLES, *(row.cells() for row in rows)])))
