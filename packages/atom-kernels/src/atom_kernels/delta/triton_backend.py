@@ -16,7 +16,8 @@ from atom_kernels.triton.launch import launch
 # Rows and channels of a program of the convolution. Its first rows are all that read a state.
 _CONV_ROWS, _CONV_CHANNELS = 16, 512
 _MAX_WIDTH = _CONV_ROWS
-# Columns of a state that a program, of one warp, holds: half of its registers at 128 channels, and all at 256.
+# Columns of a state that a program, of one warp, holds: a quarter of its registers at 128 channels, half at 256. The
+# number is the same for every batch, for the order of sums over channels depends on it.
 _COLUMNS = 16
 _MAX_KEY_DIM = 256
 
