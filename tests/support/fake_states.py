@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from atom_core.messages import ScheduledRequest
+    from collections.abc import Sequence
+
+    from atom_core.messages import ScheduledRequest, StateCopy
     from fake_worker import FakeEngine, WorkerState
 
 
@@ -14,6 +16,12 @@ class FakeStates:
 
     def __init__(self) -> None:
         self.held: dict[int, tuple[int, ...]] = {}
+
+    def copy(self, copies: Sequence[StateCopy]) -> None:
+        """States go to further slots."""
+        found = {copy.target: self.held.get(copy.source) for copy in copies}
+        assert len(found) == len(copies), "two states go to the same slot"
+        self.held.update({target: tokens for target, tokens in found.items() if tokens is not None})
 
     def run(self, entry: ScheduledRequest, state: WorkerState) -> None:
         """The step's tokens go into the state of the request."""

@@ -80,6 +80,8 @@ class FakeWorker:
         touched = Touched()
         self.unreported.append((step.step_id, touched))
         results = []
+        if self.states_in_slots is not None:
+            self.states_in_slots.copy(step.copies_before)
         for entry in step.scheduled:
             state = self.states[entry.request_id]
             for table, block_ids in zip(state.tables, entry.new_block_ids, strict=bool(entry.new_block_ids)):
@@ -102,6 +104,8 @@ class FakeWorker:
                 drafts = self.drafts.run(entry, state, len(result.token_ids))
                 result = msgspec.structs.replace(result, next_draft_token_ids=drafts)
             results.append(result)
+        if self.states_in_slots is not None:
+            self.states_in_slots.copy(step.copies_behind)
         self.num_computed += step.num_tokens
         return ModelOutput(step_id=step.step_id, requests=results)
 

@@ -92,9 +92,8 @@ def test_a_warm_prefix_cache_changes_no_token(folder: Path, greedy: list[list[in
     seeded = [msgspec.structs.replace(GREEDY, seed=1) for _ in prompts]
     again = engine.generate(prompts, seeded, use_tqdm=False)
     assert [output["token_ids"] for output in again] == greedy
-    # States behind prefixes are not kept: then nothing is found.
-    found = again[0]["num_cached_tokens"]
-    assert found >= PAST_EVERY_WINDOW - 16 if engine.info.enable_prefix_caching else found == 0
+    # States are kept at multiples of 64 tokens.
+    assert again[0]["num_cached_tokens"] >= PAST_EVERY_WINDOW // 64 * 64
     assert_all_blocks_are_back(engine)
 
 

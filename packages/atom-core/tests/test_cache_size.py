@@ -11,7 +11,7 @@ from atom_core.config.options import ConfigError
 from atom_core.scheduler import SchedulerConfig
 from atom_core.worker.cache.pages import CachePages, PageGroup
 from atom_core.worker.cache.size import CPU_CACHE_CAP, size_cache
-from atom_kernels.protocols import CacheLayout, CacheTensor
+from atom_kernels.protocols import CacheLayout, CacheTensor, Pages, Slots
 from fake_worker import pages
 
 BLOCK_SIZE = 16
@@ -79,3 +79,38 @@ def test_a_model_without_attention_layers_gets_the_blocks_that_its_requests_coun
 def test_a_cache_that_holds_one_token_and_the_next_is_large_enough():
     size = make_size(max_model_len=2, num_blocks=1)
     assert (size.num_blocks, size.max_model_len) == (1, 2)
+
+
+def make_size_with_states(*, memory: int, slot_bytes: int, finds_prefixes: bool = True, **cache):
+    """The size for four requests of 512 tokens, each with states of `slot_bytes` beside its blocks."""
+    config = EngineConfig(
+        model=ModelConfig("fake", Path("fake"), "FakeForCausalLM", "float32", 512, False, 100, ()),
+        cache=CacheConfig(BLOCK_SIZE, "float32", finds_prefixes, "xxhash64", 0.9, **cache),
+        scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=512),
+        parallel=ParallelConfig(1),
+        compile=CompileConfig(),
+        profiler=ProfilerConfig(),
+        device="cpu",
+    )
+    page = CacheLayout("nhd", BLOCK_SIZE, (CacheTensor("all", (1024,), "uint8"),))
+    groups = (PageGroup(Pages(), ()), PageGroup(Slots(), ()))
+    return size_cache(config, CachePages(groups, (page,), 64, slot_bytes), memory)
+
+
+def test_states_of_prefixes_take_a_quarter_of_the_memory_at_most():
+    size = make_size_with_states(memory=1 << 30, memory_bytes=100_000, slot_bytes=10_000)
+    assert (size.num_slots, size.num_snapshots) == (4, 2)
+    assert size.num_blocks == (100_000 - 6 * 10_000) // 1024
+    assert any("num_snapshots = 2" in line for line in size.choices)
+    assert make_size_with_states(memory=1 << 30, memory_bytes=100_000, slot_bytes=30_000).num_snapshots == 0
+
+
+def test_there_are_no_more_states_of_prefixes_than_the_requests_can_leave():
+    # Behind 192 and 384 tokens, and one before the end.
+    assert make_size_with_states(memory=1 << 30, slot_bytes=1000).num_snapshots == 4 * 3
+    assert make_size_with_states(memory=1 << 30, slot_bytes=1000, finds_prefixes=False).num_snapshots == 0
+
+
+def test_states_of_prefixes_take_nothing_that_blocks_and_requests_asked_for():
+    size = make_size_with_states(memory=16 * 1024 + 4 * 1000 + 9000, num_blocks=16, slot_bytes=1000)
+    assert (size.num_blocks, size.num_slots, size.num_snapshots) == (16, 4, 2)

@@ -64,8 +64,9 @@ class EngineCore:
         except BaseException:
             self._executor.shutdown()
             raise
-        # What a state was behind a prefix is not kept.
-        finds_prefixes = config.cache.enable_prefix_caching and not any(group.in_slots for group in runner.groups)
+        # Without memory for states behind prefixes, a model that keeps states finds none.
+        has_states = any(group.in_slots for group in runner.groups)
+        finds_prefixes = config.cache.enable_prefix_caching and (runner.num_snapshots > 0 or not has_states)
         self._scheduler = Scheduler(
             msgspec.structs.replace(config.scheduler, max_model_len=runner.max_model_len),
             KVCacheConfig(
@@ -75,6 +76,7 @@ class EngineCore:
                 prefix_hash=config.cache.prefix_hash,
                 groups=runner.groups,
                 num_slots=runner.num_slots,
+                num_snapshots=runner.num_snapshots,
                 names_cover_next=config.speculation is not None and config.speculation.is_by_model,
             ),
             speculation=make_speculation(config.speculation),

@@ -25,6 +25,7 @@ class BlockTable:
         hashes: names of the request's leading full blocks; they depend on tokens only and outlive `clear`.
         num_published: leading blocks that the prefix cache has been told of.
         slot: in groups that keep one state a request; `NO_SLOT` without.
+        snapshots: states that steps in flight leave for the prefix cache, by index of the block that ends there.
         parent: what the first unpublished block comes after: a cached prefix, or the salt.
     """
 
@@ -39,6 +40,7 @@ class BlockTable:
         "parent",
         "salt",
         "slot",
+        "snapshots",
     )
 
     def __init__(self, salt: str = "", num_groups: int = 1) -> None:
@@ -87,6 +89,7 @@ class BlockTable:
         self._num_shown = [0] * num_groups
         self.capacity = 0
         self.slot = NO_SLOT
+        self.snapshots: dict[int, int] = {}
         self.has_news = False
         self.num_published = 0
         self.parent: CachedPrefix | str = self.salt

@@ -23,6 +23,7 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         groups: what each group of layers keeps.
         names_cover_next: a block's name covers the token after it, on which what is cached of its last token depends.
         num_slots: of groups that keep one state a request; 0 where there are none.
+        num_snapshots: further slots, for states behind cached prefixes.
 
     Raises:
         ValueError: a number below 1, no group, or an unknown hash.
@@ -35,6 +36,7 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupSpec, ...] = (Pages(),)
     names_cover_next: bool = False
     num_slots: int = 0
+    num_snapshots: int = 0
 
     def __post_init__(self) -> None:
         for name in ("num_blocks", "block_size"):
@@ -46,8 +48,11 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("groups are empty; give what each group of layers keeps")
         if self.has_slots and self.num_slots < 1:
             raise ValueError(f"num_slots is {self.num_slots}; a group that keeps states needs at least 1")
-        if self.has_slots and self.enable_prefix_caching:
-            raise ValueError("states of requests are not cached by their prefixes: set enable_prefix_caching to false")
+        if self.has_slots and self.enable_prefix_caching and self.num_snapshots < 1:
+            raise ValueError(
+                f"num_snapshots is {self.num_snapshots}; to find prefixes, a group that keeps states needs at least 1: "
+                "give some, or set enable_prefix_caching to false"
+            )
 
     @property
     def hand_over(self) -> int:

@@ -8,6 +8,7 @@ from atom_core.kv_cache.config import KVCacheConfig
 from atom_core.kv_cache.hashing import BlockHasher, make_block_hasher
 from atom_core.kv_cache.prefix_cache import Hit, PrefixCache
 from atom_core.kv_cache.slot_pool import NO_SLOT, SlotPool
+from atom_core.kv_cache.snapshot_pool import SnapshotPool
 
 
 class PagedCache:
@@ -15,8 +16,8 @@ class PagedCache:
 
     A request holds blocks for its tokens in every group. In groups that see everything it gets those of all its tokens
     when it is admitted; in a group with a window it gets them as its steps need them, and gives back what lies behind
-    the window. In groups that keep one state a request it holds one slot,
-    the same in all of them. `max_step_tokens` is the most that one step computes.
+    the window. In groups that keep one state a request it holds one slot, the same in all of them; what states were
+    behind some prefixes lies in slots of its own. `max_step_tokens` is the most that one step computes.
 
     Attributes:
         gives_back: some group does not keep all, so that `trim` has something to do.
@@ -26,7 +27,7 @@ class PagedCache:
 
     def __init__(self, config: KVCacheConfig, hasher: BlockHasher | None = None, *, max_step_tokens: int) -> None:
         self.config = config
-        self.gives_back = not all(group.keeps_all for group in config.groups)
+        self.gives_back = not all(group.keeps_all or group.in_slots for group in config.groups)
         self.num_queries = 0
         self.num_hits = 0
         self.num_returning = 0
@@ -36,13 +37,20 @@ class PagedCache:
         self._in_blocks = [index for index, group in enumerate(config.groups) if not group.in_slots]
         self._in_slots = [index for index, group in enumerate(config.groups) if group.in_slots]
         self.slots = SlotPool(config.num_slots)
+        self._copies: dict[int, int] = {}
+        self.snapshots = SnapshotPool(
+            config.num_snapshots,
+            first_id=config.num_blocks,
+            first_slot=config.num_slots + 1,
+            on_evict=self._forget,
+        )
         if config.enable_prefix_caching:
             self.pool = BlockPool(config.num_blocks, on_evict=self._forget)
             hasher = hasher or make_block_hasher(config.prefix_hash)
             self._prefixes = PrefixCache(
                 config.block_size,
                 hasher,
-                self.pool.set_cached,
+                self._set_cached,
                 config.groups,
                 names_cover_next=config.names_cover_next,
             )
@@ -85,7 +93,7 @@ class PagedCache:
             for group in self.config.groups
         ]
         num_fresh = sum(num_blocks) - len(self._in_blocks) * num_found
-        found = [hit.block_ids(group) for group in range(len(table.groups))] if num_found else []
+        found = [hit.block_ids(group) for group in self._in_blocks] if num_found else []
         num_idle = sum(self.pool.num_holders(block_id) == 0 for block_ids in found for block_id in block_ids)
         if num_fresh + num_idle + reserve > self.pool.num_free:
             return None
@@ -96,7 +104,7 @@ class PagedCache:
         for group in self._in_blocks:
             self._extend(table.groups[group], num_blocks[group], max_tokens)
         if self._in_slots:
-            table.hold_slot(self.slots.take(), self._in_slots)
+            self._hold_slot(table, hit)
         table.capacity = min(num_blocks[group] for group in self._in_blocks) * block_size
         table.has_news = True
         if count and use_prefix and self._prefixes is not None:
@@ -135,7 +143,7 @@ class PagedCache:
         if self._prefixes is not None:
             num_tokens -= num_tokens % block_size
         for group, spec in enumerate(self.config.groups):
-            if spec.keeps_all:
+            if spec.keeps_all or spec.in_slots:
                 continue
             block_ids, first = table.groups[group], table.first_held[group]
             keep = min(spec.first_needed(num_tokens, block_size), len(block_ids))
@@ -153,6 +161,28 @@ class PagedCache:
             return
         num_blocks = self._prefixes.num_nameable(num_computed_tokens, len(token_ids))
         self._prefixes.publish(table, token_ids, num_blocks)
+        for index in [index for index in table.snapshots if index < num_blocks]:
+            self.snapshots.release(table.snapshots.pop(index))
+
+    def keep_state(self, table: BlockTable, num_tokens: int) -> tuple[int, int] | None:
+        """The state behind the first `num_tokens` tokens, a multiple of the block size, is to be found by its prefix.
+
+        Returns the slots from which and to which the step that computes the last of them copies it; None where steps
+        in flight fill all snapshots.
+        """
+        snapshot_id = self.snapshots.reserve()
+        if snapshot_id is None:
+            return None
+        table.snapshots[num_tokens // self.config.block_size - 1] = snapshot_id
+        return table.slot, self.snapshots.slot(snapshot_id)
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """Slots from which and to which the next step copies states before it is computed, told once.
+
+        A copy for a request that is gone does no harm: who has its slot now brings another, or begins from zeros.
+        """
+        copies, self._copies = self._copies, {}
+        return [(source, target) for target, source in copies.items()]
 
     def release(self, table: BlockTable, after_step: int | None = None) -> None:
         """Give up all blocks: at once, or when step `after_step`, the last that may use them, has been reported.
@@ -162,6 +192,8 @@ class PagedCache:
         block_ids = table.held()
         if table.slot != NO_SLOT:
             self.slots.give_back(table.slot)
+            for snapshot_id in table.snapshots.values():
+                self.snapshots.release(snapshot_id)
         table.clear()
         if after_step is None:
             self.pool.release(block_ids)
@@ -184,6 +216,19 @@ class PagedCache:
         if count > 0:
             room = self.num_blocks_for(max_tokens) - num_blocks
             block_ids += self.pool.allocate(count, after=block_ids[-1] if block_ids else None, room=room)
+
+    def _hold_slot(self, table: BlockTable, hit: Hit) -> None:
+        """Give `table` a slot, to which the state behind the prefix that was found will be copied."""
+        slot = self.slots.take()
+        if hit.prefixes:
+            snapshot_id = hit.block_ids(self._in_slots[0])[-1]
+            self._copies[slot] = self.snapshots.slot(snapshot_id)
+            self.snapshots.touch(snapshot_id)
+        table.hold_slot(slot, self._in_slots)
+
+    def _set_cached(self, block_id: int, is_cached: bool) -> None:
+        pool = self.snapshots if block_id >= self.snapshots.first_id else self.pool
+        pool.set_cached(block_id, is_cached)
 
     def _forget(self, block_id: int) -> None:
         if self._prefixes is not None:

@@ -16,7 +16,8 @@ class CachedPrefix:
     Attributes:
         parent: the prefix before the block, or the salt before a first block.
         token_ids: the tokens that the block's name covers.
-        block_ids: by group, the block that stores its keys and values; None where none does.
+        block_ids: by group, the block that stores its keys and values, or the snapshot of the state behind it; None
+            where none does.
         num_children: prefixes that are known to go on from here.
     """
 
@@ -47,9 +48,10 @@ class PrefixCache:
     """Hash chains over full blocks, as a tree: each prefix knows the one before it.
 
     A hash only finds a candidate: token ids and the prefix before are compared too, so equal hashes of different
-    prefixes never share a block. A group that keeps all needs all blocks of a prefix, one that does not only the last.
-    A prefix is forgotten once it has neither blocks nor prefixes after it. With `names_cover_next` a block's tokens are
-    its own and the one after it: it has no name before that one is known, and serves nobody who goes on with another.
+    prefixes never share a block. A group that keeps all needs all blocks of a prefix, one that does not only the last;
+    one that keeps states has snapshots in the place of blocks. A prefix is forgotten once it has neither blocks nor
+    prefixes after it. With `names_cover_next` a block's tokens are its own and the one after it: it has no name before
+    that one is known, and serves nobody who goes on with another.
     `on_change(block_id, is_cached)` is told of a block that was published, or that lost its name.
     """
 
@@ -164,9 +166,10 @@ class PrefixCache:
 
     def _add_blocks(self, prefix: CachedPrefix, table: BlockTable, index: int) -> None:
         """Fill the groups in which `prefix` has no block yet with the blocks of `table`."""
-        for group, block_ids in enumerate(table.groups):
-            if prefix.block_ids[group] is None:
-                block_id = prefix.block_ids[group] = block_ids[index]
+        for group, spec in enumerate(self._groups):
+            block_id = table.snapshots.get(index) if spec.in_slots else table.groups[group][index]
+            if prefix.block_ids[group] is None and block_id is not None:
+                prefix.block_ids[group] = block_id
                 self._by_block[block_id] = prefix
                 self._on_change(block_id, True)
 

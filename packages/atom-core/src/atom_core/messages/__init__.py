@@ -24,6 +24,7 @@ from atom_core.messages.steps import (
     RequestStepOutput,
     ScheduledRequest,
     SchedulerOutput,
+    StateCopy,
 )
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "SamplingParams",
     "ScheduledRequest",
     "SchedulerOutput",
+    "StateCopy",
     "StepStats",
     "StructuredOutputParams",
     "Submission",

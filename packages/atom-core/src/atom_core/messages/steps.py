@@ -57,17 +57,29 @@ class ScheduledRequest(msgspec.Struct, gc=False, frozen=True):
     num_next_drafts: int = 0
 
 
+class StateCopy(msgspec.Struct, gc=False, frozen=True):
+    """The states in slot `source` go to slot `target` too; slots count from 1, as in block tables."""
+
+    source: int
+    target: int
+
+
 class SchedulerOutput(msgspec.Struct, frozen=True):
     """One step. `scheduled` is in batch order: decodes first, then prefills.
 
     `dropped_request_ids` were finished, aborted or preempted since the last step: the worker forgets them
     before it looks at `new_requests`.
+
+    States are copied before the step is computed (behind cached prefixes, to the requests that go on from there) and
+    behind it (to be kept with the prefixes that end there).
     """
 
     step_id: int
     scheduled: list[ScheduledRequest]
     new_requests: list[NewRequest]
     dropped_request_ids: list[str]
+    copies_before: tuple[StateCopy, ...] = ()
+    copies_behind: tuple[StateCopy, ...] = ()
 
     @property
     def num_tokens(self) -> int:

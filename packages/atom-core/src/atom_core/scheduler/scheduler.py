@@ -140,7 +140,11 @@ class Scheduler:
             self._drafting.ask_for_drafts(step)
         self._num_steps += 1
         self._in_flight.append(step)
-        output = step.commit(self._book.take_dropped_ids())
+        output = step.commit(
+            self._book.take_dropped_ids(),
+            copies_before=self._cache.take_copies(),
+            copies_behind=self._keep_states(step) if self._ends.keeps_states else (),
+        )
         if self._cache.gives_back:
             for row in step.rows:
                 self._cache.trim(row.request.block_table, row.request.num_settled_tokens, step.step_id)
@@ -190,6 +194,12 @@ class Scheduler:
             num_not_finite=self._book.num_not_finite,
             **({} if self._drafting is None else self._drafting.counts()),
         )
+
+    def _keep_states(self, step: StepPlan) -> list[tuple[int, int]]:
+        """Snapshots of the states that rows of the step leave: slots from which and to which they are copied."""
+        kept = (row for row in step.rows if row.end == self._ends.next_snapshot(row.request))
+        copies = (self._cache.keep_state(row.request.block_table, row.end) for row in kept)
+        return [copy for copy in copies if copy is not None]
 
     def _rank(self, request: EngineRequest, arrival: float) -> float:
         """Where a request stands. It keeps its rank, and those who come later get higher ones: so it ages."""

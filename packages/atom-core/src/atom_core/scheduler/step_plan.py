@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atom_core.messages import NewRequest, ScheduledRequest, SchedulerOutput
+from atom_core.messages import NewRequest, ScheduledRequest, SchedulerOutput, StateCopy
 from atom_core.scheduler.request import Request
 from atom_core.scheduler.step_ends import StepEnds
+
+Copies = Sequence[tuple[int, int]]
 
 
 @dataclass(slots=True, eq=False)
@@ -89,8 +91,13 @@ class StepPlan:
             row.num_new_tokens += extra
             self.budget -= extra
 
-    def commit(self, dropped_request_ids: list[str]) -> SchedulerOutput:
-        """Count the step's tokens as computed, and describe the step to the worker."""
+    def commit(
+        self, dropped_request_ids: list[str], *, copies_before: Copies = (), copies_behind: Copies = ()
+    ) -> SchedulerOutput:
+        """Count the step's tokens as computed, and describe the step to the worker.
+
+        Copies are pairs of slots: from which, and to which.
+        """
         new_requests: list[NewRequest] = []
         for row in self.rows:
             request = row.request
@@ -102,6 +109,8 @@ class StepPlan:
             scheduled=[self._schedule(row) for row in self.rows],
             new_requests=new_requests,
             dropped_request_ids=dropped_request_ids,
+            copies_before=tuple(StateCopy(source, target) for source, target in copies_before),
+            copies_behind=tuple(StateCopy(source, target) for source, target in copies_behind),
         )
 
     def _schedule(self, row: PlannedRow) -> ScheduledRequest:

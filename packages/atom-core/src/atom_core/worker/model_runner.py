@@ -99,12 +99,14 @@ class ModelRunner:
             # OpenMP counts threads for each thread that starts work, so this must happen in the worker's own.
             torch.set_num_threads(config.parallel.num_threads)
         self._model, loaded = load_with_cache(config, self._load_model, self._ranks)
+        self._state_slots = loaded.state_slots
         self._compilation = CompilationWatch() if config.compile.level else None
         self._states, self._sampler, self._steps, self._drafter = self._make_steps(loaded)
         return RunnerInfo(
             num_blocks=loaded.size.num_blocks,
             groups=loaded.pages.specs,
             num_slots=loaded.size.num_slots,
+            num_snapshots=loaded.size.num_snapshots,
             max_model_len=loaded.size.max_model_len,
             timings=loaded.timings,
             choices=[*loaded.choices, *self._steps.choices],
@@ -121,12 +123,14 @@ class ModelRunner:
         batch = self._steps.build(rows, needs_hidden_states=judges or self._embeds)
         if self._config.device == "cpu":
             adapt_waiting()
+        self._state_slots.copy(step.copies_before)
         with self._profiler.mark(_step_name(rows)):
             whole = self._steps.replay_model(batch)
             if whole is None:
                 self._forward = self._run_layers(step, batch, judges=judges)
             else:
                 self._forward = Forward(step, batch, *whole, {}, {})
+        self._state_slots.copy(step.copies_behind)
 
     @torch.inference_mode()
     def sample(self, masks: Masks | None = None) -> PendingOutput:

@@ -22,13 +22,14 @@ class Slots:
 
     @property
     def keeps_all(self) -> bool:
-        return True
+        return False
 
     def within(self, max_model_len: int) -> Slots:
         return self
 
     def first_needed(self, num_tokens: int, block_size: int) -> int:
-        return 0
+        """The last block: a prefix can be gone on from where the state behind it was kept."""
+        return max(num_tokens // block_size - 1, 0)
 
     def num_at_first(self, num_tokens: int, num_found: int, block_size: int, step_tokens: int) -> int:
         """None: the slot comes from a pool of its own."""

@@ -75,6 +75,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     timings: dict[str, float]
     choices: list[str]
     num_slots: int = 0
+    num_snapshots: int = 0
 
     @classmethod
     def of(cls, info: RunnerInfo) -> Loaded:
@@ -84,7 +85,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     @property
     def info(self) -> RunnerInfo:
         """As it was."""
-        return RunnerInfo(self.num_blocks, self.max_model_len, self.groups, self.timings, self.choices, self.num_slots)
+        return RunnerInfo(**msgspec.structs.asdict(self))
 
 
 class Sampled(msgspec.Struct, frozen=True, tag=True):

@@ -6,16 +6,19 @@ from dataclasses import dataclass
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
+from atom_core.scheduler.step_ends import snapshot_places
 from atom_core.worker.cache.pages import CachePages
-from atom_kernels.protocols import blocks_of_request, longest_request
+from atom_kernels.protocols import Slots, blocks_of_request, longest_request
 
 # A CPU's memory belongs to other programs too: the engine takes no more than this unless asked to.
 CPU_CACHE_CAP = 2 << 30
+# States behind cached prefixes take this part of the memory at most, those of requests twice as much.
+SNAPSHOT_PART = 4
 
 
 @dataclass(frozen=True)
 class CacheSize:
-    """The cache's size, the longest request that it lets in, and the slots of states.
+    """The cache's size, the longest request that it lets in, and the slots of states: of requests, and of prefixes.
 
     `choices` says what was chosen, a line each."""
 
@@ -23,6 +26,7 @@ class CacheSize:
     max_model_len: int
     choices: tuple[str, ...] = ()
     num_slots: int = 0
+    num_snapshots: int = 0
 
 
 def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSize:
@@ -45,19 +49,22 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
     block_bytes = max(pages.page_bytes, 1)
     all_layers_bytes = pages.token_bytes * cache.block_size or block_bytes
     choices: list[str] = []
+    on_cpu, cap = config.device == "cpu", CPU_CACHE_CAP // config.parallel.tensor_parallel_size
     blocks_of_one = blocks_of_request(groups, max_model_len, cache.block_size, step_tokens)
     if cache.num_blocks is not None:
         num_slots = _num_slots(pages, 2 * memory, max_num_seqs)
         num_blocks = cache.num_blocks * all_layers_bytes // block_bytes
+        left = memory - num_slots * pages.slot_bytes - num_blocks * block_bytes
+        num_snapshots = _num_snapshots(config, pages, min(left, cap if on_cpu else memory))
     elif cache.memory_bytes is not None:
         num_slots = _num_slots(pages, cache.memory_bytes, max_num_seqs)
-        num_blocks = (cache.memory_bytes - num_slots * pages.slot_bytes) // block_bytes
+        num_snapshots = _num_snapshots(config, pages, cache.memory_bytes)
+        num_blocks = (cache.memory_bytes - (num_slots + num_snapshots) * pages.slot_bytes) // block_bytes
     else:
-        on_cpu = config.device == "cpu"
-        cap = CPU_CACHE_CAP // config.parallel.tensor_parallel_size
         budget = min(int(memory * cache.memory_utilization), cap) if on_cpu else memory
         num_slots = _num_slots(pages, budget, max_num_seqs)
-        budget -= num_slots * pages.slot_bytes
+        num_snapshots = _num_snapshots(config, pages, budget)
+        budget -= (num_slots + num_snapshots) * pages.slot_bytes
         num_blocks = min(budget // block_bytes, max_num_seqs * blocks_of_one)
         size = f"{num_blocks * block_bytes / (1 << 30):.2f} GiB, {_held(num_blocks, len(groups), cache.block_size)}"
         why = f"what {max_num_seqs} requests can need, within {cap / (1 << 30):g} GiB" if on_cpu else "the memory left"
@@ -79,7 +86,19 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
     if pages.slot_bytes:
         size = f"{num_slots * pages.slot_bytes / (1 << 30):.2f} GiB"
         choices.append(f"num_slots = {num_slots} ({size}): states of as many requests, within half of the memory")
-    return CacheSize(num_blocks, min(max_model_len, capacity), tuple(choices), num_slots)
+    if pages.slot_bytes and cache.enable_prefix_caching:
+        size = f"{num_snapshots * pages.slot_bytes / (1 << 30):.2f} GiB"
+        found = "states behind cached prefixes" if num_snapshots else "no prefix is found"
+        choices.append(f"num_snapshots = {num_snapshots} ({size}): {found}, within a quarter of the memory")
+    return CacheSize(num_blocks, min(max_model_len, capacity), tuple(choices), num_slots, num_snapshots)
+
+
+def _num_snapshots(config: EngineConfig, pages: CachePages, memory: int) -> int:
+    """Slots for the states behind `max_num_seqs` of the longest prompts, or as many as a quarter of `memory` holds."""
+    if not pages.slot_bytes or not config.cache.enable_prefix_caching:
+        return 0
+    of_one = len(snapshot_places(config.model.max_model_len, Slots.hand_over)) + 1
+    return min(config.scheduler.max_num_seqs * of_one, max(memory, 0) // SNAPSHOT_PART // pages.slot_bytes)
 
 
 def _num_slots(pages: CachePages, memory: int, max_num_seqs: int) -> int:

@@ -12,6 +12,7 @@ from atom_core.host_memory import available_memory
 from atom_core.worker.cache.device_memory import count_weights_per_token, measure_memory
 from atom_core.worker.cache.pages import CachePages, plan_pages
 from atom_core.worker.cache.size import CacheSize, size_cache
+from atom_core.worker.cache.states import StateSlots
 from atom_core.worker.cache.tensors import allocate_caches
 from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.ranks.protocol import WorkerRanks
@@ -27,6 +28,7 @@ class LoadReport:
     Attributes:
         pages: how the model's layers share the cache.
         size: of the cache.
+        state_slots: the states of layers that keep one a request.
         weights_per_token: about how many each token is multiplied by; 0 on a CPU, which does not need it.
         timings: seconds of each phase, by name.
         choices: a line for each value that was chosen for the user.
@@ -34,6 +36,7 @@ class LoadReport:
 
     pages: CachePages
     size: CacheSize
+    state_slots: StateSlots
     weights_per_token: int
     timings: dict[str, float]
     choices: tuple[str, ...]
@@ -62,11 +65,14 @@ def load_with_cache(config: EngineConfig, load_model: LoadModel, ranks: WorkerRa
         choices.append(measured.describe())
     times.append(time.perf_counter())
     size = size_cache(config, pages, ranks.smallest(memory))
-    caches = allocate_caches(model.all_mixers, pages, size.num_blocks, config.device, num_slots=size.num_slots)
+    num_slots = size.num_slots + size.num_snapshots
+    caches = allocate_caches(model.all_mixers, pages, size.num_blocks, config.device, num_slots=num_slots)
+    in_slots = [name for group in pages.groups if group.spec.in_slots for name in group.layers]
     times.append(time.perf_counter())
     report = LoadReport(
         pages=pages,
         size=size,
+        state_slots=StateSlots([tensor for name in in_slots for tensor in caches[name]]),
         weights_per_token=weights_per_token,
         timings={
             name: after - before
