@@ -148,9 +148,12 @@ def test_the_end_of_a_terminal_drains(serve_process):
 def test_a_drain_under_load_finishes_what_runs_and_refuses_the_rest(serve_process):
     with serve_process() as running:
         streams = [Stream(running.url, ENDLESS | {"max_tokens": 100}) for _ in range(12)]
+        # The engine stands still while this looks: else all may be over before.
+        os.kill(engine_pid(running), signal.SIGSTOP)
         running.process.send_signal(signal.SIGTERM)
         seconds_until(lambda: httpx.get(running.url + "/ready").status_code == 503)
         assert post(running).status_code == 503
+        os.kill(engine_pid(running), signal.SIGCONT)
         assert all(stream.finish()[-1] == "data: [DONE]" for stream in streams)
         assert not any("error" in event for stream in streams for event in stream.events)
         assert exit_code(running, 30) == 0
