@@ -8,7 +8,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from atom_kernels.delta import GATED_DELTA, SHORT_CONV, GatedDeltaProblem, ShortConvProblem
+from atom_kernels.delta import GATED_DELTA, SHORT_CONV, DeltaNetProblem, GatedDeltaProblem, ShortConvProblem
+from atom_kernels.mixers import select_mixer
+from atom_kernels.platform import Platform
 from delta_sequences import Sequences
 
 DELTAS = [GatedDeltaProblem(2, 4, 16, 24, torch.float32, channel_gates=gates) for gates in (False, True)]
@@ -157,3 +159,13 @@ def test_the_delta_rule_is_that_of_transformers():
     )
     assert torch.allclose(sequences.run((0, 0, 75, 0)), want[0], atol=1e-5)
     assert torch.allclose(sequences.states[0], state[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("key_dim", "captured"), [(128, True), (512, False)], ids=["as published", "wider than a kernel takes"]
+)
+def test_a_step_on_a_gpu_is_captured_where_kernels_find_its_sequences_there(key_dim, captured):
+    problem = DeltaNetProblem(
+        num_key_heads=2, num_value_heads=4, key_dim=key_dim, value_dim=128, conv_width=4, dtype="bfloat16"
+    )
+    assert select_mixer(problem, Platform.nvidia("sm_90")).capturable is captured

@@ -18,6 +18,8 @@ from atom_kernels.protocols.kv_cache import CacheTensor
 if TYPE_CHECKING:
     import torch
 
+    from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem
+    from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, Caches
 
 
@@ -94,7 +96,35 @@ class DeltaNetProblem:
 
     @property
     def backends(self) -> tuple[MixerBackend, ...]:
-        return (MixerBackend(name="torch", create=_SelectedOperators, cache_scales=ALL_SCALES),)
+        return (
+            MixerBackend(name="triton", create=_ByTriton, supports=_why_not_triton, cache_scales=ALL_SCALES),
+            MixerBackend(name="torch", create=_SelectedOperators, cache_scales=ALL_SCALES),
+        )
+
+    @property
+    def conv(self) -> ShortConvProblem:
+        """The operator that runs first."""
+        import torch
+
+        from atom_kernels.delta.contract import ShortConvProblem
+
+        return ShortConvProblem(self.channels, self.conv_width, getattr(torch, self.dtype))
+
+    @property
+    def rule(self) -> GatedDeltaProblem:
+        """The operator that takes what the first has mixed."""
+        import torch
+
+        from atom_kernels.delta.contract import GatedDeltaProblem
+
+        heads, sizes = (self.num_key_heads, self.num_value_heads), (self.key_dim, self.value_dim)
+        return GatedDeltaProblem(*heads, *sizes, getattr(torch, self.dtype), self.channel_gates)
+
+
+def _why_not_triton(problem: DeltaNetProblem, platform: Platform) -> str | None:
+    from atom_kernels.delta.triton_backend import CONV_BY_TRITON, DELTA_BY_TRITON
+
+    return CONV_BY_TRITON.supports(problem.conv, platform) or DELTA_BY_TRITON.supports(problem.rule, platform)
 
 
 @dataclass(frozen=True)
@@ -112,27 +142,21 @@ class _SelectedOperators(MixerRunner):
 
     # The operators in torch look at lengths on the host.
     capturable = False
+    only_backend: ClassVar[str | None] = None
 
     def __init__(self, problem: DeltaNetProblem, layout: CacheLayout) -> None:
         self._problem = problem
 
     def prepare(self, weights: Mapping[str, torch.Tensor | None]) -> Any:
         """Both operators with their weights."""
-        import torch
-
-        from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem
         from atom_kernels.delta.ops import GATED_DELTA, SHORT_CONV
         from atom_kernels.select import select
 
-        problem, conv = self._problem, weights["conv"]
-        dtype = getattr(torch, problem.dtype)
-        heads, sizes = (problem.num_key_heads, problem.num_value_heads), (problem.key_dim, problem.value_dim)
-        rule = GatedDeltaProblem(*heads, *sizes, dtype, problem.channel_gates)
+        conv = weights["conv"]
         filters = {"weight": conv.squeeze(1).contiguous() if conv is not None else conv}
-        return (
-            select(SHORT_CONV, ShortConvProblem(problem.channels, problem.conv_width, dtype)).prepare(filters),
-            select(GATED_DELTA, rule).prepare({name: weights[name] for name in ("a_log", "dt_bias")}),
-        )
+        short_conv = select(SHORT_CONV, self._problem.conv, only_backend=self.only_backend)
+        gated_delta = select(GATED_DELTA, self._problem.rule, only_backend=self.only_backend)
+        return short_conv.prepare(filters), gated_delta.prepare({name: weights[name] for name in ("a_log", "dt_bias")})
 
     def build_metadata(self, geometry: BatchGeometry) -> _Metadata:
         """The block table of the group has a request's slot, counted from 1; rows of padding have 0."""
@@ -156,3 +180,10 @@ class _SelectedOperators(MixerRunner):
         out_THV = qkv_TC.new_empty((len(qkv_TC), *self._problem.out_shape))
         gated_delta(mixed_TC, a_TG, b_TH, out_THV, delta_states, *step, metadata.max_query_len)
         return out_THV
+
+
+class _ByTriton(_SelectedOperators):
+    """Its kernels find sequences, lengths and slots on the device."""
+
+    capturable = True
+    only_backend = "triton"
