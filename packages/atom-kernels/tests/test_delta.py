@@ -11,6 +11,7 @@ import torch
 from atom_kernels.delta import GATED_DELTA, SHORT_CONV, DeltaNetProblem, GatedDeltaProblem, ShortConvProblem
 from atom_kernels.mixers import select_mixer
 from atom_kernels.platform import Platform
+from atom_kernels.protocols import BatchGeometry
 from delta_sequences import Sequences
 
 DELTAS = [GatedDeltaProblem(2, 4, 16, 24, torch.float32, channel_gates=gates) for gates in (False, True)]
@@ -169,3 +170,28 @@ def test_a_step_on_a_gpu_is_captured_where_kernels_find_its_sequences_there(key_
         num_key_heads=2, num_value_heads=4, key_dim=key_dim, value_dim=128, conv_width=4, dtype="bfloat16"
     )
     assert select_mixer(problem, Platform.nvidia("sm_90")).capturable is captured
+
+
+def test_an_empty_sequence_has_no_state_whatever_its_row_of_the_block_table_holds():
+    """A batch is padded to the shape of a graph with such, and rows of the table are not cleared for it."""
+
+    def int32(*values):
+        return torch.tensor(values, dtype=torch.int32)
+
+    geometry = BatchGeometry(
+        query_start_loc=int32(0, 1, 2), seq_lens=int32(5, 0), block_table=int32(3, 1)[:, None],
+        slot_mapping=torch.tensor([4, -1]), num_reqs=2, num_tokens=2, num_decodes=2, max_query_len=1, max_seq_len=5,
+    )  # fmt: skip
+    sizes = {"num_key_heads": 1, "num_value_heads": 1, "key_dim": 8, "value_dim": 8, "conv_width": 2}
+    plan = select_mixer(DeltaNetProblem(**sizes, dtype="float32"))
+    caches = [cache.fill_(0.5) for cache in plan.layout.allocate(4, "cpu")]
+    before = [cache.clone() for cache in caches]
+    weights = {name: torch.ones(spec.shape, dtype=spec.dtype) for name, spec in plan.problem.weights.items()}
+    inputs = (torch.ones(2, 24), torch.ones(2, 1), torch.ones(2, 1))
+    out = plan.forward(inputs, caches, plan.build_metadata(geometry), weights=plan.prepare(weights))
+    assert out[0].any()
+    assert not out[1].any()
+    for cache, old in zip(caches, before, strict=True):
+        assert not torch.equal(cache[2], old[2])
+        cache[2] = old[2]
+        assert torch.equal(cache, old)

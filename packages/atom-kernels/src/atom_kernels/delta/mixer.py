@@ -159,8 +159,10 @@ class _SelectedOperators(MixerRunner):
         return short_conv.prepare(filters), gated_delta.prepare({name: weights[name] for name in ("a_log", "dt_bias")})
 
     def build_metadata(self, geometry: BatchGeometry) -> _Metadata:
-        """The block table of the group has a request's slot, counted from 1; rows of padding have 0."""
-        slots = (geometry.block_table[:, 0].int() - 1).contiguous()
+        """The block table has a request's slot, counted from 1; where a sequence is empty it may hold anything."""
+        import torch
+
+        slots = torch.where(geometry.seq_lens > 0, geometry.block_table[:, 0] - 1, -1).int()
         return _Metadata(
             slots, geometry.query_start_loc.int(), geometry.seq_lens.int(), max_query_len=geometry.max_query_len
         )
