@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from amd_machine import amd_machine
-from atom_kernels.mixers import MixerPlan
+from atom_kernels.mixers import MixerPlan, select_mixer
 from atom_kernels.moe.ops import MOE_EXPERTS, MOE_ROUTE
 from atom_kernels.operator import Op
 from atom_kernels.platform import Platform
@@ -64,7 +64,8 @@ def _build(name: str, platform: Platform) -> nn.Module:
 
 
 def _selected(model: nn.Module, platform: Platform) -> tuple[str, str, str, str]:
-    plans = dict.fromkeys(layer.plan for layer in mixer_layers(model).values() if layer.plan is not None)
+    problems = dict.fromkeys(layer.plan.problem for layer in mixer_layers(model).values() if layer.plan is not None)
+    plans = [select_mixer(problem, platform) for problem in problems]
     kernels = ", ".join(dict.fromkeys(_kernels(plan) for plan in plans))
     layouts = ", ".join(dict.fromkeys(plan.layout.name for plan in plans))
     return kernels, layouts, _rows(model, Router, MOE_ROUTE, platform), _rows(model, Experts, MOE_EXPERTS, platform)
