@@ -15,12 +15,17 @@ from tools.ci.summary import has_failed, summary
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _HATCH = (".venv/bin/hatch", "run")
+_TIMING = "timing and not gpu and not by_hand"
 STEPS = (
     Step("check", (*_HATCH, "check")),
     Step("test", (*_HATCH, "test", "packages", "tests"), tests=True),
     # Those on the real default model. What downloads packages takes minutes more and is run by hand.
     Step("test-slow", (*_HATCH, "test-slow", "packages", "-m", "slow and not timing"), tests=True),
-    Step("test-timing", (*_HATCH, "test-timing", "packages", "tests", "-m", "timing and not gpu"), tests=True),
+    Step(
+        "test-timing",
+        (*_HATCH, "test-timing", "packages", "tests", "-m", "timing and not gpu and not by_hand"),
+        tests=True,
+    ),
 )
 
 

@@ -65,7 +65,14 @@ def wait_until_idle(url: str, seconds: float = 60) -> None:
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("number", [100, *(pytest.param(many, marks=pytest.mark.slow) for many in (2000, 20_000))])
+@pytest.mark.parametrize(
+    "number",
+    [
+        100,
+        pytest.param(2000, marks=pytest.mark.slow),
+        pytest.param(20_000, marks=[pytest.mark.slow, pytest.mark.by_hand]),
+    ],
+)
 def test_hostile_requests_are_answered_delay_nobody_and_leave_nothing_behind(serve_process, number):
     with serve_process("--timeout-request", "2", "--timeout-keep-alive", "1", "--log-level", "warning") as served:
         pids = [served.process.pid, *children_of(served.process.pid)]
