@@ -96,9 +96,9 @@ def make_agreeing(
             one layer: it guesses from the tokens in its own cache, of which the sequence's first is not one, so that
             about one guess of fifteen is wrong, and two of three are if that cache holds anything else.
         num_prediction_layers: all alike.
-        sharpness: of the logits; at 1 a sampled token is the best one, at 0.1 it often is another. "token" and
-            "hidden" alone.
-        seed: of what is random in "context".
+        sharpness: how sharp the logits are; at 1 a sampled token is the best one, at 0.1 it often is another. "token"
+            and "hidden" alone.
+        seed: seeds what is random in "context".
     """
     folder, cycle, rng = Path(folder), TinyCycle(), np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)

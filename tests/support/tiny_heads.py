@@ -64,7 +64,7 @@ def make_head(
         layout: names of the tensors, and the format of the config.
         own_embedding: it stores a table.
         fc_bias: as the first heads had it.
-        fields: of the config; `draft_vocab_size` below `vocab` makes it draft some tokens alone.
+        fields: fields of the config; `draft_vocab_size` below `vocab` makes it draft some tokens alone.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -207,7 +207,7 @@ class HeadReference:
     """A head by the papers' formulas, for one sequence and without a cache.
 
     Args:
-        config: of `make_head`, its fields side by side.
+        config: what `make_head` wrote, its fields side by side.
         weights: named as in the layout ``"layers"``; the target's tables under ``target.embed_tokens.weight`` and
             ``target.lm_head.weight``.
     """

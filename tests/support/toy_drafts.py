@@ -36,7 +36,7 @@ class ToyDraft(nn.Module):
     Args:
         aux: layers of the target that it reads, in the place of the hidden states.
         kept: target ids that it knows; None knows all.
-        sliding_window: of its attention.
+        sliding_window: window of its attention.
     """
 
     def __init__(

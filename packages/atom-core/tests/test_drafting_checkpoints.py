@@ -45,7 +45,7 @@ def test_what_checkpoints_have_changes_no_token(make_engine, target_and_settings
 
 @pytest.mark.parametrize("way", WAYS)
 def test_prediction_layers_are_right_as_often_however_the_engine_works(make_engine, in_context, way):
-    """Of a model whose guesses depend on its cache."""
+    """The model's guesses depend on its cache."""
     prompts, asked = make_prompts(5), {"temperature": 0.0, "max_tokens": 50}
     plain = run(make_engine(in_context), prompts, **asked)
     engine = make_engine(in_context, speculative_config={"method": "mtp", **EAGER}, **WAYS[way])

@@ -120,7 +120,7 @@ def test_the_tokens_after_accepted_and_after_rejected_drafts_follow_their_distri
             logits = torch.tensor([certainty if int(order[before]) == token else 0.0 for token in allowed])
             expected = torch.softmax(logits.double() / temperature, 0) * len(came)
             counts = torch.tensor([came.count(token) for token in allowed])
-            # Of a chi-square distribution with 3 degrees of freedom, one in 10,000 is above.
+            # One in 10,000 draws of a chi-square distribution with 3 degrees of freedom is above.
             assert float(((counts - expected) ** 2 / expected).sum()) < 21.1
 
 

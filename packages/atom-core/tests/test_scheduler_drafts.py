@@ -202,7 +202,7 @@ def test_a_step_samples_no_more_tokens_than_logits_have_memory_for():
 @pytest.mark.parametrize("kind", ["random", "knowing", "model random", "model knowing"])
 @pytest.mark.parametrize("windows", [(None,), (None, 6)])
 def test_no_block_is_lost_over_two_thousand_requests(kind, windows):
-    """Of random lengths, in a cache that is too small for all, some of them aborted on the way."""
+    """Their lengths are random, the cache is too small for all, and some are aborted on the way."""
     chooser = random.Random(3)
     engine = make_engine(kind, num_blocks=40, windows=windows, max_num_batched_tokens=24)
     requests = [

@@ -12,6 +12,7 @@ from atom_kernels.delta import GATED_DELTA, SHORT_CONV, DeltaNetProblem, GatedDe
 from atom_kernels.mixers import select_mixer
 from atom_kernels.platform import Platform
 from atom_kernels.protocols import BatchGeometry
+from atom_kernels.select import select
 from delta_sequences import Sequences
 
 DELTAS = [GatedDeltaProblem(2, 4, 16, 24, torch.float32, channel_gates=gates) for gates in (False, True)]
@@ -195,3 +196,12 @@ def test_an_empty_sequence_has_no_state_whatever_its_row_of_the_block_table_hold
         assert not torch.equal(cache[2], old[2])
         cache[2] = old[2]
         assert torch.equal(cache, old)
+
+
+def test_inputs_of_another_dtype_or_size_are_refused_before_c_reads_them():
+    problem = GatedDeltaProblem(1, 2, 8, 8, torch.float32)
+    weights, inputs = GATED_DELTA.make_inputs(problem, 3, torch.Generator().manual_seed(0))
+    run = select(GATED_DELTA, problem, only_backend="native").prepare(weights)
+    for wrong in (inputs[0].bfloat16(), inputs[0][:, :-1]):
+        with pytest.raises(TypeError, match="gated_delta was planned for"):
+            run(wrong, *inputs[1:])

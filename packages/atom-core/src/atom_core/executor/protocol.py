@@ -22,7 +22,7 @@ class RunnerInfo(msgspec.Struct, frozen=True):
         num_blocks, max_model_len: of the KV cache, and the longest request that it lets in.
         groups: what each group of layers keeps. Those with blocks draw from the same ones.
         timings: seconds of each phase, by name.
-        num_slots, num_snapshots: of groups that keep one state a request: for requests, and for cached prefixes.
+        num_slots, num_snapshots: slots for the states of requests, and for states behind cached prefixes.
         choices: a line for each value that was chosen for the user.
     """
 

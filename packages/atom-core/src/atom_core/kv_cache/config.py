@@ -22,7 +22,7 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         prefix_hash: "xxhash64" (fast) or "sha256" with a random key for each process (names cannot be guessed).
         groups: what each group of layers keeps.
         names_cover_next: a block's name covers the token after it, on which what is cached of its last token depends.
-        num_slots: of groups that keep one state a request; 0 where there are none.
+        num_slots: slots for the states of requests; 0 where no group keeps states.
         num_snapshots: further slots, for states behind cached prefixes.
 
     Raises:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import torch
 
+from atom_kernels.dtypes import unplanned
+
 
 def packed_indices(*indices: torch.Tensor) -> list[torch.Tensor]:
     """Slots and lengths as contiguous int32: what already is so is not copied."""
     return [index.int().contiguous() for index in indices]
+
+
+def check_rows(operator: str, dtype: torch.dtype, *rows: tuple[torch.Tensor, int]) -> None:
+    """Raises TypeError for a tensor whose rows are not of `dtype`, or have another size than the one beside it."""
+    for x, size in rows:
+        if x.dtype is not dtype or x.shape[-1] != size:
+            raise unplanned(operator, x, size, dtype)
 
 
 def check_written(dtype: torch.dtype, **tensors: torch.Tensor) -> None:

@@ -32,7 +32,7 @@ class DeltaNetProblem:
 
     Attributes:
         conv_width: tokens that the convolution sees, the current one included.
-        dtype: of inputs and outputs, by torch name. The state of the delta rule is float32.
+        dtype: dtype of inputs and outputs, by torch name. The state of the delta rule is float32.
         cache: ignored, since a state has number formats of its own.
     """
 

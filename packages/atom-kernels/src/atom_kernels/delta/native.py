@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.delta.arguments import check_written, packed_indices
+from atom_kernels.delta.arguments import check_rows, check_written, packed_indices
 from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem, check_kept
 from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.native import load_native, native_unavailable
@@ -42,6 +42,7 @@ def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:
         query_start_loc_S1: torch.Tensor,
         seq_lens_S: torch.Tensor,
     ) -> None:
+        check_rows("short_conv", problem.dtype, (x_TC, problem.channels))
         indices = packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
         x_TC = x_TC.contiguous()
         check_written(problem.dtype, out=out_TC)
@@ -86,9 +87,11 @@ def _bind_delta(problem: GatedDeltaProblem, weights: Any) -> Callable[..., None]
         seq_lens_S: torch.Tensor,
         max_query_len: int,
     ) -> None:
+        rows = ((qkv_TC, problem.channels), (a_TG, problem.gates), (b_TH, problem.num_value_heads))
+        check_rows("gated_delta", problem.dtype, *rows)
         check_kept(kept_slots_SJ)
         indices = packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
-        inputs = [x.contiguous() for x in (qkv_TC, a_TG, b_TH)]
+        inputs = [x.contiguous() for x, _ in rows]
         check_written(problem.dtype, out=out_THV)
         check_written(torch.float32, states=states_NHXV)
         function(

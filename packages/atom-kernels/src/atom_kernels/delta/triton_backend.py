@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from atom_kernels.delta.arguments import check_written, packed_indices
+from atom_kernels.delta.arguments import check_rows, check_written, packed_indices
 from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem, check_kept
-from atom_kernels.dtypes import FLOATS, unplanned, why_not_dtype
+from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.operator import Backend
 from atom_kernels.triton.launch import launch
 
@@ -51,8 +51,7 @@ def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:
         query_start_loc_S1: torch.Tensor,
         seq_lens_S: torch.Tensor,
     ) -> None:
-        if x_TC.dtype is not problem.dtype or x_TC.shape[-1] != channels:
-            raise unplanned("short_conv", x_TC, channels, problem.dtype)
+        check_rows("short_conv", problem.dtype, (x_TC, channels))
         check_written(problem.dtype, out=out_TC)
         check_written(problem.dtype, states=states_NCP)
         num_rows, (num_sequences, num_kept) = len(x_TC), kept_slots_SJ.shape
@@ -99,9 +98,7 @@ def _bind_delta(problem: GatedDeltaProblem, weights: Any) -> Callable[..., None]
         seq_lens_S: torch.Tensor,
         max_query_len: int,
     ) -> None:
-        for x, size in ((qkv_TC, problem.channels), (a_TG, problem.gates), (b_TH, heads)):
-            if x.dtype is not dtype or x.shape[-1] != size:
-                raise unplanned("gated_delta", x, size, dtype)
+        check_rows("gated_delta", dtype, (qkv_TC, problem.channels), (a_TG, problem.gates), (b_TH, heads))
         check_kept(kept_slots_SJ)
         check_written(dtype, out=out_THV)
         check_written(torch.float32, states=states_NHXV)

@@ -24,7 +24,7 @@ class Qwen3_5Config(QwenHybridConfig):
     """Fields of `config.json`, of its `text_config` where that is nested."""
 
     always: ClassVar[Mapping[str, tuple[Any, ...]]] = {"attn_output_gate": (True,)}
-    # Of layers that predict further tokens; and the dtype of a state, which is float32 here whatever it says.
+    # The first two describe layers that predict further tokens. A state is float32 here whatever the third says.
     unread: ClassVar[tuple[str, ...]] = ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype")
 
     @property

@@ -61,7 +61,7 @@ class EagleConfig(LlamaConfig):
         "use_mtp_layernorm": (False,),
         "parallel_draft_step": (1,),
     }
-    # Of training, and a bias that the tensors show.
+    # These describe the training, and a bias that the tensors show.
     unread: ClassVar[tuple[str, ...]] = (
         *("bias", "embed_requires_grad", "enable_sp_ulysses", "has_no_defaults_at_init", "max_window_layers"),
         *("parallel_draft_heads_num_layers", "ttt_steps"),

@@ -44,8 +44,8 @@ class CachePages:
     Attributes:
         groups: in order of their first layers; at least one, without layers where there are none.
         places: the layout of each place.
-        token_bytes: of one token in all layers with pages.
-        slot_bytes: of one request in all layers that keep a state; these are the last group.
+        token_bytes: bytes that one token takes in all layers with pages.
+        slot_bytes: bytes that one request takes in all layers that keep a state; these are the last group.
     """
 
     groups: tuple[PageGroup, ...]

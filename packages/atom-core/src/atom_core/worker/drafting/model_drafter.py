@@ -81,7 +81,7 @@ class ModelDrafter:
         """As `follow`, for a batch of decodes that has the shape of its graph; it reads no number on the host.
 
         Args:
-            sampled_n: of all places, those of padding too.
+            sampled_n: tokens sampled at all places, those of padding too.
             number: drafts for each request.
 
         Returns:

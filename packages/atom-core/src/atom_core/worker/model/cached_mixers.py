@@ -18,8 +18,8 @@ class CachedMixers:
     Attributes:
         mixers: by name, each with its `plan`.
         kv_caches: by layer name.
-        plans: of attention, each with its group's index and the names of its layers. Each needs its metadata built
-            once a step.
+        plans: plans of attention, each with its group's index and the names of its layers. Each needs its metadata
+            built once a step.
     """
 
     mixers: Mapping[str, Any] = field(default_factory=dict)

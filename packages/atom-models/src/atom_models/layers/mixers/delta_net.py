@@ -23,7 +23,7 @@ class DeltaNet(Mixer):
     qkv is ``[T, channels]``: all queries, all keys, all values. a and b make decays and betas.
 
     Args:
-        problem: of the whole layer.
+        problem: what the whole layer computes.
         prefix: the layer's name, by which hosts know its states.
 
     Raises:
