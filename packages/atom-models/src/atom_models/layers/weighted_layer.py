@@ -71,7 +71,7 @@ class WeightedLayer(Layer):
         ranks, dtype = self._context.collectives, self._context.dtype
         stored, height = self._context.quantization.for_layer(name, dtype).stored, shape[0] // ranks.size
         rows = (ranks.rank * height, (ranks.rank + 1) * height)
-        matrix = StoredMatrix(name, stored, shape, rows, (0, shape[1]))
+        matrix = StoredMatrix(name, stored, shape, (rows,), (0, shape[1]))
         self._matrices[slot] = MatrixStack((matrix,), self._context.device)
         self._ignored |= {f"{name}.{suffix}" for suffix in stored.ignored}
 
@@ -95,7 +95,7 @@ class WeightedLayer(Layer):
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         for stack in self._matrices.values():
-            if name in stack.expected_weights():
+            if name in stack:
                 stack.load(name, tensor)
                 return
         slot, ranks = self._slots[name], self._context.collectives

@@ -10,9 +10,8 @@ import torch
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
 from atom_kernels.select import select
 from atom_models.layers.loadable import not_loaded
-from atom_models.layers.norms.residual import Residual, Unsummed, summed
+from atom_models.layers.norms.residual import Residual, Unnormed, Unsummed, summed
 from atom_models.layers.weighted_layer import WeightedLayer
-from atom_models.quantization.linear_plan import Unnormed
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
