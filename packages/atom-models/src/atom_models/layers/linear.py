@@ -200,7 +200,7 @@ class QKVParallelLinear(Linear):
     """Query, key and value projections as one; ranks share heads, and repeat KV heads where there are too few.
 
     Attributes:
-        num_heads, num_kv_heads: of this rank.
+        num_heads, num_kv_heads: how many heads this rank has.
         sizes: elements of q, k and v in a row of the output.
     """
 

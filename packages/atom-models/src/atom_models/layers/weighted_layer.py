@@ -56,7 +56,7 @@ class WeightedLayer(Layer):
             name: in full.
             shape: over all ranks.
             slot: what `pack` calls it.
-            dtype: of what is kept; None is the model's.
+            dtype: the dtype of what is kept; None is the model's.
             num_pieces: equal pieces of its first dimension, of which each rank keeps one, the last one padded with
                 zeros. Where they are fewer than ranks, some keep the same one.
         """
@@ -66,7 +66,7 @@ class WeightedLayer(Layer):
         """Announces the matrix of a linear, in whatever layout it is stored; ranks share its rows evenly.
 
         Args:
-            name: of the linear. `pack` gets its numbers in the model's dtype.
+            name: the linear's name. `pack` gets its numbers in the model's dtype.
         """
         ranks, dtype = self._context.collectives, self._context.dtype
         stored, height = self._context.quantization.for_layer(name, dtype).stored, shape[0] // ranks.size

@@ -30,7 +30,7 @@ class RMSNorm(WeightedLayer):
     itself (few rows on a GPU), y is what it is to norm, with this norm's weight beside it.
 
     Args:
-        hidden_size: of the last dimension.
+        hidden_size: the size of the last dimension.
         eps: added to the mean square.
         feeds: the layer that consumes y, and may norm by itself.
         weight_offset: added to the weight, for models that store ``weight - 1``.
