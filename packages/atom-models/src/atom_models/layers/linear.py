@@ -96,9 +96,11 @@ class Linear(Layer):
         columns = (first_column, first_column + self._local_in)
         matrices = [
             StoredMatrix(
-                *(name, quantization.stored, (shard.out_features, self._in_features)),
-                rows=(self._rows_of_rank(shard),),
-                columns=columns,
+                name,
+                quantization.stored,
+                (shard.out_features, self._in_features),
+                (self._rows_of_rank(shard),),
+                columns,
                 bias=bias,
             )
             for name, shard in shards.items()
