@@ -6,24 +6,15 @@ import random
 
 import pytest
 
-from atom_core.kv_cache import KVCacheConfig
 from atom_core.messages import EngineRequest, SamplingParams, StructuredOutputParams
-from atom_core.scheduler import Scheduler, SchedulerConfig
-from atom_core.speculation import Speculation, SpeculationConfig
 from block_accounting import check_blocks
-from fake_drafters import let_draft
-from fake_worker import Clock, FakeEngine, tokens_alone
+from fake_drafters import make_drafting_engine
+from fake_worker import Clock, tokens_alone
 
 
-def make_engine(kind="model knowing", *, mistakes=0.0, num_tokens=3, ahead=1, num_blocks=256, **overrides):
-    adaptive, clock = overrides.pop("adaptive", False), overrides.pop("clock", lambda: 0.0)
-    names_cover_next = overrides.pop("names_cover_next", True)
-    limits = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 400}
-    config = SchedulerConfig(**limits | overrides, async_scheduling=ahead > 0)
-    cache = KVCacheConfig(num_blocks=num_blocks, block_size=4, names_cover_next=names_cover_next)
-    speculation = Speculation(SpeculationConfig(method="mtp", num_tokens=num_tokens, adaptive=adaptive))
-    scheduler = Scheduler(config, cache, clock=clock, speculation=speculation)
-    return let_draft(FakeEngine(scheduler, num_blocks, 4, ahead), kind, mistakes)
+def make_engine(kind="model knowing", **options):
+    defaults = {"mistakes": 0.0, "num_blocks": 256, "max_model_len": 400, "clock": lambda: 0.0}
+    return make_drafting_engine(kind, **defaults | options)
 
 
 def make_request(request_id="a", num_prompt_tokens=3, **overrides):
