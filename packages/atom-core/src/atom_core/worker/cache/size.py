@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
-from atom_core.scheduler.step_ends import snapshot_places
+from atom_core.kv_cache import snapshot_places
 from atom_core.worker.cache.pages import CachePages
 from atom_kernels.protocols import Slots, blocks_of_request, longest_request
 
