@@ -85,7 +85,7 @@ class Only:
     """A pytest plugin: collects some tests, the quickest first, and ends the process if one takes far too long.
 
     Args:
-        seconds: of each test that is collected, by its id.
+        seconds: how long each test that is collected takes, by its id.
     """
 
     def __init__(self, seconds: Mapping[str, float]) -> None:

@@ -100,7 +100,7 @@ def test_rounded_linears_take_the_bytes_of_codes_and_scales(tmp_path):
 def test_a_mixture_is_counted_without_a_list_of_its_experts_names(tiny_family):
     model = build_model(open_checkpoint(tiny_family("qwen3_moe")), BuildContext(dtype=torch.float32))
     assert count_parameters(model).idle
-    assert [layer for layer in model.modules() if isinstance(layer, Experts) and layer._chosen_pieces is not None] == []
+    assert [layer for layer in model.modules() if isinstance(layer, Experts) and layer._chosen is not None] == []
 
 
 def test_a_rank_holds_the_part_of_a_norm_over_heads_that_its_heads_need(tiny_family):

@@ -163,7 +163,7 @@ class Op:
         name: also its name under ``torch.ops.atom_kernels``.
         contract: the public function whose docstring is the contract; it is plain torch and is the reference.
         reference: ``(problem, weights, *inputs) -> outputs`` through `contract`.
-        schema: of the opaque op without the leading plan handle, e.g. ``"(Tensor x) -> Tensor"``.
+        schema: the opaque op's, without the leading plan handle, e.g. ``"(Tensor x) -> Tensor"``.
         fake: ``(problem, *inputs) -> outputs`` that only has the right shapes and dtypes.
         backends: any order; `select` sorts by `BACKEND_ORDER`.
         weights: ``problem -> {name: WeightSpec}``, what `Plan.prepare` takes.

@@ -50,7 +50,7 @@ class EngineCore:
     """Owns the scheduler and the executor; one thread calls it.
 
     Args:
-        config: of the engine.
+        config: the engine's configuration.
         executor: runs the steps; None makes one, with a `ModelRunner` for each rank.
 
     Attributes:

@@ -22,7 +22,7 @@ class MixerProblem(Protocol):
     """Shapes and rules of one layer, as this rank sees it. Frozen and hashable: layers of equal problems share work.
 
     Attributes:
-        name: of the operator.
+        name: the operator's name.
     """
 
     name: ClassVar[str]

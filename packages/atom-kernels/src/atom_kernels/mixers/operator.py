@@ -26,7 +26,7 @@ class MixerOperator:
     """One layer's mixer with its prologue and cache write, for the command line of kernel developers.
 
     Attributes:
-        name: of the operator.
+        name: the operator's name.
         contract: the public function that is the reference; it is plain torch over caches that are written.
         explained: ``platform -> (label, problem)`` of real models, for `explain`.
         parity_steps: ``platform -> (problem, step)``, odd shapes and every rule, for `check` and the tests.

@@ -85,8 +85,8 @@ class MixerPlan:
         Args:
             inputs: as the operator's contract lists them, ``[T, ...]`` each; they may be slices of one projection.
             caches: this layer's tensors, ``[num_blocks, *shape]`` of each entry of the layout; written in place.
-            metadata: of this step, from `build_metadata`.
-            weights: of this layer, from `prepare`; None where the problem has none.
+            metadata: what `build_metadata` made of this step.
+            weights: what `prepare` made of this layer's weights; None where the problem has none.
             prologue: norms and rotation, None for none.
 
         Returns:

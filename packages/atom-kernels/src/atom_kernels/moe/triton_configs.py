@@ -21,7 +21,7 @@ class TileConfig:
     Attributes:
         group_m: blocks of pairs that go through all outputs together, so that weights and rows stay in the L2 cache.
         swap: outputs are the long side of the tensor core's tile, which suits few pairs.
-        num_warps, num_stages: of a program, and of its loads in flight.
+        num_warps, num_stages: warps of a program, and how many of its loads are in flight.
     """
 
     block_m: int = 16

@@ -47,8 +47,8 @@ class ModelRequirements:
         architecture: as the checkpoint names it.
         implementation: what serves it: our own file, or transformers' layers.
         num_parameters: tied embeddings counted once; layers that are not loaded are not counted.
-        num_active_parameters: of these, what one token passes through; fewer in mixtures of experts.
-        num_linear_parameters: of these, what is rounded while loading (no embedding, head or router).
+        num_active_parameters: those that one token passes through; fewer in mixtures of experts.
+        num_linear_parameters: those that are rounded while loading (no embedding, head or router).
         num_layers: layers that have a cache.
         max_model_len: longest context in tokens.
         weight_bytes: by number format. Those of `ROUNDED_TO` leave all but linears and experts in bfloat16; the

@@ -27,7 +27,7 @@ class LoadReport:
 
     Attributes:
         pages: how the model's layers share the cache.
-        size: of the cache.
+        size: the size of the cache.
         state_slots: the states of layers that keep one a request.
         weights_per_token: about how many each token is multiplied by; 0 on a CPU, which does not need it.
         timings: seconds of each phase, by name.

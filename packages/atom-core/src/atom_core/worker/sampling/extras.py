@@ -15,8 +15,8 @@ class SamplingExtras:
     """What is done to a row of logits before sampling, and reported after it.
 
     Attributes:
-        params: of the request.
-        num_prompt_tokens: of the request.
+        params: the request's sampling parameters.
+        num_prompt_tokens: tokens of the request's prompt.
         bias_ids, bias_values: token ids and what is added to their logits; None without a bias.
         allowed_ids: the only tokens that may be sampled; None allows all.
         banned_ids: stop tokens, which cannot be sampled before `min_tokens` tokens; None without.

@@ -43,7 +43,7 @@ class Sampler:
     """Samples the rows of steps, and appends the tokens to the histories.
 
     Args:
-        states: of the requests.
+        states: the states of the running requests.
 
     Attributes:
         judge: says what the model thought of tokens.

@@ -32,7 +32,7 @@ class CacheScaleWeights:
 
     Args:
         stored: the tensor of each weight of the layer's problem that is such a scale.
-        num_heads: of keys and values on this rank.
+        num_heads: heads of keys and values on this rank.
         ranks: those that share the heads.
     """
 
