@@ -102,7 +102,7 @@ class LinearWeights:
 def plan_linear(problem: FusedLinearProblem, platform: Platform) -> Plan:
     """The linear with its neighbors where a kernel takes them in, else the linear alone."""
     fused = select(FUSED_LINEAR, problem, platform)
-    return select(OP, problem.product, platform) if fused.rows[0].backend == "torch" else fused
+    return fused if fused.has_kernel else select(OP, problem.product, platform)
 
 
 def max_fused_rows(plan: Plan) -> int:

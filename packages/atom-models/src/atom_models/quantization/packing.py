@@ -103,12 +103,11 @@ def why_never_packed(
         backend.supports(problem, platform): problem.why_not_plain()
         for op, problem in kind.operators(packed)
         for backend in op.ordered_backends()
-        if backend.name != "torch" and platform.why_not(backend.name) is None
+        if not backend.is_fallback and platform.why_not(backend.name) is None
     }
     return "; ".join(one for one, of_plain in said.items() if one and one != of_plain) or "there is no kernel for it"
 
 
 def _has_kernel(kind: Packable, problem: Any, platform: Platform) -> bool:
     """Whether a kernel reads the formats of a problem, instead of torch that makes plain numbers of them."""
-    plans = (select(op, one, platform) for op, one in kind.operators(problem))
-    return any(plan.rows[0].backend != "torch" for plan in plans)
+    return any(select(op, one, platform).has_kernel for op, one in kind.operators(problem))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from atom_core.messages import NewRequest, SamplingParams
+from atom_kernels.sampling import penalize
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,9 @@ class SamplingExtras:
             logprob_ids=tensor(params.logprob_token_ids),
         )
 
-    def process(self, logits_V: torch.Tensor, history: torch.Tensor, penalize: Callable[..., None]) -> None:
+    def process(self, logits_V: torch.Tensor, history: torch.Tensor) -> None:
         """Change one row of float32 logits in place; `history` holds the request's tokens so far, prompt first.
 
-        `penalize` is the operator of that name.
         The bias comes before the penalties, as in vLLM and transformers: a repetition penalty scales the sum.
         """
         if self.bias_ids is not None and self.bias_values is not None:

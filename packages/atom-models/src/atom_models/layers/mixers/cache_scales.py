@@ -96,7 +96,7 @@ def with_cache_scales(
     if found is None:
         return problem, None
     scaled: Any = replace(cast("Any", problem), cache=CacheFormat(cache.dtype, HEAD_SCALES))
-    if select_mixer(scaled, context.platform).backend == "reference":
+    if not select_mixer(scaled, context.platform).has_kernel:
         return problem, None
     slots = {slot: spec.shape[0] for slot, spec in scaled.weights.items() if slot in CACHE_SCALES}
     stored = {slot: found.value if slot == "value_scale" else found.key for slot in slots}
