@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from atom_kernels.delta import GATED_DELTA, GatedDeltaProblem
+from atom_kernels.delta import GATED_DELTA, GatedDeltaProblem, hopper_launch
 from atom_kernels.delta.triton_backend import DELTA_BY_TRITON
 from atom_kernels.delta.triton_chunked import bind_chunked, computes_chunks, scan_config
 from atom_kernels.platform import Platform, detect_platform, use_platform
@@ -121,6 +121,26 @@ def test_half_precision_and_gates_of_heads_are_computed_in_chunks():
     assert not computes_chunks(GatedDeltaProblem(*heads, 256, 128, torch.bfloat16))
     assert not computes_chunks(GatedDeltaProblem(*heads, 128, 128, torch.float32))
     assert not computes_chunks(GatedDeltaProblem(*heads, 128, 128, torch.bfloat16, channel_gates=True))
+
+
+@pytest.mark.parametrize(
+    ("problem", "served"),
+    [
+        (GatedDeltaProblem(16, 32, 128, 128, torch.bfloat16), True),
+        (GatedDeltaProblem(2, 2, 64, 192, torch.float16), True),
+        (GatedDeltaProblem(2, 2, 96, 128, torch.bfloat16), False),
+        (GatedDeltaProblem(2, 2, 128, 96, torch.bfloat16), False),
+    ],
+    ids=str,
+)
+def test_hopper_has_a_scan_of_its_own_for_whole_tiles(monkeypatch, problem, served):
+    monkeypatch.setattr(hopper_launch, "triton_release", lambda: "3.6")
+    monkeypatch.setattr(hopper_launch, "triton_interpret", lambda: False)
+    with use_platform(Platform.nvidia("sm_90")):
+        assert hopper_launch.hopper_serves(problem) is served
+    for other in (Platform.nvidia("sm_100"), Platform.rocm("gfx942")):
+        with use_platform(other):
+            assert not hopper_launch.hopper_serves(problem)
 
 
 def test_stages_of_the_scan_are_as_many_as_local_memory_holds():

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from atom_kernels.delta.contract import CHUNK, GatedDeltaProblem
+from atom_kernels.delta.hopper_launch import bind_hopper_scan, hopper_serves
 from atom_kernels.platform import detect_platform
 from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.triton.launch import launch
@@ -52,19 +53,16 @@ def bind_chunked(problem: GatedDeltaProblem, a_log_H: torch.Tensor, dt_bias_G: t
     import triton.language as tl
 
     from atom_kernels.delta.triton_factor import factor_chunks_kernel
-    from atom_kernels.delta.triton_scan import scan_chunks_kernel
     from atom_kernels.delta.triton_sequences import num_programs
     from atom_kernels.triton.support import dependent_launch
 
-    heads, config = problem.num_value_heads, scan_config(problem)
-    num_blocks = -(-problem.value_dim // config.block_v)
+    heads = problem.num_value_heads
+    scan = bind_hopper_scan(problem, _MORE_CHUNKS) if hopper_serves(problem) else _bind_scan(problem)
     options: dict[str, Any] = {
         "KEY_HEADS": problem.num_key_heads, "HEADS": heads, "KEY_DIM": problem.key_dim, "VALUE_DIM": problem.value_dim,
-        "BLOCK_X": max(power_of_two(problem.key_dim), _LEAST_SIDE), "MORE": _MORE_CHUNKS,
-        "PRECISION": "ieee",
+        "BLOCK_X": max(power_of_two(problem.key_dim), _LEAST_SIDE), "MORE": _MORE_CHUNKS, "PRECISION": "ieee",
+        "INVERSE_DTYPE": tl.float32 if problem.dtype is torch.float32 else tl.float16, "num_warps": 4,
     } | dependent_launch()  # fmt: skip
-    of_factors = {"INVERSE_DTYPE": tl.float32 if problem.dtype is torch.float32 else tl.float16, "num_warps": 4}
-    of_scan = {"BLOCK_V": config.block_v, "STAGES": config.num_stages, "num_warps": config.num_warps}
 
     def run(
         qkv_TC: torch.Tensor,
@@ -77,19 +75,37 @@ def bind_chunked(problem: GatedDeltaProblem, a_log_H: torch.Tensor, dt_bias_G: t
         query_start_loc_S1: torch.Tensor,
         seq_lens_S: torch.Tensor,
     ) -> None:
-        num_rows, (num_sequences, num_kept) = len(qkv_TC), kept_slots_SJ.shape
+        num_rows, num_sequences = len(qkv_TC), len(slots_S)
         num_chunks = num_programs(num_rows, num_sequences, CHUNK, _MORE_CHUNKS)
         inverses, scores = (qkv_TC.new_empty((num_chunks, heads, CHUNK, CHUNK)) for _ in range(2))
         factors = a_log_H.new_empty((num_chunks, heads, 4, CHUNK))
-        made, indices = (inverses, scores, factors), (query_start_loc_S1, seq_lens_S)
         launch(
-            factor_chunks_kernel, (problem.num_key_heads, num_chunks), qkv_TC, a_TG, b_TH, *made, slots_S, *indices,
-            a_log_H, dt_bias_G, num_rows, num_sequences, problem.key_dim**-0.5, **of_factors, **options,
+            factor_chunks_kernel, (problem.num_key_heads, num_chunks), qkv_TC, a_TG, b_TH, inverses, scores, factors,
+            slots_S, query_start_loc_S1, seq_lens_S, a_log_H, dt_bias_G, num_rows, num_sequences,
+            problem.key_dim**-0.5, **options,
         )  # fmt: skip
-        launch(
-            scan_chunks_kernel, (num_blocks, heads, num_sequences),
-            qkv_TC, out_THV, states_NHXV, *made, slots_S, kept_slots_SJ, *indices,
-            num_rows, num_sequences, num_kept, **of_scan, **options,
-        )  # fmt: skip
+        made, indices = (inverses, scores, factors), (slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
+        scan(qkv_TC, out_THV, states_NHXV, *made, *indices)
+
+    return run
+
+
+def _bind_scan(problem: GatedDeltaProblem) -> Callable[..., None]:
+    from atom_kernels.delta.triton_scan import scan_chunks_kernel
+    from atom_kernels.triton.support import dependent_launch
+
+    config = scan_config(problem)
+    num_blocks = -(-problem.value_dim // config.block_v)
+    options: dict[str, Any] = {
+        "KEY_HEADS": problem.num_key_heads, "HEADS": problem.num_value_heads,
+        "KEY_DIM": problem.key_dim, "VALUE_DIM": problem.value_dim,
+        "BLOCK_X": max(power_of_two(problem.key_dim), _LEAST_SIDE), "BLOCK_V": config.block_v, "MORE": _MORE_CHUNKS,
+        "STAGES": config.num_stages, "PRECISION": "ieee", "num_warps": config.num_warps,
+    } | dependent_launch()  # fmt: skip
+
+    def run(qkv_TC: torch.Tensor, *tensors: torch.Tensor) -> None:
+        num_sequences, num_kept = tensors[-3].shape
+        grid = (num_blocks, problem.num_value_heads, num_sequences)
+        launch(scan_chunks_kernel, grid, qkv_TC, *tensors, len(qkv_TC), num_sequences, num_kept, **options)
 
     return run

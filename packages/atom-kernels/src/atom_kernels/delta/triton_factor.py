@@ -79,8 +79,8 @@ def factor_chunks_kernel(
 
     Of each chunk and value head, with g the decays summed up to a token, and r its norm's inverse:
 
-    inverses ``[64, 64]``: ``(I + A)^-1 beta``; only blocks on the diagonal and below it are written.
-    scores ``[64, 64]``: how much of what a token added a later query reads; the same blocks are written.
+    inverses ``[64, 64]``: ``(I + A)^-1 beta``.
+    scores ``[64, 64]``: how much of what a token added a later query reads.
     factors ``[4, 64]``: float32; of keys that read the state, ``r exp(g)``; of keys that add to it,
     ``r exp(last g - g)``; of queries, ``scale r exp(g)``; of the state, ``exp(last g)``.
     """
@@ -101,7 +101,6 @@ def factor_chunks_kernel(
         row_size: tl.constexpr = 2 * KEY_HEADS * KEY_DIM + HEADS * VALUE_DIM
         queries_ptr = qkv_ptr + rows[:, None] * row_size + key_head * KEY_DIM + channels[None, :]
         square = tokens[:, None] * _CHUNK + tokens[None, :]
-        in_square = tokens[:, None] // _BLOCK >= tokens[None, :] // _BLOCK
         is_later, is_after = tokens[:, None] >= tokens[None, :], tokens[:, None] > tokens[None, :]
         wait_for_inputs(DEPENDENT)
         queries = tl.load(queries_ptr, mask=mask, other=0.0)
@@ -126,8 +125,8 @@ def factor_chunks_kernel(
             of_chunk = tl.full([], program, tl.int64) * HEADS + head
             at = of_chunk * (_CHUNK * _CHUNK) + square
             scores = (all_scores * decay * query_norms[:, None]).to(scores_ptr.dtype.element_ty)
-            tl.store(scores_ptr + at, scores, mask=in_square)
-            tl.store(inverses_ptr + at, inverse.to(inverses_ptr.dtype.element_ty), mask=in_square)
+            tl.store(scores_ptr + at, scores)
+            tl.store(inverses_ptr + at, inverse.to(inverses_ptr.dtype.element_ty))
             factor_ptr = factors_ptr + of_chunk * (4 * _CHUNK) + tokens
             tl.store(factor_ptr, key_norms * tl.exp(summed))
             tl.store(factor_ptr + _CHUNK, key_norms * tl.exp(last - summed))

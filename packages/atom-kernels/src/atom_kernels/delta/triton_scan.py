@@ -14,7 +14,6 @@ from atom_kernels.delta.triton_sequences import first_of_place, load_sequence, r
 from atom_kernels.triton.support import wait_for_inputs
 
 _CHUNK = tl.constexpr(CHUNK)
-_BLOCK = tl.constexpr(16)
 
 
 @triton.jit(
@@ -48,7 +47,6 @@ def scan_chunks_kernel(
         within = channels[None, :] * VALUE_DIM + columns[:, None]
         in_state = in_columns[:, None] & in_channels[None, :]
         size: tl.constexpr = KEY_DIM * VALUE_DIM
-        in_square = tokens[:, None] // _BLOCK >= tokens[None, :] // _BLOCK
         square = tokens[:, None] * _CHUNK + tokens[None, :]
         of_chunk = tl.full([], first_of_place(place, first, _CHUNK, MORE), tl.int64) * HEADS + head
         inverse_ptr = inverses_ptr + of_chunk * (_CHUNK * _CHUNK) + square
@@ -73,8 +71,8 @@ def scan_chunks_kernel(
             mask = in_rows[:, None] & in_columns[None, :]
             values = tl.load(values_ptr + rows[:, None] * row_size, mask=mask, other=0.0)
             at = chunk * HEADS
-            inverse = tl.load(inverse_ptr + at * (_CHUNK * _CHUNK), mask=in_square, other=0.0)
-            scores = tl.load(score_ptr + at * (_CHUNK * _CHUNK), mask=in_square, other=0.0)
+            inverse = tl.load(inverse_ptr + at * (_CHUNK * _CHUNK))
+            scores = tl.load(score_ptr + at * (_CHUNK * _CHUNK))
             factors = factors_ptr + at * (4 * _CHUNK)
             reads, adds = tl.load(factors + tokens), tl.load(factors + _CHUNK + tokens)
             asks, decay = tl.load(factors + 2 * _CHUNK + tokens), tl.load(factors + 3 * _CHUNK)
