@@ -29,7 +29,7 @@ class MixerProblem(Protocol):
 
     @property
     def dtype(self) -> str:
-        """The dtype of inputs and outputs, by torch name."""
+        """The dtype of inputs, by torch name."""
         ...
 
     @property
@@ -60,6 +60,11 @@ class MixerProblem(Protocol):
     @property
     def out_shape(self) -> tuple[int, ...]:
         """The shape of one token's output."""
+        ...
+
+    @property
+    def out_dtype(self) -> str:
+        """The dtype of outputs, by torch name."""
         ...
 
     @property
