@@ -25,6 +25,8 @@ class TileConfig:
         group_m: blocks of pairs that go through all outputs together, so that weights and rows stay in the L2 cache.
         swap: outputs are the long side of the tensor core's tile, which suits few pairs.
         num_warps, num_stages: of a program, and of its loads in flight.
+        dependent: programs start, and wait, while the kernel before is still running.
+        prefetch: of the second product, lines of 128 bytes that a waiting program asks for, of each row of weights.
     """
 
     block_m: int = 16
@@ -34,6 +36,8 @@ class TileConfig:
     swap: bool = False
     num_warps: int = 4
     num_stages: int = 4
+    dependent: bool = False
+    prefetch: int = 0
 
     def launch(self) -> dict[str, Any]:
         """The kernel's constants."""

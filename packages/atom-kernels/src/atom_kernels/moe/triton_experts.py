@@ -13,6 +13,7 @@ from atom_kernels.activation.triton_kernels import gated
 from atom_kernels.linear.triton.codes import PLANE, TILE
 from atom_kernels.linear.triton.packed import packed_products
 from atom_kernels.moe.triton_pairs import pairs_of_slot, sorted_block_of_slot
+from atom_kernels.triton.support import prefetch_rows, wait_before_next
 
 # Past the rows of every x.
 NO_ROW = tl.constexpr(2**40)
@@ -51,6 +52,8 @@ def experts_kernel(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     SWAP: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+    PREFETCH: tl.constexpr,
 ):
     """``out[pair] = activation(weight[expert of pair] @ x[pair // PAIRS_PER_ROW] + bias)`` for one tile.
 
@@ -63,9 +66,11 @@ def experts_kernel(
     expert's pairs by itself: a decode starts without a sort. Otherwise pairs are sorted: slot s is the s-th of all
     blocks of BLOCK_M pairs that have one expert.
 
-    It is not launched while its predecessor runs: programs that wait would take places on processors, and those that
-    work would be shared out unevenly.
+    With PREFETCH, its pairs were known to its predecessor: while that runs, it asks for so many lines of each row of
+    the weights.
     """
+    if PREFETCH == 0:
+        wait_before_next(DEPENDENT)
     num_tiles: tl.constexpr = (WIDTH + BLOCK_N - 1) // BLOCK_N
     group = tl.program_id(0) // (GROUP_M * num_tiles)
     group_size = tl.minimum(num_slots - group * GROUP_M, GROUP_M)
@@ -86,6 +91,13 @@ def experts_kernel(
     # A tile past the end computes its last row again instead of masking every load.
     weight_rows_N = tl.where(columns_N < WIDTH, weight_rows_N, WIDTH - 1)
 
+    row_size: tl.constexpr = (DEPTH + TILE - 1) // TILE * PLANE if KIND == "int4" or KIND == "e2m1" else DEPTH
+    weight_ptr += expert.to(tl.int64) * (WIDTH * row_size)
+    if PREFETCH > 0:
+        if first < last:
+            prefetch_rows(weight_ptr, weight_rows_N, row_size, PREFETCH)
+        wait_before_next(DEPENDENT)
+
     for start in range(first, last, BLOCK_M):
         places_M = start + tl.arange(0, BLOCK_M)
         # Places past the last pair compute it again: the row of any other pair may hold garbage.
@@ -97,7 +109,7 @@ def experts_kernel(
             pairs_M = tl.load(order_ptr + taken_M)
         x_rows_M = (pairs_M // PAIRS_PER_ROW).to(tl.int64)
         if KIND == "plain":
-            weight_ptrs_N = weight_ptr + expert.to(tl.int64) * (WIDTH * DEPTH) + weight_rows_N * DEPTH
+            weight_ptrs_N = weight_ptr + weight_rows_N * DEPTH
             sum_MN = tile_product(
                 x_ptr + x_rows_M * DEPTH, weight_ptrs_N, DEPTH, BLOCK_M, BLOCK_N, BLOCK_K, SWAP, PRECISION == "ieee"
             )
@@ -164,16 +176,15 @@ def packed_tile_product(
     DEPTH: tl.constexpr, WIDTH: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """As `tile_product`, with the packed weights of an expert; rows of x that are `NO_ROW` are zeros."""
+    """As `tile_product`, with an expert's codes and all experts' scales; rows of x that are `NO_ROW` are zeros."""
     tiles: tl.constexpr = (DEPTH + TILE - 1) // TILE
-    row_size: tl.constexpr = tiles * PLANE if KIND == "int4" or KIND == "e2m1" else DEPTH
     groups: tl.constexpr = tiles if scale_ptr.dtype.element_ty == tl.int32 else (DEPTH + GROUP - 1) // GROUP
     scales_of_expert: tl.constexpr = (WIDTH + GROUP_ROWS - 1) // GROUP_ROWS * groups
     if minimum_ptr is not None:
         minimum_ptr += expert * scales_of_expert
     sum_NM, _, _ = packed_products(
-        x_ptr, codes_ptr + expert * (WIDTH * row_size), scale_ptr + expert * scales_of_expert, minimum_ptr, None, 0.0,
-        weight_rows_N, weight_rows_N, x_rows_M, NO_ROW, DEPTH, 0,
+        x_ptr, codes_ptr, scale_ptr + expert * scales_of_expert, minimum_ptr, None, 0.0, weight_rows_N, weight_rows_N,
+        x_rows_M, NO_ROW, DEPTH, 0,
         DEPTH, False, KIND, GROUP, GROUP_ROWS, PRECISION, (DEPTH + BLOCK_K - 1) // BLOCK_K, DEPTH % BLOCK_K == 0,
         BLOCK_M, BLOCK_N, BLOCK_K,
     )  # fmt: skip

@@ -139,10 +139,12 @@ class TritonExperts:
             num_slots = (pairs.count + reachable * (tile.block_m - 1)) // tile.block_m
             pairs_block = 0
         num_tiles = -(-shape["WIDTH"] // tile.block_n)
+        dependent = self._dependent if tile.dependent else {"DEPENDENT": False}
         launch(
             self._product_kernel, (num_slots * num_tiles,),
             x, *self._operands[name], out, *pairs, num_slots, problem.alpha, problem.limit,
-            **self._constants, **shape, **tile.launch(),
+            **self._constants, **shape, **tile.launch(), **dependent,
+            PREFETCH=tile.prefetch if name == "down" and dependent["DEPENDENT"] else 0,
             PAIRS_BLOCK=pairs_block,
             BY_PAIR=pairs.count < problem.num_experts,
             ACTIVATION=activation,
