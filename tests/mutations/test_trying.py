@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from source_tree import ROOT
-from tools.mutate import measuring
+from tools.mutate import choosing, forked, measuring
 from tools.mutate.forked import MutatedModule
 from tools.mutate.mutation import Mutation, mutations_of
 from tools.mutate.operators import GENERAL_OPERATORS
 from tools.mutate.parts import PARTS
 from tools.mutate.report import Outcome, report, survivors_of_last_run
+from tools.mutate.running import Trial
 from tools.mutate.sampling import spread
 
 CODE = """
@@ -85,29 +90,96 @@ def test_a_mistake_meets_the_tests_that_call_its_function_the_quickest_file_firs
         second: {"second::a": (1.0, ["atom_made_up/code.py: fits", "atom_made_up/code.py: size"])},
         third: {"third::a": (0.5, ["atom_made_up/other.py: fits"])},
     }
-    found = measuring.tests_for(of(mutations, "a < LIMIT"), measured)
+    found = choosing.tests_for(of(mutations, "a < LIMIT"), measured)
     assert found == [(second, {"second::a": 1.0}), (first, {"first::a": 2.0})]
     # What runs at import, or is remembered from an earlier test, may matter to each test beside one that uses the file.
     beside = [(second, {"second::a": 1.0}), (first, {"first::a": 2.0, "first::b": 1.0})]
     for before in ("3", "1 + LIMIT"):
-        assert measuring.tests_for(of(mutations, before), measured) == beside
-    assert measuring.tests_for(of(mutations, "3"), {third: measured[third]}) == [(third, {"third::a": 0.5})]
+        assert choosing.tests_for(of(mutations, before), measured) == beside
+    assert choosing.tests_for(of(mutations, "3"), {third: measured[third]}) == [(third, {"third::a": 0.5})]
     # Nobody knows what interpreted kernels call.
     kernels = Path("triton_kernels/test_kernels.py")
     beside_kernels = {second: measured[second], kernels: {"kernels::a": (4.0, [])}}
-    found = measuring.tests_for(of(mutations, "a < LIMIT"), beside_kernels)
+    found = choosing.tests_for(of(mutations, "a < LIMIT"), beside_kernels)
     assert found == [(second, {"second::a": 1.0}), (kernels, {"kernels::a": 4.0})]
+
+
+def test_a_mistake_meets_a_minute_of_the_quickest_other_tests_that_call_its_function(mutations: list[Mutation]):
+    first, second, third = Path("test_first.py"), Path("test_second.py"), Path("test_third.py")
+    fits, size = "atom_made_up/code.py: fits", "atom_made_up/code.py: size"
+    measured = {
+        first: {"first::a": (2.0, [fits]), "first::b": (50.0, [fits]), "first::c": (1.0, [size])},
+        second: {"second::a": (1.0, [fits]), "second::b": (30.0, [fits])},
+        third: {"third::a": (0.5, ["atom_made_up/code.py: fits_not"])},
+    }
+    # Each file that is begun counts as two seconds more.
+    quickest = [(first, {"first::a": 2.0}), (second, {"second::a": 1.0, "second::b": 30.0})]
+    mistake = of(mutations, "a < LIMIT")
+    assert choosing.other_tests_for(mistake, measured, limit=60.0) == quickest
+    assert choosing.other_tests_for(mistake, measured, limit=2.0) == []
+    at_import = choosing.other_tests_for(of(mutations, "3"), measured, limit=6.0)
+    assert at_import == [(third, {"third::a": 0.5}), (first, {"first::c": 1.0})]
+
+
+class Countdown:
+    """What ends when it was looked at often enough."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+        self.was_stopped = False
+
+    def has_ended(self) -> bool:
+        self.looks -= 1
+        return self.looks <= 0
+
+    def stop(self) -> None:
+        self.was_stopped = True
+
+
+def test_runs_go_side_by_side_as_many_as_there_are_jobs():
+    started: list[Countdown] = []
+
+    def start(looks: int) -> Countdown:
+        started.append(Countdown(looks))
+        return started[-1]
+
+    looks = [5, 1, 1, 1]
+    starts = ((number, partial(start, number)) for number in looks)
+    ended = forked.side_by_side(starts, jobs=2)
+    assert [(name, len(started)) for name, _ in ended] == [(1, 2), (1, 3), (1, 4), (5, 4)]
+    started.clear()
+    ended = forked.side_by_side(((number, partial(start, number)) for number in looks), jobs=3)
+    next(ended)
+    ended.close()
+    assert [run.was_stopped for run in started] == [True, False, True]
+
+
+def test_tests_that_fail_without_a_mistake_are_left_out_only_if_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("tools.mutate.measuring.ROOT", tmp_path)
+    kept = tmp_path / "kept.json"
+    good, bad = "test_code.py::test_good", "test_code.py::test_bad"
+    kept.write_text(json.dumps({"tests": {good: [1.0, []], bad: [1.0, []]}, "failed": [bad]}))
+    read = partial(measuring.read, tmp_path / "test_code.py")
+    assert read(kept, skip_failing=True) == {good: [1.0, []]}
+    assert read(tmp_path / "none.json", skip_failing=True) == {}
+    assert re.findall("mistake: (.*)", capsys.readouterr().out) == [bad, "test_code.py"]
+    with pytest.raises(RuntimeError, match="without any mistake these fail: test_code.py::test_bad: mend them first"):
+        read(kept, skip_failing=False)
+    assert not kept.exists()  # they are measured again once they are mended
 
 
 def test_survivors_are_reported_and_fail_the_command(
     mutations: list[Mutation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr("tools.mutate.report.FOLDER", tmp_path)
-    found = Outcome("found", mutations[:3], [], 1, 2.0)
-    lost = Outcome("lost", mutations[:4], mutations[:1], 0, 3.0)
+    trials = [Trial(mutation, "packages/test_code.py::test_it", 0.5) for mutation in mutations[:4]]
+    found = Outcome("found", trials[:3], {"test_code.py"}, 1)
+    lost = Outcome("lost", [replace(trials[0], found_by=None), *trials[1:]], {"test_other.py"}, 0)
     assert report([found]) == 0
     assert report([found, lost]) == 1
-    assert "all              7     6  85.7 %        1        5" in capsys.readouterr().out
+    assert "all              7     6  85.7 %        1        4" in capsys.readouterr().out
     assert str(mutations[0]) in (tmp_path / "lost.txt").read_text()
     assert survivors_of_last_run("lost") == {mutations[0].lot}
     assert survivors_of_last_run("found") == survivors_of_last_run("never run") == frozenset()
