@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from source_tree import ROOT
 from tools.mutate import choosing, forked, measuring
+from tools.mutate.calls import Calls
 from tools.mutate.forked import MutatedModule
 from tools.mutate.mutation import Mutation, mutations_of
 from tools.mutate.operators import GENERAL_OPERATORS
@@ -90,35 +92,63 @@ def test_a_mistake_meets_the_tests_that_call_its_function_the_quickest_file_firs
         second: {"second::a": (1.0, ["atom_made_up/code.py: fits", "atom_made_up/code.py: size"])},
         third: {"third::a": (0.5, ["atom_made_up/other.py: fits"])},
     }
-    found = choosing.tests_for(of(mutations, "a < LIMIT"), measured)
+    found = choosing.candidates(of(mutations, "a < LIMIT"), measured)
     assert found == [(second, {"second::a": 1.0}), (first, {"first::a": 2.0})]
     # What runs at import, or is remembered from an earlier test, may matter to each test beside one that uses the file.
     beside = [(second, {"second::a": 1.0}), (first, {"first::a": 2.0, "first::b": 1.0})]
     for before in ("3", "1 + LIMIT"):
-        assert choosing.tests_for(of(mutations, before), measured) == beside
-    assert choosing.tests_for(of(mutations, "3"), {third: measured[third]}) == [(third, {"third::a": 0.5})]
+        assert choosing.candidates(of(mutations, before), measured) == beside
+    assert choosing.candidates(of(mutations, "3"), {third: measured[third]}) == [(third, {"third::a": 0.5})]
     # Nobody knows what interpreted kernels call.
     kernels = Path("triton_kernels/test_kernels.py")
     beside_kernels = {second: measured[second], kernels: {"kernels::a": (4.0, [])}}
-    found = choosing.tests_for(of(mutations, "a < LIMIT"), beside_kernels)
+    found = choosing.candidates(of(mutations, "a < LIMIT"), beside_kernels)
     assert found == [(second, {"second::a": 1.0}), (kernels, {"kernels::a": 4.0})]
 
 
-def test_a_mistake_meets_a_minute_of_the_quickest_other_tests_that_call_its_function(mutations: list[Mutation]):
+def test_a_mistake_meets_the_quickest_tests_of_so_many_seconds():
     first, second, third = Path("test_first.py"), Path("test_second.py"), Path("test_third.py")
-    fits, size = "atom_made_up/code.py: fits", "atom_made_up/code.py: size"
-    measured = {
-        first: {"first::a": (2.0, [fits]), "first::b": (50.0, [fits]), "first::c": (1.0, [size])},
-        second: {"second::a": (1.0, [fits]), "second::b": (30.0, [fits])},
-        third: {"third::a": (0.5, ["atom_made_up/code.py: fits_not"])},
-    }
-    # Each file that is begun counts as two seconds more.
-    quickest = [(first, {"first::a": 2.0}), (second, {"second::a": 1.0, "second::b": 30.0})]
-    mistake = of(mutations, "a < LIMIT")
-    assert choosing.other_tests_for(mistake, measured, limit=60.0) == quickest
-    assert choosing.other_tests_for(mistake, measured, limit=2.0) == []
-    at_import = choosing.other_tests_for(of(mutations, "3"), measured, limit=6.0)
-    assert at_import == [(third, {"third::a": 0.5}), (first, {"first::c": 1.0})]
+    chosen = [
+        (first, {"first::a": 2.0, "first::b": 50.0}),
+        (second, {"second::a": 1.0, "second::b": 30.0}),
+        (third, {"third::a": 31.0}),
+    ]
+    # A file that is begun counts as two seconds more.
+    assert choosing.quickest(chosen, limit=37.0) == [(first, {"first::a": 2.0}), (second, chosen[1][1])]
+    assert choosing.quickest(chosen, limit=36.9) == [(first, {"first::a": 2.0}), (second, {"second::a": 1.0})]
+    assert choosing.quickest(chosen, limit=float("inf")) == chosen
+    assert choosing.quickest(chosen, limit=2.9) == []
+
+
+def test_tests_that_a_part_does_not_name_are_met_if_they_are_known_to_use_the_file(mutations: list[Mutation]):
+    first, kernels = Path("test_first.py"), Path("triton_kernels/test_kernels.py")
+    uses, other = {"first::a": (1.0, ["atom_made_up/code.py: size"])}, {"first::a": (1.0, ["atom_made_up/other.py: f"])}
+    for mistake in (of(mutations, "a < LIMIT"), of(mutations, "3")):
+        found = choosing.candidates(mistake, {first: uses, kernels: {"kernels::a": (4.0, [])}}, may_guess=False)
+        assert found == [(first, {"first::a": 1.0})]
+        assert choosing.candidates(mistake, {first: other}, may_guess=False) == []
+
+
+def test_calls_of_the_product_are_noted_since_the_last_beginning(mutations: list[Mutation]):
+    spec = MutatedModule(of(mutations, "a < LIMIT")).find_spec("atom_made_up.code")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    calls, noted = Calls(), []
+    calls.watch()
+    try:
+        for function in (lambda: module.fits(1), lambda: None, lambda: module.fits(2), module.size):
+            calls.begin()
+            function()
+            noted.append({code.co_name for code in calls.begin()})
+        thread = threading.Thread(target=module.fits, args=(1,))
+        thread.start()
+        thread.join()
+        noted.append({code.co_name for code in calls.begin()})
+    finally:
+        calls.stop()
+    module.fits(1)
+    assert noted == [{"fits"}, set(), {"fits"}, {"size"}, {"fits"}]
+    assert calls.begin() == set()
 
 
 class Countdown:

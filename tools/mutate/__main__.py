@@ -2,10 +2,11 @@
 
 ``python -m tools.mutate --part sampler --sample 60`` tries as many, spread over the files of a part; without ``--part``
 as many of each part, without ``--sample`` all. ``--seed 2`` takes another sample. ``--only scheduler.py --kind number``
-takes some. A mistake meets the tests of the files that its part names, and with ``--all-tests`` a minute of all others
-that call its function. It lives in the memory of one process: no file is changed. What survived is written to
-`.mutations/PART.txt`, and tried once more by ``--again``. The exit status is 1 if any mistake passed all tests that is
-not listed in the part's `HARMLESS`, with a reason.
+takes some. A mistake meets the tests that call its function, in the files that its part names, and with ``--all-tests``
+in all others too; the quickest come first, and ``--longest 60`` ends with so many seconds of them. It lives in the
+memory of one process: no file is changed. What survived is written to `.mutations/PART.txt`, and tried once more by
+``--again``. The exit status is 1 if any mistake passed all tests that is not listed in the part's `HARMLESS`, with a
+reason.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=float("inf"),
         help="begin no mistake later: what was not tried is not counted",
     )
+    parser.add_argument("--longest", type=float, default=float("inf"), help="seconds of tests that a mistake meets")
     parser.add_argument("--all-tests", action="store_true", help="those that parts do not name, too")
     parser.add_argument("--skip-failing", action="store_true", help="leave out tests that fail without any mistake")
     parser.add_argument("--list", action="store_true", help="only print them")
@@ -75,7 +77,8 @@ def _try(parts: Sequence[Part], chosen: Mapping[str, list[Mutation]], options: a
         test_files |= {file for file in PACKAGES.glob("*/tests/**/test_*.py") if not forked.is_interpreted(file)}
     print(f"{len(mutations)} mistakes, {len(test_files)} files of tests", flush=True)
     measured = measure(sorted(test_files), jobs=options.jobs, skip_failing=options.skip_failing)
-    trials = try_all(mutations, tests_of_file, measured, jobs=options.jobs, deadline=deadline)
+    limits = {"longest": options.longest, "deadline": deadline}
+    trials = try_all(mutations, tests_of_file, measured, jobs=options.jobs, **limits)
     by_mutation = {trial.mutation: trial for trial in trials}
     return [
         Outcome(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 
 from tools.mutate.forked import is_interpreted
@@ -17,40 +18,38 @@ _SECONDS_OF_A_FILE = 2.0
 Chosen = list[tuple[Path, dict[str, float]]]
 
 
-def tests_for(mutation: Mutation, measured: dict[Path, Measured]) -> Chosen:
+def candidates(mutation: Mutation, measured: Mapping[Path, Measured], *, may_guess: bool = True) -> Chosen:
     """Files of tests that could find a mistake, the quickest first; of each the ids and seconds of those tests.
 
     They are the tests that call its function. Code that runs at import, or whose result is kept for later tests, may
-    matter to any test of the files in which something of its file is called; where nothing is, to all tests.
+    matter to any test of the files in which something of its file is called; where nothing is, to all tests, if
+    `may_guess`.
     """
     function = _function_of(mutation)
     found = {
         file: {name: test for name, test in tests.items() if function in test[1]} for file, tests in measured.items()
     }
     if not any(found.values()):
-        found = {file: tests for file, tests in measured.items() if _calls_any(tests, mutation.file)} or measured
-    # What interpreted kernels call is not measured.
-    found = found | {file: tests for file, tests in measured.items() if is_interpreted(file)}
+        found = {file: tests for file, tests in measured.items() if _calls_any(tests, mutation.file)}
+    if not found and may_guess:
+        found = dict(measured)
+    if may_guess:  # what interpreted kernels call is not measured
+        found |= {file: tests for file, tests in measured.items() if is_interpreted(file)}
     chosen = [(file, {name: test[0] for name, test in tests.items()}) for file, tests in found.items() if tests]
     return sorted(chosen, key=lambda entry: sum(entry[1].values()))
 
 
-def other_tests_for(mutation: Mutation, measured: dict[Path, Measured], *, limit: float) -> Chosen:
-    """Tests of other files that call its function, or use its file; the quickest of them, `limit` seconds in all."""
-    function = _function_of(mutation)
-    calling = [
-        (seconds, name, file)
-        for file, tests in measured.items()
-        for name, (seconds, calls) in tests.items()
-        if (function in calls if function else _calls_any({name: (seconds, calls)}, mutation.file))
-    ]
-    chosen: dict[Path, dict[str, float]] = {}
-    for seconds, name, file in sorted(calling):
-        limit -= seconds + (0 if file in chosen else _SECONDS_OF_A_FILE)
+def quickest(chosen: Chosen, *, limit: float) -> Chosen:
+    """The quickest of these tests, `limit` seconds in all; a file that is begun takes two more."""
+    cheap: dict[Path, dict[str, float]] = {file: {} for file, _ in chosen}
+    for seconds, name, file in sorted(
+        (seconds, name, file) for file, tests in chosen for name, seconds in tests.items()
+    ):
+        limit -= seconds + (0 if cheap[file] else _SECONDS_OF_A_FILE)
         if limit < 0:
             break
-        chosen.setdefault(file, {})[name] = seconds
-    return sorted(chosen.items(), key=lambda entry: sum(entry[1].values()))
+        cheap[file][name] = seconds
+    return [(file, tests) for file, tests in cheap.items() if tests]
 
 
 def _function_of(mutation: Mutation) -> str | None:

@@ -9,19 +9,18 @@ import hashlib
 import json
 import os
 import signal
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import pytest
 
 from tools.mutate import forked
+from tools.mutate.calls import Calls
 from tools.mutate.forked import PASSED, SOME_FAILED, TestRun, is_interpreted, side_by_side
 from tools.mutate.mutation import ROOT
 
@@ -37,35 +36,34 @@ class Called:
 
     def __init__(self, test_file: Path, file: Path) -> None:
         self._test_file, self._file = test_file, file
-        self._now: set[CodeType] = set()
+        self._calls = Calls()
         self._of_fixture: dict[int, set[CodeType]] = {}
         self._measured: Measured = {}
         self._failed: list[str] = []
 
     def pytest_sessionstart(self) -> None:
         # Interpreted kernels are not the functions that were written, and would take minutes.
-        if is_interpreted(self._test_file):
-            return
-        threading.setprofile(self._note)
-        sys.setprofile(self._note)
+        if not is_interpreted(self._test_file):
+            self._calls.watch()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
-        before, self._now = self._now, set()
+        before = self._calls.begin()
         result = yield
-        self._of_fixture.setdefault(id(fixturedef), set()).update(self._now)
-        before |= self._now
-        self._now = before
+        called = self._calls.begin()
+        self._of_fixture.setdefault(id(fixturedef), set()).update(called)
+        self._calls.now |= before | called
         return result
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Generator[None, Any, Any]:
-        start, self._now = time.perf_counter(), set()
+        start = time.perf_counter()
+        self._calls.begin()
         result = yield
+        called = self._calls.begin()
         for definitions in item._fixtureinfo.name2fixturedefs.values():
             for definition in definitions:
-                self._now |= self._of_fixture.get(id(definition), set())
-        called = self._now.copy()  # other threads may still add to it
+                called |= self._of_fixture.get(id(definition), set())
         names = sorted({f"{code.co_filename.split('/src/')[1]}: {code.co_name}" for code in called})
         self._measured[item.nodeid] = (time.perf_counter() - start, names)
         return result
@@ -75,14 +73,9 @@ class Called:
             self._failed.append(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        self._calls.stop()
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.write_text(json.dumps({"tests": self._measured, "failed": self._failed}))
-
-    def _note(self, frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and "/src/atom_" in frame.f_code.co_filename:
-            self._now.add(frame.f_code)
 
 
 class Only:

@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.mutate.choosing import other_tests_for, tests_for
+from tools.mutate.choosing import candidates, quickest
 from tools.mutate.forked import TestRun, side_by_side
 from tools.mutate.measuring import SECONDS, TIMES, Measured, Only
 from tools.mutate.mutation import ROOT, Mutation
-
-# How many seconds of tests a mistake meets beyond those of the files that its part names.
-_SECONDS_OF_OTHERS = 60.0
 
 
 @dataclass(frozen=True)
@@ -39,15 +36,17 @@ def try_all(
     measured: Mapping[Path, Measured],
     *,
     jobs: int,
+    longest: float,
     deadline: float = float("inf"),
 ) -> list[Trial]:
     """Tries each by the tests of the files that its own names, then by others that were measured.
 
     Args:
+        longest: seconds of tests that a mistake meets, the quickest first.
         deadline: of `time.monotonic`, after which no other is begun.
     """
     begin, trials = time.monotonic(), []
-    starts = ((edit, partial(_start, edit, tests_of_file[edit.path], measured)) for edit in mutations)
+    starts = ((edit, partial(_start, edit, tests_of_file[edit.path], measured, longest)) for edit in mutations)
     in_time = itertools.takewhile(lambda _: time.monotonic() < deadline, starts)
     for mutation, run in side_by_side(in_time, jobs=jobs):
         trials.append(Trial(mutation, None if run.status == 0 else run.plugin.last, run.seconds))
@@ -58,13 +57,12 @@ def try_all(
     return trials
 
 
-def _start(mutation: Mutation, named: Sequence[Path], measured: Mapping[Path, Measured]) -> TestRun:
+def _start(mutation: Mutation, named: Sequence[Path], measured: Mapping[Path, Measured], longest: float) -> TestRun:
     ast.parse(mutation.apply())  # what is no program would be found by any test
     others = {file: tests for file, tests in measured.items() if file not in named}
-    chosen = [
-        *tests_for(mutation, {file: measured[file] for file in named}),
-        *other_tests_for(mutation, others, limit=_SECONDS_OF_OTHERS),
-    ]
+    chosen = quickest(candidates(mutation, {file: measured[file] for file in named}), limit=longest)
+    left = longest - sum(seconds for _, tests in chosen for seconds in tests.values())
+    chosen += quickest(candidates(mutation, others, may_guess=False), limit=left)
     files = [file.relative_to(ROOT).as_posix() for file, _ in chosen]
     seconds = {name: test for _, tests in chosen for name, test in tests.items()}
     limit = TIMES * sum(seconds.values()) + 10 * SECONDS
