@@ -15,6 +15,8 @@ from benchmarks.gpu.ceilings import Ceilings
 BYTES = 2  # of a plain weight, a key or a value in bfloat16
 # Of quantized weights with their scales, by `quant_method`; and how many products a GPU computes in the time of one.
 WEIGHT_BYTES = {"fp8": 1.0, "compressed-tensors": 0.5 + 4 / 128}
+# Of experts' weights, by methods that quantize nothing else: a byte of scale for 32.
+EXPERT_BYTES = {"mxfp4": 0.5 + 1 / 32}
 PRODUCTS = {"fp8": 2.0}
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # names of their number in configs
 LOGIT_BYTES = 8  # a float32 logit is written and read
@@ -39,7 +41,8 @@ class Shape:
     vocab_size: int
     num_windows: int  # layers that see `window` tokens
     window: int
-    weight_bytes: float = BYTES  # of weights but the head's
+    weight_bytes: float = BYTES  # of weights but the head's and routed experts'
+    expert_bytes: float = BYTES
     products: float = 1.0
 
     def visible(self, context: float) -> float:
@@ -74,6 +77,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         num_windows=windows,
         window=config.get("sliding_window") or 0,
         weight_bytes=WEIGHT_BYTES.get(method, BYTES),
+        expert_bytes=EXPERT_BYTES.get(method, WEIGHT_BYTES.get(method, BYTES)),
         products=PRODUCTS.get(method, 1.0),
     )
 
@@ -122,8 +126,8 @@ def offline_seconds(shape: Shape, prompts: list[int], outputs: list[int], rates:
 def _linears(shape: Shape, num_tokens: float, num_logits: float, rates: Ceilings) -> float:
     """Everything but attention over keys, for so many tokens of which so many need logits."""
 
-    def part(weights: float, products: float) -> float:
-        return _seconds(rates, shape.weight_bytes * weights, 2 * products / shape.products)
+    def part(weights: float, products: float, weight_bytes: float = shape.weight_bytes) -> float:
+        return _seconds(rates, weight_bytes * weights, 2 * products / shape.products)
 
     attention = shape.num_layers * shape.attention
     logits = BYTES * shape.head + LOGIT_BYTES * num_logits * shape.vocab_size
@@ -132,7 +136,7 @@ def _linears(shape: Shape, num_tokens: float, num_logits: float, rates: Ceilings
     if shape.num_mixtures:
         touched = shape.num_experts * (1 - (1 - shape.top_k / shape.num_experts) ** num_tokens)
         weights = shape.num_mixtures * shape.expert
-        seconds += part(touched * weights, num_tokens * shape.top_k * weights)
+        seconds += part(touched * weights, num_tokens * shape.top_k * weights, shape.expert_bytes)
     return seconds
 
 

@@ -192,6 +192,8 @@ def test_floors_are_those_of_the_bytes_and_operations_of_a_model() -> None:
     assert floor("qwen3-8b", kind="prefill", tokens=8192) == pytest.approx(167.82, abs=0.01)
     assert floor("qwen3-8b", kind="offline") == pytest.approx(9674, abs=1)
     assert floor("gpt-oss-20b", kind="decode", batch=32, context=1024, steps=0) == pytest.approx(13.693, abs=1e-3)
+    packed = [floor("gpt-oss-20b-mxfp4", kind="decode", batch=size, context=1024, steps=0) for size in (1, 32)]
+    assert packed == pytest.approx([1.244, 4.467], abs=1e-3)
     # A token's latents in 27 layers: 576 numbers of two bytes each.
     lite = [floor("deepseek-v2-lite", kind="decode", batch=1, context=size, steps=0) for size in (1000, 2000)]
     assert 1e-3 * (lite[1] - lite[0]) == pytest.approx(1000 * 27 * 576 * 2 / 3.0e12)

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-from atom_kernels.formats import Float8, Integers, Mxfp4, Plain
+from atom_kernels.formats import Float8, Integers, Mxfp4, Plain, num_bytes
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.native import native_unavailable
-from atom_kernels.platform import Platform
+from atom_kernels.platform import Facts, Platform, platform_from_facts
 from atom_kernels.protocols.collectives import SingleRank
 from atom_kernels.select import select
 from atom_models import BuildContext, build_model, open_checkpoint
@@ -235,6 +235,21 @@ def test_experts_of_published_mixtures_stay_packed(family, tmp_path):
         assert type(layer.problem.gate_up_format) is type(wanted)
         assert wanted.name.split()[0] in told.held
         assert told.num_bytes < 2 * 1.5 * math.prod(gate_up.shape)
+
+
+@pytest.mark.parametrize(
+    "stored", [Mxfp4Layout(), Float8Layout((128, 128)), Int8Layout(), PackedInt4Layout(32)], ids=str
+)
+def test_experts_stay_packed_on_gpus(stored):
+    facts = Facts(torch_build="cuda", num_devices=1, device_arch="sm_90", triton_version="3.6.0")
+    context = BuildContext(
+        dtype=torch.bfloat16, quantization=OneLayout(stored), platform=platform_from_facts(facts), device="cpu"
+    )
+    layer = Experts(MoEConfig(E, K, 128, 256), context, prefix="m")
+    assert held_formats(layer) == (stored.weight_format, stored.weight_format)
+    [told] = layer.held_weights()
+    assert any("codes decoded in registers" in one for one in told.implementations)
+    assert told.num_bytes < 1.2 * num_bytes(stored.weight_format, 3 * E * 256, 128)
 
 
 @pytest.mark.parametrize(("rounds", "served"), [(True, "aiter"), (False, None)])

@@ -81,6 +81,10 @@ class AttentionProblem:
         return self.num_heads, self.head_dim
 
     @property
+    def out_dtype(self) -> str:
+        return self.dtype
+
+    @property
     def keeps(self) -> Pages:
         """Keys and values of the tokens that a query sees."""
         return Pages(self.sliding_window)

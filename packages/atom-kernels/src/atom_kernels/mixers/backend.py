@@ -33,7 +33,7 @@ class MixerProblem(Protocol):
 
     @property
     def dtype(self) -> str:
-        """The dtype of inputs and outputs, by torch name."""
+        """The dtype of inputs, by torch name."""
         ...
 
     @property
@@ -64,6 +64,11 @@ class MixerProblem(Protocol):
     @property
     def out_shape(self) -> tuple[int, ...]:
         """The shape of one token's output."""
+        ...
+
+    @property
+    def out_dtype(self) -> str:
+        """The dtype of outputs, by torch name."""
         ...
 
     @property

@@ -241,7 +241,7 @@ class InputProcessor:
         return msgspec.structs.replace(
             params,
             temperature=0.0 if greedy else float(params.temperature),
-            top_k=-1 if params.top_k in (0, -1) or params.top_k >= self.limits.vocab_size else params.top_k,
+            top_k=-1 if params.top_k == 0 or params.top_k >= self.limits.vocab_size else params.top_k,
             top_p=float(params.top_p),
             bad_words_token_ids=bad_words,
         )

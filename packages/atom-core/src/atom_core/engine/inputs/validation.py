@@ -252,7 +252,7 @@ def _integer(name: str, value: Any, minimum: int, maximum: int | None) -> None:
     allowed = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidRequestError(f"{name} is {_shown(value)}; it must be an integer {allowed}", name, "invalid_type")
-    if value < minimum or (maximum is not None and value > maximum) or abs(value) > 2**63:
+    if value < minimum or (maximum is not None and value > maximum) or value > 2**63:
         raise InvalidRequestError(f"{name} is {_shown(value)}; it must be an integer {allowed}", name)
 
 
@@ -261,7 +261,7 @@ def _number(name: str, value: Any, minimum: float, maximum: float | None, *, abo
     allowed = least if maximum is None else f"{least} and at most {maximum}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequestError(f"{name} is {_shown(value)}; it must be a number {allowed}", name, "invalid_type")
-    is_finite = math.isfinite(value) if isinstance(value, float) else abs(value) < 2**63
+    is_finite = math.isfinite(value) if isinstance(value, float) else value < 2**63
     too_low = value <= minimum if above_minimum else value < minimum
     if not is_finite or too_low or (maximum is not None and value > maximum):
         raise InvalidRequestError(f"{name} is {_shown(value)}; it must be a finite number {allowed}", name)

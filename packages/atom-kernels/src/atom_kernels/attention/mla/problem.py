@@ -82,6 +82,10 @@ class MlaProblem:
         return self.num_heads, self.v_head_dim
 
     @property
+    def out_dtype(self) -> str:
+        return self.dtype
+
+    @property
     def layout(self) -> CacheLayout:
         """Latents token by token: physically adjacent blocks are one run of tokens."""
         shape = (self.block_size, self.latent_dim)

@@ -19,6 +19,10 @@ from atom_kernels.operator import Layout
 # Inputs of one tile of words of 16 bits, and of each of its four planes.
 TILE = 128
 PLANE = 32
+# Sums of weights in e2m1 are multiplied by that power of two, so that scales fit into a bfloat16: see `packed.py`.
+E2M1_SUM_EXPONENT = 32
+# The largest scale that does.
+_LARGEST_POWER = 254 - (126 - E2M1_SUM_EXPONENT)
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,8 @@ def pack(problem: LinearProblem, weights: Mapping[str, torch.Tensor | None]) -> 
     packing = packing_of(weight_format, problem.in_features)
     zero_point, minimum = weights.get("zero_point"), weights.get("minimum")
     scale = _scale(weight_format, scale, weights)
+    if scale.dtype is torch.uint8:
+        scale = words_of_powers(scale)
     if zero_point is not None:
         minimum = -zero_point.float() * scale.float()
     return {
@@ -119,6 +125,17 @@ def planes(packed: torch.Tensor) -> torch.Tensor:
     return words.to(torch.int16).flatten(1)
 
 
+def words_of_powers(scale: torch.Tensor) -> torch.Tensor:
+    """e8m0 bytes ``uint8 [N, K / 32] -> int32 [N, tiles]``: those of a tile's four planes, the first lowest.
+
+    Raises:
+        ValueError: one is beyond what the kernels can scale with.
+    """
+    if scale.numel() and int(scale.max()) > _LARGEST_POWER:
+        raise ValueError(f"a block of weights has the scale 2 ** {int(scale.max()) - 127}: kernels take up to 2 ** 33")
+    return pad(scale, (0, -scale.shape[1] % (TILE // PLANE))).contiguous().view(torch.int32)
+
+
 def _scale(
     weight_format: WeightFormat, scale: torch.Tensor, weights: Mapping[str, torch.Tensor | None]
 ) -> torch.Tensor:
@@ -138,6 +155,8 @@ def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
     codes = rows * (_up_to_tiles(columns) // 2 if packing.is_planar else columns)
     scale = weight_format.parts["scale"]
     height, width = scale.shape(rows, columns)
+    if isinstance(weight_format, Mxfp4):
+        height, width = scale.shape(rows, _up_to_tiles(columns))
     a_group = 4 if isinstance(weight_format, Nvfp4) else scale.dtype.itemsize
     if isinstance(weight_format, Integers):
         a_group += {Offset.NONE: 0, Offset.ZERO_POINT: 4, Offset.MINIMUM: a_group}[weight_format.offset]
