@@ -40,8 +40,8 @@ def hopper_scan_kernel(
     """Programs ``[blocks of 64 columns, value heads, sequences]``; `factor_chunks_kernel` tells what it reads.
 
     Args:
-        qkv_desc, out_desc: of rows, for copies of 64 rows and 64 columns.
-        inverses_desc, scores_desc: of all rows of all chunks and heads, for copies of those of one.
+        qkv_desc, out_desc: describe rows, for copies of 64 rows and 64 columns.
+        inverses_desc, scores_desc: describe all rows of all chunks and heads, for copies of those of one.
         factors_desc: the same, of 4 rows.
     """
     block, head, place = gl.program_id(0), gl.program_id(1), gl.program_id(2) + 1
