@@ -53,7 +53,7 @@ class DeepseekV2Config(FineGrainedMoEConfig):
 
     @property
     def latent_norm_eps(self) -> float:
-        """The epsilon of the norms of latents. Engines that serve these models give them the epsilon of all other norms."""
+        """The epsilon of the norms of latents: engines that serve these models use that of all other norms."""
         return self.rms_norm_eps
 
     @property
