@@ -33,11 +33,14 @@ class Shard:
         out_features: over all ranks.
         num_pieces: different equal pieces that the ranks hold of it; fewer than ranks where KV heads are repeated.
             The last one is padded with zeros where they do not divide the outputs.
+        order: runs (first, last + 1) of the outputs as the checkpoint counts them, in the order in which this layer
+            gives them; all of them, where ranks do not share the outputs. By default as the checkpoint has them.
     """
 
     name: str
     out_features: int
     num_pieces: int = 1
+    order: tuple[tuple[int, int], ...] = ()
 
     @property
     def features_on_rank(self) -> int:
@@ -50,7 +53,7 @@ class _BiasPlace:
 
     part: LinearWeights
     start: int
-    rows: tuple[int, int]
+    rows: tuple[tuple[int, int], ...]
     shard: Shard
 
 
@@ -127,9 +130,11 @@ class Linear(Layer):
         limits = {max_fused_rows(part.plan) for part in self._parts}
         return limits.pop() if len(limits) == 1 else 0
 
-    def _rows_of_rank(self, shard: Shard) -> tuple[int, int]:
+    def _rows_of_rank(self, shard: Shard) -> tuple[tuple[int, int], ...]:
+        if shard.order:
+            return shard.order
         size, piece = shard.features_on_rank, self._ranks.rank * shard.num_pieces // self._ranks.size
-        return min(piece * size, shard.out_features), min((piece + 1) * size, shard.out_features)
+        return ((min(piece * size, shard.out_features), min((piece + 1) * size, shard.out_features)),)
 
     def forward(self, x: Any, base: torch.Tensor | None = None) -> torch.Tensor:
         """``x [T, in_features] -> [T, outputs]``, plus `base` if there is one."""
@@ -171,8 +176,8 @@ class Linear(Layer):
         place = self._biases[name]
         check_shape(name, tensor, ExpectedWeight((place.shard.out_features,), place.part.problem.dtype))
         if self._has_bias:
-            first, last = place.rows
-            place.part.bias[place.start : place.start + last - first].copy_(tensor[first:last])
+            rows = torch.cat([tensor[first:last] for first, last in place.rows])
+            place.part.bias[place.start : place.start + len(rows)].copy_(rows)
 
     def finish(self) -> None:
         applies = [part.finish() for part in self._parts]

@@ -22,23 +22,29 @@ class StoredMatrix:
     Attributes:
         name: of its layer. The tensors' names follow after a dot.
         shape: (rows, columns) of the whole.
-        rows, columns: (first, last + 1) of this rank.
+        rows: (first, last + 1) of this rank; several such runs of rows lie one below the other.
+        columns: (first, last + 1) of this rank.
     """
 
     name: str
     layout: StoredLayout
     shape: tuple[int, int]
-    rows: tuple[int, int]
+    rows: tuple[tuple[int, int], ...]
     columns: tuple[int, int]
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
         return {f"{self.name}.{suffix}": expected for suffix, expected in self.layout.expected(*self.shape).items()}
 
     @property
+    def num_rows(self) -> int:
+        """Rows of this rank."""
+        return sum(last - first for first, last in self.rows)
+
+    @property
     def stored_bytes_on_rank(self) -> int:
         whole = sum(expected.num_bytes for expected in self.layout.expected(*self.shape).values())
-        (first_row, last_row), (first, last) = self.rows, self.columns
-        return whole * (last_row - first_row) * (last - first) // math.prod(self.shape)
+        first, last = self.columns
+        return whole * self.num_rows * (last - first) // math.prod(self.shape)
 
 
 class MatrixStack:
@@ -60,12 +66,12 @@ class MatrixStack:
         self, matrices: Sequence[StoredMatrix], device: torch.device | str, num_rows: int | None = None
     ) -> None:
         first, last = matrices[0].columns
-        sizes = [matrix.rows[1] - matrix.rows[0] for matrix in matrices]
+        sizes = [matrix.num_rows for matrix in matrices]
         self.shape = (num_rows or sum(sizes), last - first)
         self._stored_format = matrices[0].layout.weight_format
         try:
             self.weight_format = format_of_cuts(
-                self._stored_format, [matrix.rows for matrix in matrices], matrices[0].columns
+                self._stored_format, [rows for matrix in matrices for rows in matrix.rows], matrices[0].columns
             )
         except ValueError as error:
             raise ValueError(f"{matrices[0].name}: {error}; give a tensor_parallel_size that does not") from None
@@ -107,12 +113,14 @@ class MatrixStack:
         return rounded(tensors, self.weight_format, wanted, self.shape)
 
     def _place(self, matrix: StoredMatrix, stored: Mapping[str, torch.Tensor]) -> None:
-        start, size = self._starts[matrix], matrix.rows[1] - matrix.rows[0]
         for name, tensor in matrix.layout.to_parts(stored, *matrix.shape).items():
-            part = self.weight_format.parts[name]
-            first, last = start // part.rows, -(-(start + size) // part.rows)
-            target = self._tensor(name).narrow(-2, first, last - first)
-            target.copy_(cut(tensor, self._stored_format.parts[name], part, matrix.rows, matrix.columns))
+            part, start = self.weight_format.parts[name], self._starts[matrix]
+            for rows in matrix.rows:
+                end = start + rows[1] - rows[0]
+                first, last = start // part.rows, -(-end // part.rows)
+                target = self._tensor(name).narrow(-2, first, last - first)
+                target.copy_(cut(tensor, self._stored_format.parts[name], part, rows, matrix.columns))
+                start = end
 
     def _tensor(self, name: str) -> torch.Tensor:
         if name not in self._tensors:

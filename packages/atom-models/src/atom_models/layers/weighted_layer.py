@@ -71,7 +71,7 @@ class WeightedLayer(Layer):
         ranks, dtype = self._context.collectives, self._context.dtype
         stored, height = self._context.quantization.for_layer(name, dtype).stored, shape[0] // ranks.size
         rows = (ranks.rank * height, (ranks.rank + 1) * height)
-        matrix = StoredMatrix(name, stored, shape, rows, (0, shape[1]))
+        matrix = StoredMatrix(name, stored, shape, (rows,), (0, shape[1]))
         self._matrices[slot] = MatrixStack((matrix,), self._context.device)
         self._ignored |= {f"{name}.{suffix}" for suffix in stored.ignored}
 
