@@ -70,12 +70,13 @@ def _invert(met, beta, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
 )
 def factor_chunks_kernel(
     qkv_ptr, a_ptr, b_ptr, inverses_ptr, scores_ptr, factors_ptr,
-    slots_ptr, query_start_loc_ptr, seq_lens_ptr, a_log_ptr, dt_bias_ptr, num_rows, num_sequences, scale,
+    slots_ptr, query_start_loc_ptr, seq_lens_ptr, a_log_ptr, dt_bias_ptr, num_rows, num_sequences,
+    a_stride, b_stride, scale,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_X: tl.constexpr, MORE: tl.constexpr, INVERSE_DTYPE: tl.constexpr, PRECISION: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Programs ``[key heads, chunks (see find_chunk)]``.
+    """Programs ``[key heads, chunks (see find_chunk)]``. Rows of a and b are so many elements apart.
 
     Of each chunk and value head, with g the decays summed up to a token, and r its norm's inverse:
 
@@ -111,8 +112,8 @@ def factor_chunks_kernel(
         query_norms = scale / tl.sqrt(tl.sum(queries * queries, axis=1) + _NORM_EPS)
         key_norms = 1.0 / tl.sqrt(tl.sum(keys * keys, axis=1) + _NORM_EPS)
         for head in range(key_head * (HEADS // KEY_HEADS), (key_head + 1) * (HEADS // KEY_HEADS)):
-            a = tl.load(a_ptr + rows * HEADS + head, mask=in_rows, other=0.0).to(tl.float32)
-            b = tl.load(b_ptr + rows * HEADS + head, mask=in_rows, other=0.0).to(tl.float32)
+            a = tl.load(a_ptr + rows * a_stride + head, mask=in_rows, other=0.0).to(tl.float32)
+            b = tl.load(b_ptr + rows * b_stride + head, mask=in_rows, other=0.0).to(tl.float32)
             beta = tl.where(in_rows, sigmoid(b), 0.0)
             rate, bias = tl.exp(tl.load(a_log_ptr + head)), tl.load(dt_bias_ptr + head)
             log_decay = tl.where(in_rows, -rate * softplus(a + bias), 0.0)
