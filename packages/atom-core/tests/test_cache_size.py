@@ -11,7 +11,7 @@ from atom_core.config.options import ConfigError
 from atom_core.scheduler import SchedulerConfig
 from atom_core.worker.cache.pages import CachePages, PageGroup
 from atom_core.worker.cache.size import CPU_CACHE_CAP, size_cache
-from atom_kernels.protocols import CacheLayout, CacheTensor, Pages, Slots
+from atom_kernels.protocols import CacheFormat, CacheLayout, CacheTensor, Pages, Slots
 from fake_worker import pages
 
 BLOCK_SIZE = 16
@@ -21,7 +21,7 @@ def make_size(*, max_model_len=512, given=False, memory=1 << 30, block_bytes=102
     """The size for four requests at once, in steps of 64 tokens; `cache` has further settings of the cache."""
     config = EngineConfig(
         model=ModelConfig("fake", Path("fake"), "FakeForCausalLM", "float32", max_model_len, given, 100, ()),
-        cache=CacheConfig(BLOCK_SIZE, "float32", True, "xxhash64", 0.9, **cache),
+        cache=CacheConfig(BLOCK_SIZE, CacheFormat("float32"), True, "xxhash64", 0.9, **cache),
         scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=max_model_len),
         parallel=ParallelConfig(1),
         compile=CompileConfig(),
@@ -85,7 +85,7 @@ def make_size_with_states(*, memory: int, slot_bytes: int, finds_prefixes: bool 
     """The size for four requests of 512 tokens, each with states of `slot_bytes` beside its blocks."""
     config = EngineConfig(
         model=ModelConfig("fake", Path("fake"), "FakeForCausalLM", "float32", 512, False, 100, ()),
-        cache=CacheConfig(BLOCK_SIZE, "float32", finds_prefixes, "xxhash64", 0.9, **cache),
+        cache=CacheConfig(BLOCK_SIZE, CacheFormat("float32"), finds_prefixes, "xxhash64", 0.9, **cache),
         scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=512),
         parallel=ParallelConfig(1),
         compile=CompileConfig(),

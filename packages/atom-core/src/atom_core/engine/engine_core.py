@@ -99,7 +99,7 @@ class EngineCore:
             max_model_len=runner.max_model_len,
             vocab_size=config.model.vocab_size,
             dtype=config.model.dtype,
-            kv_cache_dtype=config.cache.kv_cache_dtype,
+            kv_cache_dtype=config.cache.format.name,
             device=config.device,
             num_blocks=runner.num_blocks,
             block_size=config.cache.block_size,
