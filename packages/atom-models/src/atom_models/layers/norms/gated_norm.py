@@ -20,7 +20,7 @@ class GatedRMSNorm(WeightedLayer):
     """``forward(x [T, heads * size], gate of that shape) -> y``: each head normed by itself, times ``silu(gate)``.
 
     Args:
-        heads: of a row.
+        heads: how many groups of `size` a row has.
         size: elements of a head, which share one weight.
         eps: added to the mean square.
     """
