@@ -21,10 +21,12 @@ _DECODES = {
     "qwen3-8b-fp8": {1: (0.80, 0.65), 32: (0.85, 0.75), 128: (0.92, 0.85)},
     "qwen3-30b-a3b": dict.fromkeys((1, 32, 128), (1.05, 0.90)),
     "gpt-oss-20b": dict.fromkeys((1, 32, 128), (1.05, 0.90)),
+    "qwen3-next-80b": dict.fromkeys((1, 32, 128), (1.0, 0.85)),
 }
 _PREFILLS = {
     "qwen3-0.6b": {1024: (0.5, 0.25), 8192: (1.1, 0.8)},
     "qwen3-8b": {1024: (1.0, 0.85), 8192: (1.1, 0.9)},
+    "qwen3-next-80b": dict.fromkeys((1024, 8192), (1.0, 0.85)),
 }
 _OFFLINE = {"qwen3-0.6b": (1.0, 1.15), "qwen3-8b": (1.0, 1.10), "qwen3-8b-fp8": (1.08, 1.15)}
 # The share of the copy rate, at the shape of DeepSeek-V2-Lite.

@@ -83,7 +83,7 @@ def bind_chunked(problem: GatedDeltaProblem, a_log_H: torch.Tensor, dt_bias_G: t
         inverses, scores = (qkv_TC.new_empty((num_chunks, heads, CHUNK, CHUNK)) for _ in range(2))
         factors = a_log_H.new_empty((num_chunks, heads, 4, CHUNK))
         launch(
-            factor_chunks_kernel, (problem.num_key_heads, num_chunks), qkv_TC, a_TG, b_TH, inverses, scores, factors,
+            factor_chunks_kernel, (heads, num_chunks), qkv_TC, a_TG, b_TH, inverses, scores, factors,
             slots_S, query_start_loc_S1, seq_lens_S, a_log_H, dt_bias_G, num_rows, num_sequences,
             a_TG.stride(0), b_TH.stride(0), problem.key_dim**-0.5, **options,
         )  # fmt: skip

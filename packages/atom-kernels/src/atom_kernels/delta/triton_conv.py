@@ -10,6 +10,11 @@ from atom_kernels.triton.support import wait_for_inputs
 
 
 @triton.jit
+def _silu(x):
+    return x / (1.0 + tl.exp(-x))
+
+
+@triton.jit
 def _load_inputs(x_ptr, x_stride, state_ptr, position, channels, mask, goes_on, BEFORE: tl.constexpr):
     """Inputs of a sequence, counted from its first row of this step; those before it are in its state, or are zeros."""
     is_here = position >= 0
@@ -47,7 +52,8 @@ def short_conv_kernel(
 
     Rows of x are `x_stride` elements apart.
 
-    ROWS is at least WIDTH - 1, so that only a sequence's first program reads its state: that one keeps states too.
+    ROWS is at least WIDTH - 1, so that only a sequence's first program reads its state: that one keeps states too, and
+    goes row by row. All others have their rows side by side.
     """
     BEFORE: tl.constexpr = WIDTH - 1
     place, chunk = find_chunk(tl.program_id(0), num_sequences, query_start_loc_ptr, ROWS, 1)
@@ -63,16 +69,28 @@ def short_conv_kernel(
         out_ptr += first.to(tl.int64) * CHANNELS
         state_ptr = states_ptr + slot * CHANNELS * BEFORE
         wait_for_inputs(DEPENDENT)
-        for row in range(begin, tl.minimum(begin + ROWS, count)):
-            row = tl.full([], row, tl.int64)
-            summed = tl.zeros([BLOCK], tl.float32)
+        if chunk == 0:
+            for row in range(tl.minimum(ROWS, count)):
+                row = tl.full([], row, tl.int64)
+                summed = tl.zeros([BLOCK], tl.float32)
+                for tap in tl.static_range(WIDTH):
+                    weight = tl.load(weight_ptr + tap * CHANNELS + channels, mask=inside, other=0.0)
+                    position = row - BEFORE + tap
+                    value = _load_inputs(x_ptr, x_stride, state_ptr, position, channels, mask, goes_on, BEFORE)
+                    summed += value.to(tl.float32) * weight.to(tl.float32)
+                out = _silu(summed).to(out_ptr.dtype.element_ty)
+                tl.store(out_ptr + row * CHANNELS + channels, out, mask=inside)
+        else:
+            rows = (begin + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+            in_rows = rows < count
+            tile = tl.zeros([ROWS, BLOCK], tl.float32)
             for tap in tl.static_range(WIDTH):
                 weight = tl.load(weight_ptr + tap * CHANNELS + channels, mask=inside, other=0.0)
-                position = row - BEFORE + tap
-                value = _load_inputs(x_ptr, x_stride, state_ptr, position, channels, mask, goes_on, BEFORE)
-                summed += value.to(tl.float32) * weight.to(tl.float32)
-            out = summed / (1.0 + tl.exp(-summed))
-            tl.store(out_ptr + row * CHANNELS + channels, out.to(out_ptr.dtype.element_ty), mask=inside)
+                pointers = x_ptr + (rows - BEFORE + tap) * x_stride + channels[None, :]
+                value = tl.load(pointers, mask=in_rows & mask[None, :], other=0.0)
+                tile += value.to(tl.float32) * weight.to(tl.float32)[None, :]
+            out = _silu(tile).to(out_ptr.dtype.element_ty)
+            tl.store(out_ptr + rows * CHANNELS + channels[None, :], out, mask=in_rows & inside[None, :])
         if (chunk == 0) & (slot >= 0):
             kept_slots_ptr += (place - 1) * num_kept
             in_place = tl.full([], -1, tl.int32)
