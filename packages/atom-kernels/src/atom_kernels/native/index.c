@@ -8,11 +8,10 @@
 #define MAX_DIM 256
 #define PARALLEL_KEYS 64   /* below these a second thread costs more than it gives */
 
-/* A score as a number of the same order; both zeros are one. */
+/* A score as a number of the same order. Sums that begin with 0 are never the negative zero. */
 INLINE uint32_t ordered(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
-    if (bits == 0x80000000u) bits = 0;
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
