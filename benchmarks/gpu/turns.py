@@ -28,7 +28,7 @@ class Session:
 
     Attributes:
         caches: what a start finds of earlier compiling: "cold", "warm", or "as found" on the machine.
-        label: of the figures, where settings differ from those of the others.
+        label: what the figures are called, where settings differ from those of the others.
     """
 
     scenarios: list[str]

@@ -45,8 +45,8 @@ class ModelShape:
     """One decoder layer and the head over the vocabulary, in bfloat16.
 
     Attributes:
-        intermediate_size: of a dense MLP, 0 where all layers are mixtures.
-        sliding_window: of every other layer, None where all see everything.
+        intermediate_size: the size inside a dense MLP, 0 where all layers are mixtures.
+        sliding_window: the window of every other layer, None where all see everything.
     """
 
     hidden_size: int

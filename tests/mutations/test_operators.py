@@ -59,7 +59,7 @@ def edits_of(path: Path, text: str, operators=GENERAL_OPERATORS) -> set[tuple[st
 
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_mistakes_are_made_of_a_line(line: str, tmp_path: Path):
-    text = f'def run(self, a, b, c):\n    """Of 3, not 4."""\n    for x in c:\n        {line}\n'
+    text = f'def run(self, a, b, c):\n    """Takes 3, not 4."""\n    for x in c:\n        {line}\n'
     assert edits_of(tmp_path / "code.py", text) == EXAMPLES[line]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from atom_kernels.delta import GATED_DELTA
+from atom_kernels.delta import GATED_DELTA, GatedDeltaProblem
 from atom_kernels.operator import Backend, Op
 from atom_kernels.platform import detect_platform
 from atom_kernels.select import plan_with
@@ -42,3 +42,31 @@ class Sequences:
         indices = (slots, kept_slots, starts, (context + lengths).int())
         self._kernel(*rows, out, self.states, *(index.to(out.device) for index in indices), *longest)
         return out
+
+
+def rule_in_float64(
+    problem: GatedDeltaProblem,
+    weights: dict[str, torch.Tensor],
+    rows: tuple[torch.Tensor, ...],
+    state_HXV: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Outputs ``[T, H, V]`` of one sequence and the state behind it, token by token; it begins with zeros."""
+    keys, heads, size, width = problem.num_key_heads, problem.num_value_heads, problem.key_dim, problem.value_dim
+    qkv, a, b = (x.double() for x in rows)
+    q, k = (
+        x.reshape(-1, keys, size).repeat_interleave(heads // keys, 1)
+        for x in (qkv[:, : keys * size], qkv[:, keys * size : 2 * keys * size])
+    )
+    v = qkv[:, 2 * keys * size :].reshape(-1, heads, width)
+    bias, a_log = weights["dt_bias"].double(), weights["a_log"].double()
+    state = torch.zeros(heads, size, width).double() if state_HXV is None else state_HXV.double().clone()
+    out = torch.zeros(len(qkv), heads, width).double()
+    for t in range(len(qkv)):
+        for h in range(heads):
+            query = q[t, h] / (q[t, h].dot(q[t, h]) + 1e-6).sqrt() / size**0.5
+            key = k[t, h] / (k[t, h].dot(k[t, h]) + 1e-6).sqrt()
+            gate = (a[t] + bias).reshape(heads, -1)[h]
+            state[h] *= torch.exp(-a_log[h].exp() * (1 + gate.exp()).log())[:, None]
+            state[h] += key.outer((v[t, h] - key @ state[h]) / (1 + torch.exp(-b[t, h])))
+            out[t, h] = query @ state[h]
+    return out, state

@@ -21,8 +21,10 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from atom_kernels.attention.cases import make_step
+from atom_kernels.attention.index import cases as index_cases
 from atom_kernels.attention.mla import cases as latent_cases
 from atom_kernels.attention.ops import make_problem
+from atom_kernels.attention.sparse import cases as sparse_cases
 from atom_kernels.cases import bench_cases
 from atom_kernels.mixers import select_mixer
 from atom_kernels.platform import AITER_ARCHES, Facts, Platform, platform_from_facts, use_platform
@@ -119,6 +121,10 @@ def _triton_runs(platform: Platform) -> Iterator[Any]:
     for heads in (16, 128):
         latent = latent_cases.make_problem(heads, 512, 128, 64, 128, "bfloat16", kv_cache_dtype=platform.float8)
         yield partial(latent_cases.make_step(latent, _MIXED).run, select_mixer(latent, platform, only_backend="triton"))
+        index = index_cases.make_problem(64, 128, 64, 256, "bfloat16")
+        yield partial(index_cases.make_step(index, _MIXED).run, select_mixer(index, platform, only_backend="triton"))
+        sparse = sparse_cases.make_problem(heads, 512, 128, 64, 128, 256, dtype="bfloat16")
+        yield partial(sparse_cases.make_step(sparse, _MIXED).run, select_mixer(sparse, platform, only_backend="triton"))
     for heads, rules in (((16, 8, 128), {}), ((64, 8, 64), {"has_sinks": True})):
         problem = make_problem(*heads, "bfloat16", **rules)
         step = make_step(problem, [(1, 5), (_LONG_PROMPT, _LONG_PROMPT)])

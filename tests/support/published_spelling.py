@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-_MLA_TYPES = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+_MLA_TYPES = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa")
 
 
 def as_published(config: dict[str, Any], model_type: str | None = None) -> dict[str, Any]:
@@ -28,14 +28,16 @@ def as_published(config: dict[str, Any], model_type: str | None = None) -> dict[
         config |= _gemma3(config, rope)
     else:
         config |= _one_rope(rope, config)
-    if kind in ("deepseek_v2", "deepseek_v3"):
+    if kind in ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa"):
         config["scoring_func"] = "softmax" if kind == "deepseek_v2" else "sigmoid"
-    if kind in ("deepseek_v3", "glm4_moe_lite"):
+    if kind in _MLA_TYPES[1:]:
         config |= {"topk_method": "noaux_tc", "num_nextn_predict_layers": 1}
     if kind in _MLA_TYPES:
         config |= {"moe_layer_freq": 1, "ep_size": 1, "pretraining_tp": 1}
-        for derived in ("head_dim", "qk_head_dim", "rope_interleave", "mlp_layer_types"):
+        for derived in ("head_dim", "qk_head_dim", "rope_interleave", "mlp_layer_types", "layer_types"):
             config.pop(derived, None)
+    if kind == "glm_moe_dsa":
+        config |= {"head_dim": 64, "rope_interleave": True, "indexer_rope_interleave": True}
     if kind == "glm4_moe_lite":
         config["first_k_dense_replace"] = 1
     if kind == "glm4_moe":

@@ -45,7 +45,11 @@ _MLA = {
     "num_experts_per_tok": 3,
     "n_shared_experts": 1,
     "first_k_dense_replace": 1,
+    # `transformers` gives latents this one, whatever stands here.
+    "rms_norm_eps": 1e-6,
 }
+# Fewer heads would often leave scores of exactly 0, and with them ties.
+_INDEX = {"index_n_heads": 32, "index_head_dim": 24, "index_topk": 8}
 _KIMI_K2 = _MLA | {
     "num_hidden_layers": 2,
     "n_routed_experts": 12,
@@ -261,6 +265,35 @@ FAMILIES: dict[str, Family] = {
             "routed_scaling_factor": 2.5,
             "norm_topk_prob": True,
             "rope_parameters": _yarn(8.0, 32, mscale=1.0, mscale_all_dim=1.0),
+        },
+        has_prediction_layer=True,
+    ),
+    "deepseek_v32": Family(
+        "DeepseekV32ForCausalLM",
+        "deepseek_v32",
+        27,
+        {
+            **_MLA,
+            **_INDEX,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": True,
+            "rope_parameters": _yarn(8.0, 32, mscale=1.0, mscale_all_dim=1.0),
+        },
+        has_prediction_layer=True,
+    ),
+    "glm_moe_dsa": Family(
+        "GlmMoeDsaForCausalLM",
+        "glm_moe_dsa",
+        28,
+        {
+            **_MLA,
+            **_INDEX,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 8e6},
+            "indexer_types": ["full", "shared", "full"],
         },
         has_prediction_layer=True,
     ),

@@ -168,7 +168,7 @@ def test_the_queue_is_limited_in_samples_and_in_tokens(wanted, held, code):
 
 @pytest.mark.parametrize(
     ("own", "others", "has_room"),
-    [(0, 7, True), (3, 0, True), (4, 0, False), (2, 2, True), (3, 2, False), (1, 6, False)],
+    [(0, 7, True), (3, 0, True), (4, 0, False), (2, 2, True), (2, 3, True), (3, 2, False), (1, 6, False)],
 )
 def test_a_tenant_leaves_as_much_room_as_it_takes(own, others, has_room):
     in_samples = (load(1), load(own), load(own + others))
@@ -185,6 +185,7 @@ def test_a_tenant_leaves_as_much_room_as_it_takes(own, others, has_room):
 def test_limits_that_are_not_set_follow_from_what_can_run():
     chosen = QueueLimits.of(10, 10**6, samples=None, tokens=None)
     assert (chosen.max_num_queued_requests, chosen.max_num_queued_tokens) == (40, 4 * 10**6)
+    assert QueueLimits.of(10, 16, samples=None, tokens=None).max_num_queued_tokens == 2**21
     assert QueueLimits.of(10, 16, samples=0, tokens=5) == QueueLimits(
         max_num_seqs=10, max_num_queued_requests=0, max_num_queued_tokens=5
     )

@@ -15,7 +15,6 @@ from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.extras import SamplingExtras
 from atom_core.worker.sampling.sampler import Sampler
 from atom_core.worker.steps.batch import StepRows, build_input
-from atom_kernels.sampling import penalize
 
 VOCAB_SIZE, EOS = 8, 7
 LOGITS = [0.5, 1.0, -1.0, 2.0, -2.0, 3.0, 0.25, 0.0]
@@ -35,7 +34,7 @@ def processed(prompt: Sequence[int], output: Sequence[int] = (), *, logits: Sequ
     extras = SamplingExtras.of(request, VOCAB_SIZE, "cpu")
     assert extras is not None
     row = torch.tensor(logits)
-    extras.process(row, torch.tensor(request.token_ids, dtype=torch.int32), penalize)
+    extras.process(row, torch.tensor(request.token_ids, dtype=torch.int32))
     return row.tolist()
 
 

@@ -21,16 +21,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "deepseek_v2-lite",
         {"routed_scaling_factor": 3.0, "n_group": 4, "topk_group": 2},
     ),
-    "v2: the norms of latents have an epsilon of their own": ("deepseek_v2", {"rms_norm_eps": 0.3}),
     "v3: weights need not be normalized": ("deepseek_v3", {"norm_topk_prob": False}),
     "v3: one group": ("deepseek_v3", {"n_group": 1, "topk_group": 1}),
-    "v3: the norms of latents have an epsilon of their own": ("deepseek_v3", {"rms_norm_eps": 0.3}),
     "v3: no yarn": ("deepseek_v3", {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}),
     "v3: all layers have experts": ("deepseek_v3", {"first_k_dense_replace": 0}),
     "glm: weights need not be normalized": ("glm4_moe", {"norm_topk_prob": False}),
     "glm: groups of experts": ("glm4_moe", {"n_group": 4, "topk_group": 2}),
     "glm: no norm of queries and keys, no biases": ("glm4_moe", {"use_qk_norm": False, "attention_bias": False}),
-    "glm lite: the norms of latents have an epsilon of their own": ("glm4_moe_lite", {"rms_norm_eps": 0.3}),
     "gpt-oss: another clamp": ("gpt_oss", {"swiglu_limit": 0.05}),
 }
 
@@ -99,7 +96,19 @@ def test_layers_have_experts_as_often_as_the_config_says_behind_the_dense_ones(t
     assert_same_logits(saved_again(theirs, folder, moe_layer_freq=2), theirs)
 
 
-@pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3", "glm4_moe_lite"])
+@pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "kimi_k25"])
+def test_the_norms_of_latents_have_the_epsilon_of_the_config(family: str, tmp_path: Path):
+    """As in engines that serve these models; transformers gives them 1e-6, whatever the config says."""
+    folder = make_tiny(family, tmp_path, rms_norm_eps=0.3)
+    theirs = reference_model(folder)
+    for layer in theirs.model.layers:
+        for norm in (layer.self_attn.q_a_layernorm, layer.self_attn.kv_a_layernorm):
+            assert norm.variance_epsilon == 1e-6
+            norm.variance_epsilon = 0.3
+    assert_same_logits(folder, theirs)
+
+
+@pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite"])
 def test_latents_as_small_as_the_epsilon_of_their_norm_are_normed_alike(family: str, tmp_path: Path):
     folder = make_tiny(family, tmp_path)
     theirs = reference_model(folder)
@@ -107,6 +116,8 @@ def test_latents_as_small_as_the_epsilon_of_their_norm_are_normed_alike(family: 
         for layer in theirs.model.layers:
             layer.self_attn.q_a_proj.weight *= 2e-3
             layer.self_attn.kv_a_proj_with_mqa.weight *= 2e-3
+            if family == "deepseek_v32":
+                layer.self_attn.indexer.wk.weight *= 2e-3
     assert_same_logits(saved_again(theirs, folder), theirs)
 
 

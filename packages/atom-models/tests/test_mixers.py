@@ -69,6 +69,10 @@ class SumProblem:
         return (self.hidden_size,)
 
     @property
+    def out_dtype(self) -> str:
+        return self.dtype
+
+    @property
     def layout(self) -> CacheLayout:
         return CacheLayout("rows", self.block_size, (CacheTensor("x", (self.block_size, self.hidden_size), "float32"),))
 

@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 import torch
 
+from atom_kernels.attention.index import IndexProblem
 from atom_kernels.attention.mla import MlaProblem
 from atom_kernels.delta import DeltaNetProblem
 from atom_kernels.native import native_unavailable
@@ -62,7 +63,10 @@ def test_windows_are_those_of_the_built_model(tiny_family, family):
 
 
 def elements_per_token(problem):
-    """Elements of keys and values, of a latent with its rotated key, or of a whole state."""
+    """Elements of keys and values, of an index key, of a latent with its rotated key, or of a whole state."""
+    if isinstance(problem, IndexProblem):
+        # A plan keeps it in bfloat16.
+        return problem.head_dim / 2
     if isinstance(problem, MlaProblem):
         return problem.kv_lora_rank + problem.qk_rope_head_dim
     if isinstance(problem, DeltaNetProblem):
@@ -81,7 +85,7 @@ def assert_needs_are_those_of_the_built_model(checkpoint):
     assert needs.weight_bytes["float32"] == 4 * parameters
     assert needs.weight_bytes["bfloat16"] == 2 * parameters
     caches = mixer_layers(model).values()
-    assert needs.num_layers == len(caches)
+    assert needs.num_layers == len([layer for layer in caches if not isinstance(layer.problem, IndexProblem)])
     assert needs.kv_bytes_per_token["float32"] == 4 * sum(elements_per_token(layer.problem) for layer in caches)
 
 
@@ -100,7 +104,7 @@ def test_rounded_linears_take_the_bytes_of_codes_and_scales(tmp_path):
 def test_a_mixture_is_counted_without_a_list_of_its_experts_names(tiny_family):
     model = build_model(open_checkpoint(tiny_family("qwen3_moe")), BuildContext(dtype=torch.float32))
     assert count_parameters(model).idle
-    assert [layer for layer in model.modules() if isinstance(layer, Experts) and layer._chosen_pieces is not None] == []
+    assert [layer for layer in model.modules() if isinstance(layer, Experts) and layer._chosen is not None] == []
 
 
 def test_a_rank_holds_the_part_of_a_norm_over_heads_that_its_heads_need(tiny_family):

@@ -13,6 +13,8 @@ from atom_models.paged_run import PagedRun, SequenceStep
 from tiny_architectures import families
 
 ATTENTION, LATENT_ATTENTION = "linear paged_attention linear", "linear rms_norm linear latent_attention linear"
+SPARSE_ATTENTION = "linear rms_norm linear sparse_latent_attention linear"
+INDEX = "linear rms_norm linear layer_norm lightning_index sparse_latent_attention linear"
 DELTA_NET = "linear delta_net rms_norm linear"
 MLP = "linear gated_activation linear"
 EXPERTS, SHARED_EXPERTS = "linear moe_route moe_experts", f"linear moe_route {MLP} moe_experts"
@@ -37,6 +39,8 @@ HALVES = {
     "gpt_oss": (ATTENTION, EXPERTS) * 4,
     "deepseek_v2-lite": ("linear latent_attention linear", MLP, "linear latent_attention linear", SHARED_EXPERTS),
     **dict.fromkeys(("kimi_k2", "kimi_k25"), (LATENT_ATTENTION, MLP, LATENT_ATTENTION, SHARED_EXPERTS)),
+    "deepseek_v32": (INDEX, MLP, *(INDEX, SHARED_EXPERTS) * 2),
+    "glm_moe_dsa": (INDEX, MLP, SPARSE_ATTENTION, SHARED_EXPERTS, INDEX, SHARED_EXPERTS),
     **dict.fromkeys(
         ("deepseek_v2", "deepseek_v3", "glm4_moe_lite"),
         (LATENT_ATTENTION, MLP, *(LATENT_ATTENTION, SHARED_EXPERTS) * 2),

@@ -27,6 +27,8 @@ EXACT = {
     "qwen3-30b-a3b": 30_532_122_624,
 }
 ROUNDED = {
+    "deepseek-v3.2": 671.9e9,
+    "glm-5": 744e9,
     "glm-4.5": 355e9,
     "kimi-k2": 1.03e12,
     "kimi-k2.5": 1.03e12,
@@ -36,6 +38,8 @@ ROUNDED = {
 }
 ACTIVE = {
     "deepseek-r1": 37e9,
+    "deepseek-v3.2": 37e9,
+    "glm-5": 40e9,
     "glm-4.5": 32e9,
     "kimi-k2": 32e9,
     "kimi-k2.5": 32e9,
@@ -49,6 +53,8 @@ PUBLISHED_GB = {"gpt-oss-120b": ("mxfp4", 65.25), "gpt-oss-20b": ("mxfp4", 13.76
 # KV heads x head size x 2 x layers (or the latent x layers), two bytes each.
 KV_BYTES = {
     "deepseek-r1": 61 * (512 + 64) * 2,
+    "deepseek-v3.2": 61 * (512 + 64) * 2,
+    "glm-5": 78 * (512 + 64) * 2,
     "glm-4.5": 92 * 2 * 8 * 128 * 2,
     "gpt-oss-120b": 36 * 2 * 8 * 64 * 2,
     "gpt-oss-20b": 24 * 2 * 8 * 64 * 2,
@@ -63,6 +69,8 @@ KV_BYTES = {
     "qwen3.5-27b": 16 * 2 * 4 * 256 * 2,
     "qwen3.5-397b-a17b": 15 * 2 * 2 * 256 * 2,
 }
+# Index keys x layers, which stay in bfloat16.
+INDEX_BYTES = {"deepseek-v3.2": 61 * 128 * 2, "glm-5": 78 * 128 * 2}
 # Delta nets x (value heads x 128 x 128 in float32 + channels x 3 inputs in bfloat16), whatever a request's length.
 STATE_BYTES = {
     "qwen3-next-80b-a3b": 36 * (32 * 128 * 128 * 4 + (2 * 16 + 32) * 128 * 3 * 2),
@@ -71,6 +79,8 @@ STATE_BYTES = {
 }
 CONTEXTS = {
     "deepseek-r1": 163840,
+    "deepseek-v3.2": 163840,
+    "glm-5": 202752,
     "kimi-k2.5": 262144,
     "mixtral-8x7b": 32768,
     "qwen3-235b-a22b": 40960,
@@ -111,8 +121,8 @@ def test_quantized_files_have_the_published_size(name: str):
 def test_a_token_takes_the_cache_that_heads_and_layers_say(name: str):
     needs = needs_of(name)
     first, second = (needs.kv_bytes(count, "bfloat16") for count in (1, 2))
-    assert second - first == KV_BYTES[name]
-    assert first == needs.kv_bytes_per_token["bfloat16"] == KV_BYTES[name] + STATE_BYTES.get(name, 0)
+    assert second - first == KV_BYTES[name] + INDEX_BYTES.get(name, 0)
+    assert first == needs.kv_bytes_per_token["bfloat16"] == second - first + STATE_BYTES.get(name, 0)
     assert (first - needs.kv_bytes_per_token["float8_e4m3fn"]) * 2 == KV_BYTES[name]
     assert needs.max_model_len == CONTEXTS.get(name, 131072)
 

@@ -153,7 +153,7 @@ def test_a_rank_allocates_the_bytes_that_are_counted(name: str, size: int):
         tensors = part.matrices.take(part.matrices.weight_format)
         allocated = [sum(tensor.nbytes for tensor in tensors.values())]
         if part.problem.bias:
-            allocated.append(part.bias.nbytes)
+            allocated.append(part.matrices.take_bias().nbytes)
         assert [one.packed_bytes for one in layer.weights_on_rank()] == allocated
 
 

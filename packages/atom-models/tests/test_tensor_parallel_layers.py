@@ -188,7 +188,7 @@ def test_a_whole_llama_on_several_ranks_gives_the_logits_of_one(tmp_path, size, 
 
 
 # Biases of experts and sinks; shared experts; norms over all heads, with KV heads that two ranks share; latents, with
-# and without one of queries.
+# and without one of queries; an index that each rank has whole.
 @pytest.mark.parametrize(
     ("family", "size"),
     [
@@ -198,6 +198,7 @@ def test_a_whole_llama_on_several_ranks_gives_the_logits_of_one(tmp_path, size, 
         ("minimax_m2", 4),
         ("deepseek_v3", 2),
         ("deepseek_v2-lite", 4),
+        ("glm_moe_dsa", 2),
     ],
 )
 def test_a_mixture_of_experts_on_several_ranks_gives_the_logits_of_one(tiny_family, family, size):

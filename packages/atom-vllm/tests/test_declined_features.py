@@ -65,6 +65,11 @@ def test_an_architecture_that_keeps_states_is_left_to_vllm() -> None:
     assert "Qwen3NextForCausalLM keeps states of requests" in str(why_not_ours(config("Qwen3NextForCausalLM")))
 
 
+@pytest.mark.parametrize("name", ["DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"])
+def test_sparse_attention_is_left_to_vllm(name: str) -> None:
+    assert f"{name} has sparse attention" in str(why_not_ours(config(name, model_config__use_mla=True)))
+
+
 def test_latent_attention_is_ours_unless_our_kernels_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = config("DeepseekV3ForCausalLM", model_config__use_mla=True)
     assert why_not_ours(asked) is None

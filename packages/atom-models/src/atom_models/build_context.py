@@ -27,13 +27,13 @@ class BuildContext:
 
     Attributes:
         platform: what operators are selected for; None probes this machine.
-        dtype: of weights that stay dense, and of activations.
+        dtype: the dtype of weights that stay dense, and of activations.
         device: where weights and tables live.
         collectives: the ranks that share each layer.
         quantization: how each layer is stored and held, by its name.
         mixer_host: ``(problem, layer name, context)`` -> what runs a layer that has a cache; by default a kernel that
             fits `platform`, over the caches of the forward context.
-        kv_cache_dtype: of keys and values by torch name; "auto" becomes `dtype`.
+        kv_cache_dtype: the dtype of cached keys and values by torch name; "auto" becomes `dtype`.
         block_size: tokens of a cache block.
         max_model_len: longest sequence that will be run, for tables of positions; None is the model's own.
         model_impl: what serves the checkpoint: "atom" is a file of this package, "transformers" its layers over our

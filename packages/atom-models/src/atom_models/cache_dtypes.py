@@ -18,7 +18,7 @@ def stored_dtype(kv_cache_dtype: str, dtype: str, platform: Platform) -> str:
     Args:
         kv_cache_dtype: one of `CACHE_DTYPES`; "auto" is `dtype`, "fp8" the platform's own kind of float8, and
             "fp8_per_token_head" the same with a scale for each token and head.
-        dtype: of the model.
+        dtype: the model's dtype.
 
     Raises:
         ValueError: `kv_cache_dtype` is another word.

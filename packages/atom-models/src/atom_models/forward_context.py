@@ -81,14 +81,16 @@ def get_forward_context() -> ForwardContext:
         ) from None
 
 
-def mix_in_step(mix: Mix, inputs: Sequence[torch.Tensor], out_shape: Sequence[int]) -> torch.Tensor:
-    """The result of ``mix(*inputs)``, of `out_shape` and the first input's dtype.
+def mix_in_step(
+    mix: Mix, inputs: Sequence[torch.Tensor], out_shape: Sequence[int], out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """The result of ``mix(*inputs)``, of `out_shape` and `out_dtype`, or else the first input's dtype.
 
     It is called at once, unless the step is being captured in pieces: then each replay calls it, with its own context.
     """
     between_graphs = get_forward_context().between_graphs
     if between_graphs is None:
         return mix(*inputs)
-    out = inputs[0].new_empty(out_shape)
+    out = inputs[0].new_empty(out_shape, dtype=out_dtype)
     between_graphs(mix, inputs, out)
     return out

@@ -100,7 +100,7 @@ def load_model(
         quantization: round plain weights while loading: "int8", "int4", "fp8", "fp8_block" or "mxfp4"; "none" also
             makes plain numbers of a GGUF file's, which stay packed without it.
         device: where it runs; None is the platform's.
-        kv_cache_dtype: of keys and values, as the engine's --kv-cache-dtype: "auto" (the model's), "bf16" or "fp8".
+        kv_cache_dtype: what keys and values are cached in: "auto", "bf16" or "fp8", as the engine's --kv-cache-dtype.
         block_size: tokens of a cache block.
         max_model_len: longest sequence that will be run; None is the model's own. Some rotations (longrope, dynamic)
             depend on it.

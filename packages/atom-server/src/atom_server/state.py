@@ -37,7 +37,7 @@ class ServerState:
         dead_reason: why the engine is gone; None while it works.
         response_template: how the model's replies are read, as JSON declares it.
         active: what is generating for the HTTP requests that are open.
-        responses: of the Responses API, to be fetched or continued.
+        responses: those that the Responses API has stored, to be fetched or continued.
         keys: who may use the server.
         rates: how much each of them may use.
     """

@@ -11,7 +11,7 @@ from atom_vllm.stored_weights import why_quantization_is_left
 
 def why_not_ours(vllm_config: Any) -> str | None:
     """Why vLLM's own model must serve this configuration; None where ours can."""
-    from atom_models.architectures.registry import UnsupportedArchitectureError, check_architecture, keeps_states
+    from atom_models.architectures import registry
 
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     cache_dtype = str(vllm_config.cache_config.cache_dtype)
@@ -37,11 +37,13 @@ def why_not_ours(vllm_config: Any) -> str | None:
         if holds:
             return reason
     architecture = model.hf_config.architectures[0]
-    if keeps_states(architecture):
+    if registry.keeps_states(architecture):
         return f"{architecture} keeps states of requests, which only vLLM's own layers hold in its cache"
+    if registry.has_sparse_attention(architecture):
+        return f"{architecture} has sparse attention, whose index keys only vLLM's own layers hold in its cache"
     try:
-        check_architecture(architecture)
-    except UnsupportedArchitectureError as error:
+        registry.check_architecture(architecture)
+    except registry.UnsupportedArchitectureError as error:
         return str(error)
     return why_quantization_is_left(vllm_config)
 

@@ -29,6 +29,7 @@ from atom_core.scheduler import Scheduler
 from atom_core.speculation import make_speculation
 from atom_core.structured_output.constrained_requests import ConstrainedRequests
 from atom_core.tokenization import Tokenizer
+from atom_models import open_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class EngineCore:
     """Owns the scheduler and the executor; one thread calls it.
 
     Args:
-        config: of the engine.
+        config: the engine's configuration.
         executor: runs the steps; None makes one, with a `ModelRunner` for each rank.
 
     Attributes:
@@ -86,7 +87,7 @@ class EngineCore:
         self._news: list[EngineOutput] = []
         self._failed_steps = 0
         self._constrained = ConstrainedRequests(
-            lambda: _open_tokenizer(config),
+            lambda: Tokenizer.of_model(open_checkpoint(config.model.path), config.model.tokenizer),
             vocab_size=config.model.vocab_size,
             eos_token_ids=config.model.eos_token_ids,
             config=config.structured_output,
@@ -315,14 +316,6 @@ def _without(output: ModelOutput, request_ids: set[str]) -> ModelOutput:
         for result in output.requests
     ]
     return ModelOutput(output.step_id, requests)
-
-
-def _open_tokenizer(config: EngineConfig) -> Tokenizer:
-    from atom_models import open_checkpoint
-
-    if config.model.tokenizer is not None:
-        return Tokenizer.from_folder(config.model.tokenizer)
-    return Tokenizer.from_checkpoint(open_checkpoint(config.model.path))
 
 
 def _named(error: BaseException) -> str:

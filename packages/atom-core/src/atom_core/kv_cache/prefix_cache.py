@@ -117,7 +117,10 @@ class PrefixCache:
         table.parent = hit.prefixes[-1] if num_blocks else table.salt
 
     def forget(self, block_id: int) -> None:
-        """The block is about to store something else; those beside it that serve no hit without it lose their name."""
+        """Removes a block that is about to store something else.
+
+        Blocks of other groups that hold the same tokens, and that no hit can use without it, are removed too.
+        """
         prefix = self._by_block.pop(block_id)
         lost = prefix.block_ids.index(block_id)
         prefix.block_ids[lost] = None

@@ -86,12 +86,12 @@ class RequestOutput(msgspec.Struct, gc=False, frozen=True):
         stop_reason: the stop string or token id that ended it.
         logprobs: one entry for each of `output_tokens`, where asked for.
         prompt_logprobs: with the first news, or before them in parts: one entry for each prompt token but the first.
-        num_prompt_tokens, num_cached_tokens: of the prompt, and found in the prefix cache.
+        num_prompt_tokens, num_cached_tokens: tokens of the prompt, and how many of them the prefix cache had.
         num_output_tokens: generated so far.
         ttft, latency: seconds from arrival to the first token, and until now.
         error: what went wrong where finish_reason is "error".
-        embedding: of the prompt, of length 1, where the request was for one.
-        error_code: of an error that is the request's own, e.g. "invalid_grammar"; None where the engine failed.
+        embedding: the prompt's vector, of length 1, where the request was for one.
+        error_code: names an error that is the request's own, e.g. "invalid_grammar"; None where the engine failed.
         num_draft_tokens, num_accepted_tokens: guessed so far, and how many of these are part of the output.
     """
 

@@ -83,6 +83,10 @@ class DeltaNetProblem:
         return (self.num_value_heads, self.value_dim)
 
     @property
+    def out_dtype(self) -> str:
+        return self.dtype
+
+    @property
     def weights(self) -> Mapping[str, WeightSpec]:
         """`conv` is ``[C, 1, W]``, as convolutions are stored."""
         import torch

@@ -48,11 +48,11 @@ def short_conv_kernel(
     ROWS is at least WIDTH - 1, so that only a sequence's first program reads its state: that one keeps states too.
     """
     BEFORE: tl.constexpr = WIDTH - 1
-    place, chunk = find_chunk(tl.program_id(0), num_sequences, query_start_loc_ptr, ROWS)
-    first, end, slot, goes_on = load_sequence(
+    place, chunk = find_chunk(tl.program_id(0), num_sequences, query_start_loc_ptr, ROWS, 1)
+    first, end, slot, context = load_sequence(
         place, num_rows, num_sequences, slots_ptr, query_start_loc_ptr, seq_lens_ptr
     )
-    count, begin = end - first, chunk * ROWS
+    count, begin, goes_on = end - first, chunk * ROWS, context > 0
     if begin < count:
         channels = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = channels < CHANNELS

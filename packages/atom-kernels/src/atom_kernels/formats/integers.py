@@ -36,7 +36,7 @@ class Integers:
         bits: 8 or 4.
         group: inputs that share a scale; None is a whole row.
         offset: codes of four bits may have any, those of eight a minimum.
-        scale_dtype: of scales and minima.
+        scale_dtype: the dtype of scales and minima.
     """
 
     bits: int

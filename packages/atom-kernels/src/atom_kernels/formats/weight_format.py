@@ -16,7 +16,7 @@ class Part:
     """One tensor of a format. Each of its elements belongs to `rows` x `columns` weights.
 
     Attributes:
-        dtype: of the tensor.
+        dtype: the dtype of the tensor.
         rows: outputs that share an element.
         columns: inputs that share an element; None is a whole row. Two packed codes share a byte.
         is_scale: an element is a number that its weights have in common, so that it may be repeated for fewer of them.
@@ -28,7 +28,7 @@ class Part:
     is_scale: bool = True
 
     def shape(self, num_rows: int, num_columns: int) -> tuple[int, int]:
-        """Of the tensor for a matrix of that size; elements at its edges may stand for fewer weights."""
+        """The tensor's shape for a matrix of that size; elements at its edges may stand for fewer weights."""
         return -(-num_rows // self.rows), 1 if self.columns is None else -(-num_columns // self.columns)
 
 

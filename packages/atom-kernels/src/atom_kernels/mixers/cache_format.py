@@ -25,7 +25,7 @@ class CacheFormat:
     """The number format of one layer's cache. A number is what is stored times its scale.
 
     Attributes:
-        dtype: of what is stored, by torch name; float8 saturates.
+        dtype: the dtype of what is stored, by torch name; float8 saturates.
         scales: ``"none"``: the scale is 1. ``"head"``: the layer has one for each cached head, which come with its
             weights. ``"token_head"``: each token and head has one of its own, which lies beside it in the page.
     """

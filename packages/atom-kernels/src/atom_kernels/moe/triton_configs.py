@@ -24,9 +24,9 @@ class TileConfig:
     Attributes:
         group_m: blocks of pairs that go through all outputs together, so that weights and rows stay in the L2 cache.
         swap: outputs are the long side of the tensor core's tile, which suits few pairs.
-        num_warps, num_stages: of a program, and of its loads in flight.
-        dependent: programs start, and wait, while the kernel before is still running.
-        prefetch: of the second product, lines of 128 bytes that a waiting program asks for, of each row of weights.
+        num_warps, num_stages: warps of a program, and how many of its loads are in flight.
+        dependent: whether programs start, and wait, while the kernel before still runs.
+        prefetch: lines of 128 bytes of each row of the second product's weights that a waiting program asks for.
     """
 
     block_m: int = 16

@@ -29,9 +29,6 @@ from atom_models.layers import (
     mla_scale,
 )
 
-# The norms of latents have this one in every published model, whatever their config says of the other norms.
-_NORM_EPS = 1e-6
-
 
 @dataclass(frozen=True, kw_only=True)
 class DeepseekV2Config(FineGrainedMoEConfig):
@@ -55,6 +52,11 @@ class DeepseekV2Config(FineGrainedMoEConfig):
         return self.qk_rope_head_dim
 
     @property
+    def latent_norm_eps(self) -> float:
+        """Of the norms of latents. Engines that serve these models give them the epsilon of all other norms."""
+        return self.rms_norm_eps
+
+    @property
     def routing(self) -> RoutingConfig:
         if self.topk_method not in ("greedy", "group_limited_greedy"):
             raise ValueError(f"topk_method is {self.topk_method!r}, not greedy or group_limited_greedy")
@@ -69,6 +71,21 @@ class DeepseekV2Config(FineGrainedMoEConfig):
         )
 
 
+def mla_problem(config: DeepseekV2Config, context: BuildContext, *, prefix: str) -> MlaProblem:
+    """This rank's latent attention, of the layer's block `prefix`."""
+    return MlaProblem(
+        num_heads=context.split(config.num_attention_heads, f"{prefix}: num_attention_heads"),
+        kv_lora_rank=config.kv_lora_rank,
+        qk_nope_head_dim=config.qk_nope_head_dim,
+        qk_rope_head_dim=config.qk_rope_head_dim,
+        v_head_dim=config.v_head_dim,
+        scale=mla_scale(config.qk_nope_head_dim + config.qk_rope_head_dim, config.rope_parameters),
+        dtype=context.dtype_name,
+        cache=CacheFormat.named(context.kv_cache_dtype),
+        block_size=context.block_size,
+    )
+
+
 class DeepseekV2Attention(Layer):
     """Ranks share the heads; latents are every rank's own. Queries have a latent where `q_lora_rank` is given."""
 
@@ -79,19 +96,8 @@ class DeepseekV2Attention(Layer):
         hidden_size, num_heads, q_rank = config.hidden_size, config.num_attention_heads, config.q_lora_rank
         if config.attention_bias and q_rank is None:
             raise ValueError(f"{prefix}: attention_bias needs q_lora_rank: no published model is without")
-        query_dim = config.qk_nope_head_dim + config.qk_rope_head_dim
-        latent_dim = config.kv_lora_rank + config.qk_rope_head_dim
-        problem = MlaProblem(
-            num_heads=context.split(num_heads, f"{prefix}: num_attention_heads"),
-            kv_lora_rank=config.kv_lora_rank,
-            qk_nope_head_dim=config.qk_nope_head_dim,
-            qk_rope_head_dim=config.qk_rope_head_dim,
-            v_head_dim=config.v_head_dim,
-            scale=mla_scale(query_dim, config.rope_parameters),
-            dtype=context.dtype_name,
-            cache=CacheFormat.named(context.kv_cache_dtype),
-            block_size=context.block_size,
-        )
+        problem = mla_problem(config, context, prefix=prefix)
+        query_dim, latent_dim = problem.query_dim, problem.latent_dim
         if q_rank is None:
             query = Shard("q_proj", num_heads * query_dim, context.collectives.size)
         else:
@@ -108,15 +114,14 @@ class DeepseekV2Attention(Layer):
         self.q_a_layernorm = self.q_b_proj = None
         if q_rank is not None:
             self.q_b_proj = ColumnParallelLinear(q_rank, num_heads * query_dim, context, prefix=f"{prefix}.q_b_proj")
-            self.q_a_layernorm = RMSNorm(
-                q_rank, _NORM_EPS, context, prefix=f"{prefix}.q_a_layernorm", feeds=self.q_b_proj
-            )
+            eps = config.latent_norm_eps
+            self.q_a_layernorm = RMSNorm(q_rank, eps, context, prefix=f"{prefix}.q_a_layernorm", feeds=self.q_b_proj)
         self.attn = LatentAttention(
             problem,
             context=context,
             prefix=f"{prefix}.attn",
             rotary=replace(rotary, interleaved=config.rope_interleave),
-            norm=RMSNorm(config.kv_lora_rank, _NORM_EPS, context, prefix=f"{prefix}.kv_a_layernorm"),
+            norm=RMSNorm(config.kv_lora_rank, config.latent_norm_eps, context, prefix=f"{prefix}.kv_a_layernorm"),
         )
         self.o_proj = RowParallelLinear(
             num_heads * config.v_head_dim, hidden_size, context, prefix=f"{prefix}.o_proj", bias=config.attention_bias

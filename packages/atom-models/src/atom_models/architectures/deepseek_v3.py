@@ -6,7 +6,7 @@ the load and only helps to choose. Layers that predict further tokens lie behind
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,12 +17,21 @@ from atom_models.layers import RoutingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DeepseekV3Config(DeepseekV2Config):
-    """Fields of `config.json`; Kimi-K2's has the same."""
+    """Fields of `config.json`; Kimi-K2's has the same. `mlp_layer_types`, where given, says which layers have experts.
+
+    Layers that predict further tokens have some, and are not in the list.
+    """
 
     always: ClassVar[Mapping[str, tuple[Any, ...]]] = {"scoring_func": ("sigmoid",)}
 
     topk_method: str = "noaux_tc"
     norm_topk_prob: bool = True
+    mlp_layer_types: Sequence[str] | None = None
+
+    def has_experts(self, layer_id: int) -> bool:
+        if self.mlp_layer_types is None or layer_id >= len(self.mlp_layer_types):
+            return super().has_experts(layer_id)
+        return self.mlp_layer_types[layer_id] == "sparse"
 
     @property
     def routing(self) -> RoutingConfig:

@@ -226,10 +226,11 @@ class LlamaDecoderLayer(Layer):
 
 
 class LlamaForCausalLM(DecoderForCausalLM):
-    """Relatives name their config, and their decoder layer where it is another."""
+    """Relatives name their config, and their decoder layer, and the loop over these, where it is another."""
 
     config_class: type[LlamaConfig] = LlamaConfig
     decoder_layer: Callable[..., Layer] = LlamaDecoderLayer
+    decoder: type[Decoder] = Decoder
 
     def make_model(self, config: LlamaConfig, context: BuildContext) -> Decoder:
         rotary = make_rotary(config.rope, config.head_size, config.max_position_embeddings, context=context)
@@ -239,7 +240,7 @@ class LlamaForCausalLM(DecoderForCausalLM):
             for layer_id in range(config.num_hidden_layers)
         ]
         norm = self.make_norm(config, context, prefix=f"{prefix}.norm")
-        return Decoder(config, context, layers=layers, norm=norm, prefix=prefix)
+        return self.decoder(config, context, layers=layers, norm=norm, prefix=prefix)
 
     def make_norm(self, config: Any, context: BuildContext, *, prefix: str) -> Layer:
         """The last norm; relatives make theirs."""

@@ -32,6 +32,8 @@ LAYER_NORM = "layer norm"
 UNGATED_MLP = "MLP without a gate"
 # Keys and values are cached as one latent vector.
 LATENT_ATTENTION = "latent attention"
+# An index chooses the latents that a token attends to.
+SPARSE_ATTENTION = "sparse attention"
 MIXTURE_OF_EXPERTS = "mixture of experts"
 # Routers have a weight for each expert that chooses and does not weigh.
 CORRECTION_BIAS = "biased choice of experts"
@@ -50,7 +52,7 @@ class Architecture:
     """An architecture before anything of it is imported.
 
     Attributes:
-        module: of this package; it defines a class of the architecture's name.
+        module: a module of this package, which defines a class of the architecture's name.
         models: published models that are of it, for lists.
         features: the words above, for lists.
         published_as: number format of the weights that their publishers give out, as `quantization_method` spells it.
@@ -65,6 +67,11 @@ class Architecture:
     def keeps_states(self) -> bool:
         """Whether some of its layers keep one state a request."""
         return GATED_DELTA_NET in self.features
+
+    @property
+    def has_sparse_attention(self) -> bool:
+        """Whether an index of its layers chooses what they attend to."""
+        return SPARSE_ATTENTION in self.features
 
     @property
     def has_prediction_layers(self) -> bool:
@@ -85,6 +92,9 @@ _ARCHITECTURES = {
     "DeepseekV3ForCausalLM": Architecture(
         "deepseek_v3", "DeepSeek V3, R1; Kimi-K2", (LATENT_ATTENTION, *_DEEPSEEK_V3_EXPERTS, PREDICTION_LAYERS), "fp8"
     ),
+    "DeepseekV32ForCausalLM": Architecture(
+        "deepseek_v32", "DeepSeek V3.2, V3.2-Exp", (LATENT_ATTENTION, SPARSE_ATTENTION, *_DEEPSEEK_V3_EXPERTS), "fp8"
+    ),
     "Gemma3ForCausalLM": Architecture("gemma3", "Gemma 3 (text)", (FOUR_NORMS, QK_NORM, SLIDING_WINDOW)),
     "Glm4MoeForCausalLM": Architecture(
         "glm4_moe",
@@ -93,6 +103,11 @@ _ARCHITECTURES = {
     ),
     "Glm4MoeLiteForCausalLM": Architecture(
         "glm4_moe_lite", "GLM-4.7-Flash", (LATENT_ATTENTION, *_DEEPSEEK_V3_EXPERTS, PREDICTION_LAYERS)
+    ),
+    "GlmMoeDsaForCausalLM": Architecture(
+        "glm_moe_dsa",
+        "GLM-5, 5.2",
+        (LATENT_ATTENTION, SPARSE_ATTENTION, MIXTURE_OF_EXPERTS, CORRECTION_BIAS, SHARED_EXPERTS),
     ),
     "GptOssForCausalLM": Architecture(
         "gpt_oss", "GPT-OSS 20B, 120B", (SLIDING_WINDOW, SINKS, MIXTURE_OF_EXPERTS, EXPERT_BIAS), "mxfp4"
@@ -151,6 +166,11 @@ def describe_architecture(name: str) -> Architecture:
 def keeps_states(name: str) -> bool:
     """Whether some layers of an architecture keep one state a request; False for one that has no file here."""
     return name in _ARCHITECTURES and _ARCHITECTURES[name].keeps_states
+
+
+def has_sparse_attention(name: str) -> bool:
+    """Whether an index chooses what layers of an architecture attend to; False for one that has no file here."""
+    return name in _ARCHITECTURES and _ARCHITECTURES[name].has_sparse_attention
 
 
 def check_architecture(name: str, config: Mapping[str, Any] | None = None) -> None:

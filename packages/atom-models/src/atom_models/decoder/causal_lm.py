@@ -92,8 +92,8 @@ class Decoder(nn.Module):
         )
         self.layers = nn.ModuleList(layers)
         self.norm = norm
-        self._embed_scale, self._aux_layer_ids = embed_scale, context.aux_hidden_states
-        outside = [layer_id for layer_id in self._aux_layer_ids if not 0 <= layer_id < len(self.layers)]
+        self._embed_scale, self.aux_layer_ids = embed_scale, context.aux_hidden_states
+        outside = [layer_id for layer_id in self.aux_layer_ids if not 0 <= layer_id < len(self.layers)]
         if outside:
             raise ValueError(
                 f"aux_hidden_states asks for the output of layer {outside[0]}; the model has layers 0 to "
@@ -108,10 +108,15 @@ class Decoder(nn.Module):
         self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
     ) -> Any:
         residual = Residual(self.embed(input_ids) if inputs_embeds is None else inputs_embeds)
+        residual, aux = self.run_layers(positions, residual)
+        hidden_states = self.norm(residual)
+        return (hidden_states, [each.tensor() for each in aux]) if self.aux_layer_ids else hidden_states
+
+    def run_layers(self, positions: torch.Tensor, residual: Residual) -> tuple[Residual, list[Residual]]:
+        """The residual behind the last layer, and behind each of `aux_layer_ids`."""
         aux = []
         for layer_id, layer in enumerate(self.layers):
             residual = layer(positions, residual)
-            if layer_id in self._aux_layer_ids:
+            if layer_id in self.aux_layer_ids:
                 aux.append(residual)
-        hidden_states = self.norm(residual)
-        return (hidden_states, [each.tensor() for each in aux]) if self._aux_layer_ids else hidden_states
+        return residual, aux

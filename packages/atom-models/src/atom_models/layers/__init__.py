@@ -15,6 +15,7 @@ from atom_models.layers.linear import (
 from atom_models.layers.loadable import Loadable
 from atom_models.layers.mixers.attention import Attention
 from atom_models.layers.mixers.delta_net import DeltaNet
+from atom_models.layers.mixers.index import LightningIndex
 from atom_models.layers.mixers.mixer import Mixer
 from atom_models.layers.mixers.mla import LatentAttention, mla_scale
 from atom_models.layers.mixers.rotary import Rotary, make_rotary
@@ -39,6 +40,7 @@ __all__ = [
     "LatentAttention",
     "Layer",
     "LayerNorm",
+    "LightningIndex",
     "Linear",
     "Loadable",
     "MergedColumnParallelLinear",

@@ -16,8 +16,8 @@ from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
 from atom_models.fallback.choice import Implementation, choose_implementation
-from atom_models.layers import Experts, Linear
-from atom_models.model import config_warnings, construct_model, stored_quantization
+from atom_models.layers import Experts, LightningIndex, Linear
+from atom_models.model import config_warnings, construct_model, mixer_layers, stored_quantization
 from atom_models.quantization import ROUNDED_TO, UNQUANTIZED, GGUFQuantization, Quantization
 from atom_models.requirements.cache import CACHE_DTYPES, CacheGroup, cache_groups
 from atom_models.requirements.parameters import Count, count_parameters
@@ -47,9 +47,9 @@ class ModelRequirements:
         architecture: as the checkpoint names it.
         implementation: what serves it: our own file, or transformers' layers.
         num_parameters: tied embeddings counted once; layers that are not loaded are not counted.
-        num_active_parameters: of these, what one token passes through; fewer in mixtures of experts.
-        num_linear_parameters: of these, what is rounded while loading (no embedding, head or router).
-        num_layers: layers that have a cache.
+        num_active_parameters: those that one token passes through; fewer in mixtures of experts.
+        num_linear_parameters: those that are rounded while loading (no embedding, head or router).
+        num_layers: layers that have a cache; an index of attention is a part of one.
         max_model_len: longest context in tokens.
         weight_bytes: by number format. Those of `ROUNDED_TO` leave all but linears and experts in bfloat16; the
             published format is there if the checkpoint is quantized and can be read: in the tensors that layers hold,
@@ -120,7 +120,7 @@ def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto") -> Mode
         num_parameters=count.parameters,
         num_active_parameters=count.parameters - count.idle,
         num_linear_parameters=count.linear,
-        num_layers=sum(group.num_layers for group in whole.cache_groups),
+        num_layers=sum(not isinstance(layer, LightningIndex) for layer in mixer_layers(model).values()),
         max_model_len=checkpoint.max_model_len,
         weight_bytes=whole.weight_bytes,
         published_format=published,

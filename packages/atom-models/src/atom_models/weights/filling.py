@@ -53,7 +53,7 @@ def check_fit(model: nn.Module, available: Collection[str], where: str, headers:
 
     Args:
         available: the names of all tensors.
-        headers: of the same, where they are known.
+        headers: what their headers say, where that is known.
 
     Returns:
         The names that layers take, one layer's after another's.
@@ -144,7 +144,7 @@ class _Filling:
         return len(self._seen)
 
     def is_used(self, name: str) -> bool:
-        """Whether a name that no layer expects is none of those that are passed over."""
+        """Whether a tensor that no layer expects should have been used; False for those known to be needless."""
         if name in self._ignored or name.endswith(_IGNORED_SUFFIXES) or name.startswith(self._ignored_prefixes):
             return False
         if name.endswith(_CACHE_SCALES):

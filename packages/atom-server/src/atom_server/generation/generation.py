@@ -30,11 +30,11 @@ class Generation:
     Sample ``s`` of prompt ``p`` is choice ``p * n + s``. Close it whatever happens: that aborts what still runs.
 
     Attributes:
-        id: of the answer, e.g. "cmpl-5f2c...".
+        id: the answer's id, e.g. "cmpl-5f2c...".
         prompts, model, created: for the answer.
         submitted: when, by the monotonic clock.
-        num_prompt_tokens: of all prompts, each counted once.
-        num_reasoning_tokens: of the tokens so far; set by whoever reads the text.
+        num_prompt_tokens: tokens of all prompts, each counted once.
+        num_reasoning_tokens: how many tokens so far are reasoning; set by whoever reads the text.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ class Metrics:
     """Counts what ends; what is running is asked of the engine when somebody reads.
 
     Args:
-        prefix: of all names.
+        prefix: what all names begin with.
         model_name: their label.
     """
 

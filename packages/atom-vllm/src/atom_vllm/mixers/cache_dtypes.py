@@ -38,7 +38,7 @@ def why_not_cached(kv_cache_dtype: str, dtype: str, head_size: int) -> str | Non
         plan = plan_over_view(problem)
     except UnsupportedMixerError as error:
         return f"{what} are left to it: {error}"
-    if plan.backend == "reference":  # right, but slower than anything of vLLM's
+    if not plan.has_kernel:  # right, but slower than anything of vLLM's
         reasons = "; ".join(f"{name}: {reason}" for name, reason in plan.reasons)
         return f"{what} are left to it here ({reasons})"
     return None

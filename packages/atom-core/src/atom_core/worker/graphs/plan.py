@@ -15,7 +15,7 @@ class GraphPlan:
     """What is captured.
 
     Attributes:
-        shapes: of whole steps; None captures no step whole.
+        shapes: the shapes of whole steps; None captures no step whole.
         piece_sizes: tokens of the steps that are captured between attention layers.
         choices: a line for each value that was chosen for the user.
     """

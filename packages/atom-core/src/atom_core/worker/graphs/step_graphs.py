@@ -31,9 +31,9 @@ class StepGraphs:
     Args:
         inputs: builds the batches.
         run_model, draw, follow: what is captured; nobody drafts without `follow`.
-        shapes: of the batches. Every row of them samples: rows that need not, into the row for padding.
-        num_drafts: that are made behind a step at most.
-        max_seq_len: of a request, ever: graphs hold for every length.
+        shapes: the shapes of the batches. Every row of them samples: rows that need not, into the row for padding.
+        num_drafts: how many are made behind a step at most.
+        max_seq_len: the most tokens that a request ever has: graphs hold for every length.
         capture: makes the graphs.
     """
 

@@ -19,8 +19,8 @@ class DeviceInputs:
     """The buffers of batches, at fixed addresses; each step overwrites them behind the one before.
 
     Args:
-        tables: of the requests.
-        max_num_seqs, max_num_tokens: of a batch.
+        tables: what the device keeps of the requests.
+        max_num_seqs, max_num_tokens: the most requests and tokens of a batch.
 
     Attributes:
         device: where they are.
@@ -64,9 +64,10 @@ class DeviceInputs:
     def fill(self, rows: StepRows, shape: GraphShape | None = None) -> None:
         """Launch what writes the buffers.
 
-        To have the shape of a graph the batch is padded with requests that have nothing cached: of one token each in a
-        decode, else the first of them has all tokens that are missing, and the others none. Requests that do not sample
-        do it too then, after the others and into the row for padding, as padding does.
+        The batch is padded to the shape of its graph with requests that have nothing cached. In a decode each of them
+        has `tokens_each`; otherwise the first has all tokens that are missing, and the others have none. Every request
+        of a graph samples: those of padding, and those that sample nothing in this step, draw after the others, and
+        what they draw goes to the row for padding.
         """
         fields = self._fields(rows, shape)
         writes, values = self._tables.take_writes()

@@ -32,12 +32,12 @@ class DeviceSteps:
     """`Steps` of a GPU: batches are built there, and those that have a graph are replayed.
 
     Args:
-        config: of the engine.
+        config: the engine's configuration.
         model: what runs.
-        states, tables: of the requests.
+        states, tables: what the device keeps of the requests.
         sampler: draws over the states.
-        max_model_len: of a request.
-        weights_per_token: that each is multiplied by, about.
+        max_model_len: the most tokens that a request has.
+        weights_per_token: by how many weights each token is multiplied, about.
         capture: makes graphs.
         drafter: follows the steps; None where nobody drafts.
 

@@ -3,7 +3,8 @@
 Absorbed means that a query is multiplied by the weights that would make keys of latents, and attends to the latents
 themselves: all heads share one key and value head, which is the cache itself, without a copy of adjacent blocks.
 
-Shapes: T tokens, H heads, D query_dim, N qk_nope_head_dim, V v_head_dim, C kv_lora_rank, L latent_dim.
+Shapes: T tokens, H heads, D query_dim, N qk_nope_head_dim, V v_head_dim, C kv_lora_rank, L latent_dim, S slots of the
+cache.
 """
 
 from __future__ import annotations
@@ -90,19 +91,30 @@ class TorchMla(MixerRunner):
         (cache,) = caches
         q_THD, latent_TL = apply_mla_prologue(self.problem, q_THD, kv_TL, prologue)
         write_cache(caches, (latent_TL[: len(metadata.slot_mapping)],), metadata.slot_mapping)
-        cached_S1L = cache.flatten(0, 1).unsqueeze(1)
+        cached_SL = cache.flatten(0, 1)
         out_THV = q_THD.new_zeros(*q_THD.shape[:2], self.problem.v_head_dim)
         for rows, pieces in metadata.requests:
-            if pieces is None:
-                out_THV[rows] = self._expanded(q_THD[rows], latent_TL[rows], weights)
-            else:
-                absorbed_THL = self._absorb(q_THD[rows], weights)
-                found_THL, _ = self._absorbed.attend_request(absorbed_THL, cached_S1L, cached_S1L, pieces)
-                found_THC = found_THL[..., : self.problem.kv_lora_rank].to(q_THD.dtype)
-                out_THV[rows] = torch.einsum("thc,hvc->thv", found_THC, weights.value)
+            out_THV[rows] = self.attend_request(q_THD[rows], latent_TL[rows], cached_SL, pieces, weights)
         return out_THV
 
-    def _absorb(self, q_THD: torch.Tensor, weights: TorchMlaWeights) -> torch.Tensor:
+    def attend_request(
+        self,
+        q_THD: torch.Tensor,
+        latent_TL: torch.Tensor,
+        cached_SL: torch.Tensor,
+        pieces: tuple[paged.Piece, ...] | None,
+        weights: TorchMlaWeights,
+    ) -> torch.Tensor:
+        """Outputs of one request over latents by slot; its own new ones are all of them where there are no pieces."""
+        if pieces is None:
+            return self._expanded(q_THD, latent_TL, weights)
+        cached_S1L = cached_SL.unsqueeze(1)
+        found_THL, _ = self._absorbed.attend_request(self.absorb(q_THD, weights), cached_S1L, cached_S1L, pieces)
+        found_THC = found_THL[..., : self.problem.kv_lora_rank].to(q_THD.dtype)
+        return torch.einsum("thc,hvc->thv", found_THC, weights.value)
+
+    def absorb(self, q_THD: torch.Tensor, weights: TorchMlaWeights) -> torch.Tensor:
+        """Queries as latents meet them, ``[T, H, L]``."""
         query_THN, turned = q_THD.split([self.problem.qk_nope_head_dim, self.problem.qk_rope_head_dim], dim=-1)
         return torch.cat((torch.einsum("thn,hnc->thc", query_THN, weights.key), turned), dim=-1)
 

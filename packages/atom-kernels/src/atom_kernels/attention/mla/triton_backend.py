@@ -8,7 +8,7 @@ Shapes: T tokens, H heads, N qk_nope_head_dim, E qk_rope_head_dim, D = N + E, V 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from atom_kernels.attention.triton.launch import TritonMetadata
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, Caches
+
+Attend = Callable[[torch.Tensor, torch.Tensor], None]
+"""``(queries [T, H, L], found [T, H, C])``: fills the second with what absorbed queries find in the latents."""
 
 _MAX_RANK = 512
 # Heads of one program: their sums over latents fill its registers.
@@ -128,30 +131,57 @@ class TritonMla(MixerRunner):
         weights: TorchMlaWeights,
         prologue: MlaPrologue | None,
     ) -> torch.Tensor:
+        if metadata.whole is None:
+            return self.forward_absorbed(
+                inputs, caches, metadata, weights=weights, prologue=prologue, attend=self._attend_to(caches, metadata)
+            )
+        step, out_THV = self._begin(inputs, caches, metadata, prologue)
+        if len(step.q):
+            self._expanded(step, metadata.whole, weights, out_THV[: len(step.q)])
+        return out_THV
+
+    def forward_absorbed(
+        self,
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
+        metadata: TritonMlaMetadata,
+        *,
+        weights: TorchMlaWeights,
+        prologue: MlaPrologue | None,
+        attend: Attend,
+    ) -> torch.Tensor:
+        """`forward` where all queries are absorbed, and `attend` looks at the latents."""
+        step, out_THV = self._begin(inputs, caches, metadata, prologue)
+        if len(step.q):
+            rank, nope = self.problem.kv_lora_rank, self.problem.qk_nope_head_dim
+            query_THL = self._write_cache(step, rank)
+            self._multiply(step.q[..., :nope], weights.key, query_THL[..., :rank])
+            found_THC = query_THL.new_empty((*query_THL.shape[:2], rank))
+            attend(query_THL, found_THC)
+            self._multiply(found_THC, weights.value.transpose(1, 2), out_THV[: len(step.q)])
+        return out_THV
+
+    def _attend_to(self, caches: Caches, metadata: TritonMlaMetadata) -> Attend:
+        latents = caches[0].unsqueeze(2)
+        return lambda query, found: self.latents.attend(query, latents, latents, found, metadata.paged)
+
+    def _begin(
+        self,
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
+        metadata: TritonMlaMetadata,
+        prologue: MlaPrologue | None,
+    ) -> tuple[_Step, torch.Tensor]:
+        """The step without padding, and its output, of which padding is zeros."""
         q_THD, kv_TL = inputs
-        problem, rows = self.problem, slice(0, metadata.paged.step.num_tokens)
+        problem, num_tokens = self.problem, metadata.paged.step.num_tokens
         if not q_THD.dtype is kv_TL.dtype is self._dtype:
             raise TypeError(f"latent attention was planned for {self._dtype}, got {q_THD.dtype} and {kv_TL.dtype}")
         if q_THD.stride()[1:] != (problem.query_dim, 1):
             q_THD = q_THD.contiguous()
         out_THV = q_THD.new_empty((*q_THD.shape[:2], problem.v_head_dim))
-        out_THV[metadata.paged.step.num_tokens :].zero_()
-        if metadata.paged.step.num_tokens:
-            step = _Step(q_THD[rows], kv_TL[rows], caches[0], metadata, prologue)
-            if metadata.whole is None:
-                self._absorbed(step, weights, out_THV[rows])
-            else:
-                self._expanded(step, metadata.whole, weights, out_THV[rows])
-        return out_THV
-
-    def _absorbed(self, step: _Step, weights: TorchMlaWeights, out_THV: torch.Tensor) -> None:
-        rank, nope = self.problem.kv_lora_rank, self.problem.qk_nope_head_dim
-        query_THL = self._write_cache(step, rank)
-        self._multiply(step.q[..., :nope], weights.key, query_THL[..., :rank])
-        found_THC = query_THL.new_empty((*query_THL.shape[:2], rank))
-        latents = step.cache.unsqueeze(2)
-        self.latents.attend(query_THL, latents, latents, found_THC, step.metadata.paged)
-        self._multiply(found_THC, weights.value.transpose(1, 2), out_THV)
+        out_THV[num_tokens:].zero_()
+        return _Step(q_THD[:num_tokens], kv_TL[:num_tokens], caches[0], metadata, prologue), out_THV
 
     def _expanded(self, step: _Step, whole: TritonMetadata, weights: TorchMlaWeights, out_THV: torch.Tensor) -> None:
         problem, nope, query_dim = self.problem, self.problem.qk_nope_head_dim, self.problem.query_dim

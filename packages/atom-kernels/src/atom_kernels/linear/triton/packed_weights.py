@@ -45,7 +45,7 @@ class Packing:
         return self.kind in ("int4", "e2m1")
 
     def constants(self) -> dict[str, Any]:
-        """Of the kernels."""
+        """The constants with which the kernels are compiled."""
         return {"KIND": self.kind, "GROUP": self.group, "GROUP_ROWS": self.group_rows}
 
     def is_one_scale_a_row(self, num_columns: int) -> bool:

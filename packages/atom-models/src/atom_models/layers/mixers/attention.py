@@ -21,7 +21,7 @@ class Attention(Mixer):
     """``forward(q, k, v, positions) -> [T, num_heads * head_dim]``, causal, over everything cached so far.
 
     Args:
-        num_heads, num_kv_heads: of this rank.
+        num_heads, num_kv_heads: how many heads this rank has.
         head_dim: elements of a head.
         prefix: the layer's name, by which hosts know its cache.
         rotary: angles for q and k; None rotates nothing.

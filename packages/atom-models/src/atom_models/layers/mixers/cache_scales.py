@@ -32,7 +32,7 @@ class CacheScaleWeights:
 
     Args:
         stored: the tensor of each weight of the layer's problem that is such a scale.
-        num_heads: of keys and values on this rank.
+        num_heads: heads of keys and values on this rank.
         ranks: those that share the heads.
     """
 
@@ -96,7 +96,7 @@ def with_cache_scales(
     if found is None:
         return problem, None
     scaled: Any = replace(cast("Any", problem), cache=CacheFormat(cache.dtype, HEAD_SCALES))
-    if select_mixer(scaled, context.platform).backend == "reference":
+    if not select_mixer(scaled, context.platform).has_kernel:
         return problem, None
     slots = {slot: spec.shape[0] for slot, spec in scaled.weights.items() if slot in CACHE_SCALES}
     stored = {slot: found.value if slot == "value_scale" else found.key for slot in slots}

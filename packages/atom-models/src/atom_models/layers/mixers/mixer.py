@@ -82,7 +82,7 @@ class Mixer(WeightedLayer):
         self._cache_scales = cache_scales
         self.name, self.problem = prefix, problem
         self._host = context.mixer_host(problem, prefix, context)
-        self._out_features = math.prod(problem.out_shape)
+        self._out_features, self._out_dtype = math.prod(problem.out_shape), getattr(torch, problem.out_dtype)
         parent, num_ranks = prefix.rpartition(".")[0], context.collectives.size
         for slot, spec in problem.weights.items():
             if slot in CACHE_SCALES:
@@ -121,7 +121,7 @@ class Mixer(WeightedLayer):
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         if torch.compiler.is_compiling() and not self._host.traceable:
-            return torch.ops.atom_models.mix(inputs, self.name, self._out_features)
+            return torch.ops.atom_models.mix(inputs, self.name, self._out_features, self._out_dtype)
         return self.mix(*inputs)
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
@@ -154,6 +154,7 @@ class PlannedHost:
         self.plan: MixerPlan | None = plan
         self._prepare, self._forward = plan.prepare, plan.runner.forward
         self._name, self._out_shape = layer_name, plan.problem.out_shape
+        self._out_dtype = getattr(torch, plan.problem.out_dtype)
         self._weights: Any = None
 
     def take_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
@@ -166,7 +167,7 @@ class PlannedHost:
                 inputs, context.kv_caches[name], context.metadata[name], weights=self._weights, prologue=prologue
             )
 
-        return mix_in_step(mix, inputs, (inputs[0].shape[0], *self._out_shape))
+        return mix_in_step(mix, inputs, (inputs[0].shape[0], *self._out_shape), self._out_dtype)
 
 
 def planned_host(problem: MixerProblem, layer_name: str, context: BuildContext) -> PlannedHost:
@@ -176,7 +177,7 @@ def planned_host(problem: MixerProblem, layer_name: str, context: BuildContext) 
         UnsupportedMixerError: the cache is to be float8, and this layer's size is not one that kernels here read.
     """
     plan = select_mixer(problem, context.platform)
-    if plan.backend == "reference" and problem.kv_cache_dtype in FLOAT8_DTYPES and _reads_usual_sizes(problem, context):
+    if not plan.has_kernel and problem.kv_cache_dtype in FLOAT8_DTYPES and _reads_usual_sizes(problem, context):
         reasons = "; ".join(f"{backend}: {reason}" for backend, reason in plan.reasons)
         raise UnsupportedMixerError(
             f"{layer_name}: no kernel here reads a cache of {problem.cache.name} ({reasons}): choose another "
@@ -192,10 +193,10 @@ def _reads_usual_sizes(problem: MixerProblem, context: BuildContext) -> bool:
 
 
 @torch.library.custom_op(MIX_OPERATOR, mutates_args=())
-def _mix(inputs: Sequence[torch.Tensor], layer: str, out_features: int) -> torch.Tensor:
+def _mix(inputs: Sequence[torch.Tensor], layer: str, out_features: int, out_dtype: torch.dtype) -> torch.Tensor:
     return get_forward_context().mixer(layer).mix(*inputs)
 
 
 @_mix.register_fake
-def _(inputs: Sequence[torch.Tensor], layer: str, out_features: int) -> torch.Tensor:
-    return inputs[0].new_empty(inputs[0].shape[0], out_features)
+def _(inputs: Sequence[torch.Tensor], layer: str, out_features: int, out_dtype: torch.dtype) -> torch.Tensor:
+    return inputs[0].new_empty(inputs[0].shape[0], out_features, dtype=out_dtype)

@@ -25,15 +25,18 @@ if TYPE_CHECKING:
 class LatentAttention(Mixer):
     """``forward(q, kv, positions) -> [T, num_heads * v_head_dim]``, causal, over everything cached so far.
 
+    Where the problem is sparse, ``forward(q, kv, positions, chosen)`` sees the chosen positions only: int32
+    ``[T, top_k]``, as `LightningIndex` gives them.
+
     q is ``[T, num_heads * query_dim]``, kv ``[T, latent_dim]``, both raw. It holds ``<parent>.kv_b_proj``, which turns
     latents into keys and values, in the form that its kernel wants: queries may be multiplied by one half of it instead
     (absorbed), so it never is a linear of its own.
 
     Args:
-        problem: of this rank.
+        problem: this rank's.
         prefix: the layer's name, by which hosts know its cache.
         rotary: angles for the last part of queries and latents.
-        norm: of latents, before they are cached.
+        norm: the norm that latents go through before they are cached.
     """
 
     linears = MappingProxyType({"kv_b": "kv_b_proj"})
@@ -50,7 +53,7 @@ class LatentAttention(Mixer):
         self._rotary = rotary
         self.norm = norm
 
-    def mix(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def mix(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor, *chosen: torch.Tensor) -> torch.Tensor:
         norm, rotary = self.norm, self._rotary
         prologue = MlaPrologue(
             positions,
@@ -59,7 +62,7 @@ class LatentAttention(Mixer):
             norm_weight=norm.effective_weight,
             norm_eps=norm.eps,
         )
-        return self._host.mix((q.view(q.shape[0], *self._q_shape), kv), prologue).view(q.shape[0], -1)
+        return self._host.mix((q.view(q.shape[0], *self._q_shape), kv, *chosen), prologue).view(q.shape[0], -1)
 
 
 def mla_scale(query_dim: int, rope_parameters: Mapping[str, Any]) -> float:

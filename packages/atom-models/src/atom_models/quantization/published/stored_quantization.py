@@ -94,7 +94,7 @@ def _with_what_it_checks(layout: StoredLayout, present: Mapping[str, Header]) ->
 
 
 def input_format_of(layout: StoredLayout) -> WeightFormat | None:
-    """What activations may be rounded to before they meet weights that are stored so; None is not at all."""
+    """The format to which activations may be rounded for weights that are stored so; None where there is none."""
     return layout.input_format if isinstance(layout, Float8Layout | Int8Layout | Mxfp4Layout) else None
 
 

@@ -1,0 +1,120 @@
+"""Sparse latent attention over pages, written to be read: request by request, in float32, keys and values expanded.
+
+Shapes: T tokens, H heads, D query_dim, N qk_nope_head_dim, V v_head_dim, C kv_lora_rank, K top_k, L keys of a request.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from atom_kernels.attention.cache_write import read_tokens, write_cache
+from atom_kernels.attention.mla.prologue import apply_mla_prologue
+from atom_kernels.mixers.backend import MixerBackend, MixerRunner
+from atom_kernels.mixers.cache_format import ALL_SCALES
+
+if TYPE_CHECKING:
+    from atom_kernels.attention.mla.problem import MlaPrologue
+    from atom_kernels.attention.sparse.problem import SparseMlaProblem
+    from atom_kernels.protocols import BatchGeometry, Caches
+
+
+def sparse_latent_attention(
+    q_THD: torch.Tensor,
+    chosen_TK: torch.Tensor,
+    caches: Caches,
+    kv_b_weight: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    seq_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    *,
+    v_head_dim: int,
+    scale: float,
+    latent_scale: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Latent attention of a batch that mixes decodes and chunks of prompts, where each query sees what was chosen.
+
+    All is as in `latent_attention`, but for the keys: those of token t are the positions of its request in
+    ``chosen_TK[t]``. A request of up to K tokens may be computed as if all positions up to a query's own were chosen,
+    which `lightning_index` guarantees.
+
+    Args:
+        chosen_TK: int32, positions up to the token's own, in ascending order, and -1 behind the last. How many there
+            are is the lesser of K and the token's position + 1.
+
+    Returns:
+        ``[T, H, V]`` in the dtype of the queries; rows of no request are zeros.
+    """
+    num_heads, rank = q_THD.shape[1], kv_b_weight.shape[1]
+    expand = kv_b_weight.float().view(num_heads, -1, rank)
+    w_key_HNC, w_value_HVC = expand[:, :-v_head_dim], expand[:, -v_head_dim:]
+    out_THV = torch.zeros(*q_THD.shape[:2], v_head_dim, dtype=q_THD.dtype, device=q_THD.device)
+    starts, lengths = query_start_loc.tolist(), seq_lens.tolist()
+    for request, (first, last) in enumerate(itertools.pairwise(starts)):
+        if first == last:
+            continue
+        [cached] = read_tokens(
+            caches, block_table[request], lengths[request], None if latent_scale is None else [latent_scale]
+        )
+        latent_LC, rotary_key = cached[:, :rank], cached[:, rank:]
+        k_LHN = torch.einsum("lc,hnc->lhn", latent_LC, w_key_HNC)
+        k_LHD = torch.cat((k_LHN, rotary_key.unsqueeze(1).expand(-1, num_heads, -1)), dim=-1)
+        v_LHV = torch.einsum("lc,hvc->lhv", latent_LC, w_value_HVC)
+        for row in range(first, last):
+            seen = chosen_TK[row][chosen_TK[row] >= 0].long()
+            scores_HL = torch.einsum("hd,lhd->hl", q_THD[row].float(), k_LHD[seen]) * scale
+            out_HV = torch.einsum("hl,lhv->hv", scores_HL.softmax(dim=-1), v_LHV[seen])
+            out_THV[row] = out_HV.to(q_THD.dtype)
+    return out_THV
+
+
+# --- the backend that `select_mixer` falls back to --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReferenceSparseMla(MixerRunner):
+    """Prologue, cache write and `sparse_latent_attention` one after the other."""
+
+    problem: SparseMlaProblem
+
+    def prepare(self, weights: Mapping[str, torch.Tensor | None]) -> Mapping[str, torch.Tensor | None]:
+        return weights
+
+    def build_metadata(self, geometry: BatchGeometry) -> BatchGeometry:
+        return geometry
+
+    def forward(
+        self,
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
+        metadata: BatchGeometry,
+        *,
+        weights: Mapping[str, torch.Tensor],
+        prologue: MlaPrologue | None,
+    ) -> torch.Tensor:
+        q_THD, kv_TL, chosen_TK = inputs
+        q_THD, kv_TL = apply_mla_prologue(self.problem, q_THD, kv_TL, prologue)
+        written = slice(0, metadata.num_tokens)
+        scale = weights.get("latent_scale")
+        write_cache(caches, (kv_TL[written],), metadata.slot_mapping[written], None if scale is None else [scale])
+        return sparse_latent_attention(
+            q_THD,
+            chosen_TK,
+            caches,
+            weights["kv_b"],
+            metadata.query_start_loc,
+            metadata.seq_lens,
+            metadata.block_table,
+            v_head_dim=self.problem.v_head_dim,
+            scale=self.problem.scale,
+            latent_scale=scale,
+        )
+
+
+BACKEND = MixerBackend(
+    name="reference", create=lambda problem, layout: ReferenceSparseMla(problem), cache_scales=ALL_SCALES
+)
