@@ -50,4 +50,4 @@ def _pack(problem: LinearProblem, weights: Mapping[str, torch.Tensor | None]) ->
 
 
 # Of one expert's matrix.
-MATRIX_LAYOUT = Layout("codes as Triton's grouped products read them", _pack, PACKED_LAYOUT.num_bytes)
+MATRIX_LAYOUT = Layout("codes as Triton reads them", _pack, PACKED_LAYOUT.num_bytes)
