@@ -214,3 +214,27 @@ def test_shapes_of_real_models_agree_on_a_gpu_and_can_be_captured(name):
         graph.replay()
         found = mismatch(out, experts(problem, weights, x, *route(logits)), MOE_EXPERTS.tolerance(problem))
         assert found is None, f"{num_tokens} tokens: {found}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [1, 30, 200])
+@pytest.mark.parametrize("name", ["gpt-oss mxfp4", "Qwen3-30B-A3B fp8"])
+def test_products_that_start_before_their_inputs_are_ready_wait_for_them(name, num_tokens):
+    problem = REAL_SHAPES[name]
+    weights, tile = packed(problem, random_weights(problem)), TileConfig(16, 64, 128, swap=True)
+    early = replace(tile, dependent=True, prefetch=16)
+    plain, started = (
+        TritonExperts(problem, weights, lambda _, one=one: ExpertsConfig(one, one)) for one in (tile, early)
+    )
+    routing = RoutingProblem(problem.num_experts, problem.top_k, problem.dtype, renormalize=True)
+    route = select(MOE_ROUTE, routing).prepare()
+    steps = [(random(num_tokens, problem.hidden_size), random(num_tokens, problem.num_experts)) for _ in range(8)]
+    expected = [plain(x, *route(logits)) for x, logits in steps]
+    graph = torch.cuda.CUDAGraph()
+    started(steps[0][0], *route(steps[0][1]))
+    with torch.cuda.graph(graph):
+        # Layers after one another write to the same memory.
+        outs = [started(x, *route(logits)) for x, logits in steps]
+    for _ in range(3):
+        graph.replay()
+        assert all(torch.equal(out, one) for out, one in zip(outs, expected, strict=True))
