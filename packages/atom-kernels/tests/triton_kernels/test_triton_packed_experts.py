@@ -223,9 +223,8 @@ def test_products_that_start_before_their_inputs_are_ready_wait_for_them(name, n
     problem = REAL_SHAPES[name]
     weights, tile = packed(problem, random_weights(problem)), TileConfig(16, 64, 128, swap=True)
     early = replace(tile, dependent=True, prefetch=16)
-    plain, started = (
-        TritonExperts(problem, weights, lambda _, one=one: ExpertsConfig(one, one)) for one in (tile, early)
-    )
+    plain = TritonExperts(problem, weights, lambda _: ExpertsConfig(tile, tile))
+    started = TritonExperts(problem, weights, lambda _: ExpertsConfig(early, early))
     routing = RoutingProblem(problem.num_experts, problem.top_k, problem.dtype, renormalize=True)
     route = select(MOE_ROUTE, routing).prepare()
     steps = [(random(num_tokens, problem.hidden_size), random(num_tokens, problem.num_experts)) for _ in range(8)]

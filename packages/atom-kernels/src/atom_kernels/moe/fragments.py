@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch.nn.functional import pad
 
-from atom_kernels.formats import Mxfp4, unpack_nibbles
+from atom_kernels.formats import Mxfp4
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, TILE, words_of_powers
 from atom_kernels.operator import Layout
@@ -27,19 +27,27 @@ def fragments(packed: torch.Tensor) -> torch.Tensor:
     places: sign and rest of the first are bits 15 and 8 to 6, of the next two those three and six lower. The last takes
     the bits that are left: 14, 13, and 11 to 10.
     """
-    codes = unpack_nibbles(packed)
-    codes = pad(codes, (0, -codes.shape[1] % TILE)).to(torch.int32)
-    sign, rest = codes >> 3, codes & 7
-    # Each [N, tiles, j, b, h, i, p].
-    sign, rest = (bits.unflatten(1, (-1, 4, 2, 2, 4, 2)) for bits in (sign, rest))
-    halves = torch.zeros_like(sign[:, :, :, 0, 0])
-    for code, shift in enumerate((0, 3, 6)):
-        halves |= sign[:, :, :, code // 2, code % 2] << 15 - shift
-        halves |= rest[:, :, :, code // 2, code % 2] << 6 - shift
-    last = rest[:, :, :, 1, 1]
-    halves |= sign[:, :, :, 1, 1] << 14 | (last >> 2) << 13 | (last & 3) << 10
-    words = halves[..., 0] | halves[..., 1] << 16
+    # Each byte has the codes of both halves; [N, tiles, j, 2 b + h, i].
+    places = pad(packed, (0, -packed.shape[1] % (TILE // 2))).unflatten(1, (-1, 4, 4, 4)).int()
+    tables = _IN_WORDS.to(packed.device)
+    words = tables[0][places[:, :, :, 0]]
+    for code in range(1, 4):
+        words |= tables[code][places[:, :, :, code]]
     return words.transpose(2, 3).flatten(1).contiguous()
+
+
+def _in_half(code: int, e2m1: int) -> int:
+    """The bits of a half that hold an e2m1 as its first to fourth code."""
+    sign, rest = e2m1 >> 3, e2m1 & 7
+    if code < 3:
+        return sign << 15 - 3 * code | rest << 6 - 3 * code
+    return sign << 14 | (rest >> 2) << 13 | (rest & 3) << 10
+
+
+# A byte of two e2m1 as each of the four codes: int32 [4, 256].
+_IN_WORDS = torch.tensor(
+    [[_in_half(code, byte & 15) | _in_half(code, byte >> 4) << 16 for byte in range(256)] for code in range(4)]
+).to(torch.int32)
 
 
 def _pack(problem: LinearProblem, weights: Mapping[str, torch.Tensor | None]) -> Mapping[str, torch.Tensor | None]:
