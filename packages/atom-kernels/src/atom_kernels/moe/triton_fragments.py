@@ -8,23 +8,30 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.linear.triton.codes import POWER_PLACE, SUM_SCALE, TILE, float_of_power, powers_of_tile
+from atom_kernels.linear.triton.codes import SUM_SCALE, TILE, float_of_power, powers_of_tile
+from atom_kernels.linear.triton.packed_weights import E2M1_SUM_EXPONENT
 from atom_kernels.moe.fragments import WORDS as _WORDS
 
 WORDS = tl.constexpr(_WORDS)
-# What an exponent lacks whose last bits are those of an e2m1.
+# What an exponent lacks whose last bits are those of an e2m1; and what the exponents of scales take up of it.
 _BIAS = tl.constexpr(2.0**126)
-# The four codes of both halves of a word as bfloat16, each times a scale.
+_POWER_PLACE = 126 - E2M1_SUM_EXPONENT
+# The four codes of both halves of a word as bfloat16, each times the scale that is one of four bytes: as a bfloat16 in
+# both halves, it takes up what exponents lack.
 _SCALED_PAIRS = tl.constexpr(
-    "{ .reg .b32 a, b, c, d, t; "
-    "and.b32 a, $8, 0x81C081C0; "
-    "shl.b32 t, $8, 3; and.b32 b, t, 0x81C081C0; "
-    "shl.b32 t, $8, 6; and.b32 c, t, 0x81C081C0; "
-    "shl.b32 t, $8, 1; and.b32 d, t, 0x80008000; "
-    "shr.b32 t, $8, 5; and.b32 t, t, 0x01000100; or.b32 d, d, t; "
-    "shr.b32 t, $8, 4; and.b32 t, t, 0x00C000C0; or.b32 d, d, t; "
-    "mul.bf16x2 a, a, $9; mul.bf16x2 b, b, $9; mul.bf16x2 c, c, $9; mul.bf16x2 d, d, $9; "
-    "mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b; mov.b32 {$4, $5}, c; mov.b32 {$6, $7}, d; }"
+    tuple(
+        "{ .reg .b32 a, b, c, d, s, t; "
+        f"prmt.b32 s, $9, 0, 0x4{block}4{block}; mad.lo.u32 s, s, 128, {(_POWER_PLACE << 7) * 0x10001}; "
+        "and.b32 a, $8, 0x81C081C0; "
+        "shl.b32 t, $8, 3; and.b32 b, t, 0x81C081C0; "
+        "shl.b32 t, $8, 6; and.b32 c, t, 0x81C081C0; "
+        "shl.b32 t, $8, 1; and.b32 d, t, 0x80008000; "
+        "shr.b32 t, $8, 5; and.b32 t, t, 0x01000100; or.b32 d, d, t; "
+        "shr.b32 t, $8, 4; and.b32 t, t, 0x00C000C0; or.b32 d, d, t; "
+        "mul.bf16x2 a, a, s; mul.bf16x2 b, b, s; mul.bf16x2 c, c, s; mul.bf16x2 d, d, s; "
+        "mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b; mov.b32 {$4, $5}, c; mov.b32 {$6, $7}, d; }"
+        for block in range(4)
+    )
 )
 _EIGHT = tl.constexpr((tl.bfloat16,) * 8)
 
@@ -76,16 +83,13 @@ def _weights(words, powers_N, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr):
 @triton.jit
 def _block(words, powers_N, BLOCK: tl.constexpr, PRECISION: tl.constexpr):
     """One block of 32 inputs, with its scale."""
-    power_N = (powers_N >> (8 * BLOCK)) & 255
     if PRECISION == "pairs":
-        place_N = (power_N + POWER_PLACE) << 7
-        scale = (place_N | place_N << 16)[:, None]
         a, b, c, d, e, f, g, h = tl.inline_asm_elementwise(
-            _SCALED_PAIRS, "=h,=h,=h,=h,=h,=h,=h,=h,r,r", [words, scale],
+            _SCALED_PAIRS[BLOCK], "=h,=h,=h,=h,=h,=h,=h,=h,r,r", [words, powers_N[:, None]],
             dtype=_EIGHT, is_pure=True, pack=1,
         )  # fmt: skip
     else:
-        scale = float_of_power(power_N)[:, None]
+        scale = float_of_power((powers_N >> (8 * BLOCK)) & 255)[:, None]
         a, b = _code(words, 0, 15, 6) * scale, _code(words, 16, 15, 6) * scale
         c, d = _code(words, 0, 12, 3) * scale, _code(words, 16, 12, 3) * scale
         e, f = _code(words, 0, 9, 0) * scale, _code(words, 16, 9, 0) * scale
