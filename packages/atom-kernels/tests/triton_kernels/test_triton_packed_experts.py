@@ -9,9 +9,10 @@ import torch
 
 from atom_kernels.activation import Activation
 from atom_kernels.cases import mismatch, parity_cases
-from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset
-from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, words_of_powers
+from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, unpack_nibbles
+from atom_kernels.linear.triton.packed_weights import words_of_powers
 from atom_kernels.moe import ExpertsProblem, RoutingProblem, experts
+from atom_kernels.moe.fragments import MATRIX_LAYOUT, WORDS, fragments
 from atom_kernels.moe.ops import MOE_EXPERTS, MOE_ROUTE
 from atom_kernels.moe.triton_configs import ExpertsConfig, ExpertsConfigs, TileConfig
 from atom_kernels.moe.triton_experts_backend import PACKED_EXPERTS_BACKEND, TritonExperts
@@ -74,6 +75,25 @@ def test_rows_of_garbage_reach_no_other_row():
     got = kernel(*on_device((x, gates, ids, None)))
     expected = experts(problem, weights, x.nan_to_num(), gates, ids)
     assert mismatch(got, expected, MOE_EXPERTS.tolerance(problem)) is None
+
+
+def test_words_hold_what_a_thread_has_of_a_block():
+    packed = torch.randint(0, 256, (3, 200 // 2), dtype=torch.uint8)
+    words, codes = fragments(packed).long() & 0xFFFFFFFF, unpack_nibbles(packed).long()
+    assert words.shape == (3, 2 * WORDS)
+    places = [(15, (8, 7, 6)), (12, (5, 4, 3)), (9, (2, 1, 0)), (14, (13, 11, 10))]
+    for column in range(200):
+        tile, block, code, thread, half = (
+            column // 128,
+            column // 32 % 4,
+            column // 8 % 4,
+            column // 2 % 4,
+            column % 2,
+        )
+        bits = words[:, tile * WORDS + 4 * thread + block] >> 16 * half
+        sign, (e1, e0, m) = places[code]
+        found = (bits >> sign & 1) << 3 | (bits >> e1 & 1) << 2 | (bits >> e0 & 1) << 1 | bits >> m & 1
+        assert torch.equal(found, codes[:, column])
 
 
 def test_powers_of_two_lie_in_words_of_a_tile():
@@ -178,7 +198,7 @@ def test_shapes_of_real_models_agree_on_a_gpu_and_can_be_captured(name):
     problem = REAL_SHAPES[name]
     weights = random_weights(problem)
     plan = select(MOE_EXPERTS, problem)
-    assert {row.layout.name for row in plan.rows} == {PACKED_LAYOUT.name}
+    assert {row.layout.name for row in plan.rows} == {MATRIX_LAYOUT.name}
     kernel = plan.prepare(weights)
     routing = RoutingProblem(problem.num_experts, problem.top_k, problem.dtype, renormalize=True)
     route = select(MOE_ROUTE, routing).prepare()
@@ -194,3 +214,26 @@ def test_shapes_of_real_models_agree_on_a_gpu_and_can_be_captured(name):
         graph.replay()
         found = mismatch(out, experts(problem, weights, x, *route(logits)), MOE_EXPERTS.tolerance(problem))
         assert found is None, f"{num_tokens} tokens: {found}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [1, 30, 200])
+@pytest.mark.parametrize("name", ["gpt-oss mxfp4", "Qwen3-30B-A3B fp8"])
+def test_products_that_start_before_their_inputs_are_ready_wait_for_them(name, num_tokens):
+    problem = REAL_SHAPES[name]
+    weights, tile = packed(problem, random_weights(problem)), TileConfig(16, 64, 128, swap=True)
+    early = replace(tile, dependent=True, prefetch=16)
+    plain = TritonExperts(problem, weights, lambda _: ExpertsConfig(tile, tile))
+    started = TritonExperts(problem, weights, lambda _: ExpertsConfig(early, early))
+    routing = RoutingProblem(problem.num_experts, problem.top_k, problem.dtype, renormalize=True)
+    route = select(MOE_ROUTE, routing).prepare()
+    steps = [(random(num_tokens, problem.hidden_size), random(num_tokens, problem.num_experts)) for _ in range(8)]
+    expected = [plain(x, *route(logits)) for x, logits in steps]
+    graph = torch.cuda.CUDAGraph()
+    started(steps[0][0], *route(steps[0][1]))
+    with torch.cuda.graph(graph):
+        # Layers after one another write to the same memory.
+        outs = [started(x, *route(logits)) for x, logits in steps]
+    for _ in range(3):
+        graph.replay()
+        assert all(torch.equal(out, one) for out, one in zip(outs, expected, strict=True))

@@ -12,6 +12,7 @@ import triton.language as tl
 from atom_kernels.activation.triton_kernels import gated
 from atom_kernels.linear.triton.codes import PLANE, TILE
 from atom_kernels.linear.triton.packed import packed_products
+from atom_kernels.moe.triton_fragments import WORDS, fragment_product
 from atom_kernels.moe.triton_pairs import pairs_of_slot, sorted_block_of_slot
 from atom_kernels.triton.support import prefetch_rows, wait_before_next
 
@@ -91,7 +92,8 @@ def experts_kernel(
     # A tile past the end computes its last row again instead of masking every load.
     weight_rows_N = tl.where(columns_N < WIDTH, weight_rows_N, WIDTH - 1)
 
-    row_size: tl.constexpr = (DEPTH + TILE - 1) // TILE * PLANE if KIND == "int4" or KIND == "e2m1" else DEPTH
+    tiles: tl.constexpr = (DEPTH + TILE - 1) // TILE
+    row_size: tl.constexpr = tiles * WORDS if KIND == "e2m1" else tiles * PLANE if KIND == "int4" else DEPTH
     weight_ptr += expert.to(tl.int64) * (WIDTH * row_size)
     if PREFETCH > 0:
         if first < last:
@@ -113,6 +115,13 @@ def experts_kernel(
             sum_MN = tile_product(
                 x_ptr + x_rows_M * DEPTH, weight_ptrs_N, DEPTH, BLOCK_M, BLOCK_N, BLOCK_K, SWAP, PRECISION == "ieee"
             )
+        elif KIND == "e2m1":
+            x_rows_M = tl.where(places_M < last, x_rows_M, NO_ROW)
+            powers_ptr = scale_ptr + expert.to(tl.int64) * (WIDTH * tiles)
+            sum_NM = fragment_product(
+                x_ptr, weight_ptr, powers_ptr, weight_rows_N, x_rows_M, NO_ROW, DEPTH, PRECISION, BLOCK_M, BLOCK_N
+            )
+            sum_MN = tl.trans(sum_NM)
         else:
             x_rows_M = tl.where(places_M < last, x_rows_M, NO_ROW)
             sum_MN = packed_tile_product(
@@ -177,9 +186,7 @@ def packed_tile_product(
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """As `tile_product`, with an expert's codes and all experts' scales; rows of x that are `NO_ROW` are zeros."""
-    tiles: tl.constexpr = (DEPTH + TILE - 1) // TILE
-    groups: tl.constexpr = tiles if scale_ptr.dtype.element_ty == tl.int32 else (DEPTH + GROUP - 1) // GROUP
-    scales_of_expert: tl.constexpr = (WIDTH + GROUP_ROWS - 1) // GROUP_ROWS * groups
+    scales_of_expert: tl.constexpr = (WIDTH + GROUP_ROWS - 1) // GROUP_ROWS * ((DEPTH + GROUP - 1) // GROUP)
     if minimum_ptr is not None:
         minimum_ptr += expert * scales_of_expert
     sum_NM, _, _ = packed_products(

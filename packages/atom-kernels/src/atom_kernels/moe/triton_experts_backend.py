@@ -11,9 +11,10 @@ from atom_kernels.activation.triton_backend import why_not_in_triton
 from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.formats import Float8, Plain
 from atom_kernels.linear.triton.packed_product import why_not_read
-from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, PLAIN, Packing, packing_of
+from atom_kernels.linear.triton.packed_weights import PLAIN, Packing, packing_of
 from atom_kernels.linear.triton.precision import precision_of
 from atom_kernels.moe.contract import ExpertMatrix, ExpertsProblem, experts_inputs
+from atom_kernels.moe.fragments import MATRIX_LAYOUT
 from atom_kernels.moe.grouped_backend import why_not_grouped
 from atom_kernels.moe.packing import linear_of, pack_experts, packed_bytes
 from atom_kernels.moe.triton_configs import FEW_PAIRS, ExpertsConfig, ExpertsConfigs, TileConfig
@@ -47,7 +48,7 @@ class Operands(NamedTuple):
 
 
 class TritonExperts:
-    """`experts` for given weights: plain ones, or those of `PACKED_LAYOUT`.
+    """`experts` for given weights: plain ones, or those of `MATRIX_LAYOUT`.
 
     Args:
         config_for: gives the tiles for a number of tokens.
@@ -214,8 +215,8 @@ PACKED_EXPERTS_BACKEND = Backend(
     supports=_supports_packed,
     bind=_bind,
     layout=Layout(
-        PACKED_LAYOUT.name,
-        lambda problem, weights: pack_experts(problem, weights, PACKED_LAYOUT, problem.dtype),
-        lambda problem, source_bytes: packed_bytes(problem, PACKED_LAYOUT, problem.dtype),
+        MATRIX_LAYOUT.name,
+        lambda problem, weights: pack_experts(problem, weights, MATRIX_LAYOUT, problem.dtype),
+        lambda problem, source_bytes: packed_bytes(problem, MATRIX_LAYOUT, problem.dtype),
     ),
 )
