@@ -17,6 +17,10 @@ _PLAN_TESTS = (
     "atom-kernels/tests/test_plans.py",
     "atom-kernels/tests/test_operators_parity.py",
     "atom-models/tests/test_operators_of_a_step.py",
+    "atom-models/tests/test_load_model.py",
+    "atom-vllm/tests/test_registration.py",
+    "atom-vllm/tests/test_cache_view.py",
+    "atom-vllm/tests/test_attention_in_layers.py",
 )
 _CACHE_TESTS = (
     "atom-core/tests/test_cache_pages.py",

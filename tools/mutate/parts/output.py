@@ -14,6 +14,7 @@ _TEXT_TESTS = (
     "atom-core/tests/test_llm_engine.py",
     "atom-core/tests/test_async_engine.py",
     "atom-core/tests/test_token_delivery.py",
+    "atom-core/tests/test_open_requests.py",
 )
 _PARSER_TESTS = (
     "atom-server/tests/test_output_parsers.py",
@@ -40,6 +41,8 @@ _WRITER_TESTS = (
     "atom-server/tests/test_response_tools.py",
     "atom-server/tests/test_tool_calls.py",
     "atom-server/tests/test_request_fields.py",
+    "atom-server/tests/test_client_names.py",
+    "atom-server/tests/test_client_text.py",
 )
 
 HARMLESS: Harmless = {

@@ -12,6 +12,7 @@ _FORMAT_TESTS = (
     "atom-models/tests/test_stored_layouts.py",
     "atom-models/tests/test_held_formats.py",
     "atom-models/tests/test_quantized_shards.py",
+    "atom-models/tests/test_packed_experts.py",
 )
 _LAYOUT_TESTS = (
     "atom-models/tests/test_stored_layouts.py",
@@ -22,12 +23,20 @@ _LAYOUT_TESTS = (
     "atom-models/tests/test_bad_quantized_files.py",
     "atom-models/tests/test_quantized_shards.py",
     "atom-models/tests/test_gguf_packed.py",
+    "atom-models/tests/test_held_formats.py",
+    "atom-models/tests/test_packed_experts.py",
+    "atom-models/tests/test_attention_layers.py",
+    "atom-models/tests/test_load_model.py",
+    "atom-vllm/tests/test_stored_weights.py",
+    "atom-vllm/tests/test_declined_features.py",
 )
 _PLAN_TESTS = (
     "atom-models/tests/test_model_requirements.py",
     "atom-models/tests/test_layer_weights.py",
     "atom-models/tests/test_published_checkpoints.py",
     "atom-server/tests/test_plan.py",
+    "atom-core/tests/test_cache_size.py",
+    "atom-core/tests/test_tensor_parallel_refusals.py",
 )
 _HARMLESS: Harmless = {}
 
