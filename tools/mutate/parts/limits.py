@@ -8,6 +8,7 @@ from tools.mutate.parts.part import Harmless, Part
 _CORE = "atom-core/src/atom_core"
 _SERVER = "atom-server/src/atom_server"
 _CONNECTION_TESTS = (
+    "atom-server/tests/test_connection_parts.py",
     "atom-server/tests/test_hostile_connections.py",
     "atom-server/tests/test_departures.py",
     "atom-server/tests/test_bodies_and_trailers.py",
