@@ -40,6 +40,7 @@ _QUEUE_TESTS = (
     "atom-core/tests/test_async_engine.py",
 )
 _GRAMMAR_TESTS = (
+    "atom-core/tests/test_constrained_requests.py",
     "atom-core/tests/test_late_masks.py",
     "atom-core/tests/test_grammar_judge.py",
     "atom-core/tests/test_structured_output.py",
