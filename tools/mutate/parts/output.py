@@ -17,6 +17,7 @@ _TEXT_TESTS = (
     "atom-core/tests/test_open_requests.py",
 )
 _PARSER_TESTS = (
+    "atom-server/tests/test_event_streams.py",
     "atom-server/tests/test_output_parsers.py",
     "atom-server/tests/test_bare_keys.py",
     "atom-server/tests/test_template_values.py",
@@ -31,6 +32,7 @@ _PARSER_TESTS = (
     "atom-server/tests/test_structured_requests.py",
 )
 _WRITER_TESTS = (
+    "atom-server/tests/test_event_streams.py",
     "atom-server/tests/test_chat_route.py",
     "atom-server/tests/test_completions_route.py",
     "atom-server/tests/test_response_items.py",
