@@ -31,6 +31,8 @@ _LAYOUT_TESTS = (
     "atom-vllm/tests/test_declined_features.py",
 )
 _PLAN_TESTS = (
+    "atom-models/tests/test_placement.py",
+    "atom-models/tests/test_published_configs.py",
     "atom-models/tests/test_model_requirements.py",
     "atom-models/tests/test_layer_weights.py",
     "atom-models/tests/test_published_checkpoints.py",
