@@ -8,6 +8,7 @@ from tools.mutate.parts.part import Harmless, Part
 _KERNELS = "atom-kernels/src/atom_kernels"
 _MODELS = "atom-models/src/atom_models"
 _FORMAT_TESTS = (
+    "atom-kernels/tests/test_numbers_of_formats.py",
     "atom-kernels/tests/test_weight_formats.py",
     "atom-models/tests/test_stored_layouts.py",
     "atom-models/tests/test_held_formats.py",
