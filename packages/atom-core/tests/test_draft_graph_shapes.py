@@ -36,13 +36,14 @@ def rows(lengths: list[int], num_samples: list[int] | None = None) -> StepRows:
     return StepRows(np.arange(len(counts)), np.full(len(counts), 40), counts, starts, sampled, sampling, behind)
 
 
-def test_each_number_of_drafts_is_captured_for_few_requests_and_few_of_many_numbers():
+def test_each_number_of_drafts_is_captured_for_few_requests_and_for_powers_of_two_and_few_of_many_numbers():
     assert draft_shapes((1, 2), 2, 100) == (
         *(GraphShape(1, 2, 2), GraphShape(1, 3, 3)),
         *(GraphShape(2, 4, 2), GraphShape(2, 6, 3)),
     )
     assert [shape.tokens_each for shape in draft_shapes((1,), 9, 100)] == [2, 3, 5, 10]
-    assert {shape.num_reqs for shape in draft_shapes((1, 8, 16, 24), 1, 100)} == {1, 8, 16}
+    sizes = (1, 8, 12, 16, 24, 32, 64, 128)
+    assert {shape.num_reqs for shape in draft_shapes(sizes, 1, 128)} == {1, 8, 12, 16, 32, 64}
     assert [shape.num_tokens for shape in draft_shapes((2, 8), 3, 16)] == [4, 6, 8, 16]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from atom_core.speculation.config import DRAFTING_REQS
 from atom_core.worker.steps.batch import StepRows
+from atom_kernels.powers_of_two import is_power_of_two
 
 # Requests of a captured batch with prompts in it.
 PROMPT_REQS = 16
@@ -97,13 +98,16 @@ def prompt_sizes(weights_per_token: int, max_num_tokens: int) -> tuple[int, ...]
 
 
 def draft_shapes(decode_sizes: Sequence[int], num_drafts: int, max_num_tokens: int) -> tuple[GraphShape, ...]:
-    """Decodes with up to `num_drafts` drafts that are worth capturing: those of few requests, which drafts are for."""
+    """Decodes with up to `num_drafts` drafts that are worth capturing, of at most `max_num_tokens`.
+
+    Where they are many, requests are padded to powers of two: few batches are that large and have drafts.
+    """
     numbers = range(1, num_drafts + 1) if num_drafts <= MOST_NUMBERS else sorted({1, 2, MOST_NUMBERS, num_drafts})
     return tuple(
         GraphShape(size, size * (1 + number), 1 + number)
         for size in decode_sizes
         for number in numbers
-        if size <= DRAFTING_REQS and size * (1 + number) <= max_num_tokens
+        if (size <= DRAFTING_REQS or is_power_of_two(size)) and size * (1 + number) <= max_num_tokens
     )
 
 

@@ -6,11 +6,13 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 import torch
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
 from atom_core.worker.drafting.model_drafter import ModelDrafter
+from atom_core.worker.drafting.upload import upload
 from atom_core.worker.graphs.cuda_capture import Capture
 from atom_core.worker.graphs.piece_graphs import PieceGraphs
 from atom_core.worker.graphs.plan import plan_graphs
@@ -86,6 +88,7 @@ class DeviceSteps:
                 draw=partial(_draw, sampler),
                 follow=None if drafter is None else drafter.follow_captured,
                 num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
+                max_num_samples=config.max_num_samples,
                 shapes=plan.shapes,
                 max_seq_len=max_model_len,
                 capture=capture,
@@ -144,12 +147,18 @@ class DeviceSteps:
         return ids[: len(slots)]
 
     def replay_drafter(self, batch: ModelInput, sampled_n: torch.Tensor, numbers: Sequence[int]) -> torch.Tensor | None:
-        """See `Steps`. Requests that have unequal numbers of drafts are left to others."""
-        if batch.graph is None or self._graphs is None or len(set(numbers)) > 1:
+        """See `Steps`. Where requests have unequal numbers, all get the most, and what is too much is left out."""
+        if batch.graph is None or self._graphs is None:
             return None
-        number, num_reqs = numbers[0], batch.rows.num_reqs
-        drafts_WK = self._graphs.replay_drafter(batch.graph, sampled_n, number)
-        return None if drafts_WK is None else drafts_WK[:num_reqs, :number].flatten() if number else sampled_n[:0]
+        wanted = np.array(numbers, dtype=np.int64)
+        drafts_WK, most = self._graphs.replay_drafter(batch.graph, sampled_n, wanted), int(wanted.max())
+        if drafts_WK is None or not most:
+            return None if drafts_WK is None else sampled_n[:0]
+        drafts_WK = drafts_WK[: len(wanted)]
+        if (wanted == most).all():
+            return drafts_WK.flatten()
+        (places,) = upload(sampled_n.device, np.flatnonzero(np.arange(most) < wanted[:, None]))
+        return drafts_WK.flatten()[places]
 
     def _do_without_graphs(self, error: Exception) -> None:
         """Go on eagerly where a step cannot be captured, unless graphs were asked for."""
