@@ -32,7 +32,7 @@ def speculation_figures(model: Path, sizes: Sizes, *, max_model_len: int, settin
 
     Args:
         model: a folder with the config of a model whose head is not its embedding.
-        settings: of both engines.
+        settings: what both engines are given.
     """
     rates = measure_ceilings()
     config = json.loads((model / "config.json").read_text())
@@ -107,7 +107,7 @@ class Side:
         return stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens
 
     def tokens_per_second(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> float:
-        """Of all requests, for so many tokens of each on the average, while all of them run."""
+        """What all requests get while all of them run, measured over so many tokens of each on the average."""
         with self._running(prompts, max_tokens_for(num_tokens), temperature) as counts:
             self._step_until(lambda: min(counts.values()) >= BEFORE)
             started, before = time.perf_counter(), sum(counts.values())
