@@ -100,8 +100,8 @@ def drafted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[GraphShape, list[int]
     found: list[tuple[GraphShape, list[int]]] = []
     replay = StepGraphs.replay_drafter
 
-    def spy(graphs: StepGraphs, shape: GraphShape, sampled_n: Any, numbers: Any) -> Any:
-        drafts = replay(graphs, shape, sampled_n, numbers)
+    def spy(graphs: StepGraphs, shape: GraphShape, sampled_n: Any, numbers: Any, places: Any = None) -> Any:
+        drafts = replay(graphs, shape, sampled_n, numbers, places)
         found.extend([] if drafts is None else [(shape, numbers.tolist())])
         return drafts
 
@@ -120,6 +120,21 @@ def test_graphs_verify_and_make_drafts_as_the_host_does(tiny_llama, replayed, dr
     shape = GraphShape(2, 2 * (1 + num_drafts), tokens_each=1 + num_drafts)
     assert shape in set(replayed)
     assert (shape, [num_drafts] * 2) in drafted
+
+
+def test_graphs_hold_requests_with_fewer_drafts_than_others(tiny_llama, replayed, drafted):
+    """One of two requests ends sooner, so that it has fewer drafts first, and less room for others."""
+    load = partial(load_last_token, certainty=7.0)
+    seen = set()
+    for num_fewer in range(1, 6):
+        asked = {"num_drafts": 3, "max_tokens": 18, "num_fewer": num_fewer}
+        expected = brought_by(tiny_llama, load, **asked)
+        replayed.clear()
+        drafted.clear()
+        assert brought_by(tiny_llama, load, FULL, **asked) == expected
+        assert len(drafted) == len(replayed) > 5
+        seen |= {tuple(numbers) for _, numbers in drafted if len(set(numbers)) > 1}
+    assert seen
 
 
 def test_captured_steps_give_a_draft_model_what_steps_on_the_host_give(tiny_llama, replayed):

@@ -103,7 +103,8 @@ class ModelDrafter:
             return (features_TD[:1],)
         num_kept_W = (sampled_n != -1).view(-1, each).sum(dim=1).clamp_min(1)
         last_W = torch.arange(0, len(sampled_n), each, device=sampled_n.device) + num_kept_W - 1
-        slots_W = batch.sample_slots[::each]
+        # Tokens that are not a request's own come before those that are.
+        slots_W = batch.sample_slots[each - 1 :: each]
         decodes = DraftDecodes(
             tables.block_tables[:, slots_W],
             batch.positions[last_W],

@@ -70,14 +70,21 @@ class GraphShapes:
         self.all = sorted(shapes, key=lambda shape: shape.num_tokens, reverse=True)
 
     def of_step(self, rows: StepRows) -> GraphShape | None:
-        """The shape that a step is padded to; None where it is larger than all, or its requests have unequal drafts."""
+        """The shape that a step is padded to; None where it is larger than all.
+
+        Where requests have unequal drafts, tokens before theirs are computed again, so they must have so many.
+        """
         num_reqs, num_tokens = rows.num_reqs, rows.num_tokens
         if rows.has_guesses:
-            each = int(rows.lengths[0])
-            if (rows.lengths != each).any() or (rows.num_samples != each).any():
+            if (rows.num_samples != rows.lengths).any():
                 return None
-            fitting = (found for found in self._draft_shapes if found.tokens_each == each)
-            return next((found for found in fitting if found.num_reqs >= num_reqs), None)
+            each, most = int(rows.lengths.max()), int((rows.starts + rows.lengths).min())
+            fitting = (found for found in self._draft_shapes if each <= found.tokens_each <= most)
+            return min(
+                (found for found in fitting if found.num_reqs >= num_reqs),
+                key=lambda shape: shape.num_tokens,
+                default=None,
+            )
         if num_tokens == num_reqs and len(rows.sampling) == num_reqs:
             size = _at_least(self._decode_sizes, num_reqs)
             return None if size is None else GraphShape(size, size)

@@ -96,17 +96,29 @@ class StepGraphs:
         self._samplers[shape, filters].replay()
         return self._samplers[shape, filters].outputs[0]
 
-    def replay_drafter(self, shape: GraphShape, sampled_n: torch.Tensor, numbers: np.ndarray) -> torch.Tensor | None:
-        """Drafts ``[requests of the shape, most of numbers]`` behind the step sampled last; None without a graph.
+    def replay_drafter(
+        self, shape: GraphShape, sampled_n: torch.Tensor, numbers: np.ndarray, places: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """Drafts ``[requests of the shape, most of numbers or more]`` behind the step that was sampled last.
 
         Args:
-            sampled_n: int64, of the places that are not padding.
+            sampled_n: int64, what was sampled at its own places.
             numbers: int64, drafts that each request has room for; those behind them mean nothing.
+            places: see `ModelInput`.
+
+        Returns:
+            None for steps behind which no drafts are captured: those with prompts.
         """
-        drafter = self._drafters.get((shape, int(numbers.max())))
-        if drafter is None:
+        number = next((number for number in self._numbers_behind(shape) if number >= numbers.max()), None)
+        if number is None:
             return None
-        self._sampled[: len(sampled_n)].copy_(sampled_n)
+        drafter = self._drafters[shape, number]
+        if places is None:
+            self._sampled[: len(sampled_n)].copy_(sampled_n)
+        else:
+            # Whatever stands before a request's own tokens stays.
+            self._sampled[: shape.num_samples].zero_()
+            self._sampled[places] = sampled_n
         self._tell_numbers(numbers)
         drafter.replay()
         return drafter.outputs[0]
@@ -146,14 +158,21 @@ class StepGraphs:
     def _capture_drafters(
         self, batch: ModelInput, shape: GraphShape, states: Sequence[torch.Tensor]
     ) -> dict[int, Captured]:
-        """By the number of drafts: as many as the next step has room for, and one, to see how often it is right."""
-        if self._follow is None or not shape.is_decode:
+        """By the number of drafts."""
+        if self._follow is None:
             return {}
-        most = min(self._num_drafts, max(self._max_num_samples // shape.num_reqs - 1, 1))
         self._sampled.zero_()
         layer_states, sampled_n = LayerStates(states[0], states[1:]), self._sampled[: shape.num_samples]
         numbers_W = self._device_numbers[: shape.num_reqs]
         return {
             number: self._capture(partial(self._follow, batch, layer_states, sampled_n, numbers_W, number))
-            for number in range(most + 1)
+            for number in self._numbers_behind(shape)
         }
+
+    def _numbers_behind(self, shape: GraphShape) -> list[int]:
+        """The numbers of drafts that are captured behind a step: as many as the next one has room for, one, to see how
+        often it is right, and all, for what comes between."""
+        if self._follow is None or not shape.is_decode:
+            return []
+        usual = min(self._num_drafts, max(self._max_num_samples // shape.num_reqs - 1, 1))
+        return sorted({*range(usual + 1), self._num_drafts})
