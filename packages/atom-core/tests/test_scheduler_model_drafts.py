@@ -184,6 +184,17 @@ def test_drafts_that_are_right_are_made_where_they_cost_little(token, draft, is_
     assert (num_drafts(engine.steps[-60:]) > 60) == is_on
 
 
+def test_requests_whose_drafts_are_right_more_or_less_often_have_equally_many():
+    clock = Clock(step=1.0, token=0.02, draft=0.05)
+    engine = make_engine(mistakes=0.3, adaptive=True, clock=clock)
+    engine.add(*(make_request(name, max_tokens=300) for name in "abcd"))
+    while len(engine.steps) < 80:
+        clock.step(engine)
+    numbers = [[len(entry.draft_token_ids) for entry in step.scheduled] for step in engine.steps]
+    assert all(len(set(each)) == 1 for each in numbers)
+    assert {each[0] for each in numbers} >= {0, 3}
+
+
 def test_steps_that_make_drafts_are_measured_by_themselves():
     clock = Clock(step=1.0, token=0.0, draft=0.25)
     engine = make_engine(adaptive=True, clock=clock)
