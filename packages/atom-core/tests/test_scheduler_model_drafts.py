@@ -9,7 +9,7 @@ import pytest
 from atom_core.kv_cache import KVCacheConfig
 from atom_core.messages import EngineRequest, SamplingParams, StructuredOutputParams
 from atom_core.scheduler import Scheduler, SchedulerConfig
-from atom_core.speculation import Speculation, SpeculationConfig
+from atom_core.speculation import Candidate, Draft, Speculation, SpeculationConfig
 from block_accounting import check_blocks
 from fake_drafters import let_draft
 from fake_worker import Clock, FakeEngine, tokens_alone
@@ -185,14 +185,24 @@ def test_drafts_that_are_right_are_made_where_they_cost_little(token, draft, is_
 
 
 def test_requests_whose_drafts_are_right_more_or_less_often_have_equally_many():
-    clock = Clock(step=1.0, token=0.02, draft=0.05)
-    engine = make_engine(mistakes=0.3, adaptive=True, clock=clock)
-    engine.add(*(make_request(name, max_tokens=300) for name in "abcd"))
-    while len(engine.steps) < 80:
-        clock.step(engine)
-    numbers = [[len(entry.draft_token_ids) for entry in step.scheduled] for step in engine.steps]
-    assert all(len(set(each)) == 1 for each in numbers)
-    assert {each[0] for each in numbers} >= {0, 3}
+    """A step of two tokens takes a second, and each token more a third: the drafts of one request would pay best."""
+    speculation = Speculation(SpeculationConfig(method="mtp", num_tokens=3))
+    for _ in range(3):
+        for number in range(4):
+            for num_tokens in range(2, 9):
+                speculation.costs.take(num_tokens, 1.0 + 0.3 * (num_tokens - 2), number)
+    often, seldom = speculation.start_trail(), speculation.start_trail()
+    for number in range(20):
+        token_ids = list(range(number + 1))
+        often.take(Draft((number,)), token_ids, number)
+        seldom.take(Draft((number - number % 2,)), token_ids, number)
+    assert 0.4 < seldom.chance(0) < 0.6 < 0.95 < often.chance(0)
+    for trail in (often, seldom):
+        trail.take(Draft((7, 7, 7)), token_ids, len(token_ids))
+    candidates = [Candidate(trail, token_ids, 9) for trail in (often, seldom)]
+    assert [len(drafts) for drafts in speculation.choose(candidates, num_rows=2, room=9)] == [1, 1]
+    assert speculation.choose_next(candidates, num_rows=2, room=9).number == 1
+    assert [len(drafts) for drafts in speculation.choose(candidates, num_rows=2, room=1)] == [0, 0]
 
 
 def test_steps_that_make_drafts_are_measured_by_themselves():
