@@ -10,6 +10,7 @@ from atom_core.kv_cache import KVCacheConfig
 from atom_core.messages import EngineRequest, SamplingParams, StructuredOutputParams
 from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_core.speculation import Candidate, Draft, Speculation, SpeculationConfig
+from atom_core.speculation.costs import StepCosts
 from block_accounting import check_blocks
 from fake_drafters import let_draft
 from fake_worker import Clock, FakeEngine, tokens_alone
@@ -203,6 +204,29 @@ def test_requests_whose_drafts_are_right_more_or_less_often_have_equally_many():
     assert [len(drafts) for drafts in speculation.choose(candidates, num_rows=2, room=9)] == [1, 1]
     assert speculation.choose_next(candidates, num_rows=2, room=9).number == 1
     assert [len(drafts) for drafts in speculation.choose(candidates, num_rows=2, room=1)] == [0, 0]
+
+
+def test_a_request_begins_with_what_the_drafts_of_others_have_been():
+    """Else one whose first draft is wrong would be left without any."""
+    speculation = Speculation(SpeculationConfig(method="mtp", num_tokens=3))
+
+    def first_chance(draft: int) -> float:
+        trail = speculation.start_trail()
+        trail.take(Draft((draft,)), [0, 1], 1)
+        return trail.chance(0)
+
+    assert first_chance(draft=9) > 0.5
+    assert all(first_chance(draft=9) >= 0 for _ in range(300))
+    assert first_chance(draft=1) < 0.3
+    assert all(first_chance(draft=1) > 0 for _ in range(300))
+    assert first_chance(draft=9) > 0.5
+
+
+def test_what_many_tokens_more_cost_is_taken_to_be_little_until_it_is_measured():
+    costs = StepCosts()
+    for _ in range(3):
+        costs.take(32, 1.0)
+    assert costs.seconds(32) == 1.0 < costs.seconds(36) < costs.seconds(128) < 1.1
 
 
 def test_steps_that_make_drafts_are_measured_by_themselves():

@@ -9,7 +9,7 @@ from atom_core.speculation.config import SpeculationConfig
 from atom_core.speculation.costs import StepCosts
 from atom_core.speculation.drafter import MakeDrafter
 from atom_core.speculation.statistics import DraftStatistics
-from atom_core.speculation.trail import Trail
+from atom_core.speculation.trail import Experience, Trail
 
 # Drafts must make a step this much more worth its time: tokens are read before the next step is scheduled.
 _LEAST_GAIN = 1.02
@@ -71,11 +71,12 @@ class Speculation:
         self.config, self._make_drafter = config, make_drafter
         self.costs = StepCosts()
         self._steps_to_trial = _STEPS_BETWEEN_TRIALS
+        self._experience = Experience() if config.is_by_model else None
         self.statistics = DraftStatistics(config.num_tokens)
 
     def start_trail(self) -> Trail:
         """For a request that had none."""
-        return Trail(None if self._make_drafter is None else self._make_drafter())
+        return Trail(None if self._make_drafter is None else self._make_drafter(), self._experience)
 
     def choose(self, candidates: Sequence[Candidate], *, num_rows: int, room: int) -> list[Sequence[int]]:
         """Drafts for each of `candidates`, all of whose tokens are known.
