@@ -177,7 +177,7 @@ def test_steps_with_prompts_say_nothing_of_what_decodes_cost():
 
 def test_a_step_samples_no_more_tokens_than_logits_have_memory_for():
     config = SpeculationConfig(num_tokens=4)
-    assert [config.max_num_samples(number) for number in (1, 8, 16, 40, 512)] == [5, 40, 80, 80, 512]
+    assert [config.max_num_samples(number) for number in (1, 8, 16, 40, 512)] == [5, 40, 80, 200, 512]
     for max_num_seqs, num_requests in ((1, 1), (20, 20), (70, 40)):
         limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": 200}
         engine = make_engine("knowing", num_tokens=3, num_blocks=900, **limits)

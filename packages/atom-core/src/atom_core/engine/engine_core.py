@@ -146,11 +146,16 @@ class EngineCore:
         self._admit_constrained()
         self._resume_late()
         scheduled = self._scheduler.schedule()
+        if scheduled is None and self._in_flight:
+            # What comes next depends on a step in flight, as drafts do: go on before anybody hears of that step, so
+            # that the device does not wait meanwhile.
+            self._news += self._collect()
+            scheduled = self._scheduler.schedule()
         if scheduled is not None:
             step = _Step(scheduled, self._executor.submit(scheduled))
             self._in_flight.append(step)
             self._release_sampler(step)
-        if len(self._in_flight) > (self._steps_ahead if scheduled is not None else 0):
+        if len(self._in_flight) > self._steps_ahead:
             self._news += self._collect()
         elif scheduled is None and not self._news:
             time.sleep(IDLE_SECONDS)  # the scheduler holds requests back for now: do not spin
