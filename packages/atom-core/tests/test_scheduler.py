@@ -224,6 +224,17 @@ def test_new_prompts_are_held_back_by_the_delay_factor_while_others_run(start):
     engine.run()
 
 
+def test_news_tell_when_a_request_first_ran():
+    now = [5.0]
+    engine = make_engine(clock=lambda: now[0], max_num_seqs=1)
+    engine.add(make_request("a", max_tokens=2), make_request("b", max_tokens=2))
+    engine.run()
+    now[0] = 9.0
+    engine.add(make_request("c", max_tokens=2))
+    engine.run()
+    assert {request_id: end.started for request_id, end in engine.ends.items()} == {"a": 5.0, "b": 5.0, "c": 9.0}
+
+
 def test_an_idle_engine_delays_nobody():
     engine = make_engine(scheduler_delay_factor=100.0)
     engine.add(make_request("a"))

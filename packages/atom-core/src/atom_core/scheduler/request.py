@@ -40,6 +40,7 @@ class Request:
         forced_at: where they stand.
         num_steps_in_flight, last_step_id: steps scheduled with this request and not reported; the last of them.
         num_cached_tokens: prompt tokens found in the prefix cache when the request first ran.
+        started: when it first got blocks, in seconds of the scheduler's clock; 0 before that.
         num_tokens_at_worker: tokens that the worker has, or samples in steps in flight; 0 where it does not know the
             request.
         trail: guesses what comes next; None before the first time.
@@ -71,6 +72,7 @@ class Request:
     num_steps_in_flight: int = 0
     last_step_id: int = -1
     num_cached_tokens: int = 0
+    started: float = 0.0
     num_tokens_at_worker: int = 0
     trail: Trail | None = None
     is_held: bool = False

@@ -33,7 +33,7 @@ class Scheduler:
     Args:
         config: limits of steps and requests.
         cache: the numbers of the KV cache.
-        clock: seconds, for `scheduler_delay_factor`.
+        clock: seconds, for `scheduler_delay_factor`, and to tell when a request first ran.
         hasher: names cached blocks; None takes the one that `cache` names.
         speculation: lets drafts follow decodes; None does not.
     """
@@ -280,6 +280,7 @@ class Scheduler:
             # A preempted request comes back when its tokens in flight have arrived; until then none overtakes it.
             elif head.num_steps_in_flight == 0 and self._book.admit(head):
                 request = head
+                request.started = request.started or self._clock()
                 if self._delay is not None:
                     self._delay.admitted()
             else:

@@ -45,7 +45,7 @@ class Generation:
         stream: RequestStream,
         *,
         id: str,
-        n: int,
+        params: SamplingParams,
         names: Names,
         caller: Caller = ANYBODY,
     ) -> None:
@@ -56,11 +56,12 @@ class Generation:
         self.prompts = list(prompts)
         self.num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         self.num_reasoning_tokens = 0
-        self.n = n
+        self.n = params.n
+        self._params = params
         self._state, self._body, self._names, self._caller = state, body, names, caller
         self._stream = stream
         self._prompt_index = {request_id: index for index, request_id in enumerate(stream.request_ids)}
-        self._tallies = Tallies(len(prompts) * n)
+        self._tallies = Tallies(len(prompts) * params.n)
         self._num_cached = [0] * len(prompts)
         self._sum_cached = 0
 
@@ -104,7 +105,7 @@ class Generation:
         except InvalidRequestError as error:
             raise renamed(_in_words_of(body, error), names) from None
         id = f"{kind}-{body.request_id or uuid.uuid4().hex}"
-        generation = cls(state, body, prompts, stream, id=id, n=params.n, names=names, caller=caller)
+        generation = cls(state, body, prompts, stream, id=id, params=params, names=names, caller=caller)
         state.active.add(generation)
         request.state.record.prompt_tokens = generation.num_prompt_tokens
         return generation
@@ -137,7 +138,10 @@ class Generation:
         if self in self._state.active:
             self._state.active.discard(self)
             self._state.metrics.take_end(
-                self._tallies, num_prompt_tokens=self.num_prompt_tokens, num_cached_tokens=self._sum_cached, n=self.n
+                self._tallies,
+                self._params,
+                num_prompt_tokens=self.num_prompt_tokens,
+                num_cached_tokens=self._sum_cached,
             )
         await self._stream.aclose()
 
