@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 import msgspec
 
 from atom_core.kv_cache import BlockTable
-from atom_core.messages import EngineRequest, FinishReason, NewRequest, TokenLogprobs
+from atom_core.messages import EngineRequest, FinishReason, NewRequest, RequestPhase, RequestState, TokenLogprobs
 from atom_core.scheduler.tenant import Tenant
 from atom_core.speculation import Trail
 
@@ -137,6 +137,15 @@ class Request:
         if not self.has_run:
             self.has_run = True
             self.num_cached_tokens = num_cached_tokens
+
+    def state(self) -> RequestState:
+        """Where it stands."""
+        phase: RequestPhase = "prefilling" if self.num_computed_tokens < self.num_prompt_tokens else "decoding"
+        if self.status is RequestStatus.WAITING:
+            phase = "preempted" if self.has_run else "waiting"
+        return RequestState(
+            self.engine_request.caller_id, phase, self.num_settled_tokens, max(self.num_output_tokens, 0)
+        )
 
     def leave(self, status: RequestStatus) -> None:
         """The request lost its blocks: it waits again, or is finished."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from atom_core.kv_cache import BlockHasher, KVCacheConfig, PagedCache
-from atom_core.messages import EngineOutput, EngineRequest, ModelOutput, SchedulerOutput, StepStats
+from atom_core.messages import EngineOutput, EngineRequest, ModelOutput, RequestState, SchedulerOutput, StepStats
 from atom_core.scheduler.admission_delay import AdmissionDelay
 from atom_core.scheduler.config import SchedulerConfig
 from atom_core.scheduler.drafting import Drafting
@@ -179,6 +179,14 @@ class Scheduler:
     def has_unfinished(self) -> bool:
         """Whether any request waits or runs. Steps may be in flight without one; they too are to be reported."""
         return bool(self._book.by_id)
+
+    def forget_prefixes(self) -> None:
+        """No later request finds what was cached so far."""
+        self._cache.forget_prefixes()
+
+    def states(self) -> list[RequestState]:
+        """Where each request stands."""
+        return [request.state() for request in self._book.by_id.values()]
 
     def stats(self) -> StepStats:
         """Counts as they stand. Blocks are free once they are not held, cached or not."""
