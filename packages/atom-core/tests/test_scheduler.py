@@ -237,11 +237,13 @@ def test_news_tell_when_a_request_first_ran():
 
 def test_each_request_tells_its_phase():
     engine = make_engine(max_num_batched_tokens=8, max_num_seqs=2, num_blocks=6)
-    engine.add(make_request("a", 4, max_tokens=20), make_request("b", 12, max_tokens=9), make_request("c", 3, max_tokens=1))
+    engine.add(make_request("a", 4, max_tokens=20), make_request("b", 12, max_tokens=9))
+    engine.add(make_request("c", 3, max_tokens=1))
     engine.step()
 
     def phases():
-        return [(state.phase, state.num_computed_tokens, state.num_output_tokens) for state in engine.scheduler.states()]
+        states = engine.scheduler.states()
+        return [(state.phase, state.num_computed_tokens, state.num_output_tokens) for state in states]
 
     assert phases() == [("decoding", 4, 1), ("prefilling", 4, 0), ("waiting", 0, 0)]
     engine.step()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -43,7 +42,9 @@ class RequestContext:
         request_id = given if _CLIENT_ID.fullmatch(given) else uuid.uuid4().hex
         record = RequestRecord(request_id, scope["method"], scope["path"])
         scope.setdefault("state", {})["record"] = record
-        start = time.perf_counter()
+        server = getattr(getattr(scope.get("app"), "state", None), "server", None)
+        if server is not None:
+            server.open_requests.add(record)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -58,7 +59,8 @@ class RequestContext:
             if not record.status:
                 await answer.response(scope["path"])(scope, receive, send_with_id)
         finally:
-            server = getattr(getattr(scope.get("app"), "state", None), "server", None)
-            if server is not None and scope["path"] not in PROBES:
-                server.metrics.take_status(record.status)
-            record.log(time.perf_counter() - start)
+            if server is not None:
+                server.open_requests.discard(record)
+                if scope["path"] not in PROBES:
+                    server.metrics.take_status(record.status)
+            record.log()

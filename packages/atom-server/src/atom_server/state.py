@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from atom_core.config import ConfigError
 from atom_server.access.keys import KeyRing
 from atom_server.access.rate_limits import RateLimits
-from atom_server.errors import APIError, engine_dead, shutting_down
+from atom_server.errors import APIError, engine_dead, paused, shutting_down
 from atom_server.observe.metrics import Metrics
 from atom_server.options import ServerOptions
 from atom_server.output.output_format import OutputFormat
 from atom_server.output.response_template import ResponseTemplate
 from atom_server.prompts.call_history import HistoryStyle
 from atom_server.prompts.chat_template import ChatTemplate
+from atom_server.request_log import RequestRecord
 from atom_server.responses.store import ResponseStore
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class ServerState:
         dead_reason: why the engine is gone; None while it works.
         response_template: how the model's replies are read, as JSON declares it.
         active: what is generating for the HTTP requests that are open.
+        open_requests: HTTP requests whose answer has not ended.
         responses: those that the Responses API has stored, to be fetched or continued.
         keys: who may use the server.
         rates: how much each of them may use.
@@ -51,6 +53,7 @@ class ServerState:
     draining: bool = False
     dead_reason: str | None = None
     active: set[Generation] = field(default_factory=set)
+    open_requests: set[RequestRecord] = field(default_factory=set)
     responses: ResponseStore = field(default_factory=ResponseStore)
     keys: KeyRing = field(default_factory=KeyRing)
     rates: RateLimits = field(default_factory=RateLimits)
@@ -140,6 +143,12 @@ class ServerState:
             raise engine_dead(self.dead_reason)
         if self.draining:
             raise shutting_down()
+
+    def check_is_ready(self) -> None:
+        """Raise APIError 503 where new requests would be refused, or would wait for an administrator."""
+        self.check_takes_requests()
+        if self.engine.control.is_paused:
+            raise paused()
 
 
 def load_template(tokenizer: Tokenizer | None, file: str | None) -> ChatTemplate | None:

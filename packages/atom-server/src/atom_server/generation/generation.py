@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from starlette.requests import Request
 
 from atom_core import EngineDeadError, InvalidRequestError, RequestOutput, SamplingParams
 from atom_core.engine.outputs.request_stream import RequestStream
-from atom_core.messages import Pooling
+from atom_core.messages import Pooling, RequestState
 from atom_server.access.guard import caller_of
 from atom_server.access.keys import ANYBODY, Caller
 from atom_server.bodies.client_names import SAME, Names, renamed
@@ -64,6 +65,7 @@ class Generation:
         self._tallies = Tallies(len(prompts) * params.n)
         self._num_cached = [0] * len(prompts)
         self._sum_cached = 0
+        self._abort_reason: APIError | None = None
 
     @classmethod
     async def submit(
@@ -108,6 +110,7 @@ class Generation:
         generation = cls(state, body, prompts, stream, id=id, params=params, names=names, caller=caller)
         state.active.add(generation)
         request.state.record.prompt_tokens = generation.num_prompt_tokens
+        request.state.record.answer_id = generation.id
         return generation
 
     @property
@@ -129,8 +132,9 @@ class Generation:
                 raise self._failure(output)
             yield prompt_index * self.n + output.index, output
 
-    async def abort(self) -> None:
-        """End what still runs; whoever reads the outputs is told."""
+    async def abort(self, reason: APIError | None = None) -> None:
+        """End what still runs; whoever reads the outputs is told `reason`, or that the server goes down."""
+        self._abort_reason = reason
         await self._state.engine.abort(self._stream)
 
     async def close(self) -> None:
@@ -163,15 +167,22 @@ class Generation:
             latency_s=round(tallies.latency, 6),
         )
 
-    def describe(self) -> dict[str, object]:
-        """Where it stands, without any text."""
+    def describe(self, states: Mapping[str, Sequence[RequestState]]) -> dict[str, object]:
+        """Where it stands, without any text.
+
+        Args:
+            states: where its samples stand in the engine, by the id of their prompt; those that are over have none.
+        """
+        own = [state for request_id in self._stream.request_ids for state in states.get(request_id, ())]
         return {
             "id": self.id,
             "key": self._caller.name,
             "age_s": round(time.monotonic() - self.submitted, 3),
-            "phase": "decoding" if self._tallies.num_tokens else "waiting or prefilling",
+            "phases": dict(Counter(state.phase for state in own)),
             "num_samples": self.num_choices,
             "prompt_tokens": self.num_prompt_tokens,
+            "cached_tokens": self._sum_cached,
+            "computed_tokens": sum(state.num_computed_tokens for state in own),
             "output_tokens": self._tallies.num_tokens,
         }
 
@@ -196,7 +207,7 @@ class Generation:
 
     def _failure(self, output: RequestOutput) -> APIError | InvalidRequestError:
         if output.finish_reason == "abort":
-            return shutting_down()
+            return self._abort_reason or shutting_down()
         if output.error_code == "slow_reader":
             return APIError(408, output.error or "", code=output.error_code)
         if output.error_code in ("invalid_grammar", "queue_full"):
