@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 
 import httpx
 import pytest
@@ -55,8 +56,9 @@ class Waiting:
 
 
 def wait_for_requests(server, count):
+    deadline = time.monotonic() + 30
     while len(shown := get(server, "/debug/requests").json()["requests"]) != count:
-        pass
+        assert time.monotonic() < deadline
     return shown
 
 
@@ -82,8 +84,9 @@ def test_a_request_whose_body_is_still_coming_is_shown_too(server):
             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99"
         )
         half.sendall(f"{head}\r\nX-Request-Id: half-1\r\n\r\n{{".encode())
+        deadline = time.monotonic() + 30
         while not (shown := get(server, "/debug/requests").json()["not_generating"]):
-            pass
+            assert time.monotonic() < deadline
     assert [(each["request_id"], each["phase"]) for each in shown] == [("half-1", "preparing")]
 
 

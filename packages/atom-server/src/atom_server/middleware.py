@@ -6,8 +6,10 @@ import re
 import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from atom_server.access.guard import caller_of
 from atom_server.errors import as_api_error
 from atom_server.request_log import PROBES, RequestRecord
 
@@ -61,6 +63,9 @@ class RequestContext:
         finally:
             if server is not None:
                 server.open_requests.discard(record)
+                record.key = caller_of(Request(scope)).name
                 if scope["path"] not in PROBES:
                     server.metrics.take_status(record.status)
+                    if server.request_file is not None:
+                        server.request_file.write(record)
             record.log()

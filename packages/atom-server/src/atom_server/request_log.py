@@ -20,6 +20,7 @@ class RequestRecord:
 
     Attributes:
         begun: when it came, by the monotonic clock.
+        key: the name of the key that it came with; "" where none is asked for.
         answer_id: the id of what is generated for it; None before that.
     """
 
@@ -27,11 +28,13 @@ class RequestRecord:
     method: str
     path: str
     begun: float = field(default_factory=time.monotonic)
+    key: str = ""
     answer_id: str | None = None
     status: int = 0
     prompt_tokens: int | None = None
     cached_tokens: int = 0
     output_tokens: int = 0
+    queued: float = 0.0
     ttft: float = 0.0
     tpot: float = 0.0
     finish_reasons: list[str] = field(default_factory=list)

@@ -192,6 +192,7 @@ class Generation:
         record.prompt_tokens = usage.prompt_tokens
         record.cached_tokens = usage.prompt_tokens_details.cached_tokens
         record.output_tokens = usage.completion_tokens
+        record.queued = self._tallies.queued or 0.0
         record.ttft, record.tpot = usage.ttft_s, usage.tpot_s
         record.finish_reasons = self._tallies.finish_reasons()
 
