@@ -46,6 +46,18 @@ def test_a_cache_that_was_asked_for_is_taken():
     assert make_size(memory_bytes=10 * 1024 + 5, given=False).num_blocks == 10
 
 
+@pytest.mark.parametrize(
+    ("name", "asked"), [("kv_cache_memory", {"memory_bytes": 1 << 40}), ("num_kv_blocks", {"num_blocks": 1 << 30})]
+)
+def test_more_than_the_machine_has_is_refused_by_name(name, asked):
+    with pytest.raises(ConfigError, match=rf"{name} asks for 1024.0 GiB of KV cache, and 1.0 GiB"):
+        make_size(memory=1 << 30, **asked)
+
+
+def test_all_the_memory_there_is_may_be_asked_for():
+    assert make_size(memory=1 << 30, memory_bytes=1 << 30).num_blocks == 1 << 20
+
+
 def test_the_context_is_fitted_to_the_cache_unless_it_was_asked_for():
     fitted = make_size(num_blocks=4)
     assert fitted.max_model_len == 64

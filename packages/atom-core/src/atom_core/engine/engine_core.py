@@ -21,6 +21,7 @@ from atom_core.messages import (
     EngineOutput,
     EngineRequest,
     ModelOutput,
+    RequestState,
     RequestStepOutput,
     SchedulerOutput,
     StepStats,
@@ -180,6 +181,14 @@ class EngineCore:
     def stats(self) -> StepStats:
         """Counts as of now."""
         return self._scheduler.stats()
+
+    def states(self) -> list[RequestState]:
+        """Where each request stands."""
+        return self._constrained.states() + self._scheduler.states()
+
+    def reset_prefix_cache(self) -> None:
+        """No later request finds what was cached so far; what runs goes on."""
+        self._scheduler.forget_prefixes()
 
     def prepare(self) -> bool:
         """Use idle time for what later steps would wait for (see `Executor.prepare`); False where nothing is left."""
