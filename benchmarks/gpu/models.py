@@ -62,6 +62,17 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3-8b-int4": {**_QWEN3_8B, "quantization_config": _INT4},
     "qwen3-30b-a3b": _QWEN3_30B_A3B,
     "qwen3-30b-a3b-fp8": {**_QWEN3_30B_A3B, "quantization_config": _FP8_BLOCKS},
+    "qwen3-next-80b": {
+        "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "hidden_size": 2048,
+        "intermediate_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 2,
+        "head_dim": 256, "partial_rotary_factor": 0.25, "rope_theta": 10000000, "full_attention_interval": 4,
+        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "num_experts": 512, "num_experts_per_tok": 10,
+        "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "norm_topk_prob": True,
+        "decoder_sparse_step": 1, "mlp_only_layers": [], "attention_bias": False, "hidden_act": "silu",
+        "rms_norm_eps": 1e-6, "vocab_size": 151936, "max_position_embeddings": 262144, "torch_dtype": "bfloat16",
+        "tie_word_embeddings": False, "bos_token_id": 151643, "eos_token_id": 151645,
+    },
     "gpt-oss-20b": _GPT_OSS_20B,
     "gpt-oss-20b-mxfp4": {**_GPT_OSS_20B, "quantization_config": _MXFP4},
     "gpt-oss-120b-mxfp4": {

@@ -66,7 +66,7 @@ def _paged_case(
 
     def build() -> Sides:
         plan = select_mixer(problem)
-        geometry, num_blocks = _geometry(queries, length, count)
+        geometry, num_blocks = geometry_on_gpu(queries, length, count)
         metadata = plan.build_metadata(geometry)
         head = problem.head_dim
         norm = random(head) if norms else None
@@ -105,7 +105,7 @@ def _latent_case(model: str, label: str, problem: MlaProblem, queries: int, leng
 
     def build() -> Sides:
         plan = select_mixer(problem)
-        geometry, num_blocks = _geometry(queries, length, count)
+        geometry, num_blocks = geometry_on_gpu(queries, length, count)
         metadata = plan.build_metadata(geometry)
         expanded = problem.num_heads * (problem.qk_nope_head_dim + problem.v_head_dim)
         weight = random(expanded, problem.kv_lora_rank, scale=0.02)
@@ -175,7 +175,7 @@ def latent_work(problem: MlaProblem, queries: int, length: int, count: int) -> W
     return Work(count * (cached + rows) + weights, count * problem.num_heads * flops)
 
 
-def _geometry(queries: int, length: int, count: int) -> tuple[BatchGeometry, int]:
+def geometry_on_gpu(queries: int, length: int, count: int) -> tuple[BatchGeometry, int]:
     """On the GPU, and as an engine gives it: tables as wide as the longest request it admits."""
     geometry, num_blocks = make_geometry([(queries, length)] * count, BLOCK_SIZE)
     width = MAX_MODEL_LEN // BLOCK_SIZE

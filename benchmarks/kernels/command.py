@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import machine, report
-from benchmarks.kernels.shapes import DELTA_NETS, MODELS
+from benchmarks.kernels.shapes import DELTA_NETS, MODELS, SPARSE_ATTENTION
 from benchmarks.kernels.table import kernels_table, torch_ratio
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from benchmarks.kernels.case import Call, KernelCase
 
 ROWS = (1, 32, 128, 2048)
-ALL_MODELS = (*MODELS, *DELTA_NETS)
+ALL_MODELS = (*MODELS, *SPARSE_ATTENTION, *DELTA_NETS)
 # Operators whose cases say by their label alone what they are.
 NAMED_BY_SIZE = ("rms_norm", "add_rms_norm", "gated_activation", "sample")
 # Bytes that torch may hold for reuse before a case: giving memory back and asking for it again takes time.
@@ -71,11 +71,14 @@ def all_cases(models: list[str], rows: tuple[int, ...]) -> Iterator[KernelCase]:
 
     What takes most of a step comes first, of all models, since a run may stop early.
     """
-    from benchmarks.kernels import attention, delta, dense, mixture, sampling
+    from benchmarks.kernels import attention, delta, dense, mixture, sampling, sparse
 
-    delta_nets, models = [name for name in models if name in DELTA_NETS], [name for name in models if name in MODELS]
-    for model in delta_nets:
-        yield from delta.cases(model, DELTA_NETS[model], rows)
+    for model in models:
+        if model in DELTA_NETS:
+            yield from delta.cases(model, DELTA_NETS[model], rows)
+        if model in SPARSE_ATTENTION:
+            yield from sparse.cases(model, SPARSE_ATTENTION[model], rows)
+    models = [name for name in models if name in MODELS]
     for model in models:
         yield from attention.cases(model, MODELS[model])
     for model in models:

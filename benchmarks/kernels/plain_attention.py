@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from atom_kernels.attention.index.problem import IndexProblem
 from atom_kernels.attention.mla.problem import MlaProblem
 from atom_kernels.attention.problem import AttentionProblem
 
@@ -65,6 +66,27 @@ def plain_latent(
     v_BHLV = torch.einsum("blc,hvc->bhlv", latent_BLC, w_value_HVC)
     k_BHLD = torch.cat((k_BHLN, rotary_key_BLR.unsqueeze(1).expand(-1, problem.num_heads, -1, -1)), dim=-1)
     return F.scaled_dot_product_attention(q_BHQD, k_BHLD, v_BHLV, is_causal=True, scale=problem.scale)
+
+
+def plain_index(
+    problem: IndexProblem, q_BHD: torch.Tensor, k_BLD: torch.Tensor, head_weights_BH: torch.Tensor
+) -> torch.Tensor:
+    """int64 ``[B, K]``: the positions of a decode, in whatever order `topk` has."""
+    products_BHL = (q_BHD @ k_BLD.transpose(-1, -2)).float().relu()
+    scores_B1L = (head_weights_BH.float() * problem.scale).unsqueeze(1) @ products_BHL
+    return scores_B1L.squeeze(1).topk(problem.top_k).indices
+
+
+def plain_chosen(
+    problem: MlaProblem,
+    q_BHD: torch.Tensor,
+    latents_BLC: torch.Tensor,
+    chosen_BK: torch.Tensor,
+    kv_b_weight: torch.Tensor,
+) -> torch.Tensor:
+    """A decode over the latents at some positions, gathered first: ``[B, H, 1, V]``."""
+    wide_BKC = chosen_BK.unsqueeze(-1).expand(-1, -1, latents_BLC.shape[-1])
+    return plain_latent(problem, q_BHD.unsqueeze(2), latents_BLC.gather(1, wide_BKC), kv_b_weight)
 
 
 def _hidden(queries: int, length: int, window: int | None, device: torch.device) -> torch.Tensor:

@@ -37,6 +37,17 @@ class LatentHeads:
 
 
 @dataclass(frozen=True)
+class SparseHeads:
+    """Heads of latent attention over what an index chooses, and those of the index."""
+
+    num_heads: int
+    latent: LatentHeads
+    index_heads: int
+    index_head_dim: int = 128
+    top_k: int = 2048
+
+
+@dataclass(frozen=True)
 class DeltaHeads:
     """Heads of a delta net, and the width of the convolution before them; keys and values are of one size."""
 
@@ -111,6 +122,11 @@ MODELS = {
     ),
 }
 
+# Models of which only sparse attention is measured.
+SPARSE_ATTENTION = {
+    "DeepSeek-V3.2": SparseHeads(128, LatentHeads(512, 128, 64, 128), 64),
+    "GLM-5": SparseHeads(64, LatentHeads(512, 192, 64, 256), 32),
+}
 # Models of which only the delta nets are measured.
 DELTA_NETS = {
     "Qwen3-Next-80B": DeltaHeads(16, 32, 128),

@@ -7,11 +7,16 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 import torch
 
+from atom_kernels.attention.index.cases import make_problem as make_index_problem
+from atom_kernels.attention.index.cases import make_step as make_index_step
 from atom_kernels.attention.mla.cases import make_problem as make_latent_problem
 from atom_kernels.attention.mla.reference import latent_attention
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.reference import paged_attention
+from atom_kernels.attention.sparse import sparse_latent_attention
+from atom_kernels.attention.sparse.cases import make_problem as make_sparse_problem
 from atom_kernels.linear import FusedLinearProblem, fused_linear
+from atom_kernels.mixers import select_mixer
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.contract import experts
 from benchmarks import kernels, report
@@ -20,7 +25,7 @@ from benchmarks.kernels import page
 from benchmarks.kernels.attention import latent_work, paged_work
 from benchmarks.kernels.dense import plain_linear
 from benchmarks.kernels.mixture import plain_experts
-from benchmarks.kernels.plain_attention import plain_attention, plain_latent
+from benchmarks.kernels.plain_attention import plain_attention, plain_chosen, plain_index, plain_latent
 from benchmarks.kernels.shapes import MODELS
 
 CEILINGS = Ceilings("A Fine GPU", 2e12, 500e12)
@@ -55,6 +60,35 @@ def test_delta_nets_are_measured_with_the_states_that_they_read_and_write():
     assert cases["gated_delta", "decode 64"].work.num_bytes == 64 * (2 * state + row)
     assert cases["gated_delta", "prompt of 1000"].work.num_bytes == state + 1000 * row
     assert cases["short_conv", "decode 64"].work.num_bytes == (64 * (2 + 2 * 3) + 4) * 8192 * 2
+
+
+def test_sparse_attention_is_measured_with_the_keys_that_it_scores_and_the_latents_that_it_reads():
+    cases = {case.operator: case for case in kernels.all_cases(["DeepSeek-V3.2"], (4, 1000))}
+    keys, latents = 4 * 8192 * 128 * 2, 4 * 2048 * 576 * 2
+    assert cases["lightning_index"].work.num_bytes == pytest.approx(keys, rel=0.02)
+    assert cases["lightning_index"].work.flops == 4 * 8192 * 2 * 64 * 128
+    weights = 128 * 512 * (128 + 128) * 2
+    assert cases["sparse_latent_attention"].work.num_bytes == pytest.approx(latents + weights, rel=0.02)
+
+
+def test_the_plain_index_and_what_it_chooses_are_the_contracts():
+    problem = make_index_problem(5, 16, 8, 6)
+    step = make_index_step(problem, [(1, 13), (1, 13)], prologue=False)
+    q, _, head_weights = step.inputs
+    expected, cache = step.run(select_mixer(problem, only_backend="reference"))
+    keys = cache[step.geometry.block_table[:, 0].long(), :13]
+    found = plain_index(problem, q, keys, head_weights)
+    scores = torch.einsum("bhl,bh->bl", (q @ keys.mT).relu(), head_weights)
+    # Of equal scores `topk` takes any.
+    assert torch.equal(scores.gather(1, found).sort().values, scores.gather(1, expected.long()).sort().values)
+
+    sparse = make_sparse_problem(4, 16, 8, 6, 10, 6)
+    generator = torch.Generator().manual_seed(0)
+    q, latents = torch.randn(2, 4, 14, generator=generator), torch.randn(2, 13, 22, generator=generator)
+    weight = torch.randn(4 * 18, 16, generator=generator) / 4
+    sizes = {"v_head_dim": 10, "scale": sparse.scale}
+    wanted = sparse_latent_attention(q, expected, (latents,), weight, *table_of(2, 1, 13), **sizes)
+    torch.testing.assert_close(plain_chosen(sparse, q, latents, expected.long(), weight)[:, :, 0], wanted)
 
 
 def test_the_linears_of_a_model_hold_its_parameters():

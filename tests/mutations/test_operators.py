@@ -39,6 +39,7 @@ EXAMPLES = {
     "x = a.get('key')": {("key", "'key'", "'key_'")},
     "x = f(a, b)": {("arguments", "a, b", "b, a")},
     "x = a.min()": {("function", "a.min", "a.max")},
+    "x = min(a, b, c)": {("function", "min", "max")},
     "x = sorted(a)": {("step left out", "sorted(a)", "(a)")},
     "x = a.transpose()": {("step left out", "a.transpose()", "(a)")},
     "self.x = a": {("left out", "self.x = a", "pass")},

@@ -12,7 +12,7 @@ import pytest
 from source_tree import product_files, short, test_files, tree
 
 # A description that goes on from a name it does not repeat: "name: of the layer", or a docstring "Of the layer".
-_FRAGMENT = re.compile(r"^\s*(?:[`*]*\w+[`*]*(?:, [`*]*\w+[`*]*)*: of |Of )\w")
+_FRAGMENT = re.compile(r"^\s*(?:[`*]*\w+[`*]*(?:, [`*]*\w+[`*]*)*: of |Of )[\w`]")
 _TO_REWRITE = tuple(f"packages/atom-kernels/src/atom_kernels/{one}/tuning.py" for one in ("attention/mla", "moe"))
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -51,7 +51,7 @@ def test_no_literal_is_spread_into_another_to_keep_the_formatter_away():
     ("source", "count"),
     [
         ('def f():\n    """Of a layer."""', 1),
-        ('class A:\n    """A thing.\n\n    Attributes:\n        name, `size`: of the layer.\n    """', 1),
+        ('class A:\n    """A thing.\n\n    Attributes:\n        name, `size`: of `Layer`.\n    """', 1),
         ('def f():\n    """Offsets of rows: of all blocks, where each begins."""', 0),
         ('def f():\n    """A thing.\n\n    Args:\n        name: the name of its layer.\n    """', 0),
     ],

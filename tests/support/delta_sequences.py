@@ -57,16 +57,17 @@ def rule_in_float64(
         x.reshape(-1, keys, size).repeat_interleave(heads // keys, 1)
         for x in (qkv[:, : keys * size], qkv[:, keys * size : 2 * keys * size])
     )
+    q = q / (q.square().sum(-1, keepdim=True) + 1e-6).sqrt() / size**0.5
+    k = k / (k.square().sum(-1, keepdim=True) + 1e-6).sqrt()
     v = qkv[:, 2 * keys * size :].reshape(-1, heads, width)
-    bias, a_log = weights["dt_bias"].double(), weights["a_log"].double()
-    state = torch.zeros(heads, size, width).double() if state_HXV is None else state_HXV.double().clone()
-    out = torch.zeros(len(qkv), heads, width).double()
+    gates = (a + weights["dt_bias"].double()).reshape(len(a), heads, -1)
+    decay = torch.exp(-weights["a_log"].double().exp()[:, None] * (1 + gates.exp()).log())
+    beta = 1 / (1 + torch.exp(-b))
+    state = qkv.new_zeros(heads, size, width) if state_HXV is None else state_HXV.double().clone()
+    out = []
     for t in range(len(qkv)):
-        for h in range(heads):
-            query = q[t, h] / (q[t, h].dot(q[t, h]) + 1e-6).sqrt() / size**0.5
-            key = k[t, h] / (k[t, h].dot(k[t, h]) + 1e-6).sqrt()
-            gate = (a[t] + bias).reshape(heads, -1)[h]
-            state[h] *= torch.exp(-a_log[h].exp() * (1 + gate.exp()).log())[:, None]
-            state[h] += key.outer((v[t, h] - key @ state[h]) / (1 + torch.exp(-b[t, h])))
-            out[t, h] = query @ state[h]
-    return out, state
+        state *= decay[t, ..., None]
+        said = (k[t, :, None] @ state)[:, 0]
+        state += k[t, ..., None] * (beta[t, :, None] * (v[t] - said))[:, None]
+        out.append((q[t, :, None] @ state)[:, 0])
+    return torch.stack(out), state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from published_checkpoints import Layout, PublishedCheckpoint, expand
@@ -162,6 +163,23 @@ def _deepseek_r1(
     )
 
 
+def _deepseek_v32() -> PublishedCheckpoint:
+    """R1 with an index in every layer, of whose linears one is stored plain."""
+    indexer = "model.layers.{0..60}.self_attn.indexer"
+    of_r1 = _deepseek_r1(_fp8_block(), FP8_BLOCK, FP8_BLOCK, "fp8 128x128", prediction=FP8_BLOCK)
+    return replace(
+        of_r1,
+        config="deepseek-v3.2",
+        linears={
+            **of_r1.linears,
+            f"{indexer}.wq_b": (64 * 128, 1536, FP8_BLOCK),
+            f"{indexer}.wk": (128, 7168, FP8_BLOCK),
+            f"{indexer}.weights_proj": (64, 7168, PLAIN),
+        },
+        others={**of_r1.others, f"{indexer}.k_norm.{{weight,bias}}": ("BF16", "128")},
+    )
+
+
 def _kimi_k2_thinking(quantization: Mapping[str, Any], experts: Layout, *formats: str) -> PublishedCheckpoint:
     return PublishedCheckpoint(
         config="kimi-k2",
@@ -304,6 +322,7 @@ _KIMI_IGNORED = ("lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*
 
 CHECKPOINTS: Mapping[str, PublishedCheckpoint] = {
     "deepseek-ai/DeepSeek-R1": _deepseek_r1(_fp8_block(), FP8_BLOCK, FP8_BLOCK, "fp8 128x128", prediction=FP8_BLOCK),
+    "deepseek-ai/DeepSeek-V3.2": _deepseek_v32(),
     "amd/DeepSeek-R1-MXFP4": _deepseek_r1(
         _quark(
             *_MXFP4,

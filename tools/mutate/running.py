@@ -43,7 +43,7 @@ def try_all(
 
     Args:
         longest: seconds of tests that a mistake meets, the quickest first.
-        deadline: of `time.monotonic`, after which no other is begun.
+        deadline: when by `time.monotonic` no other is begun any more.
     """
     begin, trials = time.monotonic(), []
     starts = ((edit, partial(_start, edit, tests_of_file[edit.path], measured, longest)) for edit in mutations)

@@ -139,6 +139,16 @@ def test_tenants_that_owe_nothing_are_forgotten_and_the_others_are_few():
     assert len(engine.scheduler._book.waiting._tenants) <= MAX_IDLE_TENANTS + 1
 
 
+def test_a_tenant_is_remembered_as_long_as_it_has_a_request():
+    engine = make_engine(max_num_seqs=4)
+    engine.add(*(make_request(f"r{i}", tenant="t", max_tokens=1 + 3 * i) for i in range(3)))
+    waiting, num_left = engine.scheduler._book.waiting, []
+    while engine.scheduler.has_unfinished():
+        engine.step()
+        num_left.append(sum(tenant.num_requests for tenant in waiting._tenants.values()))
+    assert num_left == [2, 2, 2, 1, 1, 1, 0]
+
+
 def limits(samples=8, tokens=100):
     return QueueLimits(max_num_seqs=2, max_num_queued_requests=samples - 2, max_num_queued_tokens=tokens)
 

@@ -57,6 +57,16 @@ def sampled(request: NewRequest, *, logits: Sequence[float] = LOGITS, allowed: S
     return token
 
 
+def test_a_step_that_samples_nothing_looks_at_no_logits():
+    tables = HostTables(2, 32, block_size=4, num_groups=1)
+    states = RequestStates(2, tables, num_groups=1, vocab_size=VOCAB_SIZE, device="cpu")
+    step = SchedulerOutput(0, [ScheduledRequest("r", 0, 1, [[0]], 0)], [make_request([1, 2])], [])
+    states.update(step)
+    batch = build_input(StepRows.of(step, states.slots), tables, 4)
+    sampled = Sampler(states).sample_step(step, batch, None)  # type: ignore[arg-type]
+    assert (sampled.token_ids.tolist(), sampled.token_ids.dtype, sampled.logprobs) == ([], torch.int64, {})
+
+
 # --- penalties -------------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from atom_kernels.attention.index import IndexProblem
 from atom_kernels.attention.mla import MlaProblem
 from atom_kernels.delta import DeltaNetProblem
 from atom_kernels.native import native_unavailable
+from atom_kernels.protocols import CacheFormat
 from atom_kernels.protocols.collectives import SingleRank
 from atom_models import (
     BuildContext,
@@ -86,7 +87,9 @@ def assert_needs_are_those_of_the_built_model(checkpoint):
     assert needs.weight_bytes["bfloat16"] == 2 * parameters
     caches = mixer_layers(model).values()
     assert needs.num_layers == len([layer for layer in caches if not isinstance(layer.problem, IndexProblem)])
-    assert needs.kv_bytes_per_token["float32"] == 4 * sum(elements_per_token(layer.problem) for layer in caches)
+    assert needs.kv_bytes_per_token[CacheFormat("float32")] == 4 * sum(
+        elements_per_token(layer.problem) for layer in caches
+    )
 
 
 def test_rounded_linears_take_the_bytes_of_codes_and_scales(tmp_path):

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from atom_kernels.attention.index import IndexProblem
 from atom_kernels.attention.sparse import SparseMlaProblem
 from atom_models import CheckpointError, load_model, mixer_layers
 from atom_models.architectures.glm_moe_dsa import GlmMoeDsaConfig
 from atom_models.config.reading import read_config
+from atom_models.forward_context import ForwardContext, set_forward_context
 from atom_models.layers import LightningIndex
 from published_configs import FOLDER
 from tiny_architectures import make_tiny
@@ -70,6 +73,18 @@ def test_index_keys_turn_as_the_family_does(tiny_family: TinyFamily, family: str
     layers = mixer_layers(load_model(tiny_family(family), progress=False).model).values()
     turns = [layer._rotary.interleaved for layer in layers if isinstance(layer, LightningIndex)]
     assert set(turns) == {interleaved}
+
+
+def test_a_traced_or_captured_index_gives_whole_numbers(tiny_family: TinyFamily):
+    layers = mixer_layers(load_model(tiny_family("deepseek_v32"), progress=False).model).values()
+    index = next(layer for layer in layers if isinstance(layer, LightningIndex))
+    outs: list[torch.Tensor] = []
+    inputs = (torch.empty(3, 32 * 24), torch.empty(3, 24), torch.empty(3, 32), torch.arange(3))
+    with set_forward_context(ForwardContext({}, {}, between_graphs=lambda mix, inputs, out: outs.append(out))):
+        index.mix(*inputs)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        outs.append(torch.ops.atom_models.mix(inputs, index.name, 8, index._out_dtype))
+    assert [(out.shape, out.dtype) for out in outs] == [((3, 8), torch.int32)] * 2
 
 
 def test_the_choice_of_positions_changes_the_logits(tmp_path: Path):

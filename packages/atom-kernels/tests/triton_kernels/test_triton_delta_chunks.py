@@ -162,12 +162,11 @@ def test_a_prompt_of_a_real_model_is_the_rule_in_float64_on_a_gpu(num_rows, cont
     sequences = sequences_of(context + num_rows, REAL)
     if context:
         sequences.run((0, 0, context, 0))
-    out = sequences.run((0, context, context + num_rows, context)).cpu()
-    weights = {name: weight.cpu() for name, weight in sequences.weights.items()}
-    want, state = rule_in_float64(REAL, weights, [x.cpu() for x in sequences.rows])
+    out = sequences.run((0, context, context + num_rows, context))
+    want, state = rule_in_float64(REAL, sequences.weights, sequences.rows)
     # Values of order one, which are rounded to 8 bits some times between.
     assert (out - want[context:]).abs().max() < 0.02 * want.abs().max()
-    assert (sequences.states[0].cpu() - state).abs().max() < 0.02 * state.abs().max()
+    assert (sequences.states[0] - state).abs().max() < 0.02 * state.abs().max()
 
 
 @pytest.mark.gpu
@@ -177,10 +176,8 @@ def test_keys_that_repeat_do_not_lose_what_chunks_are_solved_for_on_a_gpu():
     qkv, a, b = sequences.rows
     sequences.rows = (qkv[:1].repeat(256, 1), torch.full_like(a, -30.0), torch.full_like(b, 30.0))
     out = sequences.run((0, 0, 256, 0))
-    want, _ = rule_in_float64(
-        REAL, {name: weight.cpu() for name, weight in sequences.weights.items()}, [x.cpu() for x in sequences.rows]
-    )
-    assert (out.cpu() - want).abs().max() < 0.02 * want.abs().max()
+    want, _ = rule_in_float64(REAL, sequences.weights, sequences.rows)
+    assert (out - want).abs().max() < 0.02 * want.abs().max()
 
 
 @pytest.mark.gpu

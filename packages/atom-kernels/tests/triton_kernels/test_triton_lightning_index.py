@@ -70,7 +70,7 @@ def test_padding_writes_nothing_and_chooses_nothing():
     assert torch.equal(cache[block], step.caches[0][block])
 
 
-@pytest.mark.parametrize("top_k", [1, 17, 299])
+@pytest.mark.parametrize("top_k", [1, 130, 299])
 def test_scores_of_every_size_and_sign_are_ordered_as_numbers(top_k):
     generator = torch.Generator().manual_seed(top_k)
     scores = torch.randn(3, 300, generator=generator) * 10.0 ** torch.randint(-30, 30, (3, 300), generator=generator)

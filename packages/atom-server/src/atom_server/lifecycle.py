@@ -167,6 +167,7 @@ async def _serve(args: EngineArgs, options: ServerOptions, listener: socket.sock
         await server.serve(sockets=[listener])
         for task in watching:
             task.cancel()
+        state.close()
         if life.death is not None:
             raise life.death
     finally:

@@ -179,6 +179,10 @@ class LLMEngine:
             if not self._completions:  # nobody may ever step again, and steps in flight hold blocks
                 self._take(core.settle())
 
+    def reset_prefix_cache(self) -> None:
+        """No later request finds what was cached so far; what runs goes on."""
+        self._open_core().reset_prefix_cache()
+
     def start_profile(self) -> None:
         """Begin a trace; ProfilerError says what to set where no folder was given."""
         self._open_core().profile(start=True)

@@ -79,7 +79,7 @@ def _check_shared(config: EngineConfig, checkpoint: Checkpoint) -> None:
     context = BuildContext(
         quantization=stored_quantization(checkpoint, config.model.quantization),
         dtype=getattr(torch, config.model.dtype),
-        kv_cache_dtype=config.cache.kv_cache_dtype,
+        cache=config.cache.format,
         block_size=config.cache.block_size,
         max_model_len=config.cache.block_size,  # tables of angles are not needed
         model_impl=config.model.model_impl,

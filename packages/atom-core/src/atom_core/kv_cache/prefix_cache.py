@@ -129,6 +129,12 @@ class PrefixCache:
             self._drop_blocks(prefix, [i for i, other in enumerate(self._groups) if spec.keeps_all or other == spec])
         self._prune(prefix)
 
+    def clear(self) -> None:
+        """Forget every prefix. Blocks that requests hold stay theirs, and their tables go on from unknown parents."""
+        for prefix in list(self._by_block.values()):
+            self._drop_blocks(prefix, range(len(self._groups)))
+            self._prune(prefix)
+
     def _num_servable(self, found: list[CachedPrefix]) -> int:
         """Blocks of the longest prefix whose last blocks, as far as its window reaches, each group has."""
         longest, in_a_row = 0, [0] * len(self._groups)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.delta.arguments import check_rows, check_written, packed_indices
+from atom_kernels.delta.arguments import check_rows, check_written, packed_indices, with_rows
 from atom_kernels.delta.contract import MAX_TOKEN_BY_TOKEN, GatedDeltaProblem, ShortConvProblem, check_kept
 from atom_kernels.delta.triton_chunked import bind_chunked, computes_chunks
 from atom_kernels.dtypes import FLOATS, why_not_dtype
@@ -56,12 +56,11 @@ def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:
         check_rows("short_conv", problem.dtype, (x_TC, channels))
         check_written(problem.dtype, out=out_TC)
         check_written(problem.dtype, states=states_NCP)
-        num_rows, (num_sequences, num_kept) = len(x_TC), kept_slots_SJ.shape
+        x_TC, num_rows, (num_sequences, num_kept) = with_rows(x_TC), len(x_TC), kept_slots_SJ.shape
         launch(
             short_conv_kernel, (num_programs(num_rows, num_sequences, _CONV_ROWS, 1), num_blocks),
-            x_TC.contiguous(), out_TC, states_NCP,
-            *packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S),
-            weight_WC, num_rows, num_sequences, num_kept, **options,
+            x_TC, out_TC, states_NCP, *packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S),
+            weight_WC, num_rows, num_sequences, num_kept, x_TC.stride(0), **options,
         )  # fmt: skip
 
     return run
@@ -108,13 +107,15 @@ def _bind_delta(problem: GatedDeltaProblem, weights: Any) -> Callable[..., None]
         check_written(torch.float32, states=states_NHXV)
         num_sequences, num_kept = kept_slots_SJ.shape
         indices = packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
-        rows = (qkv_TC.contiguous(), a_TG.contiguous(), b_TH.contiguous(), out_THV, states_NHXV)
-        numbers = (len(qkv_TC), num_sequences, num_kept, problem.key_dim**-0.5)
+        a_TG, b_TH = with_rows(a_TG), with_rows(b_TH)
+        rows = (qkv_TC.contiguous(), a_TG, b_TH, out_THV, states_NHXV)
+        strides = (a_TG.stride(0), b_TH.stride(0))
+        numbers = (len(qkv_TC), num_sequences, num_kept, *strides, problem.key_dim**-0.5)
 
         def run_tokens(*, behind_chunks: bool) -> None:
             launch(
                 gated_delta_kernel, (num_blocks, heads, 2 + num_sequences), *rows, *indices,
-                a_log_H, dt_bias_G, *numbers, BEHIND_CHUNKS=behind_chunks, **options,
+                a_log_H, dt_bias_G, *numbers, BEHIND_CHUNKS=behind_chunks, SEVERAL_ROWS=max_query_len > 1, **options,
             )  # fmt: skip
 
         run_tokens(behind_chunks=False)

@@ -49,7 +49,10 @@ def scan_config(problem: GatedDeltaProblem) -> ScanConfig:
 
 
 def bind_chunked(problem: GatedDeltaProblem, a_log_H: torch.Tensor, dt_bias_G: torch.Tensor) -> Callable[..., None]:
-    """``(qkv, a, b, out, states, slots, kept_slots, query_start_loc, seq_lens)``: contiguous, indices in int32."""
+    """``(qkv, a, b, out, states, slots, kept_slots, query_start_loc, seq_lens)``.
+
+    Rows of a and b may be apart, see `with_rows`; all else is contiguous, and indices are int32.
+    """
     import triton.language as tl
 
     from atom_kernels.delta.triton_factor import factor_chunks_kernel
@@ -80,9 +83,9 @@ def bind_chunked(problem: GatedDeltaProblem, a_log_H: torch.Tensor, dt_bias_G: t
         inverses, scores = (qkv_TC.new_empty((num_chunks, heads, CHUNK, CHUNK)) for _ in range(2))
         factors = a_log_H.new_empty((num_chunks, heads, 4, CHUNK))
         launch(
-            factor_chunks_kernel, (problem.num_key_heads, num_chunks), qkv_TC, a_TG, b_TH, inverses, scores, factors,
+            factor_chunks_kernel, (heads, num_chunks), qkv_TC, a_TG, b_TH, inverses, scores, factors,
             slots_S, query_start_loc_S1, seq_lens_S, a_log_H, dt_bias_G, num_rows, num_sequences,
-            problem.key_dim**-0.5, **options,
+            a_TG.stride(0), b_TH.stride(0), problem.key_dim**-0.5, **options,
         )  # fmt: skip
         made, indices = (inverses, scores, factors), (slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
         scan(qkv_TC, out_THV, states_NHXV, *made, *indices)

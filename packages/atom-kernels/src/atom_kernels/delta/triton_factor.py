@@ -1,4 +1,4 @@
-"""What chunks of the gated delta rule need before any state is known, in Triton, by chunks and key heads.
+"""What chunks of the gated delta rule need before any state is known, in Triton: a program has a chunk and a head.
 
 Within a chunk, what its tokens add to the state, D, solves ``(I + A) D = beta (V - decayed K S)``, where A says how
 much of what an earlier token added a later key meets. ``(I + A)^-1 beta`` is made here, and so are the scores by which
@@ -17,6 +17,7 @@ from atom_kernels.triton.support import wait_for_inputs
 
 _NORM_EPS = tl.constexpr(NORM_EPS)
 _CHUNK = tl.constexpr(CHUNK)
+_LOG2_E = tl.constexpr(1.4426950408889634)
 # Tokens of a block, as many as a matrix instruction takes, and blocks of a chunk.
 _BLOCK = tl.constexpr(16)
 _BLOCKS = tl.constexpr(CHUNK // 16)
@@ -70,21 +71,22 @@ def _invert(met, beta, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
 )
 def factor_chunks_kernel(
     qkv_ptr, a_ptr, b_ptr, inverses_ptr, scores_ptr, factors_ptr,
-    slots_ptr, query_start_loc_ptr, seq_lens_ptr, a_log_ptr, dt_bias_ptr, num_rows, num_sequences, scale,
+    slots_ptr, query_start_loc_ptr, seq_lens_ptr, a_log_ptr, dt_bias_ptr, num_rows, num_sequences,
+    a_stride, b_stride, scale,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_X: tl.constexpr, MORE: tl.constexpr, INVERSE_DTYPE: tl.constexpr, PRECISION: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Programs ``[key heads, chunks (see find_chunk)]``.
+    """Programs ``[value heads, chunks (see find_chunk)]``. Rows of a and b are so many elements apart.
 
-    Of each chunk and value head, with g the decays summed up to a token, and r its norm's inverse:
+    Of each chunk and head, with g the decays summed up to a token, and r its norm's inverse:
 
     inverses ``[64, 64]``: ``(I + A)^-1 beta``.
     scores ``[64, 64]``: how much of what a token added a later query reads.
     factors ``[4, 64]``: float32; of keys that read the state, ``r exp(g)``; of keys that add to it,
     ``r exp(last g - g)``; of queries, ``scale r exp(g)``; of the state, ``exp(last g)``.
     """
-    key_head, program = tl.program_id(0), tl.program_id(1)
+    head, program = tl.program_id(0), tl.program_id(1)
     place, chunk = find_chunk(program, num_sequences, query_start_loc_ptr, _CHUNK, MORE)
     first, end, slot, context = load_sequence(
         place, num_rows, num_sequences, slots_ptr, query_start_loc_ptr, seq_lens_ptr
@@ -99,36 +101,36 @@ def factor_chunks_kernel(
         rows = rows.to(tl.int64)
         mask = in_rows[:, None] & (channels < KEY_DIM)[None, :]
         row_size: tl.constexpr = 2 * KEY_HEADS * KEY_DIM + HEADS * VALUE_DIM
-        queries_ptr = qkv_ptr + rows[:, None] * row_size + key_head * KEY_DIM + channels[None, :]
+        queries_ptr = qkv_ptr + head // (HEADS // KEY_HEADS) * KEY_DIM + rows[:, None] * row_size + channels[None, :]
         square = tokens[:, None] * _CHUNK + tokens[None, :]
         is_later, is_after = tokens[:, None] >= tokens[None, :], tokens[:, None] > tokens[None, :]
+        # Decays are powers of 2.
+        rate, bias = tl.exp(tl.load(a_log_ptr + head)) * _LOG2_E, tl.load(dt_bias_ptr + head)
+        of_chunk = tl.full([], program, tl.int64) * HEADS + head
+        inverse_ptr, score_ptr = inverses_ptr + of_chunk * (_CHUNK * _CHUNK), scores_ptr + of_chunk * (_CHUNK * _CHUNK)
+        factor_ptr = factors_ptr + of_chunk * (4 * _CHUNK) + tokens
         wait_for_inputs(DEPENDENT)
         queries = tl.load(queries_ptr, mask=mask, other=0.0)
         keys = tl.load(queries_ptr + KEY_HEADS * KEY_DIM, mask=mask, other=0.0)
-        all_scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
-        all_met = tl.dot(keys, tl.trans(keys), input_precision=PRECISION)
+        a = tl.load(a_ptr + rows * a_stride + head, mask=in_rows, other=0.0).to(tl.float32)
+        b = tl.load(b_ptr + rows * b_stride + head, mask=in_rows, other=0.0).to(tl.float32)
+        log_decay = tl.where(in_rows, -rate * softplus(a + bias), 0.0)
+        summed, last = tl.cumsum(log_decay, axis=0), tl.sum(log_decay, axis=0)
+        beta = tl.where(in_rows, sigmoid(b), 0.0)
+        scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
+        met = tl.dot(keys, tl.trans(keys), input_precision=PRECISION)
         queries, keys = queries.to(tl.float32), keys.to(tl.float32)
-        query_norms = scale / tl.sqrt(tl.sum(queries * queries, axis=1) + _NORM_EPS)
-        key_norms = 1.0 / tl.sqrt(tl.sum(keys * keys, axis=1) + _NORM_EPS)
-        for head in range(key_head * (HEADS // KEY_HEADS), (key_head + 1) * (HEADS // KEY_HEADS)):
-            a = tl.load(a_ptr + rows * HEADS + head, mask=in_rows, other=0.0).to(tl.float32)
-            b = tl.load(b_ptr + rows * HEADS + head, mask=in_rows, other=0.0).to(tl.float32)
-            beta = tl.where(in_rows, sigmoid(b), 0.0)
-            rate, bias = tl.exp(tl.load(a_log_ptr + head)), tl.load(dt_bias_ptr + head)
-            log_decay = tl.where(in_rows, -rate * softplus(a + bias), 0.0)
-            summed, last = tl.cumsum(log_decay, axis=0), tl.sum(log_decay, axis=0)
-            # Norms of keys are in the exponent.
-            between = summed[:, None] - (summed - tl.log(key_norms))[None, :]
-            decay = tl.exp(tl.where(is_later, between, float("-inf")))
-            met = tl.where(is_after, all_met * decay * key_norms[:, None], 0.0)
-            inverse = _invert(met, beta, INVERSE_DTYPE, PRECISION)
-            of_chunk = tl.full([], program, tl.int64) * HEADS + head
-            at = of_chunk * (_CHUNK * _CHUNK) + square
-            scores = (all_scores * decay * query_norms[:, None]).to(scores_ptr.dtype.element_ty)
-            tl.store(scores_ptr + at, scores)
-            tl.store(inverses_ptr + at, inverse.to(inverses_ptr.dtype.element_ty))
-            factor_ptr = factors_ptr + of_chunk * (4 * _CHUNK) + tokens
-            tl.store(factor_ptr, key_norms * tl.exp(summed))
-            tl.store(factor_ptr + _CHUNK, key_norms * tl.exp(last - summed))
-            tl.store(factor_ptr + 2 * _CHUNK, query_norms * tl.exp(summed))
-            tl.store(factor_ptr + 3 * _CHUNK, tl.exp(last) + tl.zeros_like(summed))
+        query_norms = scale * tl.rsqrt(tl.sum(queries * queries, axis=1) + _NORM_EPS)
+        key_norms = tl.rsqrt(tl.sum(keys * keys, axis=1) + _NORM_EPS)
+        since_start = tl.exp2(summed)
+        tl.store(factor_ptr, key_norms * since_start)
+        tl.store(factor_ptr + _CHUNK, key_norms * tl.exp2(last - summed))
+        tl.store(factor_ptr + 2 * _CHUNK, query_norms * since_start)
+        tl.store(factor_ptr + 3 * _CHUNK, tl.exp2(last) + tl.zeros_like(summed))
+        # Norms of keys are in the exponent.
+        between = summed[:, None] - (summed - tl.log2(key_norms))[None, :]
+        decay = tl.exp2(tl.where(is_later, between, float("-inf")))
+        tl.store(score_ptr + square, (scores * decay * query_norms[:, None]).to(score_ptr.dtype.element_ty))
+        met = tl.where(is_after, met * decay * key_norms[:, None], 0.0)
+        inverse = _invert(met, beta, INVERSE_DTYPE, PRECISION)
+        tl.store(inverse_ptr + square, inverse.to(inverse_ptr.dtype.element_ty))

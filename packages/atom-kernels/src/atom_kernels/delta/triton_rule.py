@@ -26,16 +26,16 @@ def _normed(x):
 
 @triton.jit
 def _load_row(
-    queries_ptr, values_ptr, a_ptr, b_ptr, row, is_row, in_channels, in_columns, in_gates,
-    ROW_SIZE: tl.constexpr, KEYS: tl.constexpr, GATES: tl.constexpr, HEADS: tl.constexpr,
+    queries_ptr, values_ptr, a_ptr, b_ptr, a_stride, b_stride, row, is_row, in_channels, in_columns, in_gates,
+    ROW_SIZE: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """A row's query, key, value, and what makes its decays and beta, for one head; pointers are those of row 0."""
     at = tl.full([], row, tl.int64)
     q = tl.load(queries_ptr + at * ROW_SIZE, mask=in_channels & is_row, other=0.0)
     k = tl.load(queries_ptr + at * ROW_SIZE + KEYS, mask=in_channels & is_row, other=0.0)
     v = tl.load(values_ptr + at * ROW_SIZE, mask=in_columns & is_row, other=0.0)
-    a = tl.load(a_ptr + at * GATES, mask=in_gates & is_row, other=0.0)
-    b = tl.load(b_ptr + at * HEADS, mask=is_row, other=0.0)
+    a = tl.load(a_ptr + at * a_stride, mask=in_gates & is_row, other=0.0)
+    b = tl.load(b_ptr + at * b_stride, mask=is_row, other=0.0)
     return q, k, v, a, b
 
 
@@ -46,12 +46,16 @@ def _load_row(
 def gated_delta_kernel(
     qkv_ptr, a_ptr, b_ptr, out_ptr, states_ptr,
     slots_ptr, kept_slots_ptr, query_start_loc_ptr, seq_lens_ptr, a_log_ptr, dt_bias_ptr,
-    num_rows, num_sequences, num_kept, scale,
+    num_rows, num_sequences, num_kept, a_stride, b_stride, scale,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     CHANNEL_GATES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_V: tl.constexpr,
-    HAS_CHUNKS: tl.constexpr, BEHIND_CHUNKS: tl.constexpr, DEPENDENT: tl.constexpr,
+    SEVERAL_ROWS: tl.constexpr, HAS_CHUNKS: tl.constexpr, BEHIND_CHUNKS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Programs ``[blocks of columns, value heads, 2 + sequences (see load_sequence)]``; `scale` is that of queries.
+
+    Without SEVERAL_ROWS no sequence has more than one, and registers are left for more programs.
+
+    Rows of a are `a_stride` elements apart, and those of b `b_stride`.
 
     With HAS_CHUNKS other kernels compute the rows of `rows_in_chunks`, and this one those before them, or with
     BEHIND_CHUNKS those behind them. Who has rows of a sequence leaves its state where the sequence keeps the last one,
@@ -92,7 +96,6 @@ def gated_delta_kernel(
         size: tl.constexpr = KEY_DIM * VALUE_DIM
         keys: tl.constexpr = KEY_HEADS * KEY_DIM
         row_size: tl.constexpr = 2 * keys + HEADS * VALUE_DIM
-        gates_of_row: tl.constexpr = HEADS * KEY_DIM if CHANNEL_GATES else HEADS
         queries_ptr = qkv_ptr + head // (HEADS // KEY_HEADS) * KEY_DIM + channels
         values_ptr = qkv_ptr + 2 * keys + head * VALUE_DIM + columns
         gates_ptr, betas_ptr = a_ptr + gates, b_ptr + head
@@ -104,16 +107,23 @@ def gated_delta_kernel(
         state_ptr = states_ptr + (source * HEADS + head) * size + within
         state = tl.load(state_ptr, mask=mask & goes_on & (source >= 0), other=0.0)
         keeps_all = end - first <= num_kept
-        q, k, v, a, b = _load_row(
-            queries_ptr, values_ptr, gates_ptr, betas_ptr, begin, True, in_channels, in_columns, in_gates,
-            row_size, keys, gates_of_row, HEADS,
-        )  # fmt: skip
-        for row in range(begin, stop):
-            # The next row is on its way while this one is computed.
-            coming = _load_row(
-                queries_ptr, values_ptr, gates_ptr, betas_ptr, row + 1, row + 1 < stop, in_channels, in_columns,
-                in_gates, row_size, keys, gates_of_row, HEADS,
+        if SEVERAL_ROWS:
+            q, k, v, a, b = _load_row(
+                queries_ptr, values_ptr, gates_ptr, betas_ptr, a_stride, b_stride, begin, True,
+                in_channels, in_columns, in_gates, row_size, keys,
             )  # fmt: skip
+        for row in range(begin, stop):
+            if SEVERAL_ROWS:
+                # The next row is on its way while this one is computed.
+                coming = _load_row(
+                    queries_ptr, values_ptr, gates_ptr, betas_ptr, a_stride, b_stride, row + 1, row + 1 < stop,
+                    in_channels, in_columns, in_gates, row_size, keys,
+                )  # fmt: skip
+            else:
+                q, k, v, a, b = _load_row(
+                    queries_ptr, values_ptr, gates_ptr, betas_ptr, a_stride, b_stride, row, True,
+                    in_channels, in_columns, in_gates, row_size, keys,
+                )  # fmt: skip
             key = _normed(k)
             state *= tl.exp(-rate * softplus(a.to(tl.float32) + bias))[:, None]
             delta = sigmoid(b.to(tl.float32)) * (v.to(tl.float32) - tl.sum(state * key[:, None], axis=0))
@@ -125,4 +135,5 @@ def gated_delta_kernel(
             kept = tl.load(last_kept_ptr - behind, mask=keeps_all | (row == stop - 1), other=-1).to(tl.int64)
             if kept >= 0:
                 tl.store(states_ptr + (kept * HEADS + head) * size + within, state, mask=mask)
-            q, k, v, a, b = coming
+            if SEVERAL_ROWS:
+                q, k, v, a, b = coming

@@ -32,11 +32,14 @@ class Shard:
         out_features: over all ranks.
         num_pieces: different equal pieces that the ranks hold of it; fewer than ranks where KV heads are repeated.
             The last one is padded with zeros where they do not divide the outputs.
+        order: runs (first, last + 1) of the outputs as the checkpoint counts them, in the order in which this layer
+            gives them; all of them, where ranks do not share the outputs. By default as the checkpoint has them.
     """
 
     name: str
     out_features: int
     num_pieces: int = 1
+    order: tuple[tuple[int, int], ...] = ()
 
     @property
     def features_on_rank(self) -> int:
@@ -99,7 +102,7 @@ class Linear(Layer):
                 name,
                 quantization.stored,
                 (shard.out_features, self._in_features),
-                (self._rows_of_rank(shard),),
+                self._rows_of_rank(shard),
                 columns,
                 bias=bias,
             )
@@ -116,9 +119,11 @@ class Linear(Layer):
         limits = {max_fused_rows(part.plan) for part in self._parts}
         return limits.pop() if len(limits) == 1 else 0
 
-    def _rows_of_rank(self, shard: Shard) -> tuple[int, int]:
+    def _rows_of_rank(self, shard: Shard) -> tuple[tuple[int, int], ...]:
+        if shard.order:
+            return shard.order
         size, piece = shard.features_on_rank, self._ranks.rank * shard.num_pieces // self._ranks.size
-        return min(piece * size, shard.out_features), min((piece + 1) * size, shard.out_features)
+        return ((min(piece * size, shard.out_features), min((piece + 1) * size, shard.out_features)),)
 
     def forward(self, x: Any, base: torch.Tensor | None = None) -> torch.Tensor:
         """``x [T, in_features] -> [T, outputs]``, plus `base` if there is one."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from atom_kernels.formats import Plain, WeightFormat, cut, format_of_cuts, num_bytes, weight_specs
+from atom_kernels.formats import Codes, Plain, WeightFormat, cut, format_of_cuts, num_bytes, weight_specs
 from atom_models.layers.loadable import RankWeight, check_shape
 from atom_models.quantization import ExpectedWeight, StoredLayout
 from atom_models.quantization.layouts import PlainLayout
@@ -167,7 +167,7 @@ class MatrixStack:
     def on_rank(self) -> RankWeight:
         """All of them as one weight."""
         first, count = self.matrices[0], math.prod(self._leading)
-        if isinstance(first.layout.weight_format, Plain) and not isinstance(first.layout, PlainLayout):
+        if first.layout.weight_format.codes is Codes.PLAIN and not isinstance(first.layout, PlainLayout):
             alike = [matrix for matrix in self.matrices if matrix.expert == first.expert]
             size = sum(matrix.stored_bytes_on_rank for matrix in alike)
         else:

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable
 import torch
 from torch import nn
 
-from atom_kernels.mixers.cache_format import FLOAT8_DTYPES
 from atom_models.checkpoint import CheckpointError
 from atom_models.layers.loadable import ChoosesNames, Loadable
+from atom_models.layers.mixers.mixer import Mixer
 from atom_models.quantization import Headers
 
 logger = logging.getLogger(__name__)
@@ -116,8 +116,7 @@ class _Filling:
         self._seen: set[str] = set()
         self._waiting: dict[str, torch.Tensor] = {}
         self._num_cache_scales = 0
-        problems = (getattr(module, "problem", None) for module in model.modules())
-        self._has_float8_cache = any(getattr(one, "kv_cache_dtype", None) in FLOAT8_DTYPES for one in problems)
+        self._has_float8_cache = any(isinstance(one, Mixer) and one.problem.cache.is_float8 for one in model.modules())
         self._not_finite: list[str] = []
 
     def take(self, name: str, tensor: torch.Tensor) -> None:

@@ -66,4 +66,5 @@ def _draft_shapes(config: EngineConfig) -> tuple[GraphShape, ...]:
     speculation = config.speculation
     if speculation is None or not speculation.is_by_model:
         return ()
-    return draft_shapes(config.compile.capture_sizes, speculation.num_tokens, config.scheduler.max_num_batched_tokens)
+    most = min(config.scheduler.max_num_batched_tokens, config.max_num_samples)
+    return draft_shapes(config.compile.capture_sizes, speculation.num_tokens, most)

@@ -22,7 +22,7 @@ from atom_kernels.triton.limits import fitting
 
 if TYPE_CHECKING:
     from atom_kernels.attention.index.problem import IndexProblem, IndexPrologue
-    from atom_kernels.attention.index.triton_rows import RowsOfRequests
+    from atom_kernels.attention.index.rows import RowsOfRequests
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, Caches
 

@@ -5,13 +5,13 @@ Shapes: T rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 
+from atom_kernels.attention.index.rows import RowsOfRequests
 from atom_kernels.triton.launch import launch
 
 if TYPE_CHECKING:
@@ -20,17 +20,6 @@ if TYPE_CHECKING:
 _BLOCK_T, _BLOCK_R = 64, 128
 # More positions than any request has.
 _ENDLESS = 1 << 30
-
-
-@dataclass(frozen=True)
-class RowsOfRequests:
-    """Attributes:
-    requests: int32 ``[T]``, whose row it is.
-    visible: int32 ``[T]``, positions up to its own, or a limit if they are more; 0 for rows of no request.
-    """
-
-    requests: torch.Tensor
-    visible: torch.Tensor
 
 
 # What changes from step to step must not make Triton compile again.
@@ -59,7 +48,7 @@ def rows_kernel(
 
 
 def rows_of_requests(step: BatchGeometry, limit: int = _ENDLESS) -> RowsOfRequests:
-    """Of a dense step; launched plainly, see `atom_kernels.triton.support`."""
+    """The rows of a dense step; launched plainly, see `atom_kernels.triton.support`."""
     numbers = torch.empty((2, step.num_tokens), dtype=torch.int32, device=step.seq_lens.device)
     launch(
         rows_kernel, (-(-step.num_tokens // _BLOCK_T),),

@@ -64,6 +64,21 @@ class NativeMlaWeights:
     scale: torch.Tensor | None
 
 
+def absorbed_layer(problem: MlaProblem, block_size: int) -> NativeLayer:
+    """Attention of all heads to latents, in blocks of so many tokens."""
+    return NativeLayer(
+        num_heads=problem.num_heads,
+        num_kv_heads=1,
+        head_dim=problem.latent_dim,
+        value_dim=problem.kv_lora_rank,
+        block_size=block_size,
+        block_stride=block_size * problem.latent_dim,
+        token_stride=problem.latent_dim,
+        head_stride=0,
+        scale=problem.scale,
+    )
+
+
 class NativeMla(MixerRunner):
     """See the module's docstring. `expanded_elements`: of keys and values that may exist at a time."""
 
@@ -73,17 +88,7 @@ class NativeMla(MixerRunner):
         self._expanded_elements = expanded_elements
         # An expanded head: its key, rotary part last, and its value.
         self._expanded_dim = problem.query_dim + problem.v_head_dim
-        self._absorbed_layer = NativeLayer(
-            num_heads=problem.num_heads,
-            num_kv_heads=1,
-            head_dim=problem.latent_dim,
-            value_dim=problem.kv_lora_rank,
-            block_size=problem.block_size,
-            block_stride=problem.block_size * problem.latent_dim,
-            token_stride=problem.latent_dim,
-            head_stride=0,
-            scale=problem.scale,
-        )
+        self._absorbed_layer = absorbed_layer(problem, problem.block_size)
         self._expanded_layer = NativeLayer(
             num_heads=problem.num_heads,
             num_kv_heads=problem.num_heads,
@@ -115,6 +120,19 @@ class NativeMla(MixerRunner):
         weights: NativeMlaWeights,
         prologue: MlaPrologue | None,
     ) -> torch.Tensor:
+        step = self.begin(inputs, caches, metadata, weights, prologue)
+        self.run(step)
+        return step.out
+
+    def begin(
+        self,
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
+        metadata: NativeMlaMetadata,
+        weights: NativeMlaWeights,
+        prologue: MlaPrologue | None,
+    ) -> NativeStep:
+        """Writes the cache; what of the output belongs to no request is zeros."""
         q_THD, kv_TL = inputs
         dtype, cache_dtype = self._kernels.dtype, self._kernels.cache_dtype
         if not q_THD.dtype is kv_TL.dtype is dtype or caches[0].dtype is not cache_dtype:
@@ -126,14 +144,17 @@ class NativeMla(MixerRunner):
         self._kernels.write_latents(kv_TL, caches, metadata.slot_mapping, scale=weights.scale, prologue=first)
         out_THV = torch.empty((*q_THD.shape[:2], self.problem.v_head_dim), dtype=dtype)
         out_THV[metadata.num_rows :].zero_()
-        step = _Step(q_THD, weights, caches, metadata, first, out_THV)
-        if metadata.absorbed is not None:
-            self._run_absorbed(step, *metadata.absorbed)
-        if metadata.expanded is not None:
-            self._run_expanded(step, *metadata.expanded)
-        return out_THV
+        return NativeStep(q_THD, weights, caches, metadata, first, out_THV)
 
-    def _run_absorbed(self, step: _Step, rows: Rows, launch: Launch) -> None:
+    def run(self, step: NativeStep) -> None:
+        """The requests that the metadata has."""
+        if step.metadata.absorbed is not None:
+            self.run_absorbed(step, *step.metadata.absorbed, self._absorbed_layer)
+        if step.metadata.expanded is not None:
+            self._run_expanded(step, *step.metadata.expanded)
+
+    def run_absorbed(self, step: NativeStep, rows: Rows, launch: Launch, layer: NativeLayer) -> None:
+        """Some rows, as the requests of `launch`."""
         problem, kernels = self.problem, self._kernels
         query_AHL = step.take("query", rows.count, problem.num_heads, problem.latent_dim)
         found_AHC = step.take("found", rows.count, problem.num_heads, problem.kv_lora_rank)
@@ -142,7 +163,7 @@ class NativeMla(MixerRunner):
             kernels.multiply(step.q[first:last, :, : problem.qk_nope_head_dim], step.weights.absorb, query_AHL[at:])
         latents = step.caches[0]
         kernels.attend(
-            self._absorbed_layer,
+            layer,
             launch,
             query_AHL,
             keys=latents,
@@ -154,7 +175,7 @@ class NativeMla(MixerRunner):
         for first, last, at in rows.ranges:
             kernels.multiply(found_AHC[at : at + last - first], step.weights.value, step.out[first:])
 
-    def _run_expanded(self, step: _Step, rows: Rows, rounds: tuple[Round, ...]) -> None:
+    def _run_expanded(self, step: NativeStep, rows: Rows, rounds: tuple[Round, ...]) -> None:
         problem, kernels = self.problem, self._kernels
         heads = problem.num_heads
         query_EHD = step.take("query", rows.count, heads, problem.query_dim)
@@ -182,7 +203,7 @@ class NativeMla(MixerRunner):
             for first, last, at in rows.ranges:
                 step.out[first:last] = out_EHV[at : at + last - first]
 
-    def _expand(self, step: _Step, turn: Round) -> torch.Tensor:
+    def _expand(self, step: NativeStep, turn: Round) -> torch.Tensor:
         """Keys and values of all heads ``[tokens, H, D + V]`` from the latents of a round."""
         problem, kernels = self.problem, self._kernels
         latents = kernels.read_latents(step.caches, turn.slots, step.weights.scale)
@@ -195,8 +216,8 @@ class NativeMla(MixerRunner):
 
 
 @dataclass(frozen=True)
-class _Step:
-    """The layer's inputs."""
+class NativeStep:
+    """The layer's inputs, and its output."""
 
     q: torch.Tensor
     weights: NativeMlaWeights

@@ -104,15 +104,19 @@ class _Request:
 
 
 def plan_step(
-    problem: MlaProblem, geometry: BatchGeometry, expanded_elements: int = EXPANDED_ELEMENTS
+    problem: MlaProblem,
+    geometry: BatchGeometry,
+    expanded_elements: int = EXPANDED_ELEMENTS,
+    *,
+    longest: int | None = None,
 ) -> NativeMlaMetadata:
-    """Cuts up the step of `geometry`."""
+    """Cuts up the step of `geometry`. Requests of more than `longest` tokens are left out."""
     step = geometry.dense()
     starts, lengths = step.query_start_loc.tolist(), step.seq_lens.tolist()
     absorbed, expanded = [], []
     for index in range(step.num_reqs):
         request = _Request(index, starts[index], starts[index + 1], lengths[index])
-        if request.num_queries:
+        if request.num_queries and (longest is None or request.length <= longest):
             (expanded if expands(problem, request.num_queries, request.length) else absorbed).append(request)
     size = _piece_size(problem, expanded_elements)
     return NativeMlaMetadata(

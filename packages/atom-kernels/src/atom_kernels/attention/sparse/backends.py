@@ -1,5 +1,5 @@
 """What can run sparse latent attention, in the order in which it is tried."""
 
-from atom_kernels.attention.sparse import reference, torch_backend, triton_backend
+from atom_kernels.attention.sparse import native_backend, reference, torch_backend, triton_backend
 
-BACKENDS = tuple(module.BACKEND for module in (triton_backend, torch_backend, reference))
+BACKENDS = tuple(module.BACKEND for module in (triton_backend, native_backend, torch_backend, reference))

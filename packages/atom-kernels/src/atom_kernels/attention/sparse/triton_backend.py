@@ -19,7 +19,7 @@ from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from atom_kernels.attention.index.triton_rows import RowsOfRequests
+    from atom_kernels.attention.index.rows import RowsOfRequests
     from atom_kernels.attention.mla.problem import MlaPrologue
     from atom_kernels.attention.mla.torch_backend import TorchMlaWeights
     from atom_kernels.attention.sparse.problem import SparseMlaProblem

@@ -12,7 +12,7 @@ from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.triton.launch import launch
 
 if TYPE_CHECKING:
-    from atom_kernels.attention.index.triton_rows import RowsOfRequests
+    from atom_kernels.attention.index.rows import RowsOfRequests
 
 _MOST_AT_ONCE = 1024
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.formats import Float8
+from atom_kernels.formats import Codes, Float8
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.packed_weights import packing_of, why_not_packed
 from atom_kernels.platform import Platform, detect_platform
@@ -37,7 +37,7 @@ def why_not_read(problem: LinearProblem, platform: Platform) -> str | None:
     """Why Triton's kernels cannot read the problem's weights on a GPU."""
     if (reason := why_not_packed(problem)) is not None:
         return reason
-    if isinstance(problem.weight_format, Float8) and platform.vendor == "nvidia" and not multiplies_fp8(platform):
+    if problem.held.codes is Codes.E4M3 and platform.vendor == "nvidia" and not multiplies_fp8(platform):
         return f"Triton has fp8 from sm_89 on, not on {platform.arch}"
     return None
 

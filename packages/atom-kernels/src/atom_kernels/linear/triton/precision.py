@@ -11,7 +11,7 @@ def precision_of(dtype: torch.dtype, *, is_packed: bool) -> str:
     """`PRECISION` of the kernels: "ieee" in float32, "tf32" as tensor cores do; "pairs" decodes two weights at a time.
 
     Args:
-        dtype: the rows have it.
+        dtype: the dtype of the rows.
         is_packed: weights are codes of a format.
     """
     from atom_kernels.triton.support import has_dependent_launch

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.attention import AttentionProblem, AttentionPrologue
-from atom_kernels.mixers import CacheFormat
 from atom_models.layers.mixers.cache_scales import with_cache_scales
 from atom_models.layers.mixers.mixer import Mixer
 
@@ -54,7 +53,7 @@ class Attention(Mixer):
             head_dim=head_dim,
             scale=head_dim**-0.5 if scale is None else scale,
             dtype=context.dtype_name,
-            cache=CacheFormat.named(context.kv_cache_dtype),
+            cache=context.cache_format,
             block_size=context.block_size,
             sliding_window=sliding_window,
             has_sinks=sinks,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 
 from atom_kernels.mixers import CacheFormat, select_mixer
-from atom_kernels.mixers.cache_format import FLOAT8_DTYPES, HEAD_SCALES, NO_SCALES
+from atom_kernels.mixers.cache_format import HEAD_SCALES, NO_SCALES
 from atom_kernels.protocols import SINGLE_RANK
 from atom_models.checkpoint import CheckpointError
 from atom_models.layers.mixers.mixer import CACHE_SCALES, Mixer, planned_host
@@ -78,7 +78,7 @@ class CacheScaleWeights:
 def needs_cache_scales(layer: Mixer) -> bool:
     """Whether a layer caches numbers in float8 that are cut off unless its checkpoint brings scales."""
     cache = layer.problem.cache
-    return cache.dtype in FLOAT8_DTYPES and cache.scales == NO_SCALES
+    return cache.is_float8 and cache.scales == NO_SCALES
 
 
 def with_cache_scales(
@@ -90,7 +90,7 @@ def with_cache_scales(
         attention: the name of the attention block in the checkpoint.
     """
     cache = problem.cache
-    if cache.dtype not in FLOAT8_DTYPES or cache.scales != NO_SCALES or context.mixer_host is not planned_host:
+    if not cache.is_float8 or cache.scales != NO_SCALES or context.mixer_host is not planned_host:
         return problem, None
     found = context.quantization.cache_scales(attention)
     if found is None:
