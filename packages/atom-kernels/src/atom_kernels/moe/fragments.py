@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch.nn.functional import pad
 
-from atom_kernels.formats import Mxfp4
+from atom_kernels.formats import Codes
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, TILE, words_of_powers
 from atom_kernels.operator import Layout
@@ -65,13 +65,13 @@ _IN_WORDS = torch.tensor(
 
 def _pack(problem: LinearProblem, weights: Mapping[str, torch.Tensor | None]) -> Mapping[str, torch.Tensor | None]:
     codes, scale = weights["weight"], weights["scale"]
-    if isinstance(problem.weight_format, Mxfp4) and codes is not None and scale is not None:
+    if problem.held.codes is Codes.E2M1 and codes is not None and scale is not None:
         return {"codes": fragments(codes), "scale": powers(scale), "minimum": None}
     return PACKED_LAYOUT.pack(problem, weights)
 
 
 def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
-    if isinstance(problem.weight_format, Mxfp4):
+    if problem.held.codes is Codes.E2M1:
         rows, tiles = -(-problem.weight_rows // ROWS) * ROWS, -(-problem.in_features // TILE)
         return rows * tiles * 4 * (WORDS + 1)
     return PACKED_LAYOUT.num_bytes(problem, source_bytes)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.formats import Float8, Plain
+from atom_kernels.formats import Codes, Float8, WeightFormat
 from atom_kernels.linear.triton.packed_product import multiplies_fp8
 from atom_kernels.linear.triton.packed_weights import packing_of
 from atom_kernels.linear.triton.skinny_configs import block_of_inputs
@@ -72,7 +72,7 @@ def tuning_key(problem: ExpertsProblem) -> str:
     """The key of a problem's tuned configurations."""
     sizes = f"{problem.num_experts}x{problem.top_k} experts {problem.hidden_size}x{problem.intermediate_size}"
     held = [matrix.held for matrix in problem.matrices.values()]
-    names = dict.fromkeys(one.name for one in held if not isinstance(one, Plain))
+    names = dict.fromkeys(one.name for one in held if one.codes is not Codes.PLAIN)
     return " ".join((sizes, str(problem.dtype).removeprefix("torch."), *names))
 
 
@@ -127,12 +127,13 @@ def may_round(problem: ExpertsProblem) -> bool:
     if problem.batch_invariant or problem.dtype is not torch.bfloat16 or not multiplies_fp8(detect_platform()):
         return False
     held = [(matrix.held, matrix.columns) for matrix in problem.matrices.values()]
-    return all(
-        isinstance(one, Float8)
-        and problem.input_format == Float8(1, one.columns)
-        and (one.columns is None or columns % one.columns == 0)
-        for one, columns in held
-    )
+    return all(one.codes is Codes.E4M3 and _rounds_alike(problem, one, columns) for one, columns in held)
+
+
+def _rounds_alike(problem: ExpertsProblem, held: WeightFormat, num_columns: int) -> bool:
+    """Whether rows of x may have their scales where those of weights have theirs."""
+    group = held.parts["scale"].columns
+    return problem.input_format == Float8(1, group) and num_columns % (group or 1) == 0
 
 
 def _default_of_packed(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfig:
@@ -160,7 +161,7 @@ def _of_formats(problem: ExpertsProblem, tile: TileConfig) -> ExpertsConfig:
     """The tile for both products, with as many inputs at a time as the codes of each allow."""
 
     def of(matrix: ExpertMatrix) -> TileConfig:
-        if isinstance(matrix.held, Plain):
+        if matrix.held.codes is Codes.PLAIN:
             return tile
         return replace(tile, block_k=block_of_inputs(packing_of(matrix.held, matrix.columns), tile.block_k))
 

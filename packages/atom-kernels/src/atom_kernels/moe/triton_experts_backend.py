@@ -9,7 +9,7 @@ import torch
 
 from atom_kernels.activation.triton_backend import why_not_in_triton
 from atom_kernels.dtypes import FLOATS, why_not_dtype
-from atom_kernels.formats import Float8, Plain
+from atom_kernels.formats import Codes
 from atom_kernels.linear.triton.packed_product import rounded_rows, why_not_read
 from atom_kernels.linear.triton.packed_weights import PLAIN, Packing, packing_of
 from atom_kernels.linear.triton.precision import precision_of
@@ -173,7 +173,7 @@ def _operands(name: str, weights: Mapping[str, torch.Tensor | None]) -> Operands
 
 
 def _packing(matrix: ExpertMatrix) -> Packing:
-    return PLAIN if isinstance(matrix.held, Plain) else packing_of(matrix.held, matrix.columns)
+    return PLAIN if matrix.held.codes is Codes.PLAIN else packing_of(matrix.held, matrix.columns)
 
 
 def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
@@ -186,10 +186,12 @@ def _supports_packed(problem: ExpertsProblem, platform: Any) -> str | None:
     if problem.gate_up_format is None or problem.down_format is None:
         return "for two products of quantized weights"
     for matrix in problem.matrices.values():
-        if isinstance(matrix.held, Float8) and platform.arch == "gfx942":
+        if matrix.held.codes is Codes.E4M3 and platform.arch == "gfx942":
             return "gfx942 decodes fp8 as checkpoints have it in software, which is slower than plain weights"
         if (reason := why_not_read(linear_of(matrix, problem.dtype), platform)) is not None:
             return reason
+        if matrix.held.codes is Codes.E2M1 and matrix.held.parts["scale"].dtype is not torch.uint8:
+            return "reads exponents of two alone as scales of e2m1"
     return None
 
 
