@@ -60,10 +60,10 @@ def experts_kernel(
     their scale and perhaps minimum; rows of x in fp8 have scales too. With an activation the first half of an expert's
     rows is its gate and the second its up, and out has half as many columns; without one ("none") it has WIDTH.
 
-    A program works in a *slot*, which has its pairs in one of two ways. With PAIRS_BLOCK > 0, at least the number of
-    pairs, a slot is an expert (or with BY_PAIR the pair in which an expert is named first) and the program finds the
-    expert's pairs by itself: a decode starts without a sort. Otherwise pairs are sorted: slot s is the s-th of all
-    blocks of BLOCK_M pairs that have one expert.
+    A program works in a *slot*, which has its pairs in one of three ways. With PAIRS_BLOCK = 1 a slot is a pair: those
+    of one token share no expert. With more, at least the number of pairs, a slot is an expert (or with BY_PAIR the pair
+    in which an expert is named first) and the program finds the expert's pairs by itself: a decode starts without a
+    sort. Otherwise pairs are sorted: slot s is the s-th of all blocks of BLOCK_M pairs that have one expert.
 
     It is not launched while its predecessor runs: programs that wait would take places on processors, and those that
     work would be shared out unevenly.
@@ -74,7 +74,10 @@ def experts_kernel(
     within = tl.program_id(0) % (GROUP_M * num_tiles)
     slot, tile = group * GROUP_M + within % group_size, within // group_size
 
-    if PAIRS_BLOCK > 0:
+    if PAIRS_BLOCK == 1:
+        expert, first = tl.load(ids_ptr + slot), 0
+        last = ((expert >= 0) & (expert < NUM_EXPERTS)).to(tl.int32)
+    elif PAIRS_BLOCK > 0:
         expert, rank_P, last = pairs_of_slot(ids_ptr, slot, num_pairs, NUM_EXPERTS, PAIRS_BLOCK, BY_PAIR)
         first = 0
     else:
@@ -93,11 +96,16 @@ def experts_kernel(
     num_rows: tl.constexpr = (WIDTH + ROWS - 1) // ROWS * ROWS if KIND == "e2m1" else WIDTH
     row_size: tl.constexpr = tiles * WORDS if KIND == "e2m1" else tiles * PLANE if KIND == "int4" else DEPTH
     weight_ptr += expert.to(tl.int64) * (num_rows * row_size)
+    if HAS_BIAS:
+        # Asked for before the weights, which take long; a slot without pairs may have no expert.
+        bias_N = tl.load(bias_ptr + expert * WIDTH + weight_rows_N, mask=(columns_N >= 0) & (first < last), other=0.0)
     for start in range(first, last, BLOCK_M):
         places_M = start + tl.arange(0, BLOCK_M)
         # Places past the last pair compute it again: the row of any other pair may hold garbage.
         taken_M = tl.minimum(places_M, last - 1)
-        if PAIRS_BLOCK > 0:
+        if PAIRS_BLOCK == 1:
+            pairs_M = slot + 0 * places_M
+        elif PAIRS_BLOCK > 0:
             found_MP = rank_P[None, :] == taken_M[:, None]
             pairs_M = tl.sum(tl.where(found_MP, tl.arange(0, PAIRS_BLOCK)[None, :], 0), axis=1)
         else:
@@ -122,7 +130,7 @@ def experts_kernel(
                 DEPTH, WIDTH, KIND, GROUP, GROUP_ROWS, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K,
             )  # fmt: skip
         if HAS_BIAS:
-            sum_MN += tl.load(bias_ptr + expert * WIDTH + weight_rows_N).to(tl.float32)[None, :]
+            sum_MN += bias_N.to(tl.float32)[None, :]
         inside_M = (places_M < last)[:, None]
         if ACTIVATION == "none":
             out_ptrs_MN = out_ptr + pairs_M.to(tl.int64)[:, None] * WIDTH + columns_N[None, :]

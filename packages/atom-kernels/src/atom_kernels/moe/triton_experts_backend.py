@@ -135,8 +135,11 @@ class TritonExperts:
         reachable = min(problem.num_experts, pairs.count)
         if pairs.order is None:
             num_slots = reachable
-            # Only two sizes: each one is compiled.
-            pairs_block = self._few_pairs if pairs.count > 64 else min(64, self._few_pairs)
+            # Only few sizes: each one is compiled.
+            if pairs.count <= problem.top_k:
+                pairs_block = 1
+            else:
+                pairs_block = self._few_pairs if pairs.count > 64 else min(64, self._few_pairs)
         else:
             num_slots = (pairs.count + reachable * (tile.block_m - 1)) // tile.block_m
             pairs_block = 0
