@@ -138,6 +138,7 @@ def _config(batch_size: int, max_model_len: int, options: argparse.Namespace) ->
         ProfilerConfig,
     )
     from atom_core.scheduler import SchedulerConfig
+    from atom_kernels.protocols import CacheFormat
 
     return EngineConfig(
         model=ModelConfig(
@@ -152,7 +153,7 @@ def _config(batch_size: int, max_model_len: int, options: argparse.Namespace) ->
         ),
         cache=CacheConfig(
             block_size=16,
-            kv_cache_dtype="float32",
+            format=CacheFormat("float32"),
             enable_prefix_caching=True,
             prefix_hash="xxhash64",
             memory_utilization=0.9,

@@ -276,7 +276,7 @@ def fill_marks(text: str, tables: list[str], name: str | None = None) -> str:
     """`text` with what lies between the two marks of a page replaced by `tables`.
 
     Args:
-        name: of the marks, where a page has several pairs.
+        name: the name in the marks, where a page has several pairs.
 
     Raises:
         ValueError: the page lacks the marks.

@@ -21,14 +21,19 @@ _DECODES = {
     "qwen3-8b-fp8": {1: (0.80, 0.65), 32: (0.85, 0.75), 128: (0.92, 0.85)},
     "qwen3-30b-a3b": dict.fromkeys((1, 32, 128), (1.05, 0.90)),
     "gpt-oss-20b": dict.fromkeys((1, 32, 128), (1.05, 0.90)),
+    "qwen3-next-80b": dict.fromkeys((1, 32, 128), (1.0, 0.85)),
 }
 _PREFILLS = {
     "qwen3-0.6b": {1024: (0.5, 0.25), 8192: (1.1, 0.8)},
     "qwen3-8b": {1024: (1.0, 0.85), 8192: (1.1, 0.9)},
+    "qwen3-next-80b": dict.fromkeys((1024, 8192), (1.0, 0.85)),
 }
 _OFFLINE = {"qwen3-0.6b": (1.0, 1.15), "qwen3-8b": (1.0, 1.10), "qwen3-8b-fp8": (1.08, 1.15)}
 # The share of the copy rate, at the shape of DeepSeek-V2-Lite.
 LATENT_DECODE = Aim(0.60, 0.75, over_peer=False)
+# Tokens a second with drafts over those without, by batch; and making drafts over reading their weights.
+_SPECULATION = {1: (1.5, 1.9), 32: (1.1, 1.3), 128: (0.97, 1.0)}
+_DRAFTING = Aim(1.5, 1.1, over_peer=False)
 _STARTS = {"warm": (15.0, 8.0), "cold": (40.0, 20.0)}
 
 
@@ -47,6 +52,10 @@ def aim_of(model: str, about: dict[str, Any]) -> Aim | None:
     elif kind == "start" and model == "qwen3-0.6b" and about["caches"] in _STARTS:
         must, aim = _STARTS[about["caches"]]
         return Aim(must, aim, over_peer=False)
+    elif kind == "speculation" and about["batch"] in _SPECULATION:
+        return Aim(*_SPECULATION[about["batch"]], over_peer=False)
+    elif kind == "drafting":
+        return _DRAFTING
     elif kind == "idle" and about["batch"] == 32:
         return Aim(8.0, 3.0, over_peer=False)
     return None if bounds is None else Aim(bounds[0], bounds[1])

@@ -17,8 +17,34 @@ _QWEN3_8B = {
     **_QWEN3_DENSE, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
     "num_attention_heads": 32, "tie_word_embeddings": False,
 }  # fmt: skip
+_QWEN3_30B_A3B = {
+    **_QWEN3, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
+    "intermediate_size": 6144, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4,
+    "tie_word_embeddings": False, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+    "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+}  # fmt: skip
+_GPT_OSS_20B = {
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 2880,
+    "intermediate_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8,
+    "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4, "experts_per_token": 4,
+    "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 12, "swiglu_limit": 7.0,
+    "attention_bias": True, "rms_norm_eps": 1e-5, "rope_theta": 150000, "vocab_size": 201088,
+    "rope_scaling": {
+        "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+    "max_position_embeddings": 131072, "initial_context_length": 4096, "hidden_act": "silu",
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "eos_token_id": 200002, "pad_token_id": 199999,
+}  # fmt: skip
 # As published checkpoints say it.
 _FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+_FP8_BLOCKS = {**_FP8, "weight_block_size": [128, 128]}
+_MXFP4 = {
+    "quant_method": "mxfp4",
+    "modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"
+    ],
+}  # fmt: skip
 _INT4 = {
     "quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"],
     "config_groups": {"group_0": {"targets": ["Linear"], "input_activations": None, "weights": {
@@ -34,24 +60,24 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3-8b": _QWEN3_8B,
     "qwen3-8b-fp8": {**_QWEN3_8B, "quantization_config": _FP8},
     "qwen3-8b-int4": {**_QWEN3_8B, "quantization_config": _INT4},
-    "qwen3-30b-a3b": {
-        **_QWEN3, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
-        "intermediate_size": 6144, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4,
-        "tie_word_embeddings": False, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
-        "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    "qwen3-30b-a3b": _QWEN3_30B_A3B,
+    "qwen3-30b-a3b-fp8": {**_QWEN3_30B_A3B, "quantization_config": _FP8_BLOCKS},
+    "qwen3-next-80b": {
+        "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "hidden_size": 2048,
+        "intermediate_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 2,
+        "head_dim": 256, "partial_rotary_factor": 0.25, "rope_theta": 10000000, "full_attention_interval": 4,
+        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "num_experts": 512, "num_experts_per_tok": 10,
+        "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "norm_topk_prob": True,
+        "decoder_sparse_step": 1, "mlp_only_layers": [], "attention_bias": False, "hidden_act": "silu",
+        "rms_norm_eps": 1e-6, "vocab_size": 151936, "max_position_embeddings": 262144, "torch_dtype": "bfloat16",
+        "tie_word_embeddings": False, "bos_token_id": 151643, "eos_token_id": 151645,
     },
-    "gpt-oss-20b": {
-        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 2880,
-        "intermediate_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8,
-        "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4, "experts_per_token": 4,
-        "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 12, "swiglu_limit": 7.0,
-        "attention_bias": True, "rms_norm_eps": 1e-5, "rope_theta": 150000, "vocab_size": 201088,
-        "rope_scaling": {
-            "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
-            "original_max_position_embeddings": 4096,
-        },
-        "max_position_embeddings": 131072, "initial_context_length": 4096, "hidden_act": "silu",
-        "tie_word_embeddings": False, "torch_dtype": "bfloat16", "eos_token_id": 200002, "pad_token_id": 199999,
+    "gpt-oss-20b": _GPT_OSS_20B,
+    "gpt-oss-20b-mxfp4": {**_GPT_OSS_20B, "quantization_config": _MXFP4},
+    "gpt-oss-120b-mxfp4": {
+        **_GPT_OSS_20B, "num_hidden_layers": 36, "num_local_experts": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * 18, "quantization_config": _MXFP4,
     },
     "deepseek-v2-lite": {
         "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "hidden_size": 2048,

@@ -9,6 +9,11 @@ from typing import NamedTuple
 # What kernels do, by parts of their names in lower case, ours and those of torch, cuBLAS and vLLM. The first fits.
 PARTS: dict[str, tuple[str, ...]] = {
     "experts": ("expert", "route_kernel", "sort_pairs", "combine_kernel", "moe", "topkgating", "grouped"),
+    "delta nets": (
+        "gated_delta", "short_conv", "factor_chunks", "scan_chunks", "hopper_scan", "causal_conv1d", "delta_rule",
+        "gdn", "solve_tril", "recompute_w_u", "scaled_dot_kkt", "chunk_local_cumsum", "l2norm", "chunk_fwd",
+        "chunk_delta",
+    ),
     "attention": (
         "attention", "attend", "flash", "fmha", "prefill_kernel", "decode_kernel", "merge_kernel", "prologue_kernel",
         "rotary", "rope", "reshape_and_cache", "concat_and_cache", "mla",

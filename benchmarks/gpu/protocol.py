@@ -38,7 +38,7 @@ class Figure(NamedTuple):
 
     Attributes:
         figure: what, in words.
-        unit: of the values.
+        unit: the unit of the values.
         values: one for each repeat; none where `skipped` says why it was not measured.
         about: the same as `figure`, for programs: "kind", and the sizes that belong to it.
     """

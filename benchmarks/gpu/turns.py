@@ -28,7 +28,7 @@ class Session:
 
     Attributes:
         caches: what a start finds of earlier compiling: "cold", "warm", or "as found" on the machine.
-        label: of the figures, where settings differ from those of the others.
+        label: what the figures are called, where settings differ from those of the others.
     """
 
     scenarios: list[str]
@@ -42,7 +42,7 @@ def sessions_of(engine: str, options: argparse.Namespace, *, is_first: bool) -> 
     """The processes of a turn: what needs settings of its own gets one, and is not repeated by a later turn."""
     settings = settings_of(options.engine_option) if engine == "atom" else {}
     caches = "warm" if options.cold else "as found"
-    special = {"prefix", *(() if is_first else ("profile",))}
+    special = {"prefix", "speculation", *(() if is_first else ("profile",))}
     main = Session([name for name in options.scenarios if name not in special], caches, engine_options=settings)
     if not is_first:
         return [main] if main.scenarios else []
@@ -53,6 +53,8 @@ def sessions_of(engine: str, options: argparse.Namespace, *, is_first: bool) -> 
     if "prefix" in options.scenarios:
         sessions.append(Session(["prefix"], prefix_caching=True, engine_options=settings))
     if engine == "atom" and not options.in_vllm:
+        if "speculation" in options.scenarios:
+            sessions.append(Session(["speculation"], caches, engine_options=settings))
         # Where the time of a step goes is told of the engine as it comes.
         scenarios = [name for name in main.scenarios if name != "profile"]
         for given in options.variant:

@@ -16,6 +16,9 @@ from benchmarks.gpu.workloads import TEMPERATURE, Measurement, random_prompt
 def main() -> None:
     """Run one engine and print a line of JSON for each figure, and for each scenario that failed."""
     settings = json.loads(sys.argv[1])
+    if settings["scenarios"] == ["speculation"]:
+        _tell_speculation(settings)
+        return
     from benchmarks.gpu import engines
 
     side = engines.Atom if settings["engine"] == "atom" and not settings["in_vllm"] else engines.Vllm
@@ -28,7 +31,7 @@ def main() -> None:
     )
 
     def tell(**entry: Any) -> None:
-        print(json.dumps({"engine": settings["engine"], "version": engine.version} | entry), flush=True)
+        _tell(settings, engine.version, entry)
 
     def tell_figure(figure: Figure) -> None:
         label = settings["label"]
@@ -52,6 +55,25 @@ def main() -> None:
                 tell_figure(figure)
         except Exception as error:  # the others may still work, and what is known is told
             tell(failure=f"{scenario}: {type(error).__name__}: {error}"[:500])
+
+
+def _tell_speculation(settings: dict[str, Any]) -> None:
+    """This scenario makes engines of its own: two, which take turns."""
+    from atom_core import __version__
+    from benchmarks.gpu.speculation import speculation_figures
+
+    figures = speculation_figures(
+        Path(settings["model"]),
+        Sizes(**settings["sizes"]),
+        max_model_len=settings["max_model_len"],
+        settings=settings["engine_options"],
+    )
+    for figure in figures:
+        _tell(settings, __version__, figure._asdict())
+
+
+def _tell(settings: dict[str, Any], version: str, entry: dict[str, Any]) -> None:
+    print(json.dumps({"engine": settings["engine"], "version": version} | entry), flush=True)
 
 
 if __name__ == "__main__":

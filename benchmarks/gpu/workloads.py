@@ -19,7 +19,7 @@ from benchmarks.gpu.profiles import (
 from benchmarks.gpu.protocol import Engine, Figure, Sizes
 
 SCENARIOS = (
-    "start", "offline", "decode", "greedy", "long", "prefill", "closed", "prefix", "idle", "profile",
+    "start", "offline", "decode", "greedy", "long", "prefill", "closed", "prefix", "idle", "profile", "speculation",
 )  # fmt: skip
 SHORT, LONG, PROFILED = 8, 136, 48
 TEMPERATURE = 0.6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,9 @@ def cases(model: str, shape: ModelShape, rows: tuple[int, ...]) -> Iterator[Kern
             lambda num_rows=num_rows: (random(num_rows, count),),
         )
         yield _experts_case(model, problem, routing, num_rows)
+        if (held := mixture.packed) is not None:
+            packed = replace(problem, gate_up_format=held, down_format=held)
+            yield _experts_case(model, packed, routing, num_rows)
 
 
 def _experts_case(model: str, problem: ExpertsProblem, routing: RoutingProblem, num_rows: int) -> KernelCase:
@@ -39,20 +43,35 @@ def _experts_case(model: str, problem: ExpertsProblem, routing: RoutingProblem, 
     def build() -> Sides:
         """One set of weights: tokens of each call reach experts of their own."""
         plan = select(MOE_EXPERTS, problem)
-        weights = {
-            name: None if spec.optional else random(*spec.shape, scale=0.02)
-            for name, spec in MOE_EXPERTS.weights(problem).items()
-        }
+        weights = _random_weights(problem)
         route = select(MOE_ROUTE, routing).prepare()
-        kernel, plain = plan.prepare(weights), plain_experts(problem, weights)
+        kernel, plain = plan.prepare(weights), plain_experts(problem, weights) if problem.is_plain else None
         steps = []
         for _ in range(max(4, num_copies(work.num_bytes))):
             steps.append((random(num_rows, problem.hidden_size), *route(random(num_rows, problem.num_experts))))
         name = serving_row(plan, num_rows).implementation
-        return Sides(name, [bind(kernel, step) for step in steps], [bind(plain, step) for step in steps])
+        return Sides(
+            name,
+            [bind(kernel, step) for step in steps],
+            None if plain is None else [bind(plain, step) for step in steps],
+        )
 
-    label = f"{problem.num_experts} experts, top {problem.top_k}, rows {num_rows}"
+    held = "" if problem.is_plain else f" in {problem.matrices['down'].held.name}"
+    label = f"{problem.num_experts} experts{held}, top {problem.top_k}, rows {num_rows}"
     return KernelCase("moe_experts", model, label, work, build)
+
+
+def _random_weights(problem: ExpertsProblem) -> dict[str, torch.Tensor | None]:
+    """Rounded to the formats one expert after the other, since rounding takes several copies."""
+    weights: dict[str, torch.Tensor | None] = {}
+    for matrix in problem.matrices.values():
+        made = [
+            matrix.held.quantize(random(matrix.rows, matrix.columns, scale=0.02)) for _ in range(problem.num_experts)
+        ]
+        weights |= {name: torch.stack([one[part] for one in made]) for part, name in matrix.tensors.items()}
+        bias = random(problem.num_experts, matrix.rows, scale=0.02) if problem.bias else None
+        weights[f"{matrix.name}_bias"] = bias
+    return weights
 
 
 def plain_experts(

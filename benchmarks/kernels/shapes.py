@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atom_kernels.activation import Activation
+from atom_kernels.formats import Float8, Mxfp4, WeightFormat
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Experts of a layer; `shared_size` is the intermediate size of all shared ones together, 0 for none."""
+    """Experts of a layer.
+
+    Attributes:
+        shared_size: the intermediate size of all shared ones together, 0 for none.
+        packed: a number format in which the experts are published, beside bfloat16.
+    """
 
     num_experts: int
     top_k: int
@@ -17,6 +23,7 @@ class Mixture:
     activation: Activation = Activation.SILU
     bias: bool = False
     shared_size: int = 0
+    packed: WeightFormat | None = None
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,8 @@ class ModelShape:
     """One decoder layer and the head over the vocabulary, in bfloat16.
 
     Attributes:
-        intermediate_size: of a dense MLP, 0 where all layers are mixtures.
-        sliding_window: of every other layer, None where all see everything.
+        intermediate_size: the size inside a dense MLP, 0 where all layers are mixtures.
+        sliding_window: the window of every other layer, None where all see everything.
     """
 
     hidden_size: int
@@ -98,13 +105,15 @@ MODELS = {
     "Qwen3-0.6B": ModelShape(1024, 16, 8, 128, 151936, 3072, qk_norm=True),
     "Qwen3-8B": ModelShape(4096, 32, 8, 128, 151936, 12288, qk_norm=True),
     "Llama-3-8B": ModelShape(4096, 32, 8, 128, 128256, 14336),
-    "Qwen3-30B-A3B": ModelShape(2048, 32, 4, 128, 151936, qk_norm=True, mixture=Mixture(128, 8, 768)),
+    "Qwen3-30B-A3B": ModelShape(
+        2048, 32, 4, 128, 151936, qk_norm=True, mixture=Mixture(128, 8, 768, packed=Float8(128, 128))
+    ),
     "gpt-oss-20b": ModelShape(
         *(2880, 64, 8, 64, 201088),
         bias=True,
         sinks=True,
         sliding_window=128,
-        mixture=Mixture(32, 4, 2880, Activation.SWIGLU_OAI, bias=True),
+        mixture=Mixture(32, 4, 2880, Activation.SWIGLU_OAI, bias=True, packed=Mxfp4()),
     ),
     "DeepSeek-V2-Lite": ModelShape(
         *(2048, 16, 16, 192, 102400),

@@ -6,6 +6,7 @@ import random
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from torch import nn
 from benchmarks import gpu
 from benchmarks.gpu import engines, tables
 from benchmarks.gpu.ceilings import Ceilings
+from benchmarks.gpu.floors import decode_seconds, prefill_seconds, shape_of
 from benchmarks.gpu.headlines import headlines
 from benchmarks.gpu.hosts import with_quick_host
-from benchmarks.gpu.models import MODELS, write_config
+from benchmarks.gpu.models import MODELS, config_of, write_config
 from benchmarks.gpu.pictures import FULL, LEFT, pictures
 from benchmarks.gpu.profiles import (
     Span,
@@ -192,10 +194,24 @@ def test_floors_are_those_of_the_bytes_and_operations_of_a_model() -> None:
     assert floor("qwen3-8b", kind="prefill", tokens=8192) == pytest.approx(167.82, abs=0.01)
     assert floor("qwen3-8b", kind="offline") == pytest.approx(9674, abs=1)
     assert floor("gpt-oss-20b", kind="decode", batch=32, context=1024, steps=0) == pytest.approx(13.693, abs=1e-3)
+    packed = [floor("gpt-oss-20b-mxfp4", kind="decode", batch=size, context=1024, steps=0) for size in (1, 32)]
+    assert packed == pytest.approx([1.244, 4.467], abs=1e-3)
     # A token's latents in 27 layers: 576 numbers of two bytes each.
     lite = [floor("deepseek-v2-lite", kind="decode", batch=1, context=size, steps=0) for size in (1000, 2000)]
     assert 1e-3 * (lite[1] - lite[0]) == pytest.approx(1000 * 27 * 576 * 2 / 3.0e12)
+    # Keys and values in 12 of 48 layers: of 2 heads, 256 numbers of two bytes each.
+    hybrid = [floor("qwen3-next-80b", kind="decode", batch=1, context=size, steps=0) for size in (1000, 2000)]
+    assert 1e-3 * (hybrid[1] - hybrid[0]) == pytest.approx(1000 * 12 * 2 * 2 * 256 * 2 / 3.0e12)
     assert floor("qwen3-0.6b", kind="idle") is None
+
+
+def test_a_delta_net_reads_and_writes_a_state_of_each_request() -> None:
+    shape = shape_of(config_of("qwen3-next-80b", 4))
+    without = replace(shape, num_states=0, num_layers=1)
+    more = decode_seconds(shape, 64, 1000, RATES) - decode_seconds(without, 64, 1000, RATES)
+    assert more == pytest.approx(64 * 3 * 2 * 4 * 32 * 128 * 128 / 3.0e12)
+    more = prefill_seconds(shape, 1000, RATES) - prefill_seconds(without, 1000, RATES)
+    assert more == pytest.approx(1000 * 3 * 7 * 32 * 128 * 128 / 798e12)
 
 
 def test_ranks_share_the_floor() -> None:
@@ -237,6 +253,8 @@ def test_the_cost_of_a_setting_and_the_misses_of_aims_are_tables_of_their_own() 
         ("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT", "linears"),
         ("add_rms_norm_kernel", "norms and activations"),
         ("gated_activation_kernel", "norms and activations"),
+        ("hopper_scan_kernel", "delta nets"),
+        ("gated_rms_norm_kernel", "norms and activations"),
         ("experts_kernel", "experts"),
         ("sort_pairs_kernel", "experts"),
         ("draw_kernel", "sampling"),

@@ -39,6 +39,7 @@ EXAMPLES = {
     "x = a.get('key')": {("key", "'key'", "'key_'")},
     "x = f(a, b)": {("arguments", "a, b", "b, a")},
     "x = a.min()": {("function", "a.min", "a.max")},
+    "x = min(a, b, c)": {("function", "min", "max")},
     "x = sorted(a)": {("step left out", "sorted(a)", "(a)")},
     "x = a.transpose()": {("step left out", "a.transpose()", "(a)")},
     "self.x = a": {("left out", "self.x = a", "pass")},
@@ -59,7 +60,7 @@ def edits_of(path: Path, text: str, operators=GENERAL_OPERATORS) -> set[tuple[st
 
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_mistakes_are_made_of_a_line(line: str, tmp_path: Path):
-    text = f'def run(self, a, b, c):\n    """Of 3, not 4."""\n    for x in c:\n        {line}\n'
+    text = f'def run(self, a, b, c):\n    """Takes 3, not 4."""\n    for x in c:\n        {line}\n'
     assert edits_of(tmp_path / "code.py", text) == EXAMPLES[line]
 
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 import subprocess
 import sys
+import threading
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from source_tree import ROOT
-from tools.mutate import measuring
+from tools.mutate import choosing, forked, measuring
+from tools.mutate.calls import Calls
 from tools.mutate.forked import MutatedModule
 from tools.mutate.mutation import Mutation, mutations_of
 from tools.mutate.operators import GENERAL_OPERATORS
 from tools.mutate.parts import PARTS
 from tools.mutate.report import Outcome, report, survivors_of_last_run
+from tools.mutate.running import Trial
 from tools.mutate.sampling import spread
 
 CODE = """
@@ -85,29 +92,124 @@ def test_a_mistake_meets_the_tests_that_call_its_function_the_quickest_file_firs
         second: {"second::a": (1.0, ["atom_made_up/code.py: fits", "atom_made_up/code.py: size"])},
         third: {"third::a": (0.5, ["atom_made_up/other.py: fits"])},
     }
-    found = measuring.tests_for(of(mutations, "a < LIMIT"), measured)
+    found = choosing.candidates(of(mutations, "a < LIMIT"), measured)
     assert found == [(second, {"second::a": 1.0}), (first, {"first::a": 2.0})]
     # What runs at import, or is remembered from an earlier test, may matter to each test beside one that uses the file.
     beside = [(second, {"second::a": 1.0}), (first, {"first::a": 2.0, "first::b": 1.0})]
     for before in ("3", "1 + LIMIT"):
-        assert measuring.tests_for(of(mutations, before), measured) == beside
-    assert measuring.tests_for(of(mutations, "3"), {third: measured[third]}) == [(third, {"third::a": 0.5})]
+        assert choosing.candidates(of(mutations, before), measured) == beside
+    assert choosing.candidates(of(mutations, "3"), {third: measured[third]}) == [(third, {"third::a": 0.5})]
     # Nobody knows what interpreted kernels call.
     kernels = Path("triton_kernels/test_kernels.py")
     beside_kernels = {second: measured[second], kernels: {"kernels::a": (4.0, [])}}
-    found = measuring.tests_for(of(mutations, "a < LIMIT"), beside_kernels)
+    found = choosing.candidates(of(mutations, "a < LIMIT"), beside_kernels)
     assert found == [(second, {"second::a": 1.0}), (kernels, {"kernels::a": 4.0})]
+
+
+def test_a_mistake_meets_the_quickest_tests_of_so_many_seconds():
+    first, second, third = Path("test_first.py"), Path("test_second.py"), Path("test_third.py")
+    chosen = [
+        (first, {"first::a": 2.0, "first::b": 50.0}),
+        (second, {"second::a": 1.0, "second::b": 30.0}),
+        (third, {"third::a": 31.0}),
+    ]
+    # A file that is begun counts as two seconds more.
+    assert choosing.quickest(chosen, limit=37.0) == [(first, {"first::a": 2.0}), (second, chosen[1][1])]
+    assert choosing.quickest(chosen, limit=36.9) == [(first, {"first::a": 2.0}), (second, {"second::a": 1.0})]
+    assert choosing.quickest(chosen, limit=float("inf")) == chosen
+    assert choosing.quickest(chosen, limit=2.9) == []
+
+
+def test_tests_that_a_part_does_not_name_are_met_if_they_are_known_to_use_the_file(mutations: list[Mutation]):
+    first, kernels = Path("test_first.py"), Path("triton_kernels/test_kernels.py")
+    uses, other = {"first::a": (1.0, ["atom_made_up/code.py: size"])}, {"first::a": (1.0, ["atom_made_up/other.py: f"])}
+    for mistake in (of(mutations, "a < LIMIT"), of(mutations, "3")):
+        found = choosing.candidates(mistake, {first: uses, kernels: {"kernels::a": (4.0, [])}}, may_guess=False)
+        assert found == [(first, {"first::a": 1.0})]
+        assert choosing.candidates(mistake, {first: other}, may_guess=False) == []
+
+
+def test_calls_of_the_product_are_noted_since_the_last_beginning(mutations: list[Mutation]):
+    spec = MutatedModule(of(mutations, "a < LIMIT")).find_spec("atom_made_up.code")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    calls, noted = Calls(), []
+    calls.watch()
+    try:
+        for function in (lambda: module.fits(1), lambda: None, lambda: module.fits(2), module.size):
+            calls.begin()
+            function()
+            noted.append({code.co_name for code in calls.begin()})
+        thread = threading.Thread(target=module.fits, args=(1,))
+        thread.start()
+        thread.join()
+        noted.append({code.co_name for code in calls.begin()})
+    finally:
+        calls.stop()
+    module.fits(1)
+    assert noted == [{"fits"}, set(), {"fits"}, {"size"}, {"fits"}]
+    assert calls.begin() == set()
+
+
+class Countdown:
+    """What ends when it was looked at often enough."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+        self.was_stopped = False
+
+    def has_ended(self) -> bool:
+        self.looks -= 1
+        return self.looks <= 0
+
+    def stop(self) -> None:
+        self.was_stopped = True
+
+
+def test_runs_go_side_by_side_as_many_as_there_are_jobs():
+    started: list[Countdown] = []
+
+    def start(looks: int) -> Countdown:
+        started.append(Countdown(looks))
+        return started[-1]
+
+    looks = [5, 1, 1, 1]
+    starts = ((number, partial(start, number)) for number in looks)
+    ended = forked.side_by_side(starts, jobs=2)
+    assert [(name, len(started)) for name, _ in ended] == [(1, 2), (1, 3), (1, 4), (5, 4)]
+    started.clear()
+    ended = forked.side_by_side(((number, partial(start, number)) for number in looks), jobs=3)
+    next(ended)
+    ended.close()
+    assert [run.was_stopped for run in started] == [True, False, True]
+
+
+def test_tests_that_fail_without_a_mistake_are_left_out_only_if_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("tools.mutate.measuring.ROOT", tmp_path)
+    kept = tmp_path / "kept.json"
+    good, bad = "test_code.py::test_good", "test_code.py::test_bad"
+    kept.write_text(json.dumps({"tests": {good: [1.0, []], bad: [1.0, []]}, "failed": [bad]}))
+    read = partial(measuring.read, tmp_path / "test_code.py")
+    assert read(kept, skip_failing=True) == {good: [1.0, []]}
+    assert read(tmp_path / "none.json", skip_failing=True) == {}
+    assert re.findall("mistake: (.*)", capsys.readouterr().out) == [bad, "test_code.py"]
+    with pytest.raises(RuntimeError, match="without any mistake these fail: test_code.py::test_bad: mend them first"):
+        read(kept, skip_failing=False)
+    assert not kept.exists()  # they are measured again once they are mended
 
 
 def test_survivors_are_reported_and_fail_the_command(
     mutations: list[Mutation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr("tools.mutate.report.FOLDER", tmp_path)
-    found = Outcome("found", mutations[:3], [], 1, 2.0)
-    lost = Outcome("lost", mutations[:4], mutations[:1], 0, 3.0)
+    trials = [Trial(mutation, "packages/test_code.py::test_it", 0.5) for mutation in mutations[:4]]
+    found = Outcome("found", trials[:3], {"test_code.py"}, 1)
+    lost = Outcome("lost", [replace(trials[0], found_by=None), *trials[1:]], {"test_other.py"}, 0)
     assert report([found]) == 0
     assert report([found, lost]) == 1
-    assert "all              7     6  85.7 %        1        5" in capsys.readouterr().out
+    assert "all              7     6  85.7 %        1        4" in capsys.readouterr().out
     assert str(mutations[0]) in (tmp_path / "lost.txt").read_text()
     assert survivors_of_last_run("lost") == {mutations[0].lot}
     assert survivors_of_last_run("found") == survivors_of_last_run("never run") == frozenset()

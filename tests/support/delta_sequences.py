@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from atom_kernels.delta import GATED_DELTA
+from atom_kernels.delta import GATED_DELTA, GatedDeltaProblem
 from atom_kernels.operator import Backend, Op
 from atom_kernels.platform import detect_platform
 from atom_kernels.select import plan_with
@@ -42,3 +42,32 @@ class Sequences:
         indices = (slots, kept_slots, starts, (context + lengths).int())
         self._kernel(*rows, out, self.states, *(index.to(out.device) for index in indices), *longest)
         return out
+
+
+def rule_in_float64(
+    problem: GatedDeltaProblem,
+    weights: dict[str, torch.Tensor],
+    rows: tuple[torch.Tensor, ...],
+    state_HXV: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Outputs ``[T, H, V]`` of one sequence and the state behind it, token by token; it begins with zeros."""
+    keys, heads, size, width = problem.num_key_heads, problem.num_value_heads, problem.key_dim, problem.value_dim
+    qkv, a, b = (x.double() for x in rows)
+    q, k = (
+        x.reshape(-1, keys, size).repeat_interleave(heads // keys, 1)
+        for x in (qkv[:, : keys * size], qkv[:, keys * size : 2 * keys * size])
+    )
+    q = q / (q.square().sum(-1, keepdim=True) + 1e-6).sqrt() / size**0.5
+    k = k / (k.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+    v = qkv[:, 2 * keys * size :].reshape(-1, heads, width)
+    gates = (a + weights["dt_bias"].double()).reshape(len(a), heads, -1)
+    decay = torch.exp(-weights["a_log"].double().exp()[:, None] * (1 + gates.exp()).log())
+    beta = 1 / (1 + torch.exp(-b))
+    state = qkv.new_zeros(heads, size, width) if state_HXV is None else state_HXV.double().clone()
+    out = []
+    for t in range(len(qkv)):
+        state *= decay[t, ..., None]
+        said = (k[t, :, None] @ state)[:, 0]
+        state += k[t, ..., None] * (beta[t, :, None] * (v[t] - said))[:, None]
+        out.append((q[t, :, None] @ state)[:, 0])
+    return torch.stack(out), state

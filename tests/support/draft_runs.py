@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
-from atom_models import BuildContext, LoadedModel, build_model, load_weights, open_checkpoint
+from atom_models import BuildContext, CheckpointError, LoadedModel, build_model, load_weights, open_checkpoint
 from atom_models.drafting import build_draft, choose_draft, load_draft_weights
 from atom_models.paged_run import PagedRun, SequenceStep
 
@@ -65,3 +66,19 @@ def draft_logits(
     rows = dict(zip(order, PagedRun(model, num_blocks).step(steps), strict=True))
     with torch.inference_mode():
         return [draft.compute_logits(rows[index]) for index in range(len(texts))]
+
+
+def refusal(target: Path, head: Path, **fields: Any) -> str:
+    """What choosing or building a head says, once the target is built; one line."""
+    checkpoint, drafts = open_checkpoint(target), open_checkpoint(head)
+
+    def build() -> None:
+        context = BuildContext(max_model_len=64, **fields)
+        choice = choose_draft(checkpoint, drafts, model_impl=context.model_impl)
+        context = replace(context, aux_hidden_states=choice.aux_hidden_states)
+        build_draft(checkpoint, context, target=build_model(checkpoint, context), draft_checkpoint=drafts)
+
+    with pytest.raises(CheckpointError) as caught:
+        build()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from atom_core.kv_cache import BlockHasher, KVCacheConfig
 from atom_core.messages import EngineRequest, SamplingParams
+from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_core.speculation import NO_DRAFT, Draft, MakeDrafter, Speculation, SpeculationConfig
 from fake_draft_cache import FakeDraftCache, guess_at_random, guess_by_knowing
-from fake_worker import VOCAB_SIZE, FakeEngine, tokens_alone
+from fake_worker import VOCAB_SIZE, FakeEngine, pages, tokens_alone
 
 
 class RandomDrafter:
@@ -33,12 +37,41 @@ class KnowingDrafter:
         return Draft([(token + (self._chooser.random() < self._mistakes)) % VOCAB_SIZE for token in coming])
 
 
-def speculation_of(kind: str, num_tokens: int, windows: Sequence[int | None] = (None,)) -> Speculation | None:
+def make_drafting_engine(
+    kind: str = "knowing",
+    *,
+    num_tokens: int = 3,
+    ahead: int = 1,
+    windows: Sequence[int | None] = (None,),
+    mistakes: float = 0.1,
+    adaptive: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+    hasher: BlockHasher | None = None,
+    **overrides: Any,
+) -> FakeEngine:
+    """A scheduler with drafts of a kind (see `speculation_of`) over a fake worker.
+
+    Args:
+        overrides: fields of `KVCacheConfig` and of `SchedulerConfig`.
+    """
+    sizes = {"num_blocks": 64, "block_size": 4, "names_cover_next": kind.startswith("model")}
+    sizes |= {name: overrides.pop(name) for name in KVCacheConfig.__struct_fields__ if name in overrides}
+    limits = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128, "async_scheduling": ahead > 0}
+    cache = KVCacheConfig(**sizes, groups=pages(*windows))
+    speculation = speculation_of(kind, num_tokens, windows, adaptive=adaptive)
+    config = SchedulerConfig(**limits | overrides)
+    scheduler = Scheduler(config, cache, clock=clock, hasher=hasher, speculation=speculation)
+    return let_draft(FakeEngine(scheduler, cache.num_blocks, cache.block_size, ahead, windows), kind, mistakes)
+
+
+def speculation_of(
+    kind: str, num_tokens: int, windows: Sequence[int | None] = (None,), *, adaptive: bool = False
+) -> Speculation | None:
     """The speculation of a fake engine: "none", "random" or "knowing"; where "model" is before it, see `let_draft`."""
     if kind == "none":
         return None
     if kind.startswith("model"):
-        return Speculation(SpeculationConfig(method="mtp", num_tokens=num_tokens, adaptive=False))
+        return Speculation(SpeculationConfig(method="mtp", num_tokens=num_tokens, adaptive=adaptive))
     return always_drafting(RandomDrafter if kind == "random" else lambda: KnowingDrafter(windows), num_tokens)
 
 

@@ -22,6 +22,7 @@ from atom_server.connections.listen import open_socket
 from atom_server.lifecycle import SignalFreeServer, uvicorn_settings
 
 WHOLE = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+CLOSING = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
 
 class Client:

@@ -27,7 +27,7 @@ class PublishedCheckpoint:
     """One of them.
 
     Attributes:
-        config: of `published_configs`, whose architecture it has.
+        config: the one of `published_configs` whose architecture it has.
         linears: name -> (outputs, inputs, layout).
         others: name -> (dtype, shape).
         quantization: the `quantization_config`.

@@ -26,7 +26,7 @@ class Published:
     """One published layout.
 
     Attributes:
-        weight_format: of the numbers.
+        weight_format: the format of the numbers.
         store: the format's tensors -> those of the file, by what follows the layer's name.
         config: the `quantization_config`.
         skipped: parts of names of layers that stay plain.

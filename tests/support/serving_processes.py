@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -76,3 +77,24 @@ def is_running(pid):
         return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def kilobytes(pid: int, name: str) -> int:
+    """A size that the kernel tells of a process, such as its memory (``VmRSS``)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
+
+
+def sizes_mb(pids: list[int]) -> dict[int, float]:
+    return {pid: kilobytes(pid, "VmRSS") / 1024 for pid in pids}
+
+
+def wait_until_idle(url: str, seconds: float = 60) -> None:
+    """Until the server has nothing left to do."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        load = httpx.get(url + "/load", timeout=60).json()
+        if not (load["server_load"] or load["num_requests_running"] or load["num_requests_waiting"]):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"requests are left: {load}")

@@ -8,14 +8,17 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import itertools
 import linecache
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tools.mutate.mutation import ROOT, Mutation
 from tools.mutate.settings import interpret_triton, use_one_thread
@@ -36,9 +39,10 @@ _IMPORTED_ONCE = (
     "pydantic",
     "uvicorn",
 )
-# Exit codes of pytest: all tests passed, or there are none.
-PASSED = (0, 4, 5)
-_OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain", "--hypothesis-profile=mutate")
+_T = TypeVar("_T")
+# Exit codes of pytest: all tests passed, or there are none; and some failed.
+PASSED, SOME_FAILED = (0, 4, 5), 1
+_OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain", "--hypothesis-profile=mutate")
 
 
 def is_interpreted(test_file: Path) -> bool:
@@ -69,6 +73,7 @@ class TestRun:
     """A forked process that runs files of tests with a plugin, and with a mistake or without.
 
     Attributes:
+        plugin: that it was started with.
         seconds: it has been running.
         status: once it has ended, 0 if all tests passed; 1 where it was stopped because it took more than its time.
     """
@@ -78,11 +83,13 @@ class TestRun:
     def __init__(
         self, tests: Sequence[str], *, plugin: Any, mutation: Mutation | None = None, limit: float = 600.0
     ) -> None:
-        self._start, self._limit = time.monotonic(), limit
+        self._start, self._limit, self.plugin = time.monotonic(), limit, plugin
         self.status: int | None = None
+        # Runs that share pytest's folder would race for the next free number in it.
+        self._folder = tempfile.mkdtemp(prefix="mutate-")
         self._process = os.fork()
         if self._process == 0:
-            os._exit(_run_tests(tests, mutation, plugin))
+            os._exit(_run_tests(tests, mutation, plugin, Path(self._folder, "tests")))
 
     @property
     def seconds(self) -> float:
@@ -96,14 +103,37 @@ class TestRun:
         elif self.seconds > self._limit:
             self.stop()
             self.status = 1
-        if self.status is not None:
-            _end_group(self._process)
+        if done:
+            self._clean_up()
         return self.status is not None
 
     def stop(self) -> None:
         """End the process, and those that it started."""
         _end_group(self._process)
         os.waitpid(self._process, 0)
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        _end_group(self._process)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def side_by_side(starts: Iterable[tuple[_T, Callable[[], TestRun]]], *, jobs: int) -> Iterator[tuple[_T, TestRun]]:
+    """Starts runs, `jobs` at a time, and gives each with its name as it ends; ends all if whoever asks goes away."""
+    running: dict[TestRun, _T] = {}
+    waiting = iter(starts)
+    try:
+        while True:
+            for name, start in itertools.islice(waiting, jobs - len(running)):
+                running[start()] = name
+            if not running:
+                return
+            for run in [run for run in running if run.has_ended()]:
+                yield running.pop(run), run
+            time.sleep(0.02)
+    finally:
+        for run in running:
+            run.stop()
 
 
 def _end_group(process: int) -> None:
@@ -111,7 +141,7 @@ def _end_group(process: int) -> None:
         os.killpg(process, signal.SIGKILL)
 
 
-def _run_tests(tests: Sequence[str], mutation: Mutation | None, plugin: Any) -> int:
+def _run_tests(tests: Sequence[str], mutation: Mutation | None, plugin: Any, folder: Path) -> int:
     import pytest
 
     os.setpgid(0, 0)
@@ -122,8 +152,9 @@ def _run_tests(tests: Sequence[str], mutation: Mutation | None, plugin: Any) -> 
         interpret_triton()
     if mutation is not None:
         sys.meta_path.insert(0, MutatedModule(mutation))
-    # A file at a time: those after the one that finds the mistake are not even imported.
-    statuses = (int(pytest.main([*_OPTIONS, test], plugins=[plugin])) for test in tests)
+    # A mistake is found once; and by a file at a time: those after it are not even imported.
+    options = [*_OPTIONS, f"--basetemp={folder}", *(["-x"] if mutation else [])]
+    statuses = (int(pytest.main([*options, test], plugins=[plugin])) for test in tests)
     return next((status for status in statuses if status not in PASSED), 0)
 
 

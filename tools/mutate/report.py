@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tools.mutate.mutation import ROOT, Mutation
+from tools.mutate.running import Trial
 
 FOLDER = ROOT / ".mutations"
 _LOT = "    lot "
@@ -15,15 +17,19 @@ _LOT = "    lot "
 @dataclass(frozen=True)
 class Outcome:
     """Attributes:
-    tried, survivors: mistakes, and those among them that no test found.
+    named_tests: names of the test files that the part's table has.
     num_harmless: mistakes of the whole part that are listed as harmless: not tried, and not counted in the rate.
     """
 
     part: str
-    tried: Sequence[Mutation]
-    survivors: Sequence[Mutation]
+    trials: Sequence[Trial]
+    named_tests: Collection[str]
     num_harmless: int
-    seconds: float
+
+    @property
+    def survivors(self) -> list[Mutation]:
+        """Those that no test found."""
+        return [trial.mutation for trial in self.trials if trial.found_by is None]
 
 
 def report(outcomes: Sequence[Outcome]) -> int:
@@ -47,10 +53,10 @@ def survivors_of_last_run(part: str) -> frozenset[str]:
 
 
 def _row(name: str, outcomes: Sequence[Outcome]) -> str:
-    tried = sum(len(outcome.tried) for outcome in outcomes)
+    tried = sum(len(outcome.trials) for outcome in outcomes)
     found = tried - sum(len(outcome.survivors) for outcome in outcomes)
     harmless = sum(outcome.num_harmless for outcome in outcomes)
-    seconds = sum(outcome.seconds for outcome in outcomes)
+    seconds = sum(trial.seconds for outcome in outcomes for trial in outcome.trials)
     return f"{name:<12} {tried:>5} {found:>5} {100 * found / max(1, tried):>5.1f} % {harmless:>8} {seconds:>8.0f}"
 
 
@@ -58,10 +64,22 @@ def _in_full(outcome: Outcome) -> str:
     lost = Counter(mutation.kind for mutation in outcome.survivors)
     kinds = [
         f"{kind:<16} {count - lost[kind]:>4} of {count:>4} found"
-        for kind, count in sorted(Counter(mutation.kind for mutation in outcome.tried).items())
+        for kind, count in sorted(Counter(trial.mutation.kind for trial in outcome.trials).items())
     ]
     survivors = [
         f"{mutation}\n    - {mutation.before}\n    + {mutation.after}\n{_LOT}{mutation.lot}"
         for mutation in outcome.survivors
     ]
-    return "\n".join([_row(outcome.part, [outcome]), "", *kinds, "", "Survivors:", *survivors, ""])
+    found = [trial for trial in outcome.trials if trial.found_by is not None]
+    others = [trial for trial in found if Path(str(trial.found_by).split("::")[0]).name not in outcome.named_tests]
+    return "\n".join(
+        [
+            *(_row(outcome.part, [outcome]), "", *kinds, "", "Survivors:", *survivors, ""),
+            *("Found by test files that the part does not name:", *map(_found_by, others), ""),
+            *("Found by:", *map(_found_by, found), ""),
+        ]
+    )
+
+
+def _found_by(trial: Trial) -> str:
+    return f"{trial.found_by} | {trial.seconds:.0f} s | {trial.mutation}"

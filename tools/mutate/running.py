@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from tools.mutate.forked import TestRun
-from tools.mutate.measuring import SECONDS, TIMES, Measured, Only, tests_for
+from tools.mutate.choosing import candidates, quickest
+from tools.mutate.forked import TestRun, side_by_side
+from tools.mutate.measuring import SECONDS, TIMES, Measured, Only
 from tools.mutate.mutation import ROOT, Mutation
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of a mistake.
+
+    Attributes:
+        found_by: the test that failed, or the file that could not be imported; None if all tests passed.
+    """
+
+    mutation: Mutation
+    found_by: str | None
+    seconds: float
 
 
 def try_all(
@@ -19,36 +36,35 @@ def try_all(
     measured: Mapping[Path, Measured],
     *,
     jobs: int,
-) -> list[Mutation]:
-    """Those that no test found, in order."""
-    start, waiting, running, survivors = time.monotonic(), list(mutations), {}, []
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                mutation = waiting.pop(0)
-                tests = {file: measured[file] for file in tests_of_file[mutation.path]}
-                running[mutation] = _start(mutation, tests)
-            for mutation, run in list(running.items()):
-                if run.has_ended():
-                    del running[mutation]
-                    if run.status == 0:
-                        survivors.append(mutation)
-                        print(f"\rSURVIVED {mutation}", flush=True)
-                    done = len(mutations) - len(waiting) - len(running)
-                    _show(done, len(mutations), time.monotonic() - start)
-            time.sleep(0.02)
-    finally:
-        for run in running.values():
-            run.stop()
+    longest: float,
+    deadline: float = float("inf"),
+) -> list[Trial]:
+    """Tries each by the tests of the files that its own names, then by others that were measured.
+
+    Args:
+        longest: seconds of tests that a mistake meets, the quickest first.
+        deadline: when by `time.monotonic` no other is begun any more.
+    """
+    begin, trials = time.monotonic(), []
+    starts = ((edit, partial(_start, edit, tests_of_file[edit.path], measured, longest)) for edit in mutations)
+    in_time = itertools.takewhile(lambda _: time.monotonic() < deadline, starts)
+    for mutation, run in side_by_side(in_time, jobs=jobs):
+        trials.append(Trial(mutation, None if run.status == 0 else run.plugin.last, run.seconds))
+        if run.status == 0:
+            print(f"\rSURVIVED {mutation}", flush=True)
+        _show(len(trials), len(mutations), time.monotonic() - begin)
     print(file=sys.stderr)
-    return sorted(survivors, key=mutations.index)
+    return trials
 
 
-def _start(mutation: Mutation, measured: dict[Path, Measured]) -> TestRun:
+def _start(mutation: Mutation, named: Sequence[Path], measured: Mapping[Path, Measured], longest: float) -> TestRun:
     ast.parse(mutation.apply())  # what is no program would be found by any test
-    found = tests_for(mutation, measured)
-    files = [file.relative_to(ROOT).as_posix() for file, _ in found]
-    seconds = {name: seconds for _, tests in found for name, seconds in tests.items()}
+    others = {file: tests for file, tests in measured.items() if file not in named}
+    chosen = quickest(candidates(mutation, {file: measured[file] for file in named}), limit=longest)
+    left = longest - sum(seconds for _, tests in chosen for seconds in tests.values())
+    chosen += quickest(candidates(mutation, others, may_guess=False), limit=left)
+    files = [file.relative_to(ROOT).as_posix() for file, _ in chosen]
+    seconds = {name: test for _, tests in chosen for name, test in tests.items()}
     limit = TIMES * sum(seconds.values()) + 10 * SECONDS
     return TestRun(files, mutation=mutation, plugin=Only(seconds), limit=limit)
 

@@ -16,7 +16,7 @@ from atom_kernels.aiter.attention.layouts import from_nhd, restore_nhd, scaled_l
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.mixers import select_mixer
 from atom_kernels.platform import Platform
-from atom_kernels.protocols import Pages
+from atom_kernels.protocols import CacheFormat, Pages
 from atom_models import open_checkpoint
 
 LONG = 1 << 20
@@ -76,7 +76,7 @@ def test_scales_are_allocated_beside_their_blocks():
 @pytest.mark.parametrize(("arch", "dtype"), [("gfx942", "float8_e4m3fnuz"), ("gfx950", "float8_e4m3fn")])
 def test_an_fp8_cache_is_of_the_kind_that_the_machine_computes_with(tiny_llama, arch, dtype):
     args = EngineArgs(model=str(tiny_llama), kv_cache_dtype="fp8", dtype="bfloat16")
-    assert resolve_config(args, open_checkpoint(tiny_llama), Platform.rocm(arch)).cache.kv_cache_dtype == dtype
+    assert resolve_config(args, open_checkpoint(tiny_llama), Platform.rocm(arch)).cache.format == CacheFormat(dtype)
 
 
 def test_prompts_over_scales_are_left_out_of_graphs():

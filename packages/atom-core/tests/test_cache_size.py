@@ -11,22 +11,24 @@ from atom_core.config.options import ConfigError
 from atom_core.scheduler import SchedulerConfig
 from atom_core.worker.cache.pages import CachePages, PageGroup
 from atom_core.worker.cache.size import CPU_CACHE_CAP, size_cache
-from atom_kernels.protocols import CacheLayout, CacheTensor, Pages, Slots
+from atom_kernels.protocols import CacheFormat, CacheLayout, CacheTensor, Pages, Slots
 from fake_worker import pages
 
 BLOCK_SIZE = 16
 
 
-def make_size(*, max_model_len=512, given=False, memory=1 << 30, block_bytes=1024, windows=(None,), **cache):
+def make_size(
+    *, max_model_len=512, given=False, memory=1 << 30, block_bytes=1024, windows=(None,), device="cpu", ranks=1, **cache
+):
     """The size for four requests at once, in steps of 64 tokens; `cache` has further settings of the cache."""
     config = EngineConfig(
         model=ModelConfig("fake", Path("fake"), "FakeForCausalLM", "float32", max_model_len, given, 100, ()),
-        cache=CacheConfig(BLOCK_SIZE, "float32", True, "xxhash64", 0.9, **cache),
+        cache=CacheConfig(BLOCK_SIZE, CacheFormat("float32"), True, "xxhash64", 0.9, **cache),
         scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=max_model_len),
-        parallel=ParallelConfig(1),
+        parallel=ParallelConfig(1, tensor_parallel_size=ranks),
         compile=CompileConfig(),
         profiler=ProfilerConfig(),
-        device="cpu",
+        device=device,
     )
     page = CacheLayout("nhd", BLOCK_SIZE, (CacheTensor("all", (block_bytes,), "uint8"),))
     groups = tuple(PageGroup(spec, ()) for spec in pages(*windows))
@@ -42,6 +44,18 @@ def test_the_cache_on_a_cpu_is_what_the_requests_can_need_within_a_cap():
 def test_a_cache_that_was_asked_for_is_taken():
     assert make_size(num_blocks=77).num_blocks == 77
     assert make_size(memory_bytes=10 * 1024 + 5, given=False).num_blocks == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"), [("kv_cache_memory", {"memory_bytes": 1 << 40}), ("num_kv_blocks", {"num_blocks": 1 << 30})]
+)
+def test_more_than_the_machine_has_is_refused_by_name(name, asked):
+    with pytest.raises(ConfigError, match=rf"{name} asks for 1024.0 GiB of KV cache, and 1.0 GiB"):
+        make_size(memory=1 << 30, **asked)
+
+
+def test_all_the_memory_there_is_may_be_asked_for():
+    assert make_size(memory=1 << 30, memory_bytes=1 << 30).num_blocks == 1 << 20
 
 
 def test_the_context_is_fitted_to_the_cache_unless_it_was_asked_for():
@@ -81,11 +95,83 @@ def test_a_cache_that_holds_one_token_and_the_next_is_large_enough():
     assert (size.num_blocks, size.max_model_len) == (1, 2)
 
 
+MIB = 1 << 20
+
+
+def test_on_a_cpu_nine_tenths_of_the_memory_up_to_two_gib_are_shared_by_the_ranks():
+    assert CPU_CACHE_CAP == 2 << 30
+    assert make_size(block_bytes=64 * MIB, memory=1 << 40, max_model_len=1 << 20).num_blocks == 32
+    assert make_size(block_bytes=64 * MIB, memory=1 << 40, max_model_len=1 << 20, ranks=2).num_blocks == 16
+    assert make_size(block_bytes=MIB, memory=100 * MIB, max_model_len=1 << 20).num_blocks == 90
+    # What a GPU has left was measured, and is nobody else's.
+    assert make_size(block_bytes=64 * MIB, memory=10 << 30, max_model_len=1 << 20, device="cuda").num_blocks == 160
+    assert make_size(device="cuda").num_blocks == 4 * 32
+
+
+def test_what_was_chosen_is_told_in_a_line_each():
+    assert make_size(block_bytes=MIB).choices == (
+        "num_kv_blocks = 128 (0.12 GiB, 2048 tokens): what 4 requests can need, within 2 GiB",
+    )
+    assert make_size(block_bytes=MIB, ranks=2).choices[0].endswith("within 1 GiB")
+    assert make_size(block_bytes=MIB, device="cuda").choices == (
+        "num_kv_blocks = 128 (0.12 GiB, 2048 tokens): the memory left",
+    )
+    assert make_size(block_bytes=MIB, max_model_len=1024, windows=(None, 32)).choices == (
+        "num_kv_blocks = 284 (0.28 GiB, 2272 tokens in 2 groups of layers, more behind windows): "
+        "what 4 requests can need, within 2 GiB",
+    )
+    assert make_size(num_blocks=77).choices == ()
+    assert make_size(num_blocks=4).choices == (
+        "max_model_len = 64: the most that the KV cache can hold (the model takes 512)",
+    )
+    assert make_size(num_blocks=32).choices == ()
+
+
+def test_a_cache_that_is_too_small_says_what_a_request_takes():
+    told = (
+        "the KV cache is too small for one request: 4 blocks of 16 tokens hold 64, max_model_len is 512 and takes "
+        "32.0 MiB: give more kv_cache_memory or num_kv_blocks, or a smaller max_model_len"
+    )
+    for asked in ({"given": True}, {"strict_memory": True}):
+        with pytest.raises(ConfigError) as caught:
+            make_size(num_blocks=4, block_bytes=MIB, **asked)
+        assert str(caught.value) == told
+        assert make_size(num_blocks=32, block_bytes=MIB, **asked).max_model_len == 512
+    with pytest.raises(ConfigError, match="0 blocks of 16 tokens hold 0"):
+        make_size(memory_bytes=1023)
+    assert make_size(memory_bytes=1024).max_model_len == 16
+
+
+def test_states_of_requests_take_half_of_the_memory_at_most():
+    for memory, num_slots in ((80_000, 4), (79_999, 3), (60_000, 3)):
+        size = make_size_with_states(memory=1 << 30, memory_bytes=memory, slot_bytes=10_000, finds_prefixes=False)
+        assert (size.num_slots, size.num_blocks) == (num_slots, (memory - num_slots * 10_000) // 1024)
+    few = make_size_with_states(memory=1 << 30, memory_bytes=59_999, slot_bytes=10_000, finds_prefixes=False)
+    assert (few.num_slots, few.num_snapshots, few.num_blocks) == (2, 0, (59_999 - 20_000) // 1024)
+    with pytest.raises(ConfigError) as caught:
+        make_size_with_states(memory=1 << 30, memory_bytes=2 * MIB - 1, slot_bytes=MIB)
+    assert str(caught.value) == (
+        "the KV cache is too small: the states of one request take 1.0 MiB, and may take half of 2.0 MiB: "
+        "give more memory"
+    )
+
+
+def test_what_was_chosen_for_states_is_told_too():
+    size = make_size_with_states(memory=1 << 40, slot_bytes=MIB)
+    assert size.choices[1:] == (
+        "num_slots = 4 (0.00 GiB): states of as many requests, within half of the memory",
+        "num_snapshots = 12 (0.01 GiB): states behind cached prefixes, within a quarter of the memory",
+    )
+    none = make_size_with_states(memory=1 << 30, memory_bytes=40 * MIB, slot_bytes=11 * MIB)
+    assert none.choices[-1] == "num_snapshots = 0 (0.00 GiB): no prefix is found, within a quarter of the memory"
+    assert len(make_size_with_states(memory=1 << 40, slot_bytes=MIB, finds_prefixes=False).choices) == 2
+
+
 def make_size_with_states(*, memory: int, slot_bytes: int, finds_prefixes: bool = True, **cache):
     """The size for four requests of 512 tokens, each with states of `slot_bytes` beside its blocks."""
     config = EngineConfig(
         model=ModelConfig("fake", Path("fake"), "FakeForCausalLM", "float32", 512, False, 100, ()),
-        cache=CacheConfig(BLOCK_SIZE, "float32", finds_prefixes, "xxhash64", 0.9, **cache),
+        cache=CacheConfig(BLOCK_SIZE, CacheFormat("float32"), finds_prefixes, "xxhash64", 0.9, **cache),
         scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=512),
         parallel=ParallelConfig(1),
         compile=CompileConfig(),

@@ -36,13 +36,14 @@ def rows(lengths: list[int], num_samples: list[int] | None = None) -> StepRows:
     return StepRows(np.arange(len(counts)), np.full(len(counts), 40), counts, starts, sampled, sampling, behind)
 
 
-def test_each_number_of_drafts_is_captured_for_few_requests_and_few_of_many_numbers():
+def test_each_number_of_drafts_is_captured_for_few_requests_and_for_powers_of_two_and_few_of_many_numbers():
     assert draft_shapes((1, 2), 2, 100) == (
         *(GraphShape(1, 2, 2), GraphShape(1, 3, 3)),
         *(GraphShape(2, 4, 2), GraphShape(2, 6, 3)),
     )
     assert [shape.tokens_each for shape in draft_shapes((1,), 9, 100)] == [2, 3, 5, 10]
-    assert {shape.num_reqs for shape in draft_shapes((1, 8, 16, 24), 1, 100)} == {1, 8, 16}
+    sizes = (1, 8, 12, 16, 24, 32, 64, 128)
+    assert {shape.num_reqs for shape in draft_shapes(sizes, 1, 128)} == {1, 8, 12, 16, 32, 64}
     assert [shape.num_tokens for shape in draft_shapes((2, 8), 3, 16)] == [4, 6, 8, 16]
 
 
@@ -56,12 +57,22 @@ def test_a_step_with_equal_drafts_is_padded_to_the_next_number_of_requests():
 
 @pytest.mark.parametrize(
     ("lengths", "num_samples"),
-    [([3, 2], None), ([4], None), ([3] * 5, None), ([3, 3], [3, 1]), ([3, 20], [3, 1]), ([3, 5], [3, 3])],
+    [([4], None), ([3] * 5, None), ([3, 3], [3, 1]), ([3, 20], [3, 1]), ([3, 5], [3, 3])],
     ids=str,
 )
-def test_steps_with_unequal_or_more_drafts_or_with_prompts_have_no_shape(lengths, num_samples):
+def test_steps_with_more_drafts_or_with_prompts_have_no_shape(lengths, num_samples):
     shapes = GraphShapes((1, 4), (64,), draft_shapes=draft_shapes((1, 4), 2, 100))
     assert shapes.of_step(rows(lengths, num_samples)) is None
+
+
+def test_a_step_with_unequal_drafts_is_padded_with_tokens_that_its_requests_have():
+    shapes = GraphShapes((1, 4), (64,), draft_shapes=draft_shapes((1, 4), 2, 100))
+    assert shapes.of_step(rows([3, 2])) == GraphShape(4, 12, 3)
+    assert shapes.of_step(rows([1, 2])) == GraphShape(4, 8, 2)
+    young = dataclasses.replace(rows([3, 1]), starts=np.array([40, 1]))
+    assert shapes.of_step(young) is None
+    old = dataclasses.replace(rows([3, 1]), starts=np.array([40, 2]))
+    assert shapes.of_step(old) == GraphShape(4, 12, 3)
 
 
 def test_all_tokens_of_a_decode_are_sampled_after_and_the_last_of_a_prompt():

@@ -15,9 +15,9 @@ from atom_core.config.speculation import read_speculation
 from atom_core.engine.startup import open_model, resolve
 from atom_core.speculation import SpeculationConfig
 from atom_kernels.platform import detect_platform
+from atom_kernels.protocols import CACHE_DTYPES
 from atom_kernels.rotary import RopeConfig, rope_frequencies
 from atom_models import CheckpointError, open_checkpoint
-from atom_models.cache_dtypes import CACHE_DTYPES
 from atom_models.checkpoint.rope_choice import rope_choice
 from tiny_models import ROPES, make_tiny_llama
 
@@ -206,7 +206,7 @@ def test_open_settings_are_settled_with_a_line_for_each(tiny_llama, monkeypatch)
 def test_given_settings_are_taken_without_a_line(tiny_llama):
     args = EngineArgs(dtype="float32", max_model_len=64, max_num_batched_tokens=8, num_threads=1)
     config = resolve_config(args, open_checkpoint(tiny_llama), detect_platform())
-    assert (config.model.dtype, config.cache.kv_cache_dtype, config.model.max_model_len) == ("float32", "float32", 64)
+    assert (config.model.dtype, config.cache.format.name, config.model.max_model_len) == ("float32", "float32", 64)
     assert config.choices == ()
 
 

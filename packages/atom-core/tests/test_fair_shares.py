@@ -139,6 +139,16 @@ def test_tenants_that_owe_nothing_are_forgotten_and_the_others_are_few():
     assert len(engine.scheduler._book.waiting._tenants) <= MAX_IDLE_TENANTS + 1
 
 
+def test_a_tenant_is_remembered_as_long_as_it_has_a_request():
+    engine = make_engine(max_num_seqs=4)
+    engine.add(*(make_request(f"r{i}", tenant="t", max_tokens=1 + 3 * i) for i in range(3)))
+    waiting, num_left = engine.scheduler._book.waiting, []
+    while engine.scheduler.has_unfinished():
+        engine.step()
+        num_left.append(sum(tenant.num_requests for tenant in waiting._tenants.values()))
+    assert num_left == [2, 2, 2, 1, 1, 1, 0]
+
+
 def limits(samples=8, tokens=100):
     return QueueLimits(max_num_seqs=2, max_num_queued_requests=samples - 2, max_num_queued_tokens=tokens)
 
@@ -168,7 +178,7 @@ def test_the_queue_is_limited_in_samples_and_in_tokens(wanted, held, code):
 
 @pytest.mark.parametrize(
     ("own", "others", "has_room"),
-    [(0, 7, True), (3, 0, True), (4, 0, False), (2, 2, True), (3, 2, False), (1, 6, False)],
+    [(0, 7, True), (3, 0, True), (4, 0, False), (2, 2, True), (2, 3, True), (3, 2, False), (1, 6, False)],
 )
 def test_a_tenant_leaves_as_much_room_as_it_takes(own, others, has_room):
     in_samples = (load(1), load(own), load(own + others))
@@ -185,6 +195,7 @@ def test_a_tenant_leaves_as_much_room_as_it_takes(own, others, has_room):
 def test_limits_that_are_not_set_follow_from_what_can_run():
     chosen = QueueLimits.of(10, 10**6, samples=None, tokens=None)
     assert (chosen.max_num_queued_requests, chosen.max_num_queued_tokens) == (40, 4 * 10**6)
+    assert QueueLimits.of(10, 16, samples=None, tokens=None).max_num_queued_tokens == 2**21
     assert QueueLimits.of(10, 16, samples=0, tokens=5) == QueueLimits(
         max_num_seqs=10, max_num_queued_requests=0, max_num_queued_tokens=5
     )

@@ -217,7 +217,7 @@ def test_without_a_tokenizer_there_are_tokens_only(make_engine, tiny_llama, tmp_
     assert output["text"] == ""
     with pytest.raises(InvalidRequestError, match="token ids"):
         engine.generate(["text"], SHORT, use_tqdm=False)
-    with pytest.raises(InvalidRequestError, match="stop strings need a tokenizer"):
+    with pytest.raises(InvalidRequestError, match="stop needs a tokenizer"):
         engine.generate([[4]], SamplingParams(stop_strings=["x"]), use_tqdm=False)
 
 

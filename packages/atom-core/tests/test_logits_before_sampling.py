@@ -15,7 +15,6 @@ from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.extras import SamplingExtras
 from atom_core.worker.sampling.sampler import Sampler
 from atom_core.worker.steps.batch import StepRows, build_input
-from atom_kernels.sampling import penalize
 
 VOCAB_SIZE, EOS = 8, 7
 LOGITS = [0.5, 1.0, -1.0, 2.0, -2.0, 3.0, 0.25, 0.0]
@@ -35,7 +34,7 @@ def processed(prompt: Sequence[int], output: Sequence[int] = (), *, logits: Sequ
     extras = SamplingExtras.of(request, VOCAB_SIZE, "cpu")
     assert extras is not None
     row = torch.tensor(logits)
-    extras.process(row, torch.tensor(request.token_ids, dtype=torch.int32), penalize)
+    extras.process(row, torch.tensor(request.token_ids, dtype=torch.int32))
     return row.tolist()
 
 
@@ -56,6 +55,16 @@ def sampled(request: NewRequest, *, logits: Sequence[float] = LOGITS, allowed: S
     [token] = Sampler(states).sample_step(step, batch, torch.tensor([logits]), masks).token_ids.tolist()
     assert states.history[states.slots["r"], length] == token
     return token
+
+
+def test_a_step_that_samples_nothing_looks_at_no_logits():
+    tables = HostTables(2, 32, block_size=4, num_groups=1)
+    states = RequestStates(2, tables, num_groups=1, vocab_size=VOCAB_SIZE, device="cpu")
+    step = SchedulerOutput(0, [ScheduledRequest("r", 0, 1, [[0]], 0)], [make_request([1, 2])], [])
+    states.update(step)
+    batch = build_input(StepRows.of(step, states.slots), tables, 4)
+    sampled = Sampler(states).sample_step(step, batch, None)  # type: ignore[arg-type]
+    assert (sampled.token_ids.tolist(), sampled.token_ids.dtype, sampled.logprobs) == ([], torch.int64, {})
 
 
 # --- penalties -------------------------------------------------------------------------------------------------------

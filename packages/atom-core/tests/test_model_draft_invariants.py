@@ -104,6 +104,16 @@ def test_a_model_that_always_agrees_saves_as_many_steps_as_it_makes_drafts(make_
     assert num_steps <= 2 * (1 + 8)
 
 
+def test_the_next_step_is_submitted_before_anybody_hears_of_the_one_whose_drafts_it_has(make_drafting):
+    engine = make_drafting(load_last_token)
+    engine.add_request(make_prompts(3), make_params(3, temperature=0.0, max_tokens=20))
+    num_in_flight = []
+    while not engine.is_finished():
+        engine.step()
+        num_in_flight.append(len(engine._core._in_flight))
+    assert num_in_flight[:-1] == [1] * (len(num_in_flight) - 1)
+
+
 def test_the_tokens_after_accepted_and_after_rejected_drafts_follow_their_distribution(make_drafting):
     """By chi-square: the token after each of four, over 4,000 draws of three tokens each."""
     certainty, temperature = 1.5, 1.0

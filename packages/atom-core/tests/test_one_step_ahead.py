@@ -16,13 +16,14 @@ from atom_core.engine.errors import EngineDeadError
 from atom_core.executor import InlineExecutor, PendingOutput, RunnerInfo
 from atom_core.messages import EngineRequest, ModelOutput, RequestStepOutput, SamplingParams
 from atom_core.scheduler import SchedulerConfig
+from atom_kernels.protocols import CacheFormat
 
 
 def make_config(**scheduler) -> EngineConfig:
     limits = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 128, **scheduler}
     return EngineConfig(
         model=ModelConfig("fake", Path("fake"), "FakeForCausalLM", "float32", 128, True, 100, ()),
-        cache=CacheConfig(16, "float32", True, "xxhash64", 0.9, num_blocks=64),
+        cache=CacheConfig(16, CacheFormat("float32"), True, "xxhash64", 0.9, num_blocks=64),
         scheduler=SchedulerConfig(**limits),
         parallel=ParallelConfig(1),
         compile=CompileConfig(),

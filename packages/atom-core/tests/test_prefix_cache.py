@@ -204,6 +204,35 @@ def test_both_hashes_find_what_they_name(prefix_hash):
     assert admit(cache, [1, 2, 3, 4, 5])[1] == 4
 
 
+def test_nothing_is_found_after_all_was_forgotten_and_what_comes_later_is():
+    cache = make_cache()
+    gone, _ = admit(cache, [1, 2, 3, 4, 5])
+    cache.release(gone)
+    running, _ = admit(cache, [7, 8, 9, 10, 11])
+    cache.forget_prefixes()
+    assert cache.pool.num_vacant == cache.pool.num_free == 16 - 3
+    assert not cache._prefixes._by_hash
+    assert admit(cache, [1, 2, 3, 4, 5])[1] == 0
+    assert admit(cache, [7, 8, 9, 10, 11])[1] == 0
+    assert admit(cache, [1, 2, 3, 4, 5])[1] == admit(cache, [7, 8, 9, 10, 11])[1] == 4
+    assert len(running.block_ids) == 3
+
+
+def test_blocks_of_a_request_that_was_running_when_all_was_forgotten_are_given_back():
+    cache = make_cache()
+    running, _ = admit(cache, [1, 2, 3, 4, 5], computed=False)
+    cache.publish(running, [1, 2, 3, 4, 5], 2)
+    cache.forget_prefixes()
+    cache.publish(running, [1, 2, 3, 4, 5], 5)
+    assert admit(cache, [1, 2, 3, 4, 5])[1] == 0
+    cache.forget_prefixes()
+    cache.release(running)
+    again, num_found = admit(cache, [1, 2, 3, 4, 5])
+    assert num_found == 0
+    cache.release(again)
+    assert cache.pool.num_free == 16 - 3
+
+
 def test_without_prefix_caching_nothing_is_found_or_counted():
     cache = make_cache(enable_prefix_caching=False)
     admit(cache, [1, 2, 3])

@@ -33,7 +33,7 @@ from atom_core.executor.processes.wire import Load, Loaded, Prepare, decode_from
 from atom_core.executor.protocol import RunnerInfo
 from atom_core.messages import EngineRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 from atom_core.scheduler import SchedulerConfig
-from atom_kernels.protocols import Pages
+from atom_kernels.protocols import CacheFormat, Pages
 
 QUIET = [sys.executable, quiet_rank.__file__]
 STEP = SchedulerOutput(1, [ScheduledRequest("r", 0, 1, [[0]], 1)], [], [])
@@ -65,7 +65,7 @@ def sound() -> Iterator[RankProcesses]:
 def make_config(name: str = "sound", num_ranks: int = 2) -> EngineConfig:
     return EngineConfig(
         model=ModelConfig(name, Path("."), "none", "float32", 256, True, 16, ()),
-        cache=CacheConfig(16, "float32", False, "xxhash64", 0.9, num_blocks=32),
+        cache=CacheConfig(16, CacheFormat("float32"), False, "xxhash64", 0.9, num_blocks=32),
         scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=256, max_model_len=256),
         parallel=ParallelConfig(1, num_ranks),
         compile=CompileConfig(),

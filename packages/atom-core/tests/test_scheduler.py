@@ -224,6 +224,35 @@ def test_new_prompts_are_held_back_by_the_delay_factor_while_others_run(start):
     engine.run()
 
 
+def test_news_tell_when_a_request_first_ran():
+    now = [5.0]
+    engine = make_engine(clock=lambda: now[0], max_num_seqs=1)
+    engine.add(make_request("a", max_tokens=2), make_request("b", max_tokens=2))
+    engine.run()
+    now[0] = 9.0
+    engine.add(make_request("c", max_tokens=2))
+    engine.run()
+    assert {request_id: end.started for request_id, end in engine.ends.items()} == {"a": 5.0, "b": 5.0, "c": 9.0}
+
+
+def test_each_request_tells_its_phase():
+    engine = make_engine(max_num_batched_tokens=8, max_num_seqs=2, num_blocks=6)
+    engine.add(make_request("a", 4, max_tokens=20), make_request("b", 12, max_tokens=9))
+    engine.add(make_request("c", 3, max_tokens=1))
+    engine.step()
+
+    def phases():
+        states = engine.scheduler.states()
+        return [(state.phase, state.num_computed_tokens, state.num_output_tokens) for state in states]
+
+    assert phases() == [("decoding", 4, 1), ("prefilling", 4, 0), ("waiting", 0, 0)]
+    engine.step()
+    assert phases() == [("decoding", 5, 2), ("prefilling", 11, 0), ("waiting", 0, 0)]
+    while engine.scheduler.stats().num_preemptions == 0:
+        engine.step()
+    assert ("preempted", 0) in [(phase, num_computed) for phase, num_computed, _ in phases()]
+
+
 def test_an_idle_engine_delays_nobody():
     engine = make_engine(scheduler_delay_factor=100.0)
     engine.add(make_request("a"))

@@ -12,20 +12,9 @@ from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_core.speculation import Draft, Speculation, SpeculationConfig
 from atom_core.speculation.ngram import NgramDrafter
 from block_accounting import check_blocks
-from fake_drafters import KnowingDrafter, RandomDrafter, let_draft, speculation_of
-from fake_worker import Clock, FakeEngine, pages, tokens_alone
-
-
-def make_engine(kind="knowing", *, num_tokens=3, ahead=1, num_blocks=64, windows=(None,), hasher=None, **overrides):
-    limits = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128, "async_scheduling": ahead > 0}
-    block_size, caches = overrides.pop("block_size", 4), overrides.pop("enable_prefix_caching", True)
-    mistakes = overrides.pop("mistakes", 0.1)
-    size = {"num_blocks": num_blocks, "block_size": block_size}
-    is_by_model = kind.startswith("model")
-    cache = KVCacheConfig(**size, enable_prefix_caching=caches, groups=pages(*windows), names_cover_next=is_by_model)
-    speculation = speculation_of(kind, num_tokens, windows)
-    scheduler = Scheduler(SchedulerConfig(**limits | overrides), cache, speculation=speculation, hasher=hasher)
-    return let_draft(FakeEngine(scheduler, num_blocks, block_size, ahead, windows), kind, mistakes)
+from fake_drafters import KnowingDrafter, RandomDrafter
+from fake_drafters import make_drafting_engine as make_engine
+from fake_worker import Clock, FakeEngine, tokens_alone
 
 
 def make_request(request_id="a", num_prompt_tokens=3, **overrides):
@@ -188,7 +177,7 @@ def test_steps_with_prompts_say_nothing_of_what_decodes_cost():
 
 def test_a_step_samples_no_more_tokens_than_logits_have_memory_for():
     config = SpeculationConfig(num_tokens=4)
-    assert [config.max_num_samples(number) for number in (1, 8, 16, 40, 512)] == [5, 40, 80, 80, 512]
+    assert [config.max_num_samples(number) for number in (1, 8, 16, 40, 512)] == [5, 40, 80, 200, 512]
     for max_num_seqs, num_requests in ((1, 1), (20, 20), (70, 40)):
         limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": 200}
         engine = make_engine("knowing", num_tokens=3, num_blocks=900, **limits)

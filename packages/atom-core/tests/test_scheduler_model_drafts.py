@@ -6,24 +6,17 @@ import random
 
 import pytest
 
-from atom_core.kv_cache import KVCacheConfig
 from atom_core.messages import EngineRequest, SamplingParams, StructuredOutputParams
-from atom_core.scheduler import Scheduler, SchedulerConfig
-from atom_core.speculation import Speculation, SpeculationConfig
+from atom_core.speculation import Candidate, Draft, Speculation, SpeculationConfig
+from atom_core.speculation.costs import StepCosts
 from block_accounting import check_blocks
-from fake_drafters import let_draft
-from fake_worker import Clock, FakeEngine, tokens_alone
+from fake_drafters import make_drafting_engine
+from fake_worker import Clock, tokens_alone
 
 
-def make_engine(kind="model knowing", *, mistakes=0.0, num_tokens=3, ahead=1, num_blocks=256, **overrides):
-    adaptive, clock = overrides.pop("adaptive", False), overrides.pop("clock", lambda: 0.0)
-    names_cover_next = overrides.pop("names_cover_next", True)
-    limits = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 400}
-    config = SchedulerConfig(**limits | overrides, async_scheduling=ahead > 0)
-    cache = KVCacheConfig(num_blocks=num_blocks, block_size=4, names_cover_next=names_cover_next)
-    speculation = Speculation(SpeculationConfig(method="mtp", num_tokens=num_tokens, adaptive=adaptive))
-    scheduler = Scheduler(config, cache, clock=clock, speculation=speculation)
-    return let_draft(FakeEngine(scheduler, num_blocks, 4, ahead), kind, mistakes)
+def make_engine(kind="model knowing", **options):
+    defaults = {"mistakes": 0.0, "num_blocks": 256, "max_model_len": 400, "clock": lambda: 0.0}
+    return make_drafting_engine(kind, **defaults | options)
 
 
 def make_request(request_id="a", num_prompt_tokens=3, **overrides):
@@ -182,6 +175,50 @@ def test_drafts_that_are_right_are_made_where_they_cost_little(token, draft, is_
     assert engine.tokens["a"] == tokens_alone(make_request(max_tokens=300))
     assert (len(engine.steps) < 130) == is_on
     assert (num_drafts(engine.steps[-60:]) > 60) == is_on
+
+
+def test_requests_whose_drafts_are_right_more_or_less_often_have_equally_many():
+    """A step of two tokens takes a second, and each token more a third: the drafts of one request would pay best."""
+    speculation = Speculation(SpeculationConfig(method="mtp", num_tokens=3))
+    for _ in range(3):
+        for number in range(4):
+            for num_tokens in range(2, 9):
+                speculation.costs.take(num_tokens, 1.0 + 0.3 * (num_tokens - 2), number)
+    often, seldom = speculation.start_trail(), speculation.start_trail()
+    for number in range(20):
+        token_ids = list(range(number + 1))
+        often.take(Draft((number,)), token_ids, number)
+        seldom.take(Draft((number - number % 2,)), token_ids, number)
+    assert 0.4 < seldom.chance(0) < 0.6 < 0.95 < often.chance(0)
+    for trail in (often, seldom):
+        trail.take(Draft((7, 7, 7)), token_ids, len(token_ids))
+    candidates = [Candidate(trail, token_ids, 9) for trail in (often, seldom)]
+    assert [len(drafts) for drafts in speculation.choose(candidates, num_rows=2, room=9)] == [1, 1]
+    assert speculation.choose_next(candidates, num_rows=2, room=9).number == 1
+    assert [len(drafts) for drafts in speculation.choose(candidates, num_rows=2, room=1)] == [0, 0]
+
+
+def test_a_request_begins_with_what_the_drafts_of_others_have_been():
+    """Else one whose first draft is wrong would be left without any."""
+    speculation = Speculation(SpeculationConfig(method="mtp", num_tokens=3))
+
+    def first_chance(draft: int) -> float:
+        trail = speculation.start_trail()
+        trail.take(Draft((draft,)), [0, 1], 1)
+        return trail.chance(0)
+
+    assert first_chance(draft=9) > 0.5
+    assert all(first_chance(draft=9) >= 0 for _ in range(300))
+    assert first_chance(draft=1) < 0.3
+    assert all(first_chance(draft=1) > 0 for _ in range(300))
+    assert first_chance(draft=9) > 0.5
+
+
+def test_what_many_tokens_more_cost_is_taken_to_be_little_until_it_is_measured():
+    costs = StepCosts()
+    for _ in range(3):
+        costs.take(32, 1.0)
+    assert costs.seconds(32) == 1.0 < costs.seconds(36) < costs.seconds(128) < 1.1
 
 
 def test_steps_that_make_drafts_are_measured_by_themselves():

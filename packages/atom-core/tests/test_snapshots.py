@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from atom_core import LLMEngine, SamplingParams
-from atom_core.kv_cache import KVCacheConfig
+from atom_core.kv_cache import KVCacheConfig, snapshot_places
 from atom_core.messages import EngineRequest
 from atom_core.scheduler import Scheduler, SchedulerConfig
-from atom_core.scheduler.step_ends import snapshot_places
 from atom_kernels.protocols import Pages, Slots
 from block_accounting import check_blocks
 from fake_states import let_keep_states

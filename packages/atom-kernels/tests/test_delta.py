@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -12,8 +13,8 @@ from atom_kernels.delta import GATED_DELTA, SHORT_CONV, DeltaNetProblem, GatedDe
 from atom_kernels.mixers import select_mixer
 from atom_kernels.platform import Platform
 from atom_kernels.protocols import BatchGeometry
-from atom_kernels.select import select
-from delta_sequences import Sequences
+from atom_kernels.select import plan_with, select
+from delta_sequences import Sequences, rule_in_float64
 
 DELTAS = [GatedDeltaProblem(2, 4, 16, 24, torch.float32, channel_gates=gates) for gates in (False, True)]
 CONV = ShortConvProblem(40, 4, torch.float32)
@@ -34,22 +35,8 @@ def test_the_delta_rule_is_the_recurrence_in_float64(backend, gates):
     problem = DELTAS[gates]
     sequences = Sequences(GATED_DELTA, problem, backend, 131)
     got = sequences.run((3, 0, 131, 0))
-    keys, heads = problem.num_key_heads, problem.num_value_heads
-    qkv, a, b = (x.double() for x in sequences.rows)
-    q, k = (
-        x.reshape(-1, keys, 16).repeat_interleave(2, 1) for x in (qkv[:, : keys * 16], qkv[:, keys * 16 : keys * 32])
-    )
-    v = qkv[:, keys * 32 :].reshape(-1, heads, 24)
-    bias, a_log = sequences.weights["dt_bias"].double(), sequences.weights["a_log"].double()
-    state = torch.zeros(heads, 16, 24, dtype=torch.float64)
-    for t in range(131):
-        for h in range(heads):
-            query = q[t, h] / (q[t, h].dot(q[t, h]) + 1e-6).sqrt() / 4
-            key = k[t, h] / (k[t, h].dot(k[t, h]) + 1e-6).sqrt()
-            gate = (a[t] + bias).reshape(heads, -1)[h]
-            state[h] *= torch.exp(-a_log[h].exp() * (1 + gate.exp()).log())[:, None]
-            state[h] += key.outer((v[t, h] - key @ state[h]) / (1 + torch.exp(-b[t, h])))
-            assert (got[t, h] - query @ state[h]).abs().max() < 2e-5
+    out, state = rule_in_float64(problem, sequences.weights, sequences.rows)
+    assert (got - out).abs().max() < 2e-5
     assert (sequences.states[3] - state).abs().max() < 2e-5
 
 
@@ -139,6 +126,17 @@ def test_more_states_than_are_computed_token_by_token_are_refused():
     sequences = Sequences(GATED_DELTA, DELTAS[0], GATED_DELTA.backends[-1], 20)
     with pytest.raises(ValueError, match="kept_slots names 17 states of each sequence, and at most 16 can be kept"):
         sequences.run((0, 0, 17, 0), kept=[list(range(17))])
+
+
+@pytest.mark.parametrize("run", ["reference", "torch"])
+def test_a_long_sequence_that_keeps_no_state_is_refused(run):
+    problem = DELTAS[0]
+    weights, (*inputs, _, _, _, _, _) = GATED_DELTA.make_inputs(problem, 17, torch.Generator().manual_seed(0))
+    step = [torch.tensor(values).int() for values in ([0], [[-1]], [0, 17], [17])]
+    plan = plan_with(GATED_DELTA, problem, GATED_DELTA.backends[-1])
+    kernel = partial(GATED_DELTA.reference, problem, weights) if run == "reference" else plan.prepare(weights)
+    with pytest.raises(ValueError, match="kept_slots keeps no state of a sequence of 17 rows"):
+        kernel(*inputs, *step, 17)
 
 
 def test_heads_that_cannot_be_shared_evenly_are_refused():

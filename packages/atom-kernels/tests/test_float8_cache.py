@@ -11,6 +11,7 @@ from atom_kernels.attention.cases import make_problem, make_step
 from atom_kernels.attention.prologue import apply_prologue
 from atom_kernels.mixers import CacheFormat, UnsupportedMixerError, select_mixer
 from atom_kernels.native import native_unavailable
+from atom_kernels.protocols import CACHE_DTYPES
 
 BACKENDS = [name for name in ("native", "reference") if name != "native" or native_unavailable() is None]
 every_backend = pytest.mark.parametrize("backend", BACKENDS)
@@ -163,9 +164,14 @@ def test_the_scales_of_tokens_are_counted_in_the_bytes_of_a_block():
     assert scaled.block_bytes - plain.block_bytes == 2 * 16 * 2 * 4
 
 
-def test_a_format_has_the_name_that_makes_it():
-    for name in ("bfloat16", "float8_e4m3fn", "float8_e4m3fn_per_token_head"):
-        assert CacheFormat.named(name).name == name
+def test_every_word_of_users_asks_for_a_format_of_the_model_or_of_the_platform():
+    names = {word: CacheFormat.asked(word, "float32", "float8_e4m3fnuz").name for word in CACHE_DTYPES}
+    assert names == {
+        "auto": "float32",
+        "bf16": "bfloat16",
+        "fp8": "float8_e4m3fnuz",
+        "fp8_per_token_head": "float8_e4m3fnuz_per_token_head",
+    }
 
 
 @pytest.mark.parametrize(

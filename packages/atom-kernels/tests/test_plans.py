@@ -11,8 +11,11 @@ import pytest
 import torch
 
 import atom_kernels
+from atom_kernels.attention import cases as paged
+from atom_kernels.attention.mla import cases as latent
 from atom_kernels.linear import OP as LINEAR
 from atom_kernels.linear import LinearProblem
+from atom_kernels.mixers.plan import usable_plans
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
 from atom_kernels.operator import Backend, Layout, Op, Tolerance, WeightError, WeightSpec, Work
 from atom_kernels.platform import Facts, platform_from_facts
@@ -234,3 +237,18 @@ def test_plan_with_takes_exactly_the_backend_given():
 @pytest.mark.parametrize("name", atom_kernels.__all__)
 def test_every_public_name_of_the_package_is_there(name):
     assert getattr(atom_kernels, name).__name__ == name
+
+
+@pytest.mark.parametrize(
+    "problem", [paged.make_problem(4, 2, 32), latent.make_problem(4, 32, 16, 8, 16)], ids=lambda problem: problem.name
+)
+def test_the_contract_alone_says_that_it_is_no_kernel(problem):
+    plans = usable_plans(problem)
+    assert [plan.backend for plan in plans if not plan.has_kernel] == ["reference"]
+    assert len(plans) > 1
+
+
+@pytest.mark.parametrize(("first", "has_kernel"), [("native", True), ("onednn", True), ("torch", False)])
+def test_an_operator_has_a_kernel_where_anything_but_torch_serves_the_fewest_rows(first, has_kernel):
+    op = make_op(make_backend(first, max_rows=4), make_backend("torch"))
+    assert select(op, TagProblem(), CPU).has_kernel == has_kernel

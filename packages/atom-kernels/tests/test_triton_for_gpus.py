@@ -39,17 +39,12 @@ def _launch_all(*arguments: str) -> str:
 def test_every_kernel_compiles_for_the_gpu_and_fits_its_local_memory(arch: str):
     launched = _launch_all(arch)
     names = ("decode_kernel", "prefill_kernel", "experts_kernel", "skinny_linear_kernel", "search_kernel")
-    names += ("index_scores_kernel", "choose_kernel", "chosen_slots_kernel")
-    for kernel in (
-        *names,
-        "short_conv_kernel",
-        "gated_delta_kernel",
-        "index_scores_kernel",
-        "choose_kernel",
-        "chosen_slots_kernel",
-    ):
+    names += ("short_conv_kernel", "gated_delta_kernel", "factor_chunks_kernel")
+    for kernel in (*names, "index_scores_kernel", "choose_kernel", "chosen_slots_kernel"):
         assert kernel in launched
-    assert ("hopper_prefill_kernel" in launched) == (arch == "sm_90")
+    for kernel in ("hopper_prefill_kernel", "hopper_scan_kernel"):
+        assert (kernel in launched) == (arch == "sm_90")
+    assert ("scan_chunks_kernel" in launched) == (arch != "sm_90")
 
 
 def _nvidia(arch: str) -> Platform:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from atom_kernels.formats import (
+    Codes,
     Float8,
     Integers,
     Mxfp4,
@@ -20,7 +21,13 @@ from atom_kernels.formats import (
     unpack_nibbles,
     weight_specs,
 )
-from atom_kernels.formats.float4 import decode_e2m1, encode_e2m1
+from atom_kernels.formats.float4 import encode_e2m1
+from atom_kernels.linear import OP as DENSE
+from atom_kernels.linear import LinearProblem, linear
+from atom_kernels.native import native_unavailable
+from atom_kernels.platform import detect_platform
+from atom_kernels.select import plan_with, select
+from told_formats import Told
 
 FORMATS = [
     Plain(torch.bfloat16),
@@ -159,12 +166,12 @@ def test_nibbles_come_back_as_they_were_and_the_even_one_is_low():
 
 
 def test_e2m1_holds_its_sixteen_numbers_and_rounds_to_the_nearest_and_to_even():
-    numbers = decode_e2m1(pack_nibbles(torch.arange(16, dtype=torch.uint8)))
+    numbers = Codes.E2M1.numbers(pack_nibbles(torch.arange(16, dtype=torch.uint8)))
     assert numbers.tolist() == [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]
-    assert torch.equal(decode_e2m1(encode_e2m1(numbers)), numbers)
+    assert torch.equal(Codes.E2M1.numbers(encode_e2m1(numbers)), numbers)
     middles = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 100.0])
-    assert decode_e2m1(encode_e2m1(middles)).tolist() == [0, 1, 1, 2, 2, 4, 4, 6]
-    assert decode_e2m1(encode_e2m1(-middles)).tolist() == [0, -1, -1, -2, -2, -4, -4, -6]
+    assert Codes.E2M1.numbers(encode_e2m1(middles)).tolist() == [0, 1, 1, 2, 2, 4, 4, 6]
+    assert Codes.E2M1.numbers(encode_e2m1(-middles)).tolist() == [0, -1, -1, -2, -2, -4, -4, -6]
 
 
 @pytest.mark.parametrize(("largest", "byte"), [(0.0, 0), (1.0, 125), (1.74, 125), (1.76, 126), (6.0, 127), (7.5, 128)])
@@ -188,6 +195,19 @@ def test_the_largest_number_of_an_nvfp4_matrix_has_the_largest_scale_and_code(we
     weight[0, 3] = 12.0
     tensors = weight_format.quantize(weight)
     assert tensors["scale"].float().max() == 448.0
-    assert decode_e2m1(tensors["weight"]).max() == 6.0
+    assert Codes.E2M1.numbers(tensors["weight"]).max() == 6.0
     largest = 1 / tensors["tensor_scale"] if weight_format.divides else tensors["tensor_scale"]
     torch.testing.assert_close(largest, torch.tensor([[12.0 / (6 * 448)]]))
+
+
+@each([one for one in FORMATS if not isinstance(one, Plain | Mxfp4)])
+def test_kernels_read_a_format_by_what_it_says_of_itself(weight_format):
+    problem = LinearProblem(320, 192, torch.float32, weight_format=Told(weight_format))
+    tensors = problem.held.quantize(matrix())
+    x = matrix(5)
+    expected = linear(x, weight_format.dequantize(tensors | {"scale": tensors["scale"].float() * 2}, 320))
+    for backend in DENSE.backends:
+        if backend.why_not(problem, detect_platform()) is None:
+            product = plan_with(DENSE, problem, backend).prepare({**tensors, "bias": None})(x)
+            torch.testing.assert_close(product, expected, atol=1e-3, rtol=1e-3)
+    assert native_unavailable() or select(DENSE, problem).has_kernel

@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from atom_kernels.attention import AttentionPrologue, apply_prologue
 from atom_kernels.norm import rms_norm
-from atom_kernels.protocols import BatchGeometry
+from atom_kernels.protocols import BatchGeometry, CacheFormat
 from atom_kernels.rotary import apply_rotary
 from atom_models.forward_context import ForwardContext, get_forward_context, set_forward_context
 from atom_models.layers import (
@@ -195,7 +195,7 @@ def test_each_thread_has_a_forward_context_of_its_own():
 
 
 def test_what_attention_caches_is_told_by_its_problem():
-    layer = Attention(4, 2, 8, context=make_context(kv_cache_dtype="float8_e4m3fn"), prefix="a", sliding_window=32)
+    layer = Attention(4, 2, 8, context=make_context(cache=CacheFormat("float8_e4m3fn")), prefix="a", sliding_window=32)
     assert layer.problem.layout.block_bytes == layer.problem.block_size * 2 * 2 * 8
     assert layer.problem.sliding_window == 32
     assert layer.plan.problem is layer.problem

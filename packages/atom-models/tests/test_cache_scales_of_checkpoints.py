@@ -10,6 +10,7 @@ import torch
 
 from atom_kernels.native import native_unavailable
 from atom_kernels.platform import Platform
+from atom_kernels.protocols import CacheFormat
 from atom_models import BuildContext, CheckpointError, build_model, load_model, open_checkpoint
 from atom_models.model import mixer_layers
 from quantized_checkpoints import PUBLISHED, change, set_config, write_quantized
@@ -109,7 +110,7 @@ def test_scales_that_are_declared_and_not_there_are_told_of(fields, named, plain
     change(quantized, **{name.replace("layers.0", "layers.1"): scale for name, scale in by_head.items()})
     assert lines(kv_cache_dtype="fp8") == []
     # Where no kernel reads scales, that is told when weights are loaded.
-    context = BuildContext(platform=Platform.nvidia("sm_90"), dtype=torch.bfloat16, kv_cache_dtype="float8_e4m3fn")
+    context = BuildContext(platform=Platform.nvidia("sm_90"), dtype=torch.bfloat16, cache=CacheFormat("float8_e4m3fn"))
     build_model(open_checkpoint(quantized), context)
     assert "declares scales" not in caplog.text
 
@@ -189,7 +190,7 @@ def test_a_rank_has_the_scales_of_its_heads(kv_heads: int, cuts: dict, tmp_path:
     for size, expected in cuts.items():
         for rank in range(size):
             ranks = cast("Collectives", Rank(rank, size))
-            context = BuildContext(kv_cache_dtype="float8_e4m3fn", collectives=ranks)
+            context = BuildContext(cache=CacheFormat("float8_e4m3fn"), collectives=ranks)
             layer = mixer_layers(build_model(checkpoint, context))["model.layers.0.self_attn.attn"]
             layer.load_shard(name.format("k"), keys)
             layer.load_shard(name.format("v"), keys * 8)

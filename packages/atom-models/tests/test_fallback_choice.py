@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from atom_kernels.protocols import CacheFormat
 from atom_models import (
     BuildContext,
     UnsupportedArchitectureError,
@@ -142,5 +143,5 @@ def test_parameters_and_cache_are_counted_as_transformers_counts_them(tmp_path):
     needs = model_requirements(open_checkpoint(folder))
     assert needs.num_parameters == transformers.AutoModelForCausalLM.from_pretrained(folder).num_parameters()
     # Two layers of 2 heads of 24 numbers each for keys and values, in two bytes.
-    assert needs.kv_bytes_per_token["bfloat16"] == 2 * 2 * 2 * 24 * 2
+    assert needs.kv_bytes_per_token[CacheFormat("bfloat16")] == 2 * 2 * 2 * 24 * 2
     assert [group.spec.describe() for group in needs.cache_groups][1:] != []

@@ -12,10 +12,15 @@ from safetensors.torch import load_file, save_file
 from atom_kernels.formats import Float8, Integers, Mxfp4, Plain
 from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem, linear
 from atom_kernels.moe import ExpertsProblem
-from atom_kernels.platform import Platform
+from atom_kernels.native import native_unavailable
+from atom_kernels.platform import Platform, detect_platform
 from atom_models import BuildContext, build_model, load_model, load_weights, open_checkpoint
 from atom_models.layers import Linear, LMHead, MergedColumnParallelLinear, ReplicatedLinear
+from atom_models.layers.linear_weights import plan_linear, prepare
+from atom_models.layers.norms.residual import Unnormed
 from atom_models.quantization import (
+    EXPERTS,
+    LINEARS,
     ONLINE,
     HeldFormat,
     OneFormat,
@@ -24,9 +29,8 @@ from atom_models.quantization import (
     input_format_of,
     why_never_packed,
 )
-from atom_models.quantization.experts_plan import packed_experts
 from atom_models.quantization.layouts import Float8Layout, Int8Layout, Mxfp4Layout, PlainLayout
-from atom_models.quantization.linear_plan import Unnormed, held_problem, plan_linear, prepare
+from atom_models.quantization.packing import held_problem
 from atom_models.requirements import find_accelerators
 from tiny_models import make_tiny_llama
 
@@ -37,13 +41,14 @@ INT8 = HeldFormat(Integers(8), without_kernel=True)
 def test_experts_of_which_one_matrix_is_plain_are_plain(missing):
     plain = ExpertsProblem(4, 2, 64, 64, torch.bfloat16)
     formats = {"gate_up": Mxfp4(), "down": Mxfp4()} | {missing: None}
-    assert packed_experts(plain, formats, Platform.nvidia("sm_90"), rounded=True) == plain
+    rounded = HeldFormat(Mxfp4())
+    assert held_problem(EXPERTS, plain, list(formats.values()), rounded, Platform.nvidia("sm_90")) == plain
 
 
 def test_experts_are_packed_where_a_kernel_reads_both_matrices():
     plain = ExpertsProblem(4, 2, 1024, 1024, torch.bfloat16)
-    formats, platform = {"gate_up": Float8(128, 128), "down": Float8(128, 128)}, find_accelerators("MI300X")[0].platform
-    packed = packed_experts(plain, formats, platform, rounded=False, input_format=Float8(1, 128))
+    formats, platform = [Float8(128, 128)] * 2, find_accelerators("MI300X")[0].platform
+    packed = held_problem(EXPERTS, plain, formats, HeldFormat(inputs=Float8(1, 128)), platform)
     assert (packed.gate_up_format, packed.down_format) == (Float8(128, 128), Float8(128, 128))
 
 
@@ -125,10 +130,11 @@ def test_what_a_checkpoint_says_of_activations_chooses_amds_kernel(arch):
     served = {}
     for layout in (Float8Layout(), Float8Layout((128, 128)), Int8Layout(rounds_inputs=True), Mxfp4Layout()):
         for held in (HeldFormat(inputs=input_format_of(layout)), HeldFormat()):
-            problem = held_problem(plain, held, layout.weight_format, platform)
+            problem = held_problem(LINEARS, plain, [layout.weight_format], held, platform)
             assert problem.weight_format == layout.weight_format
             served[layout, held.inputs is not None] = plan_linear(problem, platform).rows[0].backend
-            assert why_never_packed(layout.weight_format, plain.dtype, platform, input_format=held.inputs) is None
+            why = why_never_packed(LINEARS, layout.weight_format, plain.dtype, platform, input_format=held.inputs)
+            assert why is None
     assert {
         rounded: {one for (_, inputs), one in served.items() if inputs is rounded} for rounded in (True, False)
     } == {
@@ -140,8 +146,25 @@ def test_what_a_checkpoint_says_of_activations_chooses_amds_kernel(arch):
 def test_a_format_that_one_kernel_reads_with_rounded_activations_alone_is_read_with_them():
     """As vLLM asks, where Triton is not there to make up for AITER."""
     platform = Platform.rocm("gfx942", device="cpu")
-    assert why_never_packed(Float8(), torch.bfloat16, platform, input_format=Float8()) is None
-    assert "rows of this linear are not rounded" in (why_never_packed(Float8(), torch.bfloat16, platform) or "")
+    assert why_never_packed(LINEARS, Float8(), torch.bfloat16, platform, input_format=Float8()) is None
+    why_plain = why_never_packed(LINEARS, Float8(), torch.bfloat16, platform)
+    assert "rows of this linear are not rounded" in (why_plain or "")
+
+
+@pytest.mark.parametrize("kind", [LINEARS, EXPERTS], ids=lambda kind: kind.weights)
+def test_why_a_format_is_never_packed_is_said_by_kernels_that_read_formats(kind):
+    why = why_never_packed(kind, Mxfp4(), torch.float16, detect_platform())
+    assert why == (native_unavailable("probe") or "written for float32 and bfloat16, not torch.float16")
+
+
+def test_experts_of_odd_size_stay_plain_where_the_kernel_wants_rounded_rows():
+    """AITER multiplies no rows that are not rounded, which says nothing of the format."""
+    plain, wanted = ExpertsProblem(4, 2, 1000, 64, torch.bfloat16), HeldFormat(Float8(), inputs=Float8())
+    platform = Platform.rocm("gfx942")
+    assert held_problem(EXPERTS, plain, [Float8(), Float8()], wanted, platform) == plain
+    unrounded = replace(wanted, inputs=None)
+    with pytest.raises(UnsupportedQuantizationError, match="experts are not rounded to fp8 .*: .*not rounded"):
+        held_problem(EXPERTS, plain, [Float8(), Float8()], unrounded, platform)
 
 
 def test_a_linear_of_odd_size_stays_plain_when_the_others_are_rounded():

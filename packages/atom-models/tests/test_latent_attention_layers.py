@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from atom_kernels.attention.mla import apply_mla_prologue
-from atom_kernels.protocols import Pages
+from atom_kernels.protocols import CacheFormat, Pages
 from atom_models import BuildContext, load_model, mixer_layers
 from atom_models.architectures.deepseek_v2 import DeepseekV2Attention, DeepseekV2Config
 from atom_models.forward_context import ForwardContext, set_forward_context
@@ -90,7 +90,7 @@ def test_weights_have_the_names_of_published_checkpoints():
 
 
 def test_what_it_caches_is_one_latent_a_token():
-    problem = make_layer(make_context(kv_cache_dtype="bfloat16")).attn.problem
+    problem = make_layer(make_context(cache=CacheFormat("bfloat16"))).attn.problem
     assert problem.layout.block_bytes == problem.block_size * (16 + 4) * 2
     assert problem.keeps == Pages()
 

@@ -13,6 +13,7 @@ from atom_kernels.attention.index import IndexProblem
 from atom_kernels.attention.mla import MlaProblem
 from atom_kernels.delta import DeltaNetProblem
 from atom_kernels.native import native_unavailable
+from atom_kernels.protocols import CacheFormat
 from atom_kernels.protocols.collectives import SingleRank
 from atom_models import (
     BuildContext,
@@ -86,7 +87,9 @@ def assert_needs_are_those_of_the_built_model(checkpoint):
     assert needs.weight_bytes["bfloat16"] == 2 * parameters
     caches = mixer_layers(model).values()
     assert needs.num_layers == len([layer for layer in caches if not isinstance(layer.problem, IndexProblem)])
-    assert needs.kv_bytes_per_token["float32"] == 4 * sum(elements_per_token(layer.problem) for layer in caches)
+    assert needs.kv_bytes_per_token[CacheFormat("float32")] == 4 * sum(
+        elements_per_token(layer.problem) for layer in caches
+    )
 
 
 def test_rounded_linears_take_the_bytes_of_codes_and_scales(tmp_path):
@@ -104,7 +107,7 @@ def test_rounded_linears_take_the_bytes_of_codes_and_scales(tmp_path):
 def test_a_mixture_is_counted_without_a_list_of_its_experts_names(tiny_family):
     model = build_model(open_checkpoint(tiny_family("qwen3_moe")), BuildContext(dtype=torch.float32))
     assert count_parameters(model).idle
-    assert [layer for layer in model.modules() if isinstance(layer, Experts) and layer._chosen_pieces is not None] == []
+    assert [layer for layer in model.modules() if isinstance(layer, Experts) and layer._chosen is not None] == []
 
 
 def test_a_rank_holds_the_part_of_a_norm_over_heads_that_its_heads_need(tiny_family):

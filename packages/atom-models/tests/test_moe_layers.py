@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from atom_kernels.platform import detect_platform
+from atom_kernels.protocols.collectives import SingleRank
 from atom_models import BuildContext, num_idle_weights
 from atom_models.layers import Experts, MoE, MoEConfig, Residual, RMSNorm, RoutingConfig, SharedExpertsConfig
 from atom_models.weights import load_dummy_weights
@@ -21,8 +22,14 @@ def make_moe(**overrides):
     return MoE(MoEConfig(E, K, D, I, **overrides), context, prefix="m")
 
 
-def make_experts(**options):
-    return Experts(MoEConfig(E, K, D, I, **options), BuildContext(), prefix="m.experts")
+class Rank(SingleRank):
+    def __init__(self, rank, size):
+        self.rank, self.size = rank, size
+
+
+def make_experts(ranks=None, **options):
+    context = BuildContext(collectives=ranks or SingleRank())
+    return Experts(MoEConfig(E, K, D, I, **options), context, prefix="m.experts")
 
 
 def make_weights(bias=False):
@@ -60,8 +67,8 @@ def interleaved_tensors(weights):
     }
 
 
-def load_experts(tensors, **options):
-    layer = make_experts(**options)
+def load_experts(tensors, ranks=None, **options):
+    layer = make_experts(ranks, **options)
     layer.choose_names(tensors)
     assert sorted(layer.expected_weights()) == sorted(tensors)
     for name, tensor in tensors.items():
@@ -104,6 +111,18 @@ def test_experts_are_the_same_under_every_name(store, options, bias):
     weights = make_weights(bias)
     layer = load_experts(store(weights), **options)
     assert torch.allclose(layer(*inputs()), expected_output(weights, *inputs()), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("store", "options"),
+    [(single_tensors, {}), (interleaved_tensors, {"fused_transposed": True})],
+    ids=["single", "fused"],
+)
+def test_the_sum_over_ranks_holds_each_bias_once(store, options):
+    weights = make_weights(bias=True)
+    ranks = [load_experts(store(weights), Rank(rank, 2), expert_bias=True, **options) for rank in range(2)]
+    summed = sum(layer(*inputs()) for layer in ranks)
+    assert torch.allclose(summed, expected_output(weights, *inputs()), atol=1e-4)
 
 
 def test_a_checkpoint_without_experts_is_expected_to_name_each():

@@ -15,7 +15,7 @@ from tiny_architectures import families
 ATTENTION, LATENT_ATTENTION = "linear paged_attention linear", "linear rms_norm linear latent_attention linear"
 SPARSE_ATTENTION = "linear rms_norm linear sparse_latent_attention linear"
 INDEX = "linear rms_norm linear layer_norm lightning_index sparse_latent_attention linear"
-DELTA_NET = "linear delta_net rms_norm linear"
+DELTA_NET = "linear delta_net gated_rms_norm linear"
 MLP = "linear gated_activation linear"
 EXPERTS, SHARED_EXPERTS = "linear moe_route moe_experts", f"linear moe_route {MLP} moe_experts"
 GATED_SHARED_EXPERTS = f"linear moe_route {MLP} linear moe_experts"

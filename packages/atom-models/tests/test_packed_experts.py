@@ -7,25 +7,25 @@ import math
 import pytest
 import torch
 
-from atom_kernels.formats import Float8, Integers, Mxfp4, Plain
+from atom_kernels.formats import Float8, Integers, Mxfp4, Plain, num_bytes
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.native import native_unavailable
-from atom_kernels.platform import Platform
+from atom_kernels.platform import Facts, Platform, platform_from_facts
 from atom_kernels.protocols.collectives import SingleRank
 from atom_kernels.select import select
 from atom_models import BuildContext, build_model, open_checkpoint
 from atom_models.layers import Experts, MoEConfig
-from atom_models.layers.mixture.expert_stack import RankPart, format_on_rank
+from atom_models.layers.matrices import StoredMatrix, format_on_rank
 from atom_models.model import stored_quantization
 from atom_models.quantization import (
+    EXPERTS,
     ROUNDED_TO,
     HeldFormat,
     LayerQuantization,
     UnsupportedQuantizationError,
     choose_quantization,
 )
-from atom_models.quantization.experts_plan import packed_experts
 from atom_models.quantization.layouts import (
     AwqLayout,
     Float8Layout,
@@ -36,6 +36,7 @@ from atom_models.quantization.layouts import (
     PackedInt4Layout,
     PlainLayout,
 )
+from atom_models.quantization.packing import held_problem
 from quantized_checkpoints import PUBLISHED, write_gpt_oss, write_quantized
 from tiny_architectures import make_tiny
 
@@ -176,7 +177,7 @@ def test_a_rank_allocates_the_bytes_of_experts_that_are_counted(layout, num_rank
 
 
 def formats_of_stacks(layer):
-    return {slot: stack._matrix.held for slot, stack in layer._stacks.items()}
+    return {slot: stack.weight_format for slot, stack in layer._stacks.items()}
 
 
 @needs_kernel
@@ -199,10 +200,15 @@ def test_experts_that_are_stored_in_several_formats_are_held_plain(other):
 
 
 def test_scales_of_tiles_that_hold_gate_and_up_by_turns_cannot_be_kept():
-    part = RankPart(((0, 64), (64, 128)), (0, 64))
-    assert format_on_rank(Float8(128, 128), part, interleaved=True) is None
-    assert format_on_rank(Float8(128, 128), part) == Float8(64, 128)
-    assert format_on_rank(Mxfp4(), part, interleaved=True) == Mxfp4()
+    halves = ((0, 64), (64, 128))
+    apart, by_turns = (
+        [StoredMatrix("m", Mxfp4Layout(), (128, 64), halves, (0, 64), interleaved=interleaved)]
+        for interleaved in (False, True)
+    )
+    with pytest.raises(ValueError, match="gate and up that take turns"):
+        format_on_rank(Float8(128, 128), by_turns)
+    assert format_on_rank(Float8(128, 128), apart) == Float8(64, 128)
+    assert format_on_rank(Mxfp4(), by_turns) == Mxfp4()
 
 
 # A family; how its experts are stored; what holds gate and up.
@@ -231,13 +237,28 @@ def test_experts_of_published_mixtures_stay_packed(family, tmp_path):
         assert told.num_bytes < 2 * 1.5 * math.prod(gate_up.shape)
 
 
+@pytest.mark.parametrize(
+    "stored", [Mxfp4Layout(), Float8Layout((128, 128)), Int8Layout(), PackedInt4Layout(32)], ids=str
+)
+def test_experts_stay_packed_on_gpus(stored):
+    facts = Facts(torch_build="cuda", num_devices=1, device_arch="sm_90", triton_version="3.6.0")
+    context = BuildContext(
+        dtype=torch.bfloat16, quantization=OneLayout(stored), platform=platform_from_facts(facts), device="cpu"
+    )
+    layer = Experts(MoEConfig(E, K, 128, 256), context, prefix="m")
+    assert held_formats(layer) == (stored.weight_format, stored.weight_format)
+    [told] = layer.held_weights()
+    assert any("codes decoded in registers" in one for one in told.implementations)
+    assert told.num_bytes < 1.2 * num_bytes(stored.weight_format, 3 * E * 256, 128)
+
+
 @pytest.mark.parametrize(("rounds", "served"), [(True, "aiter"), (False, None)])
 def test_what_a_checkpoint_says_of_activations_chooses_amds_kernel_of_experts(rounds, served):
     plain = ExpertsProblem(4, 2, 256, 128, torch.bfloat16)
     for layout in (Float8Layout(rounds_inputs=rounds), Float8Layout((128, 128), rounds_inputs=rounds)):
-        formats = dict.fromkeys(("gate_up", "down"), layout.weight_format)
+        formats, held = [layout.weight_format] * 2, HeldFormat(inputs=layout.input_format)
         platform = Platform.rocm("gfx942")
-        problem = packed_experts(plain, formats, platform, rounded=False, input_format=layout.input_format)
+        problem = held_problem(EXPERTS, plain, formats, held, platform)
         assert problem.is_plain == (served is None)
         if served:
             assert select(MOE_EXPERTS, problem, platform).rows[0].backend == served

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from atom_kernels.protocols import CacheFormat
 from atom_models import ModelRequirements, model_requirements, open_checkpoint
 from atom_models.quantization import ROUNDED_TO
 from atom_models.requirements import ACCELERATORS, RankShare, find_accelerators, place
 from published_configs import NAMES, write_published_config
 
+BFLOAT16 = CacheFormat("bfloat16")
 # Parameters that the publishers' weights hold: exact where the files say so, else as their pages round them.
 EXACT = {
     "deepseek-r1": 671_026_419_200,
@@ -120,10 +122,10 @@ def test_quantized_files_have_the_published_size(name: str):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_token_takes_the_cache_that_heads_and_layers_say(name: str):
     needs = needs_of(name)
-    first, second = (needs.kv_bytes(count, "bfloat16") for count in (1, 2))
+    first, second = (needs.kv_bytes(count, BFLOAT16) for count in (1, 2))
     assert second - first == KV_BYTES[name] + INDEX_BYTES.get(name, 0)
-    assert first == needs.kv_bytes_per_token["bfloat16"] == second - first + STATE_BYTES.get(name, 0)
-    assert (first - needs.kv_bytes_per_token["float8_e4m3fn"]) * 2 == KV_BYTES[name]
+    assert first == needs.kv_bytes_per_token[BFLOAT16] == second - first + STATE_BYTES.get(name, 0)
+    assert (first - needs.kv_bytes_per_token[CacheFormat("float8_e4m3fn")]) * 2 == KV_BYTES[name]
     assert needs.max_model_len == CONTEXTS.get(name, 131072)
 
 
@@ -138,7 +140,7 @@ def test_what_fits_grows_with_devices_and_memory(name: str):
         longest = [placement.longest_request for placement in shared]
         assert longest == sorted(longest)
         for placement in shared:
-            used = placement.weight_bytes + placement.num_requests(4096) * placement.share.kv_bytes(4096, "bfloat16")
+            used = placement.weight_bytes + placement.num_requests(4096) * placement.share.kv_bytes(4096, BFLOAT16)
             assert not placement.fits or used <= 0.9 * accelerator.memory_bytes
 
 
@@ -251,9 +253,9 @@ def share_of(name: str, ranks: int) -> RankShare:
 
 def test_ranks_share_heads_until_each_has_one():
     needs = needs_of("llama-3.1-8b")
-    whole = needs.kv_bytes(1000, "bfloat16")
+    whole = needs.kv_bytes(1000, BFLOAT16)
     assert whole == 1000 * KV_BYTES["llama-3.1-8b"]
-    shares = [share_of("llama-3.1-8b", ranks).kv_bytes(1000, "bfloat16") * ranks / whole for ranks in (1, 2, 8, 16)]
+    shares = [share_of("llama-3.1-8b", ranks).kv_bytes(1000, BFLOAT16) * ranks / whole for ranks in (1, 2, 8, 16)]
     assert shares == [1, 1, 1, 2]
 
 
@@ -290,14 +292,14 @@ def test_attention_and_experts_are_rounded_and_routers_are_not():
 
 def test_each_rank_holds_the_whole_latent():
     needs = needs_of("deepseek-r1")
-    assert share_of("deepseek-r1", 8).kv_bytes(1000, "bfloat16") == needs.kv_bytes(1000, "bfloat16")
+    assert share_of("deepseek-r1", 8).kv_bytes(1000, BFLOAT16) == needs.kv_bytes(1000, BFLOAT16)
 
 
 def test_layers_with_a_window_stop_growing_behind_it():
     needs = needs_of("gpt-oss-20b")
     per_layer = 2 * 8 * 64 * 2
-    assert needs.kv_bytes(100, "bfloat16") == 100 * 24 * per_layer
-    assert needs.kv_bytes(50_000, "bfloat16") == (50_000 * 12 + (128 + 16) * 12) * per_layer
+    assert needs.kv_bytes(100, BFLOAT16) == 100 * 24 * per_layer
+    assert needs.kv_bytes(50_000, BFLOAT16) == (50_000 * 12 + (128 + 16) * 12) * per_layer
 
 
 def test_a_cache_has_the_bytes_of_the_layout_that_each_accelerator_chooses():
@@ -306,11 +308,11 @@ def test_a_cache_has_the_bytes_of_the_layout_that_each_accelerator_chooses():
     by_name = {accelerator.name: accelerator.platform for accelerator in ACCELERATORS}
     share = needs.on_rank(8)
     assert share is not None
-    each = {name: share.kv_bytes(1, "float8_e4m3fn", platform) for name, platform in by_name.items()}
+    each = {name: share.kv_bytes(1, CacheFormat("float8_e4m3fn"), platform) for name, platform in by_name.items()}
     plain, with_scales = layers * 2 * heads // 8 * head_dim, layers * 2 * heads // 8 * (head_dim + 4)
     amd = dict.fromkeys(("MI300X", "MI300A", "MI355X"), with_scales)
     assert each == {**amd, "H100": plain, "H200": plain}
-    assert {share.kv_bytes(1, "bfloat16", platform) for platform in by_name.values()} == {2 * plain}
+    assert {share.kv_bytes(1, BFLOAT16, platform) for platform in by_name.values()} == {2 * plain}
 
 
 def test_heads_that_devices_cannot_share_are_not_placed():

@@ -104,7 +104,9 @@ def bytes_of_files(quantized: Path, plain: Path) -> int:
     ("family", "name"),
     [
         *(("llama", name) for name in PUBLISHED if name not in WIDER),
-        *(("qwen3_moe", "fp8 tiles"), ("qwen3_moe", "nf4"), ("mixtral", "fp8 rows")),
+        ("qwen3_moe", "fp8 tiles"),
+        ("qwen3_moe", "nf4"),
+        ("mixtral", "fp8 rows"),
         ("gpt_oss", "mxfp4"),
     ],
 )

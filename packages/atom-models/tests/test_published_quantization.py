@@ -235,6 +235,141 @@ def test_what_is_not_read_is_named_with_what_is(given, message):
         read_published(given)
 
 
+FBGEMM = {"quant_method": "fbgemm_fp8"}
+NO_GROUP_SIZE = {name: value for name, value in AWQ.items() if name != "group_size"}
+
+
+@pytest.mark.parametrize(
+    ("given", "layouts"),
+    [
+        (
+            FBGEMM | {"modules_to_not_convert": [ROUTER]},
+            {Q: Float8Layout(ignored=("input_scale", "input_scale_ub")), ROUTER: None, HEAD: None},
+        ),
+        (FBGEMM, {HEAD: None, ROUTER: Float8Layout(ignored=("input_scale", "input_scale_ub"))}),
+        (GPT_OSS | {"modules_to_not_convert": None}, {Q: Mxfp4BlocksLayout(), HEAD: None}),
+        (NO_GROUP_SIZE, {Q: AwqLayout(None)}),
+        (AWQ | {"group_size": -1}, {Q: AwqLayout(None)}),
+        (AWQ | {"group_size": 1}, {Q: AwqLayout(1)}),
+        ({**NO_GROUP_SIZE, "w_bit": 4, "bits": 4}, {Q: AwqLayout(None)}),
+        ({name: value for name, value in AWQ.items() if name != "bits"} | {"w_bit": 4}, {Q: AwqLayout(128)}),
+        (AWQ | {"version": None, "zero_point": None}, {Q: AwqLayout(128)}),
+        (AWQ | {"version": "GEMM"}, {Q: AwqLayout(128)}),
+        (DEEPSEEK | {"fmt": None, "activation_scheme": None}, {Q: TILES_INV}),
+        (DEEPSEEK | {"fmt": "float8_e4m3fn"}, {Q: TILES_INV}),
+        (DEEPSEEK | {"weight_block_size": [1, 64]}, {Q: Float8Layout((1, 64), "weight_scale_inv")}),
+        (GPTQ | {"checkpoint_format": None}, {Q: GptqLayout(128, symmetric=True)}),
+        (GPTQ | {"checkpoint_format": "gptq"}, {Q: GptqLayout(128, symmetric=True)}),
+        (BITSANDBYTES | {"bnb_4bit_quant_storage": "uint8"}, {Q: FP4_BLOCKS}),
+        (compressed(INT4 | {"actorder": "static"}), {Q: PackedInt4Layout(32)}),
+        (compressed(INT4 | {"actorder": "weight"}), {Q: PackedInt4Layout(32)}),
+        (compressed(INT4 | {"actorder": False}), {Q: PackedInt4Layout(32)}),
+        (compressed(INT8_ROWS | {"strategy": "tensor"}, form="int-quantized"), {Q: Int8Layout()}),
+        (
+            compressed(FLOAT | {"strategy": "block", "block_structure": [64, 32]}),
+            {Q: Float8Layout((64, 32), rounds_inputs=False)},
+        ),
+        (AMD_R1 | {"global_quant_config": {}}, {Q: None, EXPERT: None}),
+        (AMD_R1 | {"layer_type_quant_config": None}, {EXPERT: QUARK_FP4}),
+        (
+            AMD_R1 | {"global_quant_config": {"weight": INT8 | {"qscheme": "per_tensor"}}},
+            {EXPERT: Int8Layout(rounds_inputs=False)},
+        ),
+    ],
+    ids=lambda one: one.get("quant_method", "") if isinstance(one, dict) else "",
+)
+def test_each_field_may_be_left_out_or_have_any_of_its_values(given, layouts):
+    published = read_published(given)
+    assert {name: published.choose(name).layout for name in layouts} == layouts
+
+
+INSTEAD = "Use the model's checkpoint in bfloat16 or a GGUF file of it"
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "allowed"),
+    [
+        (DEEPSEEK | {"weight_block_size": [128, 0]}, "fp8 with weight_block_size [128, 0]", "two numbers"),
+        (DEEPSEEK | {"weight_block_size": [128, True]}, "fp8 with weight_block_size [128, True]", "two numbers"),
+        (DEEPSEEK | {"weight_block_size": 128}, "fp8 with weight_block_size 128", "two numbers"),
+        (DEEPSEEK | {"fmt": "e5m2"}, "fp8 with fmt 'e5m2'", "e4m3, float8_e4m3fn"),
+        (DEEPSEEK | {"activation_scheme": "x"}, "fp8 with activation_scheme 'x'", "dynamic, static"),
+        ({"quant_method": "bitsandbytes"}, "bitsandbytes with load_in_4bit None", "True"),
+        (BITSANDBYTES | {"bnb_4bit_quant_storage": "x"}, "bitsandbytes with bnb_4bit_quant_storage 'x'", "uint8"),
+        (AWQ | {"version": "gemv"}, "awq with version 'gemv'", "gemm, GEMM"),
+        (AWQ | {"zero_point": False}, "awq with zero_point False", "True"),
+        (AWQ | {"group_size": 0}, "awq with group_size 0", "a number of inputs, and -1 for whole rows"),
+        (AWQ | {"group_size": True}, "awq with group_size True", "a number of inputs, and -1 for whole rows"),
+        (GPTQ | {"group_size": -2}, "gptq with group_size -2", "a number of inputs, and -1 for whole rows"),
+        (
+            GPTQ | {"dynamic": {"+:a": {"group_size": 0}}},
+            "gptq with dynamic.+:a.group_size 0",
+            "a number of inputs, and -1 for whole rows",
+        ),
+        (GPTQ | {"dynamic": {"+:a": 1}}, "gptq with dynamic {'+:a': 1}", "rules with what they change"),
+        (GPTQ | {"checkpoint_format": "x"}, "gptq with checkpoint_format 'x'", "gptq, gptq_v2"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"a": 5}},
+            "compressed-tensors with config_groups.a 5",
+            "weights and targets",
+        ),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": [5]},
+            "compressed-tensors with config_groups [5]",
+            "at least one group",
+        ),
+        (
+            compressed(INT4 | {"group_size": 0}),
+            "compressed-tensors with config_groups.group_0.weights.group_size 0",
+            "a number of inputs, and -1 for whole rows",
+        ),
+        (
+            compressed(INT4 | {"actorder": "group"}),
+            "compressed-tensors with config_groups.group_0.actorder 'group'",
+            "weight, null",
+        ),
+        (
+            compressed(INT4 | {"num_bits": 3}),
+            "compressed-tensors with config_groups.group_0.weights 'format pack-quantized, type int, num_bits 3, "
+            "strategy group, group_size 32, symmetric True'",
+            "fp8, int4, mxfp4 and nvfp4, and int8 that is symmetric and not packed",
+        ),
+        (AMD_R1 | {"layer_type_quant_config": {"a": 1}}, "quark with layer_type_quant_config {'a': 1}", "{}"),
+        (
+            AMD_R1 | {"layer_quant_config": {"*q": {"weight": FP4 | {"scale_format": "x"}}}},
+            "quark with layer_quant_config.*q.weight 'fp4 per_group'",
+            "fp8_e4m3 and int8 per tensor or channel, fp4 per group of 32",
+        ),
+        (
+            {"quant_method": "modelopt", "quant_algo": "x"},
+            "modelopt with quant_algo 'x'",
+            "NVFP4, FP8",
+        ),
+    ],
+    ids=lambda one: one.get("quant_method", "") if isinstance(one, dict) else str(one)[:30],
+)
+def test_a_field_that_is_not_read_is_told_with_its_value_and_what_is(given, field, allowed):
+    with pytest.raises(UnsupportedQuantizationError) as caught:
+        read_published(given)
+    assert str(caught.value) == (
+        f"the checkpoint is quantized as {field}, which this version does not read; it reads {allowed}. {INSTEAD}"
+    )
+
+
+def test_why_a_layer_has_its_layout_is_told():
+    published = read_published(QWEN_FP8)
+    assert published.choose(HEAD).rule == f"left out by {HEAD!r}"
+    assert published.choose(Q).rule == "as all of fp8"
+    assert read_published(CACHE_ALONE).choose(Q).rule == "meant by no rule"
+    assert read_published(GPTQ | {"dynamic": {"-:.*q_proj": {}}}).choose(Q).rule == "left out by '-:.*q_proj'"
+    every = {fp8["quant_method"] for fp8 in (DEEPSEEK, GPTQ, AWQ, BITSANDBYTES, GPT_OSS, AMD_R1)}
+    with pytest.raises(UnsupportedQuantizationError) as caught:
+        read_published({"quant_method": "hqq"})
+    told = str(caught.value)
+    assert told.endswith(f". {INSTEAD}")
+    assert set(told.partition("it reads ")[2].partition(". ")[0].split(", ")) >= every | {"fbgemm-fp8", "modelopt"}
+
+
 RULES = [
     "lm_head",
     "model.layers.3",

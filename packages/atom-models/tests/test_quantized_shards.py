@@ -12,11 +12,13 @@ from atom_kernels.protocols.collectives import SingleRank
 from atom_models import BuildContext
 from atom_models.layers import (
     ColumnParallelLinear,
+    Linear,
     LMHead,
     MergedColumnParallelLinear,
     QKVParallelLinear,
     ReplicatedLinear,
     RowParallelLinear,
+    Shard,
 )
 from atom_models.quantization import choose_quantization
 from quantized_checkpoints import PUBLISHED, Published
@@ -75,6 +77,15 @@ def test_outputs_are_shared(name: str, size: int):
         layer = ColumnParallelLinear(IN, OUT, context(published, rank, size), prefix="m.a_proj", bias=True)
         parts.append(load(layer, published, {"m.a_proj": weight}, bias)(x))
     assert_close(torch.cat(parts, dim=1), expected(published, weight, x) + bias)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_outputs_are_given_in_the_order_that_a_shard_names(name: str):
+    published, weight, x, bias = PUBLISHED[name], matrix(), matrix(5, seed=1), torch.randn(OUT)
+    runs = ((128, 192), (256, OUT), (0, 128), (192, 256))
+    layer = Linear(IN, (Shard("a_proj", OUT, order=runs),), context(published), prefix="m.in_proj", bias=True)
+    in_order = (expected(published, weight, x) + bias)[:, torch.cat([torch.arange(*run) for run in runs])]
+    assert_close(load(layer, published, {"m.a_proj": weight}, bias)(x), in_order)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -153,7 +164,7 @@ def test_a_rank_allocates_the_bytes_that_are_counted(name: str, size: int):
         tensors = part.matrices.take(part.matrices.weight_format)
         allocated = [sum(tensor.nbytes for tensor in tensors.values())]
         if part.problem.bias:
-            allocated.append(part.bias.nbytes)
+            allocated.append(part.matrices.take_bias().nbytes)
         assert [one.packed_bytes for one in layer.weights_on_rank()] == allocated
 
 

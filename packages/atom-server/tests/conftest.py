@@ -33,7 +33,7 @@ class RunningServer:
 
     Attributes:
         url: without a path.
-        engine, state: of the app, to look at what clients cannot see.
+        engine, state: the app's, to look at what clients cannot see.
         loop: that the app runs in.
     """
 

@@ -177,6 +177,10 @@ class TestModelsThatCannotBeLoaded:
         assert done.returncode != 0
         assert "max_model_len" in last_line(done) or "block" in last_line(done)
 
+    def test_a_cache_larger_than_the_machine(self, tiny_llama):
+        line = self.refuse(tiny_llama, "--num-kv-blocks", "1000000000", code=2)
+        assert "num_kv_blocks asks for" in line
+
     def test_a_chat_template_that_does_not_parse(self, tiny_llama, tmp_path):
         (tmp_path / "bad.jinja").write_text("{% if %}")
         assert "does not parse" in self.refuse(tiny_llama, "--chat-template", tmp_path / "bad.jinja", code=2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -14,6 +13,7 @@ from fuzzed_requests import RequestFuzzer
 from fuzzing_clients import FuzzingClients
 from health_probe import HealthProbe
 from machine_speed import slowness
+from serving_processes import kilobytes, sizes_mb, wait_until_idle
 
 SEED = 20
 # What `/health` may take, in seconds of the server's own, on a quiet machine.
@@ -33,15 +33,6 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def kilobytes(pid: int, name: str) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
-
-
-def sizes_mb(pids: list[int]) -> dict[int, float]:
-    return {pid: kilobytes(pid, "VmRSS") / 1024 for pid in pids}
-
-
 def limit_memory(pids: list[int]) -> None:
     for pid in pids:
         most = kilobytes(pid, "VmData") * 1024 + MEMORY_LIMIT
@@ -52,16 +43,6 @@ def good_answer(url: str) -> list[int]:
     answer = httpx.post(url + "/v1/completions", json=GOOD, timeout=60)
     assert answer.status_code == 200, answer.text
     return answer.json()["choices"][0]["token_ids"]
-
-
-def wait_until_idle(url: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        load = httpx.get(url + "/load", timeout=60).json()
-        if not (load["server_load"] or load["num_requests_running"] or load["num_requests_waiting"]):
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"requests are left: {load}")
 
 
 @pytest.mark.timing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from atom_server import ServerOptions, create_app
@@ -30,6 +31,10 @@ NAMES = [
     "request_time_per_output_token_seconds",
     "e2e_request_latency_seconds",
     "request_decode_time_seconds",
+    "request_queue_time_seconds",
+    "request_prefill_time_seconds",
+    "request_inference_time_seconds",
+    "request_params_max_tokens",
     "request_prompt_tokens",
     "request_generation_tokens",
     "request_params_n",
@@ -96,6 +101,24 @@ def test_what_was_served_is_counted(server):
     assert grown("request_params_n_sum") == 4
     assert grown("request_prompt_tokens_bucket le=50.0") - grown("request_prompt_tokens_bucket le=20.0") == 2
     assert after["num_requests_running"] == after["kv_cache_usage_perc"] == 0
+
+
+def test_the_time_of_a_request_is_that_in_the_queue_of_its_prompt_and_of_its_tokens(server):
+    before = values(server)
+    asked = {"prompt": [11] * 30, "max_tokens": 8, "ignore_eos": True}
+    assert server.post("/v1/completions", **asked).status_code == 200
+    server.wait_until_idle()
+    after = values(server)
+
+    def seconds(name):
+        return after[f"{name}_seconds_sum"] - before[f"{name}_seconds_sum"]
+
+    queue, prefill, decode = (seconds(f"request_{part}_time") for part in ("queue", "prefill", "decode"))
+    assert min(queue, prefill, decode) > 0
+    assert queue + prefill == pytest.approx(seconds("time_to_first_token"))
+    assert prefill + decode == pytest.approx(seconds("request_inference_time"))
+    assert queue + prefill + decode == pytest.approx(seconds("e2e_request_latency"))
+    assert after["request_params_max_tokens_sum"] - before["request_params_max_tokens_sum"] == 8
 
 
 def test_a_response_of_the_background_is_counted_once(server):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from atom_core import EngineArgs
-from atom_core.config import options_of
+from atom_core.config import CacheFormat, options_of
 from atom_core.models import model_requirements, open_checkpoint
 from atom_server.cli.main import main
 from atom_server.cli.plan_tables import memory_lines
@@ -29,7 +29,7 @@ def rows_of(text: str, accelerator: str) -> list[list[str]]:
 def test_weights_and_cache_must_fit_together(tmp_path: Path):
     config = json.loads((write_published_config("llama-3.1-8b", tmp_path) / "config.json").read_text())
     needs = model_requirements(open_checkpoint(tmp_path))
-    weights, cache = min(needs.weight_bytes.values()), 4096 * needs.kv_bytes_per_token["float8_e4m3fn"]
+    weights, cache = min(needs.weight_bytes.values()), 4096 * needs.kv_bytes_per_token[CacheFormat("float8_e4m3fn")]
     assert config["max_position_embeddings"] == needs.max_model_len
     for memory, fits in ((weights + 2 * cache, True), (weights + 2 * cache - 1, False)):
         assert memory_lines(needs, 4096, 2, memory=memory)[1] is fits

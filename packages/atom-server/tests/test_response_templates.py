@@ -12,7 +12,13 @@ import pytest
 
 from atom_server.output.harmony import HarmonyParser
 from atom_server.output.parts import Assembled, assemble
-from atom_server.output.response_template import ResponseTemplate, ResponseTemplateError, TemplateParser
+from atom_server.output.response_template import (
+    ResponseTemplate,
+    ResponseTemplateError,
+    TemplateParser,
+    answer_marks,
+    reasoning_marks,
+)
 from response_templates import NAMES, SCHEMA, TEMPLATES, TOOLS, random_reply
 
 chat_parsing = pytest.importorskip("transformers.utils.chat_parsing")
@@ -271,3 +277,21 @@ def test_a_declaration_of_another_form_is_refused_as_transformers_refuses_it(dec
         ResponseTemplate.load(declared)
     with pytest.raises(ValueError):
         chat_parsing.parse_response("", declared, prefix="")
+
+
+FIELDS = {"content": {"open": "<a>", "close": "</a>"}, "reasoning": {"open": "<b>", "close": "</b>"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer", "reasoning"),
+    [
+        (FIELDS, ("<a>", "</a>"), ("<b>", "</b>")),
+        ({"content": {}, "reasoning": {"open": "<b>", "close": "</b>"}}, ("", ""), ("<b>", "</b>")),
+        ({"content": {}}, ("", ""), None),
+    ],
+    ids=["both are marked", "reasoning is marked", "nothing is marked"],
+)
+def test_what_stands_around_an_answer_and_around_reasoning_is_told(fields, answer, reasoning):
+    template = ResponseTemplate.load({"start_anchor": "<turn>", "fields": fields})
+    assert answer_marks(template) == answer
+    assert reasoning_marks(template) == reasoning

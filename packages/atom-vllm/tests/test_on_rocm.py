@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from atom_kernels.attention import AttentionProblem
-from atom_kernels.mixers import CacheFormat
 from atom_kernels.platform import Platform, use_platform
 from stub_vllm import stub_vllm
 
@@ -52,7 +51,7 @@ def test_switched_off_it_is_vllms_own(ours: Any, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("cache", ["auto", "fp8"])
 def test_kernels_for_gpus_are_planned_over_vllms_cache(ours: Any, cache: str) -> None:
-    from atom_vllm.mixers.cache_dtypes import stored_dtype
+    from atom_vllm.mixers.cache_dtypes import cache_format
     from atom_vllm.mixers.cache_view import plan_over_view
 
     problem = AttentionProblem(
@@ -61,7 +60,7 @@ def test_kernels_for_gpus_are_planned_over_vllms_cache(ours: Any, cache: str) ->
         head_dim=128,
         scale=0.1,
         dtype="bfloat16",
-        cache=CacheFormat(stored_dtype(cache, "bfloat16")),
+        cache=cache_format(cache, "bfloat16"),
         block_size=16,
     )
     plan = plan_over_view(problem)

@@ -31,8 +31,8 @@ _STEP_FUNCTIONS = ("sorted", "reversed", "abs")
 
 
 def swapped_arguments(source: Source, node: ast.AST) -> Iterator[Mutation]:
-    """Two neighbors in the order of a call; a sum or the larger of two has no order."""
-    if isinstance(node, ast.Call) and not (_called(node) in _WITHOUT_ORDER and len(node.args) == 2):
+    """Two neighbors in the order of a call; a sum, or the largest of some, has no order."""
+    if isinstance(node, ast.Call) and not _has_no_order(node):
         plain = [argument for argument in node.args if not isinstance(argument, ast.Starred)]
         for first, second in itertools.pairwise(plain):
             if source.text(first) != source.text(second):
@@ -68,6 +68,11 @@ def defaults(source: Source, node: ast.AST) -> Iterator[Mutation]:
             yield source.edit("default", value, str(value.value + 1))
         elif isinstance(value.value, str):
             yield source.edit("default", value, repr(f"{value.value}_"))
+
+
+def _has_no_order(call: ast.Call) -> bool:
+    is_builtin = isinstance(call.func, ast.Name) and call.func.id in ("min", "max")
+    return is_builtin or (_called(call) in _WITHOUT_ORDER and len(call.args) == 2)
 
 
 def _called(call: ast.Call) -> str:

@@ -23,6 +23,13 @@ _TESTS = (
     "atom-models/tests/test_architectures.py",
     "atom-models/tests/test_held_formats.py",
     "atom-models/tests/test_model_requirements.py",
+    "atom-models/tests/test_gguf_packed.py",
+    "atom-models/tests/test_cache_scales_of_checkpoints.py",
+    "atom-models/tests/test_norms_of_a_gpu.py",
+    "atom-models/tests/test_published_formats.py",
+    "atom-models/tests/test_load_model.py",
+    "atom-models/tests/test_weight_loading.py",
+    "atom-core/tests/test_states_in_slots.py",
 )
 
 _STATED_WINDOW = "the config of every family with windows states their size"

@@ -19,6 +19,9 @@ _TESTS = (
     "atom-models/tests/test_model_requirements.py",
     "atom-models/tests/test_held_formats.py",
     "atom-core/tests/test_gguf_tokenizers.py",
+    "atom-models/tests/test_quantization_files.py",
+    "atom-models/tests/test_tensor_parallel_layers.py",
+    "atom-models/tests/test_prediction_layers.py",
 )
 
 HARMLESS: Harmless = {

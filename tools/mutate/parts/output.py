@@ -14,8 +14,10 @@ _TEXT_TESTS = (
     "atom-core/tests/test_llm_engine.py",
     "atom-core/tests/test_async_engine.py",
     "atom-core/tests/test_token_delivery.py",
+    "atom-core/tests/test_open_requests.py",
 )
 _PARSER_TESTS = (
+    "atom-server/tests/test_event_streams.py",
     "atom-server/tests/test_output_parsers.py",
     "atom-server/tests/test_bare_keys.py",
     "atom-server/tests/test_template_values.py",
@@ -30,6 +32,7 @@ _PARSER_TESTS = (
     "atom-server/tests/test_structured_requests.py",
 )
 _WRITER_TESTS = (
+    "atom-server/tests/test_event_streams.py",
     "atom-server/tests/test_chat_route.py",
     "atom-server/tests/test_completions_route.py",
     "atom-server/tests/test_response_items.py",
@@ -40,6 +43,8 @@ _WRITER_TESTS = (
     "atom-server/tests/test_response_tools.py",
     "atom-server/tests/test_tool_calls.py",
     "atom-server/tests/test_request_fields.py",
+    "atom-server/tests/test_client_names.py",
+    "atom-server/tests/test_client_text.py",
 )
 
 HARMLESS: Harmless = {

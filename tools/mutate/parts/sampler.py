@@ -12,6 +12,14 @@ _WORKER_TESTS = (
     "atom-core/tests/test_token_masks.py",
     "atom-core/tests/test_sampling_parameters.py",
     "atom-core/tests/test_llm_engine.py",
+    "atom-core/tests/test_draft_sampling.py",
+    "atom-core/tests/test_model_drafter.py",
+)
+_OPERATOR_TESTS = (
+    "atom-kernels/tests/test_sampling.py",
+    "atom-kernels/tests/test_operators_parity.py",
+    "atom-core/tests/test_draft_sampling.py",
+    "atom-core/tests/test_model_drafter.py",
 )
 
 _EXAMPLES = "numbers that `check` and `bench` try: others do as well"
@@ -85,9 +93,9 @@ SAMPLER = Part(
     files={
         f"{_KERNELS}/triton_masks.py": ("atom-kernels/tests/triton_kernels/test_triton_masks.py",),
         f"{_KERNELS}/triton_*.py": ("atom-kernels/tests/triton_kernels/test_triton_sampling.py",),
-        f"{_KERNELS}/penalties.py": ("atom-core/tests/test_logits_before_sampling.py",),
-        f"{_KERNELS}/masks.py": ("atom-core/tests/test_token_masks.py",),
-        f"{_KERNELS}/*.py": ("atom-kernels/tests/test_sampling.py",),
+        f"{_KERNELS}/penalties.py": ("atom-core/tests/test_logits_before_sampling.py", *_OPERATOR_TESTS),
+        f"{_KERNELS}/masks.py": ("atom-core/tests/test_token_masks.py", *_OPERATOR_TESTS),
+        f"{_KERNELS}/*.py": _OPERATOR_TESTS,
         f"{_WORKER}/sampler.py": _WORKER_TESTS,
         f"{_WORKER}/extras.py": _WORKER_TESTS,
         f"{_WORKER}/logprobs.py": _WORKER_TESTS,

@@ -18,7 +18,13 @@ _TESTS = (
     "atom-core/tests/test_scheduler_waiting_aside.py",
     "atom-core/tests/test_scheduler_properties.py",
     "atom-core/tests/test_one_step_ahead.py",
+    "atom-core/tests/test_step_ends.py",
+    "atom-core/tests/test_snapshots.py",
+    "atom-core/tests/test_states_in_slots.py",
+    "atom-core/tests/test_not_finite.py",
+    "atom-core/tests/test_fair_shares.py",
 )
+_PAGE_TESTS = (*_TESTS, "atom-core/tests/test_cache_layouts.py", "atom-core/tests/test_ranks_agree.py")
 
 _HEAP = "when the heap is made anew, and how often, changes its size and not what it says"
 HARMLESS: Harmless = {
@@ -38,9 +44,11 @@ SCHEDULER = Part(
             "atom-core/tests/test_drafters.py",
             "atom-core/tests/test_scheduler_drafts.py",
             "atom-core/tests/test_scheduler_model_drafts.py",
+            "atom-core/tests/test_one_step_ahead.py",
+            "atom-core/tests/test_engine_args.py",
         ),
-        "atom-kernels/src/atom_kernels/protocols/group_spec.py": _TESTS,
-        "atom-kernels/src/atom_kernels/protocols/pages.py": _TESTS,
+        "atom-kernels/src/atom_kernels/protocols/group_spec.py": _PAGE_TESTS,
+        "atom-kernels/src/atom_kernels/protocols/pages.py": _PAGE_TESTS,
     },
     operators=GENERAL_OPERATORS,
     harmless=HARMLESS,

@@ -95,14 +95,14 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[GraphShape]:
 
 
 @pytest.fixture
-def drafted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[GraphShape, int]]:
-    """The shapes of the steps behind which captured passes draft, and for each request how many tokens."""
-    found: list[tuple[GraphShape, int]] = []
+def drafted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[GraphShape, list[int]]]:
+    """The shapes of the steps behind which captured passes draft, and how many tokens for each request."""
+    found: list[tuple[GraphShape, list[int]]] = []
     replay = StepGraphs.replay_drafter
 
-    def spy(graphs: StepGraphs, shape: GraphShape, sampled_n: Any, number: int) -> Any:
-        drafts = replay(graphs, shape, sampled_n, number)
-        found.extend([] if drafts is None else [(shape, number)])
+    def spy(graphs: StepGraphs, shape: GraphShape, sampled_n: Any, numbers: Any, places: Any = None) -> Any:
+        drafts = replay(graphs, shape, sampled_n, numbers, places)
+        found.extend([] if drafts is None else [(shape, numbers.tolist())])
         return drafts
 
     monkeypatch.setattr(StepGraphs, "replay_drafter", spy)
@@ -119,7 +119,22 @@ def test_graphs_verify_and_make_drafts_as_the_host_does(tiny_llama, replayed, dr
     assert num_accepted > 4
     shape = GraphShape(2, 2 * (1 + num_drafts), tokens_each=1 + num_drafts)
     assert shape in set(replayed)
-    assert (shape, num_drafts) in drafted
+    assert (shape, [num_drafts] * 2) in drafted
+
+
+def test_graphs_hold_requests_with_fewer_drafts_than_others(tiny_llama, replayed, drafted):
+    """One of two requests ends sooner, so that it has fewer drafts first, and less room for others."""
+    load = partial(load_last_token, certainty=7.0)
+    seen = set()
+    for num_fewer in range(1, 6):
+        asked = {"num_drafts": 3, "max_tokens": 18, "num_fewer": num_fewer}
+        expected = brought_by(tiny_llama, load, **asked)
+        replayed.clear()
+        drafted.clear()
+        assert brought_by(tiny_llama, load, FULL, **asked) == expected
+        assert len(drafted) == len(replayed) > 5
+        seen |= {tuple(numbers) for _, numbers in drafted if len(set(numbers)) > 1}
+    assert seen
 
 
 def test_captured_steps_give_a_draft_model_what_steps_on_the_host_give(tiny_llama, replayed):
@@ -131,12 +146,14 @@ def test_captured_steps_give_a_draft_model_what_steps_on_the_host_give(tiny_llam
 
 @pytest.mark.slow
 def test_captured_passes_of_a_draft_with_a_cache_give_the_drafts_of_the_host(tiny_llama, drafted):
-    """One request ends before the other, which then drafts beside padding."""
+    """One request ends before the other, which drafts beside one with less room, and then beside padding."""
     load = toy(aux=(0, 1))
     asked: dict[str, Any] = {"num_drafts": 2, "max_tokens": 9, "num_fewer": 2}
     expected = brought_by(tiny_llama, load, **asked)
     assert brought_by(tiny_llama, load, FULL, **asked) == expected
-    assert (GraphShape(2, 6, tokens_each=3), 2) in drafted
+    numbers = [numbers for shape, numbers in drafted if shape == GraphShape(2, 6, tokens_each=3)]
+    assert [2, 2] in numbers
+    assert any(len(each) == 2 and each[0] != each[1] for each in numbers)
 
 
 def test_steps_in_pieces_give_a_draft_model_what_steps_on_the_host_give(tiny_llama):

@@ -170,6 +170,35 @@ def test_padding_has_no_tokens_cached_writes_nothing_and_samples_into_a_row_of_i
     assert padded.sample_positions.tolist() == [4, 3, 0, 0, 0]
 
 
+def test_a_decode_of_fewer_tokens_than_its_graph_has_computes_those_before_again():
+    """Which changes nothing: they write to no slot, and are sampled after in the row for padding."""
+    sides = Sides()
+    new = [new_request("a", 7), new_request("b", 5)]
+    sides.build([entry(r.request_id, 0, len(r.token_ids), blocks=blocks_of(12, 9)) for r in new], new)
+    scheduled = [entry("a", 7, 3, samples=3, drafts=(1, 2)), entry("b", 5, 1)]
+    for states in (sides.host, sides.device):
+        states.update(SchedulerOutput(1, scheduled, [], []))
+    rows = StepRows.of(SchedulerOutput(1, scheduled, [], []), sides.device.slots)
+    shape = GraphShape(num_reqs=3, num_tokens=9, tokens_each=3)
+    batch, host = sides.inputs.build(rows, shape, shape), build_input(rows, sides.host_tables, BLOCK_SIZE)
+    assert batch.places is not None
+    assert batch.places.tolist() == [0, 1, 2, 5]
+    for name in ("input_ids", "positions", "sample_slots", "sample_positions"):
+        assert getattr(batch, name).tolist() == getattr(host, name).tolist(), name
+    padded = sides.inputs.view(
+        rows, num_reqs=3, num_tokens=9, num_decodes=3, num_samples=9, max_query_len=3, max_seq_len=MAX_MODEL_LEN
+    )
+    assert padded.input_ids.tolist()[3:5] == new[1].token_ids[3:]
+    assert padded.positions.tolist()[3:6] == [3, 4, 5]
+    assert padded.geometry.seq_lens.tolist() == [10, 6, 0]
+    for ours, theirs in zip(padded.geometries, host.geometries, strict=True):
+        own = theirs.slot_mapping.tolist()
+        assert ours.slot_mapping.tolist() == [*own[:3], -1, -1, own[3], -1, -1, -1]
+    assert padded.sample_slots.tolist()[3:5] == [sides.tables.padding_slot] * 2
+    numbers = torch.arange(9)
+    assert batch.of_graph(numbers, 4).tolist() == [0, 1, 2, 5]
+
+
 def test_a_step_with_prompts_is_padded_by_one_request_that_has_all_missing_tokens():
     sides = Sides()
     new = [new_request("a", 3), new_request("b", 9), new_request("c", 2)]

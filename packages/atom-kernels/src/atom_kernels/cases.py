@@ -117,12 +117,8 @@ def bench_cases(op: Op | Operator, platform: Platform, only_backend: str | None 
         yield from (case for case in op.bench_cases(platform) if _is_of(case, only_backend))
         return
     for problem in op.examples():
-        usable = [
-            backend
-            for backend in op.ordered_backends()
-            if not platform.why_not(backend.name) and not backend.supports(problem, platform)
-        ]
-        baseline = next(backend for backend in reversed(usable) if backend.name == "torch")
+        usable = [backend for backend in op.ordered_backends() if not backend.why_not(problem, platform)]
+        baseline = next(backend for backend in reversed(usable) if backend.is_fallback)
         usable = [backend for backend in usable if only_backend in (None, backend.name)]
         for num_rows in BENCH_ROWS:
             made = op.make_inputs(problem, num_rows, torch.Generator().manual_seed(0))

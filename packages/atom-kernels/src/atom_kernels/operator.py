@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     Kernel = Callable[..., Any]
 
 # The order in which `select` tries backends. "native" is our own C, compiled here; "onednn" needs no compiler.
-BACKEND_ORDER = ("aiter", "triton", "native", "onednn", "torch")
+FALLBACK = "torch"
+BACKEND_ORDER = ("aiter", "triton", "native", "onednn", FALLBACK)
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,15 @@ class Backend:
         """A backend whose kernel is the same for all problems, of an operator that has no weights."""
         return cls(name=name, implementation=implementation, bind=lambda problem, weights: kernel, **options)
 
+    @property
+    def is_fallback(self) -> bool:
+        """It is plain torch, which runs where no kernel does."""
+        return self.name == FALLBACK
+
+    def why_not(self, problem: Any, platform: Platform) -> str | None:
+        """None if it can run the problem there, else the reason why not."""
+        return platform.why_not(self.name) or self.supports(problem, platform)
+
     def rows_limit(self, problem: Any, platform: Platform) -> int | None:
         return self.max_rows(problem, platform) if callable(self.max_rows) else self.max_rows
 
@@ -163,7 +173,7 @@ class Op:
         name: also its name under ``torch.ops.atom_kernels``.
         contract: the public function whose docstring is the contract; it is plain torch and is the reference.
         reference: ``(problem, weights, *inputs) -> outputs`` through `contract`.
-        schema: of the opaque op without the leading plan handle, e.g. ``"(Tensor x) -> Tensor"``.
+        schema: the opaque op's, without the leading plan handle, e.g. ``"(Tensor x) -> Tensor"``.
         fake: ``(problem, *inputs) -> outputs`` that only has the right shapes and dtypes.
         backends: any order; `select` sorts by `BACKEND_ORDER`.
         weights: ``problem -> {name: WeightSpec}``, what `Plan.prepare` takes.

@@ -26,6 +26,7 @@ class PlanRow:
     implementation: str
     layout: Layout
     bind: Callable[[Any, Weights], Callable[..., Any]]
+    is_fallback: bool
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class Plan:
     rows: tuple[PlanRow, ...]
     passed_over: tuple[tuple[str, str], ...]
     layouts: tuple[tuple[str, int], ...]
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether a kernel serves the calls of fewest rows, instead of plain torch."""
+        return not self.rows[0].is_fallback
 
     @property
     def weight_bytes(self) -> int:

@@ -33,13 +33,13 @@ class Facts:
     Attributes:
         torch_build: "cpu", "cuda" or "rocm": what this torch was compiled for.
         num_devices: accelerators that torch can see.
-        device_name, device_arch: of accelerator 0; arch is "gfx942" or "sm_90".
-        aiter_version: of the distribution `amd-aiter`, None if absent (the name `aiter` alone is another project).
+        device_name, device_arch: what accelerator 0 is; its architecture is such as "gfx942" or "sm_90".
+        aiter_version: the distribution `amd-aiter`'s, None if absent (`aiter` alone is the name of another project).
         aiter: what it offers, where it could be imported; None elsewhere.
         aiter_error: why it could not be used where it was tried.
-        triton_version: of the importable triton, None if absent.
+        triton_version: the importable triton's, None if absent.
         triton_interpret: Triton's interpreter is on (tests without a GPU).
-        cpu_name, machine, num_cores: of the host.
+        cpu_name, machine, num_cores: what the host is.
         cpu_features: instruction sets that matter, by torch's names.
         native_error: why C sources cannot be compiled and loaded; None if they can.
         mkldnn: torch was built with oneDNN and it is on.
@@ -104,7 +104,7 @@ class Platform:
 
         Args:
             arch: "gfx942" (MI300X) or "gfx950" (MI355X).
-            release: of its AITER, "git" or "pypi".
+            release: which AITER it has, "git" or "pypi".
             device: "cuda" as ROCm's torch has it; "cpu" keeps tensors on the host, where Triton has no backend.
 
         Raises:

@@ -42,7 +42,7 @@ def select(op: Op, problem: Any, platform: Platform | None = None, only_backend:
     for backend in op.ordered_backends():
         if only_backend is not None and backend.name != only_backend:
             continue
-        reason = platform.why_not(backend.name) or backend.supports(problem, platform)
+        reason = backend.why_not(problem, platform)
         if reason is None:
             usable.append(backend)
         else:
@@ -98,7 +98,7 @@ def _choose_rows(
 
 
 def _row(backend: Backend, limit: int | None) -> PlanRow:
-    return PlanRow(limit, backend.name, backend.implementation, backend.layout, backend.bind)
+    return PlanRow(limit, backend.name, backend.implementation, backend.layout, backend.bind, backend.is_fallback)
 
 
 def _label(backend: Backend) -> str:

@@ -120,7 +120,10 @@ def test_what_goes_into_float8_is_within_its_numbers_and_no_zero_of_amds_is_nega
     ("lengths", "apart"),
     [
         *itertools.product([[3], [700, 1, 1, 33, 64, 65, 500]], [False, True]),
-        *(([1000], True), ([5, 900, 2], False), ([1] * 40, False), ([64 * 256 + 1, 300], False)),
+        ([1000], True),
+        ([5, 900, 2], False),
+        ([1] * 40, False),
+        ([64 * 256 + 1, 300], False),
     ],
     ids=str,
 )

@@ -52,7 +52,7 @@ def is_quick(case):
 def test_odd_shapes_in_every_dtype_agree_with_the_reference(op):
     count = 0
     for case in parity_cases(op, HERE):
-        if case.backend.startswith("triton (Triton") and is_quick(case):
+        if case.backend.startswith("triton (Triton") and "codes decoded" not in case.backend and is_quick(case):
             problem = mismatch(case.run(), case.expected(), case.tolerance)
             assert problem is None, f"{case.label}: {problem}"
             count += 1

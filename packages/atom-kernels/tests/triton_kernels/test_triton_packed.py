@@ -17,6 +17,7 @@ from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, block_of_inp
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.select import select
+from told_formats import Told
 
 DEVICE = detect_platform().device
 FORMATS = (
@@ -111,6 +112,13 @@ def test_rows_that_are_rounded_first_give_products_with_their_scales(num_rows, g
     assert mismatch(got, FUSED_LINEAR.reference(without, weights, x), Tolerance(1e-2, 1e-3)) is None
 
 
+class PowersBesideIntegers(Integers):
+    """Codes of eight bits, whose scales are exponents of two."""
+
+    def __init__(self):
+        super().__init__(8, 32, scale_dtype=torch.uint8)
+
+
 @pytest.mark.parametrize(
     ("weight_format", "reason"),
     [
@@ -119,6 +127,7 @@ def test_rows_that_are_rounded_first_give_products_with_their_scales(num_rows, g
         (Nvfp4(), "reads groups of 32, 64 or multiples of 128 inputs, not 16"),
         (Float8(128, 80), "reads tiles of multiples of 32 inputs, not 80"),
         (Integers(8, 32, Offset.MINIMUM), "reads codes of eight bits without a minimum"),
+        (PowersBesideIntegers(), "reads exponents of two as scales of 32 codes of e2m1 alone"),
     ],
 )
 def test_what_triton_cannot_read_is_refused(weight_format, reason):
@@ -139,6 +148,15 @@ def test_what_triton_cannot_read_is_refused(weight_format, reason):
 def test_fp8_is_left_to_gpus_that_have_it(platform, reason):
     problem = FusedLinearProblem(512, 64, torch.bfloat16, weight_format=Float8())
     assert PACKED_SKINNY_BACKEND.supports(problem, platform) == reason
+
+
+@pytest.mark.parametrize("num_rows", [1, 20])
+def test_a_format_of_a_class_that_nothing_knows_is_read_by_what_it_says_of_itself(num_rows):
+    for one in (Integers(4, 32, Offset.ZERO_POINT), Float8(128, 128), Integers(8)):
+        problem = FusedLinearProblem(256, 64, torch.float32, weight_format=Told(one))
+        weights, inputs, expected = make_case(problem, num_rows)
+        plan = select(FUSED_LINEAR, problem, only_backend="triton")
+        torch.testing.assert_close(plan.prepare(weights)(*inputs).cpu(), expected, atol=2e-3, rtol=2e-3)
 
 
 def test_packed_weights_take_no_more_memory_than_a_plan_says():

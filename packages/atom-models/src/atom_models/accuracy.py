@@ -66,7 +66,7 @@ class ReferenceModel:
 
     Attributes:
         perplexity: its own.
-        num_tokens: of which each model says how likely they are.
+        num_tokens: how many tokens of the text each model gives a probability.
     """
 
     def __init__(self, model: LoadedModel, windows: Sequence[Sequence[int]], progress: bool = True) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.platform import Platform, detect_platform
-from atom_kernels.protocols import SINGLE_RANK, Collectives
+from atom_kernels.protocols import SINGLE_RANK, CacheFormat, Collectives
 from atom_models.layers.mixers.mixer import planned_host
 from atom_models.quantization import UNQUANTIZED
 
@@ -27,13 +27,13 @@ class BuildContext:
 
     Attributes:
         platform: what operators are selected for; None probes this machine.
-        dtype: of weights that stay dense, and of activations.
+        dtype: the dtype of weights that stay dense, and of activations.
         device: where weights and tables live.
         collectives: the ranks that share each layer.
         quantization: how each layer is stored and held, by its name.
         mixer_host: ``(problem, layer name, context)`` -> what runs a layer that has a cache; by default a kernel that
             fits `platform`, over the caches of the forward context.
-        kv_cache_dtype: of keys and values by torch name; "auto" becomes `dtype`.
+        cache: how numbers are cached, such as keys and values; None caches them in `dtype`.
         block_size: tokens of a cache block.
         max_model_len: longest sequence that will be run, for tables of positions; None is the model's own.
         model_impl: what serves the checkpoint: "atom" is a file of this package, "transformers" its layers over our
@@ -47,15 +47,16 @@ class BuildContext:
     collectives: Collectives = SINGLE_RANK
     quantization: Quantization = UNQUANTIZED
     mixer_host: MixerHostFactory = planned_host
-    kv_cache_dtype: str = "auto"
+    cache: CacheFormat | None = None
     block_size: int = 16
     max_model_len: int | None = None
     model_impl: str = "auto"
     aux_hidden_states: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        if self.kv_cache_dtype == "auto":
-            object.__setattr__(self, "kv_cache_dtype", self.dtype_name)
+    @property
+    def cache_format(self) -> CacheFormat:
+        """How layers cache numbers."""
+        return self.cache or CacheFormat(self.dtype_name)
 
     @property
     def dtype_name(self) -> str:

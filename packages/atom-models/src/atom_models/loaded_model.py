@@ -12,8 +12,8 @@ from torch import nn
 
 from atom_kernels.host_threads.waiting import keep_to_quota
 from atom_kernels.platform import detect_platform
+from atom_kernels.protocols import CacheFormat
 from atom_models.build_context import BuildContext
-from atom_models.cache_dtypes import stored_dtype
 from atom_models.checkpoint import Checkpoint, open_checkpoint
 from atom_models.model import build_model, stored_quantization
 from atom_models.paged_run import PagedRun, SequenceStep
@@ -100,7 +100,7 @@ def load_model(
         quantization: round plain weights while loading: "int8", "int4", "fp8", "fp8_block" or "mxfp4"; "none" also
             makes plain numbers of a GGUF file's, which stay packed without it.
         device: where it runs; None is the platform's.
-        kv_cache_dtype: of keys and values, as the engine's --kv-cache-dtype: "auto" (the model's), "bf16" or "fp8".
+        kv_cache_dtype: what keys and values are cached in: "auto", "bf16" or "fp8", as the engine's --kv-cache-dtype.
         block_size: tokens of a cache block.
         max_model_len: longest sequence that will be run; None is the model's own. Some rotations (longrope, dynamic)
             depend on it.
@@ -113,19 +113,19 @@ def load_model(
         ValueError: an unknown dtype or kv_cache_dtype.
     """
     platform = detect_platform()
-    stored = stored_dtype(kv_cache_dtype, "auto", platform)
     path = Path(model)
     if not path.exists():
         from atom_models.hub import resolve_model
 
         path = resolve_model(str(model))
     checkpoint = open_checkpoint(path)
+    computed_in = _torch_dtype(dtype or default_dtype(checkpoint, platform.preferred_dtype))
     context = BuildContext(
         platform=platform,
-        dtype=_torch_dtype(dtype or default_dtype(checkpoint, platform.preferred_dtype)),
+        dtype=computed_in,
         device=device or platform.device,
         quantization=stored_quantization(checkpoint, quantization),
-        kv_cache_dtype=stored,
+        cache=CacheFormat.asked(kv_cache_dtype, str(computed_in).removeprefix("torch."), platform.float8),
         block_size=block_size,
         max_model_len=max_model_len,
         model_impl=model_impl,

@@ -96,6 +96,16 @@ def shutting_down() -> APIError:
     )
 
 
+def paused() -> APIError:
+    """An administrator paused the engine: requests wait."""
+    return APIError(503, "the engine is paused: POST /resume lets it go on", code="paused", headers=RETRY_AFTER)
+
+
+def aborted() -> APIError:
+    """An administrator ended the request; a status that clients do not repeat by themselves."""
+    return APIError(403, "the server's administrator ended this request", code="aborted")
+
+
 def unsupported(message: str, param: str) -> APIError:
     """A feature that was asked for and is not there."""
     return APIError(400, message, param=param, code="unsupported_parameter")

@@ -47,7 +47,7 @@ class Lifecycle:
     """Watches signals and the engine's health for a running server.
 
     Attributes:
-        death: of the engine, where that is what ends the server.
+        death: the error with which the engine died, where that ends the server.
     """
 
     def __init__(self, state: ServerState, server: uvicorn.Server) -> None:
@@ -167,6 +167,7 @@ async def _serve(args: EngineArgs, options: ServerOptions, listener: socket.sock
         await server.serve(sockets=[listener])
         for task in watching:
             task.cancel()
+        state.close()
         if life.death is not None:
             raise life.death
     finally:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from atom_server.access.guard import caller_of
 from atom_server.errors import as_api_error
 from atom_server.request_log import PROBES, RequestRecord
 
@@ -43,7 +44,9 @@ class RequestContext:
         request_id = given if _CLIENT_ID.fullmatch(given) else uuid.uuid4().hex
         record = RequestRecord(request_id, scope["method"], scope["path"])
         scope.setdefault("state", {})["record"] = record
-        start = time.perf_counter()
+        server = getattr(getattr(scope.get("app"), "state", None), "server", None)
+        if server is not None:
+            server.open_requests.add(record)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -58,7 +61,11 @@ class RequestContext:
             if not record.status:
                 await answer.response(scope["path"])(scope, receive, send_with_id)
         finally:
-            server = getattr(getattr(scope.get("app"), "state", None), "server", None)
-            if server is not None and scope["path"] not in PROBES:
-                server.metrics.take_status(record.status)
-            record.log(time.perf_counter() - start)
+            if server is not None:
+                server.open_requests.discard(record)
+                record.key = caller_of(Request(scope)).name
+                if scope["path"] not in PROBES:
+                    server.metrics.take_status(record.status)
+                    if server.request_file is not None:
+                        server.request_file.write(record)
+            record.log()

@@ -105,6 +105,11 @@ class ServerOptions:
         0, "How many times the engine is started anew after it died or hung, before the server ends.", minimum=0
     )
     timeout_keep_alive: int = _option(5, "Seconds after which an idle connection is closed.", minimum=0)
+    request_log: str | None = _option(
+        None,
+        "File to which a line of JSON is appended for each request: ids, key, status, tokens and times, never any "
+        "text; - is standard output.",
+    )
     log_level: str = _option(
         "info", "How much to log; info is one line for each request.", choices=("debug", "info", "warning", "error")
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass, field
 
 from atom_core.log_lines import in_log
@@ -13,23 +14,33 @@ logger = logging.getLogger("atom_server.request")
 PROBES = frozenset(("/health", "/ready"))
 
 
-@dataclass
+@dataclass(eq=False)
 class RequestRecord:
-    """What is known of a request by the time it ends; routes fill in what the middleware cannot see."""
+    """What is known of a request by the time it ends; routes fill in what the middleware cannot see.
+
+    Attributes:
+        begun: when it came, by the monotonic clock.
+        key: the name of the key that it came with; "" where none is asked for.
+        answer_id: the id of what is generated for it; None before that.
+    """
 
     request_id: str
     method: str
     path: str
+    begun: float = field(default_factory=time.monotonic)
+    key: str = ""
+    answer_id: str | None = None
     status: int = 0
     prompt_tokens: int | None = None
     cached_tokens: int = 0
     output_tokens: int = 0
+    queued: float = 0.0
     ttft: float = 0.0
     tpot: float = 0.0
     finish_reasons: list[str] = field(default_factory=list)
 
-    def log(self, seconds: float) -> None:
-        """Write the line."""
+    def log(self) -> None:
+        """Write the line of a request that has ended."""
         level = logging.DEBUG if self.path in PROBES and self.status < 400 else logging.INFO
         if not logger.isEnabledFor(level):
             return
@@ -40,4 +51,4 @@ class RequestRecord:
                 f" prompt={self.prompt_tokens} cached={self.cached_tokens} output={self.output_tokens}"
                 f" ttft={self.ttft * 1e3:.0f}ms tpot={self.tpot * 1e3:.1f}ms finish={reasons}"
             )
-        logger.log(level, "%s in %.3fs", line, seconds)
+        logger.log(level, "%s in %.3fs", line, time.monotonic() - self.begun)

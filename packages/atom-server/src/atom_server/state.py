@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 from atom_core.config import ConfigError
 from atom_server.access.keys import KeyRing
 from atom_server.access.rate_limits import RateLimits
-from atom_server.errors import APIError, engine_dead, shutting_down
+from atom_server.errors import APIError, engine_dead, paused, shutting_down
 from atom_server.observe.metrics import Metrics
+from atom_server.observe.request_file import RequestFile
 from atom_server.options import ServerOptions
 from atom_server.output.output_format import OutputFormat
 from atom_server.output.response_template import ResponseTemplate
 from atom_server.prompts.call_history import HistoryStyle
 from atom_server.prompts.chat_template import ChatTemplate
+from atom_server.request_log import RequestRecord
 from atom_server.responses.store import ResponseStore
 
 if TYPE_CHECKING:
@@ -37,7 +39,9 @@ class ServerState:
         dead_reason: why the engine is gone; None while it works.
         response_template: how the model's replies are read, as JSON declares it.
         active: what is generating for the HTTP requests that are open.
-        responses: of the Responses API, to be fetched or continued.
+        open_requests: HTTP requests whose answer has not ended.
+        request_file: where each of them leaves a line of JSON, if anywhere.
+        responses: those that the Responses API has stored, to be fetched or continued.
         keys: who may use the server.
         rates: how much each of them may use.
     """
@@ -51,6 +55,8 @@ class ServerState:
     draining: bool = False
     dead_reason: str | None = None
     active: set[Generation] = field(default_factory=set)
+    open_requests: set[RequestRecord] = field(default_factory=set)
+    request_file: RequestFile | None = None
     responses: ResponseStore = field(default_factory=ResponseStore)
     keys: KeyRing = field(default_factory=KeyRing)
     rates: RateLimits = field(default_factory=RateLimits)
@@ -61,7 +67,7 @@ class ServerState:
 
         Raises:
             ChatTemplateError, OSError: the chat template cannot be read or does not parse.
-            ConfigError: the same of a response template that the options name, or of keys.
+            ConfigError: the same of a response template that the options name, of keys, or of the log of requests.
         """
         names = options.served_model_names or (_own_name(engine.info.model),)
         declared = load_response_template(engine.tokenizer, options.response_template)
@@ -74,6 +80,7 @@ class ServerState:
             # Nobody waits for those in the background: others find more than half of the places free of them.
             responses=ResponseStore(max_running=max((engine.info.max_num_seqs - 1) // 2, 1)),
             keys=KeyRing.of(options),
+            request_file=None if options.request_log is None else RequestFile(options.request_log),
             rates=RateLimits(options.requests_per_minute, options.tokens_per_minute),
         )
         _ = state.output_format  # warns of what the model declares and cannot be followed
@@ -122,6 +129,11 @@ class ServerState:
         """How the template takes earlier calls."""
         return HistoryStyle() if self.template is None else HistoryStyle.of(self.template)
 
+    def close(self) -> None:
+        """Let go of files, after the last request."""
+        if self.request_file is not None:
+            self.request_file.close()
+
     def check_model(self, name: str | None) -> str:
         """The name to answer with; APIError 404 for one that is not served."""
         if name is None:
@@ -140,6 +152,12 @@ class ServerState:
             raise engine_dead(self.dead_reason)
         if self.draining:
             raise shutting_down()
+
+    def check_is_ready(self) -> None:
+        """Raise APIError 503 where new requests would be refused, or would wait for an administrator."""
+        self.check_takes_requests()
+        if self.engine.control.is_paused:
+            raise paused()
 
 
 def load_template(tokenizer: Tokenizer | None, file: str | None) -> ChatTemplate | None:

@@ -68,10 +68,11 @@ def _why_not_read(given: Any, dtype: Any, *, expert: str | None = None) -> str |
     """`expert` is the name of a matrix of experts; None where there are none."""
     from atom_kernels.platform import detect_platform
     from atom_models.quantization import (
+        EXPERTS,
+        LINEARS,
         UnsupportedQuantizationError,
         input_format_of,
         read_published,
-        why_experts_never_packed,
         why_never_packed,
     )
 
@@ -83,13 +84,13 @@ def _why_not_read(given: Any, dtype: Any, *, expert: str | None = None) -> str |
     for layout in dict.fromkeys(layout for _, layout in published.groups if layout is not None):
         # Our layers would hold plain numbers, which may take several times the memory of vLLM's own.
         inputs = input_format_of(layout)
-        reason = why_never_packed(layout.weight_format, dtype, platform, input_format=inputs)
+        reason = why_never_packed(LINEARS, layout.weight_format, dtype, platform, input_format=inputs)
         if reason is not None:
             return f"no kernel of ours reads {layout.name} here ({reason})"
     experts = published.choose(expert).layout if expert is not None else None
     if experts is not None:
         inputs = input_format_of(experts)
-        reason = why_experts_never_packed(experts.weight_format, dtype, platform, input_format=inputs)
+        reason = why_never_packed(EXPERTS, experts.weight_format, dtype, platform, input_format=inputs)
         if reason is not None:
             return f"no kernel of ours reads experts in {experts.name} here ({reason})"
     return None

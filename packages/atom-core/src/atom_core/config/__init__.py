@@ -18,9 +18,12 @@ if TYPE_CHECKING:
         ParallelConfig,
         ProfilerConfig,
     )
+    from atom_kernels.protocols.cache_format import CACHE_DTYPES, CacheFormat
 
 __all__ = [
+    "CACHE_DTYPES",
     "CacheConfig",
+    "CacheFormat",
     "CompileConfig",
     "ConfigError",
     "EngineArgs",

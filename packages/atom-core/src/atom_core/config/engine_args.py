@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_core.config.speculation import METHODS, MOST_TOKENS, read_speculation
 from atom_core.config.unbuilt import refuse_unbuilt
+from atom_kernels.protocols.cache_format import CACHE_DTYPES
 
 if TYPE_CHECKING:
     from atom_core.engine.llm_engine import LLMEngine
@@ -81,7 +82,7 @@ class EngineArgs:
     kv_cache_dtype: str = _cache(
         "auto",
         "Number format of the KV cache; auto is that of the model.",
-        choices=("auto", "bf16", "fp8", "fp8_per_token_head"),
+        choices=CACHE_DTYPES,
     )
     block_size: int = _cache(16, "Tokens in one block of the KV cache.", minimum=1, maximum=1024)
     enable_prefix_caching: bool = _cache(True, "Requests that begin alike share the blocks of their common beginning.")

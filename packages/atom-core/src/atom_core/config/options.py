@@ -22,7 +22,7 @@ class Option:
     """What is known of one setting.
 
     Attributes:
-        name: of the field, in snake case.
+        name: the field's name, in snake case.
         kind: how its value is read; by the field's type, but for "bytes".
         default: None means that it is chosen at start, as `help` says.
         help: one sentence for people; also the generated documentation.

@@ -19,8 +19,8 @@ from atom_core.config.sections import (
     StructuredOutputConfig,
 )
 from atom_core.config.speculation import read_speculation
+from atom_kernels.protocols.cache_format import CacheFormat
 from atom_models.architectures.registry import keeps_states
-from atom_models.cache_dtypes import stored_dtype
 from atom_models.checkpoint.rope_choice import rope_choice
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _backend(args: EngineArgs) -> BackendSetting:
 def _cache(args: EngineArgs, dtype: str, platform: Platform) -> CacheConfig:
     return CacheConfig(
         block_size=args.block_size,
-        kv_cache_dtype=stored_dtype(args.kv_cache_dtype, dtype, platform),
+        format=CacheFormat.asked(args.kv_cache_dtype, dtype, platform.float8),
         enable_prefix_caching=args.enable_prefix_caching,
         prefix_hash="sha256" if args.prefix_hash == "sha256" else "xxhash64",
         memory_utilization=args.gpu_memory_utilization,

@@ -11,6 +11,7 @@ from atom_core.kv_cache.config import PrefixHash
 from atom_core.scheduler.config import SchedulerConfig
 from atom_core.speculation.config import SpeculationConfig
 from atom_core.structured_output.constraints.choice import BackendSetting
+from atom_kernels.protocols.cache_format import CacheFormat
 
 GraphMode = Literal["none", "piecewise", "full", "full-and-piecewise"]
 
@@ -43,7 +44,7 @@ class CacheConfig:
     """
 
     block_size: int
-    kv_cache_dtype: str
+    format: CacheFormat
     enable_prefix_caching: bool
     prefix_hash: PrefixHash
     memory_utilization: float

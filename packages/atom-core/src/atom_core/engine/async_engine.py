@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ import msgspec
 
 from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.embedding_model import EmbeddingModel
-from atom_core.engine.errors import EngineDeadError, EngineStartError, ProfilerError
+from atom_core.engine.errors import EngineStartError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.checked_prompts import CheckedPrompts, beside_the_loop
 from atom_core.engine.inputs.input_processor import InputProcessor
@@ -22,13 +21,13 @@ from atom_core.engine.inputs.queue_limits import Load, QueueLimits
 from atom_core.engine.inputs.validation import check_prompt_ids
 from atom_core.engine.outputs.open_requests import OpenRequests
 from atom_core.engine.outputs.request_stream import RequestStream
+from atom_core.engine.process.engine_control import EngineControl
 from atom_core.engine.process.supervisor import EngineSupervisor
 from atom_core.engine.process.wire import (
     AbortRequests,
     AddRequests,
     FromEngine,
     News,
-    Profile,
     Pulse,
     Reply,
 )
@@ -47,6 +46,7 @@ class AsyncEngine:
         stats: counts after the engine's last step; None before the first news.
         embedding_model: how its prompts become vectors.
         queue_limits: how much may run and wait.
+        control: what is asked of the engine as a whole, such as a pause.
     """
 
     info: EngineInfo
@@ -55,6 +55,7 @@ class AsyncEngine:
     tokenizer: Tokenizer | None
     texts: TextThreads | None
     stats: StepStats | None
+    control: EngineControl
 
     def __init__(self, args: EngineArgs) -> None:
         self.tokenizer = None
@@ -63,8 +64,7 @@ class AsyncEngine:
         self._args = args
         self._process = EngineSupervisor(args, on_message=self._handle, on_death=self._end_all)
         self._open = OpenRequests(None, self._abort)
-        self._calls: dict[int, asyncio.Future[str | None]] = {}
-        self._call_ids = itertools.count()
+        self.control = EngineControl(self._process)
         self._is_stopping = False
 
     @classmethod
@@ -236,11 +236,11 @@ class AsyncEngine:
 
     async def start_profile(self) -> None:
         """Start tracing in the engine process; ProfilerError says what to set where no directory was given."""
-        await self._profile(start=True)
+        await self.control.profile(start=True)
 
     async def stop_profile(self) -> None:
         """Stop tracing and write the traces."""
-        await self._profile(start=False)
+        await self.control.profile(start=False)
 
     def check_health(self) -> None:
         """Raise EngineDeadError unless the engine's process lives and makes progress."""
@@ -304,10 +304,8 @@ class AsyncEngine:
                 self._open.take(outputs)
             case Pulse(_, stats):
                 self.stats = stats
-            case Reply(call_id, error):
-                call = self._calls.pop(call_id, None)
-                if call is not None and not call.done():
-                    call.set_result(error)
+            case Reply():
+                self.control.take(message)
 
     def _abort(self, request_ids: list[str]) -> None:
         """Nobody waits for these requests any more."""
@@ -316,16 +314,5 @@ class AsyncEngine:
 
     def _end_all(self, cause: str) -> None:
         """The engine died: everything open ends with "error"."""
-        for call in self._calls.values():
-            if not call.done():
-                call.set_exception(EngineDeadError(cause))
-        self._calls.clear()
+        self.control.engine_died(cause)
         self._open.end_all("error", f"the engine died: {cause}")
-
-    async def _profile(self, *, start: bool) -> None:
-        self.check_health()
-        call_id = next(self._call_ids)
-        call = self._calls[call_id] = asyncio.get_running_loop().create_future()
-        self._process.send(Profile(call_id, start))
-        if (error := await call) is not None:
-            raise ProfilerError(error)

@@ -33,7 +33,7 @@ class EmbeddingModel:
     """How prompts become vectors where a request does not say.
 
     Attributes:
-        pooling: of the model's `sentence-transformers` modules; "mean" where it has none.
+        pooling: what the model's `sentence-transformers` modules do; "mean" where it has none.
         refusal: why vectors cannot be made as those modules say: requests must choose a pooling. None where they can.
         shorter: lengths that its vectors may be cut to; empty where they may not be.
         is_any_shorter: whether every length will do (a matryoshka model that lists none).

@@ -21,6 +21,7 @@ from atom_core.messages import (
     EngineOutput,
     EngineRequest,
     ModelOutput,
+    RequestState,
     RequestStepOutput,
     SchedulerOutput,
     StepStats,
@@ -29,6 +30,7 @@ from atom_core.scheduler import Scheduler
 from atom_core.speculation import make_speculation
 from atom_core.structured_output.constrained_requests import ConstrainedRequests
 from atom_core.tokenization import Tokenizer
+from atom_models import open_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ class EngineCore:
     """Owns the scheduler and the executor; one thread calls it.
 
     Args:
-        config: of the engine.
+        config: the engine's configuration.
         executor: runs the steps; None makes one, with a `ModelRunner` for each rank.
 
     Attributes:
@@ -86,7 +88,7 @@ class EngineCore:
         self._news: list[EngineOutput] = []
         self._failed_steps = 0
         self._constrained = ConstrainedRequests(
-            lambda: _open_tokenizer(config),
+            lambda: Tokenizer.of_model(open_checkpoint(config.model.path), config.model.tokenizer),
             vocab_size=config.model.vocab_size,
             eos_token_ids=config.model.eos_token_ids,
             config=config.structured_output,
@@ -98,7 +100,7 @@ class EngineCore:
             max_model_len=runner.max_model_len,
             vocab_size=config.model.vocab_size,
             dtype=config.model.dtype,
-            kv_cache_dtype=config.cache.kv_cache_dtype,
+            kv_cache_dtype=config.cache.format.name,
             device=config.device,
             num_blocks=runner.num_blocks,
             block_size=config.cache.block_size,
@@ -145,11 +147,16 @@ class EngineCore:
         self._admit_constrained()
         self._resume_late()
         scheduled = self._scheduler.schedule()
+        if scheduled is None and self._in_flight:
+            # What comes next depends on a step in flight, as drafts do: go on before anybody hears of that step, so
+            # that the device does not wait meanwhile.
+            self._news += self._collect()
+            scheduled = self._scheduler.schedule()
         if scheduled is not None:
             step = _Step(scheduled, self._executor.submit(scheduled))
             self._in_flight.append(step)
             self._release_sampler(step)
-        if len(self._in_flight) > (self._steps_ahead if scheduled is not None else 0):
+        if len(self._in_flight) > self._steps_ahead:
             self._news += self._collect()
         elif scheduled is None and not self._news:
             time.sleep(IDLE_SECONDS)  # the scheduler holds requests back for now: do not spin
@@ -174,6 +181,14 @@ class EngineCore:
     def stats(self) -> StepStats:
         """Counts as of now."""
         return self._scheduler.stats()
+
+    def states(self) -> list[RequestState]:
+        """Where each request stands."""
+        return self._constrained.states() + self._scheduler.states()
+
+    def reset_prefix_cache(self) -> None:
+        """No later request finds what was cached so far; what runs goes on."""
+        self._scheduler.forget_prefixes()
 
     def prepare(self) -> bool:
         """Use idle time for what later steps would wait for (see `Executor.prepare`); False where nothing is left."""
@@ -315,14 +330,6 @@ def _without(output: ModelOutput, request_ids: set[str]) -> ModelOutput:
         for result in output.requests
     ]
     return ModelOutput(output.step_id, requests)
-
-
-def _open_tokenizer(config: EngineConfig) -> Tokenizer:
-    from atom_models import open_checkpoint
-
-    if config.model.tokenizer is not None:
-        return Tokenizer.from_folder(config.model.tokenizer)
-    return Tokenizer.from_checkpoint(open_checkpoint(config.model.path))
 
 
 def _named(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.errors import EngineDeadError, InvalidRequestError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.input_processor import InputProcessor
-from atom_core.engine.inputs.validation import check_text
+from atom_core.engine.inputs.validation import check_text, missing_tokenizer
 from atom_core.engine.interrupts import interrupts_held
 from atom_core.engine.outputs.completion import Completion
 from atom_core.engine.outputs.output_processor import OutputProcessor
@@ -179,6 +179,10 @@ class LLMEngine:
             if not self._completions:  # nobody may ever step again, and steps in flight hold blocks
                 self._take(core.settle())
 
+    def reset_prefix_cache(self) -> None:
+        """No later request finds what was cached so far; what runs goes on."""
+        self._open_core().reset_prefix_cache()
+
     def start_profile(self) -> None:
         """Begin a trace; ProfilerError says what to set where no folder was given."""
         self._open_core().profile(start=True)
@@ -227,9 +231,7 @@ class LLMEngine:
     def _encode(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             if self.tokenizer is None:
-                raise InvalidRequestError(
-                    "prompt is text, and skip_tokenizer_init left the tokenizer out: give token ids", "prompt"
-                )
+                raise missing_tokenizer("prompt", "a prompt that is not token ids")
             check_text("prompt", prompt)
             return self.tokenizer.encode(prompt)
         return list(prompt)

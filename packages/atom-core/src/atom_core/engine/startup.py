@@ -31,13 +31,16 @@ def open_tokenizer(args: EngineArgs, checkpoint: Checkpoint) -> Tokenizer | None
     """The tokenizer of `args`, or the model's own; None with `skip_tokenizer_init`, and for dummy weights without."""
     if args.skip_tokenizer_init:
         return None
-    if args.tokenizer is not None:
-        return Tokenizer.from_folder(args.tokenizer)
     from atom_core.tokenization.hf_folder import has_tokenizer
 
-    if args.load_dummy and checkpoint.format != "gguf" and not has_tokenizer(checkpoint.path):
+    if (
+        args.tokenizer is None
+        and args.load_dummy
+        and checkpoint.format != "gguf"
+        and not has_tokenizer(checkpoint.path)
+    ):
         return None
-    return Tokenizer.from_checkpoint(checkpoint)
+    return Tokenizer.of_model(checkpoint, args.tokenizer)
 
 
 def resolve(args: EngineArgs, checkpoint: Checkpoint) -> EngineConfig:
@@ -76,7 +79,7 @@ def _check_shared(config: EngineConfig, checkpoint: Checkpoint) -> None:
     context = BuildContext(
         quantization=stored_quantization(checkpoint, config.model.quantization),
         dtype=getattr(torch, config.model.dtype),
-        kv_cache_dtype=config.cache.kv_cache_dtype,
+        cache=config.cache.format,
         block_size=config.cache.block_size,
         max_model_len=config.cache.block_size,  # tables of angles are not needed
         model_impl=config.model.model_impl,

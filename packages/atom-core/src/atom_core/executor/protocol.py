@@ -19,7 +19,7 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     """What a runner worked out while it loaded.
 
     Attributes:
-        num_blocks, max_model_len: of the KV cache, and the longest request that it lets in.
+        num_blocks, max_model_len: blocks of the KV cache, and tokens of the longest request that it lets in.
         groups: what each group of layers keeps. Those with blocks draw from the same ones.
         timings: seconds of each phase, by name.
         num_slots, num_snapshots: slots for the states of requests, and for states behind cached prefixes.

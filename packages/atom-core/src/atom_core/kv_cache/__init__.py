@@ -6,6 +6,7 @@ from atom_core.kv_cache.config import KVCacheConfig
 from atom_core.kv_cache.hashing import BlockHasher, make_block_hasher, pack_token_ids
 from atom_core.kv_cache.paged_cache import PagedCache
 from atom_core.kv_cache.prefix_cache import PrefixCache
+from atom_core.kv_cache.snapshot_places import snapshot_places
 
 __all__ = [
     "BlockHasher",
@@ -16,4 +17,5 @@ __all__ = [
     "PrefixCache",
     "make_block_hasher",
     "pack_token_ids",
+    "snapshot_places",
 ]

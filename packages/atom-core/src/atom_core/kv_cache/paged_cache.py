@@ -206,6 +206,11 @@ class PagedCache:
             self.num_returning -= len(block_ids)
             self.pool.release(block_ids)
 
+    def forget_prefixes(self) -> None:
+        """Nothing that was cached so far is found any more; whoever holds blocks of it keeps them."""
+        if self._prefixes is not None:
+            self._prefixes.clear()
+
     def _return_after(self, step_id: int, block_ids: list[int]) -> None:
         self._returning.setdefault(step_id, []).append(block_ids)
         self.num_returning += len(block_ids)

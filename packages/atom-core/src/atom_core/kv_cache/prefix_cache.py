@@ -117,7 +117,10 @@ class PrefixCache:
         table.parent = hit.prefixes[-1] if num_blocks else table.salt
 
     def forget(self, block_id: int) -> None:
-        """The block is about to store something else; those beside it that serve no hit without it lose their name."""
+        """Removes a block that is about to store something else.
+
+        Blocks of other groups that hold the same tokens, and that no hit can use without it, are removed too.
+        """
         prefix = self._by_block.pop(block_id)
         lost = prefix.block_ids.index(block_id)
         prefix.block_ids[lost] = None
@@ -125,6 +128,12 @@ class PrefixCache:
             spec = self._groups[lost]
             self._drop_blocks(prefix, [i for i, other in enumerate(self._groups) if spec.keeps_all or other == spec])
         self._prune(prefix)
+
+    def clear(self) -> None:
+        """Forget every prefix. Blocks that requests hold stay theirs, and their tables go on from unknown parents."""
+        for prefix in list(self._by_block.values()):
+            self._drop_blocks(prefix, range(len(self._groups)))
+            self._prune(prefix)
 
     def _num_servable(self, found: list[CachedPrefix]) -> int:
         """Blocks of the longest prefix whose last blocks, as far as its window reaches, each group has."""

@@ -17,6 +17,7 @@ from atom_core.messages.requests import (
     Submission,
     ThinkingBudget,
 )
+from atom_core.messages.states import RequestPhase, RequestState
 from atom_core.messages.steps import (
     NOT_FINITE,
     ModelOutput,
@@ -38,6 +39,8 @@ __all__ = [
     "Pooling",
     "Prompt",
     "RequestOutput",
+    "RequestPhase",
+    "RequestState",
     "RequestStepOutput",
     "SamplingParams",
     "ScheduledRequest",

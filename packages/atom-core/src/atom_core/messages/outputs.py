@@ -36,6 +36,7 @@ class EngineOutput(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
 
     `error_code` says that the error is the request's own, and of which kind, e.g. "invalid_grammar".
     `num_draft_tokens` were guessed in this step, and `num_accepted_tokens` of `new_token_ids` are such guesses.
+    `started` is when the request first got blocks, by the clock of its `arrival_time`; 0 before that.
     """
 
     request_id: str
@@ -50,6 +51,7 @@ class EngineOutput(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
     error_code: str | None = None
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    started: float = 0.0
 
 
 class StepStats(msgspec.Struct, frozen=True):
@@ -86,12 +88,12 @@ class RequestOutput(msgspec.Struct, gc=False, frozen=True):
         stop_reason: the stop string or token id that ended it.
         logprobs: one entry for each of `output_tokens`, where asked for.
         prompt_logprobs: with the first news, or before them in parts: one entry for each prompt token but the first.
-        num_prompt_tokens, num_cached_tokens: of the prompt, and found in the prefix cache.
+        num_prompt_tokens, num_cached_tokens: tokens of the prompt, and how many of them the prefix cache had.
         num_output_tokens: generated so far.
-        ttft, latency: seconds from arrival to the first token, and until now.
+        queued, ttft, latency: seconds from arrival until it first ran, to the first token, and until now.
         error: what went wrong where finish_reason is "error".
-        embedding: of the prompt, of length 1, where the request was for one.
-        error_code: of an error that is the request's own, e.g. "invalid_grammar"; None where the engine failed.
+        embedding: the prompt's vector, of length 1, where the request was for one.
+        error_code: names an error that is the request's own, e.g. "invalid_grammar"; None where the engine failed.
         num_draft_tokens, num_accepted_tokens: guessed so far, and how many of these are part of the output.
     """
 
@@ -107,6 +109,7 @@ class RequestOutput(msgspec.Struct, gc=False, frozen=True):
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
+    queued: float = 0.0
     ttft: float = 0.0
     latency: float = 0.0
     error: str | None = None

@@ -35,7 +35,7 @@ class ThinkingBudget(msgspec.Struct, frozen=True, omit_defaults=True):
     """How long a model may think: then the mark that ends its thinking is all that can be sampled.
 
     Attributes:
-        max_tokens: of thinking, its marks not counted.
+        max_tokens: tokens of thinking at most, its marks not counted.
         begin, end: the marks. Thinking begins where the text does, or not at all.
         is_open: the prompt ends inside the thinking.
     """
@@ -62,7 +62,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
         top_p: keep the smallest set of most likely tokens whose probability reaches this.
         min_p: keep tokens at least this fraction as likely as the most likely one.
         n: independent samples of one prompt.
-        seed: of the random numbers; None lets the engine draw one.
+        seed: the seed of the random numbers; None lets the engine draw one.
         presence_penalty, frequency_penalty: subtracted from logits of generated tokens (OpenAI's definition).
         repetition_penalty: divides positive, multiplies negative logits of tokens in prompt or output; 1 is off.
         logit_bias: token id -> number added to its logit.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from atom_models.model import stored_quantization
     from atom_models.requirements import (
         DEVICE_COUNTS,
+        PLANNED_FLOAT8,
         Accelerator,
         LayerWeights,
         ModelRequirements,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEVICE_COUNTS",
+    "PLANNED_FLOAT8",
     "Accelerator",
     "Accuracy",
     "AccuracyError",

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 import msgspec
 
 from atom_core.kv_cache import BlockTable
-from atom_core.messages import EngineRequest, FinishReason, NewRequest, TokenLogprobs
+from atom_core.messages import EngineRequest, FinishReason, NewRequest, RequestPhase, RequestState, TokenLogprobs
 from atom_core.scheduler.tenant import Tenant
 from atom_core.speculation import Trail
 
@@ -40,6 +40,7 @@ class Request:
         forced_at: where they stand.
         num_steps_in_flight, last_step_id: steps scheduled with this request and not reported; the last of them.
         num_cached_tokens: prompt tokens found in the prefix cache when the request first ran.
+        started: when it first got blocks, in seconds of the scheduler's clock; 0 before that.
         num_tokens_at_worker: tokens that the worker has, or samples in steps in flight; 0 where it does not know the
             request.
         trail: guesses what comes next; None before the first time.
@@ -71,6 +72,7 @@ class Request:
     num_steps_in_flight: int = 0
     last_step_id: int = -1
     num_cached_tokens: int = 0
+    started: float = 0.0
     num_tokens_at_worker: int = 0
     trail: Trail | None = None
     is_held: bool = False
@@ -135,6 +137,15 @@ class Request:
         if not self.has_run:
             self.has_run = True
             self.num_cached_tokens = num_cached_tokens
+
+    def state(self) -> RequestState:
+        """Where it stands."""
+        phase: RequestPhase = "prefilling" if self.num_computed_tokens < self.num_prompt_tokens else "decoding"
+        if self.status is RequestStatus.WAITING:
+            phase = "preempted" if self.has_run else "waiting"
+        return RequestState(
+            self.engine_request.caller_id, phase, self.num_settled_tokens, max(self.num_output_tokens, 0)
+        )
 
     def leave(self, status: RequestStatus) -> None:
         """The request lost its blocks: it waits again, or is finished."""

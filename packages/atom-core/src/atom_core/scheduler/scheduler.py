@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from atom_core.kv_cache import BlockHasher, KVCacheConfig, PagedCache
-from atom_core.messages import EngineOutput, EngineRequest, ModelOutput, SchedulerOutput, StepStats
+from atom_core.messages import EngineOutput, EngineRequest, ModelOutput, RequestState, SchedulerOutput, StepStats
 from atom_core.scheduler.admission_delay import AdmissionDelay
 from atom_core.scheduler.config import SchedulerConfig
 from atom_core.scheduler.drafting import Drafting
@@ -33,7 +33,7 @@ class Scheduler:
     Args:
         config: limits of steps and requests.
         cache: the numbers of the KV cache.
-        clock: seconds, for `scheduler_delay_factor`.
+        clock: seconds, for `scheduler_delay_factor`, and to tell when a request first ran.
         hasher: names cached blocks; None takes the one that `cache` names.
         speculation: lets drafts follow decodes; None does not.
     """
@@ -180,6 +180,14 @@ class Scheduler:
         """Whether any request waits or runs. Steps may be in flight without one; they too are to be reported."""
         return bool(self._book.by_id)
 
+    def forget_prefixes(self) -> None:
+        """No later request finds what was cached so far."""
+        self._cache.forget_prefixes()
+
+    def states(self) -> list[RequestState]:
+        """Where each request stands."""
+        return [request.state() for request in self._book.by_id.values()]
+
     def stats(self) -> StepStats:
         """Counts as they stand. Blocks are free once they are not held, cached or not."""
         return StepStats(
@@ -280,6 +288,7 @@ class Scheduler:
             # A preempted request comes back when its tokens in flight have arrived; until then none overtakes it.
             elif head.num_steps_in_flight == 0 and self._book.admit(head):
                 request = head
+                request.started = request.started or self._clock()
                 if self._delay is not None:
                     self._delay.admitted()
             else:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from math import lcm
 
-from atom_core.kv_cache import KVCacheConfig
+from atom_core.kv_cache import KVCacheConfig, snapshot_places
 from atom_core.scheduler.config import SchedulerConfig
 from atom_core.scheduler.request import Request
-
-# Tokens from one state that is kept of a prompt to the next; further on in long prompts it is a tenth of the way.
-SNAPSHOT_PERIOD = 192
 
 
 class StepEnds:
@@ -56,18 +53,3 @@ class StepEnds:
             return None
         index = bisect_right(self._places, first)
         return min(last, self._places[index]) if index < len(self._places) else last
-
-
-def snapshot_places(num_tokens: int, grid: int) -> list[int]:
-    """Numbers of tokens, up to `num_tokens`, behind which the states of every prompt are kept; multiples of `grid`.
-
-    All of a shared prefix is found but 191 tokens, or a tenth if that is more, or `grid` tokens less one if that is
-    most of all. With a grid of 64 a prompt of 2,000 tokens has 10 places, and one of 32,000 has 38.
-    """
-    places: list[int] = []
-    place = 0
-    while True:
-        place += max(SNAPSHOT_PERIOD // grid, place // 9 // grid, 1) * grid
-        if place > num_tokens:
-            return places
-        places.append(place)

@@ -100,4 +100,5 @@ def make_output(
         embedding=embedding,
         num_draft_tokens=num_draft_tokens,
         num_accepted_tokens=num_accepted_tokens,
+        started=request.started,
     )

@@ -6,8 +6,9 @@ from typing import Literal
 
 import msgspec
 
-# Tokens that are sampled in one step cost memory for their logits: so many requests may all have their drafts.
-DRAFTING_REQS = 16
+# Tokens that are sampled in one step cost memory for their logits: so many at most, unless more requests run than that.
+# So few requests may all have their drafts in any case.
+MOST_SAMPLES, DRAFTING_REQS = 256, 16
 
 
 class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,4 +38,5 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def max_num_samples(self, max_num_seqs: int) -> int:
         """Tokens that one step samples at most, where `max_num_seqs` requests may run."""
-        return max(max_num_seqs, min(max_num_seqs, DRAFTING_REQS) * (1 + self.num_tokens))
+        each = 1 + self.num_tokens
+        return max(max_num_seqs, min(max_num_seqs * each, max(MOST_SAMPLES, DRAFTING_REQS * each)))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
-# What a token more is taken to cost, as part of the step, until steps of more tokens were measured: where weights are
-# read from memory, as good as nothing. It is tried, so it must not be too high.
-_FIRST_GUESS = 0.01
+# What a token more is taken to cost, as part of the step, until steps of more tokens were measured, and tokens beyond
+# which more cost nothing: where weights are read from memory, all are as good as free. It is tried, so it must not be
+# too high.
+_FIRST_GUESS, _MOST_GUESSED = 0.01, 8
 # The same of one more draft for each request, which takes a pass of a small model.
 _FIRST_GUESS_OF_DRAFT = 0.05
 # The part of a size from which on another one is about as large.
@@ -75,7 +76,8 @@ class StepCosts:
             return known[sizes[0]]
         lower = sizes[place - 1]
         if place == len(sizes):
-            return known[lower] * (1 + _FIRST_GUESS * (size - lower)) + _slope(known) * (size - lower)
+            guess = _FIRST_GUESS * min(size - lower, _MOST_GUESSED)
+            return known[lower] * (1 + guess) + _slope(known) * (size - lower)
         upper = sizes[place]
         return known[lower] + (known[upper] - known[lower]) * (size - lower) / (upper - lower)
 

@@ -9,7 +9,7 @@ from atom_core.speculation.config import SpeculationConfig
 from atom_core.speculation.costs import StepCosts
 from atom_core.speculation.drafter import MakeDrafter
 from atom_core.speculation.statistics import DraftStatistics
-from atom_core.speculation.trail import Trail
+from atom_core.speculation.trail import Experience, Trail
 
 # Drafts must make a step this much more worth its time: tokens are read before the next step is scheduled.
 _LEAST_GAIN = 1.02
@@ -54,7 +54,8 @@ class Speculation:
     it is known what steps without cost.
 
     A model's drafts are made behind the step before, as many for each request as then promise most tokens a second.
-    Those that are made and not worth their place in the step are left out like others.
+    Those that are made and not worth their place in the step are left out like others, but each request has equally
+    many, as far as it has room: so both steps and drafts run in captured graphs.
 
     Args:
         config: what was asked for.
@@ -70,11 +71,12 @@ class Speculation:
         self.config, self._make_drafter = config, make_drafter
         self.costs = StepCosts()
         self._steps_to_trial = _STEPS_BETWEEN_TRIALS
+        self._experience = Experience() if config.is_by_model else None
         self.statistics = DraftStatistics(config.num_tokens)
 
     def start_trail(self) -> Trail:
         """For a request that had none."""
-        return Trail(None if self._make_drafter is None else self._make_drafter())
+        return Trail(None if self._make_drafter is None else self._make_drafter(), self._experience)
 
     def choose(self, candidates: Sequence[Candidate], *, num_rows: int, room: int) -> list[Sequence[int]]:
         """Drafts for each of `candidates`, all of whose tokens are known.
@@ -87,9 +89,12 @@ class Speculation:
         if not self.config.adaptive:
             return self._share(drafts, room)
         chances = [chances for _, chances in drafts]
-        # Where a model drafts, it goes on to make as many.
-        num_next = max(map(len, chances), default=0) if self.config.is_by_model else 0
-        lengths = self._best_lengths(chances, num_rows=num_rows, room=room, num_next=num_next)
+        if self.config.is_by_model:
+            # The model goes on to make as many.
+            num_next = max(map(len, chances), default=0)
+            number = self._best_number(chances, num_rows=num_rows, room=room, num_next=num_next)
+            return [token_ids[:number] for token_ids, _ in drafts]
+        lengths = self._best_lengths(chances, num_rows=num_rows, room=room)
         return [token_ids[:length] for (token_ids, _), length in zip(drafts, lengths, strict=True)]
 
     def is_worth_waiting(self, candidates: Iterable[Candidate], *, num_rows: int, room: int) -> bool:
@@ -113,17 +118,11 @@ class Speculation:
             return NextDrafts(self.config.num_tokens, are_awaited=True)
         if not self.costs.are_known(num_rows):
             return NO_NEXT_DRAFTS
-        best, best_rate = 0, _LEAST_GAIN * num_rows / self.costs.seconds(num_rows)
-        expected, num_tokens = float(num_rows), num_rows
-        for number in range(1, self.config.num_tokens + 1):
-            takers = [candidate for candidate in candidates if candidate.room >= number]
-            num_tokens += len(takers)
-            if not takers or num_tokens - num_rows > room:
-                break
-            expected += sum(candidate.trail.chance(0) ** number for candidate in takers)
-            rate = expected / self.costs.seconds(num_tokens, number)
-            if rate > best_rate:
-                best, best_rate = number, rate
+        chances = []
+        for candidate in candidates:
+            chance, most = candidate.trail.chance(0), min(self.config.num_tokens, candidate.room)
+            chances.append([chance**number for number in range(1, most + 1)])
+        best = self._best_number(chances, num_rows=num_rows, room=room)
         return NextDrafts(best, are_awaited=True) if best else self._perhaps_trial()
 
     def _perhaps_trial(self) -> NextDrafts:
@@ -149,21 +148,44 @@ class Speculation:
             room -= len(shares[-1])
         return shares
 
-    def _best_lengths(self, chances: list[list[float]], *, num_rows: int, room: int, num_next: int = 0) -> list[int]:
-        """How many drafts of each candidate give most tokens a second; `num_next` are made behind the step."""
+    def _best_number(
+        self, chances: Sequence[Sequence[float]], *, num_rows: int, room: int, num_next: int | None = None
+    ) -> int:
+        """How many drafts of each candidate give most tokens a second; those who have fewer have all of theirs.
+
+        Args:
+            num_next: drafts that are made behind the step for each; None where these are the ones in question.
+        """
+        if not self.costs.are_known(num_rows):
+            return 0
+        best, best_rate = 0, _LEAST_GAIN * num_rows / self.costs.seconds(num_rows, num_next or 0)
+        expected, num_tokens = float(num_rows), num_rows
+        for number in range(1, max(map(len, chances), default=0) + 1):
+            right = [found[number - 1] for found in chances if len(found) >= number]
+            num_tokens += len(right)
+            if num_tokens - num_rows > room:
+                break
+            expected += sum(right)
+            rate = expected / self.costs.seconds(num_tokens, number if num_next is None else num_next)
+            if rate > best_rate:
+                best, best_rate = number, rate
+        return best
+
+    def _best_lengths(self, chances: list[list[float]], *, num_rows: int, room: int) -> list[int]:
+        """How many drafts of each candidate give most tokens a second, where each may have its own number."""
         if not self.costs.are_known(num_rows):
             return [0] * len(chances)
         places = [(chance, index) for index, found in enumerate(chances) for chance in found]
         places.sort(key=lambda place: -place[0])
         # More tokens a second than without, by enough.
-        best, best_rate = 0, _LEAST_GAIN * num_rows / self.costs.seconds(num_rows, num_next)
+        best, best_rate = 0, _LEAST_GAIN * num_rows / self.costs.seconds(num_rows)
         expected, tried = float(num_rows), 1
         for number, (chance, _) in enumerate(places[:room], start=1):
             expected += chance
             if number < tried and number < len(places):
                 continue
             tried = number + max(1, number // 4)
-            rate = expected / self.costs.seconds(num_rows + number, num_next)
+            rate = expected / self.costs.seconds(num_rows + number)
             if rate > best_rate:
                 best, best_rate = number, rate
         lengths = [0] * len(chances)

@@ -15,7 +15,7 @@ class DraftStatistics:
 
     Attributes:
         num_drafts: rows of steps that had draft tokens.
-        total_draft_tokens, total_accepted_tokens: of these rows.
+        total_draft_tokens, total_accepted_tokens: draft tokens in these rows, and those that were accepted.
         accepted_by_position: how often the first draft token of a row was accepted, the second, and so on.
     """
 

@@ -27,12 +27,12 @@ class Compilers:
     """Compiles each constraint with the backend that suits it. A backend that hangs holds up no other.
 
     Args:
-        tokenizer, vocab_size, eos_token_ids: of the model.
+        tokenizer, vocab_size, eos_token_ids: the model's.
         setting: `structured_output_backend`.
         clock: seconds, for deadlines.
 
     Attributes:
-        vocabulary: of the model.
+        vocabulary: the model's vocabulary.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from atom_core.config.sections import StructuredOutputConfig
-from atom_core.messages import EngineOutput, EngineRequest, SchedulerOutput
+from atom_core.messages import EngineOutput, EngineRequest, RequestState, SchedulerOutput
 from atom_core.structured_output.backend import Grammar
 from atom_core.structured_output.compiler import Compilation, CompilerBusyError
 from atom_core.structured_output.compilers import Compilers
@@ -115,6 +115,10 @@ class ConstrainedRequests:
     def has_waiting(self) -> bool:
         """Whether any request waits for its grammar."""
         return bool(self._waiting)
+
+    def states(self) -> list[RequestState]:
+        """Where those stand that wait for their grammars."""
+        return [RequestState(waiting.request.caller_id, "compiling grammar") for waiting in self._waiting.values()]
 
     def take_ready(self) -> Iterable[tuple[EngineRequest, Refusal | None]]:
         """Requests that wait no longer, each with the reason why it cannot run, or None."""

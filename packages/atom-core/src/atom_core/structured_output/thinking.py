@@ -16,8 +16,8 @@ class ThinkingParser:
     """A `Parser` around another one, or around free text.
 
     Args:
-        budget: of the request.
-        vocabulary: of the model.
+        budget: the request's budget.
+        vocabulary: the model's vocabulary.
         inner: what the text follows besides, thinking included; None for free text.
     """
 

@@ -11,7 +11,7 @@ class Vocabulary:
     """The bytes of each token, and which of them are no text.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
         vocab_size: rows of the model's head; ids past the tokenizer's stand for nothing and are never allowed.
 
     Attributes:

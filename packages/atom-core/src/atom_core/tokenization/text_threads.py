@@ -25,7 +25,7 @@ class TooManyTokensError(ValueError):
     """A text has more tokens than were asked for.
 
     Attributes:
-        index: of the text.
+        index: which of the texts it is.
         num_tokens: that it has.
     """
 
@@ -45,7 +45,7 @@ class TextThreads:
         tokenizer: its library lets go of the interpreter while it works on a batch.
 
     Attributes:
-        most_characters_per_token: of a text that one token stands for; None where nothing limits them.
+        most_characters_per_token: the longest text that one token stands for; None where nothing limits it.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -63,6 +63,11 @@ class Tokenizer:
         return cls.from_folder(checkpoint.path)
 
     @classmethod
+    def of_model(cls, checkpoint: Checkpoint, folder: str | None = None) -> Tokenizer:
+        """The tokenizer of a folder where one is named, else the model's own (see `from_checkpoint` for errors)."""
+        return cls.from_checkpoint(checkpoint) if folder is None else cls.from_folder(folder)
+
+    @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:
         """The tokenizer of a folder with tokenizer.json (see `from_checkpoint` for errors)."""
         from atom_core.tokenization.hf_folder import tokenizer_from_folder

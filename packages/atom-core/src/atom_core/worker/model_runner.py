@@ -68,7 +68,7 @@ class ModelRunner:
     """Loads a model and runs steps; every method is called from one thread.
 
     Args:
-        config: of the engine.
+        config: the engine's configuration.
         load_model: gives the model; tests and benchmarks put another in its place.
         ranks: those that run the same steps, each on its part of the model.
         capture: makes graphs of steps on a device; None captures CUDA graphs on a GPU, and nothing on a CPU.

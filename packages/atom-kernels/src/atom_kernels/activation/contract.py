@@ -14,8 +14,8 @@ from atom_kernels.dtypes import unplanned
 class GatedActivationProblem:
     """Attributes:
     intermediate_size: I; inputs are [T, 2I], outputs [T, I].
-    dtype: of both.
-    activation: of the gate; backends refuse what they do not compute.
+    dtype: the dtype of both.
+    activation: what is applied to the gate; backends refuse what they do not compute.
     alpha, limit: swiglu_oai only.
     """
 
@@ -37,8 +37,8 @@ class GatedActivationProblem:
 @dataclass(frozen=True)
 class ActivationProblem:
     """Attributes:
-    size: of the last dimension.
-    dtype: of the input and the result.
+    size: the size of the last dimension.
+    dtype: the dtype of the input and the result.
     activation: one of `UNGATED`.
     """
 

@@ -32,7 +32,7 @@ class AiterApi:
 
     Attributes:
         release: "git" (v0.1.17 or later) or "pypi" (0.1.7.post2): positional orders differ between these.
-        version: of the distribution, as installed.
+        version: the version of the distribution, as installed.
         functions: (our name, its parameters in AITER's order) of those that exist.
     """
 

@@ -42,7 +42,7 @@ def make_step(
         rotary_dim: None for no rotation.
         interleaved: the kind of rotation.
         norms: head norms on queries and keys.
-        seed: of everything.
+        seed: seeds every random number.
     """
     generator = torch.Generator().manual_seed(seed)
 

@@ -100,7 +100,7 @@ class Launch:
         key_ends: torch.Tensor | None = None,
         slot_mapping: torch.Tensor | None = None,
     ) -> Launch:
-        """Of contiguous tensors in the dtypes of attention.h; the rows of the block table may lie apart."""
+        """A launch over contiguous tensors in the dtypes of attention.h; rows of the block table may lie apart."""
         batch = NativeBatch(
             query_starts=query_starts.data_ptr(),
             query_ends=query_ends.data_ptr(),

@@ -25,7 +25,7 @@ class AttentionProblem:
             reads key/value head ``h // (num_heads // num_kv_heads)``.
         head_dim: elements of one head.
         scale: factor on ``q @ k``, usually ``head_dim ** -0.5``.
-        dtype: of queries, new keys and values, and the output, by torch name.
+        dtype: the dtype of queries, new keys and values, and the output, by torch name.
         cache: how keys and values are cached.
         block_size: tokens of one cache block.
         sliding_window: tokens visible to a query including itself; None sees everything.
@@ -125,7 +125,7 @@ class AttentionPrologue:
             rotates nothing. Elements of a head past rotary_dim are left as they are.
         interleaved: pairs are neighbors (GPT-J) instead of halves (NeoX).
         q_norm_weight, k_norm_weight: ``[head_dim]``, None for no norm.
-        norm_eps: of both norms.
+        norm_eps: added to the mean square in both norms.
     """
 
     positions: torch.Tensor

@@ -138,5 +138,9 @@ class ReferenceAttention(MixerRunner):
 
 
 BACKEND = MixerBackend(
-    name="reference", create=ReferenceAttention, why_not_strided=reads_any_strides, cache_scales=ALL_SCALES
+    name="reference",
+    create=ReferenceAttention,
+    why_not_strided=reads_any_strides,
+    cache_scales=ALL_SCALES,
+    is_fallback=True,
 )

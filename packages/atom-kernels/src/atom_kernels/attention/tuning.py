@@ -37,7 +37,7 @@ class AttentionSubject(Subject):
         problem: the layer.
         context: tokens of each request that decodes.
         prompt: tokens of the prompt.
-        device: of all of it.
+        device: where all of it lies.
     """
 
     def __init__(

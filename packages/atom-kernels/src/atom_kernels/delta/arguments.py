@@ -12,6 +12,11 @@ def packed_indices(*indices: torch.Tensor) -> list[torch.Tensor]:
     return [index.int().contiguous() for index in indices]
 
 
+def with_rows(x: torch.Tensor) -> torch.Tensor:
+    """x ``[T, C]`` with the elements of a row side by side: rows may be apart, as parts of wider ones are."""
+    return x if x.stride(1) == 1 else x.contiguous()
+
+
 def check_rows(operator: str, dtype: torch.dtype, *rows: tuple[torch.Tensor, int]) -> None:
     """Raises TypeError for a tensor whose rows are not of `dtype`, or have another size than the one beside it."""
     for x, size in rows:

@@ -9,9 +9,10 @@ holds. A slot of -1 pads the batch: the rows become 0, and no state is read or w
 
 ``kept_slots[s, j]`` gets the state behind row ``J - 1 - j`` from the sequence's end: the last column the state that it
 leaves, and those before it the states that it had, one for each draft that may be rejected. -1 keeps nothing. A
-sequence of more than J rows keeps only its last state: its other columns are not read. A sequence's state is read
-before any is kept, so it may be kept where it was found (``kept_slots = slots[:, None]`` updates in place). A slot that
-one sequence keeps is named by no other.
+sequence of more than J rows keeps only its last state: its other columns are not read. The delta rule may put the
+state of a sequence of more than 16 rows there in between, so that one must not be -1. A sequence's state is read before
+any is kept, so it may be kept where it was found (``kept_slots = slots[:, None]`` updates in place). A slot that one
+sequence keeps is named by no other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 
 import torch
 
-from atom_kernels.delta.sequences import rows_of_sequences
+from atom_kernels.delta.sequences import Rows, rows_of_sequences
 from atom_kernels.protocols import Slots
 
 # Added to the sum of squares by which queries and keys are normed.
@@ -163,6 +164,7 @@ def gated_delta(
     out_THV.zero_()
     check_kept(kept_slots_SJ)
     for rows in rows_of_sequences(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S):
+        check_last_is_kept(rows)
         state_HXV = states_NHXV[rows.slot].clone()
         if rows.context == 0:
             state_HXV.zero_()
@@ -184,6 +186,16 @@ def check_kept(kept_slots_SJ: torch.Tensor) -> None:
         raise ValueError(
             f"kept_slots names {kept_slots_SJ.shape[1]} states of each sequence, and at most {MAX_TOKEN_BY_TOKEN} "
             f"can be kept: propose at most {MAX_TOKEN_BY_TOKEN - 1} drafts"
+        )
+
+
+def check_last_is_kept(rows: Rows) -> None:
+    """Raises ValueError for a sequence of more rows than go token by token, if its last state is not kept."""
+    num_rows = rows.end - rows.first
+    if num_rows > MAX_TOKEN_BY_TOKEN and rows.end - 1 not in rows.kept:
+        raise ValueError(
+            f"kept_slots keeps no state of a sequence of {num_rows} rows: name a slot for the last state of each "
+            f"sequence of more than {MAX_TOKEN_BY_TOKEN} rows"
         )
 
 

@@ -175,7 +175,7 @@ class _SelectedOperators(MixerRunner):
         self, inputs: tuple[torch.Tensor, ...], caches: Caches, metadata: _Metadata, *, weights: Any, prologue: Any
     ) -> torch.Tensor:
         """Inputs are qkv ``[T, C]``, and what makes decays and betas, ``[T, G]`` and ``[T, H]``."""
-        qkv_TC, a_TG, b_TH = (x.contiguous() for x in inputs)
+        qkv_TC, a_TG, b_TH = inputs
         conv_states, delta_states = caches
         short_conv, gated_delta = weights
         # A request's state stays where it is.

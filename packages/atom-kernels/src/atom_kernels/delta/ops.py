@@ -62,10 +62,11 @@ def _make_conv(problem: ShortConvProblem, num_rows: int, generator: torch.Genera
         return torch.randn(*shape, generator=generator).to(problem.dtype)
 
     made = make_sequences(num_rows, generator)
-    x = random(num_rows, problem.channels)
+    # Rows are parts of wider ones, as a projection gives them; so are those of a and b below.
+    x = random(num_rows, problem.channels + 3)[:, : problem.channels]
     states = random(made.num_slots, problem.channels, problem.width - 1)
     weights = {"weight": random(problem.channels, problem.width)}
-    return weights, (x, torch.full_like(x, 7.0), states, *made[:4])
+    return weights, (x, torch.full((num_rows, problem.channels), 7.0, dtype=problem.dtype), states, *made[:4])
 
 
 def _make_delta(problem: GatedDeltaProblem, num_rows: int, generator: torch.Generator) -> Any:
@@ -77,8 +78,9 @@ def _make_delta(problem: GatedDeltaProblem, num_rows: int, generator: torch.Gene
     weights = {"a_log": torch.rand(heads, generator=generator) * 3 - 2, "dt_bias": random(problem.gates)}
     states = random(made.num_slots, heads, problem.key_dim, problem.value_dim)
     out = torch.full((num_rows, heads, problem.value_dim), 7.0, dtype=dtype)
-    rows = (random(num_rows, size).to(dtype) for size in (problem.channels, problem.gates, heads))
-    return weights, (*rows, out, states, *made[:4], made.max_query_len)
+    qkv = random(num_rows, problem.channels).to(dtype)
+    b, a = random(num_rows, heads + problem.gates).to(dtype).split([heads, problem.gates], dim=1)
+    return weights, (qkv, a, b, out, states, *made[:4], made.max_query_len)
 
 
 def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:

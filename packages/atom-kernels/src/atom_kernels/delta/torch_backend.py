@@ -9,7 +9,14 @@ from typing import Any
 
 import torch
 
-from atom_kernels.delta.contract import CHUNK, MAX_TOKEN_BY_TOKEN, GatedDeltaProblem, check_kept, delta_inputs
+from atom_kernels.delta.contract import (
+    CHUNK,
+    MAX_TOKEN_BY_TOKEN,
+    GatedDeltaProblem,
+    check_kept,
+    check_last_is_kept,
+    delta_inputs,
+)
 from atom_kernels.delta.sequences import Rows, rows_of_sequences
 
 # With gates of channels the decay between two tokens is a vector: smaller chunks keep all of them in reach.
@@ -36,6 +43,7 @@ def bind_gated_delta(problem: GatedDeltaProblem, weights: Any) -> Callable[..., 
         out_THV.zero_()
         check_kept(kept_slots_SJ)
         for rows in rows_of_sequences(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S):
+            check_last_is_kept(rows)
             state_HXV = states_NHXV[rows.slot]
             if rows.context == 0:
                 state_HXV = torch.zeros_like(state_HXV)

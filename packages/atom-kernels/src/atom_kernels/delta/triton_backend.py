@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from atom_kernels.delta.arguments import check_rows, check_written, packed_indices
-from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem, check_kept
+from atom_kernels.delta.arguments import check_rows, check_written, packed_indices, with_rows
+from atom_kernels.delta.contract import MAX_TOKEN_BY_TOKEN, GatedDeltaProblem, ShortConvProblem, check_kept
+from atom_kernels.delta.triton_chunked import bind_chunked, computes_chunks
 from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.operator import Backend
 from atom_kernels.triton.launch import launch
@@ -30,6 +31,7 @@ def _supports_conv(problem: ShortConvProblem, platform: Any) -> str | None:
 
 def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:
     from atom_kernels.delta.triton_conv import short_conv_kernel
+    from atom_kernels.delta.triton_sequences import num_programs
     from atom_kernels.powers_of_two import power_of_two
     from atom_kernels.triton.support import dependent_launch
 
@@ -54,12 +56,11 @@ def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:
         check_rows("short_conv", problem.dtype, (x_TC, channels))
         check_written(problem.dtype, out=out_TC)
         check_written(problem.dtype, states=states_NCP)
-        num_rows, (num_sequences, num_kept) = len(x_TC), kept_slots_SJ.shape
+        x_TC, num_rows, (num_sequences, num_kept) = with_rows(x_TC), len(x_TC), kept_slots_SJ.shape
         launch(
-            short_conv_kernel, (2 + num_sequences + num_rows // _CONV_ROWS, num_blocks),
-            x_TC.contiguous(), out_TC, states_NCP,
-            *packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S),
-            weight_WC, num_rows, num_sequences, num_kept, **options,
+            short_conv_kernel, (num_programs(num_rows, num_sequences, _CONV_ROWS, 1), num_blocks),
+            x_TC, out_TC, states_NCP, *packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S),
+            weight_WC, num_rows, num_sequences, num_kept, x_TC.stride(0), **options,
         )  # fmt: skip
 
     return run
@@ -78,12 +79,14 @@ def _bind_delta(problem: GatedDeltaProblem, weights: Any) -> Callable[..., None]
 
     a_log_H, dt_bias_G = weights["a_log"].contiguous(), weights["dt_bias"].contiguous()
     heads, dtype = problem.num_value_heads, problem.dtype
+    run_chunks = bind_chunked(problem, a_log_H, dt_bias_G) if computes_chunks(problem) else None
     block = min(_COLUMNS, power_of_two(problem.value_dim))
     num_blocks = -(-problem.value_dim // block)
     options: dict[str, Any] = {
         "KEY_HEADS": problem.num_key_heads, "HEADS": heads,
         "KEY_DIM": problem.key_dim, "VALUE_DIM": problem.value_dim, "CHANNEL_GATES": problem.channel_gates,
-        "BLOCK_X": power_of_two(problem.key_dim), "BLOCK_V": block, "num_warps": 1,
+        "BLOCK_X": power_of_two(problem.key_dim), "BLOCK_V": block, "HAS_CHUNKS": run_chunks is not None,
+        "num_warps": 1,
     } | dependent_launch()  # fmt: skip
 
     def run(
@@ -103,12 +106,22 @@ def _bind_delta(problem: GatedDeltaProblem, weights: Any) -> Callable[..., None]
         check_written(dtype, out=out_THV)
         check_written(torch.float32, states=states_NHXV)
         num_sequences, num_kept = kept_slots_SJ.shape
-        launch(
-            gated_delta_kernel, (num_blocks, heads, 2 + num_sequences),
-            qkv_TC.contiguous(), a_TG.contiguous(), b_TH.contiguous(), out_THV, states_NHXV,
-            *packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S),
-            a_log_H, dt_bias_G, len(qkv_TC), num_sequences, num_kept, problem.key_dim**-0.5, **options,
-        )  # fmt: skip
+        indices = packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
+        a_TG, b_TH = with_rows(a_TG), with_rows(b_TH)
+        rows = (qkv_TC.contiguous(), a_TG, b_TH, out_THV, states_NHXV)
+        strides = (a_TG.stride(0), b_TH.stride(0))
+        numbers = (len(qkv_TC), num_sequences, num_kept, *strides, problem.key_dim**-0.5)
+
+        def run_tokens(*, behind_chunks: bool) -> None:
+            launch(
+                gated_delta_kernel, (num_blocks, heads, 2 + num_sequences), *rows, *indices,
+                a_log_H, dt_bias_G, *numbers, BEHIND_CHUNKS=behind_chunks, SEVERAL_ROWS=max_query_len > 1, **options,
+            )  # fmt: skip
+
+        run_tokens(behind_chunks=False)
+        if run_chunks is not None and max_query_len > MAX_TOKEN_BY_TOKEN:
+            run_chunks(*rows, *indices)
+            run_tokens(behind_chunks=True)
 
     return run
 
@@ -121,7 +134,7 @@ CONV_BY_TRITON = Backend(
 )
 DELTA_BY_TRITON = Backend(
     name="triton",
-    implementation="Triton gated_delta, token by token",
+    implementation="Triton gated_delta, token by token, long pieces in chunks",
     supports=_supports_delta,
     bind=_bind_delta,
 )

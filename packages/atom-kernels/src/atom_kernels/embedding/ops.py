@@ -20,7 +20,7 @@ class EmbeddingProblem:
 
     Attributes:
         first_id: the id of the table's first row where the vocabulary is split over ranks.
-        weight_format: of the table, whose parts have an element or more for each row; None is plain numbers.
+        weight_format: the table's format, whose parts have an element or more for each row; None is plain numbers.
     """
 
     num_embeddings: int

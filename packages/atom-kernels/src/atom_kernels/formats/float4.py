@@ -8,20 +8,13 @@ from itertools import pairwise
 
 import torch
 
-from atom_kernels.formats.nibbles import pack_nibbles, unpack_nibbles
+from atom_kernels.formats.codes import E2M1_MAGNITUDES, Codes
+from atom_kernels.formats.nibbles import pack_nibbles
 from atom_kernels.formats.tiles import largest_of_tiles
-from atom_kernels.formats.weight_format import Part, WeightFormat, spread
+from atom_kernels.formats.weight_format import Part, WeightFormat, dequantized, spread
 
-# Of codes 0 to 7; bit 3 is the sign.
-_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_VALUES = torch.tensor([*_MAGNITUDES, *(-value for value in _MAGNITUDES)])
-E2M1_MAX = _MAGNITUDES[-1]
+E2M1_MAX = E2M1_MAGNITUDES[-1]
 _MXFP4_BLOCK, _NVFP4_BLOCK = 32, 16
-
-
-def decode_e2m1(packed: torch.Tensor) -> torch.Tensor:
-    """``uint8 [..., K / 2] -> float32 [..., K]``."""
-    return _VALUES.to(packed.device)[unpack_nibbles(packed).int()]
 
 
 def encode_e2m1(values: torch.Tensor) -> torch.Tensor:
@@ -29,7 +22,7 @@ def encode_e2m1(values: torch.Tensor) -> torch.Tensor:
     magnitudes = values.abs()
     # Between codes c and c + 1 lies the middle; an even c keeps it, an odd one leaves it to c + 1.
     codes = torch.zeros_like(values, dtype=torch.uint8)
-    for code, (low, high) in enumerate(pairwise(_MAGNITUDES)):
+    for code, (low, high) in enumerate(pairwise(E2M1_MAGNITUDES)):
         middle = (low + high) / 2
         codes += magnitudes > middle if code % 2 == 0 else magnitudes >= middle
     return pack_nibbles(codes | values.signbit().to(torch.uint8) << 3)
@@ -47,15 +40,21 @@ class Mxfp4:
     name: str = "mxfp4"
 
     @property
+    def codes(self) -> Codes:
+        return Codes.E2M1
+
+    @property
     def parts(self) -> Mapping[str, Part]:
         return {
             "weight": Part(torch.uint8, columns=2, is_scale=False),
             "scale": Part(torch.uint8, columns=_MXFP4_BLOCK),
         }
 
+    def scales(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return power_of_two(tensors["scale"])
+
     def dequantize(self, tensors: Mapping[str, torch.Tensor], num_columns: int) -> torch.Tensor:
-        values = decode_e2m1(tensors["weight"])
-        return values.mul_(spread(power_of_two(tensors["scale"]), self.parts["scale"], *values.shape[-2:]))
+        return dequantized(self, tensors)
 
     def quantize(self, weight: torch.Tensor) -> dict[str, torch.Tensor]:
         part = self.parts["scale"]
@@ -88,6 +87,10 @@ class Nvfp4:
     name: str = "nvfp4"
 
     @property
+    def codes(self) -> Codes:
+        return Codes.E2M1
+
+    @property
     def parts(self) -> Mapping[str, Part]:
         return {
             "weight": Part(torch.uint8, columns=2, is_scale=False),
@@ -95,11 +98,12 @@ class Nvfp4:
             "tensor_scale": Part(torch.float32, columns=None),
         }
 
-    def dequantize(self, tensors: Mapping[str, torch.Tensor], num_columns: int) -> torch.Tensor:
+    def scales(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         block, tensor_scale = tensors["scale"].float(), tensors["tensor_scale"]
-        scale = block / tensor_scale if self.divides else block * tensor_scale
-        values = decode_e2m1(tensors["weight"])
-        return values.mul_(spread(scale, self.parts["scale"], *values.shape[-2:]))
+        return block / tensor_scale if self.divides else block * tensor_scale
+
+    def dequantize(self, tensors: Mapping[str, torch.Tensor], num_columns: int) -> torch.Tensor:
+        return dequantized(self, tensors)
 
     def quantize(self, weight: torch.Tensor) -> dict[str, torch.Tensor]:
         part = self.parts["scale"]

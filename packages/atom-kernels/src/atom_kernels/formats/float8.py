@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from atom_kernels.formats.codes import Codes
 from atom_kernels.formats.tiles import largest_of_tiles
-from atom_kernels.formats.weight_format import Part, WeightFormat, spread
+from atom_kernels.formats.weight_format import Part, WeightFormat, dequantized, spread
 
 FP8_MAX = 448.0
 
@@ -29,15 +30,21 @@ class Float8:
         return "fp8 per row" if self.columns is None else f"fp8 {self.rows}x{self.columns}"
 
     @property
+    def codes(self) -> Codes:
+        return Codes.E4M3
+
+    @property
     def parts(self) -> Mapping[str, Part]:
         return {
             "weight": Part(torch.float8_e4m3fn, is_scale=False),
             "scale": Part(torch.float32, self.rows, self.columns),
         }
 
+    def scales(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return tensors["scale"]
+
     def dequantize(self, tensors: Mapping[str, torch.Tensor], num_columns: int) -> torch.Tensor:
-        weight = tensors["weight"].float()
-        return weight.mul_(spread(tensors["scale"], self.parts["scale"], *weight.shape[-2:]))
+        return dequantized(self, tensors)
 
     def quantize(self, weight: torch.Tensor) -> dict[str, torch.Tensor]:
         part = self.parts["scale"]

@@ -8,9 +8,10 @@ from enum import StrEnum
 
 import torch
 
-from atom_kernels.formats.nibbles import pack_nibbles, unpack_nibbles
+from atom_kernels.formats.codes import Codes
+from atom_kernels.formats.nibbles import pack_nibbles
 from atom_kernels.formats.tiles import largest_of_tiles, smallest_and_largest
-from atom_kernels.formats.weight_format import Part, WeightFormat, spread
+from atom_kernels.formats.weight_format import Part, WeightFormat, dequantized, spread
 
 
 class Offset(StrEnum):
@@ -36,7 +37,7 @@ class Integers:
         bits: 8 or 4.
         group: inputs that share a scale; None is a whole row.
         offset: codes of four bits may have any, those of eight a minimum.
-        scale_dtype: of scales and minima.
+        scale_dtype: the dtype of scales and minima.
     """
 
     bits: int
@@ -57,6 +58,10 @@ class Integers:
         return f"int{self.bits} per {group}{offset}"
 
     @property
+    def codes(self) -> Codes:
+        return Codes.INT8 if self.bits == 8 else Codes.INT4
+
+    @property
     def parts(self) -> Mapping[str, Part]:
         codes = Part(torch.int8, is_scale=False) if self.bits == 8 else Part(torch.uint8, columns=2, is_scale=False)
         parts = {"weight": codes, "scale": Part(self.scale_dtype, columns=self.group)}
@@ -66,16 +71,11 @@ class Integers:
             parts["minimum"] = Part(self.scale_dtype, columns=self.group)
         return parts
 
+    def scales(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return tensors["scale"]
+
     def dequantize(self, tensors: Mapping[str, torch.Tensor], num_columns: int) -> torch.Tensor:
-        shape = tensors["weight"].shape[-2], num_columns
-        across = {
-            name: spread(tensors[name].float(), part, *shape) for name, part in self.parts.items() if part.is_scale
-        }
-        codes = (tensors["weight"] if self.bits == 8 else unpack_nibbles(tensors["weight"])).float()
-        if self.offset is Offset.MINIMUM:
-            return codes.mul_(across["scale"]).add_(across["minimum"])
-        zero_point = across.get("zero_point", 0.0 if self.bits == 8 else 8.0)
-        return codes.sub_(zero_point).mul_(across["scale"])
+        return dequantized(self, tensors)
 
     def quantize(self, weight: torch.Tensor) -> dict[str, torch.Tensor]:
         scale_part = self.parts["scale"]

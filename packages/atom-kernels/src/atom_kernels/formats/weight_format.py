@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from atom_kernels.formats.codes import Codes
 from atom_kernels.operator import WeightSpec
 
 
@@ -16,7 +17,7 @@ class Part:
     """One tensor of a format. Each of its elements belongs to `rows` x `columns` weights.
 
     Attributes:
-        dtype: of the tensor.
+        dtype: the dtype of the tensor.
         rows: outputs that share an element.
         columns: inputs that share an element; None is a whole row. Two packed codes share a byte.
         is_scale: an element is a number that its weights have in common, so that it may be repeated for fewer of them.
@@ -28,7 +29,7 @@ class Part:
     is_scale: bool = True
 
     def shape(self, num_rows: int, num_columns: int) -> tuple[int, int]:
-        """Of the tensor for a matrix of that size; elements at its edges may stand for fewer weights."""
+        """The tensor's shape for a matrix of that size; elements at its edges may stand for fewer weights."""
         return -(-num_rows // self.rows), 1 if self.columns is None else -(-num_columns // self.columns)
 
 
@@ -45,7 +46,19 @@ class WeightFormat(Protocol):
         ...
 
     @property
-    def parts(self) -> Mapping[str, Part]: ...
+    def codes(self) -> Codes:
+        """What the part ``weight`` holds."""
+        ...
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """The tensors: ``weight``, and ``scale`` unless codes are plain. ``zero_point`` and ``minimum`` may follow, in
+        the tiles of ``scale``: a weight is ``(code - zero_point) * scale + minimum``."""
+        ...
+
+    def scales(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """What the codes of each tile are multiplied by, as numbers of any floating dtype; codes are not plain."""
+        ...
 
     def dequantize(self, tensors: Mapping[str, torch.Tensor], num_columns: int) -> torch.Tensor:
         """The float32 weights [..., N, `num_columns`], each rounded at most once."""
@@ -75,8 +88,15 @@ class Plain:
         return str(self.dtype).removeprefix("torch.")
 
     @property
+    def codes(self) -> Codes:
+        return Codes.PLAIN
+
+    @property
     def parts(self) -> Mapping[str, Part]:
         return {"weight": Part(self.dtype, is_scale=False)}
+
+    def scales(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        raise TypeError(f"{self.name} has no scales")
 
     def dequantize(self, tensors: Mapping[str, torch.Tensor], num_columns: int) -> torch.Tensor:
         return tensors["weight"].float()
@@ -86,6 +106,20 @@ class Plain:
 
     def with_tiles(self, rows: int, columns: int | None) -> WeightFormat:
         return self
+
+
+def dequantized(weight_format: WeightFormat, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The float32 weights that a format describes: ``(code - zero_point) * scale + minimum``."""
+    numbers, parts = weight_format.codes.numbers(tensors["weight"]), weight_format.parts
+    shape = numbers.shape[-2:]
+    if "zero_point" in parts:
+        numbers.sub_(spread(tensors["zero_point"].float(), parts["zero_point"], *shape))
+    elif weight_format.codes is Codes.INT4 and "minimum" not in parts:
+        numbers.sub_(8.0)
+    numbers.mul_(spread(weight_format.scales(tensors).float(), parts["scale"], *shape))
+    if "minimum" in parts:
+        numbers.add_(spread(tensors["minimum"].float(), parts["minimum"], *shape))
+    return numbers
 
 
 def weight_specs(

@@ -40,7 +40,7 @@ class WaitPolicy:
 
     Args:
         spin: what is made short or long.
-        share: of the time since it was last asked, the part in which threads waited for a core (`ThreadDelays.share`).
+        share: gives the part of the time since its last call in which threads waited for a core (`ThreadDelays.share`).
         clock: seconds.
     """
 

@@ -17,9 +17,9 @@ class LinearProblem:
     """``[T, in_features] -> [T, out_features]`` in `dtype`.
 
     Attributes:
-        out_dtype: of the result where it is not `dtype`: float32, so that logits keep the sums as they are.
-        weight_format: of the weight; None is plain numbers in `dtype`.
-        input_format: what rows of x may be rounded to where that makes a product faster; None is not at all.
+        out_dtype: the dtype of the result where it is not `dtype`: float32, so that logits keep the sums as they are.
+        weight_format: the weight's format; None is plain numbers in `dtype`.
+        input_format: what rows of x may be rounded to where that makes a product faster; None leaves them as they are.
     """
 
     in_features: int

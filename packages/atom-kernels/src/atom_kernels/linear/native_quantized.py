@@ -9,27 +9,25 @@ from typing import Any
 import torch
 
 from atom_kernels.dtypes import why_not_dtype
-from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, unpack_nibbles
-from atom_kernels.formats.float4 import power_of_two
+from atom_kernels.formats import Codes, unpack_nibbles
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend, Layout
 
-_FORMATS = (Float8, Integers, Mxfp4, Nvfp4)
 # By the dtype that is multiplied.
 _FUNCTIONS = {torch.float32: "linear_quantized_f32", torch.bfloat16: "linear_quantized_bf16"}
 _SIGNATURES = dict.fromkeys(_FUNCTIONS.values(), "lpppppppllll->l") | {"has_linear_bf16": "->l"}
 # As the source numbers them.
-_INT8, _INT4, _E2M1, _E4M3 = range(4)
+_KINDS = {Codes.INT8: 0, Codes.INT4: 1, Codes.E2M1: 2, Codes.E4M3: 3}
 # Columns that lie together: codes of four bits have their first half in the low halves of 16 bytes.
 _BLOCK = 32
 _HALF = 16
 
 
 def _supports(problem: LinearProblem, platform: Any) -> str | None:
-    if problem.weight_format is None:
+    if problem.held.codes is Codes.PLAIN:
         return "for quantized weights"
-    if not isinstance(problem.weight_format, _FORMATS):
+    if problem.held.codes not in _KINDS:
         return f"does not read {problem.held.name}"
     reason = why_not_dtype(problem.dtype, (torch.float32, torch.bfloat16)) or native_unavailable("linear_quantized")
     fast = platform.fast_bf16 and problem.dtype == torch.bfloat16
@@ -57,17 +55,14 @@ def group_size(problem: LinearProblem) -> int:
 
 def code_kind(problem: LinearProblem) -> int:
     """What a code is, as the source numbers it."""
-    weight_format = problem.held
-    if isinstance(weight_format, Integers):
-        return _INT8 if weight_format.bits == 8 else _INT4
-    return _E4M3 if isinstance(weight_format, Float8) else _E2M1
+    return _KINDS[problem.held.codes]
 
 
 def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None]:
-    kind, codes = code_kind(problem), weights["weight"]
+    codes = weights["weight"]
     zero, minimum, bias = weights.get("zero_point"), weights.get("minimum"), weights["bias"]
     return {
-        "codes": _by_halves(codes) if kind in (_INT4, _E2M1) else codes.contiguous().view(torch.uint8),
+        "codes": _by_halves(codes) if problem.held.codes.is_packed else codes.contiguous().view(torch.uint8),
         "scale": _by_group(problem, _scale(problem, weights)),
         "minimum": None if minimum is None else _by_group(problem, minimum.float()),
         "zero": None if zero is None else _by_group(problem, zero),
@@ -90,21 +85,15 @@ def _by_halves(packed: torch.Tensor) -> torch.Tensor:
 
 def _scale(problem: LinearProblem, weights: Any) -> torch.Tensor:
     """float32 for each tile. Codes of e2m1 are decoded to twice their numbers."""
-    weight_format, scale = problem.held, weights["scale"]
-    if isinstance(weight_format, Mxfp4):
-        return power_of_two(scale) / 2
-    if isinstance(weight_format, Nvfp4):
-        whole = weights["tensor_scale"]
-        return (scale.float() / whole if weight_format.divides else scale.float() * whole) / 2
-    return scale.float()
+    scale = problem.held.scales(weights).float()
+    return scale / 2 if problem.held.codes is Codes.E2M1 else scale
 
 
 def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
     rows, columns = problem.out_features, problem.in_features
-    groups, weight_format = columns // group_size(problem), problem.held
-    offset = weight_format.offset if isinstance(weight_format, Integers) else Offset.NONE
-    a_group = 4 + {Offset.NONE: 0, Offset.ZERO_POINT: 1, Offset.MINIMUM: 4}[offset]
-    codes = columns if code_kind(problem) in (_INT8, _E4M3) else columns // 2
+    groups, parts = columns // group_size(problem), problem.held.parts
+    a_group = 4 + ("zero_point" in parts) + 4 * ("minimum" in parts)
+    codes = columns // 2 if problem.held.codes.is_packed else columns
     return rows * (codes + groups * a_group + _multiplied(problem).itemsize * problem.bias)
 
 

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches, GroupSpec
 
 
+class UnsuitableBackendError(ValueError):
+    """A backend cannot run a layer; the message is the reason."""
+
+
 class MixerProblem(Protocol):
     """Shapes and rules of one layer, as this rank sees it. Frozen and hashable: layers of equal problems share work.
 
     Attributes:
-        name: of the operator.
+        name: the operator's name.
     """
 
     name: ClassVar[str]
@@ -133,6 +137,7 @@ class MixerBackend:
         why_not_strided: ``(problem, platform) -> None`` if its blocks may lie at any strides, else the reason why not.
         passed_over: ``(problem, platform, layout)`` -> (name, reason) of kernels that it might have taken instead.
         cache_scales: the kinds of `CacheFormat.scales` that it reads and writes.
+        is_fallback: it is the contract in plain torch, which is right everywhere and many times slower than a kernel.
         kernels: by the name of a layout, those that it calls over it, where they have names.
     """
 
@@ -143,6 +148,7 @@ class MixerBackend:
     why_not_strided: Callable[[Any, Platform], str | None] = reads_contiguous_blocks
     passed_over: Callable[[Any, Platform, CacheLayout], tuple[tuple[str, str], ...]] = nothing_passed_over
     cache_scales: tuple[str, ...] = (NO_SCALES,)
+    is_fallback: bool = False
     kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def why_not(self, problem: MixerProblem, platform: Platform) -> str | None:
@@ -154,16 +160,26 @@ class MixerBackend:
 
     def agree_on_layout(
         self, problem: MixerProblem, platform: Platform, offered: tuple[CacheLayout, ...] | None, usual: CacheLayout
-    ) -> CacheLayout | str:
-        """The layout that it reads, of those `offered`, or the reason why there is none.
+    ) -> CacheLayout:
+        """The layout that it reads, of those `offered`.
 
-        `usual` is the problem's own layout, or one of the same tensors with the strides that the host wants.
+        Args:
+            usual: the problem's own layout, or one of the same tensors with the strides that the host wants.
+
+        Raises:
+            UnsuitableBackendError: it cannot run the problem there, or reads no layout that the host offers.
         """
-        if any(tensor.strides is not None for tensor in usual.tensors):
+        reason = self.why_not(problem, platform)
+        is_strided = any(tensor.strides is not None for tensor in usual.tensors)
+        if reason is None and is_strided:
             reason = self.why_not_strided(problem, platform)
-            return usual if reason is None else reason
+        if reason is not None:
+            raise UnsuitableBackendError(reason)
+        if is_strided:
+            return usual
         wanted = self.layouts(problem, platform)
         for layout in wanted:
             if layout == usual or offered is None or layout in offered:
                 return layout
-        return f"reads the layout {' or '.join(layout.name for layout in wanted)}, which the host does not offer"
+        names = " or ".join(layout.name for layout in wanted)
+        raise UnsuitableBackendError(f"reads the layout {names}, which the host does not offer")

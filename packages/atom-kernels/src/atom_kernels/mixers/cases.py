@@ -21,7 +21,7 @@ class MixerStep:
         inputs: as the operator's contract lists them.
         weights: by name.
         caches: in the problem's own layout.
-        geometry: of the batch.
+        geometry: where the batch's tokens lie.
         prologue: norms and rotation, None for none.
     """
 

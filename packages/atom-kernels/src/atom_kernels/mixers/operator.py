@@ -26,7 +26,7 @@ class MixerOperator:
     """One layer's mixer with its prologue and cache write, for the command line of kernel developers.
 
     Attributes:
-        name: of the operator.
+        name: the operator's name.
         contract: the public function that is the reference; it is plain torch over caches that are written.
         explained: ``platform -> (label, problem)`` of real models, for `explain`.
         parity_steps: ``platform -> (problem, step)``, odd shapes and every rule, for `check` and the tests.
@@ -54,7 +54,7 @@ class MixerOperator:
         """Whether a kernel serves the sizes of real models there, with the numbers and the cache of `problem`."""
         numbers = {"dtype": problem.dtype, "cache": problem.cache}
         usual = (replace(cast("Any", example), **numbers) for _, example in self.explained(platform))
-        return any(select_mixer(one, platform).backend != "reference" for one in usual)
+        return any(select_mixer(one, platform).has_kernel for one in usual)
 
     def explain(self, platform: Platform) -> list[str]:
         lines = []
@@ -72,7 +72,7 @@ class MixerOperator:
             step = step.to(platform.device)
             reference = select_mixer(problem, platform, only_backend="reference")
             for plan in usable_plans(problem, platform):
-                if plan.backend != "reference":
+                if plan.has_kernel:
                     yield ParityCase(
                         backend=plan.backend,
                         label=self.describe(problem),
@@ -84,11 +84,10 @@ class MixerOperator:
     def bench_cases(self, platform: Platform) -> Iterator[BenchCase]:
         for requests in bench_requests(platform.device):
             for label, problem, step in self.bench_steps(platform, requests):
-                plans = usable_plans(problem, platform)
+                baseline = select_mixer(problem, platform, only_backend="torch")
                 step = step.to(platform.device)
-                baseline = next(plan for plan in plans if plan.backend == "torch")
-                for plan in plans:
-                    if plan.backend != "reference":
+                for plan in usable_plans(problem, platform):
+                    if plan.has_kernel:
                         yield BenchCase(
                             backend=plan.backend,
                             label=f"{label} {describe_requests(requests)}",

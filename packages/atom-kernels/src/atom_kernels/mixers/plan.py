@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from atom_kernels.mixers.backend import UnsuitableBackendError
 from atom_kernels.operator import check_weights
 from atom_kernels.platform import detect_platform
 
@@ -32,6 +33,7 @@ class MixerPlan:
         layout: what the host must allocate for every block.
         reasons: (backend, why it was passed over) of those tried before.
         kernels: what the backend calls, where it is made of kernels that have names.
+        has_kernel: a kernel runs it, instead of the contract in plain torch.
     """
 
     problem: MixerProblem
@@ -40,6 +42,7 @@ class MixerPlan:
     reasons: tuple[tuple[str, str], ...]
     create: Callable[[], MixerRunner] = field(repr=False, compare=False)
     kernels: tuple[str, ...] = ()
+    has_kernel: bool = True
 
     @cached_property
     def runner(self) -> MixerRunner:
@@ -85,8 +88,8 @@ class MixerPlan:
         Args:
             inputs: as the operator's contract lists them, ``[T, ...]`` each; they may be slices of one projection.
             caches: this layer's tensors, ``[num_blocks, *shape]`` of each entry of the layout; written in place.
-            metadata: of this step, from `build_metadata`.
-            weights: of this layer, from `prepare`; None where the problem has none.
+            metadata: what `build_metadata` made of this step.
+            weights: what `prepare` made of this layer's weights; None where the problem has none.
             prologue: norms and rotation, None for none.
 
         Returns:
@@ -120,14 +123,15 @@ def select_mixer(
     for backend in problem.backends:
         if only_backend is not None and only_backend != backend.name:
             continue
-        reason = backend.why_not(problem, platform)
-        layout = reason if reason is not None else backend.agree_on_layout(problem, platform, layouts, usual)
-        if not isinstance(layout, str):
-            reasons += backend.passed_over(problem, platform, layout)
-            kernels = backend.kernels.get(layout.name, ())
-            create = partial(backend.create, problem, layout)
-            return MixerPlan(problem, backend.name, layout, tuple(reasons), create, kernels)
-        reasons.append((backend.name, layout))
+        try:
+            layout = backend.agree_on_layout(problem, platform, layouts, usual)
+        except UnsuitableBackendError as error:
+            reasons.append((backend.name, str(error)))
+            continue
+        reasons += backend.passed_over(problem, platform, layout)
+        kernels = backend.kernels.get(layout.name, ())
+        create = partial(backend.create, problem, layout)
+        return MixerPlan(problem, backend.name, layout, tuple(reasons), create, kernels, not backend.is_fallback)
     known = ", ".join(backend.name for backend in problem.backends)
     tried = "; ".join(f"{name}: {reason}" for name, reason in reasons) or f"{only_backend!r} is not one of {known}"
     raise UnsupportedMixerError(f"nothing can run {problem} on {platform.name}: {tried}")

@@ -24,7 +24,7 @@ GROUP_SCORES = ("max", "top2")
 class RoutingProblem:
     """Attributes:
     num_experts, top_k: E and K.
-    dtype: of the logits.
+    dtype: the dtype of the logits.
     scoring: "softmax" over all experts, or "sigmoid" of each.
     renormalize: the chosen scores are divided by their sum.
     correction_bias: a float32 [E] is added to the scores for choosing, and for nothing else.
@@ -98,13 +98,13 @@ class ExpertsProblem:
     """Attributes:
     num_experts, top_k: E and K.
     hidden_size, intermediate_size: D and I.
-    dtype: of x, the weights and the result.
-    activation: of the gate; backends refuse what they do not compute.
+    dtype: the dtype of x, the weights and the result.
+    activation: what is applied to the gate; backends refuse what they do not compute.
     bias: both products of an expert have one.
     alpha, limit: swiglu_oai only.
     batch_invariant: the bits of a token's result depend on no other token.
-    gate_up_format, down_format: of the matrices of the two products; None is plain numbers in `dtype`.
-    input_format: what rows of both products may be rounded to where that makes them faster; None is not at all.
+    gate_up_format, down_format: the formats of the two products' matrices; None is plain numbers in `dtype`.
+    input_format: what rows of both products may be rounded to where that makes them faster; None leaves them.
     """
 
     num_experts: int

@@ -117,7 +117,7 @@ def bind_experts(
     Args:
         pointers: to the matrices of gate_up and down, and to their biases.
         keep_alive: what the pointers lead to.
-        dtype: of rows in the C function; None is the problem's.
+        dtype: the dtype of rows in the C function; None is the problem's.
     """
     dtype = dtype or problem.dtype
     # Arguments that never change are converted for C once.

@@ -219,6 +219,7 @@ MOE_EXPERTS = Op(
         quantized_experts.QUANTIZED_BACKEND,
         triton_experts_backend.EXPERTS_BACKEND,
         grouped_backend.GROUPED_BACKEND,
+        triton_experts_backend.PACKED_EXPERTS_BACKEND,
         native.EXPERTS_BACKEND,
         native_quantized.QUANTIZED_BACKEND,
         TORCH_BACKEND,

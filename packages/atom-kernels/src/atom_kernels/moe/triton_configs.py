@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from atom_kernels.moe.contract import ExpertsProblem
+from atom_kernels.formats import Plain
+from atom_kernels.linear.triton.packed_weights import packing_of
+from atom_kernels.linear.triton.skinny_configs import block_of_inputs
+from atom_kernels.moe.contract import ExpertMatrix, ExpertsProblem
 from atom_kernels.triton.limits import fitting
 from atom_kernels.tuned import tuned_rows
 
@@ -21,7 +24,9 @@ class TileConfig:
     Attributes:
         group_m: blocks of pairs that go through all outputs together, so that weights and rows stay in the L2 cache.
         swap: outputs are the long side of the tensor core's tile, which suits few pairs.
-        num_warps, num_stages: of a program, and of its loads in flight.
+        num_warps, num_stages: warps of a program, and how many of its loads are in flight.
+        dependent: whether programs start, and wait, while the kernel before still runs.
+        prefetch: lines of 128 bytes of each row of the second product's weights that a waiting program asks for.
     """
 
     block_m: int = 16
@@ -31,6 +36,8 @@ class TileConfig:
     swap: bool = False
     num_warps: int = 4
     num_stages: int = 4
+    dependent: bool = False
+    prefetch: int = 0
 
     def launch(self) -> dict[str, Any]:
         """The kernel's constants."""
@@ -61,11 +68,14 @@ class ExpertsConfig:
 def tuning_key(problem: ExpertsProblem) -> str:
     """The key of a problem's tuned configurations."""
     sizes = f"{problem.num_experts}x{problem.top_k} experts {problem.hidden_size}x{problem.intermediate_size}"
-    return f"{sizes} {problem.dtype}".replace("torch.", "")
+    held = [matrix.held for matrix in problem.matrices.values()]
+    names = dict.fromkeys(one.name for one in held if not isinstance(one, Plain))
+    return " ".join((sizes, str(problem.dtype).removeprefix("torch."), *names))
 
 
 # One kind of tile adds up a row in one order, however many rows there are.
 _INVARIANT_TILE = TileConfig(block_m=32, block_n=64, block_k=64, swap=True)
+_INVARIANT_PACKED_TILE = TileConfig(block_m=32, block_n=64, block_k=128, swap=True)
 
 
 class ExpertsConfigs:
@@ -74,9 +84,8 @@ class ExpertsConfigs:
     def __init__(self, problem: ExpertsProblem, device_name: str) -> None:
         self._problem = problem
         if problem.batch_invariant and problem.dtype.itemsize < 4:
-            self._rows: tuple[tuple[int | None, ExpertsConfig], ...] = (
-                (None, ExpertsConfig(_INVARIANT_TILE, _INVARIANT_TILE)),
-            )
+            tile = _INVARIANT_TILE if problem.is_plain else _INVARIANT_PACKED_TILE
+            self._rows: tuple[tuple[int | None, ExpertsConfig], ...] = ((None, _of_formats(problem, tile)),)
         else:
             tuned = tuned_rows("moe_experts", tuning_key(problem), device_name) or ()
             self._rows = tuple((row.max_rows, ExpertsConfig.parse(row.config)) for row in tuned)
@@ -90,6 +99,8 @@ class ExpertsConfigs:
 
 def default_config(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfig:
     """Blocks as high as an expert has pairs on average, within what a program can hold."""
+    if not problem.is_plain:
+        return _default_of_packed(problem, num_tokens)
     if problem.dtype.itemsize == 4:
         # Float32 products do not use tensor cores.
         tile = TileConfig(block_m=16, block_n=32, block_k=32, num_stages=2)
@@ -106,3 +117,32 @@ def default_config(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfig:
     itemsize = problem.dtype.itemsize
     tile = fitting(tile, "block_k", lambda tile: (tile.block_m + tile.block_n) * tile.block_k * itemsize)
     return ExpertsConfig(tile, tile)
+
+
+def _default_of_packed(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfig:
+    """Outputs are the long side of the tensor core's tile, and each weight is decoded once for as many pairs as fit."""
+    pairs_of_expert = num_tokens * problem.top_k / problem.num_experts
+    if problem.dtype.itemsize == 4:
+        tile = TileConfig(block_m=16, block_n=64, block_k=128, swap=True, num_stages=2)
+    elif pairs_of_expert <= 8:
+        tile = TileConfig(16, 64, 128, swap=True)
+    elif pairs_of_expert <= 24:
+        tile = TileConfig(32, 64, 128, swap=True)
+    elif pairs_of_expert <= 96:
+        tile = TileConfig(64, 128, 128, group_m=8, swap=True, num_stages=3)
+    else:
+        tile = TileConfig(128, 128, 128, group_m=8, swap=True, num_warps=8, num_stages=3)
+    itemsize = problem.dtype.itemsize
+    tile = fitting(tile, "block_m", lambda tile: (tile.block_m * itemsize + tile.block_n) * tile.block_k)
+    return _of_formats(problem, tile)
+
+
+def _of_formats(problem: ExpertsProblem, tile: TileConfig) -> ExpertsConfig:
+    """The tile for both products, with as many inputs at a time as the codes of each allow."""
+
+    def of(matrix: ExpertMatrix) -> TileConfig:
+        if isinstance(matrix.held, Plain):
+            return tile
+        return replace(tile, block_k=block_of_inputs(packing_of(matrix.held, matrix.columns), tile.block_k))
+
+    return ExpertsConfig(**{name: of(matrix) for name, matrix in problem.matrices.items()})

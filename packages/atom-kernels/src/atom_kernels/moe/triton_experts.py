@@ -10,13 +10,22 @@ import triton
 import triton.language as tl
 
 from atom_kernels.activation.triton_kernels import gated
+from atom_kernels.linear.triton.codes import PLANE, TILE
+from atom_kernels.linear.triton.packed import packed_products
+from atom_kernels.moe.triton_fragments import WORDS, fragment_product
 from atom_kernels.moe.triton_pairs import pairs_of_slot, sorted_block_of_slot
+from atom_kernels.triton.support import prefetch_rows, wait_before_next
+
+# Past the rows of every x.
+NO_ROW = tl.constexpr(2**40)
 
 
 @triton.jit(do_not_specialize=["num_pairs", "num_slots"])
 def experts_kernel(
     x_ptr,
     weight_ptr,
+    scale_ptr,
+    minimum_ptr,
     bias_ptr,
     out_ptr,
     ids_ptr,
@@ -35,26 +44,34 @@ def experts_kernel(
     BY_PAIR: tl.constexpr,
     ACTIVATION: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUP_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     SWAP: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+    PREFETCH: tl.constexpr,
 ):
     """``out[pair] = activation(weight[expert of pair] @ x[pair // PAIRS_PER_ROW] + bias)`` for one tile.
 
-    x is [rows, DEPTH], weight [E, WIDTH, DEPTH]. With an activation the first half of an expert's rows is its gate and
-    the second its up, and out has half as many columns; without one ("none") out has WIDTH columns.
+    x is [rows, DEPTH], weight [E, WIDTH, DEPTH]: "plain", or codes of another KIND (see `linear.triton.codes`) with
+    their scale and perhaps minimum. With an activation the first half of an expert's rows is its gate and the second
+    its up, and out has half as many columns; without one ("none") out has WIDTH columns.
 
     A program works in a *slot*, which has its pairs in one of two ways. With PAIRS_BLOCK > 0, at least the number of
     pairs, a slot is an expert (or with BY_PAIR the pair in which an expert is named first) and the program finds the
     expert's pairs by itself: a decode starts without a sort. Otherwise pairs are sorted: slot s is the s-th of all
     blocks of BLOCK_M pairs that have one expert.
 
-    It is not launched while its predecessor runs: programs that wait would take places on processors, and those that
-    work would be shared out unevenly.
+    With PREFETCH, its pairs were known to its predecessor: while that runs, it asks for so many lines of each row of
+    the weights.
     """
+    if PREFETCH == 0:
+        wait_before_next(DEPENDENT)
     num_tiles: tl.constexpr = (WIDTH + BLOCK_N - 1) // BLOCK_N
     group = tl.program_id(0) // (GROUP_M * num_tiles)
     group_size = tl.minimum(num_slots - group * GROUP_M, GROUP_M)
@@ -74,7 +91,14 @@ def experts_kernel(
         weight_rows_N = (columns_N % 2) * (WIDTH // 2) + columns_N // 2
     # A tile past the end computes its last row again instead of masking every load.
     weight_rows_N = tl.where(columns_N < WIDTH, weight_rows_N, WIDTH - 1)
-    weight_ptrs_N = weight_ptr + expert.to(tl.int64) * (WIDTH * DEPTH) + weight_rows_N * DEPTH
+
+    tiles: tl.constexpr = (DEPTH + TILE - 1) // TILE
+    row_size: tl.constexpr = tiles * WORDS if KIND == "e2m1" else tiles * PLANE if KIND == "int4" else DEPTH
+    weight_ptr += expert.to(tl.int64) * (WIDTH * row_size)
+    if PREFETCH > 0:
+        if first < last:
+            prefetch_rows(weight_ptr, weight_rows_N, row_size, PREFETCH)
+        wait_before_next(DEPENDENT)
 
     for start in range(first, last, BLOCK_M):
         places_M = start + tl.arange(0, BLOCK_M)
@@ -85,8 +109,25 @@ def experts_kernel(
             pairs_M = tl.sum(tl.where(found_MP, tl.arange(0, PAIRS_BLOCK)[None, :], 0), axis=1)
         else:
             pairs_M = tl.load(order_ptr + taken_M)
-        x_ptrs_M = x_ptr + (pairs_M // PAIRS_PER_ROW).to(tl.int64) * DEPTH
-        sum_MN = tile_product(x_ptrs_M, weight_ptrs_N, DEPTH, BLOCK_M, BLOCK_N, BLOCK_K, SWAP, UPCAST)
+        x_rows_M = (pairs_M // PAIRS_PER_ROW).to(tl.int64)
+        if KIND == "plain":
+            weight_ptrs_N = weight_ptr + weight_rows_N * DEPTH
+            sum_MN = tile_product(
+                x_ptr + x_rows_M * DEPTH, weight_ptrs_N, DEPTH, BLOCK_M, BLOCK_N, BLOCK_K, SWAP, PRECISION == "ieee"
+            )
+        elif KIND == "e2m1":
+            x_rows_M = tl.where(places_M < last, x_rows_M, NO_ROW)
+            powers_ptr = scale_ptr + expert.to(tl.int64) * (WIDTH * tiles)
+            sum_NM = fragment_product(
+                x_ptr, weight_ptr, powers_ptr, weight_rows_N, x_rows_M, NO_ROW, DEPTH, PRECISION, BLOCK_M, BLOCK_N
+            )
+            sum_MN = tl.trans(sum_NM)
+        else:
+            x_rows_M = tl.where(places_M < last, x_rows_M, NO_ROW)
+            sum_MN = packed_tile_product(
+                x_ptr, weight_ptr, scale_ptr, minimum_ptr, expert.to(tl.int64), weight_rows_N, x_rows_M,
+                DEPTH, WIDTH, KIND, GROUP, GROUP_ROWS, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K,
+            )  # fmt: skip
         if HAS_BIAS:
             sum_MN += tl.load(bias_ptr + expert * WIDTH + weight_rows_N).to(tl.float32)[None, :]
         inside_M = (places_M < last)[:, None]
@@ -136,3 +177,22 @@ def tile_product(
     if SWAP:
         sum_MN = tl.trans(sum_NM)
     return sum_MN
+
+
+@triton.jit
+def packed_tile_product(
+    x_ptr, codes_ptr, scale_ptr, minimum_ptr, expert, weight_rows_N, x_rows_M,
+    DEPTH: tl.constexpr, WIDTH: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """As `tile_product`, with an expert's codes and all experts' scales; rows of x that are `NO_ROW` are zeros."""
+    scales_of_expert: tl.constexpr = (WIDTH + GROUP_ROWS - 1) // GROUP_ROWS * ((DEPTH + GROUP - 1) // GROUP)
+    if minimum_ptr is not None:
+        minimum_ptr += expert * scales_of_expert
+    sum_NM, _, _ = packed_products(
+        x_ptr, codes_ptr, scale_ptr + expert * scales_of_expert, minimum_ptr, None, 0.0, weight_rows_N, weight_rows_N,
+        x_rows_M, NO_ROW, DEPTH, 0,
+        DEPTH, False, KIND, GROUP, GROUP_ROWS, PRECISION, (DEPTH + BLOCK_K - 1) // BLOCK_K, DEPTH % BLOCK_K == 0,
+        BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
+    return tl.trans(sum_NM)

@@ -9,12 +9,17 @@ import torch
 
 from atom_kernels.activation.triton_backend import why_not_in_triton
 from atom_kernels.dtypes import FLOATS, why_not_dtype
-from atom_kernels.moe.contract import ExpertsProblem, experts_inputs
+from atom_kernels.formats import Float8, Plain
+from atom_kernels.linear.triton.packed_product import why_not_read
+from atom_kernels.linear.triton.packed_weights import PLAIN, Packing, packing_of
+from atom_kernels.linear.triton.precision import precision_of
+from atom_kernels.moe.contract import ExpertMatrix, ExpertsProblem, experts_inputs
+from atom_kernels.moe.fragments import MATRIX_LAYOUT
 from atom_kernels.moe.grouped_backend import why_not_grouped
+from atom_kernels.moe.packing import linear_of, pack_experts, packed_bytes
 from atom_kernels.moe.triton_configs import FEW_PAIRS, ExpertsConfig, ExpertsConfigs, TileConfig
-from atom_kernels.operator import Backend
+from atom_kernels.operator import Backend, Layout
 from atom_kernels.platform import detect_platform
-from atom_kernels.settings import triton_interpret
 from atom_kernels.triton.launch import launch
 
 # Every program adds up how many pairs each expert has.
@@ -33,8 +38,21 @@ class _Pairs(NamedTuple):
     count: int
 
 
+class Operands(NamedTuple):
+    """The tensors of one matrix of all experts, in the order of the kernel; packed ones have a scale."""
+
+    weight: torch.Tensor
+    scale: torch.Tensor | None
+    minimum: torch.Tensor | None
+    bias: torch.Tensor | None
+
+
 class TritonExperts:
-    """`experts` for given weights; `config_for` gives the tiles for a number of tokens."""
+    """`experts` for given weights: plain ones, or those of `MATRIX_LAYOUT`.
+
+    Args:
+        config_for: gives the tiles for a number of tokens.
+    """
 
     def __init__(
         self,
@@ -54,18 +72,18 @@ class TritonExperts:
         self._dependent = dependent_launch()
         self._combine_block = min(_COMBINE_BLOCK, power_of_two(problem.hidden_size))
         self._problem, self._config_for, self._few_pairs = problem, config_for, few_pairs
-        self._weights = {name: None if tensor is None else tensor.contiguous() for name, tensor in weights.items()}
-        size, hidden_size = problem.intermediate_size, problem.hidden_size
+        self._operands = {name: _operands(name, weights) for name in problem.matrices}
+        pairs_per_row = {"gate_up": problem.top_k, "down": 1}
         self._shapes = {
-            "gate_up": {"DEPTH": hidden_size, "WIDTH": 2 * size, "PAIRS_PER_ROW": problem.top_k},
-            "down": {"DEPTH": size, "WIDTH": hidden_size, "PAIRS_PER_ROW": 1},
+            name: {"DEPTH": matrix.columns, "WIDTH": matrix.rows, "PAIRS_PER_ROW": pairs_per_row[name]}
+            | _packing(matrix).constants()
+            for name, matrix in problem.matrices.items()
         }
         self._constants = {
             "NUM_EXPERTS": problem.num_experts,
             "EXPERTS_BLOCK": power_of_two(problem.num_experts),
             "HAS_BIAS": problem.bias,
-            # The interpreter multiplies float32 matrices only.
-            "UPCAST": triton_interpret() and problem.dtype is not torch.float32,
+            "PRECISION": precision_of(problem.dtype, is_packed=not problem.is_plain),
         }
 
     def __call__(
@@ -122,19 +140,51 @@ class TritonExperts:
             num_slots = (pairs.count + reachable * (tile.block_m - 1)) // tile.block_m
             pairs_block = 0
         num_tiles = -(-shape["WIDTH"] // tile.block_n)
+        dependent = self._dependent if tile.dependent else {"DEPENDENT": False}
         launch(
             self._product_kernel, (num_slots * num_tiles,),
-            x, self._weights[name], self._weights[f"{name}_bias"], out, *pairs, num_slots, problem.alpha, problem.limit,
-            **self._constants, **shape, **tile.launch(),
+            x, *self._operands[name], out, *pairs, num_slots, problem.alpha, problem.limit,
+            **self._constants, **shape, **tile.launch(), **dependent,
+            PREFETCH=tile.prefetch if name == "down" and dependent["DEPENDENT"] else 0,
             PAIRS_BLOCK=pairs_block,
             BY_PAIR=pairs.count < problem.num_experts,
             ACTIVATION=activation,
         )  # fmt: skip
 
 
+def _operands(name: str, weights: Mapping[str, torch.Tensor | None]) -> Operands:
+    bias = weights[f"{name}_bias"]
+    bias = None if bias is None else bias.contiguous()
+    if (plain := weights.get(name)) is not None:
+        return Operands(plain.contiguous(), None, None, bias)
+    codes = weights[f"{name}_codes"]
+    if codes is None:
+        raise ValueError(f"experts need the weight {name}")
+    return Operands(codes, weights[f"{name}_scale"], weights[f"{name}_minimum"], bias)
+
+
+def _packing(matrix: ExpertMatrix) -> Packing:
+    return PLAIN if isinstance(matrix.held, Plain) else packing_of(matrix.held, matrix.columns)
+
+
 def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
-    if (reason := problem.why_not_plain()) is not None:
+    return problem.why_not_plain() or _why_not(problem)
+
+
+def _supports_packed(problem: ExpertsProblem, platform: Any) -> str | None:
+    if (reason := _why_not(problem)) is not None:
         return reason
+    if problem.gate_up_format is None or problem.down_format is None:
+        return "for two products of quantized weights"
+    for matrix in problem.matrices.values():
+        if isinstance(matrix.held, Float8) and platform.arch == "gfx942":
+            return "gfx942 decodes fp8 as checkpoints have it in software, which is slower than plain weights"
+        if (reason := why_not_read(linear_of(matrix, problem.dtype), platform)) is not None:
+            return reason
+    return None
+
+
+def _why_not(problem: ExpertsProblem) -> str | None:
     if problem.num_experts > _MAX_EXPERTS:
         return f"counts the pairs of up to {_MAX_EXPERTS} experts in registers, not {problem.num_experts}"
     if 2 * problem.intermediate_size * problem.hidden_size >= 2**31:
@@ -158,4 +208,15 @@ EXPERTS_BACKEND = Backend(
     supports=_supports,
     bind=_bind,
     max_rows=_max_rows,
+)
+PACKED_EXPERTS_BACKEND = Backend(
+    name="triton",
+    implementation="Triton grouped products of codes decoded in registers, activation in the first",
+    supports=_supports_packed,
+    bind=_bind,
+    layout=Layout(
+        MATRIX_LAYOUT.name,
+        lambda problem, weights: pack_experts(problem, weights, MATRIX_LAYOUT, problem.dtype),
+        lambda problem, source_bytes: packed_bytes(problem, MATRIX_LAYOUT, problem.dtype),
+    ),
 )

@@ -9,9 +9,12 @@ from typing import Any
 import torch
 
 from atom_kernels.activation.names import Activation
+from atom_kernels.formats import Float8, Mxfp4
 from atom_kernels.moe.contract import ExpertsProblem
 from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig, tuning_key
 from atom_kernels.moe.triton_experts_backend import TritonExperts
+from atom_kernels.operator import WeightSpec
+from atom_kernels.select import select
 from atom_kernels.tuned.tuner import Subject, Tuning
 
 # block_n, block_k, num_warps, num_stages
@@ -22,6 +25,13 @@ _MANY = (
     *((64, 128, 64, 4, 4), (64, 128, 128, 8, 3), (64, 256, 64, 8, 3), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3)),
     *((128, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3)),
 )
+# Packed weights, outputs on the long side: block_n, num_warps, num_stages by the number of pairs.
+_FEW_PACKED = ((32, 4, 6), (64, 4, 4), (64, 4, 6), (128, 4, 3), (128, 4, 5), (128, 8, 4), (256, 8, 3))
+_MANY_PACKED = ((128, 4, 3), (128, 8, 3), (256, 8, 3))
+# Inputs of a step: a tile of words.
+_PACKED_K = 128
+# A scale of weights, as an e8m0.
+_SMALL_EXPONENT = 120
 # Sets of rows that calls use in turn, so that they reach other experts.
 _ROTATIONS = 4
 
@@ -29,6 +39,8 @@ _ROTATIONS = 4
 def candidates(problem: ExpertsProblem, num_tokens: int) -> list[TileConfig]:
     """About as many as can be compiled and timed in a minute."""
     pairs_of_expert = num_tokens * problem.top_k / problem.num_experts
+    if not problem.is_plain:
+        return _packed_candidates(pairs_of_expert)
     if pairs_of_expert > 40:
         shapes = [shape for shape in _MANY if shape[0] <= 64 or pairs_of_expert > 64]
         return [
@@ -43,6 +55,17 @@ def candidates(problem: ExpertsProblem, num_tokens: int) -> list[TileConfig]:
     ]
 
 
+def _packed_candidates(pairs_of_expert: float) -> list[TileConfig]:
+    """Blocks about as high as an expert has pairs."""
+    if pairs_of_expert > 24:
+        heights = [64] if pairs_of_expert <= 64 else [64, 128, 256]
+        shapes = [(height, *shape, group) for height in heights for shape in _MANY_PACKED for group in (1, 8)]
+    else:
+        heights = [16] if pairs_of_expert <= 6 else [16, 32] if pairs_of_expert <= 12 else [16, 32, 64]
+        shapes = [(height, *shape, 1) for height in heights for shape in _FEW_PACKED]
+    return [TileConfig(m, n, _PACKED_K, group, True, warps, stages) for m, n, warps, stages, group in shapes]
+
+
 class ExpertsSubject(Subject):
     """Weights and rows of one problem on the GPU, seeded."""
 
@@ -51,10 +74,9 @@ class ExpertsSubject(Subject):
 
         self._problem = problem
         self._generator = torch.Generator("cuda").manual_seed(0)
-        self._weights: dict[str, torch.Tensor | None] = {
-            name: None if spec.optional else self._random(*spec.shape) * 0.02
-            for name, spec in MOE_EXPERTS.weights(problem).items()
-        }
+        weights = {name: self._weight(name, spec) for name, spec in MOE_EXPERTS.weights(problem).items()}
+        layout = select(MOE_EXPERTS, problem, only_backend="triton").rows[0].layout
+        self._weights = layout.pack(problem, weights)
         self._inputs_of: tuple[str, int] | None = None
         self._inputs: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -78,15 +100,33 @@ class ExpertsSubject(Subject):
             return self._random(num_rows, problem.hidden_size), ids
         return self._random(num_rows * problem.top_k, problem.intermediate_size), ids
 
+    def _weight(self, name: str, spec: WeightSpec) -> torch.Tensor | None:
+        """Small numbers, any codes, and scales of one number each."""
+        if spec.optional:
+            return None
+        if "_scale" in name or "_minimum" in name:
+            small = _SMALL_EXPONENT if spec.dtype is torch.uint8 else 2.0 ** (_SMALL_EXPONENT - 127)
+            return torch.full(spec.shape, small, dtype=spec.dtype, device="cuda")
+        if spec.dtype.itemsize == 1 and not spec.dtype.is_floating_point:
+            return torch.randint(0, 128, spec.shape, generator=self._generator, dtype=spec.dtype, device="cuda")
+        return (self._random(*spec.shape) * 0.02).to(spec.dtype)
+
     def _random(self, *shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=self._generator, device="cuda").to(self._problem.dtype)
 
 
 def _problems() -> Mapping[str, ExpertsProblem]:
-    bf16 = torch.bfloat16
+    bf16, blocks = torch.bfloat16, Float8(128, 128)
     return {
         "Qwen3-30B-A3B": ExpertsProblem(128, 8, 2048, 768, bf16),
+        "Qwen3-30B-A3B fp8": ExpertsProblem(128, 8, 2048, 768, bf16, gate_up_format=blocks, down_format=blocks),
         "gpt-oss-20b": ExpertsProblem(32, 4, 2880, 2880, bf16, activation=Activation.SWIGLU_OAI, bias=True),
+        **{
+            f"{name} mxfp4": ExpertsProblem(
+                *(count, 4, 2880, 2880, bf16, Activation.SWIGLU_OAI, True), gate_up_format=Mxfp4(), down_format=Mxfp4()
+            )
+            for name, count in (("gpt-oss-20b", 32), ("gpt-oss-120b", 128))
+        },
         "DeepSeek-V2-Lite": ExpertsProblem(64, 6, 2048, 1408, bf16),
         "Mixtral-8x7B": ExpertsProblem(8, 2, 4096, 14336, bf16),
     }

@@ -1,4 +1,7 @@
-"""What the norms compute, in plain torch. T: tokens (any leading dimensions will do), D: hidden size."""
+"""What the norms compute, in plain torch.
+
+T: tokens (any leading dimensions will do), D: hidden size, C: columns of a row of which each D are normed.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,16 @@ class RMSNormProblem:
     dtype: torch.dtype
     eps: float = 1e-6
     weight_offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class GatedRMSNormProblem:
+    """Rows have `groups` times `hidden_size` elements, of which each `hidden_size` are normed by themselves."""
+
+    hidden_size: int
+    groups: int
+    dtype: torch.dtype
+    eps: float = 1e-6
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,17 @@ def add_rms_norm(
     """
     new_residual = x_TD + residual_TD
     return rms_norm(new_residual, weight_D, eps, weight_offset=weight_offset), new_residual
+
+
+def gated_rms_norm(x_TC: torch.Tensor, gate_TC: torch.Tensor, weight_D: torch.Tensor, eps: float) -> torch.Tensor:
+    """``rms_norm`` of each D elements of a row by themselves, times ``silu(gate)``.
+
+    The norm is rounded to x's dtype, and its product with the float32 gate once more. C is a multiple of D.
+
+    Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks", https://arxiv.org/abs/2412.06464, for where it stands.
+    """
+    normed = rms_norm(x_TC.unflatten(-1, (-1, len(weight_D))), weight_D, eps)
+    return (normed.flatten(-2) * torch.nn.functional.silu(gate_TC.float())).to(x_TC.dtype)
 
 
 def layer_norm(

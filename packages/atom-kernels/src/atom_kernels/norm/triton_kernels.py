@@ -43,6 +43,27 @@ def add_rms_norm_kernel(
 
 
 @triton.jit
+def gated_rms_norm_kernel(
+    x_ptr, gate_ptr, weight_ptr, out_ptr, gate_stride, eps,
+    GROUPS: tl.constexpr, SIZE: tl.constexpr, BLOCK_GROUPS: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """Programs ``[rows, blocks of groups]``; rows of the gates are `gate_stride` elements apart."""
+    row = tl.program_id(0).to(tl.int64)
+    groups = tl.program_id(1) * BLOCK_GROUPS + tl.arange(0, BLOCK_GROUPS)[:, None]
+    columns = tl.arange(0, BLOCK)[None, :]
+    weight = tl.load(weight_ptr + columns, mask=columns < SIZE, other=0.0).to(tl.float32)
+    inside = (groups < GROUPS) & (columns < SIZE)
+    at = groups * SIZE + columns
+    wait_for_inputs(DEPENDENT)
+    x = tl.load(x_ptr + row * (GROUPS * SIZE) + at, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.load(gate_ptr + row * gate_stride + at, mask=inside, other=0.0).to(tl.float32)
+    scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / SIZE + eps)
+    normed = (x * scale[:, None] * weight).to(out_ptr.dtype.element_ty).to(tl.float32)
+    out = normed * gate / (1.0 + tl.exp(-gate))
+    tl.store(out_ptr + row * (GROUPS * SIZE) + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def layer_norm_kernel(
     x_ptr, weight_ptr, bias_ptr, out_ptr, eps, offset,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,

@@ -1,5 +1,6 @@
 """Protocols that every host of the operators implements: what layers keep, caches, batch geometry, collectives."""
 
+from atom_kernels.protocols.cache_format import CACHE_DTYPES, CacheFormat
 from atom_kernels.protocols.collectives import SINGLE_RANK, Collectives, SingleRank
 from atom_kernels.protocols.geometry import BatchGeometry
 from atom_kernels.protocols.group_spec import GroupSpec, blocks_of_request, longest_request
@@ -8,8 +9,10 @@ from atom_kernels.protocols.pages import Pages
 from atom_kernels.protocols.slots import Slots
 
 __all__ = [
+    "CACHE_DTYPES",
     "SINGLE_RANK",
     "BatchGeometry",
+    "CacheFormat",
     "CacheLayout",
     "CacheTensor",
     "Caches",

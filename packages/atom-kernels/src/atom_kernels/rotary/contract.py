@@ -13,9 +13,9 @@ import torch
 @dataclass(frozen=True)
 class RotaryProblem:
     """Attributes:
-    num_heads, num_kv_heads, head_dim: of queries and keys.
+    num_heads, num_kv_heads, head_dim: how many heads queries and keys have, and their size.
     rotary_dim: leading elements of a head that are rotated; the others pass.
-    dtype: of queries and keys.
+    dtype: the dtype of queries and keys.
     interleaved: pairs are (0, 1), (2, 3), ... (GPT-J) instead of (i, i + R/2) (GPT-NeoX, Llama).
     mrope_section: how many of the R/2 frequencies follow the temporal, height and width position; () for plain text.
     mrope_interleaved: frequencies take turns (Qwen3-VL) instead of lying in three runs (Qwen2-VL).

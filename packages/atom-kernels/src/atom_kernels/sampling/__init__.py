@@ -5,20 +5,18 @@ from atom_kernels.sampling.drafts import VERIFY_DRAFTS, DraftProblem, verify_dra
 from atom_kernels.sampling.logprobs import TOKEN_LOGPROBS, LogprobsProblem, TokenLogprobs, token_logprobs
 from atom_kernels.sampling.masks import BAN_TOKENS, BanProblem, ban_tokens
 from atom_kernels.sampling.ops import OPS, SAMPLE_SLOTS
-from atom_kernels.sampling.penalties import PENALIZE, PenaltyProblem, penalize
+from atom_kernels.sampling.penalties import penalize
 from atom_kernels.sampling.philox import philox_uniform
 
 __all__ = [
     "BAN_TOKENS",
     "OPS",
-    "PENALIZE",
     "SAMPLE_SLOTS",
     "TOKEN_LOGPROBS",
     "VERIFY_DRAFTS",
     "BanProblem",
     "DraftProblem",
     "LogprobsProblem",
-    "PenaltyProblem",
     "SamplingTables",
     "SlotSamplingProblem",
     "TokenLogprobs",

@@ -26,7 +26,7 @@ class BanProblem:
 
     @property
     def num_words(self) -> int:
-        """Of a row's mask."""
+        """Words in the mask of a row: one bit for each token."""
         return -(-self.vocab_size // 32)
 
 

@@ -14,7 +14,6 @@ from atom_kernels.sampling.contract import SamplingTables, SlotSamplingProblem, 
 from atom_kernels.sampling.drafts import VERIFY_DRAFTS
 from atom_kernels.sampling.logprobs import TOKEN_LOGPROBS
 from atom_kernels.sampling.masks import BAN_TOKENS
-from atom_kernels.sampling.penalties import PENALIZE
 
 
 def _where_c_compiles(problem: object, platform: object) -> str | None:
@@ -82,4 +81,4 @@ SAMPLE_SLOTS = Op(
 )
 
 
-OPS = (SAMPLE_SLOTS, BAN_TOKENS, PENALIZE, TOKEN_LOGPROBS, VERIFY_DRAFTS)
+OPS = (SAMPLE_SLOTS, BAN_TOKENS, TOKEN_LOGPROBS, VERIFY_DRAFTS)

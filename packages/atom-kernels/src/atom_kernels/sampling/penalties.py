@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
-
-from atom_kernels.operator import Backend, Op, Tolerance, Work
-
-
-@dataclass(frozen=True)
-class PenaltyProblem:
-    """Logits are float32 ``[vocab_size]``."""
-
-    vocab_size: int
 
 
 def penalize(
@@ -44,27 +33,3 @@ def penalize(
     if len(output) and (presence_penalty != 0 or frequency_penalty != 0):
         ids, counts = output.long().unique(return_counts=True)
         logits_V[ids] -= frequency_penalty * counts + presence_penalty
-
-
-def _make_inputs(problem: PenaltyProblem, num_rows: int, generator: torch.Generator) -> tuple[dict, tuple]:
-    """A row for a request of `num_rows` tokens, half of which are its prompt."""
-    logits = torch.randn(problem.vocab_size, generator=generator) * 3
-    history = torch.randint(0, problem.vocab_size, (num_rows,), generator=generator).int()
-    return {}, (logits, history, num_rows // 2, 0.5, 0.25, 1.3)
-
-
-PENALIZE = Op(
-    name="penalize",
-    contract=penalize,
-    reference=lambda problem, weights, *inputs: penalize(*inputs),
-    schema="(Tensor(a!) logits, Tensor history, int num_prompt_tokens, float presence_penalty, "
-    "float frequency_penalty, float repetition_penalty) -> ()",
-    fake=lambda problem, *inputs: None,
-    backends=(Backend.of("torch", "torch unique, index", penalize),),
-    written=(0,),
-    make_inputs=_make_inputs,
-    parity_problems=lambda: tuple(PenaltyProblem(size) for size in (1, 7, 1000)),
-    examples=lambda: (PenaltyProblem(151936),),
-    tolerance=lambda problem: Tolerance(atol=1e-5, rtol=1e-5),
-    work=lambda problem, num_rows: Work(num_rows * 12),
-)

@@ -38,7 +38,7 @@ def compile_ahead(work: Callable[[], Any]) -> None:
         work: called once, in this thread.
     """
     platform = detect_platform()
-    if platform.vendor != "nvidia" or "triton" not in platform.backends or triton_interpret():
+    if platform.vendor != "nvidia" or platform.why_not("triton") or triton_interpret():
         return
     try:
         from triton import AsyncCompileMode

@@ -27,7 +27,7 @@ def fitting(config: Config, side: str, tile_bytes: Callable[[Config], int]) -> C
 
     Args:
         side: the field to halve.
-        tile_bytes: of what one stage loads.
+        tile_bytes: configuration -> bytes that one stage loads.
     """
     platform = detect_platform()
     # Triton holds the tile in use in registers on AMD, and in local memory on NVIDIA.

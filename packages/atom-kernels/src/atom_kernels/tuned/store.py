@@ -34,9 +34,9 @@ def tuned_rows(operator: str, key: str, device_name: str, folder: Path = FOLDER)
 
     Args:
         operator: its name, such as ``"moe_experts"``.
-        key: of the problem, as the operator writes it.
+        key: what the operator calls the problem.
         device_name: `Platform.name`, such as ``"NVIDIA H100 80GB HBM3"``.
-        folder: of the files.
+        folder: where the files lie.
     """
     rows = _read(config_path(device_name, folder)).get("operators", {}).get(operator, {}).get(key)
     return None if rows is None else tuple(TunedRow(row["max_rows"], row["config"]) for row in rows)

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import torch
 
 from atom_kernels.attention.mla import MlaProblem
-from atom_kernels.mixers import CacheFormat
 from atom_models.architectures.fine_grained_moe import FineGrainedMoEConfig
 from atom_models.architectures.llama import LlamaDecoderLayer, LlamaForCausalLM
 from atom_models.build_context import BuildContext
@@ -53,7 +52,7 @@ class DeepseekV2Config(FineGrainedMoEConfig):
 
     @property
     def latent_norm_eps(self) -> float:
-        """Of the norms of latents. Engines that serve these models give them the epsilon of all other norms."""
+        """The epsilon of the norms of latents: engines that serve these models use that of all other norms."""
         return self.rms_norm_eps
 
     @property
@@ -81,7 +80,7 @@ def mla_problem(config: DeepseekV2Config, context: BuildContext, *, prefix: str)
         v_head_dim=config.v_head_dim,
         scale=mla_scale(config.qk_nope_head_dim + config.qk_rope_head_dim, config.rope_parameters),
         dtype=context.dtype_name,
-        cache=CacheFormat.named(context.kv_cache_dtype),
+        cache=context.cache_format,
         block_size=context.block_size,
     )
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from atom_kernels.delta import DeltaNetProblem
 from atom_models.architectures.llama import LlamaForCausalLM
 from atom_models.architectures.qwen3_next import Qwen3NextConfig
@@ -57,10 +55,6 @@ class Qwen3_5DeltaNet(QwenDeltaNet):
             Shard("in_proj_b", heads),
             Shard("in_proj_a", heads),
         )
-
-    def parts(self, projected: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        qkv, z, b, a = projected
-        return qkv, z, a, b
 
 
 class Qwen3_5DecoderLayer(QwenHybridDecoderLayer):

@@ -6,8 +6,7 @@ Experts as in Qwen3-MoE, beside one that sees every token behind a gate.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-
-import torch
+from itertools import accumulate
 
 from atom_kernels.delta import DeltaNetProblem
 from atom_models.architectures.llama import LlamaForCausalLM
@@ -33,20 +32,24 @@ class Qwen3NextDeltaNet(QwenDeltaNet):
     """Rows are stored by key heads: a query, a key, and the values and gates of the value heads that read them."""
 
     def make_shards(self, problem: DeltaNetProblem) -> tuple[Shard, ...]:
-        values = problem.num_value_heads * problem.value_dim
+        ratio = problem.num_value_heads // problem.num_key_heads
+        values = ratio * problem.value_dim
         return (
-            Shard("in_proj_qkvz", problem.channels + values),
-            Shard("in_proj_ba", 2 * problem.num_value_heads),
+            _by_key_heads("in_proj_qkvz", problem.num_key_heads, (problem.key_dim, problem.key_dim, values, values)),
+            _by_key_heads("in_proj_ba", problem.num_key_heads, (ratio, ratio)),
         )
 
-    def parts(self, projected: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        qkvz, ba = projected
-        heads = self.problem.num_key_heads
-        ratio = self.problem.num_value_heads // heads
-        values, keys = ratio * self.problem.value_dim, self.problem.key_dim
-        q, k, v, z = (x.flatten(1) for x in qkvz.unflatten(1, (heads, -1)).split([keys, keys, values, values], dim=-1))
-        b, a = (x.flatten(1) for x in ba.unflatten(1, (heads, -1)).split([ratio, ratio], dim=-1))
-        return torch.cat([q, k, v], dim=-1), z, a, b
+
+def _by_key_heads(name: str, num_heads: int, sizes: tuple[int, ...]) -> Shard:
+    """A linear that stores so many outputs of each kind for each key head in turn; the layer gives kind by kind."""
+    of_head = sum(sizes)
+    starts = accumulate(sizes, initial=0)
+    runs = [
+        (head * of_head + start, head * of_head + start + size)
+        for start, size in zip(starts, sizes, strict=False)
+        for head in range(num_heads)
+    ]
+    return Shard(name, num_heads * of_head, order=tuple(runs))
 
 
 class Qwen3NextDecoderLayer(QwenHybridDecoderLayer):

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 
 from atom_kernels.delta import DeltaNetProblem
 from atom_models.architectures.llama import LlamaDecoderLayer, llama_norm
@@ -21,10 +20,10 @@ from atom_models.build_context import BuildContext
 from atom_models.layers import (
     Attention,
     DeltaNet,
+    GatedRMSNorm,
     Layer,
     Linear,
     QKVParallelLinear,
-    RMSNorm,
     Rotary,
     RowParallelLinear,
     Shard,
@@ -120,30 +119,26 @@ class QwenDeltaNet(Layer):
             raise ValueError(
                 f"linear_num_value_heads is {value_heads}; it must be a multiple of linear_num_key_heads, {key_heads}"
             )
-        self.shards = self.make_shards(self.problem)
-        self.qkv_proj = Linear(config.hidden_size, self.shards, context, prefix=f"{prefix}.in_proj")
+        self.qkv_proj = Linear(config.hidden_size, self.make_shards(self.problem), context, prefix=f"{prefix}.in_proj")
         self.delta = DeltaNet(self.problem, context=context, prefix=f"{prefix}.delta")
-        self.norm = RMSNorm(self.problem.value_dim, config.rms_norm_eps, context, prefix=f"{prefix}.norm")
+        self.norm = GatedRMSNorm(
+            value_heads, self.problem.value_dim, config.rms_norm_eps, context, prefix=f"{prefix}.norm"
+        )
         values = value_heads * self.problem.value_dim
+        self._sizes = [self.problem.channels, values, value_heads, value_heads]
         self.out_proj = RowParallelLinear(values, config.hidden_size, context, prefix=f"{prefix}.out_proj")
 
     @abstractmethod
     def make_shards(self, problem: DeltaNetProblem) -> tuple[Shard, ...]:
-        """The linears of the checkpoint that read the hidden states."""
+        """The linears of the checkpoint that read the hidden states.
 
-    @abstractmethod
-    def parts(self, projected: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """The outputs of each of those linears -> qkv ``[T, channels]``, z ``[T, H * V]``, and a and b ``[T, H]``.
-
-        H: value heads, V: value dim. qkv is all queries, all keys, all values.
+        Together they give queries, keys and values (all of each), then the gates of outputs, then what makes betas,
+        and what makes decays.
         """
 
     def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
-        sizes = [shard.out_features for shard in self.shards]
-        qkv, z, a, b = self.parts(self.qkv_proj(hidden_states).split(sizes, dim=-1))
-        mixed = self.delta(qkv, a, b).view(-1, self.problem.value_dim)
-        gated = self.norm(mixed) * F.silu(z.reshape(mixed.shape).float())
-        return self.out_proj(gated.to(mixed.dtype).view(z.shape))
+        qkv, z, b, a = self.qkv_proj(hidden_states).split(self._sizes, dim=-1)
+        return self.out_proj(self.norm(self.delta(qkv, a, b), z))
 
 
 class QwenHybridDecoderLayer(LlamaDecoderLayer):

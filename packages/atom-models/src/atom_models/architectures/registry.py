@@ -52,7 +52,7 @@ class Architecture:
     """An architecture before anything of it is imported.
 
     Attributes:
-        module: of this package; it defines a class of the architecture's name.
+        module: a module of this package, which defines a class of the architecture's name.
         models: published models that are of it, for lists.
         features: the words above, for lists.
         published_as: number format of the weights that their publishers give out, as `quantization_method` spells it.

@@ -34,7 +34,7 @@ class AttentionCall:
     """How a module calls attention.
 
     Attributes:
-        num_heads, num_kv_heads: of queries, and of keys and values.
+        num_heads, num_kv_heads: heads of queries, and of keys and values.
         head_dim: elements of a query and of a key.
         value_dim: elements of a value, at most `head_dim`.
         scale: factor on ``q @ k``; None is ``head_dim ** -0.5``.

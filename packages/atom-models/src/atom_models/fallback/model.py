@@ -20,7 +20,7 @@ class TransformersForCausalLM(nn.Module):
     """transformers' layers over our paged attention. T: tokens of all requests of a step; D: hidden size.
 
     Args:
-        config: of transformers, of a type whose causal model it has.
+        config: transformers' config, of a type whose causal model it has.
         context: how it is built; plain weights, on one rank.
 
     Raises:

@@ -31,9 +31,9 @@ class WeightGroup(nn.Module):
     """Tensors of the checkpoint that become parameters together; a `Loadable`.
 
     Args:
-        shapes: of the tensors, by their names in the checkpoint.
+        shapes: the shapes of the tensors, by their names in the checkpoint.
         convert: those tensors -> the parameters by their names in the model.
-        holders: of each parameter in the model; tied ones have several.
+        holders: who holds each parameter of the model; tied ones have several.
         ignored: names under which checkpoints may hold tied parameters once more.
     """
 

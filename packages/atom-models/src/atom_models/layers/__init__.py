@@ -22,6 +22,7 @@ from atom_models.layers.mixers.rotary import Rotary, make_rotary
 from atom_models.layers.mixture.experts import Experts
 from atom_models.layers.mixture.moe import MoE
 from atom_models.layers.mixture.moe_config import MoEConfig, RoutingConfig, SharedExpertsConfig
+from atom_models.layers.norms.gated_norm import GatedRMSNorm
 from atom_models.layers.norms.layer_norm import LayerNorm
 from atom_models.layers.norms.norm import RMSNorm
 from atom_models.layers.norms.residual import Residual, Unsummed, summed
@@ -36,6 +37,7 @@ __all__ = [
     "ExpectedWeight",
     "Experts",
     "GatedActivation",
+    "GatedRMSNorm",
     "LMHead",
     "LatentAttention",
     "Layer",

@@ -55,8 +55,8 @@ class VocabularyEmbedding(WeightedLayer):
         height = -(-self.vocab_size // self._ranks.size)
         rows = (min(self._ranks.rank * height, self.vocab_size), min((self._ranks.rank + 1) * height, self.vocab_size))
         shape, columns = (self.vocab_size, self.hidden_size), (0, self.hidden_size)
-        matrix = StoredMatrix(self._name, self._stored, shape, rows, columns)
-        stack = MatrixStack((matrix,), self._context.device, height)
+        matrix = StoredMatrix(self._name, self._stored, shape, (rows,), columns)
+        stack = MatrixStack((matrix,), self._context.device, num_rows=height)
         if head.hold_in(stack.weight_format):
             self._slots.clear()
             self._packed = self._matrices["weight"] = stack

@@ -14,13 +14,13 @@ class HeldWeights:
     """Matrices of the checkpoint that one operator runs.
 
     Attributes:
-        names: of their layers in the checkpoint.
+        names: the names of their layers in the checkpoint.
         asked: the name by which the checkpoint's quantization was asked; None where it has no say.
         stored: how the checkpoint has them, as layouts call it.
         held: the number format in which this rank keeps them.
         operator: what runs them.
-        implementations: of the operator, in the order in which they are tried: backend and name.
-        num_bytes: of all copies that this rank keeps, with biases.
+        implementations: what runs the operator, in the order in which they are tried: backend and name.
+        num_bytes: bytes of all copies that this rank keeps, with biases.
     """
 
     names: tuple[str, ...]

@@ -13,12 +13,11 @@ from atom_kernels.linear import FusedLinearProblem
 from atom_kernels.platform import Platform
 from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.layer import Layer
-from atom_models.layers.linear_weights import LinearWeights
-from atom_models.layers.loadable import RankWeight, check_shape, not_loaded
-from atom_models.layers.matrices import StoredMatrix
+from atom_models.layers.linear_weights import LinearWeights, max_fused_rows
+from atom_models.layers.loadable import RankWeight, not_loaded
+from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.norms.residual import Unsummed
 from atom_models.quantization import ExpectedWeight, LayerQuantization
-from atom_models.quantization.linear_plan import max_fused_rows
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -33,25 +32,18 @@ class Shard:
         out_features: over all ranks.
         num_pieces: different equal pieces that the ranks hold of it; fewer than ranks where KV heads are repeated.
             The last one is padded with zeros where they do not divide the outputs.
+        order: runs (first, last + 1) of the outputs as the checkpoint counts them, in the order in which this layer
+            gives them; all of them, where ranks do not share the outputs. By default as the checkpoint has them.
     """
 
     name: str
     out_features: int
     num_pieces: int = 1
+    order: tuple[tuple[int, int], ...] = ()
 
     @property
     def features_on_rank(self) -> int:
         return -(-self.out_features // self.num_pieces)
-
-
-@dataclass(frozen=True)
-class _BiasPlace:
-    """Where a shard's bias lies in that of its part, and which of the checkpoint's outputs this rank has."""
-
-    part: LinearWeights
-    start: int
-    rows: tuple[int, int]
-    shard: Shard
 
 
 class Linear(Layer):
@@ -86,14 +78,12 @@ class Linear(Layer):
         self._in_features = in_features
         self.out_features = sum(shard.features_on_rank for shard in shards)
         self._has_bias = bias and not (split_input and context.collectives.rank > 0)
-        self._bias_elsewhere = bias and not self._has_bias
         self._parts: list[LinearWeights] = []
-        self._owners: dict[str, LinearWeights] = {}
-        self._biases: dict[str, _BiasPlace] = {}
+        self._owners: dict[str, MatrixStack] = {}
         self._ignored: set[str] = set()
         named = {f"{parent}.{shard.name}" if parent else shard.name: shard for shard in shards}
         for found, group in groupby(named.items(), lambda item: context.quantization.for_layer(item[0], context.dtype)):
-            self._stack(found, dict(group), context, out_dtype)
+            self._stack(found, dict(group), context, context.dtype if bias else None, out_dtype)
         self.max_fused_rows = self._most_fused_rows()
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
@@ -102,34 +92,38 @@ class Linear(Layer):
         quantization: LayerQuantization,
         shards: Mapping[str, Shard],
         context: BuildContext,
+        bias: torch.dtype | None,
         out_dtype: torch.dtype | None,
     ) -> None:
-        stored = quantization.stored
         first_column = self._ranks.rank * self._local_in if self._split_input else 0
         columns = (first_column, first_column + self._local_in)
         matrices = [
-            StoredMatrix(name, stored, (shard.out_features, self._in_features), self._rows_of_rank(shard), columns)
+            StoredMatrix(
+                name,
+                quantization.stored,
+                (shard.out_features, self._in_features),
+                self._rows_of_rank(shard),
+                columns,
+                bias=bias,
+            )
             for name, shard in shards.items()
         ]
         num_outputs = sum(shard.features_on_rank for shard in shards.values())
         plain = FusedLinearProblem(self._local_in, num_outputs, context.dtype, self._has_bias, out_dtype)
         part = LinearWeights(plain, quantization.held, matrices, platform=context.platform, device=context.device)
         self._parts.append(part)
-        self._owners.update(dict.fromkeys(part.matrices.expected_weights(), part))
-        self._ignored |= {f"{name}.{suffix}" for name in shards for suffix in stored.ignored}
-        start = 0
-        for name, shard in shards.items():
-            if self._has_bias or self._bias_elsewhere:
-                self._biases[f"{name}.bias"] = _BiasPlace(part, start, self._rows_of_rank(shard), shard)
-            start += shard.features_on_rank
+        self._owners.update(dict.fromkeys(part.matrices.expected_weights(), part.matrices))
+        self._ignored |= {f"{name}.{suffix}" for name in shards for suffix in quantization.stored.ignored}
 
     def _most_fused_rows(self) -> int:
         limits = {max_fused_rows(part.plan) for part in self._parts}
         return limits.pop() if len(limits) == 1 else 0
 
-    def _rows_of_rank(self, shard: Shard) -> tuple[int, int]:
+    def _rows_of_rank(self, shard: Shard) -> tuple[tuple[int, int], ...]:
+        if shard.order:
+            return shard.order
         size, piece = shard.features_on_rank, self._ranks.rank * shard.num_pieces // self._ranks.size
-        return min(piece * size, shard.out_features), min((piece + 1) * size, shard.out_features)
+        return ((min(piece * size, shard.out_features), min((piece + 1) * size, shard.out_features)),)
 
     def forward(self, x: Any, base: torch.Tensor | None = None) -> torch.Tensor:
         """``x [T, in_features] -> [T, outputs]``, plus `base` if there is one."""
@@ -156,23 +150,13 @@ class Linear(Layer):
         return frozenset(self._ignored)
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
-        expected = {name: weight for part in self._parts for name, weight in part.matrices.expected_weights().items()}
-        for name, place in self._biases.items():
-            expected[name] = ExpectedWeight((place.shard.out_features,), place.part.problem.dtype)
-        return expected
+        return {name: weight for part in self._parts for name, weight in part.matrices.expected_weights().items()}
 
     def weights_on_rank(self) -> list[RankWeight]:
         return [weight for part in self._parts for weight in part.weights_on_rank()]
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        if name in self._owners:
-            self._owners[name].matrices.load(name, tensor)
-            return
-        place = self._biases[name]
-        check_shape(name, tensor, ExpectedWeight((place.shard.out_features,), place.part.problem.dtype))
-        if self._has_bias:
-            first, last = place.rows
-            place.part.bias[place.start : place.start + last - first].copy_(tensor[first:last])
+        self._owners[name].load(name, tensor)
 
     def finish(self) -> None:
         applies = [part.finish() for part in self._parts]
@@ -223,7 +207,7 @@ class QKVParallelLinear(Linear):
     """Query, key and value projections as one; ranks share heads, and repeat KV heads where there are too few.
 
     Attributes:
-        num_heads, num_kv_heads: of this rank.
+        num_heads, num_kv_heads: how many heads this rank has.
         sizes: elements of q, k and v in a row of the output.
     """
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from atom_kernels.formats import Plain, WeightFormat
-from atom_kernels.linear import FusedLinearProblem
+from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem
 from atom_kernels.plan import Plan
 from atom_kernels.platform import Platform
+from atom_kernels.select import select
 from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.loadable import RankWeight
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
-from atom_models.quantization import HeldFormat
-from atom_models.quantization.linear_plan import held_problem, plan_linear, prepare
+from atom_models.layers.norms.residual import Unnormed
+from atom_models.quantization import LINEARS, HeldFormat
+from atom_models.quantization.packing import held_problem
 
 
 class LinearWeights:
@@ -28,7 +31,6 @@ class LinearWeights:
 
     Attributes:
         problem: with the format in which the weights are held.
-        bias: of all matrices, if the problem has one; zeros where nothing was loaded.
     """
 
     def __init__(
@@ -40,16 +42,9 @@ class LinearWeights:
         platform: Platform,
         device: torch.device | str,
     ) -> None:
-        self.matrices = MatrixStack(matrices, device, plain.out_features)
-        self._plain, self._held, self._platform, self._device = plain, held, platform, device
+        self.matrices = MatrixStack(matrices, device, num_rows=plain.out_features, keeps_bias=plain.bias)
+        self._plain, self._held, self._platform = plain, held, platform
         self.problem = self._problem_on(platform)
-        self._bias: torch.Tensor | None = None
-
-    @property
-    def bias(self) -> torch.Tensor:
-        if self._bias is None:
-            self._bias = torch.zeros(self.problem.weight_rows, dtype=self.problem.dtype, device=self._device)
-        return self._bias
 
     @property
     def plan(self) -> Plan:
@@ -60,7 +55,8 @@ class LinearWeights:
         return self._problem_on(platform).weight_format is not None
 
     def _problem_on(self, platform: Platform) -> FusedLinearProblem:
-        return held_problem(self._plain, self._held, self.matrices.weight_format, platform)
+        wanted = self._held and self._held.weights
+        return held_problem(LINEARS, self._plain, (wanted or self.matrices.weight_format,), self._held, platform)
 
     def end_with_silu_and_mul(self) -> None:
         """Before loading: the plan gives ``silu(first half) * second half`` of the outputs."""
@@ -68,7 +64,7 @@ class LinearWeights:
 
     def hold_in(self, weight_format: WeightFormat) -> bool:
         """Before loading: takes on the format of a matrix that it will be tied to, if a kernel reads it."""
-        problem = held_problem(self._plain, HeldFormat(), weight_format, self._platform)
+        problem = held_problem(LINEARS, self._plain, (weight_format,), HeldFormat(), self._platform)
         if problem.weight_format is not None:
             self.problem = problem
         return problem.weight_format is not None
@@ -98,5 +94,35 @@ class LinearWeights:
             tensors = dict(tied)
         else:
             tensors = held.quantize(tied["weight"])
-        bias, self._bias = self.bias if self.problem.bias else None, None
-        return prepare(self.plan, tensors if bias is None else {**tensors, "bias": bias})
+        if self.problem.bias:
+            tensors["bias"] = self.matrices.take_bias()
+        return prepare(self.plan, tensors)
+
+
+def plan_linear(problem: FusedLinearProblem, platform: Platform) -> Plan:
+    """The linear with its neighbors where a kernel takes them in, else the linear alone."""
+    fused = select(FUSED_LINEAR, problem, platform)
+    return fused if fused.has_kernel else select(OP, problem.product, platform)
+
+
+def max_fused_rows(plan: Plan) -> int:
+    """Up to so many rows it pays to leave the norm before the linear and the residual after it to its kernel."""
+    return (plan.rows[0].max_rows or 0) if plan.op is FUSED_LINEAR else 0
+
+
+def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``apply(x, residual=None)`` with those weights; x may be `Unnormed`, and there may be a residual, in fused rows.
+
+    Args:
+        weights: the tensors of the format, and "bias" if there is one. The caller drops them.
+    """
+    run = plan.prepare(weights)
+    if plan.op is not FUSED_LINEAR:
+        return run
+
+    def apply(x: Any, residual: torch.Tensor | None = None) -> torch.Tensor:
+        if isinstance(x, Unnormed):
+            return run(*x, residual)
+        return run(x, None, 0.0, 0.0, residual)
+
+    return apply

@@ -15,9 +15,10 @@ class RankWeight(NamedTuple):
     """A rank's part of a weight.
 
     Attributes:
-        shape: of its numbers, whatever they are stored in.
-        packed_bytes: of this part where its numbers stay in the format of the checkpoint: of the tensors that then hold
-            them, as scales may have another dtype or smaller tiles there. Those of the file where no layer can keep it.
+        shape: the shape of its numbers, whatever they are stored in.
+        packed_bytes: bytes of the tensors that hold this part where its numbers stay in the format of the checkpoint;
+            scales may have another dtype or smaller tiles there than in the file. Where no layer can keep the format,
+            bytes of this part in the file.
     """
 
     shape: tuple[int, ...]

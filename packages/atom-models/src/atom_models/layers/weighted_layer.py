@@ -56,7 +56,7 @@ class WeightedLayer(Layer):
             name: in full.
             shape: over all ranks.
             slot: what `pack` calls it.
-            dtype: of what is kept; None is the model's.
+            dtype: the dtype of what is kept; None is the model's.
             num_pieces: equal pieces of its first dimension, of which each rank keeps one, the last one padded with
                 zeros. Where they are fewer than ranks, some keep the same one.
         """
@@ -66,12 +66,12 @@ class WeightedLayer(Layer):
         """Announces the matrix of a linear, in whatever layout it is stored; ranks share its rows evenly.
 
         Args:
-            name: of the linear. `pack` gets its numbers in the model's dtype.
+            name: the linear's name. `pack` gets its numbers in the model's dtype.
         """
         ranks, dtype = self._context.collectives, self._context.dtype
         stored, height = self._context.quantization.for_layer(name, dtype).stored, shape[0] // ranks.size
         rows = (ranks.rank * height, (ranks.rank + 1) * height)
-        matrix = StoredMatrix(name, stored, shape, rows, (0, shape[1]))
+        matrix = StoredMatrix(name, stored, shape, (rows,), (0, shape[1]))
         self._matrices[slot] = MatrixStack((matrix,), self._context.device)
         self._ignored |= {f"{name}.{suffix}" for suffix in stored.ignored}
 
@@ -95,7 +95,7 @@ class WeightedLayer(Layer):
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         for stack in self._matrices.values():
-            if name in stack.expected_weights():
+            if name in stack:
                 stack.load(name, tensor)
                 return
         slot, ranks = self._slots[name], self._context.collectives

@@ -2,15 +2,16 @@
 
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
 from atom_models.quantization.choice import AS_STORED, ONLINE, ROUNDED_TO, UNQUANTIZED, OneFormat, choose_quantization
-from atom_models.quantization.experts_plan import why_experts_never_packed
 from atom_models.quantization.gguf_quantization import GGUFQuantization
 from atom_models.quantization.layer_quantization import HeldFormat, LayerQuantization, Quantization
 from atom_models.quantization.layouts import ExpectedWeight, StoredLayout
-from atom_models.quantization.linear_plan import why_never_packed
+from atom_models.quantization.packing import EXPERTS, LINEARS, why_never_packed
 from atom_models.quantization.published import Header, Headers, input_format_of, read_published
 
 __all__ = [
     "AS_STORED",
+    "EXPERTS",
+    "LINEARS",
     "ONLINE",
     "ROUNDED_TO",
     "UNQUANTIZED",
@@ -27,6 +28,5 @@ __all__ = [
     "choose_quantization",
     "input_format_of",
     "read_published",
-    "why_experts_never_packed",
     "why_never_packed",
 ]

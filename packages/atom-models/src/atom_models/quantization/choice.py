@@ -70,7 +70,7 @@ def choose_quantization(
     """The quantization of a checkpoint with that (normalized) config; `requested` quantizes dense weights on loading.
 
     Args:
-        headers: of the checkpoint's tensors. They decide where the config is silent or wrong.
+        headers: what the checkpoint's files say of its tensors, which decides where the config is silent or wrong.
 
     Raises:
         UnsupportedQuantizationError: an unknown method, or a request on top of a checkpoint that is quantized already.

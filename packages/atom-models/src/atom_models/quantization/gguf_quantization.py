@@ -16,7 +16,7 @@ class GGUFQuantization:
     """The layouts of a file's matrices. Types that no format holds are made plain numbers as they are read.
 
     Attributes:
-        types: of each matrix as GGUF calls them, by the name of its layer in the model.
+        types: the type of each matrix as GGUF calls it, by the name of its layer in the model.
     """
 
     types: Mapping[str, str]

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeldFormat:
-    """In which number format linears hold their weights. Sizes that no kernel takes in it are held as plain numbers.
+    """The number format in which linears hold their weights. Sizes that no kernel takes in it stay plain numbers.
 
     Attributes:
-        weights: the format; None is the one in which they are stored.
-        inputs: what activations may be rounded to where a product is faster so; None is not at all.
-        without_kernel: held so even where torch makes plain numbers of them at each call.
+        weights: the format to which plain weights are rounded; None keeps the format of the checkpoint.
+        inputs: the format to which activations may be rounded where that makes a product faster; None rounds none.
+        without_kernel: the format is kept even where torch makes plain numbers of the weights at each call.
     """
 
     weights: WeightFormat | None = None

@@ -10,13 +10,20 @@ from typing import Any
 
 from torch import nn
 
-from atom_kernels.mixers import CacheFormat, select_mixer
-from atom_kernels.mixers.cache_format import FLOAT8_DTYPES
+from atom_kernels.mixers import select_mixer
 from atom_kernels.platform import Platform
-from atom_kernels.protocols import CacheLayout, GroupSpec
+from atom_kernels.protocols import CacheFormat, CacheLayout, GroupSpec
+from atom_kernels.protocols.cache_format import TOKEN_SCALES
 from atom_models.model import mixer_layers
 
-CACHE_DTYPES = ("float32", "bfloat16", "float8_e4m3fn", "float8_e4m3fn_per_token_head")
+# Those that are planned with; any platform's float8 is taken for this one.
+PLANNED_FLOAT8 = "float8_e4m3fn"
+PLANNED_CACHES = (
+    CacheFormat("float32"),
+    CacheFormat("bfloat16"),
+    CacheFormat(PLANNED_FLOAT8),
+    CacheFormat(PLANNED_FLOAT8, TOKEN_SCALES),
+)
 
 
 @dataclass(frozen=True)
@@ -33,9 +40,9 @@ class CacheGroup:
     num_layers: int
     problems: Mapping[Any, int]
 
-    def num_bytes(self, num_tokens: int, block_size: int, kv_cache_dtype: str, platform: Platform) -> int:
+    def num_bytes(self, num_tokens: int, block_size: int, cache: CacheFormat, platform: Platform) -> int:
         """What a request of `num_tokens` takes in all layers of the group, in the layouts that `platform` chooses."""
-        layouts = ((_layout(problem, kv_cache_dtype, platform), count) for problem, count in self.problems.items())
+        layouts = ((_layout(problem, cache, platform), count) for problem, count in self.problems.items())
         token_bytes = sum(layout.block_bytes * count // layout.block_size for layout, count in layouts)
         return self.spec.tokens_kept(num_tokens, block_size) * token_bytes
 
@@ -52,8 +59,7 @@ def cache_groups(model: nn.Module) -> tuple[CacheGroup, ...]:
 
 
 @functools.cache
-def _layout(problem: Any, kv_cache_dtype: str, platform: Platform) -> CacheLayout:
-    cache = CacheFormat.named(kv_cache_dtype)
-    if cache.dtype in FLOAT8_DTYPES:
+def _layout(problem: Any, cache: CacheFormat, platform: Platform) -> CacheLayout:
+    if cache.is_float8:
         cache = replace(cache, dtype=platform.float8)
     return select_mixer(replace(problem, cache=cache), platform).layout

@@ -35,8 +35,8 @@ class LayerWeights:
         rule: what the checkpoint's config says of them, or what was found instead; empty where it is silent.
         held: the number format that is kept.
         operator: what runs them.
-        implementations: of the operator here, in the order in which they are tried.
-        num_bytes: of all of them.
+        implementations: what runs the operator here, in the order in which they are tried.
+        num_bytes: the bytes of all of them.
     """
 
     name: str

@@ -20,9 +20,9 @@ class Count:
         parameters: all of them.
         linear: matrices of experts, and of linear layers but the head and routers: what is rounded while loading.
             Latent attention keeps the matrix that it absorbs (``kv_b_proj``) as plain numbers.
-        linear_shapes: of those.
+        linear_shapes: their shapes, and how many there are of each.
         idle: weights of experts that a token does not choose, with their biases.
-        packed_bytes: of all of them in the number formats of the checkpoint, see `RankWeight`.
+        packed_bytes: the bytes of all in the number formats of the checkpoint, see `RankWeight`.
     """
 
     parameters: int = 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atom_kernels.protocols import CacheFormat
 from atom_models.requirements.accelerators import Accelerator
 from atom_models.requirements.requirements import ModelRequirements, RankShare
 
+_BFLOAT16 = CacheFormat("bfloat16")
 DEVICE_COUNTS = (1, 2, 4, 8)
 # The rest is for activations, captured graphs and the runtime.
 MEMORY_UTILIZATION = 0.9
@@ -27,7 +29,7 @@ class Placement:
     accelerator: Accelerator
     num_devices: int
     weight_format: str
-    kv_cache_dtype: str
+    cache: CacheFormat
     weight_bytes: int
     cache_bytes: int
     longest_request: int
@@ -41,7 +43,7 @@ class Placement:
 
     def num_requests(self, context: int) -> int:
         """Requests of `context` tokens that fit at once."""
-        each = self.share.kv_bytes(context, self.kv_cache_dtype, self.accelerator.platform)
+        each = self.share.kv_bytes(context, self.cache, self.accelerator.platform)
         return max(0, self.cache_bytes) // each
 
 
@@ -51,7 +53,7 @@ def place(
     num_devices: int,
     *,
     weight_format: str,
-    kv_cache_dtype: str = "bfloat16",
+    cache: CacheFormat = _BFLOAT16,
     utilization: float = MEMORY_UTILIZATION,
 ) -> Placement | None:
     """The model on these devices; None where they cannot share it evenly."""
@@ -64,10 +66,10 @@ def place(
     platform = accelerator.platform
 
     def fits(num_tokens: int) -> bool:
-        return share.kv_bytes(num_tokens, kv_cache_dtype, platform) <= room
+        return share.kv_bytes(num_tokens, cache, platform) <= room
 
     low, high = 0, needs.max_model_len
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return Placement(accelerator, num_devices, weight_format, kv_cache_dtype, weights, room, low, needs, share)
+    return Placement(accelerator, num_devices, weight_format, cache, weights, room, low, needs, share)

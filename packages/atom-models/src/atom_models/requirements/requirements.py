@@ -12,6 +12,7 @@ from torch import nn
 
 from atom_kernels.formats import WeightFormat, weight_specs
 from atom_kernels.platform import Platform, detect_platform
+from atom_kernels.protocols import CacheFormat
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
@@ -19,7 +20,7 @@ from atom_models.fallback.choice import Implementation, choose_implementation
 from atom_models.layers import Experts, LightningIndex, Linear
 from atom_models.model import config_warnings, construct_model, mixer_layers, stored_quantization
 from atom_models.quantization import ROUNDED_TO, UNQUANTIZED, GGUFQuantization, Quantization
-from atom_models.requirements.cache import CACHE_DTYPES, CacheGroup, cache_groups
+from atom_models.requirements.cache import PLANNED_CACHES, CacheGroup, cache_groups
 from atom_models.requirements.parameters import Count, count_parameters
 from atom_models.requirements.sharing import OneOf
 
@@ -33,10 +34,10 @@ class RankShare:
     weight_bytes: Mapping[str, int]
     cache_groups: tuple[CacheGroup, ...]
 
-    def kv_bytes(self, num_tokens: int, kv_cache_dtype: str, platform: Platform | None = None) -> int:
+    def kv_bytes(self, num_tokens: int, cache: CacheFormat, platform: Platform | None = None) -> int:
         """Bytes of cache that a request of `num_tokens` takes on this rank; on this machine, unless on `platform`."""
         platform = platform or detect_platform()
-        return sum(group.num_bytes(num_tokens, BLOCK_SIZE, kv_cache_dtype, platform) for group in self.cache_groups)
+        return sum(group.num_bytes(num_tokens, BLOCK_SIZE, cache, platform) for group in self.cache_groups)
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class ModelRequirements:
         architecture: as the checkpoint names it.
         implementation: what serves it: our own file, or transformers' layers.
         num_parameters: tied embeddings counted once; layers that are not loaded are not counted.
-        num_active_parameters: of these, what one token passes through; fewer in mixtures of experts.
-        num_linear_parameters: of these, what is rounded while loading (no embedding, head or router).
+        num_active_parameters: those that one token passes through; fewer in mixtures of experts.
+        num_linear_parameters: those that are rounded while loading (no embedding, head or router).
         num_layers: layers that have a cache; an index of attention is a part of one.
         max_model_len: longest context in tokens.
         weight_bytes: by number format. Those of `ROUNDED_TO` leave all but linears and experts in bfloat16; the
@@ -64,7 +65,8 @@ class ModelRequirements:
         warnings: what an engine logs about the config.
         on_rank: number of tensor-parallel ranks -> what each holds; None where they cannot share the model.
         cache_groups: layers by the tokens that they keep.
-        kv_bytes_per_token: over all layers on this machine, by dtype of the cache, of a request within every window.
+        kv_bytes_per_token: over all layers on this machine, by how numbers are cached, of a request within every
+            window; float8 stands for the kind that a platform has.
     """
 
     architecture: str
@@ -82,11 +84,11 @@ class ModelRequirements:
     warnings: tuple[str, ...]
     on_rank: Callable[[int], RankShare | None] = field(compare=False, repr=False)
     cache_groups: tuple[CacheGroup, ...]
-    kv_bytes_per_token: Mapping[str, int]
+    kv_bytes_per_token: Mapping[CacheFormat, int]
 
-    def kv_bytes(self, num_tokens: int, kv_cache_dtype: str) -> int:
+    def kv_bytes(self, num_tokens: int, cache: CacheFormat) -> int:
         """Bytes of cache that a request of `num_tokens` takes, all of it on this machine."""
-        return RankShare(self.weight_bytes, self.cache_groups).kv_bytes(num_tokens, kv_cache_dtype)
+        return RankShare(self.weight_bytes, self.cache_groups).kv_bytes(num_tokens, cache)
 
 
 def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto") -> ModelRequirements:
@@ -132,7 +134,7 @@ def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto") -> Mode
             lambda num_ranks: whole if num_ranks == 1 else _rank_share(checkpoint, context, stored, num_ranks)
         ),
         cache_groups=whole.cache_groups,
-        kv_bytes_per_token={name: whole.kv_bytes(1, name) for name in CACHE_DTYPES},
+        kv_bytes_per_token={cache: whole.kv_bytes(1, cache) for cache in PLANNED_CACHES},
     )
 
 

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable
 import torch
 from torch import nn
 
-from atom_kernels.mixers.cache_format import FLOAT8_DTYPES
 from atom_models.checkpoint import CheckpointError
 from atom_models.layers.loadable import ChoosesNames, Loadable
+from atom_models.layers.mixers.mixer import Mixer
 from atom_models.quantization import Headers
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def check_fit(model: nn.Module, available: Collection[str], where: str, headers:
 
     Args:
         available: the names of all tensors.
-        headers: of the same, where they are known.
+        headers: what their headers say, where that is known.
 
     Returns:
         The names that layers take, one layer's after another's.
@@ -116,8 +116,7 @@ class _Filling:
         self._seen: set[str] = set()
         self._waiting: dict[str, torch.Tensor] = {}
         self._num_cache_scales = 0
-        problems = (getattr(module, "problem", None) for module in model.modules())
-        self._has_float8_cache = any(getattr(one, "kv_cache_dtype", None) in FLOAT8_DTYPES for one in problems)
+        self._has_float8_cache = any(isinstance(one, Mixer) and one.problem.cache.is_float8 for one in model.modules())
         self._not_finite: list[str] = []
 
     def take(self, name: str, tensor: torch.Tensor) -> None:
@@ -144,7 +143,7 @@ class _Filling:
         return len(self._seen)
 
     def is_used(self, name: str) -> bool:
-        """Whether a name that no layer expects is none of those that are passed over."""
+        """Whether a tensor that no layer expects should have been used; False for those known to be needless."""
         if name in self._ignored or name.endswith(_IGNORED_SUFFIXES) or name.startswith(self._ignored_prefixes):
             return False
         if name.endswith(_CACHE_SCALES):

@@ -67,7 +67,7 @@ def load_named_weights(model: nn.Module, tensors: Iterable[tuple[str, torch.Tens
     No tensor is kept longer than until its layer has taken it.
 
     Args:
-        where: they come from, for messages.
+        where: what messages call the source of the tensors.
 
     Returns:
         The names of all tensors given.

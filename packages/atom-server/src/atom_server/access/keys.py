@@ -26,7 +26,7 @@ class Caller:
     """Whose request it is.
 
     Attributes:
-        name: of the key; "" where the server asks for none.
+        name: the key's name; "" where the server asks for none.
         is_admin: may use the routes that are about the server itself.
         tenant: who has a share of the engine and of its queue; "" where nobody else could.
         salt: keeps the prefixes that it has cached apart from others'; b"" where they may be shared.

@@ -31,7 +31,7 @@ class ReplyReader:
 
     Attributes:
         num_calls: that have begun.
-        num_reasoning_tokens: of the tokens so far.
+        num_reasoning_tokens: how many of the tokens so far are reasoning.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atom_core.config import CACHE_DTYPES
 from atom_server.bench.client import BenchError
 from atom_server.bench.origin import origin
 from atom_server.cli.columns import columns
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-cache-dtype",
         "--kv_cache_dtype",
-        choices=("auto", "bf16", "fp8", "fp8_per_token_head"),
+        choices=CACHE_DTYPES,
         default="auto",
         help="of the KV cache of what is compared (default: %(default)s)",
     )

@@ -10,7 +10,7 @@ from atom_core.config import ConfigError
 from atom_core.garbage import no_collection
 from atom_core.host_memory import available_memory
 from atom_server.cli.model_impl import add_model_impl
-from atom_server.cli.plan_tables import CACHE_DTYPES, accelerator_lines, memory_lines
+from atom_server.cli.plan_tables import CACHE_WORDS, accelerator_lines, memory_lines
 
 if TYPE_CHECKING:
     from atom_core.models import Accelerator, ModelRequirements
@@ -52,9 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-cache-dtype",
         "--kv_cache_dtype",
-        choices=CACHE_DTYPES,
+        choices=CACHE_WORDS,
         metavar="DTYPE",
-        help=f"of the KV cache: {', '.join(CACHE_DTYPES)}; auto is that of the weights as they are computed with "
+        help=f"of the KV cache: {', '.join(CACHE_WORDS)}; auto is that of the weights as they are computed with "
         "(default: all of them, and auto on accelerators)",
     )
     parser.add_argument(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from atom_core.config import ConfigError
+from atom_core.config import CACHE_DTYPES, CacheFormat, ConfigError
 from atom_server.cli.columns import columns
 
 if TYPE_CHECKING:
     from atom_core.models import Accelerator, ModelRequirements, Placement
 
-# The engine's words for `--kv-cache-dtype` -> the names by which sizes are known.
-_STORED_AS = {"bf16": "bfloat16", "fp8": "float8_e4m3fn", "fp8_per_token_head": "float8_e4m3fn_per_token_head"}
-CACHE_DTYPES = ("auto", *_STORED_AS, "float32", "bfloat16", "float8_e4m3fn")
+# The engine's words for `--kv-cache-dtype`, and names of dtypes that are planned with too.
+_DTYPES = ("float32", "bfloat16", "float8_e4m3fn")
+CACHE_WORDS = (*CACHE_DTYPES, *_DTYPES)
 
 
 def memory_lines(
@@ -29,14 +29,14 @@ def memory_lines(
     rows = [("weights", "", "KV cache", "per token", "planned", "in all", "fits", "requests that fit")]
     any_fits = False
     for weight_format, weight_bytes in needs.weight_bytes.items():
-        for stored in [_stored(kv_cache_dtype, weight_format)] if kv_cache_dtype else needs.kv_bytes_per_token:
-            per_token, each = needs.kv_bytes_per_token[stored], needs.kv_bytes(context, stored)
+        for cache in [_cache(kv_cache_dtype, weight_format)] if kv_cache_dtype else needs.kv_bytes_per_token:
+            per_token, each = needs.kv_bytes_per_token[cache], needs.kv_bytes(context, cache)
             total = weight_bytes + requests * each
             fits = memory is not None and total <= memory
             any_fits |= fits
             room = "?" if memory is None else str(max(0, memory - weight_bytes) // each)
             verdict = "?" if memory is None else "yes" if fits else "no"
-            sizes = (_size(weight_bytes), stored, _size(per_token), _size(requests * each), _size(total))
+            sizes = (_size(weight_bytes), cache.name, _size(per_token), _size(requests * each), _size(total))
             rows.append((weight_format, *sizes, verdict, room))
     end = (
         "memory unknown"
@@ -70,22 +70,19 @@ def accelerator_lines(
     from atom_core.models import DEVICE_COUNTS, place
 
     _check("--weights", weights, needs.weight_bytes)
-    kv_cache_dtype = _stored(kv_cache_dtype, weights)
+    cache = _cache(kv_cache_dtype, weights)
     per_request = [f"requests of {context}" for context in contexts]
     rows = [("accelerator", "memory", "devices", "weights each", "room each", "longest request", *per_request)]
     too_small: list[str] = []
     for accelerator in accelerators:
-        tried = [
-            place(needs, accelerator, count, weight_format=weights, kv_cache_dtype=kv_cache_dtype)
-            for count in DEVICE_COUNTS
-        ]
+        tried = [place(needs, accelerator, count, weight_format=weights, cache=cache) for count in DEVICE_COUNTS]
         fitting = [placement for placement in tried if placement is not None and placement.fits]
         rows += [_row(placement, contexts) for placement in fitting]
         if not fitting:
             too_small.append(accelerator.name)
     lines = [
-        f"weights {weights}, {_size(needs.weight_bytes[weights])}; KV cache {kv_cache_dtype}, "
-        f"{_size(needs.kv_bytes_per_token[kv_cache_dtype])} a token",
+        f"weights {weights}, {_size(needs.weight_bytes[weights])}; KV cache {cache.name}, "
+        f"{_size(needs.kv_bytes_per_token[cache])} a token",
         "",
     ]
     if len(rows) > 1:
@@ -130,11 +127,13 @@ def _remarks(needs: ModelRequirements, formats: Collection[str], accelerator: Ac
     return lines
 
 
-def _stored(kv_cache_dtype: str, weight_format: str) -> str:
-    """What the cache holds; "auto" is the dtype of activations: float32 for weights in float32, else bfloat16."""
-    if kv_cache_dtype == "auto":
-        return "float32" if weight_format == "float32" else "bfloat16"
-    return _STORED_AS.get(kv_cache_dtype, kv_cache_dtype)
+def _cache(word: str, weight_format: str) -> CacheFormat:
+    """How numbers are cached; "auto" is the dtype of activations: float32 for weights in float32, else bfloat16."""
+    from atom_core.models import PLANNED_FLOAT8
+
+    if word in _DTYPES:
+        return CacheFormat(word)
+    return CacheFormat.asked(word, "float32" if weight_format == "float32" else "bfloat16", PLANNED_FLOAT8)
 
 
 def _check(flag: str, value: str, allowed: Collection[str]) -> None:

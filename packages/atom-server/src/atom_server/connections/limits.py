@@ -14,7 +14,7 @@ class ConnectionLimits:
     """The limits of each connection.
 
     Attributes:
-        head_bytes: of the request line with all headers; as many again of trailers.
+        head_bytes: the most bytes of the request line with all headers; as many again of trailers.
         num_fields: headers and trailers of a request together.
         num_pipelined: requests that may follow one whose answer is on its way.
         request_s: time for the headers of a request, and again for its body. Whoever takes nothing of an answer for so

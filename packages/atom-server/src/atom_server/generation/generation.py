@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from starlette.requests import Request
 
 from atom_core import EngineDeadError, InvalidRequestError, RequestOutput, SamplingParams
 from atom_core.engine.outputs.request_stream import RequestStream
-from atom_core.messages import Pooling
+from atom_core.messages import Pooling, RequestState
 from atom_server.access.guard import caller_of
 from atom_server.access.keys import ANYBODY, Caller
 from atom_server.bodies.client_names import SAME, Names, renamed
@@ -30,11 +31,11 @@ class Generation:
     Sample ``s`` of prompt ``p`` is choice ``p * n + s``. Close it whatever happens: that aborts what still runs.
 
     Attributes:
-        id: of the answer, e.g. "cmpl-5f2c...".
+        id: the answer's id, e.g. "cmpl-5f2c...".
         prompts, model, created: for the answer.
         submitted: when, by the monotonic clock.
-        num_prompt_tokens: of all prompts, each counted once.
-        num_reasoning_tokens: of the tokens so far; set by whoever reads the text.
+        num_prompt_tokens: tokens of all prompts, each counted once.
+        num_reasoning_tokens: how many tokens so far are reasoning; set by whoever reads the text.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Generation:
         stream: RequestStream,
         *,
         id: str,
-        n: int,
+        params: SamplingParams,
         names: Names,
         caller: Caller = ANYBODY,
     ) -> None:
@@ -56,13 +57,15 @@ class Generation:
         self.prompts = list(prompts)
         self.num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         self.num_reasoning_tokens = 0
-        self.n = n
+        self.n = params.n
+        self._params = params
         self._state, self._body, self._names, self._caller = state, body, names, caller
         self._stream = stream
         self._prompt_index = {request_id: index for index, request_id in enumerate(stream.request_ids)}
-        self._tallies = Tallies(len(prompts) * n)
+        self._tallies = Tallies(len(prompts) * params.n)
         self._num_cached = [0] * len(prompts)
         self._sum_cached = 0
+        self._abort_reason: APIError | None = None
 
     @classmethod
     async def submit(
@@ -104,9 +107,10 @@ class Generation:
         except InvalidRequestError as error:
             raise renamed(_in_words_of(body, error), names) from None
         id = f"{kind}-{body.request_id or uuid.uuid4().hex}"
-        generation = cls(state, body, prompts, stream, id=id, n=params.n, names=names, caller=caller)
+        generation = cls(state, body, prompts, stream, id=id, params=params, names=names, caller=caller)
         state.active.add(generation)
         request.state.record.prompt_tokens = generation.num_prompt_tokens
+        request.state.record.answer_id = generation.id
         return generation
 
     @property
@@ -128,8 +132,9 @@ class Generation:
                 raise self._failure(output)
             yield prompt_index * self.n + output.index, output
 
-    async def abort(self) -> None:
-        """End what still runs; whoever reads the outputs is told."""
+    async def abort(self, reason: APIError | None = None) -> None:
+        """End what still runs; whoever reads the outputs is told `reason`, or that the server goes down."""
+        self._abort_reason = reason
         await self._state.engine.abort(self._stream)
 
     async def close(self) -> None:
@@ -137,7 +142,10 @@ class Generation:
         if self in self._state.active:
             self._state.active.discard(self)
             self._state.metrics.take_end(
-                self._tallies, num_prompt_tokens=self.num_prompt_tokens, num_cached_tokens=self._sum_cached, n=self.n
+                self._tallies,
+                self._params,
+                num_prompt_tokens=self.num_prompt_tokens,
+                num_cached_tokens=self._sum_cached,
             )
         await self._stream.aclose()
 
@@ -159,15 +167,22 @@ class Generation:
             latency_s=round(tallies.latency, 6),
         )
 
-    def describe(self) -> dict[str, object]:
-        """Where it stands, without any text."""
+    def describe(self, states: Mapping[str, Sequence[RequestState]]) -> dict[str, object]:
+        """Where it stands, without any text.
+
+        Args:
+            states: where its samples stand in the engine, by the id of their prompt; those that are over have none.
+        """
+        own = [state for request_id in self._stream.request_ids for state in states.get(request_id, ())]
         return {
             "id": self.id,
             "key": self._caller.name,
             "age_s": round(time.monotonic() - self.submitted, 3),
-            "phase": "decoding" if self._tallies.num_tokens else "waiting or prefilling",
+            "phases": dict(Counter(state.phase for state in own)),
             "num_samples": self.num_choices,
             "prompt_tokens": self.num_prompt_tokens,
+            "cached_tokens": self._sum_cached,
+            "computed_tokens": sum(state.num_computed_tokens for state in own),
             "output_tokens": self._tallies.num_tokens,
         }
 
@@ -177,6 +192,7 @@ class Generation:
         record.prompt_tokens = usage.prompt_tokens
         record.cached_tokens = usage.prompt_tokens_details.cached_tokens
         record.output_tokens = usage.completion_tokens
+        record.queued = self._tallies.queued or 0.0
         record.ttft, record.tpot = usage.ttft_s, usage.tpot_s
         record.finish_reasons = self._tallies.finish_reasons()
 
@@ -192,7 +208,7 @@ class Generation:
 
     def _failure(self, output: RequestOutput) -> APIError | InvalidRequestError:
         if output.finish_reason == "abort":
-            return shutting_down()
+            return self._abort_reason or shutting_down()
         if output.error_code == "slow_reader":
             return APIError(408, output.error or "", code=output.error_code)
         if output.error_code in ("invalid_grammar", "queue_full"):

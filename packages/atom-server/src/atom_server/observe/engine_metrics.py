@@ -19,8 +19,8 @@ class EngineMetrics(Collector):
     """Asks the engine whenever somebody reads.
 
     Args:
-        prefix: of all names.
-        labels: of all values.
+        prefix: what all names begin with.
+        labels: the labels that all values have.
     """
 
     def __init__(self, engine: AsyncEngine, prefix: str, labels: Mapping[str, str]) -> None:

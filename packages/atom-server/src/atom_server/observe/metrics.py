@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 from atom_server.observe.engine_metrics import EngineMetrics
 
 if TYPE_CHECKING:
-    from atom_core import AsyncEngine
+    from atom_core import AsyncEngine, SamplingParams
     from atom_server.generation.tallies import Tallies
 
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40, 80, 160, 640)
@@ -27,7 +27,7 @@ class Metrics:
     """Counts what ends; what is running is asked of the engine when somebody reads.
 
     Args:
-        prefix: of all names.
+        prefix: what all names begin with.
         model_name: their label.
     """
 
@@ -46,13 +46,19 @@ class Metrics:
         self.inter_token = self._histogram("inter_token_latency_seconds", "Between news of a sample.", _STEPS)
         self._per_token = self._histogram("request_time_per_output_token_seconds", "Mean of a request.", _STEPS)
         self._latency = self._histogram("e2e_request_latency_seconds", "From arrival to the end.", _SECONDS)
+        self._queue = self._histogram("request_queue_time_seconds", "From arrival until it runs.", _SECONDS)
+        self._prefill = self._histogram("request_prefill_time_seconds", "From there to the first token.", _SECONDS)
         self._decode = self._histogram("request_decode_time_seconds", "From the first token to the end.", _SECONDS)
+        self._inference = self._histogram("request_inference_time_seconds", "From when it runs to the end.", _SECONDS)
         self._request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", _TOKENS)
         self._request_output = self._histogram("request_generation_tokens", "Tokens generated for a request.", _TOKENS)
+        self._request_max_tokens = self._histogram("request_params_max_tokens", "Tokens that it asked for.", _TOKENS)
         self._request_n = self._histogram("request_params_n", "Samples of each prompt that were asked for.", _SAMPLES)
 
-    def take_end(self, tallies: Tallies, *, num_prompt_tokens: int, num_cached_tokens: int, n: int) -> None:
-        """A request has ended, however it did."""
+    def take_end(
+        self, tallies: Tallies, params: SamplingParams, *, num_prompt_tokens: int, num_cached_tokens: int
+    ) -> None:
+        """A request has ended, however it did; `params` is what it had asked for."""
         self._prompt_tokens.inc(num_prompt_tokens)
         self._cached_tokens.inc(num_cached_tokens)
         self._generation_tokens.inc(tallies.num_tokens)
@@ -60,12 +66,18 @@ class Metrics:
             self._finished.labels(**self._labels, finished_reason=reason).inc()
         self._request_prompt.observe(num_prompt_tokens)
         self._request_output.observe(tallies.num_tokens)
-        self._request_n.observe(n)
+        self._request_n.observe(params.n)
+        if params.max_tokens is not None:
+            self._request_max_tokens.observe(params.max_tokens)
         if tallies.latency:
             self._latency.observe(tallies.latency)
         if tallies.num_tokens:
+            queued = tallies.queued or 0.0
+            self._queue.observe(queued)
             self._ttft.observe(tallies.ttft)
+            self._prefill.observe(tallies.ttft - queued)
             self._decode.observe(tallies.latency - tallies.ttft)
+            self._inference.observe(tallies.latency - queued)
         if tallies.seconds_per_token:
             self._per_token.observe(tallies.seconds_per_token)
 

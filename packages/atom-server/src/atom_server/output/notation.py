@@ -44,7 +44,7 @@ class CallNotation:
         name_key, arguments_key: the keys of a call, for "object".
         is_numbered: a colon and the call's number follow a name.
         repeats: calls of one turn share a section; else each has its own.
-        id_length: of the ids that the template takes, all letters and digits; 0 leaves them free.
+        id_length: how long ids are that the template takes, all letters and digits; 0 leaves them free.
     """
 
     call: str

@@ -22,7 +22,7 @@ class StoredResponse:
     Attributes:
         response: the JSON object; replaced when a background response comes to its end.
         items: the input, all that came before it included.
-        events: of its stream; None where it was not streamed.
+        events: the events of its stream; None where it was not streamed.
         task: makes it in the background; None where nothing is to be awaited.
         owner: the key that made it; nobody else can see it.
     """

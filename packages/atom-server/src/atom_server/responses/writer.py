@@ -25,7 +25,7 @@ class ResponseWriter:
     """Writes one response, whole or as a stream of events.
 
     Attributes:
-        id: of the response, e.g. "resp_5f2c...".
+        id: the response's id, e.g. "resp_5f2c...".
     """
 
     def __init__(

@@ -1,21 +1,76 @@
-"""What is about the server itself: its profiler, and what it is at work on. Asks for the admin key."""
+"""What is about the server itself: what it is at work on, its engine, its profiler. Asks for the admin key."""
 
 from __future__ import annotations
+
+from typing import Any, Literal
 
 from fastapi import APIRouter, Depends, Request
 
 from atom_server.access.guard import needs_admin
-from atom_server.errors import APIError
+from atom_server.errors import APIError, aborted
+from atom_server.observe.open_work import open_work
+from atom_server.routes.accepted import accepted
+from atom_server.routes.openapi import described
+from atom_server.schemas.abort import AbortRequest
 from atom_server.state import ServerState, server_state
 
 router = APIRouter(dependencies=[Depends(needs_admin)])
 
 
 @router.get("/debug/requests", tags=["health"])
-async def requests(request: Request) -> dict[str, list[dict[str, object]]]:
-    """What is in the engine, the oldest first: ages, phases and tokens, and no text."""
-    oldest_first = sorted(server_state(request).active, key=lambda generation: generation.submitted)
-    return {"requests": [generation.describe() for generation in oldest_first]}
+async def requests(request: Request) -> dict[str, Any]:
+    """What the server is at work on, the oldest first: ages, phases and tokens, and no text."""
+    return await open_work(server_state(request), request.state.record)
+
+
+@router.post("/abort_requests", tags=["engine"], openapi_extra=described(AbortRequest))
+async def abort_requests(request: Request) -> dict[str, list[str]]:
+    """End requests by the ids of their answers, or all; their clients are told. Unknown ids are left out."""
+    state, body, _ = await accepted(request, AbortRequest, generates=False)
+    wanted = set(body.request_ids)
+    found = [generation for generation in state.active if body.abort_all or generation.id in wanted]
+    for generation in found:
+        await generation.abort(aborted())
+    return {"aborted": sorted(generation.id for generation in found)}
+
+
+@router.post("/reset_prefix_cache", tags=["engine"])
+async def reset_prefix_cache(request: Request) -> dict[str, str]:
+    """Forget all cached prefixes; what runs goes on."""
+    await server_state(request).engine.control.reset_prefix_cache()
+    return {"status": "ok"}
+
+
+@router.post("/pause", tags=["engine"])
+async def pause(request: Request, mode: Literal["keep", "abort"] = "keep") -> dict[str, str]:
+    """Take no further step: what runs and what comes waits for `/resume`, or is ended with ``mode=abort``."""
+    state = server_state(request)
+    await state.engine.control.pause()
+    if mode == "abort":
+        for generation in list(state.active):
+            await generation.abort(aborted())
+    return {"status": "paused"}
+
+
+@router.post("/resume", tags=["engine"])
+async def resume(request: Request) -> dict[str, str]:
+    """Go on after `/pause`."""
+    await server_state(request).engine.control.resume()
+    return {"status": "ok"}
+
+
+@router.get("/is_paused", tags=["engine"])
+async def is_paused(request: Request) -> dict[str, bool]:
+    """Whether the engine is paused."""
+    return {"is_paused": server_state(request).engine.control.is_paused}
+
+
+@router.post("/sleep", tags=["engine"])
+@router.post("/wake_up", tags=["engine"])
+async def sleep(request: Request) -> None:
+    """Refused: weights stay in memory."""
+    message = "the engine cannot give its memory back and take it again: POST /pause stops its steps, and keeps memory"
+    raise APIError(501, message, code="not_supported")
 
 
 @router.post("/start_profile", tags=["profile"])

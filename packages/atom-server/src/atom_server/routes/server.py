@@ -26,10 +26,10 @@ async def health(request: Request) -> dict[str, str]:
 
 @router.get("/ready", tags=["health"])
 async def ready(request: Request) -> dict[str, str]:
-    """As `/health`, but 503 too while the server is going down."""
+    """As `/health`, but 503 too while the server is going down, or its engine is paused."""
     state = server_state(request)
     _check_engine(state)
-    state.check_takes_requests()
+    state.check_is_ready()
     return {"status": "ok"}
 
 

@@ -13,9 +13,9 @@ import torch
 from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, MultipleOf
 
 from atom_kernels.attention import AttentionProblem
-from atom_kernels.mixers import CacheFormat, MixerPlan
+from atom_kernels.mixers import MixerPlan
 from atom_kernels.protocols import Caches
-from atom_vllm.mixers.cache_dtypes import FLOAT8_CACHES, stored_dtype
+from atom_vllm.mixers.cache_dtypes import FLOAT8_CACHES, cache_format
 from atom_vllm.mixers.cache_view import Strides, plan_over_view, split_view
 from atom_vllm.mixers.kernels import AtomKernels
 from atom_vllm.mixers.metadata import AtomMetadata, AtomMetadataBuilder
@@ -100,7 +100,7 @@ class AtomAttention(AtomKernels, AttentionImpl[Any]):
         self._window = sliding_window
         self._soft_cap = logits_soft_cap or None
         self._dtype = str(torch.get_default_dtype()).removeprefix("torch.")
-        self._cache_dtype = stored_dtype(kv_cache_dtype, self._dtype)
+        self._cache = cache_format(kv_cache_dtype, self._dtype)
 
     def plan_for(self, block_size: int, strides: Strides | None = None) -> MixerPlan:
         """The plan over vLLM's blocks of `block_size` tokens; raises UnsupportedMixerError."""
@@ -110,7 +110,7 @@ class AtomAttention(AtomKernels, AttentionImpl[Any]):
             head_dim=self.head_size,
             scale=self.scale,
             dtype=self._dtype,
-            cache=CacheFormat(self._cache_dtype),
+            cache=self._cache,
             block_size=block_size,
             sliding_window=self._window,
             has_sinks=self.sinks is not None,
@@ -145,8 +145,8 @@ class AtomAttention(AtomKernels, AttentionImpl[Any]):
         return output
 
     def bind(self, kv_cache: torch.Tensor) -> tuple[MixerPlan, Caches]:
-        if self._cache_dtype != self._dtype:
-            kv_cache = kv_cache.view(getattr(torch, self._cache_dtype))  # vLLM knows bytes only
+        if self._cache.dtype != self._dtype:
+            kv_cache = kv_cache.view(getattr(torch, self._cache.dtype))  # vLLM knows bytes only
         halves = split_view(kv_cache)
         plan = self.plan_for(kv_cache.shape[2], halves[0].stride())
         # By now the layer's weights are loaded.

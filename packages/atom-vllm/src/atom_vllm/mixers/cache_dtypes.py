@@ -12,33 +12,33 @@ DENSE_CACHES = ("auto", "float32", "float16", "bfloat16")
 FLOAT8_CACHES = ("fp8", "fp8_e4m3")
 
 
-def stored_dtype(kv_cache_dtype: str, dtype: str) -> str:
-    """The torch name of what a cache of `kv_cache_dtype` holds in a model of `dtype`."""
+def cache_format(kv_cache_dtype: str, dtype: str) -> CacheFormat:
+    """How a cache of `kv_cache_dtype` holds the numbers of a model of `dtype`."""
     if kv_cache_dtype in FLOAT8_CACHES:
-        return detect_platform().float8
-    return dtype if kv_cache_dtype == "auto" else kv_cache_dtype
+        return CacheFormat(detect_platform().float8)
+    return CacheFormat(dtype if kv_cache_dtype == "auto" else kv_cache_dtype)
 
 
 def why_not_cached(kv_cache_dtype: str, dtype: str, head_size: int) -> str | None:
     """Why our kernels cannot keep keys and values as `kv_cache_dtype` here; None where they can, and are fast at it."""
     if kv_cache_dtype not in DENSE_CACHES + FLOAT8_CACHES:
         return f"a cache of {kv_cache_dtype} is left to it"
-    stored = stored_dtype(kv_cache_dtype, dtype)
+    cache = cache_format(kv_cache_dtype, dtype)
     problem = AttentionProblem(
         num_heads=1,
         num_kv_heads=1,
         head_dim=head_size,
         scale=1.0,
         dtype=dtype,
-        cache=CacheFormat(stored),
+        cache=cache,
         block_size=16,
     )
-    what = f"heads of {head_size} in {dtype} over a cache of {stored}"
+    what = f"heads of {head_size} in {dtype} over a cache of {cache.name}"
     try:
         plan = plan_over_view(problem)
     except UnsupportedMixerError as error:
         return f"{what} are left to it: {error}"
-    if plan.backend == "reference":  # right, but slower than anything of vLLM's
+    if not plan.has_kernel:  # right, but slower than anything of vLLM's
         reasons = "; ".join(f"{name}: {reason}" for name, reason in plan.reasons)
         return f"{what} are left to it here ({reasons})"
     return None

@@ -29,6 +29,7 @@ from atom_core.engine.inputs.validation import (
     check_structured_outputs,
     check_tenant,
     check_thinking_budget,
+    missing_tokenizer,
     num_logprobs,
 )
 from atom_core.messages import Pooling, Prompt, SamplingParams, Submission
@@ -95,8 +96,7 @@ class InputProcessor:
         self.validate_constraint(params)
         for param, texts in (("stop", params.stop_strings), ("bad_words", params.bad_words)):
             if texts and self._tokenizer is None:
-                name = "stop strings" if param == "stop" else param
-                raise InvalidRequestError(f"{name} need a tokenizer, and skip_tokenizer_init left it out", param)
+                raise missing_tokenizer(param)
 
     def validate_constraint(self, params: SamplingParams) -> None:
         """Raise InvalidRequestError for a constraint that is refused without compiling it, as `check_grammar` does."""
@@ -241,7 +241,7 @@ class InputProcessor:
         return msgspec.structs.replace(
             params,
             temperature=0.0 if greedy else float(params.temperature),
-            top_k=-1 if params.top_k in (0, -1) or params.top_k >= self.limits.vocab_size else params.top_k,
+            top_k=-1 if params.top_k == 0 or params.top_k >= self.limits.vocab_size else params.top_k,
             top_p=float(params.top_p),
             bad_words_token_ids=bad_words,
         )

@@ -156,6 +156,15 @@ def check_num_logprobs(count: int, limits: RequestLimits) -> None:
         )
 
 
+def missing_tokenizer(param: str, what: str | None = None) -> InvalidRequestError:
+    """What refuses a parameter that needs a tokenizer, where the engine has none.
+
+    Args:
+        what: the parameter as the message calls it; None is its name.
+    """
+    return InvalidRequestError(f"{what or param} needs a tokenizer, and skip_tokenizer_init left it out", param)
+
+
 def check_thinking_budget(params: SamplingParams, *, has_tokenizer: bool) -> None:
     """Raise InvalidRequestError unless a thinking budget, if any, has a length and marks."""
     budget, name = params.thinking_budget, "thinking_budget"
@@ -166,7 +175,7 @@ def check_thinking_budget(params: SamplingParams, *, has_tokenizer: bool) -> Non
     _integer(name, budget.max_tokens, 0, None)
     _check_texts(name, [budget.begin, budget.end], 2, MAX_STOP_LENGTH)
     if not has_tokenizer:
-        raise InvalidRequestError(f"{name} needs a tokenizer, and skip_tokenizer_init left it out", name)
+        raise missing_tokenizer(name)
 
 
 def check_structured_outputs(params: SamplingParams, *, has_eos: bool, has_tokenizer: bool) -> None:
@@ -181,7 +190,7 @@ def check_structured_outputs(params: SamplingParams, *, has_eos: bool, has_token
     if params.allowed_token_ids is not None:
         raise InvalidRequestError(f"allowed_token_ids and {name} exclude each other: leave one out", name)
     if not has_tokenizer:
-        raise InvalidRequestError(f"{name} needs a tokenizer, and skip_tokenizer_init left it out", name)
+        raise missing_tokenizer(name)
     if not has_eos:
         raise InvalidRequestError(f"{name} needs a model with an end-of-sequence token; this one names none", name)
 
@@ -243,7 +252,7 @@ def _integer(name: str, value: Any, minimum: int, maximum: int | None) -> None:
     allowed = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidRequestError(f"{name} is {_shown(value)}; it must be an integer {allowed}", name, "invalid_type")
-    if value < minimum or (maximum is not None and value > maximum) or abs(value) > 2**63:
+    if value < minimum or (maximum is not None and value > maximum) or value > 2**63:
         raise InvalidRequestError(f"{name} is {_shown(value)}; it must be an integer {allowed}", name)
 
 
@@ -252,7 +261,7 @@ def _number(name: str, value: Any, minimum: float, maximum: float | None, *, abo
     allowed = least if maximum is None else f"{least} and at most {maximum}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequestError(f"{name} is {_shown(value)}; it must be a number {allowed}", name, "invalid_type")
-    is_finite = math.isfinite(value) if isinstance(value, float) else abs(value) < 2**63
+    is_finite = math.isfinite(value) if isinstance(value, float) else value < 2**63
     too_low = value <= minimum if above_minimum else value < minimum
     if not is_finite or too_low or (maximum is not None and value > maximum):
         raise InvalidRequestError(f"{name} is {_shown(value)}; it must be a finite number {allowed}", name)

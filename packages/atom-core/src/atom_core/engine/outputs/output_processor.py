@@ -118,6 +118,7 @@ class _Sample:
         self._keeps_stop = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens
         self._arrival = request.arrival_time
+        self._queued = 0.0
         self._ttft = 0.0
         self._num_tokens = 0
         self._num_cached_tokens = 0
@@ -128,6 +129,8 @@ class _Sample:
         """The output that `news` makes; `finished` without `news.finish_reason` means that a stop string was found."""
         if self._num_tokens == 0 and news.new_token_ids:
             self._ttft = now - self._arrival
+        if news.started and not self._queued:
+            self._queued = news.started - self._arrival
         self._num_cached_tokens = max(self._num_cached_tokens, news.num_cached_tokens)
         text, used = self._take_tokens(news)
         self._num_draft_tokens += news.num_draft_tokens
@@ -154,6 +157,7 @@ class _Sample:
             num_prompt_tokens=len(self._request.token_ids),
             num_cached_tokens=self._num_cached_tokens,
             num_output_tokens=self._num_tokens,
+            queued=self._queued,
             ttft=self._ttft,
             latency=now - self._arrival,
             error=news.error,
@@ -174,6 +178,7 @@ class _Sample:
             num_prompt_tokens=len(self._request.token_ids),
             num_cached_tokens=self._num_cached_tokens,
             num_output_tokens=self._num_tokens,
+            queued=self._queued,
             ttft=self._ttft,
             latency=now - self._arrival,
             error=error,

@@ -27,7 +27,7 @@ class RequestStream:
     Closing it early aborts what is still open, and so does dropping it.
 
     Attributes:
-        request_ids: of the prompts, in order; `RequestOutput.request_id` is one of them.
+        request_ids: the ids of the prompts, in order; `RequestOutput.request_id` is one of them.
         num_unread: tokens and log-probabilities that wait to be read.
     """
 

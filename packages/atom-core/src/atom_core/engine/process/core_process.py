@@ -32,17 +32,21 @@ from atom_core.engine.process.wire import (
     Failed,
     FromEngine,
     Launch,
+    ListRequests,
     News,
+    Pause,
     Profile,
     Pulse,
     Ready,
     Reply,
+    ResetPrefixCache,
     Shutdown,
     ToEngine,
     news_address,
     request_address,
 )
 from atom_core.log_lines import LineFormatter
+from atom_core.messages import EngineOutput
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +112,7 @@ class _EngineLoop:
         self._num_steps = 0
         self._longest_step = 0.0
         self._is_idle = True
+        self._is_paused = False
         for target in (self._receive, self._beat):
             threading.Thread(target=target, args=(folder,), daemon=True).start()
 
@@ -115,22 +120,27 @@ class _EngineLoop:
         """Run until a `Shutdown` comes; an exception means that the engine is dead."""
         core = self._core
         while self._running:
-            if not core.has_unfinished():
+            if self._is_paused or not core.has_unfinished():
                 self._is_idle = True
-                while self._inbox.empty() and self._core.prepare():
+                while not self._is_paused and self._inbox.empty() and core.prepare():
                     pass
                 self._handle(self._inbox.get())
                 self._is_idle = False
             with contextlib.suppress(queue.Empty):
                 while True:
                     self._handle(self._inbox.get_nowait())
-            if core.has_unfinished() and self._running:
+            if self._is_paused:
+                self._tell(core.settle())
+            elif core.has_unfinished() and self._running:
                 begun = time.monotonic()
                 news = core.step()
                 self._num_steps += 1
                 self._longest_step = max(self._longest_step, time.monotonic() - begun)
-                for part in slices_of(news):
-                    self._sender.send(News(part, core.stats()))
+                self._tell(news)
+
+    def _tell(self, news: list[EngineOutput]) -> None:
+        for part in slices_of(news):
+            self._sender.send(News(part, self._core.stats()))
 
     def _handle(self, message: ToEngine | Exception) -> None:
         match message:
@@ -141,6 +151,15 @@ class _EngineLoop:
                 self._core.abort(request_ids)
             case Profile(call_id, start):
                 self._sender.send(Reply(call_id, self._profile(start)))
+            case ListRequests(call_id):
+                self._sender.send(Reply(call_id, requests=self._core.states()))
+            case ResetPrefixCache(call_id):
+                self._core.reset_prefix_cache()
+                self._sender.send(Reply(call_id))
+            case Pause(call_id, is_paused):
+                self._is_paused = is_paused
+                self._tell(self._core.settle())
+                self._sender.send(Reply(call_id))
             case Shutdown():
                 self._running = False
             case Exception() as error:

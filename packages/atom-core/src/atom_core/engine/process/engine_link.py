@@ -26,12 +26,12 @@ class EngineLink:
     """Sends to the engine's process, hands on what it says, and notices its end. Made inside the event loop.
 
     Args:
-        args: of the engine.
+        args: the arguments that the engine starts with.
         on_message: called with each message of the engine.
         on_failure: called with what ended the engine: its process ended, or its news cannot be followed.
 
     Attributes:
-        process: of the engine.
+        process: the engine's process.
     """
 
     def __init__(

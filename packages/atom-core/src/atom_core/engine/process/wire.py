@@ -6,7 +6,7 @@ import msgspec
 
 from atom_core.engine.failure import Failure
 from atom_core.engine.info import EngineInfo
-from atom_core.messages import EngineOutput, StepStats, Submission
+from atom_core.messages import EngineOutput, RequestState, StepStats, Submission
 
 
 class AddRequests(msgspec.Struct, frozen=True, tag=True):
@@ -26,6 +26,25 @@ class Profile(msgspec.Struct, frozen=True, tag=True):
 
     call_id: int
     start: bool
+
+
+class ListRequests(msgspec.Struct, frozen=True, tag=True):
+    """Where does each request stand? A `Reply` with `requests` follows."""
+
+    call_id: int
+
+
+class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True):
+    """Forget what is cached; a `Reply` follows."""
+
+    call_id: int
+
+
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    """Take no further step, or go on; a `Reply` follows once no step runs. Requests may come and be ended meanwhile."""
+
+    call_id: int
+    is_paused: bool
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
@@ -56,6 +75,7 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
 
     call_id: int
     error: str | None = None
+    requests: list[RequestState] = []
 
 
 class Pulse(msgspec.Struct, frozen=True, tag=True):
@@ -79,7 +99,7 @@ class Launch(msgspec.Struct, frozen=True):
     folder: str
 
 
-ToEngine = AddRequests | AbortRequests | Profile | Shutdown
+ToEngine = AddRequests | AbortRequests | Profile | ListRequests | ResetPrefixCache | Pause | Shutdown
 FromEngine = Ready | Failed | News | Reply | Pulse
 
 ENCODER = msgspec.msgpack.Encoder()

@@ -26,7 +26,7 @@ class ProcessExecutor:
     the others inside a collective: the rank ends, and all with it.
 
     Args:
-        config: of the engine.
+        config: the engine's configuration.
         start_ranks: starts the processes, which this executor ends.
     """
 

@@ -45,7 +45,7 @@ class LLGuidanceBackend:
     """Compiles with llguidance. Making one takes about a tenth of a second for 50,000 tokens.
 
     Args:
-        vocabulary: of the model.
+        vocabulary: the model's vocabulary.
         eos_token_ids: tokens that end a sequence.
     """
 

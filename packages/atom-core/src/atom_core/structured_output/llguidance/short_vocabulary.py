@@ -21,14 +21,14 @@ class ShortVocabulary:
     """Tokens of a vocabulary, one for all that spell the same in an alphabet where like characters are one.
 
     Args:
-        vocabulary: of the model.
+        vocabulary: the model's vocabulary.
         eos_token_ids: tokens that end a sequence.
         parts: ASCII, parted into characters that the pattern treats alike.
 
     Attributes:
         short_ids: int32 ``[vocab]``, the short vocabulary's token for each.
-        num_tokens: of the short vocabulary.
-        tokenizer: of the short vocabulary.
+        num_tokens: how many tokens the short vocabulary has.
+        tokenizer: a tokenizer that knows the short vocabulary.
     """
 
     def __init__(self, vocabulary: Vocabulary, eos_token_ids: Sequence[int], parts: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ class XGrammarBackend:
     """Compiles with xgrammar.
 
     Args:
-        vocabulary: of the model.
+        vocabulary: the model's vocabulary.
         eos_token_ids: tokens that end a sequence.
         num_threads: threads of one compilation.
     """

@@ -26,9 +26,9 @@ class DeviceMemory:
     Attributes:
         limit: that everything together may take.
         others: taken before: other processes, the driver's context.
-        weights: of the model.
-        activations: of the largest step, beside the weights.
-        graphs: of captured graphs, with the logits that they write; an estimate until they are captured.
+        weights: the model's weights.
+        activations: what the largest step takes beside the weights.
+        graphs: captured graphs, with the logits that they write; an estimate until they are captured.
     """
 
     limit: int

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
-from atom_core.scheduler.step_ends import snapshot_places
+from atom_core.kv_cache import snapshot_places
 from atom_core.worker.cache.pages import CachePages
 from atom_kernels.protocols import Slots, blocks_of_request, longest_request
 
@@ -40,7 +40,7 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
 
     Raises:
         ConfigError: the cache would hold less than one request of `max_model_len` tokens, and that was given, or
-            memory is strict.
+            memory is strict; or more than the machine has was asked for.
     """
     cache, model, groups = config.cache, config.model, pages.specs
     max_model_len, max_num_seqs = model.max_model_len, config.scheduler.max_num_seqs
@@ -69,6 +69,8 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
         size = f"{num_blocks * block_bytes / (1 << 30):.2f} GiB, {_held(num_blocks, len(groups), cache.block_size)}"
         why = f"what {max_num_seqs} requests can need, within {cap / (1 << 30):g} GiB" if on_cpu else "the memory left"
         choices.append(f"num_kv_blocks = {num_blocks} ({size}): {why}")
+    if on_cpu:
+        _check_fits(config, num_blocks * block_bytes + (num_slots + num_snapshots) * pages.slot_bytes, memory)
     capacity = longest_request(
         groups, num_blocks, cache.block_size, step_tokens=step_tokens, limit=max(max_model_len, 2)
     )
@@ -91,6 +93,17 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
         found = "states behind cached prefixes" if num_snapshots else "no prefix is found"
         choices.append(f"num_snapshots = {num_snapshots} ({size}): {found}, within a quarter of the memory")
     return CacheSize(num_blocks, min(max_model_len, capacity), tuple(choices), num_slots, num_snapshots)
+
+
+def _check_fits(config: EngineConfig, num_bytes: int, memory: int) -> None:
+    """A CPU gives out pages that it does not have, and ends the process when they are written; a GPU refuses itself."""
+    if num_bytes <= memory:
+        return
+    name = "kv_cache_memory" if config.cache.num_blocks is None else "num_kv_blocks"
+    raise ConfigError(
+        f"{name} asks for {num_bytes / (1 << 30):.1f} GiB of KV cache, and {memory / (1 << 30):.1f} GiB of memory are "
+        "left for it beside the weights: give less, or leave it unset"
+    )
 
 
 def _num_snapshots(config: EngineConfig, pages: CachePages, memory: int) -> int:

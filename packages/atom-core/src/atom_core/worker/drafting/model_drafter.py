@@ -76,12 +76,19 @@ class ModelDrafter:
         return self._guess(features_TD[last_W], numbers[takers], decodes)
 
     def follow_captured(
-        self, batch: ModelInput, states: LayerStates, sampled_n: torch.Tensor, number: int
+        self,
+        batch: ModelInput,
+        states: LayerStates,
+        sampled_n: torch.Tensor,
+        numbers_W: torch.Tensor,
+        number: int,
     ) -> tuple[torch.Tensor]:
         """As `follow`, for a batch of decodes that has the shape of its graph; it reads no number on the host.
 
         Args:
             sampled_n: tokens sampled at all places, those of padding too.
+            numbers_W: int64, drafts that each request has room for, 0 for padding; behind them come some that mean
+                nothing.
             number: drafts for each request.
 
         Returns:
@@ -96,13 +103,14 @@ class ModelDrafter:
             return (features_TD[:1],)
         num_kept_W = (sampled_n != -1).view(-1, each).sum(dim=1).clamp_min(1)
         last_W = torch.arange(0, len(sampled_n), each, device=sampled_n.device) + num_kept_W - 1
-        slots_W = batch.sample_slots[::each]
+        # Tokens that are not a request's own come before those that are.
+        slots_W = batch.sample_slots[each - 1 :: each]
         decodes = DraftDecodes(
             tables.block_tables[:, slots_W],
             batch.positions[last_W],
             max_seq_len=batch.geometry.max_seq_len,
             block_size=self._block_size,
-            are_real_W=batch.geometry.slot_mapping[::each] >= 0,
+            numbers_W=numbers_W,
         )
         numbers = np.full(len(slots_W), number)
         return (self._guess(features_TD[last_W], numbers, decodes).view(-1, number),)

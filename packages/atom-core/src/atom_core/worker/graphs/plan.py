@@ -15,7 +15,7 @@ class GraphPlan:
     """What is captured.
 
     Attributes:
-        shapes: of whole steps; None captures no step whole.
+        shapes: the shapes of whole steps; None captures no step whole.
         piece_sizes: tokens of the steps that are captured between attention layers.
         choices: a line for each value that was chosen for the user.
     """
@@ -66,4 +66,5 @@ def _draft_shapes(config: EngineConfig) -> tuple[GraphShape, ...]:
     speculation = config.speculation
     if speculation is None or not speculation.is_by_model:
         return ()
-    return draft_shapes(config.compile.capture_sizes, speculation.num_tokens, config.scheduler.max_num_batched_tokens)
+    most = min(config.scheduler.max_num_batched_tokens, config.max_num_samples)
+    return draft_shapes(config.compile.capture_sizes, speculation.num_tokens, most)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from atom_core.speculation.config import DRAFTING_REQS
 from atom_core.worker.steps.batch import StepRows
+from atom_kernels.powers_of_two import is_power_of_two
 
 # Requests of a captured batch with prompts in it.
 PROMPT_REQS = 16
@@ -69,14 +70,21 @@ class GraphShapes:
         self.all = sorted(shapes, key=lambda shape: shape.num_tokens, reverse=True)
 
     def of_step(self, rows: StepRows) -> GraphShape | None:
-        """The shape that a step is padded to; None where it is larger than all, or its requests have unequal drafts."""
+        """The shape that a step is padded to; None where it is larger than all.
+
+        Where requests have unequal drafts, tokens before theirs are computed again, so they must have so many.
+        """
         num_reqs, num_tokens = rows.num_reqs, rows.num_tokens
         if rows.has_guesses:
-            each = int(rows.lengths[0])
-            if (rows.lengths != each).any() or (rows.num_samples != each).any():
+            if (rows.num_samples != rows.lengths).any():
                 return None
-            fitting = (found for found in self._draft_shapes if found.tokens_each == each)
-            return next((found for found in fitting if found.num_reqs >= num_reqs), None)
+            each, most = int(rows.lengths.max()), int((rows.starts + rows.lengths).min())
+            fitting = (found for found in self._draft_shapes if each <= found.tokens_each <= most)
+            return min(
+                (found for found in fitting if found.num_reqs >= num_reqs),
+                key=lambda shape: shape.num_tokens,
+                default=None,
+            )
         if num_tokens == num_reqs and len(rows.sampling) == num_reqs:
             size = _at_least(self._decode_sizes, num_reqs)
             return None if size is None else GraphShape(size, size)
@@ -97,13 +105,16 @@ def prompt_sizes(weights_per_token: int, max_num_tokens: int) -> tuple[int, ...]
 
 
 def draft_shapes(decode_sizes: Sequence[int], num_drafts: int, max_num_tokens: int) -> tuple[GraphShape, ...]:
-    """Decodes with up to `num_drafts` drafts that are worth capturing: those of few requests, which drafts are for."""
+    """Decodes with up to `num_drafts` drafts that are worth capturing, of at most `max_num_tokens`.
+
+    Where they are many, requests are padded to powers of two: few batches are that large and have drafts.
+    """
     numbers = range(1, num_drafts + 1) if num_drafts <= MOST_NUMBERS else sorted({1, 2, MOST_NUMBERS, num_drafts})
     return tuple(
         GraphShape(size, size * (1 + number), 1 + number)
         for size in decode_sizes
         for number in numbers
-        if size <= DRAFTING_REQS and size * (1 + number) <= max_num_tokens
+        if (size <= DRAFTING_REQS or is_power_of_two(size)) and size * (1 + number) <= max_num_tokens
     )
 
 

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 
-from atom_core.speculation.config import DRAFTING_REQS
+from atom_core.worker.drafting.upload import upload
 from atom_core.worker.graphs.cuda_capture import Capture, CaptureCost, Captured
 from atom_core.worker.graphs.shapes import GraphShape, GraphShapes
 from atom_core.worker.model.engine_model import LayerStates
@@ -21,8 +22,9 @@ RunModel = Callable[[ModelInput], tuple[torch.Tensor, ...]]
 """Float32 logits ``[n, vocab]`` of the rows of a batch that sample, and whatever else is wanted of it."""
 Draw = Callable[[torch.Tensor, ModelInput, bool], tuple[torch.Tensor]]
 """``(logits [n, vocab], batch, filters) -> int64 [n]``: draws tokens, appends them, and verifies drafts."""
-Follow = Callable[[ModelInput, LayerStates, torch.Tensor, int], tuple[torch.Tensor]]
-"""``(batch, states, sampled [n], number) -> int64 [requests, number]``: a draft model behind a step of decodes."""
+Follow = Callable[[ModelInput, LayerStates, torch.Tensor, torch.Tensor, int], tuple[torch.Tensor]]
+"""``(batch, states, sampled [n], numbers [requests], number) -> int64 [requests, number]``: a draft model behind a step
+of decodes, of which each request has room for its own number of drafts."""
 
 
 class StepGraphs:
@@ -31,9 +33,10 @@ class StepGraphs:
     Args:
         inputs: builds the batches.
         run_model, draw, follow: what is captured; nobody drafts without `follow`.
-        shapes: of the batches. Every row of them samples: rows that need not, into the row for padding.
-        num_drafts: that are made behind a step at most.
-        max_seq_len: of a request, ever: graphs hold for every length.
+        shapes: the shapes of the batches. Every row of them samples: rows that need not, into the row for padding.
+        num_drafts: how many are made behind a step for each request at most.
+        max_num_samples: tokens that a step with all of these drafts samples at most.
+        max_seq_len: the most tokens that a request ever has: graphs hold for every length.
         capture: makes the graphs.
     """
 
@@ -45,18 +48,22 @@ class StepGraphs:
         draw: Draw,
         follow: Follow | None = None,
         num_drafts: int = 0,
+        max_num_samples: int = 0,
         shapes: GraphShapes,
         max_seq_len: int,
         capture: Capture,
     ) -> None:
         self._inputs, self._run_model, self._draw, self._follow = inputs, run_model, draw, follow
-        self._num_drafts = num_drafts
+        self._num_drafts, self._max_num_samples = num_drafts, max_num_samples
         self._shapes, self._max_seq_len, self._capture = shapes, max_seq_len, capture
         self._models: dict[GraphShape, Captured] = {}
         self._samplers: dict[tuple[GraphShape, bool], Captured] = {}
         self._drafters: dict[tuple[GraphShape, int], Captured] = {}
         self._sampled = torch.zeros(max(shape.num_tokens for shape in shapes.all), dtype=torch.int64)
         self._sampled = self._sampled.to(inputs.device)
+        # The drafts that each request has room for, and what of it the device has.
+        self._numbers = np.zeros(max(shape.num_reqs for shape in shapes.all), dtype=np.int64)
+        self._device_numbers = torch.from_numpy(self._numbers).to(inputs.device, copy=True)
         self._cost = CaptureCost()
 
     def shape_of(self, rows: StepRows) -> GraphShape | None:
@@ -89,18 +96,41 @@ class StepGraphs:
         self._samplers[shape, filters].replay()
         return self._samplers[shape, filters].outputs[0]
 
-    def replay_drafter(self, shape: GraphShape, sampled_n: torch.Tensor, number: int) -> torch.Tensor | None:
-        """Drafts ``[requests of the shape, number]`` behind the step that was sampled last; None without a graph.
+    def replay_drafter(
+        self, shape: GraphShape, sampled_n: torch.Tensor, numbers: np.ndarray, places: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """Drafts ``[requests of the shape, most of numbers or more]`` behind the step that was sampled last.
 
         Args:
-            sampled_n: int64, of the places that are not padding.
+            sampled_n: int64, what was sampled at its own places.
+            numbers: int64, drafts that each request has room for; those behind them mean nothing.
+            places: see `ModelInput`.
+
+        Returns:
+            None for steps behind which no drafts are captured: those with prompts.
         """
-        drafter = self._drafters.get((shape, number))
-        if drafter is None:
+        number = next((number for number in self._numbers_behind(shape) if number >= numbers.max()), None)
+        if number is None:
             return None
-        self._sampled[: len(sampled_n)].copy_(sampled_n)
+        drafter = self._drafters[shape, number]
+        if places is None:
+            self._sampled[: len(sampled_n)].copy_(sampled_n)
+        else:
+            # Whatever stands before a request's own tokens stays.
+            self._sampled[: shape.num_samples].zero_()
+            self._sampled[places] = sampled_n
+        self._tell_numbers(numbers)
         drafter.replay()
         return drafter.outputs[0]
+
+    def _tell_numbers(self, numbers: np.ndarray) -> None:
+        """Let the device have the numbers, behind which come zeros: padding has no room for drafts."""
+        padded = np.zeros_like(self._numbers)
+        padded[: len(numbers)] = numbers
+        if not np.array_equal(padded, self._numbers):
+            self._numbers = padded
+            (numbers_R,) = upload(self._device_numbers.device, padded)
+            self._device_numbers.copy_(numbers_R)
 
     def _capture_shape(self, shape: GraphShape) -> None:
         self._inputs.fill(NO_ROWS, shape)
@@ -128,12 +158,21 @@ class StepGraphs:
     def _capture_drafters(
         self, batch: ModelInput, shape: GraphShape, states: Sequence[torch.Tensor]
     ) -> dict[int, Captured]:
-        """By the number of drafts: none for many requests, which do not have any."""
-        if self._follow is None or not shape.is_decode:
+        """By the number of drafts."""
+        if self._follow is None:
             return {}
-        most = self._num_drafts if shape.num_reqs <= DRAFTING_REQS else 0
         self._sampled.zero_()
-        sampled_n, states = self._sampled[: shape.num_samples], LayerStates(states[0], states[1:])
+        layer_states, sampled_n = LayerStates(states[0], states[1:]), self._sampled[: shape.num_samples]
+        numbers_W = self._device_numbers[: shape.num_reqs]
         return {
-            number: self._capture(partial(self._follow, batch, states, sampled_n, number)) for number in range(most + 1)
+            number: self._capture(partial(self._follow, batch, layer_states, sampled_n, numbers_W, number))
+            for number in self._numbers_behind(shape)
         }
+
+    def _numbers_behind(self, shape: GraphShape) -> list[int]:
+        """The numbers of drafts that are captured behind a step: as many as the next one has room for, one, to see how
+        often it is right, and all, for what comes between."""
+        if self._follow is None or not shape.is_decode:
+            return []
+        usual = min(self._num_drafts, max(self._max_num_samples // shape.num_reqs - 1, 1))
+        return sorted({*range(usual + 1), self._num_drafts})

@@ -39,10 +39,10 @@ class EngineModel:
             attention is told of a batch.
         compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``.
         mixers: by name, each with its `plan`.
-        num_idle_weights: of the experts that a token does not choose.
+        num_idle_weights: weights of the experts that a token does not choose.
         draft: a draft model that runs behind it; None without.
         cached: the mixers over their caches.
-        num_groups: of layers.
+        num_groups: how many groups its layers form.
     """
 
     run: Callable[[torch.Tensor, torch.Tensor], Any]

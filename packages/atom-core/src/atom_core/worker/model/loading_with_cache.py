@@ -27,7 +27,7 @@ class LoadReport:
 
     Attributes:
         pages: how the model's layers share the cache.
-        size: of the cache.
+        size: the size of the cache.
         state_slots: the states of layers that keep one a request.
         weights_per_token: about how many each token is multiplied by; 0 on a CPU, which does not need it.
         timings: seconds of each phase, by name.
@@ -88,7 +88,7 @@ def load_with_cache(config: EngineConfig, load_model: LoadModel, ranks: WorkerRa
 def _attended_without_a_kernel(model: EngineModel) -> Iterator[str]:
     """A line for each kind of cache that only the reference reads here: it is right, and many times slower."""
     plans = [layer.plan for layer in model.all_mixers.values()]
-    for name in dict.fromkeys(plan.problem.cache.name for plan in plans if plan.backend == "reference"):
+    for name in dict.fromkeys(plan.problem.cache.name for plan in plans if not plan.has_kernel):
         yield (
             f"attention over a cache of {name} runs in plain torch, and slowly: no kernel here reads one; "
             "`python -m atom_kernels explain` says why"

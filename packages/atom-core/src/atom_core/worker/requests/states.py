@@ -17,7 +17,7 @@ class RequestStates:
     Args:
         max_num_seqs: requests that may run at a time.
         tables: the rows.
-        num_groups: of layers.
+        num_groups: how many groups the model's layers form.
         device: where logits are.
 
     Attributes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from atom_core.messages import NewRequest, SamplingParams
+from atom_kernels.sampling import penalize
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,8 @@ class SamplingExtras:
     """What is done to a row of logits before sampling, and reported after it.
 
     Attributes:
-        params: of the request.
-        num_prompt_tokens: of the request.
+        params: the request's sampling parameters.
+        num_prompt_tokens: tokens of the request's prompt.
         bias_ids, bias_values: token ids and what is added to their logits; None without a bias.
         allowed_ids: the only tokens that may be sampled; None allows all.
         banned_ids: stop tokens, which cannot be sampled before `min_tokens` tokens; None without.
@@ -59,10 +60,9 @@ class SamplingExtras:
             logprob_ids=tensor(params.logprob_token_ids),
         )
 
-    def process(self, logits_V: torch.Tensor, history: torch.Tensor, penalize: Callable[..., None]) -> None:
+    def process(self, logits_V: torch.Tensor, history: torch.Tensor) -> None:
         """Change one row of float32 logits in place; `history` holds the request's tokens so far, prompt first.
 
-        `penalize` is the operator of that name.
         The bias comes before the penalties, as in vLLM and transformers: a repetition penalty scales the sum.
         """
         if self.bias_ids is not None and self.bias_values is not None:

@@ -22,7 +22,7 @@ class TokenJudge:
     """Says what the model thought of tokens.
 
     Args:
-        vocab_size: of the logits.
+        vocab_size: columns of the logits.
     """
 
     def __init__(self, vocab_size: int) -> None:

@@ -16,12 +16,10 @@ from atom_core.worker.sampling.token_masks import words_of_masks
 from atom_core.worker.steps.batch import ModelInput
 from atom_kernels.sampling import (
     BAN_TOKENS,
-    PENALIZE,
     SAMPLE_SLOTS,
     VERIFY_DRAFTS,
     BanProblem,
     DraftProblem,
-    PenaltyProblem,
     SlotSamplingProblem,
 )
 from atom_kernels.select import select
@@ -43,7 +41,7 @@ class Sampler:
     """Samples the rows of steps, and appends the tokens to the histories.
 
     Args:
-        states: of the requests.
+        states: the states of the running requests.
 
     Attributes:
         judge: says what the model thought of tokens.
@@ -56,7 +54,6 @@ class Sampler:
             for filters in (False, True)
         }
         self._ban_tokens = select(BAN_TOKENS, BanProblem(vocab_size)).prepare()
-        self._penalize = select(PENALIZE, PenaltyProblem(vocab_size)).prepare()
         self._verify_drafts = select(VERIFY_DRAFTS, DraftProblem()).prepare()
         self.judge = TokenJudge(vocab_size)
 
@@ -146,7 +143,7 @@ class Sampler:
         for row, found in enumerate(extras):
             if found is not None:
                 history = states.history[int(rows.sampled_slots[row]), : int(rows.sampled_positions[row])]
-                found.process(logits_nV[row], history, self._penalize)
+                found.process(logits_nV[row], history)
         return raw
 
 

@@ -115,6 +115,8 @@ class ModelInput:
         sample_slots, sample_positions: int64 ``[n]`` on the device, rows of `RequestStates` that sample, and where the
             sampled tokens will stand.
         graph: the shape of the graph that runs all of it; None where none does.
+        places: int64 ``[n]`` on the device, where its tokens stand among those of the graph; None where they are the
+            first. Geometries are then those of the graph.
     """
 
     rows: StepRows
@@ -125,11 +127,16 @@ class ModelInput:
     sample_slots: torch.Tensor
     sample_positions: torch.Tensor
     graph: GraphShape | None = None
+    places: torch.Tensor | None = None
 
     @property
     def geometry(self) -> BatchGeometry:
         """The geometry of the first group; the others differ in blocks and slots alone."""
         return self.geometries[0]
+
+    def of_graph(self, of_graph: torch.Tensor, count: int) -> torch.Tensor:
+        """Its own `count` rows among those that its graph gave."""
+        return of_graph[:count] if self.places is None else of_graph[self.places]
 
     def of_sampling_rows(self, hidden_TD: torch.Tensor) -> torch.Tensor:
         """The rows ``[n, D]`` after which a token is sampled."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
+from atom_core.worker.drafting.upload import upload
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.steps.batch import ModelInput, StepRows
@@ -19,8 +22,8 @@ class DeviceInputs:
     """The buffers of batches, at fixed addresses; each step overwrites them behind the one before.
 
     Args:
-        tables: of the requests.
-        max_num_seqs, max_num_tokens: of a batch.
+        tables: what the device keeps of the requests.
+        max_num_seqs, max_num_tokens: the most requests and tokens of a batch.
 
     Attributes:
         device: where they are.
@@ -46,8 +49,8 @@ class DeviceInputs:
 
     def build(self, rows: StepRows, shape: GraphShape | None = None, graph: GraphShape | None = None) -> ModelInput:
         """The batch of a step, after `states.update(step)`; behind it the buffers hold padding (see `fill`)."""
-        self.fill(rows, shape)
-        return self.view(
+        places = self.fill(rows, shape)
+        batch = self.view(
             rows,
             num_reqs=rows.num_reqs,
             num_tokens=rows.num_tokens,
@@ -60,13 +63,27 @@ class DeviceInputs:
             num_prompt_keys=rows.num_prompt_keys,
             graph=graph,
         )
+        if places is None:
+            return batch
+        tokens = (self._input_ids, self._positions, self._sample_slots, self._sample_positions)
+        names = ("input_ids", "positions", "sample_slots", "sample_positions")
+        return replace(
+            batch, places=places, **{name: buffer[places] for name, buffer in zip(names, tokens, strict=True)}
+        )
 
-    def fill(self, rows: StepRows, shape: GraphShape | None = None) -> None:
+    def fill(self, rows: StepRows, shape: GraphShape | None = None) -> torch.Tensor | None:
         """Launch what writes the buffers.
 
-        To have the shape of a graph the batch is padded with requests that have nothing cached: of one token each in a
-        decode, else the first of them has all tokens that are missing, and the others none. Requests that do not sample
-        do it too then, after the others and into the row for padding, as padding does.
+        The batch is padded to the shape of its graph with requests that have nothing cached. In a decode each of them
+        has `tokens_each`; otherwise the first has all tokens that are missing, and the others have none. Every request
+        of a graph samples: those of padding, and those that sample nothing in this step, draw after the others, and
+        what they draw goes to the row for padding.
+
+        A decode of fewer tokens than its graph has for each computes those before them again. These write nothing to
+        the cache, and what is sampled after them goes to the row for padding too.
+
+        Returns:
+            Where the batch's own tokens stand; None where all are first.
         """
         fields = self._fields(rows, shape)
         writes, values = self._tables.take_writes()
@@ -84,6 +101,17 @@ class DeviceInputs:
             self._query_start_loc, self._seq_lens, self._block_table,
             self._sampled_tokens, self._sample_slots, self._sample_positions,
         )  # fmt: skip
+        return None if shape is None else self._leave_out_repeated(rows, shape)
+
+    def _leave_out_repeated(self, rows: StepRows, shape: GraphShape) -> torch.Tensor | None:
+        num_repeated = _num_repeated(rows, shape)
+        if not num_repeated.any():
+            return None
+        is_repeated = np.arange(shape.tokens_each) < num_repeated[:, None]
+        places, repeated = upload(self.device, np.flatnonzero(~is_repeated), np.flatnonzero(is_repeated))
+        self._slot_mapping[:, repeated] = -1
+        self._sample_slots[repeated] = self._tables.padding_slot
+        return places
 
     def _fields(self, rows: StepRows, shape: GraphShape | None) -> np.ndarray:
         """Int32 ``[NUM_FIELDS, requests]``, as `build_step_inputs` reads them."""
@@ -91,19 +119,20 @@ class DeviceInputs:
         fields = np.zeros((NUM_FIELDS, num_reqs if shape is None else shape.num_reqs), dtype=np.int32)
         slots, starts, lengths, firsts, num_samples, sample_rows, sample_slots = fields
         slots[:num_reqs], slots[num_reqs:] = rows.slots, self._tables.padding_slot
-        starts[:num_reqs], lengths[:num_reqs] = rows.starts, rows.lengths
+        num_repeated = _num_repeated(rows, shape)
+        starts[:num_reqs], lengths[:num_reqs] = rows.starts - num_repeated, rows.lengths + num_repeated
         if shape is not None and shape.is_decode:
             lengths[num_reqs:] = shape.tokens_each
         elif shape is not None and num_reqs < shape.num_reqs:
             lengths[num_reqs] = shape.num_tokens - rows.num_tokens
         np.cumsum(lengths[:-1], out=firsts[1:])
-        num_samples[:num_reqs] = rows.num_samples
+        num_samples[:num_reqs] = rows.num_samples + num_repeated
         np.cumsum(num_samples[:-1], out=sample_rows[1:])
         sample_slots[:] = self._tables.padding_slot
         sample_slots[rows.sampling] = rows.sampled_slots
         if shape is not None:
             pads = np.flatnonzero(num_samples == 0)
-            sample_rows[pads] = len(rows.sampling) + shape.tokens_each * np.arange(len(pads))
+            sample_rows[pads] = num_samples.sum() + shape.tokens_each * np.arange(len(pads))
             num_samples[pads] = shape.tokens_each
         return fields
 
@@ -155,3 +184,10 @@ class DeviceInputs:
             sample_positions=self._sample_positions[:num_samples],
             graph=graph,
         )
+
+
+def _num_repeated(rows: StepRows, shape: GraphShape | None) -> np.ndarray:
+    """Tokens of each request that are computed again, so that all decodes with drafts have as many as their graph."""
+    if shape is None or shape.tokens_each == 1:
+        return np.zeros_like(rows.lengths)
+    return shape.tokens_each - rows.lengths

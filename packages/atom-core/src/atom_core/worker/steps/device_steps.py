@@ -6,11 +6,13 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 import torch
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
 from atom_core.worker.drafting.model_drafter import ModelDrafter
+from atom_core.worker.drafting.upload import upload
 from atom_core.worker.graphs.cuda_capture import Capture
 from atom_core.worker.graphs.piece_graphs import PieceGraphs
 from atom_core.worker.graphs.plan import plan_graphs
@@ -32,12 +34,12 @@ class DeviceSteps:
     """`Steps` of a GPU: batches are built there, and those that have a graph are replayed.
 
     Args:
-        config: of the engine.
+        config: the engine's configuration.
         model: what runs.
-        states, tables: of the requests.
+        states, tables: what the device keeps of the requests.
         sampler: draws over the states.
-        max_model_len: of a request.
-        weights_per_token: that each is multiplied by, about.
+        max_model_len: the most tokens that a request has.
+        weights_per_token: by how many weights each token is multiplied, about.
         capture: makes graphs.
         drafter: follows the steps; None where nobody drafts.
 
@@ -83,9 +85,10 @@ class DeviceSteps:
                 self._inputs,
                 # Not a method: graphs that held their holder would keep the model until garbage is collected.
                 run_model=partial(_run_whole, model),
-                draw=partial(_draw, sampler),
+                draw=partial(_draw, sampler, tables.padding_slot),
                 follow=None if drafter is None else drafter.follow_captured,
                 num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
+                max_num_samples=config.max_num_samples,
                 shapes=plan.shapes,
                 max_seq_len=max_model_len,
                 capture=capture,
@@ -128,10 +131,11 @@ class DeviceSteps:
         if batch.graph is None or self._graphs is None:
             return None
         logits_nV, *states = self._graphs.replay_model(batch.graph)
-        logits_nV = logits_nV[: len(batch.rows.sampling)]
+        logits_nV = batch.of_graph(logits_nV, len(batch.rows.sampling))
         if not states:
             return WholeStep(logits_nV, None)
-        return WholeStep(logits_nV, LayerStates(states[0], states[1:]).of_tokens(batch.rows.num_tokens))
+        hidden_TD, *aux = (batch.of_graph(each, batch.rows.num_tokens) for each in states)
+        return WholeStep(logits_nV, LayerStates(hidden_TD, aux))
 
     def replay_sampler(self, batch: ModelInput) -> torch.Tensor | None:
         """See `Steps`. A row that asks for more than drawing is left to others."""
@@ -141,15 +145,21 @@ class DeviceSteps:
         if any(states.extras[slot] is not None for slot in slots.tolist()):
             return None
         ids = self._graphs.replay_sampler(batch.graph, filters=bool(states.filters[slots].any()))
-        return ids[: len(slots)]
+        return batch.of_graph(ids, len(slots))
 
     def replay_drafter(self, batch: ModelInput, sampled_n: torch.Tensor, numbers: Sequence[int]) -> torch.Tensor | None:
-        """See `Steps`. Requests that have unequal numbers of drafts are left to others."""
-        if batch.graph is None or self._graphs is None or len(set(numbers)) > 1:
+        """See `Steps`. Where requests have unequal numbers, all get the most, and what is too much is left out."""
+        if batch.graph is None or self._graphs is None:
             return None
-        number, num_reqs = numbers[0], batch.rows.num_reqs
-        drafts_WK = self._graphs.replay_drafter(batch.graph, sampled_n, number)
-        return None if drafts_WK is None else drafts_WK[:num_reqs, :number].flatten() if number else sampled_n[:0]
+        wanted = np.array(numbers, dtype=np.int64)
+        drafts_WK, most = self._graphs.replay_drafter(batch.graph, sampled_n, wanted, batch.places), int(wanted.max())
+        if drafts_WK is None or not most:
+            return None if drafts_WK is None else sampled_n[:0]
+        drafts_WK = drafts_WK[: len(wanted), :most]
+        if (wanted == most).all():
+            return drafts_WK.flatten()
+        (places,) = upload(sampled_n.device, np.flatnonzero(np.arange(most) < wanted[:, None]))
+        return drafts_WK.flatten()[places]
 
     def _do_without_graphs(self, error: Exception) -> None:
         """Go on eagerly where a step cannot be captured, unless graphs were asked for."""
@@ -171,9 +181,13 @@ def _run_whole(model: EngineModel, batch: ModelInput) -> tuple[torch.Tensor, ...
     return (logits_nV,) if model.draft is None else (logits_nV, states.hidden_TD, *states.aux)
 
 
-def _draw(sampler: Sampler, logits_nV: torch.Tensor, batch: ModelInput, filters: bool) -> tuple[torch.Tensor]:
+def _draw(
+    sampler: Sampler, padding_slot: int, logits_nV: torch.Tensor, batch: ModelInput, filters: bool
+) -> tuple[torch.Tensor]:
     """Ids ``[n]`` of a batch that has the shape of its graph."""
     shape, is_draft_n = batch.graph, None
     if shape is not None and shape.tokens_each > 1:
         is_draft_n = torch.arange(1, shape.num_tokens + 1, device=logits_nV.device) % shape.tokens_each > 0
+        # What is not a request's own is compared with nothing.
+        is_draft_n &= batch.sample_slots != padding_slot
     return (sampler.draw_and_verify(batch, logits_nV, is_draft_n, filters=filters),)

@@ -41,7 +41,7 @@ class DecodeWork:
     Attributes:
         num_rows: rows of queries that may be theirs, known on the host.
         starts: int32 ``[R + 1]``, first row of each.
-        max_queries: of a request.
+        max_queries: the most queries of a request.
         pages: their tokens; a request of none looks at the first slot of the cache.
         buffers: how the work is split, by the names of `get_mla_metadata_v1`.
     """
@@ -67,7 +67,7 @@ class LatentSteps:
     Args:
         num_heads: padded to a number that the kernels take.
         block_size: tokens of a block.
-        cache_dtype: of latents.
+        cache_dtype: the dtype of cached latents.
     """
 
     def __init__(self, num_heads: int, block_size: int, cache_dtype: torch.dtype) -> None:

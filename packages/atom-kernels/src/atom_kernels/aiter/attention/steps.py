@@ -27,7 +27,7 @@ class SplitStep:
             several queries.
         prompt_starts: int32, first row of each other request, counted from the first row that is none of a decode.
         prompts_are_new: there are others, and nothing of them was cached before.
-        pages: of the other requests; None for none, and for new ones.
+        pages: the pages of the other requests; None where there are none, or all are new.
     """
 
     step: BatchGeometry

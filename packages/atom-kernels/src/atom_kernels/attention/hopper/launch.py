@@ -92,7 +92,7 @@ def launch_prefill(
         counter: int32 ``[1]``, zero before and after.
         num_tokens: no fewer than the prompts have.
         band: key heads whose keys and values stay in the L2 cache together; it divides their number.
-        scale: of scores in base 2.
+        scale: what scores are multiplied by, for powers of 2.
     """
     q, k_cache, v_cache, sinks, out = tensors
     query_start_loc, seq_lens, block_table = steps

@@ -35,10 +35,10 @@ def hopper_prefill_kernel(
     Tiles are numbered through the batch as in `prefill_kernel`. Two warpgroups have 64 query rows each.
 
     Args:
-        q_desc: of queries ``[T, H, D]``, for copies of a warpgroup's.
-        k_desc, v_desc: of the rows of the cache, as `CacheRows` has them.
+        q_desc: describes queries ``[T, H, D]``, for copies of a warpgroup's.
+        k_desc, v_desc: describe the rows of the cache, as `CacheRows` has them.
         counter_ptr: counts the items taken besides the first of each program; 0 before and after.
-        num_tiles, num_items: of a key head, and of all.
+        num_tiles, num_items: tiles of a key head, and items of all.
         band: key heads whose tiles are taken in turn; it divides their number.
         absent_row: the first that the cache does not have.
         BLOCK_ROWS, HEAD_ROWS, HEAD_COLUMNS: from a cache block, and from a head, to the next.

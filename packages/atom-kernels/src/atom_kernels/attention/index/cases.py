@@ -43,7 +43,7 @@ def make_step(
         scattered: blocks in random order rather than one run a request.
         prologue: rotate.
         interleaved: the kind of rotation.
-        seed: of everything.
+        seed: seeds every random number.
     """
     generator = torch.Generator().manual_seed(seed)
 

@@ -31,7 +31,7 @@ class IndexProblem:
         rotary_dim: leading elements of both that are rotated.
         top_k: positions that are chosen for a query at most.
         scale: factor on a head's weight, usually ``(num_heads * head_dim) ** -0.5``.
-        dtype: of queries, keys and heads' weights, by torch name; keys are cached in it.
+        dtype: the dtype of queries, keys and heads' weights, by torch name; keys are cached in it.
         block_size: tokens of one cache block.
         cache: ignored, since keys are not rounded: which positions are chosen would depend on it.
     """

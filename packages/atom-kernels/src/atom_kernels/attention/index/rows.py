@@ -23,7 +23,7 @@ class RowsOfRequests:
 
 
 def rows_on_host(step: BatchGeometry) -> RowsOfRequests:
-    """Of a dense step on the host: its rows that belong to requests."""
+    """The rows of a dense step that belong to requests, found on the host."""
     starts = step.query_start_loc[: step.num_reqs + 1]
     requests = torch.repeat_interleave(torch.arange(step.num_reqs), starts.diff())
     behind = starts[1:][requests] - torch.arange(len(requests))

@@ -48,7 +48,7 @@ def rows_kernel(
 
 
 def rows_of_requests(step: BatchGeometry, limit: int = _ENDLESS) -> RowsOfRequests:
-    """Of a dense step; launched plainly, see `atom_kernels.triton.support`."""
+    """The rows of a dense step; launched plainly, see `atom_kernels.triton.support`."""
     numbers = torch.empty((2, step.num_tokens), dtype=torch.int32, device=step.seq_lens.device)
     launch(
         rows_kernel, (-(-step.num_tokens // _BLOCK_T),),

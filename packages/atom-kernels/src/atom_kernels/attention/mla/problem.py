@@ -29,7 +29,7 @@ class MlaProblem:
         qk_nope_head_dim, qk_rope_head_dim: the part of a query that is not rotated, and the rotated part after it.
         v_head_dim: elements of one head's value, and of its output.
         scale: factor on ``q @ k``, usually ``(qk_nope_head_dim + qk_rope_head_dim) ** -0.5``.
-        dtype: of queries, new latents, weights and the output, by torch name.
+        dtype: the dtype of queries, new latents, weights and the output, by torch name.
         cache: how latents are cached.
         block_size: tokens of one cache block.
     """
@@ -123,7 +123,7 @@ class MlaPrologue:
             None rotates nothing.
         interleaved: pairs are neighbors instead of halves.
         norm_weight: ``[kv_lora_rank]``, None for no norm.
-        norm_eps: of the norm.
+        norm_eps: added to the mean square.
     """
 
     positions: torch.Tensor

@@ -111,4 +111,9 @@ class ReferenceMla(MixerRunner):
         )
 
 
-BACKEND = MixerBackend(name="reference", create=lambda problem, layout: ReferenceMla(problem), cache_scales=ALL_SCALES)
+BACKEND = MixerBackend(
+    name="reference",
+    create=lambda problem, layout: ReferenceMla(problem),
+    cache_scales=ALL_SCALES,
+    is_fallback=True,
+)

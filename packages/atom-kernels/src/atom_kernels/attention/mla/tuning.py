@@ -31,7 +31,7 @@ class LatentSubject(Subject):
     Args:
         problem: the layer.
         context: tokens of each request.
-        device: of all of it.
+        device: where all of it lies.
     """
 
     def __init__(self, problem: MlaProblem, *, context: int = 1024, device: str = "cuda") -> None:

@@ -12,7 +12,6 @@ import torch
 from atom_kernels.attention.hopper.configs import hopper_config
 from atom_kernels.attention.triton.configs import decode_config, prefill_config
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner, reads_any_strides
-from atom_kernels.mixers.cache_format import FLOAT8_DTYPES
 from atom_kernels.platform import AITER_ARCHES
 from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.triton.launch import launch
@@ -57,7 +56,7 @@ def _has_float8(platform: Platform) -> bool:
 
 def largest_number(problem: AttentionProblem | MlaProblem) -> float:
     """The largest number of a cache in float8, 0 for one that is wide enough for all."""
-    is_float8 = problem.kv_cache_dtype in FLOAT8_DTYPES
+    is_float8 = problem.cache.is_float8
     return torch.finfo(getattr(torch, problem.kv_cache_dtype)).max if is_float8 else 0.0
 
 

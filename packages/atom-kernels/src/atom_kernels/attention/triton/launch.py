@@ -40,7 +40,7 @@ class TritonMetadata:
 
     Attributes:
         step: dense; its numbers are the sizes of the launches, all known on the host.
-        shares: of its decodes, None where there are none.
+        shares: who reads which keys of its decodes, None where there are none.
         counter: int32 ``[1]``, zero between kernels, where Hopper's own kernel may attend to the prompts; else None.
     """
 
@@ -60,8 +60,8 @@ class PagedKernels:
         latent: values are the first parts of keys.
         block_size: tokens of a cache block.
         window: tokens visible to a query, 0 for all.
-        scale, soft_cap: of scores, see `AttentionProblem`.
-        dtype: of queries and outputs.
+        scale, soft_cap: what is done to scores, see `AttentionProblem`.
+        dtype: the dtype of queries and outputs.
         batch_invariant: see `AttentionProblem`.
         hopper: how Hopper's own kernel attends to long prompts, None where it cannot.
     """

@@ -26,7 +26,7 @@ class DecodeShares:
     """Who reads which keys in one step, and room for what is merged; every layer of a plan takes the same.
 
     Attributes:
-        rows: of a piece that are kept: tokens of a request times heads of a group, a power of two.
+        rows: the rows of a piece that are kept: tokens of a request times heads of a group, a power of two.
         ranges, requests: int32 ``[num_ranges, 3]`` and ``[num_decodes, 2]``, written on the device.
         arrivals: int32 ``[num_decodes, num_kv_heads]``, zeros between kernels.
         sums, stats: float32 ``[2 * num_ranges, num_kv_heads, rows, value_dim]`` and ``[..., rows, 2]``.

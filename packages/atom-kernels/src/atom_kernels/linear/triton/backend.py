@@ -8,17 +8,16 @@ from typing import Any
 import torch
 
 from atom_kernels.dtypes import FLOATS, why_not_dtype
-from atom_kernels.formats import Float8
 from atom_kernels.linear.composed import composed
 from atom_kernels.linear.contract import FusedLinearProblem
 from atom_kernels.linear.dense import OP
-from atom_kernels.linear.triton.packed_product import multiplies_fp8, packed_linear, rounded_rows
-from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, PLAIN, packing_of, why_not_packed
+from atom_kernels.linear.triton.packed_product import packed_linear, rounded_rows, why_not_read
+from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, PLAIN, packing_of
+from atom_kernels.linear.triton.precision import precision_of
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, skinny_configs
 from atom_kernels.operator import Backend
 from atom_kernels.platform import detect_platform
 from atom_kernels.select import select
-from atom_kernels.settings import triton_interpret
 from atom_kernels.triton.launch import launch
 
 
@@ -27,11 +26,7 @@ def _supports(problem: FusedLinearProblem, platform: Any) -> str | None:
 
 
 def _supports_packed(problem: FusedLinearProblem, platform: Any) -> str | None:
-    if (reason := why_not_packed(problem)) is not None:
-        return reason
-    if isinstance(problem.weight_format, Float8) and platform.vendor == "nvidia" and not multiplies_fp8(platform):
-        return f"Triton has fp8 from sm_89 on, not on {platform.arch}"
-    return _why_not(problem, platform)
+    return why_not_read(problem, platform) or _why_not(problem, platform)
 
 
 def _why_not(problem: FusedLinearProblem, platform: Any) -> str | None:
@@ -90,7 +85,7 @@ class SkinnyLinear:
             "N": problem.out_features,
             "K": problem.in_features,
             "GATED": problem.gated,
-            "PRECISION": _precision(problem),
+            "PRECISION": precision_of(problem.dtype, is_packed=problem.weight_format is not None),
         }  # fmt: skip
         self._counter = None
         if config.split_k > 1:
@@ -144,16 +139,6 @@ class SkinnyLinear:
     def _zero_counter(self, num_rows: int) -> torch.Tensor:
         row_blocks = -(-num_rows // self._config.block_m)
         return torch.zeros(self._num_blocks * row_blocks, dtype=torch.int32, device=self._weight.device)
-
-
-def _precision(problem: FusedLinearProblem) -> str:
-    """How a kernel multiplies: "pairs" decodes two packed weights at a time."""
-    from atom_kernels.triton.support import has_dependent_launch
-
-    # Triton's interpreter has no products of bfloat16.
-    if problem.dtype is torch.float32 or triton_interpret():
-        return "ieee"
-    return "pairs" if problem.weight_format is not None and has_dependent_launch() else "tf32"
 
 
 def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.linear.triton.packed import PLANE, TILE, codes_of, decode, scale_of
+from atom_kernels.linear.triton.codes import PLANE, TILE, codes_of, decode, scale_of
 from atom_kernels.triton.support import wait_for_inputs
 
 # Rows of the weight that a program makes plain.

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from atom_kernels.formats import Float8
+from atom_kernels.formats import Codes, Float8
 from atom_kernels.linear.contract import LinearProblem
-from atom_kernels.linear.triton.packed_weights import packing_of
+from atom_kernels.linear.triton.packed_weights import packing_of, why_not_packed
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.triton.launch import launch
 
@@ -31,6 +31,15 @@ def packed_linear(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor
 def multiplies_fp8(platform: Platform) -> bool:
     """Whether a GPU computes with fp8: NVIDIA's from sm_89 on."""
     return platform.vendor == "nvidia" and int(platform.arch.removeprefix("sm_")) >= 89
+
+
+def why_not_read(problem: LinearProblem, platform: Platform) -> str | None:
+    """Why Triton's kernels cannot read the problem's weights on a GPU."""
+    if (reason := why_not_packed(problem)) is not None:
+        return reason
+    if problem.held.codes is Codes.E4M3 and platform.vendor == "nvidia" and not multiplies_fp8(platform):
+        return f"Triton has fp8 from sm_89 on, not on {platform.arch}"
+    return None
 
 
 def _is_fp8_product(problem: LinearProblem) -> bool:

@@ -12,13 +12,18 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, WeightFormat, unpack_nibbles
+from atom_kernels.formats import Codes, WeightFormat, unpack_nibbles
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.operator import Layout
 
 # Inputs of one tile of words of 16 bits, and of each of its four planes.
 TILE = 128
 PLANE = 32
+_READ = (Codes.INT8, Codes.INT4, Codes.E2M1, Codes.E4M3)
+# Sums of weights in e2m1 are multiplied by that power of two, so that scales fit into a bfloat16: see `packed.py`.
+E2M1_SUM_EXPONENT = 32
+# The largest scale that does.
+_LARGEST_POWER = 254 - (126 - E2M1_SUM_EXPONENT)
 
 
 @dataclass(frozen=True)
@@ -26,8 +31,8 @@ class Packing:
     """How a format's codes and scales lie.
 
     Attributes:
-        kind: "plain" numbers and the bytes of "fp8" and "int8" lie as [N, K]; "int4" and "e2m1" are words of four
-            codes (`planes`).
+        kind: the value of `Codes`. "plain" numbers and the bytes of "fp8" and "int8" lie as [N, K]; "int4" and "e2m1"
+            are words of four codes (`planes`).
         group: inputs that share a scale.
         group_rows: rows that share a scale.
     """
@@ -38,10 +43,10 @@ class Packing:
 
     @property
     def is_planar(self) -> bool:
-        return self.kind in ("int4", "e2m1")
+        return Codes(self.kind).is_packed
 
     def constants(self) -> dict[str, Any]:
-        """Of the kernels."""
+        """The constants with which the kernels are compiled."""
         return {"KIND": self.kind, "GROUP": self.group, "GROUP_ROWS": self.group_rows}
 
     def is_one_scale_a_row(self, num_columns: int) -> bool:
@@ -54,16 +59,8 @@ PLAIN = Packing("plain", 0, 1)
 
 def packing_of(weight_format: WeightFormat, num_columns: int) -> Packing:
     """For a weight of `num_columns` inputs."""
-    if isinstance(weight_format, Integers):
-        kind = "int8" if weight_format.bits == 8 else "int4"
-    elif isinstance(weight_format, Float8):
-        kind = "fp8"
-    elif isinstance(weight_format, Mxfp4 | Nvfp4):
-        kind = "e2m1"
-    else:
-        raise TypeError(f"{weight_format.name} is not packed")
     scale = weight_format.parts["scale"]
-    return Packing(kind, scale.columns or _up_to_tiles(num_columns), scale.rows)
+    return Packing(weight_format.codes.value, scale.columns or _up_to_tiles(num_columns), scale.rows)
 
 
 def _up_to_tiles(num_columns: int) -> int:
@@ -72,15 +69,17 @@ def _up_to_tiles(num_columns: int) -> int:
 
 def why_not_packed(problem: LinearProblem) -> str | None:
     """Why Triton's kernels cannot read the problem's weights."""
-    weight_format = problem.weight_format
-    if weight_format is None:
+    weight_format = problem.held
+    if weight_format.codes is Codes.PLAIN:
         return "for packed weights"
-    if not isinstance(weight_format, Integers | Float8 | Mxfp4 | Nvfp4):
+    if weight_format.codes not in _READ:
         return f"does not read {weight_format.name}"
     packing = packing_of(weight_format, problem.in_features)
     group = packing.group
     if packing.is_planar and group not in (PLANE, 2 * PLANE) and group % TILE:
         return f"reads groups of {PLANE}, {2 * PLANE} or multiples of {TILE} inputs, not {group}"
+    if _scales_are_powers(weight_format) and (weight_format.codes is not Codes.E2M1 or group != PLANE):
+        return f"reads exponents of two as scales of {PLANE} codes of e2m1 alone"
     if packing.kind == "int8" and "minimum" in weight_format.parts:
         return "reads codes of eight bits without a minimum"
     if not packing.is_planar and group % PLANE:
@@ -89,12 +88,10 @@ def why_not_packed(problem: LinearProblem) -> str | None:
 
 
 def pack(problem: LinearProblem, weights: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
-    weight_format = problem.weight_format
-    if weight_format is None or (codes := weights["weight"]) is None or (scale := weights["scale"]) is None:
-        raise TypeError("there are no packed weights")
-    packing = packing_of(weight_format, problem.in_features)
-    zero_point, minimum = weights.get("zero_point"), weights.get("minimum")
-    scale = _scale(weight_format, scale, weights)
+    parts = {name: tensor for name in problem.held.parts if (tensor := weights[name]) is not None}
+    packing, codes = packing_of(problem.held, problem.in_features), parts["weight"]
+    zero_point, minimum = parts.get("zero_point"), parts.get("minimum")
+    scale = words_of_powers(parts["scale"]) if _scales_are_powers(problem.held) else problem.held.scales(parts)
     if zero_point is not None:
         minimum = -zero_point.float() * scale.float()
     return {
@@ -119,28 +116,34 @@ def planes(packed: torch.Tensor) -> torch.Tensor:
     return words.to(torch.int16).flatten(1)
 
 
-def _scale(
-    weight_format: WeightFormat, scale: torch.Tensor, weights: Mapping[str, torch.Tensor | None]
-) -> torch.Tensor:
-    whole = weights.get("tensor_scale")
-    if whole is None:
-        return scale
-    divides = isinstance(weight_format, Nvfp4) and weight_format.divides
-    return scale.float() / whole if divides else scale.float() * whole
+def words_of_powers(scale: torch.Tensor) -> torch.Tensor:
+    """e8m0 bytes ``uint8 [N, K / 32] -> int32 [N, tiles]``: those of a tile's four planes, the first lowest.
+
+    Raises:
+        ValueError: one is beyond what the kernels can scale with.
+    """
+    if scale.numel() and int(scale.max()) > _LARGEST_POWER:
+        raise ValueError(f"a block of weights has the scale 2 ** {int(scale.max()) - 127}: kernels take up to 2 ** 33")
+    return pad(scale, (0, -scale.shape[1] % (TILE // PLANE))).contiguous().view(torch.int32)
+
+
+def _scales_are_powers(weight_format: WeightFormat) -> bool:
+    """Whether scales are stored as exponents of two: e8m0."""
+    return weight_format.parts["scale"].dtype is torch.uint8
 
 
 def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
-    weight_format = problem.weight_format
-    if weight_format is None:
+    weight_format = problem.held
+    if weight_format.codes is Codes.PLAIN:
         return source_bytes
     rows, columns = problem.weight_rows, problem.in_features
     packing = packing_of(weight_format, columns)
     codes = rows * (_up_to_tiles(columns) // 2 if packing.is_planar else columns)
-    scale = weight_format.parts["scale"]
-    height, width = scale.shape(rows, columns)
-    a_group = 4 if isinstance(weight_format, Nvfp4) else scale.dtype.itemsize
-    if isinstance(weight_format, Integers):
-        a_group += {Offset.NONE: 0, Offset.ZERO_POINT: 4, Offset.MINIMUM: a_group}[weight_format.offset]
+    parts = weight_format.parts
+    height, width = parts["scale"].shape(rows, _up_to_tiles(columns) if _scales_are_powers(weight_format) else columns)
+    # Scales of scales are multiplied out, and zero points become minima, both in float32.
+    a_group = 4 if "tensor_scale" in parts else parts["scale"].dtype.itemsize
+    a_group += 4 if "zero_point" in parts else parts["minimum"].dtype.itemsize if "minimum" in parts else 0
     return codes + height * width * a_group + rows * problem.dtype.itemsize * problem.bias
 
 

@@ -10,12 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.linear.triton.packed import (
-    decode_in_pairs,
-    packed_products,
-    packed_products_of_one_row,
-    prefetch_codes,
-)
+from atom_kernels.linear.triton.codes import decode_in_pairs, prefetch_codes
+from atom_kernels.linear.triton.packed import packed_products, packed_products_of_one_row
 from atom_kernels.triton.support import prefetch_to_l2, wait_for_inputs
 
 

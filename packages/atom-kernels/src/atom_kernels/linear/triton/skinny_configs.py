@@ -23,7 +23,7 @@ class SkinnyConfig:
 
     Attributes:
         block_m: rows: 1 does without tensor cores.
-        num_warps, num_stages: of a program, and of its loads in flight.
+        num_warps, num_stages: warps of a program, and how many of its loads are in flight.
         prefetch: steps whose weights a program asks for while the kernel before is still running.
         norm_apart: a kernel of its own norms the rows first. Otherwise every program norms all rows that it reads.
         rounds: that kernel also rounds the rows to the problem's `input_format`.

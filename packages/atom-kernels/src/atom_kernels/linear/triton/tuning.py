@@ -16,43 +16,39 @@ from atom_kernels.linear.triton.backend import COMPOSED_BACKEND, PACKED_COMPOSED
 from atom_kernels.linear.triton.packed_weights import Packing, pack, packing_of
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, block_of_inputs, tuning_key
 from atom_kernels.tuned.graph_timing import num_copies
+from atom_kernels.tuned.sizes import sizes
 from atom_kernels.tuned.tuner import Subject, Tuning
 
 # block_n, block_k, num_warps
-_ONE_ROW = (
-    *((1, 1024, 2), (2, 1024, 2), (2, 2048, 4), (4, 512, 2), (4, 1024, 4), (4, 2048, 8)),
-    *((8, 512, 2), (8, 512, 4), (8, 1024, 4), (16, 256, 4), (16, 512, 4), (16, 512, 8)),
+_ONE_ROW = sizes(
+    "1x1024x2 2x1024x2 2x2048x4 4x512x2 4x1024x4 4x2048x8 8x512x2 8x512x4 8x1024x4 16x256x4 16x512x4 16x512x8"
 )
 # block_n, block_k, num_warps, num_stages
-_FEW_ROWS = (
-    *((16, 256, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (32, 256, 4, 4), (64, 64, 4, 6), (64, 64, 4, 8)),
-    *((64, 128, 4, 3), (64, 128, 4, 5), (64, 128, 8, 3), (64, 256, 4, 3), (128, 64, 4, 5), (128, 128, 8, 3)),
+_FEW_ROWS = sizes(
+    "16x256x4x4 32x128x4x6 32x256x4x3 32x256x4x4 64x64x4x6 64x64x4x8 64x128x4x3 64x128x4x5 64x128x8x3 "
+    "64x256x4x3 128x64x4x5 128x128x8x3"
 )
 # block_m, block_n, block_k, num_warps, num_stages
-_MORE_ROWS = (
-    *((32, 64, 128, 4, 4), (32, 64, 128, 4, 5), (64, 64, 64, 4, 8), (64, 64, 128, 4, 3), (64, 64, 128, 4, 4)),
-    *((64, 64, 128, 8, 4), (128, 32, 64, 4, 4), (128, 64, 64, 8, 8), (128, 64, 128, 4, 3), (128, 64, 128, 4, 4)),
-    (128, 128, 64, 8, 4),
+_MORE_ROWS = sizes(
+    "32x64x128x4x4 32x64x128x4x5 64x64x64x4x8 64x64x128x4x3 64x64x128x4x4 64x64x128x8x4 128x32x64x4x4 "
+    "128x64x64x8x8 128x64x128x4x3 128x64x128x4x4 128x128x64x8x4"
 )
-# Of packed weights. One row, in bytes and in words: block_n, block_k, num_warps. A thread holds 8 inputs of each step.
-_ONE_ROW_OF_BYTES = (
-    *((1, 2048, 2), (2, 1024, 2), (4, 512, 2), (4, 1024, 4), (8, 256, 1), (8, 512, 2), (8, 1024, 4), (16, 256, 1)),
-    *((16, 256, 2), (16, 512, 2), (16, 512, 4)),
+# Packed weights, one row, in bytes and in words: block_n, block_k, num_warps. A thread holds 8 inputs of each step.
+_ONE_ROW_OF_BYTES = sizes(
+    "1x2048x2 2x1024x2 4x512x2 4x1024x4 8x256x1 8x512x2 8x1024x4 16x256x1 16x256x2 16x512x2 16x512x4"
 )
-_ONE_ROW_OF_WORDS = (
-    *((1, 1024, 1), (1, 2048, 2), (1, 4096, 4), (2, 1024, 1), (2, 2048, 2), (2, 4096, 4), (4, 1024, 1), (4, 2048, 2)),
-    *((4, 4096, 4), (8, 1024, 1), (8, 2048, 2)),
+_ONE_ROW_OF_WORDS = sizes(
+    "1x1024x1 1x2048x2 1x4096x4 2x1024x1 2x2048x2 2x4096x4 4x1024x1 4x2048x2 4x4096x4 8x1024x1 8x2048x2"
 )
 # block_n, block_k, num_warps, num_stages
-_FEW_ROWS_OF_CODES = (
-    *((64, 128, 4, 3), (64, 128, 4, 4), (64, 128, 4, 6), (64, 128, 4, 8), (64, 256, 4, 3), (64, 256, 4, 4)),
-    *((64, 256, 4, 5), (128, 128, 4, 4), (128, 128, 4, 5), (128, 128, 8, 4), (128, 128, 8, 6), (128, 256, 8, 3)),
+_FEW_ROWS_OF_CODES = sizes(
+    "64x128x4x3 64x128x4x4 64x128x4x6 64x128x4x8 64x256x4x3 64x256x4x4 64x256x4x5 128x128x4x4 128x128x4x5 "
+    "128x128x8x4 128x128x8x6 128x256x8x3"
 )
 # block_m, block_n, block_k, num_warps, num_stages
-_MORE_ROWS_OF_CODES = (
-    *((32, 64, 128, 4, 4), (64, 64, 128, 4, 3), (64, 64, 128, 4, 5), (64, 128, 128, 4, 3), (64, 128, 128, 8, 4)),
-    *((128, 64, 128, 4, 3), (128, 64, 128, 4, 5), (128, 64, 128, 8, 4), (128, 128, 128, 8, 3), (128, 128, 128, 8, 4)),
-    *((64, 64, 256, 4, 3), (128, 64, 256, 4, 3), (128, 128, 128, 4, 4)),
+_MORE_ROWS_OF_CODES = sizes(
+    "32x64x128x4x4 64x64x128x4x3 64x64x128x4x5 64x128x128x4x3 64x128x128x8x4 128x64x128x4x3 128x64x128x4x5 "
+    "128x64x128x8x4 128x128x128x8x3 128x128x128x8x4 64x64x256x4x3 128x64x256x4x3 128x128x128x4x4"
 )
 # The most rows of one block; more rows are normed by a kernel of their own.
 _NORMS_INSIDE = 32
@@ -88,7 +84,7 @@ def is_normed(problem: FusedLinearProblem) -> bool:
     return problem.gated or problem.out_features > problem.in_features
 
 
-def _shapes(problem: FusedLinearProblem, num_rows: int) -> list[tuple[int, int, int, int, int]]:
+def _shapes(problem: FusedLinearProblem, num_rows: int) -> list[tuple[int, ...]]:
     """Blocks of rows, outputs and inputs, warps and stages; one row is tried with and without tensor cores."""
     if problem.weight_format is not None:
         return _shapes_of_packed(problem, packing_of(problem.weight_format, problem.in_features), num_rows)
@@ -100,9 +96,7 @@ def _shapes(problem: FusedLinearProblem, num_rows: int) -> list[tuple[int, int, 
     return [(height, *shape) for shape in _FEW_ROWS] + one + halves
 
 
-def _shapes_of_packed(
-    problem: FusedLinearProblem, packing: Packing, num_rows: int
-) -> list[tuple[int, int, int, int, int]]:
+def _shapes_of_packed(problem: FusedLinearProblem, packing: Packing, num_rows: int) -> list[tuple[int, ...]]:
     if num_rows == 1:
         shapes = _ONE_ROW_OF_WORDS if packing.is_planar else _ONE_ROW_OF_BYTES
         return [(1, n, k, warps, stages) for n, k, warps in shapes for stages in (1, 3, 4, 5)]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.attention import AttentionProblem, AttentionPrologue
-from atom_kernels.mixers import CacheFormat
 from atom_models.layers.mixers.cache_scales import with_cache_scales
 from atom_models.layers.mixers.mixer import Mixer
 
@@ -21,7 +20,7 @@ class Attention(Mixer):
     """``forward(q, k, v, positions) -> [T, num_heads * head_dim]``, causal, over everything cached so far.
 
     Args:
-        num_heads, num_kv_heads: of this rank.
+        num_heads, num_kv_heads: how many heads this rank has.
         head_dim: elements of a head.
         prefix: the layer's name, by which hosts know its cache.
         rotary: angles for q and k; None rotates nothing.
@@ -54,7 +53,7 @@ class Attention(Mixer):
             head_dim=head_dim,
             scale=head_dim**-0.5 if scale is None else scale,
             dtype=context.dtype_name,
-            cache=CacheFormat.named(context.kv_cache_dtype),
+            cache=context.cache_format,
             block_size=context.block_size,
             sliding_window=sliding_window,
             has_sinks=sinks,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 
 from atom_kernels.mixers import CacheFormat, select_mixer
-from atom_kernels.mixers.cache_format import FLOAT8_DTYPES, HEAD_SCALES, NO_SCALES
+from atom_kernels.mixers.cache_format import HEAD_SCALES, NO_SCALES
 from atom_kernels.protocols import SINGLE_RANK
 from atom_models.checkpoint import CheckpointError
 from atom_models.layers.mixers.mixer import CACHE_SCALES, Mixer, planned_host
@@ -32,7 +32,7 @@ class CacheScaleWeights:
 
     Args:
         stored: the tensor of each weight of the layer's problem that is such a scale.
-        num_heads: of keys and values on this rank.
+        num_heads: heads of keys and values on this rank.
         ranks: those that share the heads.
     """
 
@@ -78,7 +78,7 @@ class CacheScaleWeights:
 def needs_cache_scales(layer: Mixer) -> bool:
     """Whether a layer caches numbers in float8 that are cut off unless its checkpoint brings scales."""
     cache = layer.problem.cache
-    return cache.dtype in FLOAT8_DTYPES and cache.scales == NO_SCALES
+    return cache.is_float8 and cache.scales == NO_SCALES
 
 
 def with_cache_scales(
@@ -90,13 +90,13 @@ def with_cache_scales(
         attention: the name of the attention block in the checkpoint.
     """
     cache = problem.cache
-    if cache.dtype not in FLOAT8_DTYPES or cache.scales != NO_SCALES or context.mixer_host is not planned_host:
+    if not cache.is_float8 or cache.scales != NO_SCALES or context.mixer_host is not planned_host:
         return problem, None
     found = context.quantization.cache_scales(attention)
     if found is None:
         return problem, None
     scaled: Any = replace(cast("Any", problem), cache=CacheFormat(cache.dtype, HEAD_SCALES))
-    if select_mixer(scaled, context.platform).backend == "reference":
+    if not select_mixer(scaled, context.platform).has_kernel:
         return problem, None
     slots = {slot: spec.shape[0] for slot, spec in scaled.weights.items() if slot in CACHE_SCALES}
     stored = {slot: found.value if slot == "value_scale" else found.key for slot in slots}

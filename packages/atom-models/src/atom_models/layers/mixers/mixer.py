@@ -14,7 +14,6 @@ import torch
 
 from atom_kernels.formats import Plain
 from atom_kernels.mixers import MixerPlan, MixerProblem, UnsupportedMixerError, select_mixer
-from atom_kernels.mixers.cache_format import FLOAT8_DTYPES
 from atom_kernels.registry import all_ops
 from atom_models.forward_context import get_forward_context, mix_in_step
 from atom_models.layers.held_weights import HeldWeights
@@ -177,7 +176,7 @@ def planned_host(problem: MixerProblem, layer_name: str, context: BuildContext) 
         UnsupportedMixerError: the cache is to be float8, and this layer's size is not one that kernels here read.
     """
     plan = select_mixer(problem, context.platform)
-    if plan.backend == "reference" and problem.kv_cache_dtype in FLOAT8_DTYPES and _reads_usual_sizes(problem, context):
+    if not plan.has_kernel and problem.cache.is_float8 and _reads_usual_sizes(problem, context):
         reasons = "; ".join(f"{backend}: {reason}" for backend, reason in plan.reasons)
         raise UnsupportedMixerError(
             f"{layer_name}: no kernel here reads a cache of {problem.cache.name} ({reasons}): choose another "

@@ -33,10 +33,10 @@ class LatentAttention(Mixer):
     (absorbed), so it never is a linear of its own.
 
     Args:
-        problem: of this rank.
+        problem: this rank's.
         prefix: the layer's name, by which hosts know its cache.
         rotary: angles for the last part of queries and latents.
-        norm: of latents, before they are cached.
+        norm: the norm that latents go through before they are cached.
     """
 
     linears = MappingProxyType({"kv_b": "kv_b_proj"})

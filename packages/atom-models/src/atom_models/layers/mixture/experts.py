@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from atom_kernels.activation import check_activation
-from atom_kernels.formats import Plain, WeightFormat, num_bytes
+from atom_kernels.formats import Plain, WeightFormat
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.plan import Plan
@@ -17,11 +17,11 @@ from atom_kernels.platform import Platform
 from atom_kernels.select import select
 from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.layer import Layer
-from atom_models.layers.loadable import RankWeight, check_shape, not_loaded
-from atom_models.layers.mixture.expert_stack import ExpertStack, RankPart, StoredExpertMatrix, format_on_rank
-from atom_models.quantization import ExpectedWeight, HeldFormat
-from atom_models.quantization.experts_plan import packed_experts
+from atom_models.layers.loadable import RankWeight, not_loaded
+from atom_models.layers.matrices import MatrixStack, StoredMatrix, format_on_rank
+from atom_models.quantization import EXPERTS, ExpectedWeight, HeldFormat
 from atom_models.quantization.layouts import PlainLayout
+from atom_models.quantization.packing import held_problem
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -30,45 +30,14 @@ if TYPE_CHECKING:
 # Names of gate, up and down where each expert is stored by itself.
 _EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 _SLOTS = ("gate_up", "down")
-_BIAS = "bias"
 
 
-@dataclass(frozen=True)
-class _Matrix:
-    """A matrix of the checkpoint and where it goes: to one expert, or to all (None), which lie in one tensor."""
+class _Matrix(NamedTuple):
+    """A matrix of the checkpoint, the operator's matrix that it is a part of, and how the quantization has it held."""
 
-    name: str
     slot: str
-    source: StoredExpertMatrix
+    stored: StoredMatrix
     held: HeldFormat | None
-    expert: int | None = None
-
-    def expected(self, num_experts: int) -> dict[str, ExpectedWeight]:
-        """Its tensors, by what the layout calls them."""
-        experts = () if self.expert is not None else (num_experts,)
-        return {suffix: replace(one, shape=(*experts, *one.shape)) for suffix, one in self.source.expected().items()}
-
-    def expected_bias(self, num_experts: int, dtype: torch.dtype) -> ExpectedWeight:
-        experts = () if self.expert is not None else (num_experts,)
-        return ExpectedWeight((*experts, self.source.shape[0]), dtype)
-
-    def tensor_name(self, suffix: str) -> str:
-        """Plain matrices of all experts go without a suffix."""
-        if self.expert is not None:
-            return f"{self.name}.{suffix}"
-        return self.name if isinstance(self.source.layout, PlainLayout) else f"{self.name}_{suffix}"
-
-    @property
-    def bias_name(self) -> str:
-        return f"{self.name}_bias" if self.expert is None else f"{self.name}.bias"
-
-
-class _Piece(NamedTuple):
-    """A tensor of a matrix, by what the layout calls it, or "bias"."""
-
-    matrix: _Matrix
-    suffix: str
-    expected: ExpectedWeight
 
 
 class Experts(Layer):
@@ -92,11 +61,7 @@ class Experts(Layer):
         # Until names are chosen, all experts are taken to be stored as the first.
         self._first = self._fused() if config.fused_transposed else self._single(_EXPERT_NAMES[0], 1)
         self.problem = self._problem_of(self._first, context.platform)
-        self._stacks: dict[str, ExpertStack] = {}
-        self._biases: dict[str, torch.Tensor] = {}
-        # What has come of matrices that are not complete.
-        self._waiting: dict[_Matrix, dict[str, torch.Tensor]] = {}
-        self._chosen_pieces: dict[str, _Piece] | None = None
+        self._chosen: dict[str, MatrixStack] | None = None
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
     def forward(
@@ -116,58 +81,52 @@ class Experts(Layer):
 
     @property
     def is_stored_quantized(self) -> bool:
-        return any(not isinstance(matrix.source.layout, PlainLayout) for matrix in self._first)
+        return any(not isinstance(matrix.stored.layout, PlainLayout) for matrix in self._first)
 
     def held_weights(self) -> list[HeldWeights]:
-        first = self._first[0]
+        first = self._first[0].stored
         held = " and ".join(dict.fromkeys(matrix.held.name for matrix in self.problem.matrices.values()))
-        stored = first.source.layout.name
-        return [HeldWeights.run_by(self._plan, (self.prefix,), asked=first.name, stored=stored, held=held)]
+        return [HeldWeights.run_by(self._plan, (self.prefix,), asked=first.name, stored=first.layout.name, held=held)]
 
     def weights_on_rank(self) -> list[RankWeight]:
-        count, weights = self.problem.num_experts, []
-        for matrix in self.problem.matrices.values():
-            shape = matrix.rows, matrix.columns
-            weights.append(RankWeight((count, *shape), count * self._packed_bytes(matrix.name, shape)))
+        # Both matrices of the operator are packed, or none.
+        formats = [_format_or_none(None, [one.stored for one in _of(slot, self._first)]) for slot in _SLOTS]
+        plain = Plain(self.problem.dtype) if None in formats else None
+        stacks = [self._stack(slot, self._first, plain or one) for slot, one in zip(_SLOTS, formats, strict=True)]
+        weights = [stack.on_rank() for stack in stacks]
         if self.problem.bias:
-            rows = [matrix.rows for matrix in self.problem.matrices.values()]
-            weights += [RankWeight((count, size), count * size * self.problem.dtype.itemsize) for size in rows]
+            sizes = [(self.problem.num_experts, stack.shape[0]) for stack in stacks]
+            weights += [RankWeight(size, size[0] * size[1] * self.problem.dtype.itemsize) for size in sizes]
         return weights
 
     def choose_names(self, available: Collection[str]) -> None:
         """Expects the names that a checkpoint with those tensors uses."""
         if not {f"{self.prefix}.gate_up_proj", f"{self.prefix}.gate_up_proj_blocks"}.isdisjoint(available):
-            self._list(self._fused())
+            self._choose(self._fused())
             return
         for names in _EXPERT_NAMES:
-            gate = self._single(names, 1)[0]
-            known = {gate.bias_name, *map(gate.tensor_name, gate.source.expected())}
-            if not known.isdisjoint(available):
-                self._list(self._single(names, self._config.num_experts))
+            gate = self._single(names, 1)[0].stored
+            if not gate.expected_weights().keys().isdisjoint(available):
+                self._choose(self._single(names, self._config.num_experts))
 
     def ignored_weights(self) -> frozenset[str]:
-        matrices = {piece.matrix for piece in self._pieces.values()}
-        return frozenset(f"{one.name}.{suffix}" for one in matrices for suffix in one.source.layout.ignored)
+        stored = [matrix for stack in self._stacks.values() for matrix in stack.matrices]
+        return frozenset(f"{matrix.name}.{part}" for matrix in stored for part in matrix.layout.ignored)
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
-        return {name: piece.expected for name, piece in self._pieces.items()}
+        return {name: weight for stack in self._stacks.values() for name, weight in stack.expected_weights().items()}
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        matrix, suffix, expected = self._pieces[name]
-        check_shape(name, tensor, expected)
-        if suffix == _BIAS:
-            self._place_bias(matrix, tensor)
-            return
-        waiting = self._waiting.setdefault(matrix, {})
-        waiting[suffix] = tensor
-        if len(waiting) == len(matrix.source.expected()):
-            self._place(matrix, self._waiting.pop(matrix))
+        stack = next(stack for stack in self._stacks.values() if name in stack)
+        stack.load(name, tensor)
 
     def finish(self) -> None:
-        tensors, self._biases = {f"{slot}_bias": bias for slot, bias in self._biases.items()}, {}
-        for stack in self._stacks.values():
-            tensors |= stack.take()
-        self._stacks = {}
+        tensors = {}
+        for slot, stack in self._stacks.items():
+            names = self.problem.matrices[slot].tensors
+            tensors |= {names[part]: tensor for part, tensor in stack.take().items()}
+            if self.problem.bias:
+                tensors[f"{slot}_bias"] = stack.take_bias()
         self._apply = self._plan.prepare(tensors)
 
     @property
@@ -175,136 +134,100 @@ class Experts(Layer):
         return select(MOE_EXPERTS, self.problem, self._context.platform)
 
     @property
-    def _pieces(self) -> dict[str, _Piece]:
-        """By full name.
+    def _stacks(self) -> dict[str, MatrixStack]:
+        """The operator's matrices, gathered from those of the checkpoint.
 
         Listed when first asked for: there may be a thousand, and a model that is only counted needs none.
         """
-        if self._chosen_pieces is None:
+        if self._chosen is None:
             fused = self._config.fused_transposed
-            return self._list(self._fused() if fused else self._single(_EXPERT_NAMES[0], self._config.num_experts))
-        return self._chosen_pieces
+            return self._choose(self._fused() if fused else self._single(_EXPERT_NAMES[0], self._config.num_experts))
+        return self._chosen
 
-    def _list(self, matrices: Sequence[_Matrix]) -> dict[str, _Piece]:
+    def _choose(self, matrices: Sequence[_Matrix]) -> dict[str, MatrixStack]:
         """Expects these, and chooses the formats that hold them."""
-        count, pieces = self._config.num_experts, {}
-        for matrix in matrices:
-            for suffix, expected in matrix.expected(count).items():
-                pieces[matrix.tensor_name(suffix)] = _Piece(matrix, suffix, expected)
-            if self._config.expert_bias:
-                expected = matrix.expected_bias(count, self._context.dtype)
-                pieces[matrix.bias_name] = _Piece(matrix, _BIAS, expected)
         self.problem = self._problem_of(matrices, self._context.platform)
-        self._first = tuple(matrix for matrix in matrices if matrix.expert in (None, 0))
-        self._chosen_pieces = pieces
-        return pieces
+        self._first = tuple(matrix for matrix in matrices if matrix.stored.expert in (None, 0))
+        self._chosen = {slot: self._stack(slot, matrices, self.problem.matrices[slot].held) for slot in _SLOTS}
+        return self._chosen
+
+    def _stack(self, slot: str, matrices: Sequence[_Matrix], held: WeightFormat | None) -> MatrixStack:
+        return MatrixStack(
+            [matrix.stored for matrix in _of(slot, matrices)],
+            self._context.device,
+            held=held,
+            num_experts=self._config.num_experts,
+            # The sum over ranks holds the bias of the second product once.
+            keeps_bias=slot == "gate_up" or self._ranks.rank == 0,
+        )
 
     def _single(self, names: tuple[str, str, str], num_experts: int) -> tuple[_Matrix, ...]:
         """Matrices of the first experts, each by itself."""
-        config = self._config
-        outer, inner = (config.intermediate_size, config.hidden_size), (config.hidden_size, config.intermediate_size)
-        places = (("gate_up", outer, 0), ("gate_up", outer, 1), ("down", inner, None))
-        matrices = []
-        for expert in range(num_experts):
-            for name, (slot, shape, half) in zip(names, places, strict=True):
-                layer = f"{self.prefix}.{expert}.{name}"
-                found = self._context.quantization.for_layer(layer, self._context.dtype)
-                source = StoredExpertMatrix(found.stored, shape, half=half)
-                matrices.append(_Matrix(layer, slot, source, found.held, expert))
-        return tuple(matrices)
+        gate, up, down = names
+        size, hidden = self._config.intermediate_size, self._config.hidden_size
+        places = ((gate, "gate_up", (size, hidden)), (up, "gate_up", (size, hidden)), (down, "down", (hidden, size)))
+        return tuple(
+            self._matrix(f"{self.prefix}.{expert}.{name}", slot, shape, expert=expert)
+            for expert in range(num_experts)
+            for name, slot, shape in places
+        )
 
     def _fused(self) -> tuple[_Matrix, ...]:
         """The matrices of all experts in one."""
-        config, matrices = self._config, []
-        hidden, size = config.hidden_size, config.intermediate_size
-        for slot, shape in (("gate_up", (2 * size, hidden)), ("down", (hidden, size))):
-            layer = f"{self.prefix}.{slot}_proj"
-            found = self._context.quantization.for_layer(layer, self._context.dtype)
-            turned = isinstance(found.stored, PlainLayout) and config.fused_transposed
-            interleaved = config.fused_transposed and slot == "gate_up"
-            source = StoredExpertMatrix(found.stored, shape, turned=turned, interleaved=interleaved)
-            matrices.append(_Matrix(layer, slot, source, found.held))
-        return tuple(matrices)
+        config, turned = self._config, self._config.fused_transposed
+        hidden, size, count = config.hidden_size, config.intermediate_size, config.num_experts
+        gate_up, down = (f"{self.prefix}.{slot}_proj" for slot in _SLOTS)
+        return (
+            self._matrix(gate_up, "gate_up", (2 * size, hidden), num_experts=count, turned=turned, interleaved=turned),
+            self._matrix(down, "down", (hidden, size), num_experts=count, turned=turned),
+        )
+
+    def _matrix(self, name: str, slot: str, shape: tuple[int, int], **how: Any) -> _Matrix:
+        """A matrix of that name, and what this rank holds of it: its share of the intermediate size."""
+        found = self._context.quantization.for_layer(name, self._context.dtype)
+        size = self._config.intermediate_size
+        first = self._ranks.rank * self._local_size
+        last = first + self._local_size
+        if slot == "down":
+            rows, columns = ((0, shape[0]),), (first, last)
+        else:
+            rows, columns = tuple((start + first, start + last) for start in range(0, shape[0], size)), (0, shape[1])
+        bias = self._context.dtype if self._config.expert_bias else None
+        stored = StoredMatrix(name, found.stored, shape, rows, columns, bias=bias, **how)
+        return _Matrix(slot, stored, found.held)
 
     def _problem_of(self, matrices: Sequence[_Matrix], platform: Platform) -> ExpertsProblem:
-        formats = {slot: self._format(slot, {one for one in matrices if one.slot == slot}) for slot in _SLOTS}
-        rounded = any(matrix.held is not None and matrix.held.weights is not None for matrix in matrices)
+        rounded = {matrix.held.weights for matrix in matrices if matrix.held is not None} - {None}
         inputs = {matrix.held and matrix.held.inputs for matrix in matrices}
-        common = inputs.pop() if len(inputs) == 1 else None
-        return packed_experts(self._plain, formats, platform, rounded=rounded, input_format=common)
+        held = HeldFormat(next(iter(rounded), None), inputs.pop() if len(inputs) == 1 else None)
+        formats = [self._format(_of(slot, matrices)) for slot in _SLOTS]
+        return held_problem(EXPERTS, self._plain, formats, held, platform)
 
-    def _format(self, slot: str, matrices: Collection[_Matrix]) -> WeightFormat | None:
-        """That holds a matrix of all experts; None is plain, as where experts are stored in several formats."""
-        if len({(matrix.source.layout, matrix.held) for matrix in matrices}) > 1:
+    def _format(self, matrices: Sequence[_Matrix]) -> WeightFormat | None:
+        """The format that holds a matrix of all experts; None where it is plain numbers.
+
+        Experts that are stored in several formats are plain.
+        """
+        held = matrices[0].held
+        if held is None or len({(matrix.stored.layout, matrix.held) for matrix in matrices}) > 1:
             return None
-        first = next(iter(matrices))
-        source, held = first.source, first.held
-        if held is None:
-            return None
+        first = [matrix.stored for matrix in matrices if matrix.stored.expert in (None, 0)]
         if held.weights is not None:
             # Numbers are rounded when they are cut already, gate and up each by itself.
-            rows = ((0, self._local_size),) * 2 if slot == "gate_up" else self._part(slot, source).rows
-            return format_on_rank(held.weights, RankPart(rows, (0, source.shape[1])))
-        return self._stored_format(slot, source)
-
-    def _stored_format(self, slot: str, source: StoredExpertMatrix) -> WeightFormat | None:
-        """That of the checkpoint, as it holds this rank's part of a matrix; None where it cannot."""
-        part = self._part(slot, source)
-        rows = part.rows * (1 if source.half is None else 2)
-        return format_on_rank(source.layout.weight_format, RankPart(rows, part.columns), interleaved=source.interleaved)
-
-    def _packed_bytes(self, slot: str, shape: tuple[int, int]) -> int:
-        """A matrix of one expert on this rank, see `RankWeight`. Both matrices are packed, or none."""
-        formats = {one.slot: self._stored_format(one.slot, one.source) for one in self._first}
-        sources = [one.source for one in self._first if one.slot == slot]
-        if isinstance(formats[slot], Plain) and not isinstance(sources[0].layout, PlainLayout):
-            stored = sum(tensor.num_bytes for source in sources for tensor in source.expected().values())
-            return stored // self._ranks.size
-        held = None if None in formats.values() else formats[slot]
-        return num_bytes(held or Plain(self.problem.dtype), *shape)
-
-    def _part(self, slot: str, source: StoredExpertMatrix) -> RankPart:
-        """What this rank holds of a matrix."""
-        first = self._ranks.rank * self._local_size
-        last, size = first + self._local_size, self._config.intermediate_size
-        if slot == "down":
-            return RankPart(((0, source.shape[0]),), (first, last))
-        starts = (0, size) if source.half is None else (0,)
-        return RankPart(tuple((start + first, start + last) for start in starts), (0, source.shape[1]))
-
-    def _place(self, matrix: _Matrix, stored: Mapping[str, torch.Tensor]) -> None:
-        """Puts this rank's part of a complete matrix where it belongs."""
-        if matrix.slot not in self._stacks:
-            held = self.problem.matrices[matrix.slot]
-            self._stacks[matrix.slot] = ExpertStack(held, self.problem.num_experts, self._context.device)
-        stack, part = self._stacks[matrix.slot], self._part(matrix.slot, matrix.source)
-        if matrix.expert is not None:
-            stack.place(matrix.expert, matrix.source, stored, part)
-            return
-        for expert in range(self.problem.num_experts):
-            one = {suffix: tensor[expert] for suffix, tensor in stored.items()}
-            stack.place(expert, matrix.source, one, part)
-
-    def _place_bias(self, matrix: _Matrix, source: torch.Tensor) -> None:
-        if matrix.slot not in self._biases:
-            rows = self.problem.matrices[matrix.slot].rows
-            shape = (self.problem.num_experts, rows)
-            self._biases[matrix.slot] = torch.zeros(shape, dtype=self.problem.dtype, device=self._context.device)
-        target, size, rank = self._biases[matrix.slot], self._config.intermediate_size, self._ranks.rank
-        target = target[_at(matrix.expert)]
-        source = source if matrix.expert is None else source.unsqueeze(0)
-        if matrix.slot == "gate_up":
-            here = slice(rank * self._local_size, (rank + 1) * self._local_size)
-            is_interleaved = matrix.source.interleaved
-            halves = (
-                source.unflatten(1, (size, 2)).transpose(1, 2) if is_interleaved else source.unflatten(1, (-1, size))
-            )
-            target.unflatten(1, (2, -1))[:, _at(matrix.source.half)].copy_(halves[..., here])
-        elif rank == 0:
-            # The sum over ranks holds it once.
-            target.copy_(source)
+            first = [
+                replace(one, rows=tuple((0, end - start) for start, end in one.rows), columns=(0, 1), interleaved=False)
+                for one in first
+            ]
+        return _format_or_none(held.weights, first)
 
 
-def _at(index: int | None) -> slice:
-    """One place of a dimension that stays, or all of it."""
-    return slice(None) if index is None else slice(index, index + 1)
+def _format_or_none(wanted: WeightFormat | None, matrices: Sequence[StoredMatrix]) -> WeightFormat | None:
+    """The wanted format, or the one in which they are stored, as it holds this rank's part; None where it cannot."""
+    try:
+        return format_on_rank(wanted or matrices[0].layout.weight_format, matrices)
+    except ValueError:
+        return None
+
+
+def _of(slot: str, matrices: Sequence[_Matrix]) -> list[_Matrix]:
+    return [matrix for matrix in matrices if matrix.slot == slot]

@@ -38,7 +38,7 @@ class SharedExpertsConfig:
     """Experts that see every token: one gated MLP.
 
     Attributes:
-        intermediate_size: of all of them together.
+        intermediate_size: the size inside all of them together.
         name: after the layer's.
         gate: name, after the layer's, of a linear to one number whose sigmoid scales the result; None: not scaled.
     """
@@ -54,7 +54,7 @@ class MoEConfig:
 
     Attributes:
         num_experts, top_k: how many there are, and to how many a token goes.
-        hidden_size, intermediate_size: of a token, and inside one expert over all ranks.
+        hidden_size, intermediate_size: elements of a token, and inside one expert over all ranks.
         routing: how they are chosen.
         hidden_act: "silu" or "swiglu_oai" (GPT-OSS: clamped, with `swiglu_alpha` and `swiglu_limit`).
         shared_experts: None where there are none.

@@ -21,7 +21,7 @@ class LayerNorm(WeightedLayer):
     """``forward(x) -> y``, where x is a tensor, the `Residual`, or what a layer left `Unsummed`.
 
     Args:
-        hidden_size: of the last dimension.
+        hidden_size: the size of the last dimension.
         eps: added to the variance.
         bias: the checkpoint has one.
         weight_offset: added to the weight, for models that store ``weight - 1``.

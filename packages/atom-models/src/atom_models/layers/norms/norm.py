@@ -10,9 +10,8 @@ import torch
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
 from atom_kernels.select import select
 from atom_models.layers.loadable import not_loaded
-from atom_models.layers.norms.residual import Residual, Unsummed, summed
+from atom_models.layers.norms.residual import Residual, Unnormed, Unsummed, summed
 from atom_models.layers.weighted_layer import WeightedLayer
-from atom_models.quantization.linear_plan import Unnormed
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -31,7 +30,7 @@ class RMSNorm(WeightedLayer):
     itself (few rows on a GPU), y is what it is to norm, with this norm's weight beside it.
 
     Args:
-        hidden_size: of the last dimension.
+        hidden_size: the size of the last dimension.
         eps: added to the mean square.
         feeds: the layer that consumes y, and may norm by itself.
         weight_offset: added to the weight, for models that store ``weight - 1``.

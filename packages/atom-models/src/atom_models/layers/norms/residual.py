@@ -1,11 +1,20 @@
-"""The residual stream of a decoder: a sum whose last addition is left to whoever reads it first."""
+"""The residual stream of a decoder: a sum whose last addition, and a norm, are left to whoever reads it first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+
+
+class Unnormed(NamedTuple):
+    """Activations that the linear is to norm by itself, and the norm: see `atom_kernels.norm.rms_norm`."""
+
+    x_TD: torch.Tensor
+    weight_D: torch.Tensor
+    eps: float
+    weight_offset: float
 
 
 class Unsummed:

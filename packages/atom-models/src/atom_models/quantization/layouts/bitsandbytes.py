@@ -27,7 +27,7 @@ class Bitsandbytes4Layout:
     numbers. Dettmers et al. 2023, "QLoRA", https://arxiv.org/abs/2305.14314.
 
     Attributes:
-        kind: of table, "nf4" or "fp4".
+        kind: which table it is, "nf4" or "fp4".
         nested: magnitudes are codes of a table themselves, with magnitudes of their own and a common offset.
     """
 

@@ -21,7 +21,7 @@ class Int8Layout:
 
     Attributes:
         scale: name of the scale's tensor.
-        divisor: of the scale. bitsandbytes stores the largest magnitude of a row (``SCB``), which stands for 127.
+        divisor: what the scale is divided by. bitsandbytes stores a row's largest magnitude (``SCB``), coded as 127.
         rounds_inputs: activations may be rounded to int8 too, each row by itself.
     """
 

@@ -40,7 +40,7 @@ class PublishedQuantization:
     """The layouts that a config gives to layers.
 
     Attributes:
-        name: of the method, such as "compressed-tensors".
+        name: the method's name, such as "compressed-tensors".
         groups: (rules, layout), the first that means a layer is its own; no rules mean every layer.
         skipped: rules of layers that are left as they are.
         dialect: how rules are read.

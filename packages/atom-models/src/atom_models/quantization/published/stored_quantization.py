@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from atom_kernels.formats import Integers, Plain, WeightFormat
+from atom_kernels.formats import Codes, Integers, Plain, WeightFormat
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.quantization.layer_quantization import HeldFormat, LayerQuantization
 from atom_models.quantization.layouts import (
@@ -94,7 +94,7 @@ def _with_what_it_checks(layout: StoredLayout, present: Mapping[str, Header]) ->
 
 
 def input_format_of(layout: StoredLayout) -> WeightFormat | None:
-    """What activations may be rounded to before they meet weights that are stored so; None is not at all."""
+    """The format to which activations may be rounded for weights that are stored so; None where there is none."""
     return layout.input_format if isinstance(layout, Float8Layout | Int8Layout | Mxfp4Layout) else None
 
 
@@ -104,6 +104,6 @@ def _bare(dtype: torch.dtype) -> str:
 
 def _held(layout: StoredLayout) -> HeldFormat | None:
     """How linears hold what is stored so."""
-    if isinstance(layout.weight_format, Plain):
+    if layout.weight_format.codes is Codes.PLAIN:
         return None
     return HeldFormat(inputs=input_format_of(layout), without_kernel=layout.weight_format == Integers(8))

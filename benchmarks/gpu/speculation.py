@@ -1,0 +1,155 @@
+"""What speculation gives and costs on a GPU: engines with drafts and without take turns, at a known acceptance."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.agreeing import draft_bytes, load_agreeing, temperature_for, write_draft_config
+from benchmarks.gpu.ceilings import measure_ceilings
+from benchmarks.gpu.draft_spans import read_drafting
+from benchmarks.gpu.engines import HEAD_START
+from benchmarks.gpu.protocol import Figure, Sizes
+from benchmarks.gpu.workloads import random_prompt
+
+# The probability that a draft is right if those before it are, and drafts of a request in a step.
+ACCEPTANCE, NUM_DRAFTS = 0.7, 3
+# Tokens that a request has when a run is timed from, and those on the average that it is timed for.
+BEFORE, TIMED = 8, 128
+PROFILED = 48
+MAX_BATCHED_TOKENS = 8192
+
+
+def speculation_figures(model: Path, sizes: Sizes, *, max_model_len: int, settings: dict[str, Any]) -> Iterator[Figure]:
+    """Tokens a second with and without drafts for each batch size, how often drafts were right, and what making them
+    takes.
+
+    Args:
+        model: a folder with the config of a model whose head is not its embedding.
+        settings: what both engines are given.
+    """
+    rates = measure_ceilings()
+    config = json.loads((model / "config.json").read_text())
+    most, context = max(sizes.batch_sizes), min(sizes.contexts)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        head = write_draft_config(config, folder / "head")
+        common = {
+            "max_model_len": max_model_len, "max_num_seqs": most,
+            "max_num_batched_tokens": min(MAX_BATCHED_TOKENS, max_model_len),
+            "num_kv_blocks": most * -(-(context + max_tokens_for(TIMED)) // 16),
+        } | settings  # fmt: skip
+        speculation = {"method": "eagle3", "model": str(head), "num_speculative_tokens": NUM_DRAFTS}
+        traced = {"torch_profiler_dir": str(folder / "traces"), "mark_trace": True}
+        drafting = Side(model, common | {"speculative_config": speculation} | traced)
+        stack.callback(drafting.close)
+        plain = Side(model, common)
+        stack.callback(plain.close)
+        temperature = temperature_for(ACCEPTANCE, config["vocab_size"])
+        for batch_size in sizes.batch_sizes:
+            yield from compare((plain, drafting), batch_size, context, temperature, repeats=sizes.repeats)
+        seconds = read_drafting(drafting.trace(context, temperature))
+        num_bytes = draft_bytes(head, NUM_DRAFTS)
+        floor = num_bytes / rates.copy_bytes_per_second
+        about = {"kind": "drafting", "drafts": NUM_DRAFTS, "bytes": num_bytes, "floor_ms": 1e3 * floor}
+        ratios = [each / floor for each in seconds]
+        yield Figure(f"making {NUM_DRAFTS} drafts, over reading their weights", "x", ratios, about)
+
+
+def compare(
+    sides: tuple[Side, Side], batch_size: int, context: int, temperature: float, *, repeats: int
+) -> Iterator[Figure]:
+    """The sides, without drafts and with them, take turns; the first of each is not timed."""
+    numbers = random.Random(batch_size)
+    speeds: tuple[list[float], list[float]] = ([], [])
+    before = sides[1].counts()
+    for number in range(repeats + 1):
+        prompts = [random_prompt(numbers, context) for _ in range(batch_size)]
+        for side in (0, 1) if number % 2 else (1, 0):
+            speed = sides[side].tokens_per_second(prompts, TIMED, temperature)
+            if number:
+                speeds[side].append(speed)
+    steps, drafted, accepted = (after - now for after, now in zip(sides[1].counts(), before, strict=True))
+    about = {"batch": batch_size, "context": context, "acceptance": ACCEPTANCE, "drafts": NUM_DRAFTS}
+    for way, values in zip(("without drafts", "with drafts"), speeds, strict=True):
+        yield Figure(f"speculation, batch {batch_size}: {way}", "tokens/s", values, about | {"kind": way})
+    # As few or as many drafts as it found to pay.
+    seen = {"rows_with_drafts": steps, "drafted": drafted, "accepted": accepted}
+    gains = [fast / slow for slow, fast in zip(*speeds, strict=True)]
+    yield Figure(f"speculation, batch {batch_size}: gain", "x", gains, about | {"kind": "speculation"} | seen)
+
+
+class Side:
+    """An engine of ours whose model and draft model agree as `load_agreeing` makes them."""
+
+    def __init__(self, model: Path, settings: dict[str, Any]) -> None:
+        from atom_core import EngineArgs, LLMEngine
+        from atom_core.executor import InlineExecutor
+        from atom_core.worker.model_runner import ModelRunner
+
+        common = {"load_dummy": True, "skip_tokenizer_init": True, "enable_prefix_caching": False}
+        args = EngineArgs.from_keywords(model=str(model), **common | settings)
+        self._engine = LLMEngine.from_args(args, lambda config: InlineExecutor(ModelRunner(config, load_agreeing)))
+        self._traces = Path(settings.get("torch_profiler_dir", ""))
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def counts(self) -> tuple[int, int, int]:
+        """Rows that had drafts, their drafts, and those that were right."""
+        stats = self._engine.stats
+        return stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens
+
+    def tokens_per_second(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> float:
+        """What all requests get while all of them run, measured over so many tokens of each on the average."""
+        with self._running(prompts, max_tokens_for(num_tokens), temperature) as counts:
+            self._step_until(lambda: min(counts.values()) >= BEFORE)
+            started, before = time.perf_counter(), sum(counts.values())
+            self._step_until(lambda: sum(counts.values()) >= before + num_tokens * len(prompts))
+            seconds, generated = time.perf_counter() - started, sum(counts.values()) - before
+            if max(counts.values()) >= max_tokens_for(num_tokens):
+                raise RuntimeError("a request ended before the others had their tokens: the timing would mean nothing")
+        return generated / seconds
+
+    def trace(self, context: int, temperature: float) -> Path:
+        """The trace of some steps of one request."""
+        prompt = random_prompt(random.Random(0), context)
+        with self._running([prompt], max_tokens_for(TIMED), temperature) as counts:
+            self._step_until(lambda: min(counts.values()) >= BEFORE)
+            self._engine.start_profile()
+            self._step_until(lambda: min(counts.values()) >= BEFORE + PROFILED)
+            self._engine.stop_profile()
+        return next(self._traces.glob("rank_0/*.gz"))
+
+    @contextlib.contextmanager
+    def _running(self, prompts: Sequence[list[int]], max_tokens: int, temperature: float) -> Iterator[dict[str, int]]:
+        """Requests, and how many tokens each has."""
+        from atom_core import SamplingParams
+
+        counts: dict[str, int] = {}
+
+        def follow(output: Any) -> None:
+            counts[output.request_id] = output.num_output_tokens
+
+        params = SamplingParams(temperature=temperature, max_tokens=max_tokens, ignore_eos=True)
+        names = self._engine.add_request(prompts, params, stream_callback=follow)
+        counts |= dict.fromkeys(names, 0)
+        try:
+            yield counts
+        finally:
+            self._engine.abort(names)
+
+    def _step_until(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            self._engine.step()
+
+
+def max_tokens_for(num_tokens: int) -> int:
+    """More than any request gets while all get `num_tokens` on the average."""
+    return BEFORE + num_tokens + num_tokens // 2 + HEAD_START

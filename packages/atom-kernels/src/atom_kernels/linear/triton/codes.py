@@ -1,0 +1,199 @@
+"""Codes of packed weights in Triton: how they and their scales are read, and decoded in registers.
+
+Codes of four bits lie in words of 16 bits, as `packed_weights.planes` puts them, and powers of two that scale such a
+tile in one word of 32. Rows are those of the weight.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from atom_kernels.linear.triton.packed_weights import E2M1_SUM_EXPONENT
+from atom_kernels.triton.support import prefetch_to_l2
+
+# Inputs of one tile of words, and of one plane of it.
+TILE = tl.constexpr(128)
+PLANE = tl.constexpr(32)
+# What an exponent lacks whose last bits are those of an e2m1.
+_E2M1_BIAS = tl.constexpr(2.0**126)
+
+
+# The bits of an e4m3 or e2m1 at their places in a bfloat16: its exponent then lacks 120 or 126.
+_E4M3_BIAS = tl.constexpr(2.0**120)
+_E4M3_PAIR = tl.constexpr(
+    "{ .reg .b32 s, t; cvt.u32.u16 t, $1; prmt.b32 t, t, 0, 0x1404; shr.b32 s, t, 4; and.b32 s, s, 0x07F007F0; "
+    "and.b32 t, t, 0x80008000; or.b32 $0, s, t; }"
+)
+_E2M1_PAIR = tl.constexpr(
+    tuple(
+        f"{{ .reg .b32 s, t; shl.b32 s, $1, {12 - 4 * plane}; {'shl' if plane < 2 else 'shr'}.b32 t, $1, "
+        f"{abs(6 - 4 * plane)}; and.b32 s, s, 0x80008000; and.b32 t, t, 0x01C001C0; or.b32 $0, s, t; }}"
+        for plane in range(4)
+    )
+)
+# The exponents of scales take up the 126 that those of e2m1 lack, less what sums are multiplied by.
+POWER_PLACE = tl.constexpr(126 - E2M1_SUM_EXPONENT)
+SUM_SCALE = tl.constexpr(2.0**E2M1_SUM_EXPONENT)
+_INT4_PAIR = tl.constexpr(
+    tuple(
+        f"{{ .reg .b32 t; shr.b32 t, $1, {4 * plane}; and.b32 t, t, 0x000F000F; or.b32 $0, t, 0x43004300; }}"
+        for plane in range(4)
+    )
+)
+
+# A code at its place in a float32 of 2 ** 23 and more.
+_INT4_IN_PLACE = tl.constexpr(tuple(f"lop3.b32 $0, $1, {15 << 4 * plane}, 0x4B000000, 0xEA;" for plane in range(4)))
+
+
+@triton.jit
+def chunks_of(codes_ptr, rows, place, K: tl.constexpr, IS_PLANAR: tl.constexpr, EVEN: tl.constexpr):
+    """Codes [chunks, rows, lanes] at places of their rows. Past the end x is zero."""
+    if IS_PLANAR:
+        words: tl.constexpr = (K + TILE - 1) // TILE * PLANE
+        if EVEN:
+            return tl.load(codes_ptr + rows.to(tl.int64) * words + place, eviction_policy="evict_first")
+        else:
+            at = codes_ptr + rows.to(tl.int64) * words + place
+            return tl.load(at, mask=place < words, other=0, eviction_policy="evict_first")
+    elif EVEN:
+        return tl.load(codes_ptr + rows.to(tl.int64) * K + place, eviction_policy="evict_first")
+    else:
+        at = codes_ptr + rows.to(tl.int64) * K + place
+        return tl.load(at, mask=place < K, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def decode_in_place(codes, plane: tl.constexpr, KIND: tl.constexpr, FROM_ZERO: tl.constexpr, PRECISION: tl.constexpr):
+    """As `decode`, times ``16 ** plane`` for int4, which spares a shift."""
+    if KIND == "int4":
+        words = codes.to(tl.uint16, bitcast=True).to(tl.int32)
+        if PRECISION == "pairs":
+            # The compiler would take two instructions.
+            bits = tl.inline_asm_elementwise(
+                _INT4_IN_PLACE[plane], "=r,r", [words], dtype=tl.int32, is_pure=True, pack=1
+            )
+        else:
+            bits = (words & (15 << (4 * plane))) | 0x4B000000
+        return bits.to(tl.float32, bitcast=True) - (8388608.0 + (0 if FROM_ZERO else 8 << (4 * plane)))
+    else:
+        return decode(codes, plane, KIND, FROM_ZERO)
+
+
+@triton.jit
+def prefetch_codes(
+    codes_ptr, rows, first, STEPS, K: tl.constexpr, KIND: tl.constexpr, BLOCK_K: tl.constexpr
+):  # fmt: skip
+    """Brings the codes of this program's first steps to the L2 cache."""
+    is_planar: tl.constexpr = KIND == "int4" or KIND == "e2m1"
+    for step in range(STEPS):
+        at = first + step * BLOCK_K
+        if is_planar:
+            words: tl.constexpr = (K + TILE - 1) // TILE * PLANE
+            for line in tl.static_range((BLOCK_K + 255) // 256):
+                word = at // 4 + line * 64
+                prefetch_to_l2(codes_ptr + rows.to(tl.int64) * words + word, (rows >= 0) & (word < words))
+        else:
+            for line in tl.static_range((BLOCK_K + 127) // 128):
+                column = at + line * 128
+                prefetch_to_l2(codes_ptr + rows.to(tl.int64) * K + column, (rows >= 0) & (column < K))
+
+
+@triton.jit
+def codes_of(codes_ptr, rows, first, K: tl.constexpr, IS_PLANAR: tl.constexpr, EVEN: tl.constexpr, LANES: tl.constexpr):
+    """Codes [rows, lanes] of the inputs from `first` on: bytes, or words of four. Past the end x is zero."""
+    lane = tl.arange(0, LANES)[None, :]
+    if IS_PLANAR:
+        words: tl.constexpr = (K + TILE - 1) // TILE * PLANE
+        # Programs of split inputs may begin past the end.
+        tile = tl.minimum(first // TILE, (K - 1) // TILE)
+        at = codes_ptr + rows[:, None].to(tl.int64) * words + tile * PLANE + lane
+        return tl.load(at, eviction_policy="evict_first")
+    else:
+        at = codes_ptr + rows[:, None].to(tl.int64) * K + first + lane
+        if EVEN:
+            return tl.load(at, eviction_policy="evict_first")
+        else:
+            return tl.load(at, mask=first + lane < K, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def decode(codes, plane: tl.constexpr, KIND: tl.constexpr, FROM_ZERO: tl.constexpr):
+    """The float32 numbers of codes: int4 counts from 0 where groups have a minimum, else from -8."""
+    if KIND == "int4":
+        # 0x4B000000 is 2 ** 23, the last bit of whose mantissa is 1.
+        bits = ((codes.to(tl.int32) >> (4 * plane)) & 15) | 0x4B000000
+        return bits.to(tl.float32, bitcast=True) - (8388608.0 if FROM_ZERO else 8388616.0)
+    elif KIND == "e2m1":
+        sign = (codes.to(tl.int32) << (28 - 4 * plane)) & -2147483648
+        rest = (codes.to(tl.int32) << (22 - 4 * plane)) & 0x01C00000
+        return (sign | rest).to(tl.float32, bitcast=True) * _E2M1_BIAS
+    else:
+        return codes.to(tl.float32)
+
+
+@triton.jit
+def decode_in_pairs(codes, plane: tl.constexpr, KIND: tl.constexpr, FROM_ZERO: tl.constexpr):
+    """As `decode`, in bfloat16, with NVIDIA's instructions for two numbers at a time."""
+    if KIND == "int4":
+        # 0x4300 is 128, the last bit of whose mantissa is 1.
+        number = tl.inline_asm_elementwise(_INT4_PAIR[plane], "=r,r", [codes], dtype=tl.bfloat16, is_pure=True, pack=2)
+        return number - (128.0 if FROM_ZERO else 136.0)
+    elif KIND == "e2m1":
+        return e2m1_in_place(codes, plane) * _E2M1_BIAS
+    elif codes.dtype == tl.float8e4nv:
+        number = tl.inline_asm_elementwise(
+            _E4M3_PAIR, "=r,h", [codes.to(tl.uint8, bitcast=True)], dtype=tl.bfloat16, is_pure=True, pack=2
+        )
+        return number * _E4M3_BIAS
+    else:
+        return codes.to(tl.bfloat16)
+
+
+@triton.jit
+def e2m1_in_place(codes, plane: tl.constexpr):
+    """bfloat16 of the codes of a plane, times ``2 ** -126``."""
+    return tl.inline_asm_elementwise(_E2M1_PAIR[plane], "=r,r", [codes], dtype=tl.bfloat16, is_pure=True, pack=2)
+
+
+@triton.jit
+def powers_of_tile(scale_ptr, rows, first, K: tl.constexpr):
+    """int32 of each row: the e8m0 bytes of the four planes of the tile at `first`."""
+    tiles: tl.constexpr = (K + TILE - 1) // TILE
+    return tl.load(scale_ptr + rows.to(tl.int64) * tiles + tl.minimum(first // TILE, tiles - 1))
+
+
+@triton.jit
+def float_of_power(byte):
+    """float32 of an e8m0 byte; that of 0 is 2 ** -127, which only a subnormal number has."""
+    bits = tl.where(byte == 0, 0x00400000, byte << 23)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def scale_of(scale_ptr, minimum_ptr, rows, group, K: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr):
+    """float32 of the group of each row, and its minimum: zero where there is none."""
+    groups: tl.constexpr = (K + GROUP - 1) // GROUP
+    at = rows // GROUP_ROWS * groups + group
+    if scale_ptr.dtype.element_ty == tl.int32:
+        powers = powers_of_tile(scale_ptr, rows, group * PLANE, K)
+        scale = float_of_power((powers >> group % 4 * 8) & 255)
+    else:
+        scale = tl.load(scale_ptr + at).to(tl.float32)
+    if minimum_ptr is not None:
+        return scale, tl.load(minimum_ptr + at).to(tl.float32)
+    else:
+        return scale, tl.zeros_like(scale)
+
+
+@triton.jit
+def scaled_e2m1(codes, powers, plane: tl.constexpr):
+    """The float32 weights of a plane; `powers` are those of `powers_of_tile`."""
+    return decode(codes, plane, "e2m1", False) * float_of_power((powers >> (8 * plane)) & 255)[:, None]
+
+
+@triton.jit
+def scaled_e2m1_in_pairs(codes, powers, plane: tl.constexpr):
+    """As `scaled_e2m1`, in bfloat16 and divided by `SUM_SCALE`: one product takes up what the codes lack too."""
+    place = ((powers >> (8 * plane)) & 255) + POWER_PLACE
+    return e2m1_in_place(codes, plane) * (place << 7).to(tl.int16).to(tl.bfloat16, bitcast=True)[:, None]

@@ -1,0 +1,61 @@
+"""Experts' matrices as our Triton kernels read them: mxfp4 as a tensor core's operand has it, all else as linears."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch.nn.functional import pad
+
+from atom_kernels.formats import Mxfp4
+from atom_kernels.linear.contract import LinearProblem
+from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, TILE, words_of_powers
+from atom_kernels.operator import Layout
+
+# Words of 32 bits that hold a row of a tile.
+WORDS = TILE // 8
+
+
+def fragments(packed: torch.Tensor) -> torch.Tensor:
+    """``uint8 [N, K / 2]`` of two e2m1 -> ``int32 [N, tiles * WORDS]``, in the order of a tensor core's operand.
+
+    Four threads share 16 inputs of a row: thread i has inputs 2i and 2i + 1, and those 8 after them. A word holds what
+    one thread has of a block of 32 inputs, which share a scale: input ``32 j + 16 b + 8 h + 2 i + p`` of a tile lies in
+    word ``4 i + j``, in half p, as code ``2 b + h``. Inputs past the last are zeros.
+
+    A code's sign and its other bits lie as far from each other as in a bfloat16, so that one shift takes both to their
+    places: sign and rest of the first are bits 15 and 8 to 6, of the next two those three and six lower. The last takes
+    the bits that are left: 14, 13, and 11 to 10.
+    """
+    # Each byte has the codes of both halves; [N, tiles, j, 2 b + h, i].
+    places = pad(packed, (0, -packed.shape[1] % (TILE // 2))).unflatten(1, (-1, 4, 4, 4)).int()
+    tables = _IN_WORDS.to(packed.device)
+    words = tables[0][places[:, :, :, 0]]
+    for code in range(1, 4):
+        words |= tables[code][places[:, :, :, code]]
+    return words.transpose(2, 3).flatten(1).contiguous()
+
+
+def _in_half(code: int, e2m1: int) -> int:
+    """The bits of a half that hold an e2m1 as its first to fourth code."""
+    sign, rest = e2m1 >> 3, e2m1 & 7
+    if code < 3:
+        return sign << 15 - 3 * code | rest << 6 - 3 * code
+    return sign << 14 | (rest >> 2) << 13 | (rest & 3) << 10
+
+
+# A byte of two e2m1 as each of the four codes: int32 [4, 256].
+_IN_WORDS = torch.tensor(
+    [[_in_half(code, byte & 15) | _in_half(code, byte >> 4) << 16 for byte in range(256)] for code in range(4)]
+).to(torch.int32)
+
+
+def _pack(problem: LinearProblem, weights: Mapping[str, torch.Tensor | None]) -> Mapping[str, torch.Tensor | None]:
+    codes, scale = weights["weight"], weights["scale"]
+    if isinstance(problem.weight_format, Mxfp4) and codes is not None and scale is not None:
+        return {"codes": fragments(codes), "scale": words_of_powers(scale), "minimum": None}
+    return PACKED_LAYOUT.pack(problem, weights)
+
+
+# Of one expert's matrix.
+MATRIX_LAYOUT = Layout("codes as Triton reads them", _pack, PACKED_LAYOUT.num_bytes)

@@ -1,0 +1,114 @@
+"""Grouped products with weights in mxfp4, in Triton: words become the operand of a tensor core in registers.
+
+Words are those of `fragments.fragments`; N, M and K of a tile: rows of the weight, rows of x, inputs.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from atom_kernels.linear.triton.codes import SUM_SCALE, TILE, float_of_power, powers_of_tile
+from atom_kernels.linear.triton.packed_weights import E2M1_SUM_EXPONENT
+from atom_kernels.moe.fragments import WORDS as _WORDS
+
+WORDS = tl.constexpr(_WORDS)
+# What an exponent lacks whose last bits are those of an e2m1; and what the exponents of scales take up of it.
+_BIAS = tl.constexpr(2.0**126)
+_POWER_PLACE = 126 - E2M1_SUM_EXPONENT
+# The four codes of both halves of a word as bfloat16, each times the scale that is one of four bytes: as a bfloat16 in
+# both halves, it takes up what exponents lack.
+_SCALED_PAIRS = tl.constexpr(
+    tuple(
+        "{ .reg .b32 a, b, c, d, s, t; "
+        f"prmt.b32 s, $9, 0, 0x4{block}4{block}; mad.lo.u32 s, s, 128, {(_POWER_PLACE << 7) * 0x10001}; "
+        "and.b32 a, $8, 0x81C081C0; "
+        "shl.b32 t, $8, 3; and.b32 b, t, 0x81C081C0; "
+        "shl.b32 t, $8, 6; and.b32 c, t, 0x81C081C0; "
+        "shl.b32 t, $8, 1; and.b32 d, t, 0x80008000; "
+        "shr.b32 t, $8, 5; and.b32 t, t, 0x01000100; or.b32 d, d, t; "
+        "shr.b32 t, $8, 4; and.b32 t, t, 0x00C000C0; or.b32 d, d, t; "
+        "mul.bf16x2 a, a, s; mul.bf16x2 b, b, s; mul.bf16x2 c, c, s; mul.bf16x2 d, d, s; "
+        "mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b; mov.b32 {$4, $5}, c; mov.b32 {$6, $7}, d; }"
+        for block in range(4)
+    )
+)
+_EIGHT = tl.constexpr((tl.bfloat16,) * 8)
+
+
+@triton.jit
+def fragment_product(
+    x_ptr, words_ptr, powers_ptr, rows_N, x_rows_M, NO_ROW: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """float32 [BLOCK_N, BLOCK_M] of rows of the weight [.., DEPTH] and rows of x; those that are `NO_ROW` are zeros."""
+    tiles: tl.constexpr = (DEPTH + TILE - 1) // TILE
+    sum_NM = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    words_ptrs = words_ptr + (rows_N.to(tl.int64) * (tiles * WORDS))[:, None] + tl.arange(0, WORDS)[None, :]
+    inputs_K = tl.arange(0, TILE)
+    x_ptrs = x_ptr + (x_rows_M * DEPTH)[None, :] + inputs_K[:, None]
+    is_row_M = (x_rows_M < NO_ROW)[None, :]
+    for tile in range(tiles):
+        words = tl.load(words_ptrs + tile * WORDS, eviction_policy="evict_first")
+        powers_N = powers_of_tile(powers_ptr, rows_N, tile * TILE, DEPTH)
+        inside = is_row_M
+        if tiles * TILE != DEPTH:
+            inside = inside & (inputs_K < DEPTH - tile * TILE)[:, None]
+        x_KM = tl.load(x_ptrs + tile * TILE, mask=inside, other=0.0)
+        weight_NK = _weights(words, powers_N, PRECISION, BLOCK_N)
+        if PRECISION == "ieee":
+            sum_NM = tl.dot(weight_NK, x_KM.to(tl.float32), sum_NM, input_precision="ieee")
+        else:
+            sum_NM = tl.dot(weight_NK.to(x_KM.dtype), x_KM, sum_NM)
+    if PRECISION == "pairs":
+        sum_NM *= SUM_SCALE
+    return sum_NM
+
+
+@triton.jit
+def _weights(words, powers_N, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The weights [N, TILE] of words [N, WORDS]; in pairs divided by `SUM_SCALE`."""
+    even, odd = tl.split(tl.reshape(words, (BLOCK_N, 4, 2, 2)))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    # Each [N, 4 threads, pair, half, b].
+    first = _block(first, powers_N, 0, PRECISION)
+    second = _block(second, powers_N, 1, PRECISION)
+    third = _block(third, powers_N, 2, PRECISION)
+    fourth = _block(fourth, powers_N, 3, PRECISION)
+    blocks = tl.join(tl.join(first, second), tl.join(third, fourth))
+    return tl.reshape(tl.permute(blocks, (0, 6, 5, 4, 3, 1, 2)), (BLOCK_N, TILE))
+
+
+@triton.jit
+def _block(words, powers_N, BLOCK: tl.constexpr, PRECISION: tl.constexpr):
+    """One block of 32 inputs, with its scale."""
+    if PRECISION == "pairs":
+        a, b, c, d, e, f, g, h = tl.inline_asm_elementwise(
+            _SCALED_PAIRS[BLOCK], "=h,=h,=h,=h,=h,=h,=h,=h,r,r", [words, powers_N[:, None]],
+            dtype=_EIGHT, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        scale = float_of_power((powers_N >> (8 * BLOCK)) & 255)[:, None]
+        a, b = _code(words, 0, 15, 6) * scale, _code(words, 16, 15, 6) * scale
+        c, d = _code(words, 0, 12, 3) * scale, _code(words, 16, 12, 3) * scale
+        e, f = _code(words, 0, 9, 0) * scale, _code(words, 16, 9, 0) * scale
+        g, h = _last_code(words, 0) * scale, _last_code(words, 16) * scale
+    return tl.join(tl.join(tl.join(a, b), tl.join(c, d)), tl.join(tl.join(e, f), tl.join(g, h)))
+
+
+@triton.jit
+def _code(words, HALF: tl.constexpr, SIGN: tl.constexpr, REST: tl.constexpr):
+    """float32 of the codes that lie at those bits of a half."""
+    return _float_of_e2m1((words >> (HALF + SIGN)) & 1, (words >> (HALF + REST)) & 7)
+
+
+@triton.jit
+def _last_code(words, HALF: tl.constexpr):
+    rest = ((words >> (HALF + 11)) & 4) | ((words >> (HALF + 10)) & 3)
+    return _float_of_e2m1((words >> (HALF + 14)) & 1, rest)
+
+
+@triton.jit
+def _float_of_e2m1(sign, rest):
+    return (sign << 31 | rest << 22).to(tl.float32, bitcast=True) * _BIAS

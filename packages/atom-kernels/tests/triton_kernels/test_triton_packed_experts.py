@@ -1,0 +1,239 @@
+"""Experts of packed weights in Triton: every format, tile and number of rows gives the numbers of the reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from atom_kernels.activation import Activation
+from atom_kernels.cases import mismatch, parity_cases
+from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, unpack_nibbles
+from atom_kernels.linear.triton.packed_weights import words_of_powers
+from atom_kernels.moe import ExpertsProblem, RoutingProblem, experts
+from atom_kernels.moe.fragments import MATRIX_LAYOUT, WORDS, fragments
+from atom_kernels.moe.ops import MOE_EXPERTS, MOE_ROUTE
+from atom_kernels.moe.triton_configs import ExpertsConfig, ExpertsConfigs, TileConfig
+from atom_kernels.moe.triton_experts_backend import PACKED_EXPERTS_BACKEND, TritonExperts
+from atom_kernels.platform import Platform, detect_platform
+from atom_kernels.select import select
+
+HERE = detect_platform()
+# The interpreter computes with numpy, which says where exp() leaves float32.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
+
+
+def here(tensors):
+    return {name: None if tensor is None else tensor.to(HERE.device) for name, tensor in tensors.items()}
+
+
+def on_device(inputs):
+    return tuple(None if tensor is None else tensor.to(HERE.device) for tensor in inputs)
+
+
+def packed(problem, weights):
+    return PACKED_EXPERTS_BACKEND.layout.pack(problem, here(weights))
+
+
+def make_experts(problem, num_tokens, seed=0):
+    return MOE_EXPERTS.make_inputs(problem, num_tokens, torch.Generator().manual_seed(seed))
+
+
+def problem_of(weight_format, dtype=torch.float32, **rules):
+    return ExpertsProblem(3, 2, 160, 32, dtype, gate_up_format=weight_format, down_format=weight_format, **rules)
+
+
+def test_every_format_agrees_with_the_reference():
+    formats = set()
+    for case in parity_cases(MOE_EXPERTS, HERE, only_backend="triton"):
+        if "codes decoded" in case.backend and case.label.endswith("rows=1"):
+            found = mismatch(case.run(), case.expected(), case.tolerance)
+            assert found is None, f"{case.label}: {found}"
+            formats.add(case.label.split("gate_up_format=")[1].split(" input_format")[0])
+    assert len(formats) >= 10
+
+
+@pytest.mark.parametrize(
+    ("weight_format", "few_pairs"), [(Mxfp4(), 0), (Mxfp4(), 64), (Float8(32, 32), 0), (Integers(4, 32), 64)], ids=str
+)
+def test_sorted_or_found_pairs_of_more_than_a_block_agree(weight_format, few_pairs):
+    problem = problem_of(weight_format, activation="swiglu_oai", bias=True)
+    weights, inputs = make_experts(problem, 19)
+    tile = TileConfig(16, 64, 32 if isinstance(weight_format, Float8) else 128, group_m=2, swap=True)
+    kernel = TritonExperts(problem, packed(problem, weights), lambda _: ExpertsConfig(tile, tile), few_pairs)
+    expected = experts(problem, weights, *inputs)
+    assert mismatch(kernel(*on_device(inputs)), expected, MOE_EXPERTS.tolerance(problem)) is None
+
+
+def test_rows_of_garbage_reach_no_other_row():
+    problem = problem_of(Mxfp4())
+    weights, (x, gates, ids, _) = make_experts(problem, 4)
+    ids[:3], ids[3] = torch.tensor([0, 2]), -1
+    x[3] = float("nan")
+    kernel = select(MOE_EXPERTS, problem, only_backend="triton").prepare(here(weights))
+    got = kernel(*on_device((x, gates, ids, None)))
+    expected = experts(problem, weights, x.nan_to_num(), gates, ids)
+    assert mismatch(got, expected, MOE_EXPERTS.tolerance(problem)) is None
+
+
+def test_words_hold_what_a_thread_has_of_a_block():
+    packed = torch.randint(0, 256, (3, 200 // 2), dtype=torch.uint8)
+    words, codes = fragments(packed).long() & 0xFFFFFFFF, unpack_nibbles(packed).long()
+    assert words.shape == (3, 2 * WORDS)
+    places = [(15, (8, 7, 6)), (12, (5, 4, 3)), (9, (2, 1, 0)), (14, (13, 11, 10))]
+    for column in range(200):
+        tile, block, code, thread, half = (
+            column // 128,
+            column // 32 % 4,
+            column // 8 % 4,
+            column // 2 % 4,
+            column % 2,
+        )
+        bits = words[:, tile * WORDS + 4 * thread + block] >> 16 * half
+        sign, (e1, e0, m) = places[code]
+        found = (bits >> sign & 1) << 3 | (bits >> e1 & 1) << 2 | (bits >> e0 & 1) << 1 | bits >> m & 1
+        assert torch.equal(found, codes[:, column])
+
+
+def test_powers_of_two_lie_in_words_of_a_tile():
+    scale = torch.arange(2 * 90, dtype=torch.uint8).view(2, 90) % 150
+    words = words_of_powers(scale)
+    assert words.shape == (2, 23)
+    for group in range(90):
+        assert torch.equal(words[:, group // 4] >> group % 4 * 8 & 255, scale[:, group].int())
+
+
+def test_weights_that_no_model_has_are_refused():
+    with pytest.raises(ValueError, match=r"a block of weights has the scale 2 \*\* 34: kernels take up to 2 \*\* 33"):
+        words_of_powers(torch.tensor([[127, 161]], dtype=torch.uint8))
+
+
+def test_packed_experts_take_no_more_memory_than_a_plan_says():
+    for weight_format in (Mxfp4(), Float8(128, 128), Integers(4, 32, Offset.ZERO_POINT, torch.float16), Integers(8)):
+        problem = problem_of(weight_format, torch.bfloat16, bias=True)
+        plan = select(MOE_EXPERTS, problem, only_backend="triton")
+        assert plan.prepare(here(make_experts(problem, 1)[0])).weight_bytes == plan.weight_bytes, weight_format.name
+
+
+@pytest.mark.parametrize(
+    ("weight_format", "platform", "reason"),
+    [
+        (None, Platform.nvidia("sm_90"), "for two products of quantized weights"),
+        (Nvfp4(), Platform.nvidia("sm_90"), "reads groups of 32, 64 or multiples of 128 inputs, not 16"),
+        (Float8(), Platform.nvidia("sm_80"), "Triton has fp8 from sm_89 on, not on sm_80"),
+        (Mxfp4(), Platform.nvidia("sm_80"), None),
+        (Mxfp4(), Platform.rocm("gfx942"), None),
+        (Float8(), Platform.rocm("gfx950"), None),
+        (
+            Float8(),
+            Platform.rocm("gfx942"),
+            "gfx942 decodes fp8 as checkpoints have it in software, which is slower than plain weights",
+        ),
+    ],
+    ids=str,
+)
+def test_what_triton_cannot_read_is_refused(weight_format, platform, reason):
+    assert PACKED_EXPERTS_BACKEND.supports(problem_of(weight_format), platform) == reason
+
+
+def test_one_kind_of_tile_serves_all_rows_where_batches_must_not_matter():
+    problem = problem_of(Float8(128, 128), torch.bfloat16, batch_invariant=True)
+    configs = ExpertsConfigs(problem, "a GPU")
+    assert configs.for_tokens(1) == configs.for_tokens(4096)
+    assert configs.for_tokens(1).gate_up.block_k == 128
+
+
+REAL_SHAPES = {
+    "gpt-oss mxfp4": ExpertsProblem(
+        *(32, 4, 2880, 2880, torch.bfloat16), activation=Activation.SWIGLU_OAI, bias=True, gate_up_format=Mxfp4(),
+        down_format=Mxfp4(),
+    ),
+    "Qwen3-30B-A3B fp8": ExpertsProblem(
+        *(128, 8, 2048, 768, torch.bfloat16), gate_up_format=Float8(128, 128), down_format=Float8(128, 128)
+    ),
+    "Qwen3-30B-A3B int4": ExpertsProblem(
+        *(128, 8, 2048, 768, torch.bfloat16), gate_up_format=Integers(4, 128), down_format=Integers(4, 128)
+    ),
+    "Qwen3-30B-A3B int8": ExpertsProblem(
+        *(128, 8, 2048, 768, torch.bfloat16), gate_up_format=Integers(8), down_format=Integers(8)
+    ),
+}  # fmt: skip
+
+
+def random(*shape):
+    return torch.randn(*shape, device="cuda").to(torch.bfloat16)
+
+
+def random_weights(problem):
+    """Rounded on the device, one matrix of an expert after the other."""
+    torch.manual_seed(0)
+    weights = {}
+    for matrix in problem.matrices.values():
+        made = [
+            matrix.held.quantize(random(matrix.rows, matrix.columns) * matrix.columns**-0.5)
+            for _ in range(problem.num_experts)
+        ]
+        weights |= {name: torch.stack([one[part] for one in made]) for part, name in matrix.tensors.items()}
+        bias = f"{matrix.name}_bias"
+        weights[bias] = random(problem.num_experts, matrix.rows) if problem.bias else None
+    return weights
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", REAL_SHAPES)
+def test_a_token_has_the_same_bits_in_any_batch_where_that_is_asked_for(name):
+    problem = replace(REAL_SHAPES[name], batch_invariant=True)
+    kernel = select(MOE_EXPERTS, problem).prepare(random_weights(problem))
+    route = select(MOE_ROUTE, RoutingProblem(problem.num_experts, problem.top_k, problem.dtype)).prepare()
+    x, logits = random(1500, problem.hidden_size), random(1500, problem.num_experts)
+    whole = kernel(x, *route(logits))
+    for num_tokens in (1, 3, 32, 33, 200):
+        assert torch.equal(kernel(x[:num_tokens], *route(logits[:num_tokens])), whole[:num_tokens])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", REAL_SHAPES)
+def test_shapes_of_real_models_agree_on_a_gpu_and_can_be_captured(name):
+    problem = REAL_SHAPES[name]
+    weights = random_weights(problem)
+    plan = select(MOE_EXPERTS, problem)
+    assert {row.layout.name for row in plan.rows} == {MATRIX_LAYOUT.name}
+    kernel = plan.prepare(weights)
+    routing = RoutingProblem(problem.num_experts, problem.top_k, problem.dtype, renormalize=True)
+    route = select(MOE_ROUTE, routing).prepare()
+    for num_tokens in (1, 7, 32, 128, 1024):
+        x, logits = random(num_tokens, problem.hidden_size), random(num_tokens, problem.num_experts)
+        kernel(x, *route(logits))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = kernel(x, *route(logits))
+        # Other experts than those of the capture.
+        x.copy_(random(*x.shape))
+        logits.copy_(random(*logits.shape))
+        graph.replay()
+        found = mismatch(out, experts(problem, weights, x, *route(logits)), MOE_EXPERTS.tolerance(problem))
+        assert found is None, f"{num_tokens} tokens: {found}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [1, 30, 200])
+@pytest.mark.parametrize("name", ["gpt-oss mxfp4", "Qwen3-30B-A3B fp8"])
+def test_products_that_start_before_their_inputs_are_ready_wait_for_them(name, num_tokens):
+    problem = REAL_SHAPES[name]
+    weights, tile = packed(problem, random_weights(problem)), TileConfig(16, 64, 128, swap=True)
+    early = replace(tile, dependent=True, prefetch=16)
+    plain = TritonExperts(problem, weights, lambda _: ExpertsConfig(tile, tile))
+    started = TritonExperts(problem, weights, lambda _: ExpertsConfig(early, early))
+    routing = RoutingProblem(problem.num_experts, problem.top_k, problem.dtype, renormalize=True)
+    route = select(MOE_ROUTE, routing).prepare()
+    steps = [(random(num_tokens, problem.hidden_size), random(num_tokens, problem.num_experts)) for _ in range(8)]
+    expected = [plain(x, *route(logits)) for x, logits in steps]
+    graph = torch.cuda.CUDAGraph()
+    started(steps[0][0], *route(steps[0][1]))
+    with torch.cuda.graph(graph):
+        # Layers after one another write to the same memory.
+        outs = [started(x, *route(logits)) for x, logits in steps]
+    for _ in range(3):
+        graph.replay()
+        assert all(torch.equal(out, one) for out, one in zip(outs, expected, strict=True))

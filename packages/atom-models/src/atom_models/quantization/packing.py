@@ -1,0 +1,113 @@
+"""Whether an operator holds its weights in a number format: it does where a kernel of the platform reads the format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from atom_kernels.formats import WeightFormat
+from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem
+from atom_kernels.moe import ExpertsProblem
+from atom_kernels.moe.ops import MOE_EXPERTS
+from atom_kernels.operator import Op
+from atom_kernels.platform import Platform
+from atom_kernels.select import select
+from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError
+from atom_models.quantization.layer_quantization import HeldFormat
+
+# Kernels take inputs of this size in any format.
+_ANY_SIZE = 1024
+
+
+@dataclass(frozen=True)
+class Packable:
+    """A kind of operator whose weights may be packed.
+
+    Attributes:
+        weights: what messages call its weights.
+        operators: problem -> the operators that may run it, each with the problem as it takes it.
+        of_any_size: dtype -> a problem of plain weights, of sizes that kernels take in any format.
+        pack: (problem, a format for each matrix, the format that activations may be rounded to) -> packed problem.
+    """
+
+    weights: str
+    operators: Callable[[Any], Sequence[tuple[Op, Any]]]
+    of_any_size: Callable[[torch.dtype], Any]
+    pack: Callable[[Any, Sequence[WeightFormat], WeightFormat | None], Any]
+
+
+LINEARS = Packable(
+    "weights",
+    lambda problem: ((FUSED_LINEAR, problem), (OP, problem.product)),
+    lambda dtype: FusedLinearProblem(_ANY_SIZE, _ANY_SIZE, dtype),
+    lambda problem, formats, inputs: replace(problem, weight_format=formats[0], input_format=inputs),
+)
+EXPERTS = Packable(
+    "experts",
+    lambda problem: ((MOE_EXPERTS, problem),),
+    lambda dtype: ExpertsProblem(2, 1, _ANY_SIZE, _ANY_SIZE, dtype),
+    lambda problem, formats, inputs: replace(
+        problem, gate_up_format=formats[0], down_format=formats[-1], input_format=inputs
+    ),
+)
+
+
+def held_problem(
+    kind: Packable, plain: Any, formats: Sequence[WeightFormat | None], held: HeldFormat | None, platform: Platform
+) -> Any:
+    """The problem with its matrices in these formats, or `plain` where no kernel reads them.
+
+    Torch makes plain numbers of packed weights at each call, which is slower than plain weights.
+
+    Args:
+        plain: the problem of plain weights.
+        formats: one for each matrix; None is plain, and one plain matrix makes all of them plain.
+        held: what the quantization says of the weights; None is plain.
+
+    Raises:
+        UnsupportedQuantizationError: weights are to be rounded to a format that no kernel of this machine reads.
+    """
+    given = [one for one in formats if one is not None]
+    if held is None or len(given) < len(formats):
+        return plain
+    problem = kind.pack(plain, given, held.inputs)
+    if held.without_kernel or _has_kernel(kind, problem, platform):
+        return problem
+    if held.weights is not None:
+        reason = why_never_packed(kind, given[0], plain.dtype, platform, input_format=held.inputs)
+        if reason is not None:
+            raise UnsupportedQuantizationError(f"{kind.weights} are not rounded to {given[0].name} here: {reason}")
+    return plain
+
+
+def why_never_packed(
+    kind: Packable,
+    weight_format: WeightFormat,
+    dtype: torch.dtype,
+    platform: Platform,
+    *,
+    input_format: WeightFormat | None = None,
+) -> str | None:
+    """Why no kernel of the platform reads the format, whatever the sizes of the weights; None where one does.
+
+    Args:
+        input_format: what activations may be rounded to: some kernels want to.
+    """
+    packed = kind.pack(kind.of_any_size(dtype), (weight_format,), input_format)
+    if _has_kernel(kind, packed, platform):
+        return None
+    said = {
+        backend.supports(problem, platform): problem.why_not_plain()
+        for op, problem in kind.operators(packed)
+        for backend in op.ordered_backends()
+        if not backend.is_fallback and platform.why_not(backend.name) is None
+    }
+    return "; ".join(one for one, of_plain in said.items() if one and one != of_plain) or "there is no kernel for it"
+
+
+def _has_kernel(kind: Packable, problem: Any, platform: Platform) -> bool:
+    """Whether a kernel reads the formats of a problem, instead of torch that makes plain numbers of them."""
+    return any(select(op, one, platform).has_kernel for op, one in kind.operators(problem))

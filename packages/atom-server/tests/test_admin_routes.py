@@ -1,0 +1,163 @@
+"""What an administrator sees of the requests that are open, and does to them and to the engine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+
+from serving_processes import ENDLESS, Stream
+
+LONG = ENDLESS | {"n": 4, "temperature": 1}
+FIELDS = {
+    "id",
+    "key",
+    "age_s",
+    "phases",
+    "num_samples",
+    "prompt_tokens",
+    "cached_tokens",
+    "computed_tokens",
+    "output_tokens",
+}
+
+
+def get(server, path):
+    return httpx.get(server.url + path, timeout=30)
+
+
+@pytest.fixture
+def paused(server):
+    """The shared server, whose engine stands still until the test ends."""
+    assert server.post("/pause").json() == {"status": "paused"}
+    yield server
+    assert server.post("/resume").json() == {"status": "ok"}
+    server.wait_until_idle()
+
+
+class Waiting:
+    """A request that waits for its whole answer in a thread."""
+
+    def __init__(self, server, **fields):
+        self._thread = threading.Thread(target=self._ask, args=(server, fields))
+        self._thread.start()
+
+    def _ask(self, server, fields):
+        self.answer = server.post("/v1/completions", **fields)
+
+    def finish(self):
+        self._thread.join(30)
+        return self.answer
+
+
+def wait_for_requests(server, count):
+    deadline = time.monotonic() + 30
+    while len(shown := get(server, "/debug/requests").json()["requests"]) != count:
+        assert time.monotonic() < deadline
+    return shown
+
+
+def test_a_request_is_shown_with_its_age_its_phase_and_its_tokens_and_without_text(paused):
+    waiting = Waiting(paused, prompt="a secret", max_tokens=3, n=2)
+    [shown] = wait_for_requests(paused, 1)
+    assert set(shown) == FIELDS
+    assert shown["phases"] == {"waiting": 2}
+    assert (shown["num_samples"], shown["computed_tokens"], shown["output_tokens"]) == (2, 0, 0)
+    assert shown["prompt_tokens"] == len(paused.engine.tokenizer.encode("a secret"))
+    assert wait_for_requests(paused, 1)[0]["age_s"] > shown["age_s"]
+    answer = get(paused, "/debug/requests")
+    assert (answer.json()["engine"], answer.json()["not_generating"]) == ("paused", [])
+    assert "secret" not in answer.text
+    paused.post("/resume")
+    assert waiting.finish().json()["id"] == shown["id"]
+    assert get(paused, "/debug/requests").json() == {"engine": "works", "requests": [], "not_generating": []}
+
+
+def test_a_request_whose_body_is_still_coming_is_shown_too(server):
+    with socket.create_connection(server.url.removeprefix("http://").split(":")) as half:
+        head = (
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99"
+        )
+        half.sendall(f"{head}\r\nX-Request-Id: half-1\r\n\r\n{{".encode())
+        deadline = time.monotonic() + 30
+        while not (shown := get(server, "/debug/requests").json()["not_generating"]):
+            assert time.monotonic() < deadline
+    assert [(each["request_id"], each["phase"]) for each in shown] == [("half-1", "preparing")]
+
+
+def test_a_stopped_engine_leaves_no_question_without_an_answer(make_server):
+    with make_server() as server:
+        stream = Stream(server.url, LONG)
+        os.kill(server.engine.pid, signal.SIGSTOP)
+        answer = get(server, "/debug/requests").json()
+        os.kill(server.engine.pid, signal.SIGCONT)
+        assert answer["engine"].startswith("has not answered within 1 s")
+        assert len(answer["requests"]) <= 1
+        assert stream.finish()[-1] == "data: [DONE]"
+
+
+def test_requests_are_ended_by_the_ids_of_their_answers(paused):
+    ended, other = (Waiting(paused, prompt="x", max_tokens=2, request_id=name) for name in ("ended", "other"))
+    wait_for_requests(paused, 2)
+    assert paused.post("/abort_requests", request_ids=["cmpl-ended", "cmpl-nobody"]).json() == {
+        "aborted": ["cmpl-ended"]
+    }
+    answer = ended.finish()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "aborted")
+    paused.post("/resume")
+    assert other.finish().status_code == 200
+
+
+def test_all_requests_are_ended_at_once(server):
+    streams = [Stream(server.url, LONG) for _ in range(2)]
+    server.post("/pause")
+    ids = {each["id"] for each in get(server, "/debug/requests").json()["requests"]}
+    assert set(server.post("/abort_requests", abort_all=True).json()["aborted"]) == ids
+    server.post("/resume")
+    assert [stream.finish()[-1] for stream in streams] == ["data: [DONE]"] * 2
+    server.wait_until_idle()
+
+
+def test_a_pause_can_end_what_is_open(paused):
+    waiting = Waiting(paused, prompt="x", max_tokens=2)
+    wait_for_requests(paused, 1)
+    assert paused.post("/pause?mode=abort").status_code == 200
+    assert waiting.finish().json()["error"]["code"] == "aborted"
+
+
+def test_a_paused_server_is_healthy_and_not_ready(paused):
+    assert get(paused, "/is_paused").json() == {"is_paused": True}
+    assert get(paused, "/health").status_code == 200
+    answer = get(paused, "/ready")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "paused")
+    paused.post("/resume")
+    assert get(paused, "/ready").status_code == 200
+    assert get(paused, "/is_paused").json() == {"is_paused": False}
+
+
+def test_a_mode_that_is_none_is_refused(server):
+    answer = server.post("/pause?mode=wait")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "mode")
+    assert get(server, "/ready").status_code == 200
+
+
+def test_after_a_reset_no_prompt_finds_what_was_cached(server):
+    def num_cached():
+        answer = server.post("/v1/completions", prompt=[51] * 48, max_tokens=1).json()
+        return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    assert [num_cached(), num_cached()] == [0, 32]
+    assert server.post("/reset_prefix_cache").json() == {"status": "ok"}
+    assert num_cached() == 0
+
+
+@pytest.mark.parametrize("path", ["/sleep", "/wake_up"])
+def test_what_is_not_built_is_refused_by_name(server, path):
+    answer = server.post(path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (501, "not_supported")
+    assert "POST /pause" in answer.json()["error"]["message"]

@@ -1,0 +1,155 @@
+"""What an event stream sends, however it ends: whole, with an error, without its client, without its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from atom_server.answers.streaming import DONE, EventStream, event, named_event
+from atom_server.errors import APIError
+from atom_server.output.tagged_arguments import json_value
+
+
+class Chunk(msgspec.Struct):
+    n: int
+
+
+class Ended:
+    """Stands where a generation stands: notes how it was ended."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def report(self, record: Any) -> None:
+        self.done.append(f"reported {record.status}")
+
+    async def close(self) -> None:
+        self.done.append("closed")
+
+
+class Exchange:
+    """An event stream, a client that may leave, and what reached it."""
+
+    def __init__(self, events, **options: Any) -> None:
+        self.sent: list[dict] = []
+        self.left = asyncio.Event()
+        self.generation = Ended()
+        self.record = SimpleNamespace(status=200)
+        self.were_closed = False
+        request: Any = SimpleNamespace(state=SimpleNamespace(record=self.record))
+        generation: Any = self.generation
+        self._stream = EventStream(request, generation, self._closing(events), **options)
+
+    async def _closing(self, events):
+        try:
+            async for data in events:
+                yield data
+        finally:
+            self.were_closed = True
+
+    async def run(self, *, fails: bool = False) -> bytes:
+        async def receive():
+            await self.left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            if fails:
+                raise OSError("the socket is gone")
+            self.sent.append(message)
+
+        await self._stream({"type": "http"}, receive, send)
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+
+async def numbers(*values: int):
+    for value in values:
+        if value < 0:
+            raise APIError(503, "overloaded", code="busy")
+        yield event(Chunk(value))
+
+
+async def test_a_stream_ends_with_a_mark_and_says_that_it_is_not_to_be_kept():
+    exchange = Exchange(numbers(1, 2), headers={"x-more": "5"})
+    assert await exchange.run() == b'data: {"n":1}\n\ndata: {"n":2}\n\ndata: [DONE]\n\n'
+    first, *bodies = exchange.sent
+    headers = dict(first["headers"])
+    assert (first["type"], first["status"]) == ("http.response.start", 200)
+    assert headers[b"cache-control"] == b"no-cache"
+    assert headers[b"x-accel-buffering"] == b"no"
+    assert headers[b"content-type"].startswith(b"text/event-stream")
+    assert headers[b"x-more"] == b"5"
+    assert b"content-length" not in headers
+    assert [message["more_body"] for message in bodies] == [True, True, False]
+    assert exchange.generation.done == ["reported 200", "closed"]
+    assert exchange.were_closed
+
+
+async def test_an_error_is_the_last_event_but_the_mark():
+    *_, told, end, rest = (await Exchange(numbers(1, -1)).run()).split(b"\n\n")
+    assert (end, rest) == (DONE.strip(), b"")
+    assert json.loads(told.removeprefix(b"data: "))["error"]["message"] == "overloaded"
+    exchange = Exchange(numbers(-1), end=b"end", failure=lambda error: f"{error.status} {error.code} ".encode())
+    assert await exchange.run() == b"503 busy end"
+    assert exchange.generation.done == ["reported 200", "closed"]
+
+
+async def test_a_client_that_leaves_ends_the_events():
+    async def endless():
+        yield b"1"
+        await asyncio.sleep(1000)
+
+    exchange = Exchange(endless())
+    running = asyncio.ensure_future(exchange.run())
+    while len(exchange.sent) < 2:
+        await asyncio.sleep(0)
+    exchange.left.set()
+    assert await running == b"1"
+    assert exchange.generation.done == ["reported 499", "closed"]
+    assert exchange.were_closed
+
+
+async def test_an_error_of_the_socket_is_not_lost():
+    exchange = Exchange(numbers(1))
+    with pytest.raises(OSError, match="the socket is gone"):
+        await exchange.run(fails=True)
+    assert exchange.generation.done == ["reported 200", "closed"]
+
+
+def test_an_event_may_have_a_name():
+    assert named_event("ping", Chunk(3)) == b'event: ping\ndata: {"n":3}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "types", "value"),
+    [
+        (" 5 ", {"integer"}, 5),
+        ("5", {"string"}, "5"),
+        ("5", {"string", "integer"}, 5),
+        ("5", set(), 5),
+        ("5", {"boolean"}, 5),
+        ("2.5", {"number"}, 2.5),
+        ("True", {"boolean"}, True),
+        ("False", {"boolean"}, False),
+        ("None", {"null"}, None),
+        ("None", {"null", "string"}, None),
+        ("none", set(), "none"),
+        ("True", {"string"}, "True"),
+        ('"a"', {"string"}, "a"),
+        ("[1]", {"array"}, [1]),
+        ("[1]", {"string"}, "[1]"),
+        ('{"a": 1}', {"object"}, {"a": 1}),
+        ('{"a": 1}', {"string", "array"}, '{"a": 1}'),
+        ("NaN", {"number"}, "NaN"),
+        (" a\n", {"integer"}, " a\n"),
+        ("é", {"string"}, "é"),
+    ],
+)
+def test_a_bare_value_is_what_its_schema_lets_it_be(text, types, value):
+    written = json_value(text, types)
+    assert json.loads(written) == value
+    assert "\\u" not in written

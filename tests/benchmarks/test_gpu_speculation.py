@@ -1,0 +1,107 @@
+"""The GPU benchmark of speculation: models agree as often as they should, and a trace tells what drafts take."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import agreeing, command, turns
+from benchmarks.gpu.aims import aim_of, verdict
+from benchmarks.gpu.draft_spans import drafting_seconds, read_drafting
+from benchmarks.gpu.speculation import ACCEPTANCE, NUM_DRAFTS, Side, compare
+
+TINY = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 10016,
+    "rms_norm_eps": 1e-6, "rope_theta": 10000, "max_position_embeddings": 1024, "torch_dtype": "bfloat16",
+    "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+SETTINGS = {"dtype": "bfloat16", "max_model_len": 512, "max_num_seqs": 4, "num_kv_blocks": 128, "num_threads": 1}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("agreeing")
+    (folder / "config.json").write_text(json.dumps(TINY))
+    agreeing.write_draft_config(TINY, folder / "head")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sides(model: Path) -> Any:
+    speculation = {"method": "eagle3", "model": str(model / "head"), "num_speculative_tokens": NUM_DRAFTS}
+    speculation["adaptive"] = False
+    found = (Side(model, SETTINGS), Side(model, SETTINGS | {"speculative_config": speculation}))
+    yield found
+    for side in found:
+        side.close()
+
+
+def test_as_many_drafts_are_right_as_should_be(sides: tuple[Side, Side]) -> None:
+    temperature = agreeing.temperature_for(ACCEPTANCE, TINY["vocab_size"])
+    sides[1].tokens_per_second([[5, 6, 7]] * 4, 150, temperature)
+    steps, drafted, accepted = sides[1].counts()
+    assert drafted == NUM_DRAFTS * steps
+    # 0.7 + 0.49 + 0.343 of three drafts, in steps whose deviation is 1.2.
+    assert accepted / steps == pytest.approx(1.533, abs=0.25)
+
+
+def test_both_ways_are_measured_in_turns_and_compared(sides: tuple[Side, Side]) -> None:
+    without, with_drafts, gain = compare(sides, 2, 16, 1.0, repeats=2)
+    assert [figure.unit for figure in (without, with_drafts, gain)] == ["tokens/s", "tokens/s", "x"]
+    ratios = [fast / slow for slow, fast in zip(without.values, with_drafts.values, strict=True)]
+    assert gain.values == pytest.approx(ratios)
+    assert gain.about["accepted"] < gain.about["drafted"]
+
+
+def test_the_gain_is_judged_by_the_batch_and_drafts_by_their_weights() -> None:
+    at_one = aim_of("qwen3-8b", {"kind": "speculation", "batch": 1})
+    assert at_one is not None
+    assert verdict(1.6, at_one).startswith("met")
+    assert verdict(1.4, at_one).startswith("**missed**")
+    making = aim_of("qwen3-8b", {"kind": "drafting"})
+    assert making is not None
+    assert verdict(1.6, making).startswith("**missed**")
+    assert aim_of("qwen3-8b", {"kind": "speculation", "batch": 7}) is None
+
+
+def test_each_draft_reads_a_layer_and_a_head_and_all_together_the_mixture_once(tmp_path: Path) -> None:
+    head = agreeing.write_draft_config(TINY, tmp_path)
+    layer = 32 * 48 * 3 + 2 * 32 * 16 * (4 + 2 * 2) + 4 * 16 * 32
+    assert agreeing.draft_bytes(head, 3) == 2 * (3 * 32 * 32 + 3 * (layer + 10016 * 32))
+
+
+def event(category: str, start: float, length: float, name: str = "", number: int | None = None) -> dict[str, Any]:
+    arguments = {} if number is None else {"correlation": number}
+    return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": length, "args": arguments}
+
+
+def test_kernels_belong_to_the_mark_under_which_they_were_launched(tmp_path: Path) -> None:
+    events = [
+        event("user_annotation", 0, 10, "sample"),
+        event("cuda_runtime", 5, 1, number=1), event("kernel", 20, 30, number=1),
+        event("user_annotation", 10, 10, "draft"),
+        event("cuda_runtime", 12, 1, number=2), event("kernel", 50, 10, number=2), event("kernel", 70, 20, number=2),
+        event("cuda_driver", 14, 1, number=3), event("kernel", 95, 5, number=3),
+        {"ph": "i", "cat": "user_annotation", "name": "draft", "ts": 0},
+    ]  # fmt: skip
+    assert drafting_seconds(events) == pytest.approx([50e-6])
+    trace = tmp_path / "trace.json.gz"
+    trace.write_bytes(gzip.compress(json.dumps({"traceEvents": events[:3]}).encode()))
+    with pytest.raises(ValueError, match="no kernels"):
+        read_drafting(trace)
+
+
+def test_speculation_has_a_process_of_its_own_once() -> None:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    options = parser.parse_args(["decode", "speculation"])
+    first = turns.sessions_of("atom", options, is_first=True)
+    assert [session.scenarios for session in first] == [["decode"], ["speculation"]]
+    assert [session.scenarios for session in turns.sessions_of("atom", options, is_first=False)] == [["decode"]]
+    assert [session.scenarios for session in turns.sessions_of("vllm", options, is_first=True)] == [["decode"]]

@@ -1,0 +1,67 @@
+"""Docstrings are sentences about what things are, and literals are written as they are."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from source_tree import product_files, short, test_files, tree
+
+# A description that goes on from a name it does not repeat: "name: of the layer", or a docstring "Of the layer".
+_FRAGMENT = re.compile(r"^\s*(?:[`*]*\w+[`*]*(?:, [`*]*\w+[`*]*)*: of |Of )[\w`]")
+_TO_REWRITE = tuple(f"packages/atom-kernels/src/atom_kernels/{one}/tuning.py" for one in ("attention/mla", "moe"))
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def fragments(module: ast.Module) -> Iterator[str]:
+    """Lines of docstrings that describe a thing by what it belongs to alone."""
+    for node in ast.walk(module):
+        text = ast.get_docstring(node) if isinstance(node, _DOCUMENTED) else None
+        lines = (text or "").splitlines()
+        yield from (line.strip() for line in lines[:1] if line.startswith("Of "))
+        yield from (line.strip() for line in lines if ": of " in line and _FRAGMENT.match(line))
+
+
+def starred_tables(module: ast.Module) -> Iterator[int]:
+    """Lines with ``*((a, b), (c, d))`` inside another literal, where ``(a, b), (c, d)`` says the same."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple):
+            elements = node.value.elts
+            if elements and all(isinstance(element, ast.Tuple) for element in elements):
+                yield node.lineno
+
+
+def found(look: Callable[[ast.Module], Iterator[Any]]) -> list[str]:
+    return [f"{short(file)}: {one}" for file in [*product_files(), *test_files()] for one in look(tree(file))]
+
+
+def test_no_description_says_only_what_a_thing_belongs_to():
+    assert found(fragments) == []
+
+
+def test_no_literal_is_spread_into_another_to_keep_the_formatter_away():
+    assert [one for one in found(starred_tables) if not one.startswith(_TO_REWRITE)] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ('def f():\n    """Of a layer."""', 1),
+        ('class A:\n    """A thing.\n\n    Attributes:\n        name, `size`: of `Layer`.\n    """', 1),
+        ('def f():\n    """Offsets of rows: of all blocks, where each begins."""', 0),
+        ('def f():\n    """A thing.\n\n    Args:\n        name: the name of its layer.\n    """', 0),
+    ],
+)
+def test_fragments_are_told_from_sentences(source: str, count: int):
+    assert len(list(fragments(ast.parse(source)))) == count
+
+
+@pytest.mark.parametrize(
+    ("source", "count"), [("x = (*((1, 2), (3, 4)), 5)", 1), ("x = (*((a, 1) for a in b), *c)", 0), ("f(*(a, b))", 0)]
+)
+def test_spread_literals_are_told_from_other_spreads(source: str, count: int):
+    assert len(list(starred_tables(ast.parse(source)))) == count
