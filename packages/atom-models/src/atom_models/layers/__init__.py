@@ -14,7 +14,7 @@ from atom_models.layers.linear import (
 )
 from atom_models.layers.loadable import Loadable
 from atom_models.layers.mixers.attention import Attention
-from atom_models.layers.mixers.delta_net import DeltaNet
+from atom_models.layers.mixers.delta_net import ChannelDeltaNet, DeltaNet
 from atom_models.layers.mixers.index import LightningIndex
 from atom_models.layers.mixers.mixer import Mixer
 from atom_models.layers.mixers.mla import LatentAttention, mla_scale
@@ -32,6 +32,7 @@ from atom_models.quantization import ExpectedWeight
 
 __all__ = [
     "Attention",
+    "ChannelDeltaNet",
     "ColumnParallelLinear",
     "DeltaNet",
     "ExpectedWeight",
