@@ -29,7 +29,7 @@ class DraftDecodes:
     numbers_W: torch.Tensor
 
     def passes(self, number: int) -> list[tuple[torch.Tensor, tuple[BatchGeometry, ...]]]:
-        """Of each of the next `number` tokens the positions, and where it lies in each group.
+        """The positions of each of the next `number` tokens, and where it lies in each group.
 
         They are made together, since what a kernel of a few numbers takes is its launch.
         """
