@@ -1,4 +1,4 @@
-"""docs/grafana/atom.json: a dashboard whose queries all ask for metrics that a server has, by labels that these have."""
+"""docs/grafana/atom.json: all queries of the dashboard ask for metrics that a server has, by labels that these have."""
 
 from __future__ import annotations
 
