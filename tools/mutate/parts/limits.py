@@ -16,6 +16,7 @@ _CONNECTION_TESTS = (
     "atom-server/tests/test_long_texts.py",
 )
 _BODY_TESTS = (
+    "atom-server/tests/test_at_the_door.py",
     "atom-server/tests/test_bodies_and_trailers.py",
     "atom-server/tests/test_bad_input.py",
     "atom-server/tests/test_hostile_connections.py",
@@ -24,6 +25,7 @@ _BODY_TESTS = (
     "atom-server/tests/test_long_texts.py",
 )
 _KEY_TESTS = (
+    "atom-server/tests/test_at_the_door.py",
     "atom-server/tests/test_keys.py",
     "atom-server/tests/test_rate_limits.py",
     "atom-server/tests/test_who_may_ask.py",
@@ -66,7 +68,10 @@ LIMITS = Part(
         f"{_SERVER}/bodies/*.py": _BODY_TESTS,
         f"{_SERVER}/access/*.py": _KEY_TESTS,
         f"{_SERVER}/web_pages.py": _KEY_TESTS,
-        f"{_SERVER}/responses/store.py": ("atom-server/tests/test_response_store.py",),
+        f"{_SERVER}/responses/store.py": (
+            "atom-server/tests/test_response_store.py",
+            "atom-server/tests/test_at_the_door.py",
+        ),
         f"{_CORE}/engine/inputs/*.py": _QUEUE_TESTS,
         f"{_CORE}/structured_output/*.py": _GRAMMAR_TESTS,
     },
