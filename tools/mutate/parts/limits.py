@@ -72,7 +72,7 @@ LIMITS = Part(
         f"{_SERVER}/web_pages.py": _KEY_TESTS,
         f"{_SERVER}/responses/store.py": (
             "atom-server/tests/test_response_store.py",
-            "atom-server/tests/test_at_the_door.py",
+            "atom-server/tests/test_store_bounds.py",
         ),
         f"{_CORE}/engine/inputs/*.py": _QUEUE_TESTS,
         f"{_CORE}/structured_output/*.py": _GRAMMAR_TESTS,
