@@ -107,3 +107,89 @@ def test_whoever_ends_its_side_in_the_middle_of_a_request_is_closed():
                 client.send(sent)
                 client.end()
                 assert b"HTTP/1.1 408" not in client.rest()
+
+
+class Gated:
+    """An app that answers once it is let, unless it hears before that its client left."""
+
+    def __init__(self, *, streams: bool = False) -> None:
+        self.streams = streams
+        self.may_answer, self.left = threading.Event(), threading.Event()
+
+    async def __call__(self, scope, receive, send) -> None:
+        while (await receive())["more_body"]:
+            pass
+        if self.streams:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        leaving = asyncio.ensure_future(receive())
+        while not leaving.done() and not self.may_answer.is_set():
+            await asyncio.sleep(0.005)
+        if leaving.done():
+            self.left.set()
+        leaving.cancel()
+        if self.streams:
+            await send({"type": "http.response.body", "body": b"data: 1\n\n"})
+        elif not self.left.is_set():
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch):
+    monkeypatch.setattr("atom_server.connections.departure._LOOK_S", 0.02)
+
+
+def read_until(client: Client, end: bytes) -> bytes:
+    """What comes, up to `end` at least."""
+    received = b""
+    while end not in received:
+        data = client.receive()
+        assert data, received
+        received += data
+    return received
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+def test_whoever_has_ended_its_side_is_asked_whether_it_is_there_until_it_has_its_answer(streams):
+    app = Gated(streams=streams)
+    asked = b"3\r\n:\n\n\r\n" if streams else b"HTTP/1.1 100 Continue\r\n\r\n"
+    with serving(app) as port, HalfClosed(port) as client:
+        client.send(WHOLE)
+        client.end()
+        received = read_until(client, asked)
+        app.may_answer.set()
+        received += client.rest()
+    assert not app.left.is_set()
+    plain = received.replace(asked, b"")
+    assert plain.count(b"HTTP/1.1 200 ") == plain.count(b"HTTP/") == 1
+    assert plain.endswith(b"9\r\ndata: 1\n\n\r\n0\r\n\r\n" if streams else b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("ends_first", [False, True], ids=["closes", "ends its side and closes"])
+@pytest.mark.parametrize("ahead", [b"", WHOLE], ids=["alone", "a request ahead"])
+def test_whoever_leaves_before_its_answer_is_noticed(streams, ends_first, ahead):
+    app = Gated(streams=streams)
+    with serving(app) as port:
+        with HalfClosed(port) as client:
+            client.send(WHOLE + ahead)
+            if ends_first:
+                client.end()
+                read_until(client, b":\n\n" if streams else b"100 Continue")
+        assert app.left.wait(20), "nobody told the request that its client left"
+
+
+def test_whoever_only_waits_is_asked_nothing():
+    app = Gated()
+    with serving(app) as port, Client(port) as client:
+        client.send(CLOSING)
+        threading.Event().wait(0.2)  # ten times as long as until the next look
+        app.may_answer.set()
+        assert client.rest().count(b"HTTP/") == 1
+
+
+def test_an_old_client_that_has_ended_its_side_knows_no_interim_answer_and_gets_none():
+    with serving(Gated()) as port, HalfClosed(port) as client:
+        client.send(b"GET /health HTTP/1.0\r\nhost: localhost\r\n\r\n")
+        client.end()
+        assert client.rest() == b""
