@@ -17,6 +17,7 @@ import torch
 import transformers
 
 from atom_models import CheckpointError, architectures, load_model
+from atom_models.architectures import registry
 from atom_models.architectures.fine_grained_moe import FineGrainedMoEConfig
 from atom_models.config.reading import read_config
 from tiny_architectures import FAMILIES, make_tiny, reference_model
@@ -179,3 +180,41 @@ def test_a_field_that_cannot_be_is_told_with_its_value(given, message):
     with pytest.raises(CheckpointError) as caught:
         read_config(Fields, given)
     assert str(caught.value).startswith(message)
+
+
+WORDS = {value for name, value in vars(registry).items() if name.isupper() and isinstance(value, str)}
+
+
+@pytest.mark.parametrize("name", registry.supported_architectures())
+def test_an_architecture_is_described_in_words_that_lists_know(name):
+    found = registry.describe_architecture(name)
+    assert isinstance(found.models, str)
+    assert found.models[0].isupper()
+    assert set(found.features) <= WORDS
+    assert len(set(found.features)) == len(found.features)
+    assert found.published_as in ("bfloat16", "fp8", "mxfp4", "compressed-tensors")
+    assert registry.find_architecture(name).__module__ == f"atom_models.architectures.{found.module}"
+    assert registry.keeps_states(name) is found.keeps_states is (registry.GATED_DELTA_NET in found.features)
+    assert found.has_prediction_layers is (registry.PREDICTION_LAYERS in found.features)
+
+
+def test_what_is_no_architecture_here_is_told_with_the_nearest():
+    assert registry.Architecture("m", "M") == registry.Architecture("m", "M", (), "bfloat16")
+    assert not registry.keeps_states("Unknown")
+    assert len(registry.other_modalities(dict.fromkeys(registry._OTHER_MODALITIES, 0))) == 11
+    assert registry.other_modalities({"vision_config": None, "audio_config": {}}) == ("audio_config",)
+    supported = ", ".join(registry.supported_architectures())
+    with pytest.raises(registry.UnsupportedArchitectureError) as caught:
+        registry.check_architecture("Qwen4ForCausalLM")
+    start = f"the architecture Qwen4ForCausalLM is not supported; supported: {supported}. Use a model of one of these."
+    assert str(caught.value) in {f"{start} The nearest is Qwen{n}ForCausalLM." for n in (2, 3)}
+    with pytest.raises(registry.UnsupportedArchitectureError) as caught:
+        registry.check_architecture("Zzz")
+    assert str(caught.value).endswith("Use a model of one of these.")
+    with pytest.raises(registry.UnsupportedArchitectureError) as caught:
+        registry.check_architecture("MistralForConditionalGeneration", {"vision_config": {}})
+    assert str(caught.value) == (
+        "the architecture MistralForConditionalGeneration is multimodal (config.json has vision_config) and is not "
+        "supported: this version runs text models alone. Use a text-only checkpoint such as one of MistralForCausalLM; "
+        f"supported: {supported}."
+    )

@@ -32,6 +32,7 @@ _PARSER_TESTS = (
     "atom-server/tests/test_structured_requests.py",
 )
 _WRITER_TESTS = (
+    "atom-server/tests/test_writers.py",
     "atom-server/tests/test_event_streams.py",
     "atom-server/tests/test_chat_route.py",
     "atom-server/tests/test_completions_route.py",
