@@ -8,6 +8,7 @@ from tools.mutate.parts.part import Harmless, Part
 _KERNELS = "atom-kernels/src/atom_kernels"
 _CORE = "atom-core/src/atom_core"
 _PLAN_TESTS = (
+    "atom-kernels/tests/test_mixer_problems.py",
     "atom-models/tests/test_mixers.py",
     "atom-kernels/tests/test_attention.py",
     "atom-kernels/tests/test_latent_attention.py",
