@@ -25,18 +25,20 @@ class Atom:
         from atom_core import LLMEngine, __version__
 
         self.version = __version__
+        limits = {
+            "max_model_len": max_model_len,
+            "max_num_seqs": MAX_NUM_SEQS,
+            "max_num_batched_tokens": MAX_BATCHED_TOKENS,
+            "gpu_memory_utilization": MEMORY_SHARE,
+        }
         self._engine = LLMEngine(
             str(model),
             load_dummy=True,
             skip_tokenizer_init=True,
             dtype="bfloat16",
-            max_model_len=max_model_len,
-            max_num_seqs=MAX_NUM_SEQS,
-            max_num_batched_tokens=MAX_BATCHED_TOKENS,
-            gpu_memory_utilization=MEMORY_SHARE,
             enable_prefix_caching=prefix_caching,
             tensor_parallel_size=num_ranks,
-            **settings,
+            **(limits | settings),
         )
         info = self._engine.info
         self.cache_tokens = info.num_blocks * info.block_size // info.num_groups

@@ -19,7 +19,8 @@ DELTA_NET = "linear delta_net gated_rms_norm linear"
 KDA = "linear linear delta_net linear rms_norm linear"
 MLP = "linear gated_activation linear"
 EXPERTS, SHARED_EXPERTS = "linear moe_route moe_experts", f"linear moe_route {MLP} moe_experts"
-GATED_SHARED_EXPERTS = f"linear moe_route {MLP} linear moe_experts"
+GATED_SHARED_EXPERTS = f"linear moe_route {MLP} linear sigmoid_gate moe_experts"
+GATED_ATTENTION = "linear paged_attention sigmoid_gate linear"
 
 # The halves of each family's layers, attention and what follows it.
 HALVES = {
@@ -31,9 +32,9 @@ HALVES = {
     "qwen3_moe-mixed": (ATTENTION, MLP, ATTENTION, EXPERTS, *(ATTENTION, MLP) * 2),
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe-text"),
-        (*(DELTA_NET, GATED_SHARED_EXPERTS) * 3, ATTENTION, GATED_SHARED_EXPERTS),
+        (*(DELTA_NET, GATED_SHARED_EXPERTS) * 3, GATED_ATTENTION, GATED_SHARED_EXPERTS),
     ),
-    **dict.fromkeys(("qwen3_5", "qwen3_5-text"), (*(DELTA_NET, MLP) * 3, ATTENTION, MLP)),
+    **dict.fromkeys(("qwen3_5", "qwen3_5-text"), (*(DELTA_NET, MLP) * 3, GATED_ATTENTION, MLP)),
     "mixtral": (ATTENTION, EXPERTS) * 2,
     "minimax_m2": ("linear rms_norm rms_norm paged_attention linear", EXPERTS) * 2,
     "glm4_moe": (ATTENTION, MLP, *(ATTENTION, SHARED_EXPERTS) * 2),

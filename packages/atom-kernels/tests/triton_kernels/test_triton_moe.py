@@ -76,10 +76,10 @@ def test_an_expert_of_more_pairs_than_a_block_serves_them_all(few_pairs):
 
 
 @pytest.mark.parametrize("few_pairs", [0, 64])
-@pytest.mark.parametrize("num_tokens", [2, 20])
+@pytest.mark.parametrize("num_tokens", [1, 2, 20])
 def test_ids_of_no_expert_add_nothing(few_pairs, num_tokens):
-    problem = ExpertsProblem(4, 2, 24, 16, torch.float32)
-    ids = torch.tensor([[-1, 3], [7, -1]], dtype=torch.int32).repeat(num_tokens // 2, 1)
+    problem = ExpertsProblem(4, 2, 24, 16, torch.float32, bias=True)
+    ids = torch.tensor([[-1, 3], [7, -1]], dtype=torch.int32).repeat(num_tokens, 1)[:num_tokens]
     assert triton_mismatch(problem, num_tokens, TileConfig(block_n=32, block_k=16), few_pairs, ids) is None
 
 

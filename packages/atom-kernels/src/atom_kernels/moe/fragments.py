@@ -7,33 +7,46 @@ from collections.abc import Mapping
 import torch
 from torch.nn.functional import pad
 
-from atom_kernels.formats import Mxfp4
+from atom_kernels.formats import Codes
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, TILE, words_of_powers
 from atom_kernels.operator import Layout
 
 # Words of 32 bits that hold a row of a tile.
 WORDS = TILE // 8
+# So many rows of a tile lie together, since memory is read best in long runs.
+ROWS = 32
 
 
 def fragments(packed: torch.Tensor) -> torch.Tensor:
-    """``uint8 [N, K / 2]`` of two e2m1 -> ``int32 [N, tiles * WORDS]``, in the order of a tensor core's operand.
+    """``uint8 [N, K / 2]`` of two e2m1 -> ``int32 [blocks, tiles, ROWS, WORDS]``, as a tensor core's operand has them.
 
     Four threads share 16 inputs of a row: thread i has inputs 2i and 2i + 1, and those 8 after them. A word holds what
     one thread has of a block of 32 inputs, which share a scale: input ``32 j + 16 b + 8 h + 2 i + p`` of a tile lies in
-    word ``4 i + j``, in half p, as code ``2 b + h``. Inputs past the last are zeros.
+    word ``4 i + j``, in half p, as code ``2 b + h``. Inputs and rows past the last are zeros.
 
     A code's sign and its other bits lie as far from each other as in a bfloat16, so that one shift takes both to their
     places: sign and rest of the first are bits 15 and 8 to 6, of the next two those three and six lower. The last takes
     the bits that are left: 14, 13, and 11 to 10.
     """
-    # Each byte has the codes of both halves; [N, tiles, j, 2 b + h, i].
-    places = pad(packed, (0, -packed.shape[1] % (TILE // 2))).unflatten(1, (-1, 4, 4, 4)).int()
+    filled = pad(packed, (0, -packed.shape[1] % (TILE // 2), 0, -packed.shape[0] % ROWS))
+    # Each byte has the codes of both halves; [blocks, ROWS, tiles, j, 2 b + h, i].
+    places = filled.unflatten(0, (-1, ROWS)).unflatten(2, (-1, 4, 4, 4)).int()
     tables = _IN_WORDS.to(packed.device)
-    words = tables[0][places[:, :, :, 0]]
+    words = tables[0][places[..., 0, :]]
     for code in range(1, 4):
-        words |= tables[code][places[:, :, :, code]]
-    return words.transpose(2, 3).flatten(1).contiguous()
+        words |= tables[code][places[..., code, :]]
+    return words.permute(0, 2, 1, 4, 3).flatten(3).contiguous()
+
+
+def powers(scale: torch.Tensor) -> torch.Tensor:
+    """e8m0 bytes ``uint8 [N, K / 32] -> int32 [blocks, tiles, ROWS]``: the four of a row of a tile in a word.
+
+    Raises:
+        ValueError: one is beyond what the kernels can scale with.
+    """
+    words = words_of_powers(scale)
+    return pad(words, (0, 0, 0, -words.shape[0] % ROWS)).unflatten(0, (-1, ROWS)).transpose(1, 2).contiguous()
 
 
 def _in_half(code: int, e2m1: int) -> int:
@@ -52,10 +65,17 @@ _IN_WORDS = torch.tensor(
 
 def _pack(problem: LinearProblem, weights: Mapping[str, torch.Tensor | None]) -> Mapping[str, torch.Tensor | None]:
     codes, scale = weights["weight"], weights["scale"]
-    if isinstance(problem.weight_format, Mxfp4) and codes is not None and scale is not None:
-        return {"codes": fragments(codes), "scale": words_of_powers(scale), "minimum": None}
+    if problem.held.codes is Codes.E2M1 and codes is not None and scale is not None:
+        return {"codes": fragments(codes), "scale": powers(scale), "minimum": None}
     return PACKED_LAYOUT.pack(problem, weights)
 
 
-# Of one expert's matrix.
-MATRIX_LAYOUT = Layout("codes as Triton reads them", _pack, PACKED_LAYOUT.num_bytes)
+def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
+    if problem.held.codes is Codes.E2M1:
+        rows, tiles = -(-problem.weight_rows // ROWS) * ROWS, -(-problem.in_features // TILE)
+        return rows * tiles * 4 * (WORDS + 1)
+    return PACKED_LAYOUT.num_bytes(problem, source_bytes)
+
+
+# It is that of one expert's matrix.
+MATRIX_LAYOUT = Layout("codes as Triton reads them", _pack, _num_bytes)

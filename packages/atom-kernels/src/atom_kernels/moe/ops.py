@@ -14,6 +14,7 @@ from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, WeightF
 from atom_kernels.moe import grouped_backend, native, native_quantized, triton_experts_backend, triton_route_backend
 from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, experts, route, routing_tensors
 from atom_kernels.moe.sorted_rows import TORCH_BACKEND
+from atom_kernels.moe.tolerance import experts_tolerance
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 
 
@@ -190,14 +191,6 @@ def _quantized_problems() -> tuple[ExpertsProblem, ...]:
     )
 
 
-def _expert_tolerance(problem: ExpertsProblem) -> Tolerance:
-    return {
-        torch.float32: Tolerance(2e-5, 2e-5),
-        torch.bfloat16: Tolerance(4e-2, 2e-2),
-        torch.float16: Tolerance(8e-3, 4e-3),
-    }[problem.dtype]
-
-
 def _expert_work(problem: ExpertsProblem, num_rows: int) -> Work:
     """The weights of as many experts as the rows can reach on average, each read once."""
     reached = problem.num_experts * (1 - (1 - problem.top_k / problem.num_experts) ** num_rows)
@@ -238,7 +231,7 @@ MOE_EXPERTS = Op(
             for weights, inputs in ((Float8(128, 128), Float8(1, 128)), (Mxfp4(), Mxfp4()))
         ),
     ),
-    tolerance=_expert_tolerance,
+    tolerance=experts_tolerance,
     work=_expert_work,
 )
 

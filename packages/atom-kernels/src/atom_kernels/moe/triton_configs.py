@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from atom_kernels.formats import Plain
+import torch
+
+from atom_kernels.formats import Codes, Float8, WeightFormat
+from atom_kernels.linear.triton.packed_product import multiplies_fp8
 from atom_kernels.linear.triton.packed_weights import packing_of
 from atom_kernels.linear.triton.skinny_configs import block_of_inputs
 from atom_kernels.moe.contract import ExpertMatrix, ExpertsProblem
+from atom_kernels.platform import detect_platform
 from atom_kernels.triton.limits import fitting
 from atom_kernels.tuned import tuned_rows
 
@@ -36,8 +40,7 @@ class TileConfig:
     swap: bool = False
     num_warps: int = 4
     num_stages: int = 4
-    dependent: bool = False
-    prefetch: int = 0
+    rounds: bool = False
 
     def launch(self) -> dict[str, Any]:
         """The kernel's constants."""
@@ -69,7 +72,7 @@ def tuning_key(problem: ExpertsProblem) -> str:
     """The key of a problem's tuned configurations."""
     sizes = f"{problem.num_experts}x{problem.top_k} experts {problem.hidden_size}x{problem.intermediate_size}"
     held = [matrix.held for matrix in problem.matrices.values()]
-    names = dict.fromkeys(one.name for one in held if not isinstance(one, Plain))
+    names = dict.fromkeys(one.name for one in held if one.codes is not Codes.PLAIN)
     return " ".join((sizes, str(problem.dtype).removeprefix("torch."), *names))
 
 
@@ -119,8 +122,25 @@ def default_config(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfig:
     return ExpertsConfig(tile, tile)
 
 
+def may_round(problem: ExpertsProblem) -> bool:
+    """Whether rows may be rounded to fp8 for weights in fp8, and this GPU multiplies it."""
+    if problem.batch_invariant or problem.dtype is not torch.bfloat16 or not multiplies_fp8(detect_platform()):
+        return False
+    held = [(matrix.held, matrix.columns) for matrix in problem.matrices.values()]
+    return all(one.codes is Codes.E4M3 and _rounds_alike(problem, one, columns) for one, columns in held)
+
+
+def _rounds_alike(problem: ExpertsProblem, held: WeightFormat, num_columns: int) -> bool:
+    """Whether rows of x may have their scales where those of weights have theirs."""
+    group = held.parts["scale"].columns
+    return problem.input_format == Float8(1, group) and num_columns % (group or 1) == 0
+
+
 def _default_of_packed(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfig:
-    """Outputs are the long side of the tensor core's tile, and each weight is decoded once for as many pairs as fit."""
+    """Outputs are the long side of the tensor core's tile, and each weight is decoded once for as many pairs as fit.
+
+    Rounding rows costs two launches, which pays where tensor cores are what is waited for.
+    """
     pairs_of_expert = num_tokens * problem.top_k / problem.num_experts
     if problem.dtype.itemsize == 4:
         tile = TileConfig(block_m=16, block_n=64, block_k=128, swap=True, num_stages=2)
@@ -129,9 +149,9 @@ def _default_of_packed(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfi
     elif pairs_of_expert <= 24:
         tile = TileConfig(32, 64, 128, swap=True)
     elif pairs_of_expert <= 96:
-        tile = TileConfig(64, 128, 128, group_m=8, swap=True, num_stages=3)
+        tile = TileConfig(64, 128, 128, swap=True, num_stages=3, rounds=may_round(problem))
     else:
-        tile = TileConfig(128, 128, 128, group_m=8, swap=True, num_warps=8, num_stages=3)
+        tile = TileConfig(128, 128, 128, swap=True, num_warps=8, num_stages=3, rounds=may_round(problem))
     itemsize = problem.dtype.itemsize
     tile = fitting(tile, "block_m", lambda tile: (tile.block_m * itemsize + tile.block_n) * tile.block_k)
     return _of_formats(problem, tile)
@@ -141,7 +161,7 @@ def _of_formats(problem: ExpertsProblem, tile: TileConfig) -> ExpertsConfig:
     """The tile for both products, with as many inputs at a time as the codes of each allow."""
 
     def of(matrix: ExpertMatrix) -> TileConfig:
-        if isinstance(matrix.held, Plain):
+        if matrix.held.codes is Codes.PLAIN:
             return tile
         return replace(tile, block_k=block_of_inputs(packing_of(matrix.held, matrix.columns), tile.block_k))
 

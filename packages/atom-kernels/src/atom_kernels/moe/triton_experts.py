@@ -12,9 +12,8 @@ import triton.language as tl
 from atom_kernels.activation.triton_kernels import gated
 from atom_kernels.linear.triton.codes import PLANE, TILE
 from atom_kernels.linear.triton.packed import packed_products
-from atom_kernels.moe.triton_fragments import WORDS, fragment_product
+from atom_kernels.moe.triton_fragments import ROWS, WORDS, fragment_product
 from atom_kernels.moe.triton_pairs import pairs_of_slot, sorted_block_of_slot
-from atom_kernels.triton.support import prefetch_rows, wait_before_next
 
 # Past the rows of every x.
 NO_ROW = tl.constexpr(2**40)
@@ -23,6 +22,7 @@ NO_ROW = tl.constexpr(2**40)
 @triton.jit(do_not_specialize=["num_pairs", "num_slots"])
 def experts_kernel(
     x_ptr,
+    x_scale_ptr,
     weight_ptr,
     scale_ptr,
     minimum_ptr,
@@ -53,32 +53,31 @@ def experts_kernel(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     SWAP: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-    PREFETCH: tl.constexpr,
 ):
     """``out[pair] = activation(weight[expert of pair] @ x[pair // PAIRS_PER_ROW] + bias)`` for one tile.
 
     x is [rows, DEPTH], weight [E, WIDTH, DEPTH]: "plain", or codes of another KIND (see `linear.triton.codes`) with
-    their scale and perhaps minimum. With an activation the first half of an expert's rows is its gate and the second
-    its up, and out has half as many columns; without one ("none") out has WIDTH columns.
+    their scale and perhaps minimum; rows of x in fp8 have scales too. With an activation the first half of an expert's
+    rows is its gate and the second its up, and out has half as many columns; without one ("none") it has WIDTH.
 
-    A program works in a *slot*, which has its pairs in one of two ways. With PAIRS_BLOCK > 0, at least the number of
-    pairs, a slot is an expert (or with BY_PAIR the pair in which an expert is named first) and the program finds the
-    expert's pairs by itself: a decode starts without a sort. Otherwise pairs are sorted: slot s is the s-th of all
-    blocks of BLOCK_M pairs that have one expert.
+    A program works in a *slot*, which has its pairs in one of three ways. With PAIRS_BLOCK = 1 a slot is a pair: those
+    of one token share no expert. With more, at least the number of pairs, a slot is an expert (or with BY_PAIR the pair
+    in which an expert is named first) and the program finds the expert's pairs by itself: a decode starts without a
+    sort. Otherwise pairs are sorted: slot s is the s-th of all blocks of BLOCK_M pairs that have one expert.
 
-    With PREFETCH, its pairs were known to its predecessor: while that runs, it asks for so many lines of each row of
-    the weights.
+    It is not launched while its predecessor runs: programs that wait would take places on processors, and those that
+    work would be shared out unevenly.
     """
-    if PREFETCH == 0:
-        wait_before_next(DEPENDENT)
     num_tiles: tl.constexpr = (WIDTH + BLOCK_N - 1) // BLOCK_N
     group = tl.program_id(0) // (GROUP_M * num_tiles)
     group_size = tl.minimum(num_slots - group * GROUP_M, GROUP_M)
     within = tl.program_id(0) % (GROUP_M * num_tiles)
     slot, tile = group * GROUP_M + within % group_size, within // group_size
 
-    if PAIRS_BLOCK > 0:
+    if PAIRS_BLOCK == 1:
+        expert, first = tl.load(ids_ptr + slot), 0
+        last = ((expert >= 0) & (expert < NUM_EXPERTS)).to(tl.int32)
+    elif PAIRS_BLOCK > 0:
         expert, rank_P, last = pairs_of_slot(ids_ptr, slot, num_pairs, NUM_EXPERTS, PAIRS_BLOCK, BY_PAIR)
         first = 0
     else:
@@ -93,18 +92,20 @@ def experts_kernel(
     weight_rows_N = tl.where(columns_N < WIDTH, weight_rows_N, WIDTH - 1)
 
     tiles: tl.constexpr = (DEPTH + TILE - 1) // TILE
+    # Fragments have whole blocks of rows.
+    num_rows: tl.constexpr = (WIDTH + ROWS - 1) // ROWS * ROWS if KIND == "e2m1" else WIDTH
     row_size: tl.constexpr = tiles * WORDS if KIND == "e2m1" else tiles * PLANE if KIND == "int4" else DEPTH
-    weight_ptr += expert.to(tl.int64) * (WIDTH * row_size)
-    if PREFETCH > 0:
-        if first < last:
-            prefetch_rows(weight_ptr, weight_rows_N, row_size, PREFETCH)
-        wait_before_next(DEPENDENT)
-
+    weight_ptr += expert.to(tl.int64) * (num_rows * row_size)
+    if HAS_BIAS:
+        # Asked for before the weights, which take long; a slot without pairs may have no expert.
+        bias_N = tl.load(bias_ptr + expert * WIDTH + weight_rows_N, mask=(columns_N >= 0) & (first < last), other=0.0)
     for start in range(first, last, BLOCK_M):
         places_M = start + tl.arange(0, BLOCK_M)
         # Places past the last pair compute it again: the row of any other pair may hold garbage.
         taken_M = tl.minimum(places_M, last - 1)
-        if PAIRS_BLOCK > 0:
+        if PAIRS_BLOCK == 1:
+            pairs_M = slot + 0 * places_M
+        elif PAIRS_BLOCK > 0:
             found_MP = rank_P[None, :] == taken_M[:, None]
             pairs_M = tl.sum(tl.where(found_MP, tl.arange(0, PAIRS_BLOCK)[None, :], 0), axis=1)
         else:
@@ -117,7 +118,7 @@ def experts_kernel(
             )
         elif KIND == "e2m1":
             x_rows_M = tl.where(places_M < last, x_rows_M, NO_ROW)
-            powers_ptr = scale_ptr + expert.to(tl.int64) * (WIDTH * tiles)
+            powers_ptr = scale_ptr + expert.to(tl.int64) * (num_rows * tiles)
             sum_NM = fragment_product(
                 x_ptr, weight_ptr, powers_ptr, weight_rows_N, x_rows_M, NO_ROW, DEPTH, PRECISION, BLOCK_M, BLOCK_N
             )
@@ -125,11 +126,11 @@ def experts_kernel(
         else:
             x_rows_M = tl.where(places_M < last, x_rows_M, NO_ROW)
             sum_MN = packed_tile_product(
-                x_ptr, weight_ptr, scale_ptr, minimum_ptr, expert.to(tl.int64), weight_rows_N, x_rows_M,
+                x_ptr, x_scale_ptr, weight_ptr, scale_ptr, minimum_ptr, expert.to(tl.int64), weight_rows_N, x_rows_M,
                 DEPTH, WIDTH, KIND, GROUP, GROUP_ROWS, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K,
             )  # fmt: skip
         if HAS_BIAS:
-            sum_MN += tl.load(bias_ptr + expert * WIDTH + weight_rows_N).to(tl.float32)[None, :]
+            sum_MN += bias_N.to(tl.float32)[None, :]
         inside_M = (places_M < last)[:, None]
         if ACTIVATION == "none":
             out_ptrs_MN = out_ptr + pairs_M.to(tl.int64)[:, None] * WIDTH + columns_N[None, :]
@@ -181,7 +182,7 @@ def tile_product(
 
 @triton.jit
 def packed_tile_product(
-    x_ptr, codes_ptr, scale_ptr, minimum_ptr, expert, weight_rows_N, x_rows_M,
+    x_ptr, x_scale_ptr, codes_ptr, scale_ptr, minimum_ptr, expert, weight_rows_N, x_rows_M,
     DEPTH: tl.constexpr, WIDTH: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -190,8 +191,8 @@ def packed_tile_product(
     if minimum_ptr is not None:
         minimum_ptr += expert * scales_of_expert
     sum_NM, _, _ = packed_products(
-        x_ptr, codes_ptr, scale_ptr + expert * scales_of_expert, minimum_ptr, None, 0.0, weight_rows_N, weight_rows_N,
-        x_rows_M, NO_ROW, DEPTH, 0,
+        x_ptr, x_scale_ptr, codes_ptr, scale_ptr + expert * scales_of_expert, minimum_ptr, None, 0.0, weight_rows_N,
+        weight_rows_N, x_rows_M, NO_ROW, DEPTH, 0,
         DEPTH, False, KIND, GROUP, GROUP_ROWS, PRECISION, (DEPTH + BLOCK_K - 1) // BLOCK_K, DEPTH % BLOCK_K == 0,
         BLOCK_M, BLOCK_N, BLOCK_K,
     )  # fmt: skip

@@ -8,11 +8,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.linear.triton.codes import SUM_SCALE, TILE, float_of_power, powers_of_tile
+from atom_kernels.linear.triton.codes import SUM_SCALE, TILE, float_of_power
 from atom_kernels.linear.triton.packed_weights import E2M1_SUM_EXPONENT
-from atom_kernels.moe.fragments import WORDS as _WORDS
+from atom_kernels.moe import fragments
 
-WORDS = tl.constexpr(_WORDS)
+ROWS, WORDS = tl.constexpr(fragments.ROWS), tl.constexpr(fragments.WORDS)
 # What an exponent lacks whose last bits are those of an e2m1; and what the exponents of scales take up of it.
 _BIAS = tl.constexpr(2.0**126)
 _POWER_PLACE = 126 - E2M1_SUM_EXPONENT
@@ -44,13 +44,14 @@ def fragment_product(
     """float32 [BLOCK_N, BLOCK_M] of rows of the weight [.., DEPTH] and rows of x; those that are `NO_ROW` are zeros."""
     tiles: tl.constexpr = (DEPTH + TILE - 1) // TILE
     sum_NM = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    words_ptrs = words_ptr + (rows_N.to(tl.int64) * (tiles * WORDS))[:, None] + tl.arange(0, WORDS)[None, :]
+    place_N = rows_N // ROWS * (tiles * ROWS) + rows_N % ROWS
+    words_ptrs = words_ptr + (place_N * WORDS)[:, None] + tl.arange(0, WORDS)[None, :]
     inputs_K = tl.arange(0, TILE)
     x_ptrs = x_ptr + (x_rows_M * DEPTH)[None, :] + inputs_K[:, None]
     is_row_M = (x_rows_M < NO_ROW)[None, :]
     for tile in range(tiles):
-        words = tl.load(words_ptrs + tile * WORDS, eviction_policy="evict_first")
-        powers_N = powers_of_tile(powers_ptr, rows_N, tile * TILE, DEPTH)
+        words = tl.load(words_ptrs + tile * (ROWS * WORDS), eviction_policy="evict_first")
+        powers_N = tl.load(powers_ptr + place_N + tile * ROWS)
         inside = is_row_M
         if tiles * TILE != DEPTH:
             inside = inside & (inputs_K < DEPTH - tile * TILE)[:, None]

@@ -54,11 +54,10 @@ def pairs_of_slot(
 ):
     """(a slot's expert, the place of each pair among that expert's or -1, how many it has) of unsorted pairs."""
     pairs_P = tl.arange(0, PAIRS_BLOCK)
-    # From the L2 cache: a program that waits may have started where that of the processor is of the step before.
-    ids_P = tl.load(ids_ptr + pairs_P, mask=pairs_P < num_pairs, other=-1, cache_modifier=".cg")
+    ids_P = tl.load(ids_ptr + pairs_P, mask=pairs_P < num_pairs, other=-1)
     expert = slot
     if BY_PAIR:
-        expert = tl.load(ids_ptr + slot, cache_modifier=".cg")
+        expert = tl.load(ids_ptr + slot)
     own_P = ids_P == expert
     rank_P = tl.where(own_P, tl.cumsum(own_P.to(tl.int32), axis=0) - 1, -1)
     count = tl.sum(own_P.to(tl.int32), axis=0)
@@ -75,12 +74,12 @@ def sorted_block_of_slot(
     """(a slot's expert, its first place in the order, the one past its last); slots past the last block have none."""
     experts_E = tl.arange(0, EXPERTS_BLOCK)
     here_E = experts_E < NUM_EXPERTS
-    starts_E = tl.load(starts_ptr + experts_E, mask=here_E, other=0, cache_modifier=".cg")
-    ends_E = tl.load(starts_ptr + experts_E + 1, mask=here_E, other=0, cache_modifier=".cg")
+    starts_E = tl.load(starts_ptr + experts_E, mask=here_E, other=0)
+    ends_E = tl.load(starts_ptr + experts_E + 1, mask=here_E, other=0)
     blocks_E = (ends_E - starts_E + BLOCK_M - 1) // BLOCK_M
     total_E = tl.cumsum(blocks_E, axis=0)
     expert = tl.minimum(tl.sum((total_E <= slot).to(tl.int32), axis=0), NUM_EXPERTS - 1)
     block = slot - tl.sum(tl.where(experts_E < expert, blocks_E, 0), axis=0)
-    first = tl.load(starts_ptr + expert, cache_modifier=".cg") + block * BLOCK_M
-    end = tl.load(starts_ptr + expert + 1, cache_modifier=".cg")
+    first = tl.load(starts_ptr + expert) + block * BLOCK_M
+    end = tl.load(starts_ptr + expert + 1)
     return expert, first, tl.minimum(first + BLOCK_M, end)

@@ -39,17 +39,6 @@ def wait_for_inputs(DEPENDENT: tl.constexpr):
 
 
 @triton.jit
-def wait_before_next(DEPENDENT: tl.constexpr):
-    """As `wait_for_inputs`, but the next kernel starts when all programs have waited.
-
-    What was done before this kernel is done for that one too, so that it may read it before its own wait.
-    """
-    if DEPENDENT:
-        gdc_wait()
-        gdc_launch_dependents()
-
-
-@triton.jit
 def prefetch_to_l2(pointers, mask):
     """Asks for the 128 bytes around each pointer, without waiting for them."""
     tl.inline_asm_elementwise(
@@ -60,12 +49,3 @@ def prefetch_to_l2(pointers, mask):
         is_pure=False,
         pack=1,
     )
-
-
-@triton.jit
-def prefetch_rows(matrix_ptr, rows, ROW_SIZE: tl.constexpr, LINES: tl.constexpr):
-    """Asks for the first LINES x 128 bytes of rows of a matrix, whose rows have ROW_SIZE elements; LINES is 2 ** n."""
-    line_size: tl.constexpr = 1024 // matrix_ptr.dtype.element_ty.primitive_bitwidth
-    columns = tl.arange(0, LINES)[None, :] * line_size
-    pointers = matrix_ptr + rows[:, None].to(tl.int64) * ROW_SIZE + columns
-    prefetch_to_l2(pointers, (rows >= 0)[:, None] & (columns < ROW_SIZE))

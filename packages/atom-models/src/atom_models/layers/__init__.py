@@ -1,6 +1,6 @@
 """Layers that every architecture is made of; fusion happens in their seams, not in model files."""
 
-from atom_models.layers.activation import GatedActivation, UngatedActivation
+from atom_models.layers.activation import GatedActivation, SigmoidGate, UngatedActivation
 from atom_models.layers.embedding import LMHead, VocabularyEmbedding
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear import (
@@ -59,6 +59,7 @@ __all__ = [
     "RowParallelLinear",
     "Shard",
     "SharedExpertsConfig",
+    "SigmoidGate",
     "UngatedActivation",
     "UngatedMLP",
     "Unsummed",

@@ -116,13 +116,16 @@ def _scaled(
 
 @triton.jit
 def packed_products(
-    x_ptr, codes_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset, rows, up_rows, tokens, num_tokens,
-    x_stride, begin,
+    x_ptr, x_scale_ptr, codes_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset, rows, up_rows, tokens,
+    num_tokens, x_stride, begin,
     K: tl.constexpr, GATED: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr,
     PRECISION: tl.constexpr, STEPS: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Products [BLOCK_N, BLOCK_M] with the rows of gates and ups, and the sums of squares [BLOCK_M]."""
+    """Products [BLOCK_N, BLOCK_M] with the rows of gates and ups, and the sums of squares [BLOCK_M].
+
+    Rows of x that were rounded to fp8 have a scale for each group of inputs, as the weight has; it is not gated then.
+    """
     is_planar: tl.constexpr = KIND == "int4" or KIND == "e2m1"
     has_minimum: tl.constexpr = minimum_ptr is not None
     lanes: tl.constexpr = PLANE if is_planar else BLOCK_K
@@ -167,6 +170,10 @@ def packed_products(
                 total += tl.sum(x.to(tl.float32), axis=0)
             if not scales_codes and (scales_planes or plane == planes - 1):
                 group = tl.minimum(first + plane * lanes, K - 1) // GROUP
+                if x_scale_ptr is not None:
+                    groups: tl.constexpr = (K + GROUP - 1) // GROUP
+                    at = x_scale_ptr + tokens * groups + group
+                    product *= tl.load(at, mask=tokens < num_tokens, other=0.0)[None, :]
                 sums += _scaled(
                     product, total[None, :], scale_ptr, minimum_ptr, rows[:, None], group, K, GROUP, GROUP_ROWS
                 )
@@ -185,7 +192,10 @@ def packed_products(
 
 @triton.jit
 def _dot(codes, plane: tl.constexpr, x, sums, KIND: tl.constexpr, FROM_ZERO: tl.constexpr, PRECISION: tl.constexpr):
-    if PRECISION == "pairs":
+    if PRECISION != "ieee" and codes.dtype == x.dtype:
+        # Hopper's own sums of fp8 products are short; these are of one group.
+        return tl.dot(codes, x, sums)
+    elif PRECISION == "pairs":
         return tl.dot(decode_in_pairs(codes, plane, KIND, FROM_ZERO), x, sums)
     elif PRECISION == "ieee":
         return tl.dot(decode(codes, plane, KIND, FROM_ZERO), x.to(tl.float32), sums, input_precision="ieee")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Numbers of rows with a default configuration each. cuBLAS is faster for more: its blocks have 64 rows and up.
 _BUCKETS = (1, 16, 32)
+# With so few outputs programs of eight leave most of a GPU idle.
+_FEW_OUTPUTS = 512
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,9 @@ def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:
     """Small enough for any GPU, with enough programs for a large one: more blocks first, and then more splits."""
     if problem.weight_format is not None:
         return _default_of_packed(problem, problem.weight_format, num_rows)
+    if num_rows == 1 and problem.weight_rows <= _FEW_OUTPUTS:
+        # Routers: many programs with few steps each.
+        return SkinnyConfig(1, 2, 1024, 1, 4, 1, prefetch=4)
     if num_rows == 1:
         return SkinnyConfig(1, 4 if problem.gated else 8, 512, 1, 4, 1)
     block_m = 16 if num_rows <= 16 else 32
