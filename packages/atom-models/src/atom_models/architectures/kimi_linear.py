@@ -51,7 +51,11 @@ class KimiLinearConfig(DeepseekV3Config):
         "q_lora_rank": (),
     }
     unread: ClassVar[tuple[str, ...]] = (
-        *("linear_head_dim", "linear_num_heads", "linear_conv_kernel_dim", "use_grouped_topk", "rope_theta"),
+        "linear_head_dim",
+        "linear_num_heads",
+        "linear_conv_kernel_dim",
+        "use_grouped_topk",
+        "rope_theta",
         "rope_scaling",
     )
 
