@@ -10,14 +10,16 @@ import torch
 from atom_kernels.activation import Activation
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, unpack_nibbles
-from atom_kernels.linear.triton.packed_weights import words_of_powers
-from atom_kernels.moe import ExpertsProblem, RoutingProblem, experts
+from atom_kernels.linear.triton.packed_weights import E2M1_SUM_EXPONENT, words_of_powers
+from atom_kernels.moe import ExpertsProblem, RoutingProblem, experts, triton_fragments
 from atom_kernels.moe.fragments import MATRIX_LAYOUT, ROWS, WORDS, fragments, powers
 from atom_kernels.moe.ops import MOE_EXPERTS, MOE_ROUTE
 from atom_kernels.moe.triton_configs import ExpertsConfig, ExpertsConfigs, TileConfig, default_config
 from atom_kernels.moe.triton_experts_backend import PACKED_EXPERTS_BACKEND, TritonExperts
+from atom_kernels.moe.tuning import candidates
 from atom_kernels.platform import Platform, detect_platform, use_platform
 from atom_kernels.select import select
+from gpu_assembly import bfloat16_of, run_assembly
 
 HERE = detect_platform()
 # The interpreter computes with numpy, which says where exp() leaves float32.
@@ -82,20 +84,38 @@ def test_rows_that_are_rounded_first_give_products_with_their_scales(group):
     assert 1e-4 < float((got - expected).norm() / expected.norm()) < 0.2
 
 
-def test_rows_are_rounded_where_that_is_allowed_and_pays():
+def test_rounding_rows_is_tried_where_that_is_allowed():
     problem = problem_of(Float8(128, 128), torch.bfloat16, input_format=Float8(1, 128))
     problem = replace(problem, hidden_size=256, intermediate_size=128)
+
+    def is_tried(problem, num_tokens=512):
+        return {config.rounds for config in candidates(problem, num_tokens)} == {False, True}
+
     with use_platform(Platform.nvidia("sm_90")):
-        assert [default_config(problem, num).down.rounds for num in (1, 32, 512)] == [False, False, True]
-        for change in (
-            {"input_format": None},
-            {"batch_invariant": True},
-            {"dtype": torch.float16},
-            {"hidden_size": 192},
-        ):
-            assert not default_config(replace(problem, **change), 512).down.rounds
-    with use_platform(Platform.nvidia("sm_80")):
+        assert [is_tried(problem, num) for num in (1, 32, 512)] == [False, False, True]
         assert not default_config(problem, 512).down.rounds
+        for change in ({"input_format": None}, {"batch_invariant": True}, {"hidden_size": 192}):
+            assert not is_tried(replace(problem, **change))
+    with use_platform(Platform.nvidia("sm_80")):
+        assert not is_tried(problem)
+
+
+def test_instructions_of_a_gpu_make_of_words_what_they_hold():
+    """The interpreter has no assembly: its words are run here."""
+    draw = torch.Generator().manual_seed(0)
+    packed = torch.randint(0, 256, (ROWS, 64), dtype=torch.uint8, generator=draw)
+    scale = torch.randint(100, 140, (ROWS, 4), dtype=torch.uint8, generator=draw)
+    expected = Mxfp4().dequantize({"weight": packed, "scale": scale}, 128)
+    words, bytes_of = fragments(packed)[0, 0].tolist(), powers(scale)[0, 0].tolist()
+    for row in range(0, ROWS, 7):
+        for thread in range(4):
+            for block in range(4):
+                given = {"$8": words[row][4 * thread + block], "$9": bytes_of[row]}
+                found = run_assembly(triton_fragments._SCALED_PAIRS.value[block], given)
+                for place in range(8):
+                    column = 32 * block + 8 * (place // 2) + 2 * thread + place % 2
+                    number = bfloat16_of(found[f"${place}"]) * 2.0**E2M1_SUM_EXPONENT
+                    assert number.item() == expected[row, column].item()
 
 
 def test_rows_of_garbage_reach_no_other_row():

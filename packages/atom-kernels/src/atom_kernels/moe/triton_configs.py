@@ -139,7 +139,7 @@ def _rounds_alike(problem: ExpertsProblem, held: WeightFormat, num_columns: int)
 def _default_of_packed(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfig:
     """Outputs are the long side of the tensor core's tile, and each weight is decoded once for as many pairs as fit.
 
-    Rounding rows costs two launches, which pays where tensor cores are what is waited for.
+    Rows are rounded where that was measured to pay, which tuned configurations say.
     """
     pairs_of_expert = num_tokens * problem.top_k / problem.num_experts
     if problem.dtype.itemsize == 4:
@@ -149,9 +149,9 @@ def _default_of_packed(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfi
     elif pairs_of_expert <= 24:
         tile = TileConfig(32, 64, 128, swap=True)
     elif pairs_of_expert <= 96:
-        tile = TileConfig(64, 128, 128, swap=True, num_stages=3, rounds=may_round(problem))
+        tile = TileConfig(64, 128, 128, swap=True, num_stages=3)
     else:
-        tile = TileConfig(128, 128, 128, swap=True, num_warps=8, num_stages=3, rounds=may_round(problem))
+        tile = TileConfig(128, 128, 128, swap=True, num_warps=8, num_stages=3)
     itemsize = problem.dtype.itemsize
     tile = fitting(tile, "block_m", lambda tile: (tile.block_m * itemsize + tile.block_n) * tile.block_k)
     return _of_formats(problem, tile)

@@ -11,7 +11,7 @@ import torch
 from atom_kernels.activation.names import Activation
 from atom_kernels.formats import Float8, Mxfp4
 from atom_kernels.moe.contract import ExpertsProblem
-from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig, tuning_key
+from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig, may_round, tuning_key
 from atom_kernels.moe.triton_experts_backend import TritonExperts
 from atom_kernels.operator import WeightSpec
 from atom_kernels.select import select
@@ -27,7 +27,7 @@ _MANY = sizes(
     "128x256x64x8x3"
 )
 # Packed weights, outputs on the long side: block_n, num_warps, num_stages by the number of pairs.
-_FEW_PACKED = ((32, 4, 6), (64, 4, 4), (64, 4, 6), (128, 4, 3), (128, 4, 5), (128, 8, 4), (256, 8, 3))
+_FEW_PACKED = ((64, 4, 3), (64, 4, 4), (64, 4, 6), (128, 4, 3), (128, 4, 5), (128, 8, 4))
 _MANY_PACKED = ((128, 4, 3), (128, 8, 3), (256, 8, 3))
 # Inputs of a step: a tile of words.
 _PACKED_K = 128
@@ -41,7 +41,7 @@ def candidates(problem: ExpertsProblem, num_tokens: int) -> list[TileConfig]:
     """About as many as can be compiled and timed in a minute."""
     pairs_of_expert = num_tokens * problem.top_k / problem.num_experts
     if not problem.is_plain:
-        return _packed_candidates(pairs_of_expert)
+        return _packed_candidates(problem, pairs_of_expert)
     if pairs_of_expert > 40:
         shapes = [shape for shape in _MANY if shape[0] <= 64 or pairs_of_expert > 64]
         return [
@@ -56,15 +56,20 @@ def candidates(problem: ExpertsProblem, num_tokens: int) -> list[TileConfig]:
     ]
 
 
-def _packed_candidates(pairs_of_expert: float) -> list[TileConfig]:
+def _packed_candidates(problem: ExpertsProblem, pairs_of_expert: float) -> list[TileConfig]:
     """Blocks about as high as an expert has pairs."""
     if pairs_of_expert > 24:
         heights = [64] if pairs_of_expert <= 64 else [64, 128, 256]
-        shapes = [(height, *shape, group) for height in heights for shape in _MANY_PACKED for group in (1, 8)]
+        shapes, rounding = _MANY_PACKED, (False, True) if may_round(problem) else (False,)
     else:
-        heights = [16] if pairs_of_expert <= 6 else [16, 32] if pairs_of_expert <= 12 else [16, 32, 64]
-        shapes = [(height, *shape, 1) for height in heights for shape in _FEW_PACKED]
-    return [TileConfig(m, n, _PACKED_K, group, True, warps, stages) for m, n, warps, stages, group in shapes]
+        heights = [16] if pairs_of_expert <= 6 else [16, 32]
+        shapes, rounding = _FEW_PACKED, (False,)
+    return [
+        TileConfig(height, n, _PACKED_K, 1, True, warps, stages, rounds)
+        for height in heights
+        for n, warps, stages in shapes
+        for rounds in rounding
+    ]
 
 
 class ExpertsSubject(Subject):
@@ -118,9 +123,10 @@ class ExpertsSubject(Subject):
 
 def _problems() -> Mapping[str, ExpertsProblem]:
     bf16, blocks = torch.bfloat16, Float8(128, 128)
+    fp8 = {"gate_up_format": blocks, "down_format": blocks, "input_format": Float8(1, 128)}
     return {
         "Qwen3-30B-A3B": ExpertsProblem(128, 8, 2048, 768, bf16),
-        "Qwen3-30B-A3B fp8": ExpertsProblem(128, 8, 2048, 768, bf16, gate_up_format=blocks, down_format=blocks),
+        "Qwen3-30B-A3B fp8": ExpertsProblem(128, 8, 2048, 768, bf16, **fp8),
         "gpt-oss-20b": ExpertsProblem(32, 4, 2880, 2880, bf16, activation=Activation.SWIGLU_OAI, bias=True),
         **{
             f"{name} mxfp4": ExpertsProblem(

@@ -1,0 +1,49 @@
+"""Runs the few instructions of NVIDIA's assembly that our kernels decode weights with, one thread at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+_WORD = 0xFFFFFFFF
+
+
+def run_assembly(text: str, given: Mapping[str, int]) -> dict[str, int]:
+    """The registers by name after the lines of a block ``{ .reg ...; and.b32 a, $8, 15; ... }``."""
+    registers = {name: value & _WORD for name, value in given.items()}
+    for line in text.strip("{} ").split(";"):
+        name, *operands = line.replace(",", " ").split() or [""]
+        if name == "mov.b32":  # a word into two halves
+            low, high, word = operands[0].strip("{}"), operands[1].strip("{}"), registers[operands[2]]
+            registers[low], registers[high] = word & 0xFFFF, word >> 16
+        elif name and name != ".reg":
+            values = [registers[one] if one in registers else int(one, 0) for one in operands[1:]]
+            registers[operands[0]] = _INSTRUCTIONS[name](*values) & _WORD
+    return registers
+
+
+def bfloat16_of(bits: int) -> torch.Tensor:
+    return torch.tensor([bits << 16], dtype=torch.int64).to(torch.int32).view(torch.float32).to(torch.bfloat16)
+
+
+def _permuted(low: int, high: int, places: int) -> int:
+    """Each byte is one of those of two words."""
+    both = low | high << 32
+    return sum((both >> 8 * (places >> 4 * byte & 7) & 255) << 8 * byte for byte in range(4))
+
+
+def _product(left: int, right: int) -> int:
+    product = bfloat16_of(left & 0xFFFF) * bfloat16_of(right & 0xFFFF)
+    return int(product.view(torch.int16).item()) & 0xFFFF
+
+
+_INSTRUCTIONS = {
+    "and.b32": lambda left, right: left & right,
+    "or.b32": lambda left, right: left | right,
+    "shl.b32": lambda word, count: word << count,
+    "shr.b32": lambda word, count: word >> count,
+    "mad.lo.u32": lambda left, right, added: left * right + added,
+    "prmt.b32": _permuted,
+    "mul.bf16x2": lambda left, right: _product(left, right) | _product(left >> 16, right >> 16) << 16,
+}
