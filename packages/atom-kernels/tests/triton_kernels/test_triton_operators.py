@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom_kernels.activation import UNGATED, Activation, ActivationProblem, GatedActivationProblem
+from atom_kernels.activation import UNGATED, Activation, ActivationProblem, GatedActivationProblem, SigmoidGateProblem
 from atom_kernels.cases import mismatch, parity_cases
-from atom_kernels.norm import LayerNormProblem, RMSNormProblem
+from atom_kernels.norm import GatedRMSNormProblem, LayerNormProblem, RMSNormProblem
 from atom_kernels.platform import detect_platform
 from atom_kernels.registry import all_ops
 from atom_kernels.select import select
@@ -47,6 +47,10 @@ def test_no_rows_and_strided_rows_are_served(name):
 
 def problems_on_a_gpu(name, size):
     """Those of an operator over rows of a size, in bfloat16."""
+    if name == "gated_rms_norm":
+        return [GatedRMSNormProblem(64, size // 64, torch.bfloat16)]
+    if name == "sigmoid_gate":
+        return [SigmoidGateProblem(1, size, torch.bfloat16, True), SigmoidGateProblem(size // 64, 64, torch.bfloat16)]
     if name == "layer_norm":
         return [LayerNormProblem(size, torch.bfloat16, bias=bias) for bias in (True, False)]
     if "norm" in name:
@@ -58,7 +62,7 @@ def problems_on_a_gpu(name, size):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_rows", [1, 33, 4096])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + GATED)
 def test_shapes_of_real_models_agree_on_a_gpu(name, num_rows):
     op = all_ops()[name]
     for problem in (problem for size in (1024, 2880, 3072, 12288) for problem in problems_on_a_gpu(name, size)):

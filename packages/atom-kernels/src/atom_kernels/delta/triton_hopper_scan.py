@@ -62,7 +62,7 @@ def hopper_scan_kernel(
         inverses = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, TOKENS], tile)
         scores = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, TOKENS], tile)
         factors = gl.allocate_shared_memory(gl.float32, [STAGES, _FACTORS, TOKENS], factors_desc.layout)
-        staged = gl.allocate_shared_memory(dtype, [2, TOKENS, TOKENS], tile)
+        staged = gl.allocate_shared_memory(dtype, [TOKENS, TOKENS], tile)
         tiles = (keys, queries, values, inverses, scores, factors)
         full, empty = _barriers(STAGES), _barriers(STAGES)
         columns = block * TOKENS
@@ -155,23 +155,16 @@ def _scan(
     within = channels[None, :] * VALUE_DIM + columns[:, None]
     state = gl.load(from_ptr + within, mask=gl.full([TOKENS, KEY_DIM], True, gl.int1, of_state) & goes_on, other=0.0)
     zeros = gl.zeros([TOKENS, TOKENS], gl.float32, of_tokens)
-    out_before = gl.zeros([TOKENS, TOKENS], dtype, of_tokens)
     for chunk in range(num_chunks):
         stage = chunk % STAGES
         row = first_row + chunk * TOKENS
         decay = gl.load(factors_ptr + ((of_chunk + chunk * HEADS).to(gl.int64) * _FACTORS + 3) * TOKENS)
         mbarrier.wait(full.index(stage), (chunk // STAGES) & 1)
-        key = keys.index(stage)
-        if not _is_whole(row, begin, stop):
+        key, is_whole = keys.index(stage), (row >= begin) & (row + TOKENS <= stop)
+        if not is_whole:
             _blank_rows(keys, values, stage, begin - row, stop - row)
         before = gl.convert_layout(state.to(dtype), left)
         said = warpgroup_mma(before, key.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        # Meanwhile the outputs of the chunk before are put where they are stored from at the end of this one.
-        out_tile = staged.index(chunk % 2)
-        tma.store_wait(1)
-        gl.thread_barrier()
-        out_tile.permute((1, 0)).store(out_before)
-        fence_async_shared()
         value = values.index(stage).permute((1, 0)).load(of_tokens).to(gl.float32)
         reads = factor_rows.index(stage * _FACTORS).load(by_tokens)
         adds = factor_rows.index(stage * _FACTORS + 1).load(by_tokens)
@@ -189,29 +182,21 @@ def _scan(
         out = warpgroup_mma_wait(1, deps=[out]) * asks[None, :]
         out = warpgroup_mma(added, scores.index(stage).permute((1, 0)), out, is_async=True)
         state = warpgroup_mma_wait(1, deps=[state])
-        out_before = warpgroup_mma_wait(0, deps=[out]).to(dtype)
-        # All warps have read what this chunk needs.
+        out = warpgroup_mma_wait(0, deps=[out])
+        # The outputs of the chunk before have left, and all warps have read what this one needs.
+        tma.store_wait(0)
         gl.thread_barrier()
         mbarrier.arrive(empty.index(stage))
-        if chunk > 0:
-            _store_rows(out_desc, out_ptr, out_column, out_tile, row - TOKENS, begin, stop, HEADS * VALUE_DIM)
-    out_tile = staged.index(num_chunks % 2)
-    tma.store_wait(0)
-    gl.thread_barrier()
-    out_tile.permute((1, 0)).store(out_before)
-    fence_async_shared()
-    gl.thread_barrier()
-    row = first_row + (num_chunks - 1) * TOKENS
-    _store_rows(out_desc, out_ptr, out_column, out_tile, row, begin, stop, HEADS * VALUE_DIM)
+        staged.permute((1, 0)).store(out.to(dtype))
+        fence_async_shared()
+        gl.thread_barrier()
+        if is_whole:
+            tma.async_copy_shared_to_global(out_desc, [row, out_column], staged)
+        else:
+            _store_rows(out_ptr + out_column, staged, row, begin, stop, HEADS * VALUE_DIM)
     tma.store_wait(0)
     if is_kept:
         gl.store(to_ptr + within, state)
-
-
-@gluon.jit
-def _is_whole(row, begin, stop):
-    """Whether all rows of the chunk that begins there are its sequence's."""
-    return (row >= begin) & (row + TOKENS <= stop)
 
 
 @gluon.jit
@@ -235,14 +220,11 @@ def _blank(tile, begin, stop):
 
 
 @gluon.jit
-def _store_rows(out_desc, out_ptr, out_column, tile, row, begin, stop, ROW_SIZE: gl.constexpr):
-    """Outputs of the rows of a chunk that are its sequence's, out of shared memory; a whole tile is copied by TMA."""
-    if _is_whole(row, begin, stop):
-        tma.async_copy_shared_to_global(out_desc, [row, out_column], tile)
-    else:
-        layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-        rows = row + gl.arange(0, TOKENS, gl.SliceLayout(1, layout))
-        columns = gl.arange(0, TOKENS, gl.SliceLayout(0, layout))
-        mask = ((rows >= begin) & (rows < stop))[:, None]
-        at = rows.to(gl.int64)[:, None] * ROW_SIZE + out_column + columns[None, :]
-        gl.store(out_ptr + at, tile.load(layout), mask=mask)
+def _store_rows(out_ptr, staged, row, begin, stop, ROW_SIZE: gl.constexpr):
+    """Outputs of the rows of a chunk that are its sequence's."""
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    rows = row + gl.arange(0, TOKENS, gl.SliceLayout(1, layout))
+    columns = gl.arange(0, TOKENS, gl.SliceLayout(0, layout))
+    mask = ((rows >= begin) & (rows < stop))[:, None]
+    at = rows.to(gl.int64)[:, None] * ROW_SIZE + columns[None, :]
+    gl.store(out_ptr + at, staged.load(layout), mask=mask)
